@@ -1,0 +1,54 @@
+"""The contracts, the loop, and everything that the loop is made of."""
+
+from .agreement import Agreement
+from .choose import Choose
+from .events import Event
+from .generation import Generation
+from .generator import Generator
+from .greedy import Greedy
+from .history import History
+from .protocols import (
+    Decoder,
+    DecoderShape,
+    Draft,
+    Drafter,
+    Ending,
+    Processor,
+    Selection,
+    StopCondition,
+    Verification,
+)
+from .sample import Sample
+from .slots import Slots
+from .statistics import Statistics
+from .stop_strings import StopStrings
+from .stopping import EndOfSequence, MaxNewTokens, MaxTime, StopTokens
+from .text import Detokenizer
+
+__all__ = [
+    "Agreement",
+    "Choose",
+    "Decoder",
+    "DecoderShape",
+    "Detokenizer",
+    "Draft",
+    "Drafter",
+    "EndOfSequence",
+    "Ending",
+    "Event",
+    "Generation",
+    "Generator",
+    "Greedy",
+    "History",
+    "MaxNewTokens",
+    "MaxTime",
+    "Processor",
+    "Sample",
+    "Selection",
+    "Slots",
+    "Statistics",
+    "StopCondition",
+    "StopStrings",
+    "StopTokens",
+    "Verification",
+]

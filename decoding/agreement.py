@@ -1,0 +1,35 @@
+"""Verification by agreement."""
+
+import attrs
+from torch import Tensor
+
+from .history import History
+from .protocols import Draft, Selection
+
+
+@attrs.frozen(eq=False)
+class Agreement:
+    """
+    Keep the longest prefix on which the draft agrees with the target's own choices.
+
+    Selection is pure, so the target's choice in a column is the one that plain decoding makes
+    there, as long as the column's prefix holds accepted tokens only; up to and including the
+    first mismatch it does. Greedy and sampling are the same line, and the output is plain
+    decoding's, token for token, whatever the draft.
+
+    Sharing the noise of a position between both sides is Gumbel coupling (Daliri, Musco and
+    Suresh, 2024, `Coupling without Communication and Drafter-Invariant Speculative Decoding
+    <https://arxiv.org/abs/2408.07978>`_).
+    """
+
+    def drafting(self, selection: Selection) -> Selection:
+        """The target's selection itself: both sides are to meet the same noise."""
+        return selection
+
+    def __call__(
+        self, draft: Draft, choices: Tensor, scores: Tensor, window: History
+    ) -> tuple[Tensor, Tensor]:
+        """Guesses ``[batch, k]`` against choices ``[batch, k + 1]``: accepted and following, ``[batch]``."""
+        agree = (draft.ids == choices[:, :-1]) & (draft.ids >= 0)
+        accepted = agree.cumprod(dim=-1).sum(dim=-1)
+        return accepted, choices.gather(-1, accepted[:, None]).squeeze(-1)

@@ -1,0 +1,50 @@
+"""The result of a run."""
+
+from collections.abc import Iterable
+
+import attrs
+
+from .events import Event
+from .protocols import Ending
+from .statistics import Statistics
+
+
+@attrs.frozen(eq=False)
+class Generation:
+    """What the events of a run add up to, row by row."""
+
+    prompts: list[list[int]]
+    """The ids that each row began with."""
+
+    ids: list[list[int]]
+    """New tokens only."""
+
+    text: list[str] | None
+    """The new text, when the generator has a tokenizer."""
+
+    endings: list[Ending | None]
+    """Why each row ended."""
+
+    statistics: Statistics
+    """Counts and seconds."""
+
+    @property
+    def sequences(self) -> list[list[int]]:
+        """Prompt and new tokens."""
+        return [prompt + new for prompt, new in zip(self.prompts, self.ids, strict=True)]
+
+
+def collect(events: Iterable[Event], prompts: list[list[int]], statistics: Statistics) -> Generation:
+    """Fold *events* into a :class:`Generation`."""
+    ids: list[list[int]] = [[] for _ in prompts]
+    pieces: list[list[str]] = [[] for _ in prompts]
+    endings: list[Ending | None] = [None] * len(prompts)
+    has_text = False
+    for event in events:
+        ids[event.row] += event.ids
+        endings[event.row] = event.ending
+        if event.text is not None:
+            has_text = True
+            pieces[event.row].append(event.text)
+    text = ["".join(row) for row in pieces] if has_text else None
+    return Generation(prompts, ids, text, endings, statistics)

@@ -1,0 +1,42 @@
+"""The tokens so far, as every part sees them."""
+
+import attrs
+import torch
+from torch import Tensor
+
+
+@attrs.frozen(eq=False)
+class History:
+    """
+    The tokens before each column of a window.
+
+    One code path serves plain decoding and verification: a step is a window of one column, and
+    each column of a wider window simply has a longer :attr:`length`. Beyond it there may be
+    anything, rejected drafts included; a part that reads there is wrong.
+    """
+
+    ids: Tensor
+    """``[batch, paths, capacity]`` int64. One path: all columns lie on it."""
+
+    length: Tensor
+    """``[batch, width]`` int64: ``ids[b, path, :length[b, i]]`` precede column *i*."""
+
+    prompt: Tensor
+    """``[batch]`` int64: how many of them are prompt."""
+
+    stream: Tensor
+    """``[batch]`` int64: the random stream of each row, the seed folded in."""
+
+    def rows(self, index: Tensor | slice) -> "History":
+        """The rows at *index* alone."""
+        return History(self.ids[index], self.length[index], self.prompt[index], self.stream[index])
+
+    def valid(self) -> Tensor:
+        """``[batch, width, capacity]`` bool: True where a token precedes the column."""
+        slots = torch.arange(self.ids.shape[-1], device=self.ids.device)
+        return slots < self.length[..., None]
+
+    def generated(self) -> Tensor:
+        """``[batch, width, capacity]`` bool: :meth:`valid`, the prompt left out."""
+        slots = torch.arange(self.ids.shape[-1], device=self.ids.device)
+        return (slots < self.length[..., None]) & (slots >= self.prompt[:, None, None])

@@ -1,0 +1,149 @@
+"""The loop: propose, score, choose, keep, stop."""
+
+from collections.abc import Iterator
+
+import attrs
+import torch
+from torch import Tensor
+
+from .choose import Choose
+from .history import History
+from .protocols import Draft, Drafter, Ending, StopCondition, Verification
+from .slots import Slots
+from .statistics import Statistics
+
+MAX_LENGTH = Ending("max_length")
+"""The row's last token has no position left to be fed at."""
+
+
+@attrs.frozen(eq=False)
+class Burst:
+    """What one round gave to one row."""
+
+    row: int
+    ids: tuple[int, ...]
+    ending: Ending | None
+
+
+@attrs.frozen(eq=False)
+class Loop:
+    """
+    Everything that stays the same while rows are decoded.
+
+    Plain decoding is this loop with an empty draft.
+    """
+
+    slots: Slots
+    choose: Choose
+    stop: StopCondition
+    drafter: Drafter | None
+    num_draft_tokens: int
+    verification: Verification
+    exact_width: bool
+    statistics: Statistics
+
+    def run(self, history: History) -> Iterator[list[Burst]]:
+        """
+        Decode until every row has ended, a round at a time.
+
+        Args:
+            history: The prompts, width 1. Its ids are the loop's own to write to; there is
+                room for one token more than the decoder has positions, since the last one
+                need not be fed.
+        """
+        length, active = history.length[:, 0].clone(), torch.ones(len(history.length), dtype=torch.bool)
+        while active.any():
+            now = attrs.evolve(history, length=length[:, None])
+            guesses = self._guess(now, active)
+            bursts, added = self._round(now, guesses, active)
+            length += added
+            for burst in bursts:
+                active[burst.row] = burst.ending is None
+            self.statistics.touch()
+            yield bursts
+
+    # Not around the whole run: between its rounds the caller's code runs, perhaps in another thread.
+    @torch.no_grad()
+    def _guess(self, now: History, active: Tensor) -> Draft:
+        """A draft that fits: no guess beyond a row's budget, nothing behind a missing guess."""
+        batch, room = len(active), now.ids.shape[-1] - 1 - now.length[:, 0]
+        # A first token is not kept waiting for the drafter's own prompt.
+        begun = now.length[:, 0] > now.prompt
+        budget = torch.where(active & begun, room.clamp(0, self.num_draft_tokens), 0)
+        if self.drafter is None or not budget.any():
+            return Draft(torch.empty(batch, 0, dtype=torch.int64))
+        drafting = Choose(self.choose.processors, self.verification.drafting(self.choose.selection))
+        with self.statistics.phase("draft"):
+            draft = self.drafter.propose(now, budget, drafting)
+        within = (torch.arange(draft.ids.shape[1]) < budget[:, None]) & (draft.ids >= 0)
+        kept = within.cumprod(dim=-1).bool()
+        columns = int(kept.sum(dim=-1).max())
+        scores = None if draft.scores is None else draft.scores[:, :columns]
+        return Draft(draft.ids.masked_fill(~kept, -1)[:, :columns], scores)
+
+    @torch.no_grad()
+    def _round(self, now: History, draft: Draft, active: Tensor) -> tuple[list[Burst], Tensor]:
+        """Let the target look at *draft*: the rows' bursts, and how many tokens each row gained."""
+        length, guessed = now.length[:, 0], (draft.ids >= 0).sum(dim=-1)
+        columns = torch.arange(draft.ids.shape[1] + 1)
+        _write(now.ids, length, draft.ids)
+        window = attrs.evolve(now, length=length[:, None] + columns.minimum(guessed[:, None]))
+        logits = self._score(now, guessed, active)
+
+        with self.statistics.phase("choose"):
+            choices, scores = self.choose(logits, window)
+            accepted, following = self.verification(draft, choices, scores, window)
+            accepted, following = accepted.minimum(guessed), following.masked_fill(~active, -1)
+            added = torch.where(active, accepted + (following >= 0), 0)
+        _write(now.ids, length + accepted, following[:, None])
+
+        with self.statistics.phase("stop"):
+            after = attrs.evolve(now, length=length[:, None] + (columns + 1).minimum(added[:, None]))
+            codes = self.stop(scores, after).masked_fill(columns >= added[:, None], 0)
+            stopped = (codes > 0).any(dim=-1)
+            added = torch.where(stopped, (codes > 0).long().argmax(dim=-1) + 1, added)
+
+        bursts = []
+        for row in active.nonzero().flatten().tolist():
+            start, count = int(length[row]), int(added[row])
+            new = tuple(now.ids[row, 0, start : start + count].tolist())
+            if stopped[row]:
+                ending: Ending | None = self.stop.endings[int(codes[row, count - 1]) - 1]
+            elif following[row] < 0:
+                ending = self._no_token_left(logits, window, row, count)
+            else:
+                ending = MAX_LENGTH if start + count == now.ids.shape[-1] else None
+            bursts.append(Burst(row, new, ending))
+            self._count(now, row, count, int(guessed[row]), int(accepted[row]))
+        return bursts, added
+
+    def _score(self, now: History, guessed: Tensor, active: Tensor) -> Tensor:
+        """Feed the active rows their tokens and guesses: logits ``[batch, k + 1, vocab]``."""
+        length = now.length[:, 0]
+        phase = "target" if (length > now.prompt).any() else "prefill"
+        forwards = self.slots.forwards
+        with self.statistics.phase(phase):
+            need = torch.where(active, guessed + 1, 0)
+            logits = self.slots.feed(now.ids[:, 0], length + guessed, need, self.exact_width)
+        self.statistics.forwards += self.slots.forwards - forwards
+        return logits
+
+    def _no_token_left(self, logits: Tensor, window: History, row: int, column: int) -> Ending:
+        """The ending of a row whose *column* has no token, with the stage that took the last one."""
+        there = window.rows(slice(row, row + 1))
+        there = attrs.evolve(there, length=there.length[:, column : column + 1])
+        stage = self.choose.emptied_by(logits[row : row + 1, column : column + 1], there)
+        return Ending("no_token_left", matched=stage)
+
+    def _count(self, now: History, row: int, added: int, guessed: int, accepted: int) -> None:
+        """Count what one row gained; its first token is no verification."""
+        if now.length[row, 0] > now.prompt[row]:
+            self.statistics.record(added, min(guessed, added), min(accepted, added))
+        else:
+            self.statistics.tokens += added
+
+
+def _write(ids: Tensor, start: Tensor, new: Tensor) -> None:
+    """Write each row's *new* ids ``[batch, n]`` from position *start* on, -1 left out."""
+    rows, columns = (new >= 0).nonzero(as_tuple=True)
+    ids[rows, 0, start[rows] + columns] = new[rows, columns]

@@ -1,0 +1,85 @@
+"""What callers may pass as prompts, made into one thing."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from .protocols import DecoderShape
+
+
+def as_rows(prompts: Any, shape: DecoderShape, tokenizer: Any = None) -> list[list[int]]:
+    """
+    Prompts as one list of ids each, checked against the decoder.
+
+    Args:
+        prompts: One list of ids, a list of them, an integer array ``[batch, length]`` or
+            ``[length]`` (torch or numpy), or, with a *tokenizer*, a string or several.
+
+        shape: What the decoder was compiled for.
+
+        tokenizer: Makes ids of strings.
+
+    Raises:
+        TypeError: Something else.
+
+        ValueError: No prompt, an empty one, more than the decoder has rows, one that does not
+            fit, or an id that the vocabulary does not have.
+    """
+    rows = _rows(prompts, tokenizer)
+    if not 1 <= len(rows) <= shape.batch_size:
+        raise ValueError(f"'prompts' must be 1 to {shape.batch_size}, the decoder's rows: got {len(rows)}")
+    for number, row in enumerate(rows):
+        if not 1 <= len(row) <= shape.max_length:
+            raise ValueError(
+                f"prompt {number} must have 1 to {shape.max_length} tokens, the positions of a row: "
+                f"got {len(row)}"
+            )
+        for token in row:
+            if not 0 <= token < shape.vocab_size:
+                raise ValueError(
+                    f"the ids of prompt {number} must be 0 to {shape.vocab_size - 1}, the vocabulary: "
+                    f"got {token}"
+                )
+    return rows
+
+
+def _rows(prompts: Any, tokenizer: Any) -> list[list[int]]:
+    if isinstance(prompts, str):
+        return [_row(prompts, tokenizer)]
+    if isinstance(prompts, torch.Tensor | np.ndarray):
+        return _array_rows(np.asarray(prompts))
+    if not isinstance(prompts, Sequence):
+        raise TypeError(
+            f"'prompts' must be ids, lists of ids or an integer array: got {type(prompts).__name__}"
+        )
+    if prompts and all(_is_id(item) for item in prompts):
+        return [[int(item) for item in prompts]]
+    return [_row(item, tokenizer) for item in prompts]
+
+
+def _row(prompt: Any, tokenizer: Any) -> list[int]:
+    if isinstance(prompt, str):
+        if tokenizer is None:
+            raise TypeError(f"a prompt must be ids when there is no tokenizer: got the string {prompt[:40]!r}")
+        return list(tokenizer(prompt)["input_ids"])
+    if isinstance(prompt, torch.Tensor | np.ndarray):
+        rows = _array_rows(np.asarray(prompt))
+        if len(rows) == 1:
+            return rows[0]
+    elif isinstance(prompt, Sequence) and all(_is_id(item) for item in prompt):
+        return [int(item) for item in prompt]
+    raise TypeError(f"a prompt must be a list of ids: got {prompt!r:.80}")
+
+
+def _array_rows(array: Any) -> list[list[int]]:
+    if not np.issubdtype(array.dtype, np.integer):
+        raise TypeError(f"'prompts' must be an integer array: got {array.dtype}")
+    if array.ndim not in (1, 2):
+        raise ValueError(f"'prompts' must have the shape [batch, length] or [length]: got {list(array.shape)}")
+    return [[int(token) for token in row] for row in np.atleast_2d(array)]
+
+
+def _is_id(item: Any) -> bool:
+    return isinstance(item, int | np.integer) and not isinstance(item, bool)

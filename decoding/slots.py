@@ -1,0 +1,138 @@
+"""The one rule by which tokens reach a decoder."""
+
+import bisect
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .protocols import Decoder
+
+Ints = NDArray[np.int64]
+
+_records: "weakref.WeakKeyDictionary[Any, Slots]" = weakref.WeakKeyDictionary()
+
+
+class Slots:
+    """
+    A decoder, and the ids that each of its rows has been fed.
+
+    :meth:`feed` compares them with the tokens that are wanted, takes the common prefix as
+    valid, and feeds the rest in compiled widths. A prompt, a newcomer in a running batch, a
+    draft that lags behind, a reused prefix, an edit, a rewind: all are this one call, and
+    nobody tells anybody what was accepted.
+
+    The record belongs to the decoder, not to whoever decodes: take it with :meth:`of`. Then
+    several generators may share one decoder and even take turns.
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder = decoder
+        shape = decoder.shape
+        self._widths = shape.widths
+        self._scored = [width for width in shape.widths if width <= shape.scored_width]
+        self._fed: Ints = np.zeros((shape.batch_size, shape.max_length), dtype=np.int64)
+        self._valid: Ints = np.zeros(shape.batch_size, dtype=np.int64)
+        self.forwards = 0
+        """Forwards so far."""
+
+    @classmethod
+    def of(cls, decoder: Decoder) -> "Slots":
+        """The slots of *decoder*: always the same ones."""
+        slots = _records.get(decoder)
+        if slots is None:
+            # The record must not keep its own key alive.
+            slots = _records[decoder] = cls(weakref.proxy(decoder))
+        return slots
+
+    def forget(self) -> None:
+        """Take nothing as fed: for a decoder that somebody has fed by hand."""
+        self._valid[:] = 0
+
+    def feed(self, ids: Tensor, length: Tensor, need: Tensor, exact_width: bool = False) -> Tensor:
+        """
+        Bring each row's cache up to its tokens, and score what follows the last of them.
+
+        Args:
+            ids: ``[rows, capacity]`` int64; *rows* may be fewer than the decoder's.
+
+            length: How many of them each row has, ``[rows]``.
+
+            need: How many of the last ones are to be scored, ``[rows]``, at most the scored
+                width; 0 leaves a row idle.
+
+            exact_width: Feed everything through the widest program that scores every column.
+                Slower for prompts, and free of the rounding by which programs of different
+                widths differ.
+
+        Returns:
+            Logits ``[rows, max(need), vocab]``, left-aligned: column *i* follows token
+            ``length - need + i``. A row with a smaller need has garbage behind it. Valid until
+            the next forward.
+        """
+        # ids may be a view of a wider buffer; numpy shares its memory and costs a tenth of torch here.
+        tokens, ends, wanted = ids.numpy(), length.numpy(), need.numpy()
+        rows, most = len(wanted), int(wanted.max())
+        starts = np.where(wanted > 0, np.minimum(self._common(tokens, ends), ends - wanted), ends)
+        widths = self._scored[-1:] if exact_width else self._widths
+        scoring = widths if most == 1 else [w for w in widths if w in self._scored]
+        while (pending := ends - starts).max() > scoring[-1]:
+            # What is to be scored stays back, so that one forward scores it together.
+            rest = pending - wanted
+            width = _smallest(widths, int(rest.max()))
+            count = np.minimum(rest, width)
+            self._forward(tokens, starts, count, width)
+            starts = starts + count
+        logits = self._forward(tokens, starts, pending, _smallest(scoring, int(pending.max())))[:rows]
+        if logits.shape[1] == 1:
+            return logits
+        first = torch.from_numpy(pending - wanted)
+        if not first.any():
+            return logits[:, :most]
+        columns = (first[:, None] + torch.arange(most)).clamp(max=logits.shape[1] - 1)
+        return logits.gather(1, columns[..., None].expand(*columns.shape, logits.shape[-1]))
+
+    def _common(self, tokens: Ints, ends: Ints) -> Ints:
+        """How many leading tokens of each row the cache already holds, ``[rows]``."""
+        rows, reach = len(tokens), int(ends.max(initial=0))
+        reach = min(reach, self._fed.shape[1])
+        differs = self._fed[:rows, :reach] != tokens[:, :reach]
+        same = np.where(differs.any(axis=1), differs.argmax(axis=1), reach)
+        return np.minimum(same, np.minimum(self._valid[:rows], ends))
+
+    def _forward(self, tokens: Ints, starts: Ints, count: Ints, width: int) -> Tensor:
+        """Feed *count* tokens of each row from *starts* on, through the program of *width*."""
+        shape = self.decoder.shape
+        ids = np.full((shape.batch_size, width), -1, dtype=np.int64)
+        cache_pos = np.zeros(shape.batch_size, dtype=np.int64)
+        fed = np.flatnonzero(count)
+        # Only the last column of a wide forward is scored: there the last token has to stand.
+        right = width > shape.scored_width
+        for row in fed:
+            start, n = starts[row], count[row]
+            indent = width - n if right else 0
+            ids[row, indent : indent + n] = tokens[row, start : start + n]
+            cache_pos[row] = start - indent
+            self._forget_after(row, start, tokens[row, start : start + n])
+        logits = self.decoder.forward(torch.from_numpy(ids), torch.from_numpy(cache_pos))
+        self.forwards += 1
+        for row in fed:
+            start, n = starts[row], count[row]
+            self._fed[row, start : start + n] = tokens[row, start : start + n]
+            self._valid[row] = max(self._valid[row], start + n)
+        return logits
+
+    def _forget_after(self, row: int, start: int, new: Ints) -> None:
+        """Before *new* is fed: unless it is what stands there, nothing from *start* on is valid."""
+        valid = int(self._valid[row])
+        if start < valid and not np.array_equal(self._fed[row, start:valid][: len(new)], new[: valid - start]):
+            self._valid[row] = start
+
+
+def _smallest(widths: Sequence[int], columns: int) -> int:
+    """The smallest of *widths* that takes *columns*, or the largest there is."""
+    return widths[min(bisect.bisect_left(widths, columns), len(widths) - 1)]

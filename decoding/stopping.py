@@ -1,0 +1,209 @@
+"""Where a row ends: what all stop conditions share, and the ones that look at ids."""
+
+import abc
+import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+import attrs
+import torch
+from attrs import validators
+from torch import Tensor
+
+from .history import History
+from .protocols import Ending, StopCondition
+
+
+class Composable(abc.ABC):
+    """
+    Gives a stop condition ``|`` and ``&``.
+
+    A condition need not inherit from this: any object of the protocol composes with one that does.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abc.abstractmethod
+    def endings(self) -> tuple[Ending, ...]:
+        """Every ending that this condition can give."""
+
+    @abc.abstractmethod
+    def __call__(self, scores: Tensor, history: History) -> Tensor:
+        """Codes ``[batch, width]``: 0 to go on, *i* to end with ``endings[i - 1]``."""
+
+    def begin(self) -> StopCondition:
+        """The condition for one run: itself, unless it keeps something while a run lasts."""
+        return self
+
+    def __or__(self, other: StopCondition) -> "AnyOf":
+        return AnyOf((self, _condition(other)))
+
+    def __ror__(self, other: StopCondition) -> "AnyOf":
+        return AnyOf((_condition(other), self))
+
+    def __and__(self, other: StopCondition) -> "AllOf":
+        return AllOf(self, _condition(other))
+
+
+def begin(condition: StopCondition) -> StopCondition:
+    """*condition*, made ready for one run."""
+    start = getattr(condition, "begin", None)
+    return condition if start is None else start()
+
+
+def _condition(other: StopCondition) -> StopCondition:
+    if not (callable(other) and hasattr(other, "endings")):
+        raise TypeError(f"a stop condition composes with stop conditions, not with {other!r}")
+    return other
+
+
+@attrs.frozen(eq=False)
+class AnyOf(Composable):
+    """End at the first of *conditions*; at one token, at the first of them in order."""
+
+    conditions: tuple[StopCondition, ...]
+
+    @property
+    def endings(self) -> tuple[Ending, ...]:
+        """The endings of all of them, in order."""
+        return tuple(ending for condition in self.conditions for ending in condition.endings)
+
+    def begin(self) -> "AnyOf":
+        """All of them made ready."""
+        return AnyOf(tuple(begin(condition) for condition in self.conditions))
+
+    def __call__(self, scores: Tensor, history: History) -> Tensor:
+        """Codes ``[batch, width]``."""
+        result, before = torch.zeros_like(history.length), 0
+        for condition in self.conditions:
+            code = condition(scores, history)
+            result = torch.where((result == 0) & (code > 0), code + before, result)
+            before += len(condition.endings)
+        return result
+
+
+@attrs.frozen(eq=False)
+class AllOf(Composable):
+    """End at a token at which *first* and *second* both hold; what was matched is the first's."""
+
+    first: StopCondition
+    second: StopCondition
+
+    @property
+    def endings(self) -> tuple[Ending, ...]:
+        """One for each pair."""
+        return tuple(
+            Ending(f"{a.reason} and {b.reason}", a.matched, a.hide)
+            for a in self.first.endings
+            for b in self.second.endings
+        )
+
+    def begin(self) -> "AllOf":
+        """Both made ready."""
+        return AllOf(begin(self.first), begin(self.second))
+
+    def __call__(self, scores: Tensor, history: History) -> Tensor:
+        """Codes ``[batch, width]``."""
+        a, b = self.first(scores, history), self.second(scores, history)
+        return torch.where((a > 0) & (b > 0), (a - 1) * len(self.second.endings) + b, 0)
+
+
+def _counts(value: int | Sequence[int] | Tensor) -> Tensor:
+    """A whole number, or one a row, as ``[1]`` or ``[rows]``."""
+    counts = torch.as_tensor(value)
+    if counts.is_floating_point() or counts.dtype == torch.bool or counts.ndim > 1 or counts.numel() == 0:
+        raise TypeError(f"'n' must be a whole number or one for each row: {value!r}")
+    if (counts < 1).any():
+        raise ValueError(f"'n' must be at least 1: {value!r}")
+    return counts.to(torch.int64).reshape(-1)
+
+
+@attrs.frozen(eq=False)
+class MaxNewTokens(Composable):
+    """End a row after *n* new tokens."""
+
+    n: Tensor = attrs.field(converter=_counts)
+    """One number for all rows, or one for each; at least 1."""
+
+    @property
+    def endings(self) -> tuple[Ending, ...]:
+        """One."""
+        return (Ending("max_new_tokens"),)
+
+    def __call__(self, scores: Tensor, history: History) -> Tensor:
+        """Codes ``[batch, width]``."""
+        rows = len(history.length)
+        if len(self.n) not in (1, rows):
+            raise ValueError(f"'n' must be one number or one for each of the {rows} rows: got {len(self.n)}")
+        return (history.length - history.prompt[:, None] >= self.n[:, None]).long()
+
+
+def _token_ids(value: int | Sequence[int]) -> tuple[int, ...]:
+    ids = tuple(value) if isinstance(value, Sequence) else (value,)
+    if not ids or any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
+        raise TypeError(f"'ids' must be a token id or several: {value!r}")
+    if min(ids) < 0:
+        raise ValueError(f"'ids' must be >= 0: {value!r}")
+    return ids
+
+
+@attrs.frozen(eq=False)
+class StopTokens(Composable):
+    """End a row with any of the tokens *ids*."""
+
+    ids: tuple[int, ...] = attrs.field(converter=_token_ids)
+    hide: bool = False
+    """Whether the text leaves the token out. The ids keep it."""
+
+    reason: ClassVar[str] = "stop_token"
+
+    @property
+    def endings(self) -> tuple[Ending, ...]:
+        """One for each token."""
+        return tuple(Ending(self.reason, matched=i, hide=self.hide) for i in self.ids)
+
+    def __call__(self, scores: Tensor, history: History) -> Tensor:
+        """Codes ``[batch, width]``."""
+        newest = (history.length - 1).clamp(min=0)
+        ids = history.ids.expand(-1, newest.shape[1], -1).gather(-1, newest[..., None])
+        hit = ids == torch.tensor(self.ids)
+        return torch.where(hit.any(dim=-1), hit.long().argmax(dim=-1) + 1, 0)
+
+
+@attrs.frozen(eq=False)
+class EndOfSequence(StopTokens):
+    """End a row with the model's own end-of-sequence token, or any of several."""
+
+    reason: ClassVar[str] = "end_of_sequence"
+
+
+@attrs.frozen(eq=False)
+class MaxTime(Composable):
+    """
+    End every row *seconds* after the call.
+
+    The one condition that is no function of the tokens: no promise of equal text covers it.
+    """
+
+    seconds: float = attrs.field(converter=float, validator=validators.gt(0.0))
+    """At least one token is chosen, however short the time."""
+
+    _deadline: float = attrs.field(init=False, repr=False)
+
+    @_deadline.default
+    def _(self) -> float:
+        return time.monotonic() + self.seconds
+
+    @property
+    def endings(self) -> tuple[Ending, ...]:
+        """One."""
+        return (Ending("max_time"),)
+
+    def begin(self) -> "MaxTime":
+        """A copy whose clock starts now."""
+        return MaxTime(self.seconds)
+
+    def __call__(self, scores: Tensor, history: History) -> Tensor:
+        """Codes ``[batch, width]``."""
+        return torch.full_like(history.length, int(time.monotonic() >= self._deadline))

@@ -1,0 +1,132 @@
+"""Who listens to a generation: streamers of ours, and Hugging Face's."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import attrs
+import torch
+
+from .events import Event
+
+
+class Streamer(Protocol):
+    """
+    Is told every event while it happens.
+
+    A streamer may also have ``fail(error)``, called in place of :meth:`end` when the generation
+    raised; one without it is ended.
+    """
+
+    def put_event(self, event: Event) -> None:
+        """Take an event. Raising stops the generation."""
+        ...
+
+    def end(self) -> None:
+        """There are no more events: the generation is complete, or nobody reads on."""
+        ...
+
+
+def forward(events: Iterator[Event], streamer: Any, prompts: list[list[int]]) -> Iterator[Event]:
+    """
+    Tell *streamer* of every event, and pass the events on.
+
+    The streamer hears of the end whatever happens, so that nobody waits for it in vain: ``end()``
+    when the events are exhausted or the returned iterator is closed, ``fail(error)`` when the
+    events or the streamer itself raised, which goes on to the caller.
+
+    Args:
+        events: Closed along with the returned iterator.
+
+        streamer: A :class:`Streamer`, or a Hugging Face streamer (``put(ids)`` and ``end()``).
+            The latter gets the prompt first, ``[1, length]`` int64, then the new ids of each
+            event, ``[n]``.
+
+        prompts: The ids of every row's prompt.
+
+    Raises:
+        TypeError: *streamer* is neither. Nothing has been decoded.
+
+        ValueError: A Hugging Face streamer with more than one prompt. Nothing has been decoded.
+    """
+    return _forward(events, _listener(streamer, prompts))
+
+
+def _forward(events: Iterator[Event], listener: "_Ours | _HuggingFace") -> Iterator[Event]:
+    try:
+        listener.begin()
+        for event in events:
+            listener.put_event(event)
+            yield event
+    except GeneratorExit:
+        _close(events)
+        listener.end()
+        raise
+    except BaseException as error:
+        _close(events)
+        listener.fail(error)
+        raise
+    listener.end()
+
+
+def _close(events: Iterator[Event]) -> None:
+    getattr(events, "close", lambda: None)()
+
+
+def _listener(streamer: Any, prompts: list[list[int]]) -> "_Ours | _HuggingFace":
+    def has(*names: str) -> bool:
+        return all(callable(getattr(streamer, name, None)) for name in names)
+
+    if has("put_event", "end"):
+        return _Ours(streamer)
+    if not has("put", "end"):
+        raise TypeError(
+            "'streamer' must have put_event(event) and end(), or put(ids) and end() as Hugging Face's "
+            f"have (got {streamer!r} that is a {type(streamer)!r})"
+        )
+    if len(prompts) != 1:
+        raise ValueError(
+            f"a Hugging Face streamer takes one prompt: {len(prompts)}. Iterate over "
+            "generator.stream(prompts) and use event.row"
+        )
+    return _HuggingFace(streamer, prompts[0])
+
+
+@attrs.frozen(eq=False)
+class _Ours:
+    _streamer: Streamer
+
+    def begin(self) -> None:
+        pass
+
+    def put_event(self, event: Event) -> None:
+        self._streamer.put_event(event)
+
+    def end(self) -> None:
+        self._streamer.end()
+
+    def fail(self, error: BaseException) -> None:
+        fail: Callable[[BaseException], None] | None = getattr(self._streamer, "fail", None)
+        if fail is None:
+            self._streamer.end()
+        else:
+            fail(error)
+
+
+@attrs.frozen(eq=False)
+class _HuggingFace:
+    _streamer: Any
+    _prompt: list[int]
+
+    def begin(self) -> None:
+        self._streamer.put(torch.tensor([self._prompt], dtype=torch.int64))
+
+    def put_event(self, event: Event) -> None:
+        if event.ids:
+            self._streamer.put(torch.tensor(event.ids, dtype=torch.int64))
+
+    def end(self) -> None:
+        self._streamer.end()
+
+    def fail(self, error: BaseException) -> None:
+        # There is no other way to tell it, and who waits for it must not wait for ever.
+        self._streamer.end()

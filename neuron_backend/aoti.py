@@ -1,0 +1,128 @@
+"""
+Programs for the CPU, compiled ahead of time by AOTInductor.
+
+A program holds no weights: it is handed the decoder's own, and writes into the decoder's own
+cache, so programs of several widths share both. It does not check its inputs either; a decoder
+has done so before it calls one.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+import torch
+from torch import Tensor
+
+from .cache import CacheBuffers
+from .step import DecoderStep
+
+_FINGERPRINT = "decodekit_fingerprint"
+
+
+@attrs.frozen(eq=False)
+class Package:
+    """A compiled program as it is stored."""
+
+    content: bytes
+    """A .pt2 archive: native code, without weights."""
+
+    constants: dict[str, Tensor]
+    """Tensors that tracing found outside parameters and buffers."""
+
+
+def has_compiler() -> bool:
+    """Whether the C++ compiler that AOTInductor would call is there."""
+    default = "clang++" if sys.platform == "darwin" else "g++"
+    return shutil.which(os.environ.get("CXX", default)) is not None
+
+
+def compile_package(step: DecoderStep, cache: CacheBuffers, width: int, fingerprint: str) -> Package:
+    """
+    Compile *step* for one width over a cache of that shape. Takes some seconds, or minutes.
+
+    Args:
+        step: What to compile.
+
+        cache: Says batch and shapes; not written.
+
+        width: Columns of the program.
+
+        fingerprint: What the program fits, kept in its metadata for :func:`load_program`.
+    """
+    # Takes a second or two, and only who compiles needs it.
+    from torch._inductor import aoti_compile_and_package
+
+    batch_size = cache.keys[0].shape[0]
+    ids = torch.full((batch_size, width), -1)
+    inputs = (ids, torch.zeros(batch_size, dtype=torch.int64), *cache.tensors)
+    options = {
+        "aot_inductor.package_constants_in_so": False,
+        "aot_inductor.metadata": {_FINGERPRINT: fingerprint},
+    }
+    with torch.no_grad(), warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+        _expect_warnings()
+        exported = torch.export.export(step, inputs, strict=False)
+        path = aoti_compile_and_package(
+            exported, package_path=str(Path(folder) / "program.pt2"), inductor_configs=options
+        )
+        content = Path(path).read_bytes()
+    known = _tensors(step)
+    return Package(content, {n: t for n, t in exported.constants.items() if n not in known})
+
+
+def _expect_warnings() -> None:
+    # torch 2.13 uses two of its own deprecated interfaces while it compiles.
+    warnings.filterwarnings("ignore", r"`torch\.jit\.script_method` is deprecated", DeprecationWarning)
+    warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
+
+
+class CompiledProgram:
+    """A loaded program over a decoder's weights and cache."""
+
+    def __init__(self, package: Package, step: DecoderStep, cache: CacheBuffers, fingerprint: str):
+        """
+        Load native code. The caller vouches for it.
+
+        Raises:
+            ValueError: The program was compiled for something else than *fingerprint* says.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "program.pt2"
+            path.write_bytes(package.content)
+            # The plain loader: the one in torch._inductor would import the compiler.
+            self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
+        found = self._loader.get_metadata().get(_FINGERPRINT)
+        if found != fingerprint:
+            raise ValueError(
+                "a program must have been compiled for the decoder's shape, dtype and weights: its "
+                f"fingerprint must be {fingerprint} (got {found})"
+            )
+        # The program keeps pointers, so the tensors have to live as long as it does.
+        self._constants = _wanted(self._loader.get_constant_fqns(), {**_tensors(step), **package.constants})
+        self._loader.load_constants(self._constants, False, True, True)
+        self._cache = cache.tensors
+
+    def __call__(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
+        """Ids ``[batch, width]`` and cache_pos ``[batch]``, checked, to logits."""
+        # A program reads memory in the order that it was compiled for, whatever the strides.
+        logits: Tensor = self._loader.run([ids.contiguous(), cache_pos.contiguous(), *self._cache])[0]
+        return logits
+
+
+def _tensors(step: DecoderStep) -> dict[str, Tensor]:
+    """Parameters and buffers by name; tied ones by each of their names."""
+    parameters = dict(step.named_parameters(remove_duplicate=False))
+    buffers = dict(step.named_buffers(remove_duplicate=False))
+    return {name: tensor.detach() for name, tensor in {**parameters, **buffers}.items()}
+
+
+def _wanted(names: list[str], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    missing = [name for name in names if name not in tensors]
+    if missing:
+        raise ValueError(f"the model must have every weight that the program uses (got none named {missing})")
+    return {name: tensors[name] for name in names}

@@ -1,0 +1,69 @@
+"""
+The checks that every forward makes on the host, before anything is written.
+
+A compiled program does not look at what it is given: a wrong width reads beyond the input, and
+what a write out of range does depends on the compiler. They cost a few microseconds.
+"""
+
+import torch
+from torch import Tensor
+
+from ..decoding.protocols import DecoderShape
+
+
+def check_inputs(ids: Tensor, cache_pos: Tensor, shape: DecoderShape) -> None:
+    """
+    Check ``[batch, width]`` *ids* and ``[batch]`` *cache_pos* against *shape*.
+
+    Raises:
+        TypeError: They are not int64 tensors.
+
+        ValueError: Wrong shape, device, id or position.
+    """
+    _check_tensor("ids", ids, 2)
+    _check_tensor("cache_pos", cache_pos, 1)
+    if ids.shape[0] != shape.batch_size or cache_pos.shape[0] != shape.batch_size:
+        raise ValueError(
+            f"ids and cache_pos must have {shape.batch_size} rows "
+            f"(got {ids.shape[0]} and {cache_pos.shape[0]})"
+        )
+    if ids.shape[1] not in shape.widths:
+        raise ValueError(f"ids must be as wide as one of {shape.widths} (got {ids.shape[1]})")
+    _check_ids(ids, shape.vocab_size)
+    _check_positions(ids, cache_pos, shape.max_length)
+
+
+def _check_tensor(name: str, tensor: Tensor, dims: int) -> None:
+    if not isinstance(tensor, Tensor) or tensor.dtype != torch.int64:
+        kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise TypeError(f"{name} must be an int64 tensor (got {kind})")
+    if tensor.device.type != "cpu":
+        raise ValueError(f"{name} must be on the host (got {tensor.device})")
+    if tensor.dim() != dims:
+        raise ValueError(f"{name} must have {dims} dimension(s) (got shape {tuple(tensor.shape)})")
+
+
+def _check_ids(ids: Tensor, vocab_size: int) -> None:
+    low, high = torch.aminmax(ids)
+    if low.item() >= -1 and high.item() < vocab_size:
+        return
+    row, column = ((ids < -1) | (ids >= vocab_size)).nonzero()[0].tolist()
+    raise ValueError(
+        f"ids must be >= -1 and < {vocab_size} (got {ids[row, column].item()} in row {row}, column {column})"
+    )
+
+
+def _check_positions(ids: Tensor, cache_pos: Tensor, max_length: int) -> None:
+    low, high = torch.aminmax(cache_pos)
+    if low.item() >= 0 and high.item() + ids.shape[1] <= max_length:
+        return
+    # Only padding may lie outside, so now the columns count.
+    positions = cache_pos[:, None] + torch.arange(ids.shape[1])
+    outside = ((positions < 0) | (positions >= max_length)) & (ids >= 0)
+    if not outside.any():
+        return
+    row, column = outside.nonzero()[0].tolist()
+    raise ValueError(
+        f"tokens must lie at positions >= 0 and < {max_length} (got {positions[row, column].item()} "
+        f"in row {row}, column {column})"
+    )

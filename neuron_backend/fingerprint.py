@@ -1,0 +1,46 @@
+"""What a compiled program fits."""
+
+import hashlib
+import json
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from ..decoding.protocols import DecoderShape
+from .step import DecoderStep
+from .weights import derived_buffers, dtype_name
+
+
+def program_fingerprint(step: DecoderStep, shape: DecoderShape, width: int) -> str:
+    """
+    A digest of everything on which a program of that *width* relies without checking it.
+
+    A program that is run over other shapes, dtypes or weights than it was compiled for writes
+    where it should not.
+    """
+    facts = {
+        "architecture": type(step.model).__name__,
+        "shape": attrs.asdict(shape),
+        "width": width,
+        "masks": repr(step.plan),
+        "torch": torch.__version__,
+        "weights": weight_table(step),
+        # The compiler may fold small buffers into the code, so their values count.
+        "buffers": {name: _digest(tensor) for name, tensor in derived_buffers(step.model).items()},
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def weight_table(step: DecoderStep) -> dict[str, list[Any]]:
+    """Name of each weight to its dtype and shape."""
+    return {
+        name: [dtype_name(tensor.dtype), *tensor.shape] for name, tensor in step.model.state_dict().items()
+    }
+
+
+def _digest(tensor: Tensor) -> str:
+    # numpy knows no bfloat16; every float fits into float64.
+    wide = tensor.double() if tensor.is_floating_point() else tensor
+    return hashlib.sha256(wide.contiguous().numpy().tobytes()).hexdigest()

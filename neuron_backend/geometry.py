@@ -1,0 +1,72 @@
+"""What a model keeps of each token, found out by running it."""
+
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+from .unsupported import UnsupportedArchitecture
+
+
+@attrs.frozen
+class LayerGeometry:
+    """Keys and values of one layer: heads and the numbers in each, which may differ."""
+
+    key_heads: int
+    key_dim: int
+    value_heads: int
+    value_dim: int
+
+
+@attrs.frozen
+class Geometry:
+    """What the cache and the logits of a model look like."""
+
+    architecture: str
+    layers: tuple[LayerGeometry, ...]
+    vocab_size: int
+    cache_dtype: torch.dtype
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> "Geometry":
+        """
+        Run *model* on two tokens and look at the cache that it makes.
+
+        Raises:
+            UnsupportedArchitecture: The model keeps something else than keys and values.
+        """
+        name = type(model).__name__
+        ids = torch.zeros(1, 2, dtype=torch.int64)
+        with torch.no_grad():
+            output = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=True)
+        layers = _plain_layers(name, getattr(output, "past_key_values", None))
+        return cls(
+            architecture=name,
+            layers=tuple(_geometry(layer.keys, layer.values) for layer in layers),
+            vocab_size=output.logits.shape[-1],
+            cache_dtype=layers[0].keys.dtype,
+        )
+
+
+def _geometry(keys: Tensor, values: Tensor) -> LayerGeometry:
+    return LayerGeometry(keys.shape[1], keys.shape[3], values.shape[1], values.shape[3])
+
+
+def _plain_layers(architecture: str, cache: Any) -> list[Any]:
+    layers = getattr(cache, "layers", None)
+    if not layers:
+        raise UnsupportedArchitecture(
+            architecture, "it keeps no key/value cache; recurrent state cannot be rewound"
+        )
+    for index, layer in enumerate(layers):
+        # Subclasses add state of their own, so the exact type counts.
+        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer) or layer.keys is None:
+            raise UnsupportedArchitecture(
+                architecture,
+                f"layer {index} keeps a {type(layer).__name__}, not plain keys and values; "
+                "other state, such as recurrent or convolutional, cannot be rewound",
+            )
+    return list(layers)

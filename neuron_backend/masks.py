@@ -1,0 +1,109 @@
+"""
+Attention masks made from positions.
+
+Slot *p* of the cache belongs to position *p*; the last slot is spare and belongs to padding. A
+mask is additive, ``[batch, 1, width, slots]``: 0 where a column may look, the lowest number of
+its dtype elsewhere. That absorbs any finite score, so a hidden slot weighs exactly nothing.
+"""
+
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from .unsupported import UnsupportedArchitecture
+
+
+@attrs.frozen
+class Reach:
+    """
+    How far back a layer looks.
+
+    Without a limit: to position 0. Under a *window*: to the last *window* positions, its own
+    among them. In a *chunk*: to the beginning of its own chunk.
+    """
+
+    window: int | None = None
+    chunk: int | None = None
+
+    @property
+    def span(self) -> int:
+        """Positions after which the limit shows; 0 without one."""
+        return self.window or self.chunk or 0
+
+    def earliest(self, positions: Tensor) -> Tensor:
+        """The first position that each of *positions*, of any shape, sees."""
+        if self.window is not None:
+            return positions - self.window + 1
+        if self.chunk is not None:
+            return positions // self.chunk * self.chunk
+        return torch.zeros_like(positions)
+
+    def mask(self, positions: Tensor, padding: Tensor, slots: int, dtype: torch.dtype) -> Tensor:
+        """
+        The additive mask of one forward.
+
+        Args:
+            positions: Position of each column, ``[batch, width]``; anything under padding.
+
+            padding: Where there is no token, ``[batch, width]`` bool.
+
+            slots: Slots of the cache, the spare one included.
+
+            dtype: The attention scores' dtype.
+
+        Returns:
+            ``[batch, 1, width, slots]``.
+        """
+        slot = torch.arange(slots)
+        position = positions[..., None]
+        seen = (slot <= position) & (slot >= self.earliest(position))
+        # Padding looks at the spare slot alone: a softmax over nothing would be NaN.
+        seen = torch.where(padding[..., None], slot == slots - 1, seen)
+        hidden = torch.full((), torch.finfo(dtype).min, dtype=dtype)
+        return torch.where(seen, torch.zeros((), dtype=dtype), hidden)[:, None]
+
+
+def _reach(layer_type: str, config: Any) -> Reach:
+    if layer_type == "full_attention":
+        return Reach()
+    if layer_type == "sliding_attention":
+        return Reach(window=config.sliding_window)
+    if layer_type == "chunked_attention":
+        return Reach(chunk=config.attention_chunk_size)
+    raise UnsupportedArchitecture(
+        config.model_type, f"no position mask is known for layers of type {layer_type!r}"
+    )
+
+
+@attrs.frozen
+class MaskPlan:
+    """The masks that a model asks for: one for all layers, or one for each type of layer."""
+
+    reaches: dict[str, Reach]
+
+    @classmethod
+    def of(cls, config: Any) -> "MaskPlan":
+        """Read the plan from the *config* of a Hugging Face text model."""
+        types = getattr(config, "layer_types", None)
+        if types:
+            return cls({name: _reach(name, config) for name in sorted(set(types))})
+        if getattr(config, "sliding_window", None) is not None:
+            return cls({"sliding_attention": _reach("sliding_attention", config)})
+        if getattr(config, "attention_chunk_size", None) is not None:
+            return cls({"chunked_attention": _reach("chunked_attention", config)})
+        return cls({"full_attention": Reach()})
+
+    @property
+    def span(self) -> int:
+        """Positions after which every layer's limit shows."""
+        return max(reach.span for reach in self.reaches.values())
+
+    def masks(
+        self, positions: Tensor, padding: Tensor, slots: int, dtype: torch.dtype
+    ) -> Tensor | dict[str, Tensor]:
+        """As :meth:`Reach.mask`; a dictionary by layer type where the layers differ."""
+        masks = {name: reach.mask(positions, padding, slots, dtype) for name, reach in self.reaches.items()}
+        # A single mask goes in bare: every model takes that, not every model takes a dictionary.
+        return masks if len(masks) > 1 else next(iter(masks.values()))

@@ -1,0 +1,179 @@
+"""
+The comparison with the stock model that every construction makes.
+
+A model may use something that our cache, masks or positions do not reach: positions of its own,
+a bias by distance, a compressed cache. Then its logits differ, and it is refused by name instead
+of being served wrong.
+"""
+
+from collections.abc import Callable, Iterator
+
+import attrs
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..decoding.protocols import DecoderShape
+from .step import keeps_logits
+from .unsupported import UnsupportedArchitecture
+
+_COMPARED = 48
+_DISTINCT_ROWS = 3
+_MARGIN = 8
+_SHORTEST = 24
+
+# Largest difference relative to the largest logit. Rounding measured on tiny models stays one to
+# two orders of magnitude below these.
+_TOLERANCE = {
+    torch.float64: 1e-5,
+    torch.float32: 1e-4,
+    torch.float16: 2e-2,
+    torch.bfloat16: 1e-1,
+}
+
+Forward = Callable[[Tensor, Tensor], Tensor]
+
+
+@attrs.frozen
+class Chunk:
+    """One forward of the probe."""
+
+    first: int
+    """Column of the timeline that it begins with."""
+
+    width: int
+
+    kind: str = "tokens"
+    """``"wrong"`` feeds other ids, to be overwritten; ``"idle"`` feeds padding only."""
+
+
+@attrs.frozen(eq=False)
+class Probe:
+    """
+    Ragged rows of random ids, and what the stock model says of them.
+
+    Rows lie right-aligned on a timeline that begins with padding. They are longer than any
+    attention window, unless max_length is not: then the window never closes, and nothing tells
+    it from full attention.
+    """
+
+    architecture: str
+    shape: DecoderShape
+    timeline: Tensor
+    """``[batch, columns]`` int64, -1 where a row has not begun."""
+
+    reference: Tensor
+    """``[batch, columns compared, vocab]``: the stock model's logits at the end of the timeline."""
+
+    tolerance: float
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, shape: DecoderShape, span: int) -> "Probe":
+        """
+        Draw the rows and score them with *model*, each alone, without any cache.
+
+        Args:
+            model: The stock model, in evaluation mode.
+
+            shape: What is going to be compared with it.
+
+            span: The longest attention window, 0 for none.
+        """
+        closing = span if span < shape.max_length else 0
+        length = min(shape.max_length, max(closing, shape.widths[-1], _SHORTEST - _MARGIN) + _MARGIN)
+        rows = _random_rows(shape, length)
+        compared = min(_COMPARED, length)
+        distinct = torch.stack([_stock_logits(model, row, compared) for row in rows[:_DISTINCT_ROWS]])
+        reference = distinct[torch.arange(shape.batch_size) % _DISTINCT_ROWS]
+        return cls(
+            architecture=type(model).__name__,
+            shape=shape,
+            timeline=torch.nn.functional.pad(rows, (shape.widths[-1], 0), value=-1),
+            reference=reference,
+            tolerance=_TOLERANCE[model.dtype] * reference.abs().max().item(),
+        )
+
+    def check(self, forward: Forward, whose: str) -> None:
+        """
+        Feed *forward* in chunks and compare. The cache holds the probe's tokens afterwards.
+
+        Raises:
+            UnsupportedArchitecture: The model failed, or its logits differ.
+        """
+        for chunk in self._chunks():
+            ids, cache_pos = self._inputs(chunk)
+            try:
+                logits = forward(ids, cache_pos)
+            except Exception as error:
+                raise UnsupportedArchitecture(
+                    self.architecture,
+                    f"{whose} failed over a cache that is addressed by position: {error!r}",
+                ) from error
+            if chunk.kind == "tokens":
+                self._compare(logits, ids, chunk, whose)
+
+    def _chunks(self) -> Iterator[Chunk]:
+        """Prefill, an idle forward, wrong ids, and a rewind at every width."""
+        columns, widths = self.timeline.shape[1], self.shape.widths
+        cover = _cover(columns - widths[-1], widths)
+        begin = columns - sum(cover)
+        for width in cover:
+            yield Chunk(begin, width)
+            begin += width
+        yield Chunk(0, widths[0], "idle")
+        scored = [width for width in widths if width <= self.shape.scored_width] or [widths[0]]
+        yield Chunk(columns - scored[-1], scored[-1], "wrong")
+        for width in reversed(widths):
+            yield Chunk(columns - width, width)
+
+    def _inputs(self, chunk: Chunk) -> tuple[Tensor, Tensor]:
+        ids = self.timeline[:, chunk.first : chunk.first + chunk.width].clone()
+        if chunk.kind == "wrong":
+            ids = torch.where(ids < 0, ids, (ids + 1) % self.shape.vocab_size)
+        if chunk.kind == "idle":
+            ids.fill_(-1)
+        return ids, chunk.first - (self.timeline < 0).sum(dim=1)
+
+    def _compare(self, logits: Tensor, ids: Tensor, chunk: Chunk, whose: str) -> None:
+        scored = logits.shape[1]
+        end = chunk.first + chunk.width - self.timeline.shape[1] + self.reference.shape[1]
+        columns = torch.arange(end - scored, end)
+        kept = columns >= 0
+        expected = self.reference[:, columns[kept]]
+        difference = (logits[:, kept] - expected).abs().amax(dim=-1)
+        worst = difference[ids[:, -scored:][:, kept] >= 0].flatten()
+        # Written so that a NaN on either side refuses as well.
+        if not bool((worst <= self.tolerance).all()):
+            raise UnsupportedArchitecture(
+                self.architecture,
+                f"{whose} differs from the stock model by {worst.max().item():.3g} at width {chunk.width}, "
+                f"more than rounding explains ({self.tolerance:.3g})",
+            )
+
+
+def _cover(length: int, widths: tuple[int, ...]) -> list[int]:
+    """Widths that add up to *length*, wide ones first; what is left over comes before them, padded."""
+    chunks = []
+    for width in reversed(widths):
+        chunks += [width] * (length // width)
+        length %= width
+    return [widths[0], *chunks] if length else chunks
+
+
+def _random_rows(shape: DecoderShape, length: int) -> Tensor:
+    """``[batch, length]``: up to three different rows, repeated, each one token shorter than the last."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randint(shape.vocab_size, (_DISTINCT_ROWS, length), generator=generator)
+    for index in range(_DISTINCT_ROWS):
+        rows[index, : min(index + 1, length - 1)] = -1
+    return rows[torch.arange(shape.batch_size) % _DISTINCT_ROWS]
+
+
+def _stock_logits(model: PreTrainedModel, row: Tensor, compared: int) -> Tensor:
+    """The last logits of one row, ``[compared, vocab]``, zeros where it has not begun."""
+    ids = row[row >= 0][None]
+    keep = {"logits_to_keep": compared} if keeps_logits(model) else {}
+    with torch.no_grad():
+        output = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **keep)
+    logits: Tensor = output.logits[0, -compared:].float()
+    return torch.nn.functional.pad(logits, (0, 0, compared - logits.shape[0], 0))

@@ -1,0 +1,74 @@
+"""The shapes that a decoder is built for."""
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedModel
+
+from ..decoding.protocols import DecoderShape
+
+DEFAULT_WIDTHS = (1, 5, 128)
+_DEFAULT_MAX_LENGTH = 2048
+_DEFAULT_SCORED_WIDTH = 32
+
+
+def decoder_shape(
+    model: PreTrainedModel,
+    *,
+    vocab_size: int,
+    batch_size: int = 1,
+    max_length: int | None = None,
+    widths: Sequence[int] = DEFAULT_WIDTHS,
+    scored_width: int | None = None,
+) -> DecoderShape:
+    """
+    Choose what the caller left open and check the rest.
+
+    Args:
+        model: Says how many positions it knows.
+
+        vocab_size: Logits per column.
+
+        batch_size: Rows; at least 1.
+
+        max_length: Positions per row. None: 2048, or as many as *model* knows if fewer.
+
+        widths: Columns of the forwards: ascending, each once, at most *max_length*.
+
+        scored_width: None: the largest width up to 32, else the smallest.
+
+    Raises:
+        ValueError: An argument breaks its rule.
+    """
+    limit = _known_positions(model)
+    if max_length is None:
+        max_length = min(_DEFAULT_MAX_LENGTH, limit or _DEFAULT_MAX_LENGTH)
+    _check_positive("batch_size", batch_size)
+    _check_positive("max_length", max_length)
+    if limit is not None and max_length > limit:
+        raise ValueError(f"max_length must be <= {limit}, the model's positions (got {max_length})")
+    widths = tuple(widths)
+    _check_widths(widths, max_length)
+    if scored_width is None:
+        scored_width = max((w for w in widths if w <= _DEFAULT_SCORED_WIDTH), default=widths[0])
+    _check_positive("scored_width", scored_width)
+    return DecoderShape(batch_size, max_length, vocab_size, widths, scored_width)
+
+
+def _known_positions(model: PreTrainedModel) -> int | None:
+    config = model.config.get_text_config(decoder=True)
+    limit = getattr(config, "max_position_embeddings", None)
+    return limit if isinstance(limit, int) and limit > 0 else None
+
+
+def _check_positive(name: str, value: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be an integer >= 1 (got {value!r})")
+
+
+def _check_widths(widths: tuple[int, ...], max_length: int) -> None:
+    for width in widths:
+        _check_positive("each of widths", width)
+    if not widths or list(widths) != sorted(set(widths)):
+        raise ValueError(f"widths must be ascending, each once, and at least one (got {widths})")
+    if widths[-1] > max_length:
+        raise ValueError(f"widths must be <= max_length = {max_length} (got {widths})")

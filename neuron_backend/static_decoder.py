@@ -1,0 +1,204 @@
+"""A Hugging Face causal LM as a decoder of fixed shapes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+
+import attrs
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..decoding.protocols import DecoderShape
+from .aoti import Package
+from .cache import CacheBuffers
+from .checks import check_inputs
+from .geometry import Geometry
+from .probe import Probe
+from .saving import save_decoder
+from .shapes import DEFAULT_WIDTHS, decoder_shape
+from .step import DecoderStep
+from .weights import adopt, weight_dtype
+
+Program = Callable[[Tensor, Tensor], Tensor]
+"""Ids ``[batch, width]`` and cache_pos ``[batch]`` to logits, over the decoder's own cache."""
+
+# A model in half precision of up to this many weights is also compared in float32, where a small
+# error of architecture does not hide behind rounding. It takes this many times 4 bytes for a moment.
+_MAX_WIDENED_WEIGHTS = 2**28
+
+
+class StaticDecoder:
+    """
+    A decoder over any Hugging Face causal LM whose layers keep plain keys and values.
+
+    One program a width over one cache. As it is constructed it runs eagerly;
+    :func:`~decodekit.neuron_backend.compile_decoder` puts compiled programs in.
+    """
+
+    shape: DecoderShape
+    """What :meth:`forward` takes and gives."""
+
+    cache: CacheBuffers
+    """Keys and values by position; the last slot of each row is the spare one."""
+
+    programs: dict[int, Program]
+    """What runs at each width."""
+
+    target: str = "eager"
+    """What the programs were compiled for; ``"eager"`` if they were not."""
+
+    compiled: bool = False
+    """Whether a compiler ran to make this decoder, rather than saved programs being loaded."""
+
+    packages: dict[int, Package]
+    """The compiled programs as :meth:`save` stores them; empty if there are none."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        batch_size: int = 1,
+        max_length: int | None = None,
+        widths: Sequence[int] = DEFAULT_WIDTHS,
+        scored_width: int | None = None,
+        dtype: torch.dtype | str | None = None,
+    ):
+        """
+        Build the decoder and compare it with *model*.
+
+        Args:
+            model: The stock model. It is not modified; its weights are shared unless *dtype*
+                is another than theirs.
+
+            batch_size: Rows of every forward.
+
+            max_length: Positions of a row. None: 2048, or as many as *model* knows if fewer.
+
+            widths: Columns of the forwards, ascending, at most *max_length*.
+
+            scored_width: Forwards up to this width score every column. None: the largest width
+                up to 32, else the smallest.
+
+            dtype: Of weights and cache: float32, bfloat16, float16 or float64, or its name.
+                None: the model's own.
+
+        Raises:
+            UnsupportedArchitecture: The logits differ from *model*'s, or it cannot be rewound.
+
+            ValueError: An argument breaks its rule.
+        """
+        if model.device.type != "cpu":
+            raise ValueError(f"model must be on the CPU (got {model.device})")
+        model = adopt(model, weight_dtype(dtype))
+        geometry = Geometry.of(model)
+        shape = decoder_shape(
+            model,
+            vocab_size=geometry.vocab_size,
+            batch_size=batch_size,
+            max_length=max_length,
+            widths=widths,
+            scored_width=scored_width,
+        )
+        self._assemble(model, geometry, shape)
+        self._compare_widened()
+        self.probe().check(self.forward, "the eager step")
+
+    @classmethod
+    def unchecked(cls, model: PreTrainedModel, shape: DecoderShape) -> "StaticDecoder":
+        """
+        A decoder over *model* itself, in evaluation mode, that has been compared before.
+
+        Raises:
+            ValueError: *shape* is none that *model* could have.
+        """
+        geometry = Geometry.of(model)
+        possible = decoder_shape(model, **{**attrs.asdict(shape), "vocab_size": geometry.vocab_size})
+        if possible != shape:
+            raise ValueError(
+                f"vocab_size must be the model's, {possible.vocab_size} (got {shape.vocab_size})"
+            )
+        decoder = cls.__new__(cls)
+        decoder._assemble(model, geometry, shape)
+        return decoder
+
+    def _assemble(self, model: PreTrainedModel, geometry: Geometry, shape: DecoderShape) -> None:
+        self.shape = shape
+        self.step = DecoderStep(model, shape.max_length, shape.scored_width)
+        self.cache = CacheBuffers.zeros(geometry, shape.batch_size, shape.max_length)
+        self.programs = dict.fromkeys(shape.widths, self._eager)
+        self.packages = {}
+
+    def forward(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
+        """
+        Write *ids* into the cache and score what may follow them.
+
+        Args:
+            ids: Tokens to feed, ``[batch, width]`` int64, *width* one of ``shape.widths``;
+                -1 is padding, anywhere in a row.
+
+            cache_pos: Position of the first column of each row, ``[batch]`` int64.
+
+        Returns:
+            Logits ``[batch, width, vocab]`` float32, or ``[batch, 1, vocab]`` of the last
+            column when *width* exceeds ``shape.scored_width``.
+
+        Raises:
+            ValueError: A wrong width, batch, id or position. Nothing has been written.
+
+            TypeError: A wrong dtype. Nothing has been written.
+        """
+        check_inputs(ids, cache_pos, self.shape)
+        return self.programs[ids.shape[1]](ids, cache_pos)
+
+    def save(self, folder: str | PathLike[str], tokenizer: PreTrainedTokenizerBase | None = None) -> None:
+        """
+        Write everything that :func:`~decodekit.neuron_backend.load_decoder` needs into *folder*.
+
+        Args:
+            folder: New, empty, or a decoder saved before, which is replaced as a whole.
+
+            tokenizer: Saved beside the model.
+
+        Raises:
+            ValueError: *folder* holds something else.
+        """
+        save_decoder(self, folder, tokenizer)
+
+    def replace_programs(self, programs: Mapping[int, Program], target: str, *, compiled: bool) -> None:
+        """Run *programs*, one for each width, from now on."""
+        self.programs = dict(programs)
+        self.target = target
+        self.compiled = compiled
+
+    def probe(self) -> Probe:
+        """The comparison with the stock model, at this decoder's shape."""
+        return Probe.of(self.step.model, self.shape, self.step.plan.span)
+
+    def warm_up(self) -> None:
+        """Run every program once, on padding."""
+        for width in self.shape.widths:
+            ids = torch.full((self.shape.batch_size, width), -1)
+            self.forward(ids, torch.zeros(self.shape.batch_size, dtype=torch.int64))
+
+    def _eager(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
+        # Not inference_mode: its tensors refuse to be written in place by whoever gets the logits.
+        with torch.no_grad():
+            logits: Tensor = self.step(ids, cache_pos, *self.cache.tensors)
+        return logits
+
+    def _compare_widened(self) -> None:
+        model = self.step.model
+        if (
+            model.dtype not in (torch.float16, torch.bfloat16)
+            or model.num_parameters() > _MAX_WIDENED_WEIGHTS
+        ):
+            return
+        shape = self.shape
+        StaticDecoder(
+            model,
+            batch_size=shape.batch_size,
+            max_length=shape.max_length,
+            widths=shape.widths,
+            scored_width=shape.scored_width,
+            dtype=torch.float32,
+        )

@@ -1,0 +1,34 @@
+"""
+Which programs this machine has compiled itself.
+
+A program is native code, and a folder with one may come from anywhere. One file for each hash
+below ``$DECODEKIT_CACHE``, or else ``$XDG_CACHE_HOME/decodekit`` or ``~/.cache/decodekit``,
+says that the program with that hash was made here.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+
+
+def sha256(content: bytes) -> str:
+    """The hash by which a program is known."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def record(content: bytes) -> None:
+    """Remember that this machine compiled that program."""
+    folder = _folder()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    (folder / sha256(content)).touch(mode=0o600)
+
+
+def is_recorded(content: bytes) -> bool:
+    """Whether this machine compiled that program."""
+    return (_folder() / sha256(content)).is_file()
+
+
+def _folder() -> Path:
+    own = os.environ.get("DECODEKIT_CACHE")
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return (Path(own) if own else Path(cache) / "decodekit") / "programs"

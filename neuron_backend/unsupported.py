@@ -1,0 +1,14 @@
+"""What is said of a model that this backend cannot serve."""
+
+
+class UnsupportedArchitecture(ValueError):  # noqa: N818 (it reads as a sentence where it is raised)
+    """
+    A model whose logits would not be the stock model's, or whose state cannot be rewound.
+
+    The message names the architecture and the reason.
+    """
+
+    def __init__(self, architecture: str, reason: str):
+        super().__init__(f"{architecture} is not supported: {reason}")
+        self.architecture = architecture
+        self.reason = reason

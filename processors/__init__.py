@@ -1,0 +1,37 @@
+"""
+What reshapes the scores before a token is chosen, one processor a file.
+
+A processor is a frozen value and a pure function: logits ``[batch, width, vocab]`` and the
+:class:`~decodekit.decoding.history.History` of each column go in, logits of the same shape come
+out, and the input is left as it was. A parameter is one number or one per row of the batch;
+``a | b`` applies *a*, then *b*; a chain is again a processor.
+"""
+
+from .chain import Chain, Composable
+from .frequency_penalty import FrequencyPenalty
+from .logit_bias import LogitBias
+from .min_new_tokens import MinNewTokens
+from .min_p import MinP
+from .no_repeat_ngram import NoRepeatNgram
+from .presence_penalty import PresencePenalty
+from .repetition_penalty import RepetitionPenalty
+from .suppress_tokens import SuppressTokens
+from .temperature import Temperature
+from .top_k import TopK
+from .top_p import TopP
+
+__all__ = [
+    "Chain",
+    "Composable",
+    "FrequencyPenalty",
+    "LogitBias",
+    "MinNewTokens",
+    "MinP",
+    "NoRepeatNgram",
+    "PresencePenalty",
+    "RepetitionPenalty",
+    "SuppressTokens",
+    "Temperature",
+    "TopK",
+    "TopP",
+]

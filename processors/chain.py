@@ -1,0 +1,110 @@
+"""Processors in a row."""
+
+import abc
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+from torch import Tensor
+
+from ..decoding.history import History
+from ..decoding.protocols import Processor
+
+
+class Composable(abc.ABC):
+    """
+    What gives a processor its ``|``.
+
+    A processor need not inherit from this: any callable composes with one that does.
+
+    What a processor declares of itself, False where it does not:
+
+    - ``keeps_argmax``: the largest logit stays the largest. Rounding may tie it with another;
+      of exact ties at the top, top-p may keep one alone.
+    - ``shift_invariant``: a constant added to a row of logits does not change the resulting
+      distribution.
+    - ``local``: looks at no token ids and ignores ``-inf`` entries, so it may run on the
+      survivors of an earlier processor alone, in their order.
+    - ``device_safe``: uses only operations that neuronx-cc takes, with scalar parameters.
+    """
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Process ``[batch, width, vocab]`` logits, which are not modified."""
+
+    def __or__(self, other: Processor) -> "Chain":
+        """Apply *other* after this processor."""
+        return Chain((self, other))
+
+    def __ror__(self, other: Processor) -> "Chain":
+        """Apply *other* before this processor."""
+        return Chain((other, self))
+
+
+def _flat(processors: Iterable[Processor]) -> tuple[Processor, ...]:
+    flat: list[Processor] = []
+    for processor in processors:
+        flat.extend(processor.processors if isinstance(processor, Chain) else (processor,))
+    return tuple(flat)
+
+
+def _check_part(instance: "Chain", attribute: "attrs.Attribute[Any]", processors: tuple[Any, ...]) -> None:
+    rule = "a chain takes processors, callables (logits, history) -> logits"
+    for part in processors:
+        if hasattr(part, "endings"):
+            raise TypeError(f"{rule}: got {part!r}, a stop condition")
+        if isinstance(part, type):
+            raise TypeError(f"{rule}: got the class {part.__name__}, not an instance of it")
+        if not callable(part):
+            raise TypeError(f"{rule}: got {part!r}, a {type(part).__name__}")
+
+
+@attrs.frozen(eq=False)
+class Chain(Composable):
+    """
+    Apply *processors* from left to right. A chain is itself a processor.
+
+    ``a | b`` makes one; a chain inside a chain is taken apart; the empty chain is the identity.
+    The caller chooses the order, and it matters: a top-p before the temperature cuts the
+    model's distribution, one after it the flattened one.
+
+    A chain declares what all of its parts declare.
+
+    >>> from decodekit.processors import Temperature, TopK
+    >>> Temperature(0.8) | TopK(50)
+    Chain(processors=(Temperature(temperature=0.8), TopK(k=50)))
+    """
+
+    processors: tuple[Processor, ...] = attrs.field(default=(), converter=_flat, validator=_check_part)
+    """In the order in which they are applied."""
+
+    @property
+    def keeps_argmax(self) -> bool:
+        """Whether the largest logit stays the largest."""
+        return self._all_declare("keeps_argmax")
+
+    @property
+    def shift_invariant(self) -> bool:
+        """Whether a constant added to a row changes nothing in the distribution."""
+        return self._all_declare("shift_invariant")
+
+    @property
+    def local(self) -> bool:
+        """Whether no part looks at token ids or at ``-inf`` entries."""
+        return self._all_declare("local")
+
+    @property
+    def device_safe(self) -> bool:
+        """Whether every part uses only operations that neuronx-cc takes."""
+        return self._all_declare("device_safe")
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Fold ``[batch, width, vocab]`` logits, which are not modified, through the chain."""
+        for processor in self.processors:
+            logits = processor(logits, history)
+        return logits
+
+    def _all_declare(self, name: str) -> bool:
+        return all(getattr(processor, name, False) for processor in self.processors)

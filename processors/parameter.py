@@ -1,0 +1,189 @@
+"""
+What a processor's parameter may be: one number, or one number per row of the batch.
+
+The converters turn what a caller may reasonably pass into a Python number or a ``[batch]``
+tensor, and leave the rest alone; the validators, which know the parameter's name, refuse it.
+"""
+
+import numbers
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar, cast
+
+import attrs
+import torch
+from torch import Tensor
+
+Reals: TypeAlias = float | Sequence[float] | Tensor
+"""What a caller may give for a real parameter."""
+
+Integers: TypeAlias = int | Sequence[int] | Tensor
+"""What a caller may give for a whole one."""
+
+Validator: TypeAlias = Callable[[Any, "attrs.Attribute[Any]", Any], None]
+"""A check that attrs runs at construction."""
+
+FLOAT32 = torch.finfo(torch.float32)
+
+N = TypeVar("N", int, float)
+
+
+def as_reals(value: Reals) -> float | Tensor:
+    """
+    A float, or a float64 tensor of its own.
+
+    Python's floats are float64 too: cast as late as a scalar is, a row's parameter rounds as
+    the scalar would.
+    """
+    if isinstance(value, Tensor):
+        known = value.is_floating_point() or _is_whole(value)
+        return value.detach().to(torch.float64, copy=True) if known else value
+    return cast("float | Tensor", _converted(value, numbers.Real, float, torch.float64))
+
+
+def as_integers(value: Integers) -> int | Tensor:
+    """An int, or an int64 tensor of its own."""
+    if isinstance(value, Tensor):
+        return value.detach().to(torch.int64, copy=True) if _is_whole(value) else value
+    return cast("int | Tensor", _converted(value, numbers.Integral, int, torch.int64))
+
+
+def as_token_ids(value: int | Iterable[int] | Tensor) -> tuple[int, ...]:
+    """One token id or several to a tuple of them, ascending, each once."""
+    if isinstance(value, Tensor) or hasattr(value, "tolist"):
+        value = value.tolist()
+    ids = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+    for token in ids:
+        if not _is_number(token, numbers.Integral):
+            raise TypeError(f"token ids must be integers: got {token!r}, a {type(token).__name__}")
+        if token < 0:
+            raise ValueError(f"token ids must be >= 0: got {token}")
+    return tuple(sorted({int(token) for token in ids}))
+
+
+def real(rule: str, holds: Callable[[Any], Any]) -> Validator:
+    """
+    Check a real parameter, each row of it.
+
+    Args:
+        rule: What the message says after "must be".
+
+        holds: The rule for a float, or elementwise for a tensor. False for NaN.
+    """
+
+    def check(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+        if isinstance(value, Tensor):
+            _check_rows(attribute.name, value, "real numbers", value.is_floating_point())
+        elif not isinstance(value, float):
+            _refuse_type(attribute.name, value, "a number, or numbers one per row")
+        _check_rule(attribute.name, value, rule, holds(value))
+        # 1e39 is finite in Python and infinite among float32 logits.
+        _check_rule(attribute.name, value, "finite in float32", abs(value) <= FLOAT32.max)
+
+    return check
+
+
+def integer(rule: str, holds: Callable[[Any], Any]) -> Validator:
+    """
+    Check a whole parameter, each row of it.
+
+    Args:
+        rule: What the message says after "must be".
+
+        holds: The rule for an int, or elementwise for a tensor.
+    """
+
+    def check(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+        if isinstance(value, Tensor):
+            _check_rows(attribute.name, value, "integers", _is_whole(value))
+        elif not _is_number(value, numbers.Integral):
+            _refuse_type(attribute.name, value, "an integer, or integers one per row")
+        _check_rule(attribute.name, value, rule, holds(value))
+
+    return check
+
+
+def is_scalar(parameter: float | Tensor, value: float) -> bool:
+    """Whether *parameter* is one number for all rows, namely *value*."""
+    return not isinstance(parameter, Tensor) and parameter == value
+
+
+def per_row(name: str, parameter: N | Tensor, logits: Tensor) -> N | Tensor:
+    """
+    The parameter in a form that broadcasts against *logits*.
+
+    Returns:
+        A number as it is; a ``[batch]`` tensor as ``[batch, 1, 1]``, a floating one in the
+        dtype of the logits.
+
+    Raises:
+        ValueError: The parameter has another number of rows than the logits.
+    """
+    if not isinstance(parameter, Tensor):
+        return parameter
+    if parameter.shape[0] != logits.shape[0]:
+        raise ValueError(
+            f"'{name}' must have one value per row: got {parameter.shape[0]} for {logits.shape[0]} rows"
+        )
+    dtype = logits.dtype if parameter.is_floating_point() else parameter.dtype
+    return parameter.to(logits.device, dtype)[:, None, None]
+
+
+def index_of(ids: tuple[int, ...], logits: Tensor, index: Tensor) -> Tensor:
+    """
+    Where the logits of *ids* stand.
+
+    Args:
+        ids: Token ids, ascending, at least one.
+
+        logits: ``[batch, width, vocab]``.
+
+        index: *ids* as a tensor ``[n]``.
+
+    Returns:
+        ``[batch, width, n]``, to gather from the logits or to scatter into them.
+
+    Raises:
+        ValueError: An id has no logit.
+    """
+    batch, width, vocab = logits.shape
+    if ids[-1] >= vocab:
+        raise ValueError(f"token ids must be < {vocab}, the size of the vocabulary: got {ids[-1]}")
+    return index.to(logits.device).expand(batch, width, -1)
+
+
+def _converted(value: Any, kind: type, scalar: Callable[[Any], Any], dtype: torch.dtype) -> Any:
+    if hasattr(value, "tolist"):  # numpy's scalars and arrays
+        value = value.tolist()
+    if _is_number(value, kind):
+        return scalar(value)
+    if isinstance(value, Sequence) and not isinstance(value, str) and all(_is_number(v, kind) for v in value):
+        return torch.tensor([scalar(v) for v in value], dtype=dtype)
+    return value
+
+
+def _is_number(value: Any, kind: type) -> bool:
+    # True and False are integers to Python; as a parameter they are a mistake.
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _is_whole(value: Tensor) -> bool:
+    return not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
+
+
+def _check_rows(name: str, value: Tensor, kind: str, of_kind: bool) -> None:
+    if not of_kind:
+        raise TypeError(f"'{name}' must be a tensor of {kind}: got one of {value.dtype}")
+    if value.dim() != 1 or value.numel() == 0:
+        raise ValueError(f"'{name}' must be 1-D, one value per row: got shape {tuple(value.shape)}")
+
+
+def _check_rule(name: str, value: float | Tensor, rule: str, held: bool | Tensor) -> None:
+    if not isinstance(value, Tensor):
+        if not held:
+            raise ValueError(f"'{name}' must be {rule}: got {value!r}")
+    elif not bool(torch.as_tensor(held).all()):
+        raise ValueError(f"'{name}' must be {rule} in every row: got {value.tolist()}")
+
+
+def _refuse_type(name: str, value: Any, rule: str) -> None:
+    raise TypeError(f"'{name}' must be {rule}: got {value!r}, a {type(value).__name__}")

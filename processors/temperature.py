@@ -1,0 +1,44 @@
+"""Sharpening and flattening."""
+
+from typing import ClassVar
+
+import attrs
+from torch import Tensor
+
+from ..decoding.history import History
+from .chain import Composable
+from .parameter import FLOAT32, as_reals, is_scalar, per_row, real
+
+
+@attrs.frozen(eq=False)
+class Temperature(Composable):
+    """
+    Divide the logits by a temperature.
+
+    Below 1 the likely tokens gain, above 1 the unlikely ones. Typically 0.2-1.5; no-op at 1.
+    Temperature 0 is a choice, not a distribution: that is ``Greedy()``.
+
+    Ackley, Hinton and Sejnowski, 1985, `A Learning Algorithm for Boltzmann Machines
+    <https://doi.org/10.1207/s15516709cog0901_7>`_, equation 2.
+    """
+
+    keeps_argmax: ClassVar[bool] = True
+    shift_invariant: ClassVar[bool] = True
+    local: ClassVar[bool] = True
+    device_safe: ClassVar[bool] = True
+
+    temperature: float | Tensor = attrs.field(
+        converter=as_reals,
+        # Anything smaller is 0 among float32 logits, and 0 / 0 is not a number.
+        validator=real(
+            f"> 0, at least {FLOAT32.tiny:.3g} (for the likeliest token use Greedy())",
+            lambda temperature: temperature >= FLOAT32.tiny,
+        ),
+    )
+    """One for all rows, or ``[batch]``."""
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Scale ``[batch, width, vocab]`` logits, which are not modified."""
+        if is_scalar(self.temperature, 1.0):
+            return logits
+        return logits / per_row("temperature", self.temperature, logits)

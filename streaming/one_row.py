@@ -1,0 +1,15 @@
+"""Streamers that show a single text."""
+
+from ..decoding.events import Event
+
+
+def text_of(event: Event) -> str:
+    """The text of an event of the only row."""
+    if event.row != 0:
+        raise ValueError(
+            f"this streamer shows one row, and here is an event of row {event.row}: for several prompts, "
+            "iterate over generator.stream(prompts) and use event.row"
+        )
+    if event.text is None:
+        raise ValueError("this streamer shows text, and the event has none: pass tokenizer= to the Generator")
+    return event.text

@@ -1,0 +1,365 @@
+"""The generator: calls, events, refusals, and what is left after them."""
+
+import asyncio
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from decodekit.decoding import (
+    DecoderShape,
+    Draft,
+    EndOfSequence,
+    Ending,
+    Generator,
+    Greedy,
+    MaxNewTokens,
+    Sample,
+    Slots,
+)
+from decodekit.processors import Temperature, TopK
+from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
+from decodekit.testing import ScriptedDecoder, last_token
+
+COUNT_UP = torch.eye(8).roll(1, dims=1)
+TABLE = torch.randn(53, 8, generator=torch.Generator().manual_seed(1))
+
+
+def counting(**parts: Any) -> Generator:
+    """A generator that counts up modulo 8, over three rows."""
+    return Generator(ScriptedDecoder(COUNT_UP, batch_size=3, line=last_token), **parts)
+
+
+class TestCall:
+    def test_generates(self) -> None:
+        """New tokens, sequences and endings, row by row."""
+        result = counting(stop=EndOfSequence(0) | MaxNewTokens(5))([[5], [1, 1], [7]])
+
+        assert [[6, 7, 0], [2, 3, 4, 5, 6], [0]] == result.ids
+        assert [[5, 6, 7, 0], [1, 1, 2, 3, 4, 5, 6], [7, 0]] == result.sequences
+        assert [
+            Ending("end_of_sequence", 0),
+            Ending("max_new_tokens"),
+            Ending("end_of_sequence", 0),
+        ] == result.endings
+        assert result.text is None
+
+    @pytest.mark.parametrize("prompts", [[5], np.array([5]), torch.tensor([[5]])])
+    def test_takes_one_prompt(self, prompts: Any) -> None:
+        """One prompt is a batch of one, in whatever shape it comes."""
+        assert [[6, 7]] == counting(stop=MaxNewTokens(2))(prompts).ids
+
+    def test_uses_every_position(self) -> None:
+        """A row ends when its last token has no position left; a prompt that fills all gives one token."""
+        decoder = ScriptedDecoder(COUNT_UP, max_length=16, line=last_token)
+        generator = Generator(decoder, stop=MaxNewTokens(100))
+
+        assert 17 == len(generator([0]).sequences[0])
+        assert 7 in decoder.slots[0, 15:].tolist()
+        assert [[7]] == generator([6] * 16).ids
+        assert [Ending("max_length")] == generator([6] * 16).endings
+
+    def test_seeds_and_streams_decide(self) -> None:
+        """Equal seeds and streams give equal text; another of either gives another."""
+        parts = {"processors": Temperature(2.0), "stop": MaxNewTokens(30)}
+        one = Generator(ScriptedDecoder(TABLE), selection=Sample(seed=1), **parts)
+        other = Generator(ScriptedDecoder(TABLE), selection=Sample(seed=2), **parts)
+
+        assert one([1]).ids == one([1]).ids == one([1], streams=[0]).ids
+        assert one([1]).ids != one([1], streams=[1]).ids
+        assert one([1]).ids != other([1]).ids
+
+    def test_equal_prompts_differ_by_stream(self) -> None:
+        """Rows of one prompt are different samples of it."""
+        decoder = ScriptedDecoder(TABLE, batch_size=3)
+        result = Generator(decoder, selection=Sample(), stop=MaxNewTokens(20))([[1]] * 3)
+
+        assert 3 == len({tuple(row) for row in result.ids})
+
+    def test_generators_may_take_turns_on_one_decoder(self) -> None:
+        """Two streams over one decoder, event by event in turns, give what each gives alone."""
+        decoder = ScriptedDecoder(TABLE, batch_size=2)
+        generator = Generator(decoder, selection=Sample(), stop=MaxNewTokens(12))
+        alone = [generator(prompts).ids for prompts in ([[1, 2], [3]], [[4], [5, 6, 7]])]
+        turns: list[list[list[int]]] = [[[], []], [[], []]]
+        for first, second in zip(
+            generator.stream([[1, 2], [3]]), generator.stream([[4], [5, 6, 7]]), strict=True
+        ):
+            turns[0][first.row] += first.ids
+            turns[1][second.row] += second.ids
+
+        assert alone == turns
+
+    def test_does_not_keep_the_decoder(self) -> None:
+        """When the generator goes, nothing of ours keeps the decoder alive."""
+        decoder = ScriptedDecoder(TABLE)
+        slots = Slots.of(decoder)
+        generator = Generator(decoder, stop=MaxNewTokens(3))
+        generator([1])
+        del decoder, generator
+        gc.collect()
+
+        with pytest.raises(ReferenceError):
+            _ = slots.decoder.shape
+
+
+class TestStatistics:
+    def test_counts(self) -> None:
+        """Tokens, forwards and first-token time of a plain run."""
+        statistics = counting(stop=MaxNewTokens([2, 4, 6]))([[1], [2], [3]]).statistics
+
+        assert (12, 6) == (statistics.tokens, statistics.forwards)
+        assert 1.0 == statistics.mean_accepted_length
+        assert statistics.first_token_seconds is not None
+        assert 0 < statistics.first_token_seconds <= statistics.total_seconds
+        assert {"prefill", "target", "choose", "stop"} == set(statistics.seconds)
+        assert statistics.tokens_per_second > 0
+
+    def test_what_a_stop_cuts_is_counted_nowhere(self) -> None:
+        """Guesses behind the stop count neither as drafted nor as accepted."""
+        fast = SpeculativeGenerator(
+            ScriptedDecoder(COUNT_UP, line=last_token),
+            DraftModel(ScriptedDecoder(COUNT_UP, line=last_token)),
+            stop=EndOfSequence(4),
+        )
+        statistics = fast([1]).statistics  # 2, then 3 4 | 5 6 and 7
+
+        assert 3 == statistics.tokens
+        assert [1, 1] == statistics.accepted
+        assert statistics.drafted == statistics.accepted
+
+
+class TestStream:
+    def test_adds_up_to_the_result(self) -> None:
+        """Events are what the result is made of; each row's last one has its ending."""
+        generator = counting(stop=MaxNewTokens([1, 3, 2]))
+        events = list(generator.stream([[0], [3], [5]]))
+        result = generator([[0], [3], [5]])
+
+        assert result.ids == [[i for e in events if e.row == row for i in e.ids] for row in range(3)]
+        assert [0, 2, 1] == [e.row for e in events if e.ending]
+
+    def test_runs_only_when_asked(self) -> None:
+        """No forward before the first event is asked for, nor between events."""
+        decoder = ScriptedDecoder(COUNT_UP, line=last_token)
+        events = Generator(decoder).stream([1])
+
+        assert [] == decoder.forwards
+
+        next(events)
+        next(events)
+
+        assert 2 == len(decoder.forwards)
+
+    def test_closing_leaves_the_generator_ready(self) -> None:
+        """After leaving the loop early the next call is right."""
+        generator = counting(stop=MaxNewTokens(6))
+        for _ in generator.stream([[1], [2]]):
+            break
+
+        assert [[4, 5, 6, 7, 0, 1]] == generator([3]).ids
+
+    def test_refuses_before_the_first_event(self) -> None:
+        """A bad prompt raises where it was passed."""
+        with pytest.raises(ValueError, match="prompt 0 must have"):
+            counting().stream([[]])
+
+
+class TestAstream:
+    def test_gives_the_same_events(self) -> None:
+        """The asynchronous stream is the synchronous one."""
+        generator = counting(stop=MaxNewTokens(4))
+
+        async def run() -> list[Any]:
+            return [event async for event in generator.astream([[1], [2]])]
+
+        assert list(generator.stream([[1], [2]])) == asyncio.run(run())
+
+    def test_leaves_the_event_loop_free(self) -> None:
+        """Another task runs between the events."""
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0)
+
+        async def run() -> None:
+            task = asyncio.create_task(tick())
+            async for _ in counting(stop=MaxNewTokens(20)).astream([1]):
+                pass
+            task.cancel()
+
+        asyncio.run(run())
+
+        assert ticks >= 20
+
+    def test_a_cancelled_consumer_stops_the_decoding(self) -> None:
+        """After a cancel no thread is left in the decoder, and the next call is right."""
+        decoder = ScriptedDecoder(COUNT_UP, line=last_token)
+        generator = Generator(decoder, stop=MaxNewTokens(60))
+
+        async def run() -> None:
+            async def consume() -> None:
+                async for _ in generator.astream([1]):
+                    pass
+
+            task = asyncio.create_task(consume())
+            while len(decoder.forwards) < 3:
+                await asyncio.sleep(0.001)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        asyncio.run(run())
+        forwards = len(decoder.forwards)
+
+        assert forwards < 60
+        assert 60 == len(generator([2]).ids[0])
+
+    def test_errors_reach_the_consumer(self) -> None:
+        """What a part raises comes out of the stream, with its own type."""
+
+        def broken(logits: torch.Tensor, history: Any) -> torch.Tensor:
+            raise ZeroDivisionError("broken on purpose")
+
+        async def run() -> None:
+            async for _ in counting(processors=broken).astream([1]):
+                pass
+
+        with pytest.raises(ZeroDivisionError, match="on purpose"):
+            asyncio.run(run())
+
+
+class TestStreamer:
+    def test_is_told_everything(self) -> None:
+        """A streamer gets each event and the end."""
+        got: list[Any] = []
+
+        class Listener:
+            def put_event(self, event: Any) -> None:
+                got.append(event)
+
+            def end(self) -> None:
+                got.append("end")
+
+        generator = counting(stop=MaxNewTokens(3))
+        generator([[1], [2]], streamer=Listener())
+
+        assert [*generator.stream([[1], [2]]), "end"] == got
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("parts", "error", "message"),
+        [
+            ({"temperature": 1.0}, TypeError, "temperature"),
+            ({"processors": 3}, TypeError, "'processors' must be callable: got 3"),
+            ({"selection": "greedy"}, TypeError, "'selection' must be callable: got 'greedy'"),
+            ({"stop": TopK(3)}, TypeError, "'stop' must be a stop condition"),
+            ({"drafter": ScriptedDecoder(TABLE)}, TypeError, "'drafter' must have propose"),
+            ({"drafter": PromptLookup(), "num_draft_tokens": 5}, ValueError, "must be at most 4.* got 5"),
+            ({"drafter": PromptLookup(), "num_draft_tokens": -1}, ValueError, "'num_draft_tokens' must be >= 0"),
+        ],
+    )
+    def test_parts_that_do_not_fit(self, parts: Any, error: type[Exception], message: str) -> None:
+        """Refused when the generator is built."""
+        with pytest.raises(error, match=message):
+            counting(**parts)
+
+    def test_the_decoder_must_be_one(self) -> None:
+        """A model is no decoder."""
+        with pytest.raises(TypeError, match=r"'decoder' must have a shape and forward\(ids, cache_pos\)"):
+            Generator(torch.nn.Linear(2, 2))  # type: ignore[arg-type]
+
+    def test_speculation_needs_a_drafter(self) -> None:
+        """There is no speculative generator without a drafter."""
+        with pytest.raises(TypeError, match="drafter"):
+            SpeculativeGenerator(ScriptedDecoder(TABLE))  # type: ignore[call-arg]
+
+    @pytest.mark.parametrize(
+        ("call", "error", "message"),
+        [
+            ({"prompts": []}, ValueError, "'prompts' must be 1 to 3"),
+            ({"prompts": [[1], []]}, ValueError, "prompt 1 must have 1 to 64 tokens"),
+            ({"prompts": [[1] * 65]}, ValueError, "prompt 0 must have 1 to 64 tokens"),
+            ({"prompts": [9]}, ValueError, "ids of prompt 0 must be 0 to 7"),
+            ({"prompts": [[1]], "streams": [1, 2]}, ValueError, "'streams' must be one number for each"),
+            ({"prompts": [[1]], "max_tokens": 3}, TypeError, "max_tokens"),
+            ({"prompts": [[1]], "streamer": object()}, TypeError, "streamer"),
+        ],
+    )
+    def test_calls_that_cannot_be(self, call: Any, error: type[Exception], message: str) -> None:
+        """Refused before anything is decoded, and the next call works."""
+        generator = counting(stop=MaxNewTokens(2))
+        with pytest.raises(error, match=message):
+            generator(**call)
+
+        assert [[2, 3]] == generator([1]).ids
+
+    def test_a_drafter_that_guesses_nonsense(self) -> None:
+        """Guesses outside the vocabulary are refused by the decoder, and the next call works."""
+
+        class Nonsense:
+            shown = False
+
+            def propose(self, history: Any, budget: Any, choose: Any) -> Draft:
+                ids = torch.full((len(budget), 2), 1 if self.shown else 99)
+                self.shown = True
+                return Draft(ids)
+
+        fast = SpeculativeGenerator(
+            ScriptedDecoder(COUNT_UP, line=last_token), Nonsense(), stop=MaxNewTokens(4)
+        )
+        with pytest.raises(ValueError, match="ids"):
+            fast([1])
+
+        assert [[2, 3, 4, 5]] == fast([1]).ids
+
+    def test_a_failing_decoder_loses_nothing(self) -> None:
+        """A forward that raises ends the call with its error; the next call is right."""
+
+        class Flaky(ScriptedDecoder):
+            def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
+                if len(self.forwards) == 3:
+                    self.forwards.append(0)
+                    raise RuntimeError("device lost")
+                return super().forward(ids, cache_pos)
+
+        generator = Generator(Flaky(TABLE), stop=MaxNewTokens(10))
+        expected = Generator(ScriptedDecoder(TABLE), stop=MaxNewTokens(10))([1]).ids
+        with pytest.raises(RuntimeError, match="device lost"):
+            generator([1])
+
+        assert expected == generator([1]).ids
+
+
+class TestCustomParts:
+    def test_any_object_of_the_protocol(self) -> None:
+        """A decoder, a processor, a selection and a stop of one's own, none inheriting anything."""
+
+        class Constant:
+            shape = DecoderShape(1, 8, 3, (1, 4), 4)
+
+            def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
+                return torch.tensor([0.0, 1.0, 2.0]).expand(1, ids.shape[1], 3)
+
+        class Second:
+            endings = (Ending("two_are_enough"),)
+
+            def __call__(self, scores: torch.Tensor, history: Any) -> torch.Tensor:
+                return (history.length - history.prompt[:, None] >= 2).long()
+
+        generator = Generator(
+            Constant(),
+            processors=lambda logits, history: -logits,
+            selection=lambda logits, history: Greedy()(logits, history),
+            stop=Second(),
+        )
+        result = generator([1])
+
+        assert [[0, 0]] == result.ids
+        assert [Ending("two_are_enough")] == result.endings

@@ -1,0 +1,215 @@
+"""A row's text is the decode of its ids, cut by its ending, however it is streamed."""
+
+import functools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
+
+from decodekit.decoding.protocols import Ending
+from decodekit.decoding.row_text import RowText
+from decodekit.decoding.text import Detokenizer
+
+VOCAB = ["a", "b", "ab", "ba", "aab", "bb", "c", "abc", "<0x61>", "<0x62>", "<0xC3>", "<0xA9>"]
+
+
+@functools.cache
+def tokenizer() -> Any:
+    backend = Tokenizer(models.WordLevel({token: i for i, token in enumerate(VOCAB)}, unk_token="c"))
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return PreTrainedTokenizerFast(tokenizer_object=backend)
+
+
+def row_text(*hidden: Any) -> RowText:
+    return RowText(Detokenizer(tokenizer()), hidden)
+
+
+def ids_of(*tokens: str) -> list[int]:
+    return [VOCAB.index(token) for token in tokens]
+
+
+def decode(ids: list[int]) -> str:
+    return tokenizer().decode(ids) if ids else ""
+
+
+def streamed(row: RowText, ids: list[int], sizes: list[int], ending: Ending) -> list[str]:
+    pieces, start = [], 0
+    while start < len(ids):
+        stop = start + sizes[start % len(sizes)]
+        pieces.append(row.push(ids[start:stop], ending if stop >= len(ids) else None))
+        start = stop
+    return pieces
+
+
+SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=4)
+STOPS = st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=3, unique=True)
+
+
+class TestStopStrings:
+    """Matches in the text."""
+
+    @settings(max_examples=300, deadline=None)
+    @given(
+        ids=st.lists(st.integers(0, 7), min_size=1, max_size=14),
+        stops=STOPS,
+        hide=st.booleans(),
+        late=st.integers(0, 4),
+        sizes=SIZES,
+    )
+    def test_text_is_cut_where_the_match_says(
+        self, ids: list[int], stops: list[str], hide: bool, late: int, sizes: list[int]
+    ) -> None:
+        """As by searching the full decode after every token; early matches may not count."""
+        for end in range(1 + late, len(ids) + 1):
+            before, text = decode(ids[: end - 1]), decode(ids[:end])
+            found = [
+                (at + len(stop), stop)
+                for stop in stops
+                for at in range(len(text))
+                if text.startswith(stop, at) and at + len(stop) > len(before)
+            ]
+            if found:
+                cut, stop = min(found)
+                ids, ending = ids[:end], Ending("stop_string", stop, hide)
+                expected = text[: cut - len(stop) if hide else cut]
+                break
+        else:
+            ending, expected = Ending("max_new_tokens"), decode(ids)
+        row = row_text(*stops) if hide else row_text()
+
+        assert expected == "".join(streamed(row, ids, sizes, ending))
+
+    @settings(max_examples=200, deadline=None)
+    @given(ids=st.lists(st.integers(0, 7), max_size=14), stops=STOPS)
+    def test_held_is_the_longest_live_partial_match(self, ids: list[int], stops: list[str]) -> None:
+        """A partial match that dies is released with the token that kills it."""
+        row, shown = row_text(*stops), ""
+        for i, index in enumerate(ids):
+            shown += row.push([index])
+            text = decode(ids[: i + 1])
+            live = [n for stop in stops for n in range(len(stop)) if text.endswith(stop[:n])]
+
+            assert text[: len(text) - max(live)] == shown
+
+        assert decode(ids) == shown + row.close()
+
+    def test_partial_matches_are_released_when_they_die(self) -> None:
+        """Worked by hand."""
+        row = row_text("aab")
+
+        assert row.push(ids_of("a")) == ""
+        assert row.push(ids_of("a")) == ""
+        assert row.push(ids_of("a")) == "a"
+        assert row.push(ids_of("c")) == "aac"
+
+    def test_text_of_the_token_beyond_the_match_is_dropped(self) -> None:
+        """A token may complete the match and go on."""
+        for hide, expected in [(True, "c"), (False, "cab")]:
+            row = row_text("ab")
+
+            assert row.push(ids_of("c", "abc"), Ending("stop_string", "ab", hide)) == expected
+
+    def test_a_shown_match_may_begin_in_text_that_is_out(self) -> None:
+        """What is not hidden is not held back, and is found all the same."""
+        row = row_text()
+        pieces = [row.push(ids_of(token)) for token in ("c", "a", "b")]
+
+        assert pieces == ["c", "a", "b"]
+        assert row.push(ids_of("ba"), Ending("stop_string", "abb")) == "b"
+
+    def test_a_hidden_match_within_byte_tokens_is_found(self) -> None:
+        """Their text becomes final with the token after them, which is the one that ends the row."""
+        row = row_text("ab")
+
+        assert row.push(ids_of("c")) == "c"
+        assert row.push(ids_of("<0x61>")) == ""
+        assert row.push(ids_of("<0x62>")) == ""
+        assert row.push(ids_of("c"), Ending("stop_string", "ab", hide=True)) == ""
+
+    def test_an_ending_of_two_conditions_hides_the_string_of_one(self) -> None:
+        """Both matches stand side by side, in *hidden* as well."""
+        row, both = row_text(("ab", None)), ("ab", None)
+
+        assert row.push(ids_of("a")) == ""
+        assert row.push(ids_of("b"), Ending("stop_string and enough", both, hide=True)) == ""
+
+    def test_beside_a_string_ids_hide_nothing(self) -> None:
+        """The text ends where the string says, not a token earlier."""
+        row = row_text(("b", 5))
+
+        assert row.push(ids_of("c", "bb"), Ending("both", ("b", 5), hide=True)) == "c"
+        assert row_text().push(ids_of("c", "bb"), Ending("both", ("a", 5), hide=True)) == "cbb"
+
+    def test_a_match_that_is_not_there_cuts_nothing(self) -> None:
+        """Nor does one that lies before the newest token."""
+        assert row_text("ab").push(ids_of("ab", "c"), Ending("stop_string", "ab", hide=True)) == "abc"
+
+
+class TestStopIds:
+    """Matches in the ids."""
+
+    def test_a_hidden_stop_token_leaves_no_text(self) -> None:
+        """Only the last token does not show; an equal one before it does."""
+        row = row_text(2)
+
+        assert row.push(ids_of("ab", "c")) == "abc"
+        assert row.push(ids_of("ab", "ab"), Ending("end_of_sequence", 2, hide=True)) == "ab"
+
+    def test_a_stop_token_that_is_not_hidden_shows(self) -> None:
+        """It is text as any other."""
+        assert row_text().push(ids_of("c", "ab"), Ending("end_of_sequence", 2)) == "cab"
+
+    def test_a_limit_is_no_token(self) -> None:
+        """A number that the last token is not leaves everything."""
+        assert row_text().push(ids_of("c", "ab"), Ending("limit", 7, hide=True)) == "cab"
+
+    @settings(max_examples=200, deadline=None)
+    @given(
+        ids=st.lists(st.integers(0, 1), min_size=1, max_size=10),
+        pattern=st.lists(st.integers(0, 1), min_size=1, max_size=3).map(tuple),
+        sizes=SIZES,
+    )
+    def test_a_hidden_sequence_of_ids_leaves_no_text(
+        self, ids: list[int], pattern: tuple[int, ...], sizes: list[int]
+    ) -> None:
+        """It is held back while it may come, even over several events."""
+        pieces = streamed(row_text(pattern), [*ids, *pattern], sizes, Ending("ids", pattern, hide=True))
+
+        assert decode(ids) == "".join(pieces)
+
+    def test_text_before_a_hidden_token_is_flushed(self) -> None:
+        """Half a character is what it is when nothing follows."""
+        row = row_text(2)
+
+        assert row.push(ids_of("<0xC3>")) == ""
+        assert row.push(ids_of("ab"), Ending("end_of_sequence", 2, hide=True)) == "\ufffd"
+
+
+class TestClose:
+    """Rows without an ending."""
+
+    def test_a_row_that_is_left_gives_what_was_held(self) -> None:
+        """Partial matches and unfinished runs alike."""
+        row = row_text("abb")
+
+        assert row.push(ids_of("a", "<0x62>")) == ""
+        assert row.close() == "ab"
+        assert row.close() == ""
+
+
+def test_long_stop_strings_cost_no_more_than_their_length() -> None:
+    """A thousand live partial matches of a long string are held and come out once."""
+    row = row_text("a" * 500 + "b")
+    shown = "".join(row.push(ids_of("a")) for _ in range(1000))
+
+    assert shown == "a" * 500
+    assert shown + row.close() == "a" * 1000
+
+
+@pytest.mark.parametrize("hidden", [(), ("",), ((),), (None,)])
+def test_nothing_hidden_holds_nothing(hidden: tuple[Any, ...]) -> None:
+    """Empty matches and limits are no reason to wait."""
+    assert row_text(*hidden).push(ids_of("a", "b")) == "ab"

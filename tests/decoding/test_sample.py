@@ -1,0 +1,93 @@
+"""Greedy and sampled choices."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decodekit.decoding import Greedy, History, Sample, noise
+
+
+def at_positions(rows: int, width: int = 1, first: int = 1) -> History:
+    """Rows of no content at positions *first*, *first* + 1, ..."""
+    length = (first + torch.arange(width)).expand(rows, width)
+    ids = torch.zeros(rows, 1, first + width, dtype=torch.int64)
+    return History(ids, length, torch.ones(rows, dtype=torch.int64), noise.streams(torch.arange(rows), 0))
+
+
+class TestGreedy:
+    def test_takes_the_first_of_equals(self) -> None:
+        """Ties go to the lowest id."""
+        logits = torch.tensor([[[1.0, 3.0, 3.0, 2.0]]])
+
+        assert [[1]] == Greedy()(logits, at_positions(1)).tolist()
+
+
+class TestSample:
+    @pytest.mark.parametrize("vocab", [1, 2, 3, 4, 5, 17])
+    def test_follows_the_softmax(self, vocab: int) -> None:
+        """Frequencies of 200,000 draws lie within 5 sigma of the binomial, for every token."""
+        n = 200_000
+        logits = torch.linspace(-1.5, 1.5, vocab)[None, None].expand(n, 1, vocab)
+        drawn = Sample()(logits, at_positions(n))
+        p = logits[0, 0].double().softmax(-1)
+        frequency = torch.bincount(drawn.flatten(), minlength=vocab) / n
+
+        assert ((frequency - p).abs() <= 5 * (p * (1 - p) / n).sqrt()).all()
+
+    def test_draws_of_neighbouring_positions_are_independent(self) -> None:
+        """Pairs of draws at adjacent positions follow the product law (chi-square, 15 cells, 5 sigma)."""
+        n, p = 100_000, torch.tensor([0.5, 0.3, 0.15, 0.05])
+        drawn = Sample()(p.log().expand(n, 2, 4), at_positions(n, 2))
+        counts = torch.bincount(drawn[:, 0] * 4 + drawn[:, 1], minlength=16)
+        expected = n * torch.outer(p, p).flatten()
+        chi2 = float(((counts - expected) ** 2 / expected).sum())
+
+        assert abs(chi2 - 15) < 5 * math.sqrt(2 * 15)
+
+    def test_never_draws_what_is_forbidden(self) -> None:
+        """A token at -inf is not drawn, its whole block at -inf included."""
+        logits = torch.zeros(5000, 1, 9)
+        logits[..., [0, 1, 2, 4, 8]] = -torch.inf
+        drawn = Sample()(logits, at_positions(5000))
+
+        assert {3, 5, 6, 7} == set(drawn.flatten().tolist())
+
+    @given(st.integers(1, 40), st.integers(1, 4), st.integers(0, 2**31))
+    def test_is_a_function_of_stream_and_position_alone(self, vocab: int, width: int, seed: int) -> None:
+        """A row draws alone, and a column alone, what it draws in a batch and a window."""
+        logits = torch.randn(3, width, vocab, generator=torch.Generator().manual_seed(seed))
+        history = at_positions(3, width)
+        together = Sample()(logits, history)
+        for row in range(3):
+            for column in range(width):
+                cell = history.rows(slice(row, row + 1))
+                cell = History(cell.ids, cell.length[:, column : column + 1], cell.prompt, cell.stream)
+
+                assert together[row, column] == Sample()(logits[row : row + 1, column : column + 1], cell)
+
+    def test_survives_a_shift(self) -> None:
+        """Adding a constant to the logits changes no draw."""
+        logits = torch.randn(1000, 1, 50, generator=torch.Generator().manual_seed(0)).double()
+
+        assert torch.equal(Sample()(logits, at_positions(1000)), Sample()(logits + 8.0, at_positions(1000)))
+
+    def test_couples_alike_distributions(self) -> None:
+        """Two sides with total variation d draw alike at least (1 - d) / (1 + d) of the time, less 5 sigma."""
+        n = 50_000
+        p = torch.tensor([0.4, 0.3, 0.1, 0.1, 0.05, 0.05])
+        q = torch.tensor([0.3, 0.4, 0.1, 0.05, 0.1, 0.05])
+        history = at_positions(n)
+        same = Sample()(p.log().expand(n, 1, 6), history) == Sample()(q.log().expand(n, 1, 6), history)
+        # Flat Gumbel-max reaches the bound (Daliri et al., 2024); two levels lose a few percent of it.
+        variation = 0.5 * float((p - q).abs().sum())
+        bound = (1 - variation) / (1 + variation)
+
+        assert float(same.float().mean()) > 0.95 * bound - 5 * math.sqrt(0.25 / n)
+
+    def test_seed_must_be_whole(self) -> None:
+        """A seed that is no integer is refused."""
+        with pytest.raises(TypeError, match="seed"):
+            Sample(seed=0.5)  # type: ignore[arg-type]

@@ -1,0 +1,122 @@
+"""Ending rows with strings."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decodekit.decoding import Ending, Generator, History, MaxNewTokens, StopStrings
+from decodekit.speculation import PromptLookup, SpeculativeGenerator
+from decodekit.testing import ScriptedDecoder
+
+PIECES = ["a", "b", "ab", "ba", "aa", "é", "bb", "c"]
+
+
+class Pieces:
+    """A tokenizer whose token *i* is ``PIECES[i]``."""
+
+    def decode(self, token_ids: list[int], **options: Any) -> str:
+        """Join the pieces."""
+        return "".join(PIECES[i] for i in token_ids)
+
+    def convert_ids_to_tokens(self, index: int) -> str:
+        """One piece."""
+        return PIECES[index]
+
+
+def history(ids: list[int], lengths: list[int], prompt: int) -> History:
+    """One row at several lengths."""
+    return History(
+        torch.tensor([[ids]]), torch.tensor([lengths]), torch.tensor([prompt]), torch.zeros(1, dtype=torch.int64)
+    )
+
+
+def completes(strings: list[str], ids: list[int], prompt: int, length: int) -> int:
+    """The code at *length*, from the definition."""
+    text = Pieces().decode(ids[prompt:length])
+    before = len(Pieces().decode(ids[prompt : length - 1]))
+    found = [
+        (end, -len(s), code)
+        for code, s in enumerate(strings, start=1)
+        for end in range(before + 1, len(text) + 1)
+        if text[:end].endswith(s)
+    ]
+    return min(found)[-1] if found else 0
+
+
+class TestStopStrings:
+    @given(
+        st.lists(st.sampled_from(["ab", "ba", "aab", "b", "bab", "éa", "abba"]), min_size=1, max_size=3, unique=True),
+        st.lists(st.integers(0, 7), min_size=2, max_size=20),
+        st.data(),
+    )
+    def test_equals_the_definition(self, strings: list[str], ids: list[int], data: st.DataObject) -> None:
+        """Asked at any lengths in any order (rewinds included), it is a function of the ids."""
+        prompt = data.draw(st.integers(1, len(ids) - 1))
+        stop = StopStrings(strings, Pieces()).begin()
+        for _ in range(3):
+            lengths = sorted(data.draw(st.lists(st.integers(prompt + 1, len(ids)), min_size=1, max_size=4)))
+            got = stop(torch.empty(0), history(ids, lengths, prompt))[0].tolist()
+
+            assert [completes(strings, ids, prompt, n) for n in lengths] == got
+
+    def test_other_tokens_are_read_anew(self) -> None:
+        """After a row's tokens were replaced, nothing of the old ones is remembered."""
+        stop = StopStrings("ab", Pieces()).begin()
+        stop(torch.empty(0), history([7, 0, 0], [3], 1))
+
+        assert 0 == int(stop(torch.empty(0), history([7, 1, 1], [3], 1)))
+        assert 1 == int(stop(torch.empty(0), history([7, 0, 1], [3], 1)))
+
+    def test_reads_each_token_once(self) -> None:
+        """A row that grows by one token costs one token, whatever its length."""
+        decoded: list[int] = []
+
+        class Counting(Pieces):
+            def decode(self, token_ids: list[int], **options: Any) -> str:
+                decoded.append(len(token_ids))
+                return super().decode(token_ids)
+
+        stop = StopStrings("cccc", Counting()).begin()
+        ids = [0] * 400
+        for length in range(2, 400):
+            stop(torch.empty(0), history(ids, [length], 1))
+
+        assert sum(decoded) < 400 * 40
+
+    @pytest.mark.parametrize("hide", [True, False])
+    @pytest.mark.parametrize("seed", range(20))
+    def test_cuts_the_text_where_it_matches(self, hide: bool, seed: int) -> None:
+        """Streamed or collected, with or without a draft: the text ends before or after the match."""
+        table = torch.randn(41, 8, generator=torch.Generator().manual_seed(seed))
+        parts = {
+            "stop": StopStrings(["abba", "bbé", "cc"], Pieces(), hide=hide) | MaxNewTokens(40),
+            "tokenizer": Pieces(),
+        }
+        plain = Generator(ScriptedDecoder(table), **parts)
+        fast = SpeculativeGenerator(ScriptedDecoder(table), PromptLookup(), **parts)
+        result = plain([3, 1])
+        assert result.text is not None
+        full, ending = Pieces().decode(result.ids[0]), result.endings[0]
+        assert ending is not None
+        if ending.reason == "stop_string":
+            end = full.index(ending.matched, max(0, full.rfind(ending.matched) - 1))
+            full = full[: end if hide else end + len(ending.matched)]
+
+        assert [full] == result.text
+        assert result.text == fast([3, 1]).text
+        assert full == "".join(event.text or "" for event in plain.stream([3, 1]))
+
+    def test_ending_names_the_string(self) -> None:
+        """Each string has its ending, hidden by default."""
+        stop = StopStrings(["ab", "c"], Pieces())
+
+        assert (Ending("stop_string", "ab", hide=True), Ending("stop_string", "c", hide=True)) == stop.endings
+
+    @pytest.mark.parametrize(("strings", "error"), [("", ValueError), ([], TypeError), ([3], TypeError)])
+    def test_must_be_strings(self, strings: Any, error: type[Exception]) -> None:
+        """An empty string would end every row at once: refused."""
+        with pytest.raises(error, match="'strings' must"):
+            StopStrings(strings, Pieces())

@@ -1,0 +1,167 @@
+"""Every streamer hears of everything, and of the end whatever happens."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
+from transformers import TextIteratorStreamer as HuggingFaceTextIterator
+from transformers import TextStreamer as HuggingFaceTextStreamer
+
+from decodekit.decoding.events import Event
+from decodekit.decoding.protocols import Ending
+from decodekit.decoding.streamers import forward
+
+EVENTS = [Event(0, (1,), "b"), Event(0, (2, 0), "ca"), Event(0, (3,), " ", Ending("max_new_tokens"))]
+
+
+@attrs.define
+class Ours:
+    """Writes down what it is told."""
+
+    told: list[Any] = attrs.field(factory=list)
+
+    def put_event(self, event: Event) -> None:
+        self.told.append(event)
+
+    def end(self) -> None:
+        self.told.append("end")
+
+
+class Failing(Ours):
+    """Wants to know of errors as well."""
+
+    def fail(self, error: BaseException) -> None:
+        self.told.append(error)
+
+
+@attrs.define
+class HuggingFace:
+    """Writes down what it is told."""
+
+    told: list[Any] = attrs.field(factory=list)
+
+    def put(self, value: torch.Tensor) -> None:
+        assert value.dtype == torch.int64
+        self.told.append(value.tolist())
+
+    def end(self) -> None:
+        self.told.append("end")
+
+
+@attrs.define
+class Source:
+    """Events that may raise, and that know whether they were closed."""
+
+    error: BaseException | None = None
+    closed: bool = False
+
+    def __call__(self) -> Iterator[Event]:
+        try:
+            yield from EVENTS
+            if self.error is not None:
+                raise self.error
+        finally:
+            self.closed = True
+
+
+def tokenizer() -> Any:
+    backend = Tokenizer(models.WordLevel({"a": 0, "b": 1, "c": 2, " ": 3}, unk_token="a"))
+    backend.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=backend)
+
+
+class TestForward:
+    """Between the events, a streamer and the consumer."""
+
+    def test_events_pass_unchanged(self) -> None:
+        """To the streamer and to the consumer."""
+        streamer = Ours()
+
+        assert list(forward(Source()(), streamer, [[7], [8]])) == EVENTS
+        assert streamer.told == [*EVENTS, "end"]
+
+    def test_the_streamer_is_told_first(self) -> None:
+        """When the consumer has an event, the streamer has had it."""
+        streamer = Ours()
+        for event in forward(Source()(), streamer, [[7]]):
+            assert streamer.told[-1] is event
+
+    def test_hugging_face_streamers_get_the_prompt_and_then_ids(self) -> None:
+        """``[1, length]``, then ``[n]`` for each event that has any."""
+        streamer = HuggingFace()
+        events = iter([*EVENTS, Event(0, (), "late")])
+
+        assert len(list(forward(events, streamer, [[7, 8, 9]]))) == 4
+        assert streamer.told == [[[7, 8, 9]], [1], [2, 0], [3], "end"]
+
+    def test_hugging_face_streamers_take_one_prompt(self) -> None:
+        """More are refused before anything is decoded."""
+        source = Source()
+        with pytest.raises(ValueError, match=r"takes one prompt: 2\. .*event\.row"):
+            forward(source(), HuggingFace(), [[7], [8]])
+
+    @pytest.mark.parametrize("streamer", [object(), print, [], HuggingFace, None])
+    def test_anything_else_is_refused(self, streamer: Any) -> None:
+        """With what a streamer is. Nothing is decoded, nobody is told."""
+        if streamer is HuggingFace:
+            streamer = type("OnlyPut", (), {"put": lambda self, ids: None})()
+        with pytest.raises(TypeError, match=r"put_event\(event\) and end\(\), or put\(ids\) and end\(\)"):
+            forward(Source()(), streamer, [[7]])
+
+    @pytest.mark.parametrize("error", [RuntimeError("device"), KeyboardInterrupt()], ids=repr)
+    def test_an_error_reaches_streamer_and_consumer(self, error: BaseException) -> None:
+        """``fail`` where there is one, else ``end``; never both."""
+        for streamer, last in [(Failing(), error), (Ours(), "end"), (HuggingFace(), "end")]:
+            with pytest.raises(type(error)) as caught:
+                list(forward(Source(error)(), streamer, [[7]]))
+
+            assert caught.value is error
+            assert streamer.told[-1] is last
+            assert streamer.told.count("end") == (last == "end")
+
+    def test_a_streamer_that_raises_stops_the_generation(self) -> None:
+        """The events are closed and the streamer is told."""
+
+        class Full(Failing):
+            def put_event(self, event: Event) -> None:
+                raise OSError("disk full")
+
+        source, streamer = Source(), Full()
+        with pytest.raises(OSError, match="disk full"):
+            list(forward(source(), streamer, [[7]]))
+
+        assert source.closed
+        assert [repr(told) for told in streamer.told] == ["OSError('disk full')"]
+
+    def test_closing_closes_the_events_and_ends_the_streamer(self) -> None:
+        """A consumer that leaves early is no error."""
+        for streamer in (Ours(), Failing(), HuggingFace()):
+            source = Source()
+            events = forward(source(), streamer, [[7]])
+            next(events)
+            events.close()  # type: ignore[attr-defined]
+
+            assert source.closed
+            assert streamer.told[-1] == "end"
+
+    def test_hugging_faces_text_streamer_prints(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """Prompt, text and newline."""
+        list(forward(Source()(), HuggingFaceTextStreamer(tokenizer()), [[0, 3]]))
+
+        assert capsys.readouterr().out == "a bca \n"
+
+    def test_hugging_faces_text_iterator_iterates(self) -> None:
+        """In a thread, as it is used with Hugging Face's generate."""
+        streamer = HuggingFaceTextIterator(tokenizer(), skip_prompt=True, timeout=10)
+        thread = threading.Thread(target=list, args=[forward(Source()(), streamer, [[0, 3]])])
+        thread.start()
+        pieces = list(streamer)
+        thread.join(10)
+
+        assert not thread.is_alive()
+        assert "".join(pieces) == "bca "

@@ -1,0 +1,61 @@
+import pytest
+import torch
+from transformers import Gemma2Config, LlamaConfig, MistralConfig
+
+from decodekit.neuron_backend import UnsupportedArchitecture
+from decodekit.neuron_backend.masks import MaskPlan, Reach
+
+
+def seen(reach: Reach, position: int, *, padding: bool = False) -> list[int]:
+    """The slots, of 6 positions and the spare one, that one column sees."""
+    mask = reach.mask(torch.tensor([[position]]), torch.tensor([[padding]]), 7, torch.float32)
+    assert (1, 1, 1, 7) == tuple(mask.shape)
+    return (mask[0, 0, 0] == 0).nonzero().flatten().tolist()
+
+
+class TestReach:
+    @pytest.mark.parametrize(
+        ("reach", "position", "slots"),
+        [
+            pytest.param(Reach(), 0, [0], id="itself"),
+            pytest.param(Reach(), 3, [0, 1, 2, 3], id="everything-before"),
+            pytest.param(Reach(), 5, [0, 1, 2, 3, 4, 5], id="never-the-spare-slot"),
+            pytest.param(Reach(window=2), 4, [3, 4], id="window-counts-itself"),
+            pytest.param(Reach(window=2), 0, [0], id="window-at-the-start"),
+            pytest.param(Reach(chunk=3), 2, [0, 1, 2], id="end-of-a-chunk"),
+            pytest.param(Reach(chunk=3), 4, [3, 4], id="next-chunk"),
+        ],
+    )
+    def test_is_what_a_token_sees(self, reach, position, slots):
+        """Positions up to its own, as far back as the layer looks."""
+        assert slots == seen(reach, position)
+
+    @pytest.mark.parametrize("position", [-3, 2, 9])
+    def test_padding_sees_the_spare_slot_only(self, position):
+        """Wherever it lies."""
+        assert [6] == seen(Reach(window=2), position, padding=True)
+
+
+class TestMaskPlan:
+    def test_is_one_mask_for_layers_of_one_kind(self):
+        """Without layer types, a window in the config is every layer's."""
+        assert [Reach()] == list(MaskPlan.of(LlamaConfig()).reaches.values())
+        assert [Reach(window=7)] == list(MaskPlan.of(MistralConfig(sliding_window=7)).reaches.values())
+
+    def test_has_a_mask_for_each_kind_of_layer(self):
+        """Models with layers of several kinds take a dictionary."""
+        plan = MaskPlan.of(Gemma2Config(sliding_window=7, num_hidden_layers=2))
+        positions = torch.zeros(1, 1, dtype=torch.int64)
+        masks = plan.masks(positions, positions < 0, 3, torch.float32)
+
+        assert {"full_attention": Reach(), "sliding_attention": Reach(window=7)} == plan.reaches
+        assert plan.reaches.keys() == masks.keys()
+        assert 7 == plan.span
+
+    def test_unknown_kinds_are_refused(self):
+        """A kind without a mask made from positions is named."""
+        config = LlamaConfig()
+        config.layer_types = ["full_attention", "linear_attention"]
+
+        with pytest.raises(UnsupportedArchitecture, match="llama .* 'linear_attention'"):
+            MaskPlan.of(config)

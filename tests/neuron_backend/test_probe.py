@@ -1,0 +1,102 @@
+import copy
+
+import pytest
+import torch
+
+from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture
+from decodekit.neuron_backend.masks import MaskPlan, Reach
+from decodekit.neuron_backend.probe import _cover
+
+
+class TestRefusal:
+    def test_of_recurrent_state(self, tiny_model):
+        """Mamba keeps a state that no position addresses."""
+        with pytest.raises(UnsupportedArchitecture, match=r"MambaForCausalLM .* cannot be rewound"):
+            StaticDecoder(tiny_model("mamba"))
+
+    @pytest.mark.parametrize(("name", "architecture"), [("bloom", "Bloom"), ("falcon_alibi", "Falcon")])
+    def test_of_a_bias_by_distance(self, name, architecture, tiny_model):
+        """ALiBi models build their bias from a 2-D mask; they are named, with the cause chained."""
+        with pytest.raises(UnsupportedArchitecture, match=f"{architecture}ForCausalLM") as caught:
+            StaticDecoder(tiny_model(name), max_length=32, widths=(1, 4))
+
+        assert isinstance(caught.value, ValueError)
+        assert caught.value.__cause__ is not None
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+    @pytest.mark.parametrize("window", [15, 17])
+    def test_of_a_window_that_is_one_off(self, window, dtype, tiny_model, monkeypatch):
+        """The probe is longer than the window of 16, so the smallest error of it shows, in bfloat16 too."""
+        wrong = MaskPlan({"sliding_attention": Reach(window=window)})
+        monkeypatch.setattr(MaskPlan, "of", classmethod(lambda cls, config: wrong))
+
+        with pytest.raises(UnsupportedArchitecture, match=r"MistralForCausalLM .* differs"):
+            StaticDecoder(tiny_model("mistral"), max_length=32, widths=(1, 4), dtype=dtype)
+
+    def test_of_positions_of_its_own(self, tiny_model, monkeypatch):
+        """A model that ignores the positions it is given is served by nobody."""
+        model = copy.deepcopy(tiny_model("gpt2"))
+        table = model.transformer.wpe
+        original = table.forward
+        monkeypatch.setattr(type(table), "forward", lambda self, ids: original(self_positions(ids)))
+
+        def self_positions(ids: torch.Tensor) -> torch.Tensor:
+            return torch.arange(ids.shape[1])[None]
+
+        with pytest.raises(UnsupportedArchitecture, match=r"GPT2LMHeadModel .* differs"):
+            StaticDecoder(model, max_length=32, widths=(1, 4))
+
+    def test_of_logits_that_are_not_numbers(self, tiny_model):
+        """NaN equals nothing, not even the stock model's NaN."""
+        model = copy.deepcopy(tiny_model("llama"))
+        torch.nn.init.constant_(model.model.norm.weight, float("nan"))
+
+        with pytest.raises(UnsupportedArchitecture, match="differs"):
+            StaticDecoder(model, max_length=32, widths=(1, 4))
+
+
+class TestProbe:
+    @pytest.mark.parametrize("max_length", [1, 2, 7, 33])
+    @pytest.mark.parametrize("widths", [(1,), (1, 2), (2,), (3, 7)])
+    @pytest.mark.parametrize("batch_size", [1, 5])
+    def test_fits_any_shape(self, batch_size, widths, max_length, tiny_model):
+        """Short caches, widths without 1 and many rows can all be compared."""
+        if widths[-1] > max_length:
+            pytest.skip("no such decoder")
+        StaticDecoder(tiny_model("mistral"), batch_size=batch_size, max_length=max_length, widths=widths)
+
+    def test_runs_every_width(self, llama):
+        """A program that is wrong at one width does not get through."""
+        right = llama.programs[5]
+        llama.programs[5] = lambda ids, cache_pos: right(ids, cache_pos) + 1
+
+        with pytest.raises(UnsupportedArchitecture, match="the fifth differs .* at width 5"):
+            llama.probe().check(llama.forward, "the fifth")
+
+    def test_rewinds(self, llama):
+        """A decoder whose slots keep the first token written into them is found out."""
+        taken: set[int] = set()
+
+        def forward(ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
+            before = [buffer[0].clone() for buffer in llama.cache.tensors]
+            logits = llama.forward(ids, cache_pos)
+            for slot in taken:
+                for buffer, old in zip(llama.cache.tensors, before, strict=True):
+                    buffer[0, :, slot] = old[:, slot]
+            positions = cache_pos[0] + torch.arange(ids.shape[1])
+            taken.update(positions[ids[0] >= 0].tolist())
+            return logits
+
+        probe = llama.probe()
+        # Without its wrong ids it would have fed the same tokens again.
+        with pytest.raises(UnsupportedArchitecture):
+            probe.check(lambda ids, cache_pos: (forward(ids, cache_pos), llama.forward(ids * 0 - 1, cache_pos))[0] if False else forward(ids, cache_pos), "it")
+
+
+@pytest.mark.parametrize(
+    ("length", "widths", "chunks"),
+    [(7, (1, 5), [5, 1, 1]), (7, (5,), [5, 5]), (3, (2, 8), [2, 2]), (16, (8,), [8, 8])],
+)
+def test_a_cover_is_as_long_as_the_rows(length, widths, chunks):
+    """What the widths cannot fill exactly, padding does."""
+    assert chunks == _cover(length, widths)

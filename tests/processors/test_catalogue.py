@@ -1,0 +1,491 @@
+"""What is true of every processor."""
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers.generation import logits_process as hf
+
+from decodekit.decoding.history import History
+from decodekit.decoding.protocols import Processor
+from decodekit.processors import (
+    FrequencyPenalty,
+    LogitBias,
+    MinNewTokens,
+    MinP,
+    NoRepeatNgram,
+    PresencePenalty,
+    RepetitionPenalty,
+    SuppressTokens,
+    Temperature,
+    TopK,
+    TopP,
+)
+
+from ..strategies import windows
+from .by_hand import NOTHING
+
+# The machine that runs this may be busy: no deadline.
+prop = settings(deadline=None, max_examples=60)
+
+Window = tuple[Tensor, History]
+
+
+@attrs.frozen
+class Entry:
+    """A processor, what it may be given, and what it must equal."""
+
+    make: Callable[[Any], Processor]
+    parameters: st.SearchStrategy[Any]
+    neutral: Any
+
+    reference: Callable[[Any, int], Callable[[Tensor, Tensor], Tensor]]
+    """Parameter and prompt length to a function of ids ``[1, length]`` and logits ``[1, vocab]``."""
+
+    rows: bool = True
+    """Whether the parameter may be one per row."""
+
+    hard: bool = False
+    """Whether it may leave a row without a token."""
+
+    atol: float = 0.0
+
+
+def presence(penalty: float, prompt: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """The penalty by its definition, token by token."""
+
+    def subtract(ids: Tensor, logits: Tensor) -> Tensor:
+        generated = ids[0, prompt:].tolist()
+        return torch.tensor(
+            [[x - penalty * (token in generated) for token, x in enumerate(logits[0].tolist())]],
+            dtype=logits.dtype,
+        )
+
+    return subtract
+
+
+def frequency(penalty: float, prompt: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """The penalty by its definition, token by token."""
+
+    def subtract(ids: Tensor, logits: Tensor) -> Tensor:
+        generated = ids[0, prompt:].tolist()
+        return torch.tensor(
+            [[x - penalty * generated.count(token) for token, x in enumerate(logits[0].tolist())]],
+            dtype=logits.dtype,
+        )
+
+    return subtract
+
+
+def off_or(neutral: Any, make: Callable[[Any], Any]) -> Callable[[Any, int], Any]:
+    """Hugging Face's own, which has no off-value: there it is left out of the list."""
+    return lambda value, prompt: (lambda ids, logits: logits) if value == neutral else make(value)
+
+
+CATALOGUE = {
+    "Temperature": Entry(
+        Temperature, st.floats(0.1, 5.0), 1.0, lambda value, prompt: hf.TemperatureLogitsWarper(value)
+    ),
+    "TopK": Entry(TopK, st.integers(0, 15), 0, off_or(0, hf.TopKLogitsWarper)),
+    "TopP": Entry(TopP, st.floats(0.01, 1.0), 1.0, off_or(1.0, hf.TopPLogitsWarper)),
+    "MinP": Entry(MinP, st.floats(0.0, 1.0), 0.0, lambda value, prompt: hf.MinPLogitsWarper(value)),
+    "RepetitionPenalty": Entry(
+        RepetitionPenalty,
+        st.floats(0.2, 3.0),
+        1.0,
+        lambda value, prompt: hf.RepetitionPenaltyLogitsProcessor(value),
+    ),
+    "RepetitionPenalty without the prompt": Entry(
+        lambda value: RepetitionPenalty(value, include_prompt=False),
+        st.floats(0.2, 3.0),
+        1.0,
+        lambda value, prompt: hf.RepetitionPenaltyLogitsProcessor(value, prompt_ignore_length=prompt),
+    ),
+    "PresencePenalty": Entry(PresencePenalty, st.floats(-2.0, 2.0), 0.0, presence, atol=1e-6),
+    "PresencePenalty with the prompt": Entry(
+        lambda value: PresencePenalty(value, include_prompt=True),
+        st.floats(-2.0, 2.0),
+        0.0,
+        lambda value, prompt: presence(value, 0),
+        atol=1e-6,
+    ),
+    "FrequencyPenalty": Entry(FrequencyPenalty, st.floats(-2.0, 2.0), 0.0, frequency, atol=1e-5),
+    "FrequencyPenalty with the prompt": Entry(
+        lambda value: FrequencyPenalty(value, include_prompt=True),
+        st.floats(-2.0, 2.0),
+        0.0,
+        lambda value, prompt: frequency(value, 0),
+        atol=1e-5,
+    ),
+    "NoRepeatNgram": Entry(
+        NoRepeatNgram, st.integers(0, 5), 0, off_or(0, hf.NoRepeatNGramLogitsProcessor), hard=True
+    ),
+    "MinNewTokens": Entry(
+        lambda value: MinNewTokens(value, [3, 1]),
+        st.integers(0, 8),
+        0,
+        lambda value, prompt: hf.MinNewTokensLengthLogitsProcessor(prompt, value, [3, 1]),
+        hard=True,
+    ),
+    "LogitBias": Entry(
+        LogitBias,
+        st.dictionaries(st.integers(0, 3), st.sampled_from((-7.5, -0.25, 0.0, 1.5, 20.0)), max_size=4),
+        {},
+        off_or(
+            {},
+            lambda value: hf.SequenceBiasLogitsProcessor({(token,): bias for token, bias in value.items()}),
+        ),
+        rows=False,
+    ),
+    "SuppressTokens": Entry(
+        SuppressTokens,
+        st.lists(st.integers(0, 3), max_size=5),
+        [],
+        lambda value, prompt: hf.SuppressTokensLogitsProcessor(value),
+        rows=False,
+        hard=True,
+    ),
+}
+
+every = pytest.mark.parametrize("entry", CATALOGUE.values(), ids=CATALOGUE.keys())
+with_rows = pytest.mark.parametrize(
+    "entry",
+    [entry for entry in CATALOGUE.values() if entry.rows],
+    ids=[name for name, entry in CATALOGUE.items() if entry.rows],
+)
+
+
+def declaring(name: str) -> pytest.MarkDecorator:
+    """The entries that declare *name*."""
+    chosen = {
+        key: entry for key, entry in CATALOGUE.items() if getattr(entry.make(entry.neutral), name, False)
+    }
+    return pytest.mark.parametrize("entry", chosen.values(), ids=chosen.keys())
+
+
+def prefix(history: History, row: int, column: int) -> Tensor:
+    """The ids that precede a column, ``[length]``."""
+    path = column if history.ids.shape[1] > 1 else 0
+    return history.ids[row, path, : int(history.length[row, column])]
+
+
+def column_of(history: History, column: int, garbage: int) -> History:
+    """One column with its own path, *garbage* beyond its length."""
+    path = column if history.ids.shape[1] > 1 else 0
+    length = history.length[:, column : column + 1]
+    behind = torch.arange(history.ids.shape[-1]) >= length[:, None]
+    ids = history.ids[:, path : path + 1].masked_fill(behind, garbage)
+    return History(ids, length, history.prompt, history.stream)
+
+
+def a_value_for_each_row(data: st.DataObject, entry: Entry, batch: int) -> list[Any]:
+    """One parameter a row, some of them off."""
+    one = st.one_of(st.just(entry.neutral), entry.parameters)
+    return data.draw(st.lists(one, min_size=batch, max_size=batch))
+
+
+class TestEveryProcessor:
+    @every
+    @prop
+    @given(window=windows(), data=st.data())
+    def test_equals_its_reference_in_every_column(
+        self, entry: Entry, window: Window, data: st.DataObject
+    ) -> None:
+        """Each column is what Hugging Face (or the definition) makes of that column's own prefix."""
+        logits, history = window
+        value = data.draw(entry.parameters)
+
+        processed = entry.make(value)(logits, history)
+
+        assert logits.dtype == processed.dtype
+        for row in range(logits.shape[0]):
+            for column in range(logits.shape[1]):
+                reference = entry.reference(value, int(history.prompt[row]))
+                expected = reference(prefix(history, row, column)[None], logits[row, column][None])
+                torch.testing.assert_close(
+                    processed[row, column], expected[0], rtol=0.0, atol=entry.atol, equal_nan=False
+                )
+
+    @every
+    @prop
+    @given(window=windows(), data=st.data())
+    def test_treats_a_window_as_its_columns_one_at_a_time(
+        self, entry: Entry, window: Window, data: st.DataObject
+    ) -> None:
+        """Column by column, each with garbage of another kind beyond its own length, nothing changes."""
+        logits, history = window
+        processor = entry.make(data.draw(entry.parameters))
+        garbage = data.draw(st.sampled_from((-1, 0, 2, 10**12)))
+
+        together = processor(logits, history)
+
+        for column in range(logits.shape[1]):
+            alone = processor(logits[:, column : column + 1], column_of(history, column, garbage))
+            assert torch.equal(alone[:, 0], together[:, column])
+
+    @every
+    @prop
+    @given(window=windows(), data=st.data())
+    def test_does_not_touch_its_input(self, entry: Entry, window: Window, data: st.DataObject) -> None:
+        """Logits and history are afterwards what they were before."""
+        logits, history = window
+        before = [tensor.clone() for tensor in (logits, history.ids, history.length, history.prompt)]
+
+        entry.make(data.draw(entry.parameters))(logits, history)
+
+        after = [logits, history.ids, history.length, history.prompt]
+        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+    @every
+    @prop
+    @given(window=windows(), data=st.data())
+    def test_returns_the_same_object_when_neutral(
+        self, entry: Entry, window: Window, data: st.DataObject
+    ) -> None:
+        """A neutral scalar costs nothing."""
+        logits, history = window
+
+        assert entry.make(entry.neutral)(logits, history) is logits
+
+    @every
+    @prop
+    @given(window=windows(), data=st.data())
+    def test_leaves_forbidden_tokens_forbidden(
+        self, entry: Entry, window: Window, data: st.DataObject
+    ) -> None:
+        """What is -inf stays -inf, whole rows of it included, and nothing becomes NaN or +inf."""
+        logits, history = window
+
+        processed = entry.make(data.draw(entry.parameters))(logits, history)
+
+        assert (processed[logits == -torch.inf] == -torch.inf).all()
+        assert (processed < torch.inf).all()
+
+    @every
+    @prop
+    @given(window=windows(), data=st.data())
+    def test_empties_no_row_unless_it_is_a_hard_constraint(
+        self, entry: Entry, window: Window, data: st.DataObject
+    ) -> None:
+        """Where a token was left before, one is left after."""
+        logits, history = window
+        alive = (logits > -torch.inf).any(dim=-1)
+
+        processed = entry.make(data.draw(entry.parameters))(logits, history)
+
+        assert entry.hard or torch.equal(alive, (processed > -torch.inf).any(dim=-1))
+
+
+class TestParametersPerRow:
+    @with_rows
+    @prop
+    @given(window=windows(), data=st.data())
+    def test_equal_the_scalars_row_by_row(self, entry: Entry, window: Window, data: st.DataObject) -> None:
+        """A row's result is bit for bit what the scalar gives for the row alone."""
+        logits, history = window
+        values = a_value_for_each_row(data, entry, logits.shape[0])
+
+        together = entry.make(values)(logits, history)
+
+        for row, value in enumerate(values):
+            one = slice(row, row + 1)
+            assert torch.equal(entry.make(value)(logits[one], history.rows(one)), together[one])
+
+    @with_rows
+    @prop
+    @given(window=windows(), data=st.data())
+    def test_may_be_a_tensor(self, entry: Entry, window: Window, data: st.DataObject) -> None:
+        """A tensor in its own dtype is what its numbers are."""
+        logits, history = window
+        tensor = torch.tensor(a_value_for_each_row(data, entry, logits.shape[0]))
+
+        assert torch.equal(entry.make(tensor.tolist())(logits, history), entry.make(tensor)(logits, history))
+
+    @with_rows
+    @prop
+    @given(window=windows(), data=st.data())
+    def test_neutral_in_a_row_is_the_identity_there(
+        self, entry: Entry, window: Window, data: st.DataObject
+    ) -> None:
+        """Rows that are off come out as they went in, whatever their neighbours do."""
+        logits, history = window
+        values = a_value_for_each_row(data, entry, logits.shape[0])
+        off = data.draw(st.integers(0, logits.shape[0] - 1))
+        values[off] = entry.neutral
+
+        assert torch.equal(logits[off], entry.make(values)(logits, history)[off])
+
+    @with_rows
+    @prop
+    @given(window=windows(), data=st.data())
+    def test_of_another_batch_are_refused(self, entry: Entry, window: Window, data: st.DataObject) -> None:
+        """The message says how many values there are and how many rows."""
+        logits, history = window
+        values = a_value_for_each_row(data, entry, logits.shape[0] + 1)
+
+        with pytest.raises(ValueError, match=f"one value per row: got {len(values)} for {logits.shape[0]}"):
+            entry.make(values)(logits, history)
+
+
+class TestDeclarations:
+    @declaring("keeps_argmax")
+    @prop
+    @given(window=windows(), data=st.data())
+    def test_keeps_argmax(self, entry: Entry, window: Window, data: st.DataObject) -> None:
+        """The largest logit stays the largest."""
+        logits, history = window
+
+        processed = entry.make(data.draw(entry.parameters))(logits, history)
+
+        assert torch.equal(logits.argmax(dim=-1), processed.argmax(dim=-1))
+
+    @declaring("shift_invariant")
+    @prop
+    @given(window=windows(dtype=torch.float64), shift=st.floats(-9.0, 9.0), data=st.data())
+    def test_shift_invariant(self, entry: Entry, window: Window, shift: float, data: st.DataObject) -> None:
+        """Logits moved as a whole give the same distribution."""
+        logits, history = window
+        processor = entry.make(data.draw(entry.parameters))
+
+        there = processor(logits + shift, history).softmax(dim=-1)
+
+        here = processor(logits, history).softmax(dim=-1)
+        torch.testing.assert_close(there, here, rtol=0.0, atol=1e-9, equal_nan=True)
+
+    @declaring("local")
+    @prop
+    @given(window=windows(), data=st.data())
+    def test_local(self, entry: Entry, window: Window, data: st.DataObject) -> None:
+        """Run on the survivors alone, a processor does to them what it does among the -inf."""
+        logits, history = window
+        processor = entry.make(data.draw(entry.parameters))
+
+        processed = processor(logits, history)
+
+        for row, rest in zip(logits.flatten(0, 1), processed.flatten(0, 1), strict=True):
+            survives = row > -torch.inf
+            if survives.any():
+                assert torch.equal(rest[survives], processor(row[survives][None, None], NOTHING)[0, 0])
+
+    # torch's own export trips over a deprecation of torch's own.
+    @pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
+    @every
+    def test_device_safe(self, entry: Entry) -> None:
+        """The exported graph has no operation that neuronx-cc refuses; those not declared have one."""
+        value = {Temperature: 0.7, LogitBias: {1: 0.5}, SuppressTokens: [1]}.get(entry.make, 0.5)  # type: ignore[call-overload]
+        value = 2 if isinstance(entry.neutral, int) else value
+        processor = entry.make(value)
+
+        refused = refused_operations(processor)
+
+        assert processor.device_safe == (not refused), refused  # type: ignore[attr-defined]
+
+
+def refused_operations(processor: Processor) -> list[str]:
+    """What of the processor's graph neuronx-cc refuses (facts/neuron.md section 3)."""
+
+    class Module(torch.nn.Module):
+        def forward(
+            self, logits: Tensor, ids: Tensor, length: Tensor, prompt: Tensor, stream: Tensor
+        ) -> Tensor:
+            return processor(logits, History(ids, length, prompt, stream))
+
+    inputs = (
+        torch.randn(2, 3, 8),
+        torch.zeros(2, 1, 6, dtype=torch.long),
+        torch.full((2, 3), 4),
+        torch.ones(2, dtype=torch.long),
+        torch.arange(2),
+    )
+    graph = torch.export.export(Module(), inputs).run_decompositions().graph
+    # arange becomes a float64 division; a top-k of more than two dimensions becomes a sort.
+    names = (
+        "sort",
+        "topk",
+        "cumsum",
+        "multinomial",
+        "nonzero",
+        "scatter_add",
+        "arange",
+        "index_copy",
+        "argm",
+    )
+    found = []
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        if any(name in str(node.target) for name in names) and node.op == "call_function":
+            found.append(str(node.target))
+        if isinstance(value, Tensor) and value.dtype == torch.float64:
+            found.append(f"float64 in {node.name}")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("entry", "per_row"),
+    [(entry, per_row) for entry in CATALOGUE.values() for per_row in (False, True)[: 1 + entry.rows]],
+    ids=[name + suffix for name, entry in CATALOGUE.items() for suffix in ("", " per row")[: 1 + entry.rows]],
+)
+def test_traces_into_one_graph(entry: Entry, per_row: bool) -> None:
+    """torch.compile takes a processor whole, and a window of a new length needs no new graph."""
+    torch.compiler.reset()
+    value = {"float": 0.5, "int": 2, "dict": {1: 0.5}, "list": [1]}[type(entry.neutral).__name__]
+    processor = entry.make([value, entry.neutral] if per_row else value)
+    graphs = 0
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        nonlocal graphs
+        graphs += 1
+        return module.forward
+
+    compiled = torch.compile(processor, fullgraph=True, backend=backend)
+    for length in (1, 4, 7):
+        logits = torch.randn(2, 3, 9)
+        ids = torch.randint(0, 4, (2, 1, 9))
+        history = History(
+            ids, torch.tensor([[length], [2]]) + torch.arange(3), torch.ones(2).long(), ids[:, 0, 0]
+        )
+
+        assert torch.equal(processor(logits, history), compiled(logits, history))
+    assert 1 == graphs
+    torch.compiler.reset()
+
+
+@with_rows
+def test_lives_in_a_list_with_its_equal(entry: Entry) -> None:
+    """Hugging Face merges lists with `in`: tensors must not raise there, nor equals be taken for one."""
+    one, other = entry.make([entry.neutral, entry.neutral]), entry.make([entry.neutral, entry.neutral])
+
+    assert one not in [other]
+    assert one in [other, one]
+
+
+@every
+def test_is_frozen(entry: Entry) -> None:
+    """A processor is a value: it cannot change under a running generation."""
+    processor = entry.make(entry.neutral)
+
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        processor.k = 3  # type: ignore[attr-defined]
+
+
+@every
+def test_survives_pickling(entry: Entry) -> None:
+    """A processor may be sent to another process."""
+    processor = entry.make(entry.neutral)
+
+    assert repr(processor) == repr(pickle.loads(pickle.dumps(processor)))
+
+
+@every
+def test_declares_itself(entry: Entry) -> None:
+    """Every processor says all four things about itself."""
+    processor = entry.make(entry.neutral)
+
+    for name in ("keeps_argmax", "shift_invariant", "local", "device_safe"):
+        assert isinstance(getattr(processor, name), bool)

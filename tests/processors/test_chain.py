@@ -1,0 +1,140 @@
+"""Processors in a row."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor
+
+from decodekit.decoding.history import History
+from decodekit.decoding.protocols import Ending, Processor
+from decodekit.processors import (
+    Chain,
+    NoRepeatNgram,
+    RepetitionPenalty,
+    SuppressTokens,
+    Temperature,
+    TopK,
+    TopP,
+)
+
+from ..strategies import windows
+from .by_hand import NOTHING, run
+
+
+def double(logits: Tensor, history: History) -> Tensor:
+    """A processor of somebody else's."""
+    return 2 * logits
+
+
+class Stop:
+    """What looks like a stop condition."""
+
+    endings = (Ending("stop"),)
+
+    def __call__(self, scores: Tensor, history: History) -> Tensor:
+        """Go on."""
+        return torch.zeros(scores.shape[:2])
+
+
+class TestChain:
+    @settings(deadline=None, max_examples=60)
+    @given(windows())
+    def test_equals_its_parts_by_hand(self, window: tuple[Tensor, History]) -> None:
+        """Left to right, each on what the one before left."""
+        logits, history = window
+        a, b, c = RepetitionPenalty(1.3), Temperature(0.7), TopP(0.8)
+
+        expected = c(b(a(logits, history), history), history)
+
+        assert torch.equal(expected, (a | b | c)(logits, history))
+
+    def test_the_order_is_the_callers(self) -> None:
+        """A nucleus of the flattened distribution is larger than one of the model's own."""
+        # Probabilities at T = 1: .64 .24 .09 .03; at T = 2: .46 .28 .17 .10.
+        row = [3.0, 2.0, 1.0, 0.0]
+
+        assert 4 == sum(logit > -torch.inf for logit in run(Temperature(2.0) | TopP(0.9), row))
+        assert 3 == sum(logit > -torch.inf for logit in run(TopP(0.9) | Temperature(2.0), row))
+
+    def test_empty_is_the_identity(self) -> None:
+        """The same object comes out, and every declaration holds."""
+        logits = torch.zeros(1, 1, 3)
+        chain = Chain()
+
+        assert chain(logits, NOTHING) is logits
+        assert chain.keeps_argmax
+        assert chain.local
+        assert chain.shift_invariant
+        assert chain.device_safe
+
+    def test_takes_chains_apart(self) -> None:
+        """However it was put together, a chain is flat."""
+        a, b, c = TopK(3), Temperature(2.0), TopP(0.5)
+
+        for chain in (
+            a | b | c,
+            a | (b | c),
+            Chain([Chain([a]), Chain(), Chain([b | c])]),
+            Chain() | (a | b) | c,
+        ):
+            assert (a, b, c) == chain.processors
+
+    def test_takes_any_callable_on_either_side(self) -> None:
+        """A function composes with a processor."""
+        assert [4.0, -torch.inf] == run(TopK(1) | double, [2.0, 1.0])
+        assert [4.0, -torch.inf] == run(double | TopK(1), [2.0, 1.0])
+        assert [8.0, -torch.inf] == run(double | (TopK(1) | double), [2.0, 1.0])
+
+    @pytest.mark.parametrize(
+        ("other", "message"),
+        [
+            pytest.param(Stop(), "a stop condition", id="stop-condition"),
+            pytest.param(0.5, "got 0.5, a float", id="number"),
+            pytest.param(None, "got None, a NoneType", id="None"),
+            pytest.param(TopP, "got the class TopP, not an instance", id="class"),
+        ],
+    )
+    def test_refuses_what_is_no_processor(self, other: Any, message: str) -> None:
+        """Mixing with a stop condition, a number or a class is a mistake, and said so."""
+        for compose in (lambda: TopK(5) | other, lambda: other | TopK(5), lambda: Chain([other])):
+            with pytest.raises(TypeError, match=f"a chain takes processors.*{message}"):
+                compose()
+
+    def test_prints_its_order(self) -> None:
+        """The representation shows what runs after what."""
+        assert "Chain(processors=(TopK(k=50), TopP(p=0.9)))" == repr(TopK(50) | TopP(0.9))
+
+    @pytest.mark.parametrize(
+        ("chain", "declared"),
+        [
+            (Temperature(0.5) | TopK(3), (True, True, True, False)),
+            (RepetitionPenalty(1.2) | TopK(3), (False, False, False, False)),
+            (NoRepeatNgram(2) | TopK(3), (False, True, False, False)),
+            (SuppressTokens([1]) | Temperature(2.0), (False, True, False, True)),
+            (Temperature(0.5) | double, (False, False, False, False)),
+        ],
+    )
+    def test_declares_what_all_parts_declare(self, chain: Chain, declared: tuple[bool, ...]) -> None:
+        """Of an unknown callable nothing is known."""
+        assert declared == (chain.keeps_argmax, chain.shift_invariant, chain.local, chain.device_safe)
+
+    def test_traces_into_one_graph(self) -> None:
+        """torch.compile takes a whole chain, functions included."""
+        torch.compiler.reset()
+        chain: Processor = RepetitionPenalty(1.2) | Temperature([0.5, 1.0]) | TopK(3) | double
+        logits, history = (
+            torch.randn(2, 2, 6),
+            History(
+                torch.randint(0, 6, (2, 1, 5)),
+                torch.tensor([[3, 4], [1, 2]]),
+                torch.ones(2).long(),
+                torch.arange(2),
+            ),
+        )
+
+        compiled = torch.compile(chain, fullgraph=True, backend="eager")
+
+        assert torch.equal(chain(logits, history), compiled(logits, history))
+        torch.compiler.reset()

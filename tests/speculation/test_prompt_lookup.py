@@ -1,0 +1,64 @@
+"""Guessing by copying."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decodekit.decoding import Choose, Generator, Greedy, History, MaxNewTokens
+from decodekit.speculation import PromptLookup, SpeculativeGenerator
+from decodekit.testing import ScriptedDecoder, last_token
+
+
+def propose(lookup: PromptLookup, tokens: list[int], budget: int) -> list[int]:
+    """What *lookup* guesses after *tokens*."""
+    history = History(
+        torch.tensor([[[*tokens, 7, 7, 7]]]),
+        torch.tensor([[len(tokens)]]),
+        torch.tensor([1]),
+        torch.tensor([0]),
+    )
+    ids = lookup.propose(history, torch.tensor([budget]), Choose(None, Greedy())).ids[0].tolist()
+    return [i for i in ids if i >= 0]
+
+
+def brute_force(tokens: list[int], max_ngram: int, min_ngram: int, budget: int) -> list[int]:
+    """Every n from the longest, every end from the latest."""
+    for n in range(max_ngram, min_ngram - 1, -1):
+        for end in range(len(tokens) - 1, n - 1, -1):
+            if tokens[end - n : end] == tokens[len(tokens) - n :]:
+                return tokens[end : end + budget]
+    return []
+
+
+class TestPromptLookup:
+    @given(st.lists(st.integers(0, 2), min_size=1, max_size=30), st.integers(1, 5), st.data())
+    def test_copies_what_followed_the_longest_and_latest_match(
+        self, tokens: list[int], max_ngram: int, data: st.DataObject
+    ) -> None:
+        """Equal to trying every n-gram at every place; garbage behind the row is not read."""
+        min_ngram = data.draw(st.integers(1, max_ngram))
+        lookup = PromptLookup(max_ngram, min_ngram)
+
+        assert brute_force(tokens, max_ngram, min_ngram, 4) == propose(lookup, tokens, 4)
+
+    def test_prefers_the_latest(self) -> None:
+        """Of two places where the token occurred, what followed the later one is guessed."""
+        assert [3, 1] == propose(PromptLookup(), [1, 2, 1, 3, 1], 2)
+
+    def test_repeating_text_is_drafted_well(self) -> None:
+        """On a decoder that goes round in a circle, nearly every guess stands."""
+        circle = torch.eye(6).roll(1, dims=1)
+        fast = SpeculativeGenerator(
+            ScriptedDecoder(circle, line=last_token), PromptLookup(), stop=MaxNewTokens(40)
+        )
+        result = fast([0])
+        plain = Generator(ScriptedDecoder(circle, line=last_token), stop=MaxNewTokens(40))([0])
+
+        assert plain.ids == result.ids
+        assert result.statistics.mean_accepted_length > 3
+
+    def test_bounds_must_be_in_order(self) -> None:
+        """A shortest n-gram above the longest is refused."""
+        with pytest.raises(ValueError, match="'min_ngram' must be <= max_ngram, 2: 3"):
+            PromptLookup(2, 3)

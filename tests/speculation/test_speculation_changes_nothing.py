@@ -1,0 +1,172 @@
+"""Speculative decoding = plain decoding = each row alone, token for token."""
+
+import random
+
+import attrs
+import pytest
+import torch
+from torch import Tensor
+
+from decodekit.decoding import Draft, EndOfSequence, Generation, Generator, Greedy, History, MaxNewTokens, Sample
+from decodekit.decoding import StopTokens as Stop
+from decodekit.decoding.protocols import Choice, Drafter, Processor, StopCondition
+from decodekit.processors import (
+    Chain,
+    FrequencyPenalty,
+    LogitBias,
+    MinNewTokens,
+    MinP,
+    NoRepeatNgram,
+    PresencePenalty,
+    RepetitionPenalty,
+    SuppressTokens,
+    Temperature,
+    TopK,
+    TopP,
+)
+from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
+from decodekit.testing import ScriptedDecoder
+
+VOCAB, MAX_LENGTH = 12, 72
+
+
+@attrs.frozen(eq=False)
+class Garbled(Generator):
+    """A generator whose histories hold garbage wherever there is no token yet."""
+
+    def _history(self, rows: list[list[int]], streams: list[int] | None) -> History:
+        history = super()._history(rows, streams)
+        garbage = torch.randint(-(10**9), 10**9, history.ids.shape)
+        return attrs.evolve(history, ids=torch.where(history.valid(), history.ids, garbage))
+
+
+@attrs.frozen(eq=False)
+class GarbledSpeculative(SpeculativeGenerator, Garbled):
+    """The same with a drafter."""
+
+
+@attrs.frozen(eq=False)
+class Adversary:
+    """Guesses what *drafter* does not."""
+
+    drafter: Drafter
+
+    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+        ids = self.drafter.propose(history, budget, choose).ids
+        return Draft(torch.where(ids >= 0, (ids + 1) % VOCAB, ids))
+
+
+@attrs.frozen(eq=False)
+class Ragged:
+    """Guesses as *drafter* does, but stops short now and then, differently in each row."""
+
+    drafter: Drafter
+
+    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+        draft = self.drafter.propose(history, budget, choose)
+        short = (history.length + torch.arange(len(budget))[:, None] * 5) % 7
+        return Draft(draft.ids.masked_fill(torch.arange(draft.ids.shape[1]) >= short, -1))
+
+
+class Nothing:
+    """Guesses nothing."""
+
+    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+        return Draft(torch.empty(len(budget), 0, dtype=torch.int64))
+
+
+def drafter(kind: str, table: Tensor, batch_size: int) -> Drafter:
+    """A drafter over a scripted decoder of *table*, or of one like it."""
+    generator = torch.Generator().manual_seed(5)
+    noise = {"perturbed": 0.7, "ragged": 0.3}.get(kind, 0.0)
+    table = table + noise * torch.randn(table.shape, generator=generator)
+    model = DraftModel(ScriptedDecoder(table, batch_size, MAX_LENGTH, widths=(1, 8), scored_width=1))
+    kinds = {
+        "perfect": model,
+        "perturbed": model,
+        "adversarial": Adversary(model),
+        "ragged": Ragged(model),
+        "empty": Nothing(),
+        "lookup": PromptLookup(),
+    }
+    return kinds[kind]
+
+
+def chain(kind: int, temperature: float) -> Processor | None:
+    """Chains with and without history, the order as a user would have it."""
+    heat = Temperature(temperature)
+    chains: list[Processor | None] = [
+        None,
+        heat,
+        heat | TopK(5) | TopP(0.9),
+        MinP(0.05) | heat,
+        RepetitionPenalty(1.3) | heat | TopK(6),
+        NoRepeatNgram(2) | heat,
+        PresencePenalty(0.6) | FrequencyPenalty(0.4) | heat,
+        SuppressTokens([3]) | LogitBias({1: 1.5, 2: -2.0}) | MinNewTokens(6, [0]) | heat,
+        RepetitionPenalty(1.2) | NoRepeatNgram(3) | heat | TopP(0.8) | MinP(0.02),
+        Chain(),
+    ]
+    return chains[kind % len(chains)]
+
+
+def stop(kind: int, rows: int) -> StopCondition:
+    """Stops that cut bursts, and that end rows at different times."""
+    stops: list[StopCondition] = [
+        MaxNewTokens(17),
+        EndOfSequence(0) | MaxNewTokens(25),
+        Stop([4, 9], hide=True) | EndOfSequence([0, 1]) | MaxNewTokens(30),
+        MaxNewTokens([5 + 4 * row for row in range(rows)]),
+        MaxNewTokens(100),  # so that the last position ends the row
+        MaxNewTokens(4) & Stop([5, 6, 7]),
+    ]
+    return stops[kind % len(stops)]
+
+
+def alone(condition_kind: int, rows: int, row: int) -> StopCondition:
+    """The stop of *row* when it is decoded by itself."""
+    if condition_kind % 6 == 3:
+        return MaxNewTokens(5 + 4 * row)
+    return stop(condition_kind, rows)
+
+
+def outcome(result: Generation) -> list[tuple[list[int], str]]:
+    """Ids and reason of each row."""
+    return [(ids, e.reason if e else "?") for ids, e in zip(result.ids, result.endings, strict=True)]
+
+
+DRAFTS = ("perfect", "perturbed", "adversarial", "ragged", "empty", "lookup")
+CASES_A_BLOCK = 28
+
+
+@pytest.mark.parametrize("block", range(40))
+def test_scripted(block: int) -> None:
+    """1,120 cases: seeds, prompts, temperatures, chains, stops, drafts and k, on scripted decoders."""
+    for case in range(block * CASES_A_BLOCK, (block + 1) * CASES_A_BLOCK):
+        dice = random.Random(case)
+        table = torch.randn(61, VOCAB, generator=torch.Generator().manual_seed(case)) * 1.5
+        rows, k = dice.randint(1, 4), dice.randint(1, 6)
+        prompts = [[dice.randrange(VOCAB) for _ in range(dice.randint(1, 60))] for _ in range(rows)]
+        streams = [dice.randrange(1000) for _ in range(rows)]
+        selection = Greedy() if case % 5 == 0 else Sample(seed=case)
+        processors = chain(case, dice.choice([0.3, 0.7, 1.0, 1.8]))
+        parts = {"processors": processors, "selection": selection}
+        shape = {"max_length": MAX_LENGTH, "widths": (1, 7, 32), "scored_width": 7}
+
+        plain = Generator(ScriptedDecoder(table, 4, **shape), stop=stop(case // 10, rows), **parts)
+        fast = GarbledSpeculative(
+            ScriptedDecoder(table, 4, **shape),
+            drafter(DRAFTS[case % len(DRAFTS)], table, 4),
+            num_draft_tokens=k,
+            stop=stop(case // 10, rows),
+            **parts,
+        )
+        expected = outcome(plain(prompts, streams))
+
+        assert expected == outcome(fast(prompts, streams)), case
+
+        single = ScriptedDecoder(table, 1, **shape)
+        for row in range(rows):
+            by_itself = Garbled(single, stop=alone(case // 10, rows, row), **parts)
+
+            assert [expected[row]] == outcome(by_itself(prompts[row], streams[row : row + 1])), (case, row)
