@@ -175,8 +175,8 @@ class _Trial:
         ids, start, count = torch.full((len(self.tokens), width), -1), [], []
         for row in range(len(self.tokens)):
             n = max(1, width - row)
-            # The first row ends at the very last position, the others before it.
-            end = self.tokens.shape[1] - row % (self.tokens.shape[1] - width + 1)
+            # The first row ends at the very last position, the others start and end elsewhere.
+            end = self.tokens.shape[1] - 2 * row % (self.tokens.shape[1] - width + 1)
             indent = width - n if right else 0
             ids[row, indent : indent + n] = self.tokens[row, end - n : end]
             start.append(end - n - indent)
@@ -188,7 +188,9 @@ class _Trial:
         logits = self.forward(ids, start)
         for row, n in enumerate(count):
             if logits.shape[1] < width:
-                self.compare(f"width {width} scores its last column", row, start[row] + width - 1, logits[row, -1])
+                self.compare(
+                    f"width {width} scores its last column", row, start[row] + width - 1, logits[row, -1]
+                )
                 continue
             for column in range(n):
                 rule = f"width {width} agrees with width {self.decoder.shape.widths[0]}"

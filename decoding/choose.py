@@ -38,8 +38,8 @@ class Choose:
         """Name the stage that leaves no token in the one row and column of *logits*, ``[1, 1, vocab]``."""
         if not (logits > -torch.inf).any():
             return "the decoder"
-        stages = getattr(self.processors, "processors", (self.processors,))
-        for stage in stages:
+        alone = () if self.processors is None else (self.processors,)
+        for stage in getattr(self.processors, "processors", alone):
             logits = stage(logits, history)
             if not (logits > -torch.inf).any():
                 return repr(stage)

@@ -22,7 +22,7 @@ from .row_text import RowText
 from .slots import Slots
 from .statistics import Statistics
 from .stopping import MaxNewTokens, begin
-from .streamers import forward
+from .streamers import forward, report_failure
 from .text import Detokenizer
 
 
@@ -51,9 +51,7 @@ class Generator:
     drafter: Drafter | None = None
     """What guesses ahead; None for plain decoding."""
 
-    num_draft_tokens: int = attrs.field(
-        default=4, validator=[validators.instance_of(int), validators.ge(0)]
-    )
+    num_draft_tokens: int = attrs.field(default=4, validator=[validators.instance_of(int), validators.ge(0)])
     """Guesses per round at most, k. The decoder has to score k + 1 columns."""
 
     verification: Verification = attrs.field(factory=Agreement)
@@ -117,8 +115,13 @@ class Generator:
 
             ValueError: A prompt that is empty, too long or outside the vocabulary, or too many.
         """
-        rows, statistics = as_rows(prompts, self.decoder.shape, self.tokenizer), Statistics()
-        events = self._events(self._history(rows, streams), statistics)
+        try:
+            rows, statistics = as_rows(prompts, self.decoder.shape, self.tokenizer), Statistics()
+            events = self._events(self._history(rows, streams), statistics)
+        except Exception as error:
+            # Somebody may be waiting at the streamer's other end.
+            report_failure(streamer, error)
+            raise
         if streamer is not None:
             events = forward(events, streamer, rows)
         return collect(events, rows, statistics)

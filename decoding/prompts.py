@@ -62,7 +62,9 @@ def _rows(prompts: Any, tokenizer: Any) -> list[list[int]]:
 def _row(prompt: Any, tokenizer: Any) -> list[int]:
     if isinstance(prompt, str):
         if tokenizer is None:
-            raise TypeError(f"a prompt must be ids when there is no tokenizer: got the string {prompt[:40]!r}")
+            raise TypeError(
+                f"a prompt must be ids when there is no tokenizer: got the string {prompt[:40]!r}"
+            )
         return list(tokenizer(prompt)["input_ids"])
     if isinstance(prompt, torch.Tensor | np.ndarray):
         rows = _array_rows(np.asarray(prompt))
@@ -77,7 +79,9 @@ def _array_rows(array: Any) -> list[list[int]]:
     if not np.issubdtype(array.dtype, np.integer):
         raise TypeError(f"'prompts' must be an integer array: got {array.dtype}")
     if array.ndim not in (1, 2):
-        raise ValueError(f"'prompts' must have the shape [batch, length] or [length]: got {list(array.shape)}")
+        raise ValueError(
+            f"'prompts' must have the shape [batch, length] or [length]: got {list(array.shape)}"
+        )
     return [[int(token) for token in row] for row in np.atleast_2d(array)]
 
 

@@ -46,9 +46,9 @@ class Sample:
 
 
 def _in_blocks(logits: Tensor) -> Tensor:
-    """``[..., vocab]`` to ``[..., blocks, size]`` float64 on the host, the last block filled with ``-inf``."""
+    """``[..., vocab]`` to ``[..., blocks, size]`` float64, the last block filled up with ``-inf``."""
     vocab = logits.shape[-1]
     size = math.isqrt(vocab - 1) + 1
     count = -(-vocab // size)
     filled = torch.nn.functional.pad(logits.double(), (0, count * size - vocab), value=-torch.inf)
-    return filled.unflatten(-1, (count, size))
+    return filled.reshape(*logits.shape[:-1], count, size)

@@ -102,7 +102,8 @@ class Slots:
         reach = min(reach, self._fed.shape[1])
         differs = self._fed[:rows, :reach] != tokens[:, :reach]
         same = np.where(differs.any(axis=1), differs.argmax(axis=1), reach)
-        return np.minimum(same, np.minimum(self._valid[:rows], ends))
+        common: Ints = np.minimum(same, np.minimum(self._valid[:rows], ends))
+        return common
 
     def _forward(self, tokens: Ints, starts: Ints, count: Ints, width: int) -> Tensor:
         """Feed *count* tokens of each row from *starts* on, through the program of *width*."""
@@ -117,7 +118,7 @@ class Slots:
             indent = width - n if right else 0
             ids[row, indent : indent + n] = tokens[row, start : start + n]
             cache_pos[row] = start - indent
-            self._forget_after(row, start, tokens[row, start : start + n])
+            self._forget_after(row, int(start), tokens[row, start : start + n])
         logits = self.decoder.forward(torch.from_numpy(ids), torch.from_numpy(cache_pos))
         self.forwards += 1
         for row in fed:
@@ -129,7 +130,9 @@ class Slots:
     def _forget_after(self, row: int, start: int, new: Ints) -> None:
         """Before *new* is fed: unless it is what stands there, nothing from *start* on is valid."""
         valid = int(self._valid[row])
-        if start < valid and not np.array_equal(self._fed[row, start:valid][: len(new)], new[: valid - start]):
+        if start < valid and not np.array_equal(
+            self._fed[row, start:valid][: len(new)], new[: valid - start]
+        ):
             self._valid[row] = start
 
 

@@ -1,6 +1,6 @@
 """Who listens to a generation: streamers of ours, and Hugging Face's."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import attrs
@@ -49,6 +49,15 @@ def forward(events: Iterator[Event], streamer: Any, prompts: list[list[int]]) ->
         ValueError: A Hugging Face streamer with more than one prompt. Nothing has been decoded.
     """
     return _forward(events, _listener(streamer, prompts))
+
+
+def report_failure(streamer: Any, error: BaseException) -> None:
+    """Tell *streamer*, if it is one, that the generation ended with *error* before it began."""
+    tell = getattr(streamer, "fail", None)
+    if callable(tell):
+        tell(error)
+    elif callable(end := getattr(streamer, "end", None)):
+        end()
 
 
 def _forward(events: Iterator[Event], listener: "_Ours | _HuggingFace") -> Iterator[Event]:
@@ -105,11 +114,7 @@ class _Ours:
         self._streamer.end()
 
     def fail(self, error: BaseException) -> None:
-        fail: Callable[[BaseException], None] | None = getattr(self._streamer, "fail", None)
-        if fail is None:
-            self._streamer.end()
-        else:
-            fail(error)
+        report_failure(self._streamer, error)
 
 
 @attrs.frozen(eq=False)

@@ -141,7 +141,8 @@ _NEIGHBOURS = 8
 Tokens decoded again as context.
 
 One would do where the first token of a text is merely spelled differently. Where tokens are
-single bytes, eight hold the last character whole, wherever the cut falls.
+single bytes, eight hold the last character whole. Whatever the cut makes of the tokens behind
+it, it makes with and without the new ones alike.
 """
 
 _BYTE_TOKEN = re.compile("<0x[+0-9A-Fa-f][0-9A-Fa-f]>")
@@ -192,14 +193,8 @@ class _Window:
         # The first bytes of a character read as one U+FFFD, until the others come.
         incomplete = text.endswith("\ufffd") and self._kind(window[-1]) is not _Kind.REPLACEMENT
         self._held = int(incomplete and not last)
-        self._context = self._neighbours(window)
+        self._context = window[-_NEIGHBOURS:]
         return text[shown : len(text) - self._held]
-
-    def _neighbours(self, window: list[int]) -> list[int]:
-        context = window[-_NEIGHBOURS:]
-        # A run cut in two may read differently; a run never comes last here but at the end.
-        start = next((i for i, index in enumerate(context) if self._kind(index) is not _Kind.BYTE), 0)
-        return context[start:]
 
     def _text(self, ids: list[int]) -> str:
         return _decode(self._tokenizer, ids, self._skip_special_tokens)

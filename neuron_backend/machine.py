@@ -5,9 +5,22 @@ from pathlib import Path
 
 # Instruction sets that a compiler picks for the machine it runs on; the other flags are of no
 # concern to a program.
-_PREFIXES = tuple(
-    "adx aes amx asimd avx bmi f16c fma gfni movbe popcnt sha sse ssse sve vaes vpclmul".split()
+_PREFIXES = (
+    "adx",
+    "aes",
+    "amx",
+    "asimd",
+    "avx",
+    "bmi",
+    "f16c",
+    "fma",
+    "gfni",
+    "movbe",
+    "popcnt",
+    "sha",
+    "sse",
 )
+_MORE_PREFIXES = ("ssse", "sve", "vaes", "vpclmul")
 
 
 def processor() -> str:
@@ -23,5 +36,5 @@ def instruction_sets() -> list[str]:
     for line in source.read_text().splitlines():
         name, _, flags = line.partition(":")
         if name.strip() in ("flags", "Features"):
-            return sorted(flag for flag in flags.split() if flag.startswith(_PREFIXES))
+            return sorted(flag for flag in flags.split() if flag.startswith(_PREFIXES + _MORE_PREFIXES))
     return []

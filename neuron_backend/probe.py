@@ -22,13 +22,15 @@ _DISTINCT_ROWS = 3
 _MARGIN = 8
 _SHORTEST = 24
 
-# Largest difference relative to the largest logit. Rounding measured on tiny models stays one to
-# two orders of magnitude below these.
+# Largest difference relative to the largest logit. Rounding stays two orders of magnitude below
+# it in float32 and float64. In half precision rounding may also choose another expert in a mixture
+# of them, so there only gross errors show, such as a program over wrong weights; architectures
+# are compared in float32 where that fits (static_decoder.py).
 _TOLERANCE = {
     torch.float64: 1e-5,
     torch.float32: 1e-4,
-    torch.float16: 2e-2,
-    torch.bfloat16: 1e-1,
+    torch.float16: 0.3,
+    torch.bfloat16: 0.3,
 }
 
 Forward = Callable[[Tensor, Tensor], Tensor]
@@ -113,16 +115,18 @@ class Probe:
                 self._compare(logits, ids, chunk, whose)
 
     def _chunks(self) -> Iterator[Chunk]:
-        """Prefill, an idle forward, wrong ids, and a rewind at every width."""
+        """Wrong ids, prefill over them, an idle forward, wrong ids again, and a rewind at every width."""
         columns, widths = self.timeline.shape[1], self.shape.widths
+        scored = [width for width in widths if width <= self.shape.scored_width] or [widths[0]]
+        wrong = Chunk(columns - scored[-1], scored[-1], "wrong")
+        yield wrong
         cover = _cover(columns - widths[-1], widths)
         begin = columns - sum(cover)
         for width in cover:
             yield Chunk(begin, width)
             begin += width
         yield Chunk(0, widths[0], "idle")
-        scored = [width for width in widths if width <= self.shape.scored_width] or [widths[0]]
-        yield Chunk(columns - scored[-1], scored[-1], "wrong")
+        yield wrong
         for width in reversed(widths):
             yield Chunk(columns - width, width)
 

@@ -54,7 +54,8 @@ class NoRepeatNgram(Composable):
     def _ends(self, history: History, n: int | Tensor) -> Tensor:
         """``[batch, width, capacity]``: where an n-gram ends whose beginning was just repeated."""
         before = self._largest - 1
-        # Slots before the first, so that a window ends in every slot, whatever the row's n.
+        # Slots before the first, so that a window ends in every slot, whatever the row's n. They
+        # hold no token: a window that begins there never matches.
         ids = pad(history.ids, (before, 0), value=-1)
         windows = ids.unfold(-1, before + 1, 1)[..., :-1]  # [batch, paths, capacity, before]
         offsets = torch.arange(before, device=ids.device)
@@ -63,6 +64,4 @@ class NoRepeatNgram(Composable):
         # A row with a smaller n looks at the last n - 1 tokens only.
         needless = offsets < self._largest - n
         repeated = ((windows == suffix[..., None, :]) | needless[..., None, :]).all(dim=-1)
-        slots = torch.arange(history.ids.shape[-1], device=ids.device)
-        whole = (slots >= n - 1) & (n > 0)
-        return repeated & whole & history.valid()
+        return repeated & (n > 0) & history.valid()

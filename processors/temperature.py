@@ -19,7 +19,7 @@ class Temperature(Composable):
     Temperature 0 is a choice, not a distribution: that is ``Greedy()``.
 
     Ackley, Hinton and Sejnowski, 1985, `A Learning Algorithm for Boltzmann Machines
-    <https://doi.org/10.1207/s15516709cog0901_7>`_, equation 2.
+    <https://doi.org/10.1207/s15516709cog0901_7>`_.
     """
 
     keeps_argmax: ClassVar[bool] = True

@@ -20,7 +20,7 @@ class TopK(Composable):
     Typically 20-100; 0 is off, and a *k* beyond the vocabulary keeps everything.
 
     Fan, Lewis and Dauphin, 2018, `Hierarchical Neural Story Generation
-    <https://arxiv.org/abs/1805.04833>`_, section 5.4.
+    <https://arxiv.org/abs/1805.04833>`_.
     """
 
     keeps_argmax: ClassVar[bool] = True

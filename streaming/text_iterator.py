@@ -54,7 +54,8 @@ class TextIterator:
             ClosedError: The reader is gone.
         """
         with self._change:
-            self._change.wait_for(lambda: self._closed or len(self._pieces) < self.capacity)
+            # Closing makes room, too.
+            self._change.wait_for(lambda: len(self._pieces) < self.capacity)
             if self._closed:
                 raise ClosedError("the reader closed its TextIterator, so the generation stops")
             if self._ended:

@@ -6,7 +6,10 @@ distribution for that text, from the logits that the target's own step computes 
 (distillation, Hinton et al., 2015, https://arxiv.org/abs/1503.02531; total variation is
 what decides acceptance, Zhou et al., 2023, DistillSpec, https://arxiv.org/abs/2310.08461).
 
-    python examples/pair/train.py --minutes 80 --device cpu
+Then the draft goes on alone, half of the time on text that the target has written, since that
+is what it will have to agree with.
+
+    python examples/pair/train.py --minutes 80 --draft-minutes 25 --device cpu
 
 Files are assigned to training or held out by a hash of their path, so that
 ``held_out()`` names the same files on every machine with the same Python.
@@ -15,7 +18,6 @@ Files are assigned to training or held out by a hash of their path, so that
 import argparse
 import hashlib
 import json
-import math
 import pathlib
 import platform
 import sysconfig
@@ -29,14 +31,15 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 HERE = pathlib.Path(__file__).parent
 STDLIB = pathlib.Path(sysconfig.get_paths()["stdlib"])
+REPORT = HERE / "training.json"
 END = "<|endoftext|>"
 # Tables of characters and topics: data in the shape of a program, not programs.
 DATA = ("site-packages", "encodings", "pydoc_data", "lib2to3/tests/data", "test/cjkencodings")
 CONTEXT = 512
 DRAWN_AT = 0.7  # the temperature at which the draft is to agree
 
-TARGET = dict(hidden_size=320, intermediate_size=864, num_hidden_layers=6, num_attention_heads=10)
-DRAFT = dict(hidden_size=96, intermediate_size=288, num_hidden_layers=3, num_attention_heads=4)
+TARGET = {"hidden_size": 320, "intermediate_size": 864, "num_hidden_layers": 6, "num_attention_heads": 10}
+DRAFT = {"hidden_size": 96, "intermediate_size": 288, "num_hidden_layers": 3, "num_attention_heads": 4}
 
 
 def _is_held_out(name: str) -> bool:
@@ -155,47 +158,115 @@ def evaluate(target: LlamaForCausalLM, draft: LlamaForCausalLM, rows: Tensor) ->
     return dict(zip(names, (sums / len(rows)).tolist(), strict=True))
 
 
-def train(minutes: float, device: str, batch_size: int, seed: int) -> None:
-    torch.manual_seed(seed)
-    texts = training()
-    tokenizer = train_tokenizer(texts)
-    rows = windows(tokenizer, texts).to(device)
-    unseen = windows(tokenizer, held_out())[::4][:128].to(device)
-    target, draft = (build(shape, tokenizer).to(device) for shape in (TARGET, DRAFT))
-    sizes = {n: sum(p.numel() for p in m.parameters()) for n, m in (("target", target), ("draft", draft))}
-    print(f"{rows.numel():,} training tokens, {unseen.numel():,} held out; parameters {sizes}", flush=True)
-    step_losses = torch.compile(losses)
-    every = [*optimizers(target), *optimizers(draft)]
-    peaks = [o.param_groups[0]["lr"] for o in every]
-    order, start, step = torch.randperm(len(rows)), time.monotonic(), 0
+@torch.no_grad()
+def continuations(target: LlamaForCausalLM, rows: Tensor) -> Tensor:
+    """*rows* ``[n, CONTEXT + 1]`` with all but the first quarter replaced by what *target* writes."""
+    target.eval()
+    return target.generate(
+        rows[:, : CONTEXT // 4], do_sample=True, temperature=DRAWN_AT, top_k=0, eos_token_id=None,
+        pad_token_id=0, min_length=CONTEXT + 1, max_length=CONTEXT + 1,
+    )  # fmt: skip
 
-    while (done := (time.monotonic() - start) / (60 * minutes)) < 1:
-        for optimizer, peak in zip(every, peaks, strict=True):
+
+class Clock:
+    """A stage's time, and the learning rates that go with it."""
+
+    def __init__(self, minutes: float, every: list[torch.optim.Optimizer]) -> None:
+        self.start, self.seconds, self.every = time.monotonic(), 60 * minutes, every
+        self.peaks = [o.param_groups[0]["lr"] for o in every]
+
+    def running(self) -> bool:
+        done = (time.monotonic() - self.start) / self.seconds if self.seconds else 1.0
+        for optimizer, peak in zip(self.every, self.peaks, strict=True):
             optimizer.param_groups[0]["lr"] = peak * pace(done)
-        batch = rows[order[torch.arange(step * batch_size, (step + 1) * batch_size) % len(order)]]
-        loss, kl, variation = step_losses(target, draft, batch)
-        (loss + kl + variation).backward()
-        for optimizer in every:
+        return done < 1
+
+    def step(self, loss: Tensor) -> None:
+        loss.backward()
+        for optimizer in self.every:
             optimizer.step()
             optimizer.zero_grad()
+
+
+def train(
+    minutes: float, draft_minutes: float, device: str, batch_size: int, seed: int, resume: bool
+) -> None:
+    """Train both together for *minutes*, then the draft alone, half of it on what the target writes."""
+    torch.manual_seed(seed)
+    texts = training()
+    tokenizer = load_tokenizer() if resume else train_tokenizer(texts)
+    rows = windows(tokenizer, texts).to(device)
+    unseen = windows(tokenizer, held_out())[::4][:128].to(device)
+    target, draft = (
+        (load(name) if resume else build(shape, tokenizer)).to(device)
+        for name, shape in (("target", TARGET), ("draft", DRAFT))
+    )
+    sizes = {n: sum(p.numel() for p in m.parameters()) for n, m in (("target", target), ("draft", draft))}
+    print(f"{rows.numel():,} training tokens, {unseen.numel():,} held out; parameters {sizes}", flush=True)
+    step_losses, order, step, start = torch.compile(losses), torch.randperm(len(rows)), 0, time.monotonic()
+
+    def next_batch(n: int) -> Tensor:
+        nonlocal step
         step += 1
+        return rows[order[torch.arange((step - 1) * n, step * n) % len(order)]]
+
+    def tell(loss: Tensor, kl: Tensor, variation: Tensor) -> None:
         if step % 20 == 0:
-            seen, spent = step * batch_size * CONTEXT, time.monotonic() - start
-            print(f"{spent:6.0f} s  step {step}  tokens {seen:,}  loss {loss:.3f}  kl {kl:.3f}  agreement {1 - variation:.3f}", flush=True)
+            spent = time.monotonic() - start
+            print(
+                f"{spent:6.0f} s  step {step}  loss {loss:.3f}  kl {kl:.3f}  agreement {1 - variation:.3f}",
+                flush=True,
+            )
         if step % 200 == 0:
             save(tokenizer, target, draft)
 
+    clock = Clock(minutes, [*optimizers(target), *optimizers(draft)])
+    while clock.running():
+        loss, kl, variation = step_losses(target, draft, next_batch(batch_size))
+        clock.step(loss + kl + variation)
+        tell(loss, kl, variation)
+    together = step
+
+    target.requires_grad_(False)
+    clock = Clock(draft_minutes, optimizers(draft))
+    while clock.running():
+        written = continuations(target, next_batch(2 * batch_size))
+        for batch in (*written.split(batch_size), next_batch(batch_size), next_batch(batch_size)):
+            loss, kl, variation = step_losses(target, draft, batch)
+            clock.step(kl + variation)
+            tell(loss, kl, variation)
+
     save(tokenizer, target, draft)
     report = {
-        "command": f"python examples/pair/train.py --minutes {minutes:g} --device {device} --batch-size {batch_size} --seed {seed}",
-        "device": torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU, {torch.get_num_threads()} threads",
+        "command": f"python examples/pair/train.py --minutes {minutes:g} --draft-minutes {draft_minutes:g} "
+        f"--device {device} --batch-size {batch_size} --seed {seed}" + " --resume" * resume,
+        "device": device_name(device),
         "python": platform.python_version(), "torch": torch.__version__,
-        "seconds": round(time.monotonic() - start), "steps": step, "tokens": step * batch_size * CONTEXT,
+        "seconds": round(time.monotonic() - start), "steps_together": together,
+        "tokens_together": together * batch_size * CONTEXT,
         "corpus_tokens": rows.numel(), "parameters": sizes,
         "held_out": {n: round(x, 4) for n, x in evaluate(target, draft, unseen).items()},
     }  # fmt: skip
-    (HERE / "training.json").write_text(json.dumps(report, indent=2) + "\n")
+    reports = json.loads(REPORT.read_text()) if resume and REPORT.exists() else []
+    REPORT.write_text(json.dumps([*reports, report], indent=2) + "\n")
     print(json.dumps(report, indent=2))
+
+
+def device_name(device: str) -> str:
+    """What the report calls the machine."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+
+
+def load_tokenizer() -> PreTrainedTokenizerFast:
+    """The tokenizer that was saved before."""
+    return PreTrainedTokenizerFast.from_pretrained(HERE / "target")
+
+
+def load(name: str) -> LlamaForCausalLM:
+    """The model *name* that was saved before, in float32."""
+    return LlamaForCausalLM.from_pretrained(HERE / name, dtype=torch.float32)
 
 
 def save(tokenizer: PreTrainedTokenizerFast, target: LlamaForCausalLM, draft: LlamaForCausalLM) -> None:
@@ -208,8 +279,16 @@ def save(tokenizer: PreTrainedTokenizerFast, target: LlamaForCausalLM, draft: Ll
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=80, help="how long to train; the schedule fits itself to it")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=80, help="how long to train; the schedule fits itself to it"
+    )
+    parser.add_argument(
+        "--draft-minutes", type=float, default=25, help="how long to train the draft alone after it"
+    )
+    parser.add_argument("--resume", action="store_true", help="go on from the models beside this file")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch-size", type=int, default=16, help=f"rows of {CONTEXT} tokens a step")
     parser.add_argument("--seed", type=int, default=0)

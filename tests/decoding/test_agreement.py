@@ -19,7 +19,10 @@ class TestAgreement:
         while expected < k and guesses[expected] == choices[expected] >= 0:
             expected += 1
         accepted, following = Agreement()(
-            Draft(torch.tensor([guesses], dtype=torch.int64)), torch.tensor([choices]), torch.empty(0), NOWHERE
+            Draft(torch.tensor([guesses], dtype=torch.int64)),
+            torch.tensor([choices]),
+            torch.empty(0),
+            NOWHERE,
         )
 
         assert (expected, choices[expected]) == (int(accepted), int(following))

@@ -38,7 +38,10 @@ class TestChoose:
 
         assert [[], [2, 2, 2]] == result.ids
         assert result.endings[0] is not None
-        assert ("no_token_left", repr(SuppressTokens([1]))) == (result.endings[0].reason, result.endings[0].matched)
+        assert ("no_token_left", repr(SuppressTokens([1]))) == (
+            result.endings[0].reason,
+            result.endings[0].matched,
+        )
 
     def test_a_decoder_without_tokens_is_named_too(self) -> None:
         """When the raw logits are empty already, no stage is blamed."""

@@ -11,8 +11,8 @@ import torch
 from decodekit.decoding import (
     DecoderShape,
     Draft,
-    EndOfSequence,
     Ending,
+    EndOfSequence,
     Generator,
     Greedy,
     MaxNewTokens,
@@ -21,6 +21,7 @@ from decodekit.decoding import (
 )
 from decodekit.processors import Temperature, TopK
 from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
+from decodekit.streaming import TextIterator
 from decodekit.testing import ScriptedDecoder, last_token
 
 COUNT_UP = torch.eye(8).roll(1, dims=1)
@@ -262,7 +263,11 @@ class TestRefusals:
             ({"stop": TopK(3)}, TypeError, "'stop' must be a stop condition"),
             ({"drafter": ScriptedDecoder(TABLE)}, TypeError, "'drafter' must have propose"),
             ({"drafter": PromptLookup(), "num_draft_tokens": 5}, ValueError, "must be at most 4.* got 5"),
-            ({"drafter": PromptLookup(), "num_draft_tokens": -1}, ValueError, "'num_draft_tokens' must be >= 0"),
+            (
+                {"drafter": PromptLookup(), "num_draft_tokens": -1},
+                ValueError,
+                "'num_draft_tokens' must be >= 0",
+            ),
         ],
     )
     def test_parts_that_do_not_fit(self, parts: Any, error: type[Exception], message: str) -> None:
@@ -363,3 +368,14 @@ class TestCustomParts:
 
         assert [[0, 0]] == result.ids
         assert [Ending("two_are_enough")] == result.endings
+
+
+class TestStreamerFailure:
+    def test_a_refused_prompt_reaches_who_waits(self) -> None:
+        """A reader at a streamer's other end hears of a call that was refused."""
+        texts = TextIterator(timeout=5)
+        with pytest.raises(ValueError, match="prompt 0"):
+            counting()([[]], streamer=texts)
+
+        with pytest.raises(ValueError, match="prompt 0"):
+            list(texts)

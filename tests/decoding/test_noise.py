@@ -79,5 +79,7 @@ class TestStreams:
         row = torch.tensor([number])
 
         assert torch.equal(noise.streams(row, seed), noise.streams(row, seed))
-        assert torch.equal(noise.streams(row, seed), noise.streams(row, other)) == ((seed - other) % 2**64 == 0)
+        assert torch.equal(noise.streams(row, seed), noise.streams(row, other)) == (
+            (seed - other) % 2**64 == 0
+        )
         assert not torch.equal(noise.streams(row, seed), noise.streams(row + 1, seed))

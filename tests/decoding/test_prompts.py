@@ -48,7 +48,11 @@ def test_accepts(prompts: Any, expected: list[list[int]]) -> None:
         ([[1], [-1]], ValueError, "the ids of prompt 1 must be 0 to 9, the vocabulary: got -1"),
         (torch.ones(1, 2), TypeError, "'prompts' must be an integer array: got float32"),
         (torch.ones(1, 2).bool(), TypeError, "'prompts' must be an integer array: got bool"),
-        (np.ones((1, 1, 1), dtype=int), ValueError, r"the shape \[batch, length\] or \[length\]: got \[1, 1, 1\]"),
+        (
+            np.ones((1, 1, 1), dtype=int),
+            ValueError,
+            r"the shape \[batch, length\] or \[length\]: got \[1, 1, 1\]",
+        ),
         ([1.5], TypeError, "a prompt must be a list of ids: got 1.5"),
         ([True], TypeError, "a prompt must be a list of ids: got True"),
         ([[1, None]], TypeError, r"a prompt must be a list of ids: got \[1, None\]"),

@@ -75,7 +75,7 @@ class TestSample:
         assert torch.equal(Sample()(logits, at_positions(1000)), Sample()(logits + 8.0, at_positions(1000)))
 
     def test_couples_alike_distributions(self) -> None:
-        """Two sides with total variation d draw alike at least (1 - d) / (1 + d) of the time, less 5 sigma."""
+        """With total variation d, two sides draw alike nearly (1 - d) / (1 + d) of the time."""
         n = 50_000
         p = torch.tensor([0.4, 0.3, 0.1, 0.1, 0.05, 0.05])
         q = torch.tensor([0.3, 0.4, 0.1, 0.05, 0.1, 0.05])

@@ -35,9 +35,14 @@ ROWS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=40), min_size=3
 
 
 class TestFeed:
-    @given(st.lists(st.tuples(ROWS, st.lists(st.integers(0, 5), min_size=3, max_size=3)), max_size=6), st.booleans())
-    def test_scores_what_the_rows_say(self, calls: list[tuple[list[list[int]], list[int]]], exact: bool) -> None:
-        """Whatever was fed before (longer, shorter, other tokens, idle rows), each call scores its own rows."""
+    @given(
+        st.lists(st.tuples(ROWS, st.lists(st.integers(0, 5), min_size=3, max_size=3)), max_size=6),
+        st.booleans(),
+    )
+    def test_scores_what_the_rows_say(
+        self, calls: list[tuple[list[list[int]], list[int]]], exact: bool
+    ) -> None:
+        """Whatever was fed before (longer, other tokens, idle rows), each call scores its own rows."""
         slots = Slots(ScriptedDecoder(TABLE, batch_size=4))
         for rows, need in calls:
             need = [min(n, len(row)) for n, row in zip(need, rows, strict=True)]

@@ -29,7 +29,10 @@ class Pieces:
 def history(ids: list[int], lengths: list[int], prompt: int) -> History:
     """One row at several lengths."""
     return History(
-        torch.tensor([[ids]]), torch.tensor([lengths]), torch.tensor([prompt]), torch.zeros(1, dtype=torch.int64)
+        torch.tensor([[ids]]),
+        torch.tensor([lengths]),
+        torch.tensor([prompt]),
+        torch.zeros(1, dtype=torch.int64),
     )
 
 
@@ -48,7 +51,12 @@ def completes(strings: list[str], ids: list[int], prompt: int, length: int) -> i
 
 class TestStopStrings:
     @given(
-        st.lists(st.sampled_from(["ab", "ba", "aab", "b", "bab", "éa", "abba"]), min_size=1, max_size=3, unique=True),
+        st.lists(
+            st.sampled_from(["ab", "ba", "aab", "b", "bab", "éa", "abba"]),
+            min_size=1,
+            max_size=3,
+            unique=True,
+        ),
         st.lists(st.integers(0, 7), min_size=2, max_size=20),
         st.data(),
     )

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from decodekit.decoding import EndOfSequence, Ending, Generator, History, MaxNewTokens, MaxTime, StopTokens
+from decodekit.decoding import Ending, EndOfSequence, Generator, History, MaxNewTokens, MaxTime, StopTokens
 from decodekit.decoding.protocols import StopCondition
 from decodekit.processors import TopK
 from decodekit.testing import ScriptedDecoder, last_token
@@ -62,7 +62,9 @@ class TestStopTokens:
         """The model's own end is told from a stop that the caller set."""
         assert (Ending("end_of_sequence", 2),) == EndOfSequence(2).endings
 
-    @pytest.mark.parametrize(("ids", "error"), [(None, TypeError), ([], TypeError), ([True], TypeError), (-1, ValueError)])
+    @pytest.mark.parametrize(
+        ("ids", "error"), [(None, TypeError), ([], TypeError), ([True], TypeError), (-1, ValueError)]
+    )
     def test_must_be_ids(self, ids: object, error: type[Exception]) -> None:
         """A tokenizer without an end-of-sequence token gives None: refused, not ignored."""
         with pytest.raises(error, match="'ids' must be"):

@@ -132,8 +132,9 @@ class TestForward:
                 raise OSError("disk full")
 
         source, streamer = Source(), Full()
+        inner = source()
         with pytest.raises(OSError, match="disk full"):
-            list(forward(source(), streamer, [[7]]))
+            list(forward(inner, streamer, [[7]]))
 
         assert source.closed
         assert [repr(told) for told in streamer.told] == ["OSError('disk full')"]
@@ -142,7 +143,8 @@ class TestForward:
         """A consumer that leaves early is no error."""
         for streamer in (Ours(), Failing(), HuggingFace()):
             source = Source()
-            events = forward(source(), streamer, [[7]])
+            inner = source()  # kept, so that nothing but closing closes it
+            events = forward(inner, streamer, [[7]])
             next(events)
             events.close()  # type: ignore[attr-defined]
 

@@ -31,6 +31,8 @@ COMMON = {
     "bos_token_id": None,
     "eos_token_id": None,
     "pad_token_id": None,
+    # Tied, they make every token its own successor; OPT is tied all the same, to have one such.
+    "tie_word_embeddings": False,
 }
 GROUPED = {**COMMON, "intermediate_size": 48, "num_key_value_heads": 2}
 
@@ -41,7 +43,9 @@ CONFIGS = {
     "qwen3": lambda: transformers.Qwen3Config(**GROUPED, head_dim=12),
     "gpt2": lambda: transformers.GPT2Config(**COMMON),
     "gpt_neox": lambda: transformers.GPTNeoXConfig(**COMMON, intermediate_size=48),
-    "opt": lambda: transformers.OPTConfig(**COMMON, init_std=0.3, ffn_dim=48, word_embed_proj_dim=32),
+    "opt": lambda: transformers.OPTConfig(
+        **{**COMMON, "tie_word_embeddings": True}, init_std=0.3, ffn_dim=48, word_embed_proj_dim=32
+    ),
     "phi": lambda: transformers.PhiConfig(**GROUPED),
     "mixtral": lambda: transformers.MixtralConfig(**GROUPED, num_local_experts=4),
     "gemma2": lambda: transformers.Gemma2Config(

@@ -10,8 +10,8 @@ def test_keys_and_values_may_differ_in_size():
     """Buffers hold one slot more than there are positions."""
     buffers = CacheBuffers.zeros(GEOMETRY, 2, 4)
 
-    assert [(2, 1, 5, 2)] * 2 == [tuple(buffer.shape) for buffer in buffers.keys]
-    assert [(2, 1, 5, 3)] * 2 == [tuple(buffer.shape) for buffer in buffers.values]
+    assert [tuple(buffer.shape) for buffer in buffers.keys] == [(2, 1, 5, 2)] * 2
+    assert [tuple(buffer.shape) for buffer in buffers.values] == [(2, 1, 5, 3)] * 2
 
 
 def test_each_row_writes_to_its_own_slots():
@@ -23,7 +23,7 @@ def test_each_row_writes_to_its_own_slots():
     keys, values = cache.update(states.expand(-1, -1, -1, 2), states.expand(-1, -1, -1, 3), 1)
 
     assert keys is buffers.keys[1]
-    assert [[1.0, 2.0, 0.0, 0.0, 0.0], [0.0, 0.0, 4.0, 3.0, 0.0]] == keys[:, 0, :, 1].tolist()
+    assert keys[:, 0, :, 1].tolist() == [[1.0, 2.0, 0.0, 0.0, 0.0], [0.0, 0.0, 4.0, 3.0, 0.0]]
     assert torch.equal(keys[..., 0], values[..., 2])
     assert not buffers.keys[0].any()
 
@@ -32,10 +32,10 @@ def test_answers_what_layers_ask():
     """No tokens before, and as many slots as the buffers have."""
     cache = PositionedCache(CacheBuffers.zeros(GEOMETRY, 1, 4).tensors, torch.zeros(1, 1, dtype=torch.int64))
 
-    assert (2, 0, 0, 5, (5, 0)) == (
+    assert (
         len(cache),
         cache.get_seq_length(),
         cache.get_query_offset(),
         cache.get_max_length(),
         cache.get_mask_sizes(1),
-    )
+    ) == (2, 0, 0, 5, (5, 0))

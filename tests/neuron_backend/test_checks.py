@@ -47,7 +47,9 @@ def test_breaking_a_rule_raises_before_anything_is_written(ids, cache_pos, messa
     ("ids", "cache_pos", "message"),
     [
         pytest.param(GOOD[0].int(), GOOD[1], "ids must be an int64 tensor (got torch.int32)", id="ids"),
-        pytest.param(GOOD[0], GOOD[1].float(), "cache_pos must be an int64 tensor (got torch.float32)", id="pos"),
+        pytest.param(
+            GOOD[0], GOOD[1].float(), "cache_pos must be an int64 tensor (got torch.float32)", id="pos"
+        ),
         pytest.param(GOOD[0].tolist(), GOOD[1], "ids must be an int64 tensor (got list)", id="list"),
     ],
 )

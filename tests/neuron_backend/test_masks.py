@@ -9,11 +9,13 @@ from decodekit.neuron_backend.masks import MaskPlan, Reach
 def seen(reach: Reach, position: int, *, padding: bool = False) -> list[int]:
     """The slots, of 6 positions and the spare one, that one column sees."""
     mask = reach.mask(torch.tensor([[position]]), torch.tensor([[padding]]), 7, torch.float32)
-    assert (1, 1, 1, 7) == tuple(mask.shape)
+    assert tuple(mask.shape) == (1, 1, 1, 7)
     return (mask[0, 0, 0] == 0).nonzero().flatten().tolist()
 
 
 class TestReach:
+    """How far back one layer looks."""
+
     @pytest.mark.parametrize(
         ("reach", "position", "slots"),
         [
@@ -33,10 +35,12 @@ class TestReach:
     @pytest.mark.parametrize("position", [-3, 2, 9])
     def test_padding_sees_the_spare_slot_only(self, position):
         """Wherever it lies."""
-        assert [6] == seen(Reach(window=2), position, padding=True)
+        assert seen(Reach(window=2), position, padding=True) == [6]
 
 
 class TestMaskPlan:
+    """The masks of a whole model."""
+
     def test_is_one_mask_for_layers_of_one_kind(self):
         """Without layer types, a window in the config is every layer's."""
         assert [Reach()] == list(MaskPlan.of(LlamaConfig()).reaches.values())
@@ -50,12 +54,12 @@ class TestMaskPlan:
 
         assert {"full_attention": Reach(), "sliding_attention": Reach(window=7)} == plan.reaches
         assert plan.reaches.keys() == masks.keys()
-        assert 7 == plan.span
+        assert plan.span == 7
 
     def test_unknown_kinds_are_refused(self):
         """A kind without a mask made from positions is named."""
         config = LlamaConfig()
         config.layer_types = ["full_attention", "linear_attention"]
 
-        with pytest.raises(UnsupportedArchitecture, match="llama .* 'linear_attention'"):
+        with pytest.raises(UnsupportedArchitecture, match=r"llama .* 'linear_attention'"):
             MaskPlan.of(config)

@@ -4,9 +4,11 @@ from decodekit.neuron_backend import StaticDecoder
 
 
 class TestDefaults:
+    """What the caller leaves open."""
+
     def test_max_length_is_what_the_model_knows(self, tiny_model):
         """The tiny models know 128 positions, fewer than 2048."""
-        assert 128 == StaticDecoder(tiny_model("llama")).shape.max_length
+        assert StaticDecoder(tiny_model("llama")).shape.max_length == 128
 
     @pytest.mark.parametrize(
         ("widths", "scored"),

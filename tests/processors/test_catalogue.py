@@ -32,7 +32,7 @@ from ..strategies import windows
 from .by_hand import NOTHING
 
 # The machine that runs this may be busy: no deadline.
-prop = settings(deadline=None, max_examples=60)
+prop = settings(deadline=None, max_examples=40)
 
 Window = tuple[Tensor, History]
 

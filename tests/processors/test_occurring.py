@@ -15,9 +15,9 @@ class TestRewrite:
         """A token that occurs three times is changed once."""
         history = after([2, 2, 2, 1])
 
-        assert [1.0, 6.0, 6.0, 1.0] == rewrite(ONES, history, history.valid(), lambda seen: seen + 5)[
-            0, 0
-        ].tolist()
+        rewritten = rewrite(ONES, history, history.valid(), lambda seen: seen + 5)
+
+        assert [1.0, 6.0, 6.0, 1.0] == rewritten[0, 0].tolist()
 
     def test_changes_nothing_where_no_slot_counts(self) -> None:
         """Not even token 0, at which the idle slots point."""
@@ -29,9 +29,9 @@ class TestRewrite:
         """An embedding may know more ids than the head scores."""
         history = after([9, 3, 4])
 
-        assert [1.0, 1.0, 1.0, 6.0] == rewrite(ONES, history, history.valid(), lambda seen: seen + 5)[
-            0, 0
-        ].tolist()
+        rewritten = rewrite(ONES, history, history.valid(), lambda seen: seen + 5)
+
+        assert [1.0, 1.0, 1.0, 6.0] == rewritten[0, 0].tolist()
 
     def test_follows_each_columns_own_path(self) -> None:
         """In a tree, column i lies on path i."""

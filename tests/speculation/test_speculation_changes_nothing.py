@@ -7,7 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from decodekit.decoding import Draft, EndOfSequence, Generation, Generator, Greedy, History, MaxNewTokens, Sample
+from decodekit.decoding import (
+    Draft,
+    EndOfSequence,
+    Generation,
+    Generator,
+    Greedy,
+    History,
+    MaxNewTokens,
+    Sample,
+)
 from decodekit.decoding import StopTokens as Stop
 from decodekit.decoding.protocols import Choice, Drafter, Processor, StopCondition
 from decodekit.processors import (

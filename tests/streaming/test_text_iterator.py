@@ -245,6 +245,21 @@ class TestClosing:
 
         assert thread.error is None
 
+    def test_a_reader_that_waits_is_told_of_the_end(self) -> None:
+        """However long it was ready to wait: of an end or of an error."""
+        ended, failed, error = TextIterator(), TextIterator(), KeyError("late")
+        with running(lambda: list(ended)) as thread:
+            thread.join(0.02)
+            ended.end()
+
+        assert thread.error is None
+
+        with running(lambda: list(failed)) as thread:
+            thread.join(0.02)
+            failed.fail(error)
+
+        assert thread.error is error
+
     def test_an_error_in_the_block_is_not_replaced(self) -> None:
         """And stops the generation all the same."""
 

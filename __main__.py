@@ -1,0 +1,174 @@
+"""``python -m decodekit generate``: text from a Hugging Face causal LM, streamed, with a draft if given."""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+# Heavy imports wait until the arguments are known to be good.
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        options.command(options)
+    except (ValueError, TypeError, OSError) as error:
+        print(f"decodekit: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="decodekit", description=sys.modules[__package__].__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    generate = commands.add_parser("generate", help="generate text", description=__doc__)
+    generate.set_defaults(command=_generate)
+    add = generate.add_argument
+    add("--model", required=True, metavar="DIR_OR_HUB_ID", help="the model")
+    add("--prompt", required=True, help="what the text begins with")
+    add("--max-tokens", type=int, default=128, metavar="N", help="new tokens at most (%(default)s)")
+    add("--temp", type=float, default=0.0, metavar="T", help="temperature; 0 is greedy (%(default)s)")
+    add(
+        "--top-k",
+        type=int,
+        default=0,
+        metavar="K",
+        help="keep the K likeliest tokens; 0 is off (%(default)s)",
+    )
+    add("--top-p", type=float, default=1.0, metavar="P", help="keep a mass of P; 1 is off (%(default)s)")
+    add("--min-p", type=float, default=0.0, metavar="P", help="keep what reaches P times the top; 0 is off")
+    add("--repetition-penalty", type=float, default=1.0, metavar="X", help="1 is off (%(default)s)")
+    add("--seed", type=int, default=0, help="of the sampling (%(default)s)")
+    add("--stop", action="append", default=[], metavar="STRING", help="end before STRING; may be repeated")
+    add(
+        "--draft-model",
+        metavar="DIR_OR_HUB_ID",
+        help="a smaller model of the same vocabulary that runs ahead",
+    )
+    add("--num-draft-tokens", type=int, default=4, metavar="K", help="guesses per round (%(default)s)")
+    add("--compare", action="store_true", help="decode without the draft too, and compare")
+    add(
+        "--stream", action=argparse.BooleanOptionalAction, default=True, help="print text as it becomes final"
+    )
+    add("--max-length", type=int, metavar="N", help="positions of the cache (2048, or the model's if fewer)")
+    add("--dtype", help="float32, bfloat16, float16 or float64 (the model's own)")
+    add("--target", default="auto", help="auto, cpu or eager (%(default)s)")
+    add(
+        "--cache",
+        type=pathlib.Path,
+        default=_cache(),
+        metavar="DIR",
+        help="keeps compiled decoders (%(default)s)",
+    )
+    return parser
+
+
+def _cache() -> pathlib.Path:
+    home = os.environ.get("DECODEKIT_CACHE") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "decodekit"
+    )
+    return pathlib.Path(home) / "decoders"
+
+
+def _generate(options: argparse.Namespace) -> None:
+    from transformers import AutoTokenizer
+
+    from .decoding import EndOfSequence, Generator, Greedy, MaxNewTokens, Sample, StopStrings
+    from .processors import Chain, MinP, RepetitionPenalty, Temperature, TopK, TopP
+    from .speculation import DraftModel
+    from .streaming import TextStreamer
+
+    if options.compare and not options.draft_model:
+        raise ValueError("--compare needs --draft-model: there is nothing to compare")
+    # Checked before anything is loaded or compiled.
+    processors = Chain((
+        RepetitionPenalty(options.repetition_penalty),
+        *([Temperature(options.temp)] if options.temp != 0 else []),
+        TopK(options.top_k),
+        TopP(options.top_p),
+        MinP(options.min_p),
+    ))  # fmt: skip
+    stop: Any = MaxNewTokens(options.max_tokens)
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    if tokenizer.eos_token_id is not None:
+        stop = EndOfSequence(tokenizer.eos_token_id) | stop
+    if options.stop:
+        stop = StopStrings(options.stop, tokenizer) | stop
+
+    target = _decoder(
+        options, options.model, columns=options.num_draft_tokens + 1 if options.draft_model else 1
+    )
+    drafter = DraftModel(_decoder(options, options.draft_model, columns=1)) if options.draft_model else None
+    parts: dict[str, Any] = {
+        "processors": processors,
+        "selection": Greedy() if options.temp == 0 else Sample(seed=options.seed),
+        "stop": stop,
+        "tokenizer": tokenizer,
+    }
+    generator = Generator(target, drafter=drafter, num_draft_tokens=options.num_draft_tokens, **parts)
+    print(options.prompt, end="", flush=True)
+    result = generator(options.prompt, streamer=TextStreamer() if options.stream else None)
+    if not options.stream:
+        print((result.text or [""])[0])
+    print(f"\n{_report(result.statistics)}, ended by {result.endings[0]}", file=sys.stderr)
+    if options.compare:
+        # Both start from an empty cache, as the first did.
+        from .decoding import Slots
+
+        Slots.of(target).forget()
+        plain = Generator(target, **parts)(options.prompt)
+        same = "the same tokens" if plain.ids == result.ids else "DIFFERENT TOKENS"
+        ratio = plain.statistics.total_seconds / result.statistics.total_seconds
+        print(f"plain decoding: {_report(plain.statistics)}", file=sys.stderr)
+        print(f"with the draft: {ratio:.2f} times as fast, {same}", file=sys.stderr)
+
+
+def _report(statistics: Any) -> str:
+    first = 1000 * (statistics.first_token_seconds or 0.0)
+    text = (
+        f"{statistics.tokens} tokens in {statistics.total_seconds:.2f} s: "
+        f"{statistics.tokens_per_second:.0f} tokens/s, first token after {first:.0f} ms"
+    )
+    if statistics.drafted:
+        text += f", mean accepted length τ = {statistics.mean_accepted_length:.2f}"
+    return text
+
+
+def _decoder(options: argparse.Namespace, model: str, columns: int) -> Any:
+    """The decoder of *model*, from the cache if it was compiled before for these shapes."""
+    from .neuron_backend import compile_decoder, load_decoder
+
+    widths = sorted({1, columns, 64})
+    arguments = {"max_length": options.max_length, "widths": widths, "scored_width": columns}
+    arguments |= {"dtype": options.dtype, "target": options.target}
+    folder = options.cache / _key(model, arguments)
+    if options.target != "eager" and (folder / "decoder.json").exists():
+        # A copy from another machine or an older version is made anew.
+        with contextlib.suppress(ValueError):
+            return load_decoder(folder)
+    print(f"preparing {model} (compiled once, kept in {options.cache})", file=sys.stderr)
+    decoder = compile_decoder(model, **arguments)
+    if decoder.target != "eager":
+        decoder.save(folder)
+    return decoder
+
+
+def _key(model: str, arguments: dict[str, Any]) -> str:
+    """A name for *model* as it is now, compiled with *arguments*."""
+    from transformers.utils.hub import cached_file
+
+    config = cached_file(model, "config.json")
+    files = pathlib.Path(str(config)).resolve().parent.glob("*")
+    weights = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in sorted(files) if f.is_file()]
+    known = json.dumps([str(config), weights, arguments], sort_keys=True)
+    return f"{pathlib.Path(model).name}-{hashlib.sha256(known.encode()).hexdigest()[:16]}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,19 @@
+from decodekit.neuron_backend import trust
+
+
+def test_is_for_what_was_recorded(monkeypatch, tmp_path):
+    """A program is known by its content."""
+    monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path))
+    trust.record(b"ours")
+
+    assert trust.is_recorded(b"ours")
+    assert not trust.is_recorded(b"theirs")
+
+
+def test_is_kept_below_the_users_cache(monkeypatch, tmp_path):
+    """Where the variable names none, that of the desktop's convention."""
+    monkeypatch.delenv("DECODEKIT_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    trust.record(b"ours")
+
+    assert [trust.sha256(b"ours")] == [path.name for path in (tmp_path / "decodekit" / "programs").iterdir()]

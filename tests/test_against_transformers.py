@@ -1,0 +1,67 @@
+"""Greedy text equals that of ``transformers.generate``."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from transformers import PreTrainedModel
+
+from decodekit.decoding import Generator, MaxNewTokens
+from decodekit.neuron_backend import StaticDecoder
+from decodekit.processors import MinNewTokens, NoRepeatNgram, RepetitionPenalty
+from decodekit.speculation import PromptLookup, SpeculativeGenerator
+
+ARCHITECTURES = (
+    "llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox", "opt", "phi", "mixtral", "gemma2",
+)  # fmt: skip
+PROMPTS = [list(range(3, 40)), [7], [11, 5, 2, 60, 8, 8, 1]]
+Stock = Callable[..., list[list[int]]]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_greedy(name: str, tiny_model: Callable[..., PreTrainedModel], stock: Stock) -> None:
+    """Ragged rows, well beyond sliding windows of 16, plain and with a draft."""
+    model = tiny_model(name)
+    decoder = StaticDecoder(model, batch_size=3, max_length=96, widths=(1, 5, 16))
+    expected = stock(model, PROMPTS, 48)
+
+    assert expected == Generator(decoder, stop=MaxNewTokens(48))(PROMPTS).ids
+    assert expected == SpeculativeGenerator(decoder, PromptLookup(), stop=MaxNewTokens(48))(PROMPTS).ids
+
+
+@pytest.mark.parametrize("name", ["compiled_llama", "compiled_gemma2"])
+def test_compiled(
+    name: str,
+    request: pytest.FixtureRequest,
+    tiny_model: Callable[..., PreTrainedModel],
+    stock: Stock,
+) -> None:
+    """The same through compiled programs."""
+    decoder = request.getfixturevalue(name)
+    prompts = [PROMPTS[2], PROMPTS[1]]
+    expected = stock(tiny_model(name.removeprefix("compiled_")), prompts, 40)
+
+    assert expected == Generator(decoder, stop=MaxNewTokens(40))(prompts).ids
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (RepetitionPenalty(1.3), {"repetition_penalty": 1.3}),
+        (NoRepeatNgram(2), {"no_repeat_ngram_size": 2}),
+        (MinNewTokens(20, [13]), {"min_new_tokens": 20, "eos_token_id": 13}),
+    ],
+    ids=["repetition-penalty", "no-repeat-ngram", "min-new-tokens"],
+)
+def test_processors(ours: Any, theirs: dict[str, Any], tiny_model: Callable[..., PreTrainedModel]) -> None:
+    """A history-dependent processor gives the text that transformers' own gives, with a draft as well."""
+    import torch
+
+    model = tiny_model("llama")
+    decoder = StaticDecoder(model, max_length=96, widths=(1, 5, 16))
+    options = {"do_sample": False, "max_new_tokens": 40, "pad_token_id": 0, **theirs}
+    expected = model.generate(torch.tensor(PROMPTS[:1]), attention_mask=torch.ones(1, 37).long(), **options)
+    text = expected[0, 37:].tolist()
+    fast = SpeculativeGenerator(decoder, PromptLookup(), processors=ours, stop=MaxNewTokens(40))
+
+    assert text == fast(PROMPTS[0]).ids[0][: len(text)]

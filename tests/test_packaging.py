@@ -1,0 +1,101 @@
+"""What users install."""
+
+import importlib.metadata
+import os
+import pathlib
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+import decodekit
+
+ROOMS = ("decoding", "neuron_backend", "processors", "speculation", "streaming")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The wheel under test: the one that ``scripts/test`` installed, or one made from the checkout."""
+    if built := os.environ.get("DECODEKIT_WHEEL"):
+        return pathlib.Path(built)
+    folder = tmp_path_factory.mktemp("dist")
+    root = pathlib.Path(__file__).parents[1]
+    subprocess.run(
+        [sys.executable, "-m", "build", "--outdir", folder, root],
+        check=True,
+        capture_output=True,
+        timeout=300,
+    )
+    return next(folder.glob("*.whl"))
+
+
+def test_the_wheel_holds_the_rooms_and_nothing_else(wheel: pathlib.Path) -> None:
+    """Every module of the five rooms, three files at the root, the marker for type checkers, the metadata."""
+    names = zipfile.ZipFile(wheel).namelist()
+    package = {name for name in names if name.startswith("decodekit/")}
+    root = {name for name in package if name.count("/") == 1}
+    source = pathlib.Path(decodekit.__file__).parent
+    modules = {f"decodekit/{room}/{path.name}" for room in ROOMS for path in (source / room).glob("*.py")}
+
+    assert {f"decodekit/{n}" for n in ("__init__.py", "__main__.py", "py.typed", "testing.py")} == root
+    assert modules == package - root
+    info = f"decodekit-{decodekit.__version__}.dist-info"
+    assert {
+        f"{info}/{n}"
+        for n in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "top_level.txt", "licenses/LICENSE")
+    } == (set(names) - package)
+
+
+def test_the_metadata_is_what_pyproject_says() -> None:
+    """Licence, Python, dependencies, and an extra that the empty stub cannot satisfy."""
+    metadata = importlib.metadata.metadata("decodekit")
+    requires = importlib.metadata.requires("decodekit") or []
+
+    assert "Apache-2.0" == metadata["License-Expression"]
+    assert ">=3.11" == metadata["Requires-Python"]
+    assert ["attrs>=23.2", "numpy>=1.26", "torch>=2.8", "transformers<6,>=4.57"] == sorted(
+        r for r in requires if "extra" not in r
+    )
+    assert 'torch-neuronx>=2.8; extra == "neuron"' in requires
+    assert {"neuron", "test", "dev"} == set(metadata.get_all("Provides-Extra"))
+
+
+def test_rooms_import_downwards_only() -> None:
+    """Decoding imports no room; the others import decoding, and speculation may import processors."""
+    source = pathlib.Path(decodekit.__file__).parent
+    allowed = {room: {"decoding", room} for room in ROOMS} | {
+        "decoding": {"decoding"},
+        "speculation": {"decoding", "speculation", "processors"},
+    }
+    for room in ROOMS:
+        for path in (source / room).glob("*.py"):
+            for line in path.read_text().splitlines():
+                words = line.split()
+                if words[:1] == ["from"] and words[1].startswith("..") and words[1] != "..":
+                    assert words[1].lstrip(".").split(".")[0] in allowed[room], (path.name, line)
+
+
+def test_protocols_and_history_lie_at_the_bottom() -> None:
+    """protocols.py imports history.py alone, and history.py nothing of ours."""
+    source = pathlib.Path(decodekit.__file__).parent / "decoding"
+    imports = {
+        name: [line for line in (source / name).read_text().splitlines() if line.startswith("from .")]
+        for name in ("protocols.py", "history.py")
+    }
+
+    assert {"protocols.py": ["from .history import History"], "history.py": []} == imports
+
+
+def test_importing_is_light() -> None:
+    """Importing the package, the parts or the test kit loads neither transformers nor a compiler."""
+    code = (
+        "import sys, decodekit, decodekit.decoding, decodekit.processors, decodekit.speculation;"
+        "import decodekit.streaming, decodekit.testing;"
+        "print([m for m in ('transformers', 'torch._inductor.compile_fx') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+
+    assert "[]\n" == done.stdout

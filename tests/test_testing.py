@@ -1,0 +1,95 @@
+"""The public test kit."""
+
+import pytest
+import torch
+
+from decodekit.testing import ScriptedDecoder, check_decoder, last_token, whole_prefix
+
+TABLE = torch.randn(31, 6, generator=torch.Generator().manual_seed(0))
+
+
+def scripted(**shape: object) -> ScriptedDecoder:
+    """A decoder of three rows."""
+    return ScriptedDecoder(TABLE, batch_size=3, max_length=24, widths=(1, 4, 12), scored_width=4, **shape)
+
+
+class TestScriptedDecoder:
+    def test_looks_up_the_prefix(self) -> None:
+        """Logits are the table's line for the ids in the slots up to the column."""
+        decoder = scripted(line=last_token)
+        logits = decoder.forward(
+            torch.tensor([[1, 2, -1, -1], [-1, -1, 3, 4], [-1] * 4]), torch.tensor([0, -2, 0])
+        )
+
+        assert torch.equal(TABLE[[1, 2]], logits[0, :2])
+        assert torch.equal(TABLE[[3, 4]], logits[1, 2:])
+
+    def test_every_token_of_a_prefix_counts(self) -> None:
+        """Another token anywhere, or another order, is another line."""
+        lines = {whole_prefix(p) for p in ([1, 2, 3], [1, 3, 2], [1, 2], [0, 1, 2, 3], [2, 2, 3])}
+
+        assert 5 == len(lines)
+
+
+class TestCheckDecoder:
+    @pytest.mark.parametrize("line", [whole_prefix, last_token])
+    def test_passes_a_decoder_that_keeps_the_contract(self, line: object) -> None:
+        """The scripted decoder does, in any batch."""
+        check_decoder(scripted(line=line))
+        check_decoder(ScriptedDecoder(TABLE, batch_size=1, max_length=16, widths=(2,), scored_width=2))
+
+    def test_finds_a_cache_that_ignores_positions(self) -> None:
+        """One that writes at the shared position of the first row."""
+
+        class Shared(ScriptedDecoder):
+            def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
+                if (cache_pos >= 0).all() and cache_pos.max() < self.max_length:
+                    cache_pos = cache_pos.min().expand(len(cache_pos))
+                return super().forward(ids, cache_pos)
+
+        decoder = Shared(TABLE, batch_size=3, max_length=12, widths=(1, 4, 12), scored_width=4)
+        with pytest.raises(AssertionError, match="row"):
+            check_decoder(decoder)
+
+    def test_finds_padding_that_is_written(self) -> None:
+        """One that takes -1 for token 0."""
+
+        class Written(ScriptedDecoder):
+            def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
+                return super().forward(ids.clamp(min=0), cache_pos.clamp(min=0))
+
+        decoder = Written(TABLE, batch_size=3, max_length=24, widths=(1, 4, 12), scored_width=4)
+        with pytest.raises(AssertionError):
+            check_decoder(decoder)
+
+    def test_finds_leavings_of_other_tokens(self) -> None:
+        """One that never overwrites a slot."""
+
+        class Sticky(ScriptedDecoder):
+            def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
+                ids = ids.clone()
+                for row, column in (ids >= 0).nonzero().tolist():
+                    position = int(cache_pos[row]) + column
+                    if 0 <= position < self.max_length and self.slots[row, position] >= 0:
+                        ids[row, column] = self.slots[row, position]
+                return super().forward(ids, cache_pos)
+
+        decoder = Sticky(TABLE, batch_size=2, max_length=12, widths=(1, 4), scored_width=4)
+        # What stands there from before is never replaced by what is fed.
+        decoder.slots[:, 3] = 5
+        with pytest.raises(AssertionError):
+            check_decoder(decoder)
+
+    @pytest.mark.parametrize("lenient", ["dtype", "range"])
+    def test_finds_missing_refusals(self, lenient: str) -> None:
+        """One that repairs what it should refuse."""
+
+        class Lenient(ScriptedDecoder):
+            def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
+                if lenient == "dtype":
+                    return super().forward(ids.long(), cache_pos.long())
+                return super().forward(ids.clamp(max=self.shape.vocab_size - 1), cache_pos)
+
+        decoder = Lenient(TABLE, batch_size=2, max_length=12, widths=(1, 4), scored_width=4)
+        with pytest.raises(AssertionError, match=r"must be refused|must raise"):
+            check_decoder(decoder)
