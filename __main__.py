@@ -78,6 +78,7 @@ def _cache() -> pathlib.Path:
 
 def _generate(options: argparse.Namespace) -> None:
     from transformers import AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
 
     from .decoding import EndOfSequence, Generator, Greedy, MaxNewTokens, Sample, StopStrings
     from .processors import Chain, MinP, RepetitionPenalty, Temperature, TopK, TopP
@@ -86,6 +87,7 @@ def _generate(options: argparse.Namespace) -> None:
 
     if options.compare and not options.draft_model:
         raise ValueError("--compare needs --draft-model: there is nothing to compare")
+    disable_progress_bar()  # it would run into the text
     # Checked before anything is loaded or compiled.
     processors = Chain((
         RepetitionPenalty(options.repetition_penalty),

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .decoding.checks import check_inputs
 from .decoding.protocols import Decoder, DecoderShape
 
-__all__ = ["ScriptedDecoder", "check_decoder", "check_forward", "last_token", "whole_prefix"]
+__all__ = ["ScriptedDecoder", "check_decoder", "last_token", "whole_prefix"]
 
 
 def last_token(prefix: Sequence[int]) -> int:
@@ -30,42 +31,15 @@ def whole_prefix(prefix: Sequence[int]) -> int:
     return state >> 33
 
 
-def check_forward(shape: DecoderShape, ids: Tensor, cache_pos: Tensor) -> None:
-    """
-    Refuse arguments of ``forward`` that *shape* does not allow.
-
-    Raises:
-        TypeError: *ids* or *cache_pos* is no int64 tensor.
-
-        ValueError: A batch, width, id or position outside the shape.
-    """
-    for name, tensor in (("ids", ids), ("cache_pos", cache_pos)):
-        if not isinstance(tensor, Tensor) or tensor.dtype != torch.int64:
-            raise TypeError(f"'{name}' must be an int64 tensor: got {getattr(tensor, 'dtype', type(tensor))}")
-    if ids.ndim != 2 or ids.shape[0] != shape.batch_size or ids.shape[1] not in shape.widths:
-        raise ValueError(
-            f"'ids' must have the shape [{shape.batch_size}, width], width one of {shape.widths}: "
-            f"got {list(ids.shape)}"
-        )
-    if cache_pos.shape != (shape.batch_size,):
-        raise ValueError(f"'cache_pos' must have the shape [{shape.batch_size}]: got {list(cache_pos.shape)}")
-    outside = (ids < -1) | (ids >= shape.vocab_size)
-    if outside.any():
-        raise ValueError(f"'ids' must be -1 to {shape.vocab_size - 1}: got {int(ids[outside][0])}")
-    position = cache_pos[:, None] + torch.arange(ids.shape[1])
-    outside = (ids >= 0) & ((position < 0) | (position >= shape.max_length))
-    if outside.any():
-        raise ValueError(f"positions must be 0 to {shape.max_length - 1}: got {int(position[outside][0])}")
-
-
 @attrs.define(eq=False)
 class ScriptedDecoder:
     """
     A decoder that reads its logits from *table*.
 
     It keeps a cache as the contract has it, of ids: what follows a column is looked up with
-    the ids that lie in the slots up to its position. Tokens that were fed wrongly, late, or to
-    another position therefore change the logits.
+    the ids that lie in the slots up to its position. As in a model, what was written for a
+    token is worth nothing once another token stands before it. So tokens that were fed
+    wrongly, late, not again, or to another position change the logits.
     """
 
     table: Tensor
@@ -80,7 +54,7 @@ class ScriptedDecoder:
 
     shape: DecoderShape = attrs.field(init=False)
     slots: Tensor = attrs.field(init=False)
-    """The cache, ``[batch, max_length]``: ids, -1 where none has been written."""
+    """The cache, ``[batch, max_length]``: ids, -1 where nothing of worth has been written."""
 
     forwards: list[int] = attrs.field(factory=list, init=False)
     """The widths of the forwards so far."""
@@ -95,16 +69,22 @@ class ScriptedDecoder:
 
     def forward(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
         """See :class:`~decodekit.decoding.protocols.Decoder`."""
-        check_forward(self.shape, ids, cache_pos)
+        check_inputs(ids, cache_pos, self.shape)
         width = ids.shape[1]
         self.forwards.append(width)
-        rows, columns = (ids >= 0).nonzero(as_tuple=True)
-        self.slots[rows, cache_pos[rows] + columns] = ids[rows, columns]
+        real = (ids >= 0).nonzero().tolist()
+        for row, column in real:
+            self._write(row, int(cache_pos[row]) + column, int(ids[row, column]))
         logits = torch.full((len(ids), width, self.shape.vocab_size), torch.nan)
-        for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
+        for row, column in real:
             prefix = self.slots[row, : int(cache_pos[row]) + column + 1].tolist()
             logits[row, column] = self.table[self.line(prefix) % len(self.table)]
         return logits if width <= self.shape.scored_width else logits[:, -1:]
+
+    def _write(self, row: int, position: int, token: int) -> None:
+        if self.slots[row, position] != token:
+            self.slots[row, position:] = -1
+            self.slots[row, position] = token
 
 
 def check_decoder(decoder: Decoder, *, tolerance: float = 1e-4, seed: int = 0) -> None:
@@ -167,7 +147,10 @@ class _Trial:
         for position in range(self.tokens.shape[1]):
             ids = torch.full((batch, narrow), -1)
             ids[:, 0] = self.tokens[:, position]
-            self.expected[position] = self.forward(ids, [position] * batch)[:, 0]
+            logits = self.forward(ids, [position] * batch)[:, 0]
+            self.expected.setdefault(position, logits)
+            for row in range(batch):
+                self.compare("the same tokens give the same logits", row, position, logits[row])
 
     def ragged(self, width: int) -> tuple[Tensor, list[int], list[int]]:
         """A forward of the last tokens in ragged rows: ids, where each row starts, and its count."""
@@ -205,6 +188,7 @@ class _Trial:
 
     def beside_idle_rows(self) -> None:
         """One row advances, the others are padding: their caches must stay as they are."""
+        self.step_by_step()
         narrow, batch = self.decoder.shape.widths[0], len(self.tokens)
         last = self.tokens.shape[1] - 1
         for row in range(batch):

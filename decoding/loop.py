@@ -93,7 +93,7 @@ class Loop:
         with self.statistics.phase("choose"):
             choices, scores = self.choose(logits, window)
             accepted, following = self.verification(draft, choices, scores, window)
-            accepted, following = accepted.minimum(guessed), following.masked_fill(~active, -1)
+            following = following.masked_fill(~active, -1)
             added = torch.where(active, accepted + (following >= 0), 0)
         _write(now.ids, length + accepted, following[:, None])
 

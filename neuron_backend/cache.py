@@ -61,7 +61,7 @@ class PositionedCache:
         """
         half = len(tensors) // 2
         self._keys, self._values = tensors[:half], tensors[half:]
-        self._rows = torch.arange(slots.shape[0])[:, None]
+        self._rows = torch.arange(slots.shape[0], device=slots.device)[:, None]
         self._slots = slots
 
     def update(

@@ -39,9 +39,7 @@ class Geometry:
             UnsupportedArchitecture: The model keeps something else than keys and values.
         """
         name = type(model).__name__
-        ids = torch.zeros(1, 2, dtype=torch.int64)
-        with torch.no_grad():
-            output = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=True)
+        output = _run(name, model)
         layers = _plain_layers(name, getattr(output, "past_key_values", None))
         return cls(
             architecture=name,
@@ -49,6 +47,20 @@ class Geometry:
             vocab_size=output.logits.shape[-1],
             cache_dtype=layers[0].keys.dtype,
         )
+
+
+def _run(architecture: str, model: PreTrainedModel) -> Any:
+    ids = torch.zeros(1, 2, dtype=torch.int64)
+    try:
+        with torch.no_grad():
+            output = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=True)
+    except Exception as error:
+        raise UnsupportedArchitecture(architecture, f"it does not run on two tokens: {error!r}") from error
+    if getattr(output, "logits", None) is None:
+        raise UnsupportedArchitecture(
+            architecture, "it gives no logits; AutoModelForCausalLM loads one that does"
+        )
+    return output
 
 
 def _geometry(keys: Tensor, values: Tensor) -> LayerGeometry:

@@ -51,9 +51,12 @@ class Manifest:
         facts = _parse(folder / NAME)
         if facts.pop("checksum", None) != _checksum(facts):
             raise ValueError(f"{NAME} must be as it was saved: its checksum differs (got {folder / NAME})")
-        shape = facts.pop("shape")
         del facts["format"]
-        return cls(shape=DecoderShape(**{**shape, "widths": tuple(shape["widths"])}), **facts)
+        try:
+            shape = facts.pop("shape")
+            return cls(shape=DecoderShape(**{**shape, "widths": tuple(shape["widths"])}), **facts)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{NAME} must have the facts of its format (got {error!r})") from error
 
     def verify(self, folder: Path) -> None:
         """

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from .unsupported import UnsupportedArchitecture
 
@@ -56,16 +57,16 @@ class Reach:
         Returns:
             ``[batch, 1, width, slots]``.
         """
-        slot = torch.arange(slots)
+        slot = torch.arange(slots, device=positions.device)
         position = positions[..., None]
         seen = (slot <= position) & (slot >= self.earliest(position))
         # Padding looks at the spare slot alone: a softmax over nothing would be NaN.
         seen = torch.where(padding[..., None], slot == slots - 1, seen)
-        hidden = torch.full((), torch.finfo(dtype).min, dtype=dtype)
-        return torch.where(seen, torch.zeros((), dtype=dtype), hidden)[:, None]
+        mask = torch.zeros(seen.shape, dtype=dtype, device=positions.device)
+        return mask.masked_fill(~seen, torch.finfo(dtype).min)[:, None]
 
 
-def _reach(layer_type: str, config: Any) -> Reach:
+def _reach(layer_type: str, config: Any, architecture: str) -> Reach:
     if layer_type == "full_attention":
         return Reach()
     if layer_type == "sliding_attention":
@@ -73,7 +74,9 @@ def _reach(layer_type: str, config: Any) -> Reach:
     if layer_type == "chunked_attention":
         return Reach(chunk=config.attention_chunk_size)
     raise UnsupportedArchitecture(
-        config.model_type, f"no position mask is known for layers of type {layer_type!r}"
+        architecture,
+        f"layers of type {layer_type!r} are not known to be addressed by position; "
+        "recurrent or convolutional state cannot be rewound",
     )
 
 
@@ -84,15 +87,17 @@ class MaskPlan:
     reaches: dict[str, Reach]
 
     @classmethod
-    def of(cls, config: Any) -> "MaskPlan":
-        """Read the plan from the *config* of a Hugging Face text model."""
+    def of(cls, model: PreTrainedModel) -> "MaskPlan":
+        """Read the plan from the config of a *model*."""
+        config: Any = model.config.get_text_config(decoder=True)
+        name = type(model).__name__
         types = getattr(config, "layer_types", None)
         if types:
-            return cls({name: _reach(name, config) for name in sorted(set(types))})
+            return cls({kind: _reach(kind, config, name) for kind in sorted(set(types))})
         if getattr(config, "sliding_window", None) is not None:
-            return cls({"sliding_attention": _reach("sliding_attention", config)})
+            return cls({"sliding_attention": Reach(window=config.sliding_window)})
         if getattr(config, "attention_chunk_size", None) is not None:
-            return cls({"chunked_attention": _reach("chunked_attention", config)})
+            return cls({"chunked_attention": Reach(chunk=config.attention_chunk_size)})
         return cls({"full_attention": Reach()})
 
     @property

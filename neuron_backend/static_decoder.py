@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..decoding.checks import check_inputs
 from ..decoding.protocols import DecoderShape
 from .aoti import Package
 from .cache import CacheBuffers
-from .checks import check_inputs
 from .geometry import Geometry
+from .masks import MaskPlan
 from .probe import Probe
 from .saving import save_decoder
 from .shapes import DEFAULT_WIDTHS, decoder_shape
@@ -90,6 +91,8 @@ class StaticDecoder:
         if model.device.type != "cpu":
             raise ValueError(f"model must be on the CPU (got {model.device})")
         model = adopt(model, weight_dtype(dtype))
+        # Says more about layers that keep something else than running them would.
+        MaskPlan.of(model)
         geometry = Geometry.of(model)
         shape = decoder_shape(
             model,

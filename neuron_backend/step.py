@@ -28,7 +28,7 @@ class DecoderStep(nn.Module):
         self.model = model
         self.max_length = max_length
         self.scored_width = scored_width
-        self.plan = MaskPlan.of(model.config.get_text_config(decoder=True))
+        self.plan = MaskPlan.of(model)
         self._keeps_logits = keeps_logits(model)
 
     def forward(self, ids: Tensor, cache_pos: Tensor, *cache: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class DecoderStep(nn.Module):
             ``[batch, width or 1, vocab]`` float32.
         """
         padding = ids < 0
-        positions = cache_pos[:, None] + torch.arange(ids.shape[1])
+        positions = cache_pos[:, None] + torch.arange(ids.shape[1], device=ids.device)
         output = self.model(
             input_ids=ids.masked_fill(padding, 0),
             attention_mask=self.plan.masks(positions, padding, self.max_length + 1, self.model.dtype),

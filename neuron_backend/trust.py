@@ -6,6 +6,7 @@ below ``$DECODEKIT_CACHE``, or else ``$XDG_CACHE_HOME/decodekit`` or ``~/.cache/
 says that the program with that hash was made here.
 """
 
+import contextlib
 import hashlib
 import os
 from pathlib import Path
@@ -17,10 +18,12 @@ def sha256(content: bytes) -> str:
 
 
 def record(content: bytes) -> None:
-    """Remember that this machine compiled that program."""
+    """Remember that this machine compiled that program, if there is a place to write it down."""
     folder = _folder()
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    (folder / sha256(content)).touch(mode=0o600)
+    # Without a record nothing is lost but time: the next load compiles again.
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / sha256(content)).touch(mode=0o600)
 
 
 def is_recorded(content: bytes) -> bool:

@@ -1,12 +1,165 @@
-"""What every test runs under."""
+"""What every test runs under, and what many need: tiny random models, decoders over them, plain loops."""
 
 import os
-
-from hypothesis import settings
 
 # Nothing here may look for a hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import copy
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from hypothesis import settings
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from decodekit.neuron_backend import StaticDecoder, compile_decoder
+
 # The machine may be busy, and no test is about time.
 settings.register_profile("decodekit", deadline=None)
 settings.load_profile("decodekit")
+
+VOCAB = 61
+WINDOW = 16
+
+COMMON = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    # Wide enough for greedy text to vary; the usual 0.02 repeats one token.
+    "initializer_range": 0.3,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+    # Tied, they make every token its own successor; OPT is tied all the same, to have one such.
+    "tie_word_embeddings": False,
+}
+GROUPED = {**COMMON, "intermediate_size": 48, "num_key_value_heads": 2}
+
+CONFIGS = {
+    "llama": lambda: transformers.LlamaConfig(**GROUPED),
+    "mistral": lambda: transformers.MistralConfig(**GROUPED, sliding_window=WINDOW),
+    "qwen2": lambda: transformers.Qwen2Config(**GROUPED),
+    "qwen3": lambda: transformers.Qwen3Config(**GROUPED, head_dim=12),
+    "gpt2": lambda: transformers.GPT2Config(**COMMON),
+    "gpt_neox": lambda: transformers.GPTNeoXConfig(**COMMON, intermediate_size=48),
+    "opt": lambda: transformers.OPTConfig(
+        **{**COMMON, "tie_word_embeddings": True}, init_std=0.3, ffn_dim=48, word_embed_proj_dim=32
+    ),
+    "phi": lambda: transformers.PhiConfig(**GROUPED),
+    "mixtral": lambda: transformers.MixtralConfig(**GROUPED, num_local_experts=4),
+    "gemma2": lambda: transformers.Gemma2Config(
+        **GROUPED, head_dim=12, query_pre_attn_scalar=12, sliding_window=WINDOW
+    ),
+    "mamba": lambda: transformers.MambaConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2),
+    "lfm2": lambda: transformers.Lfm2Config(**GROUPED, layer_types=["conv", "full_attention"]),
+    "bloom": lambda: transformers.BloomConfig(vocab_size=VOCAB, hidden_size=32, n_layer=2, n_head=4),
+    "falcon_alibi": lambda: transformers.FalconConfig(**COMMON, alibi=True, new_decoder_architecture=False),
+}
+
+Greedy = Callable[[StaticDecoder, list[list[int]], int], list[list[int]]]
+
+
+@cache
+def tiny(name: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """A model of that architecture with random weights, the same at every call."""
+    if dtype != torch.float32:
+        model = copy.deepcopy(tiny(name)).to(dtype)
+        if name == "mixtral":  # its default experts know no float64
+            model.set_experts_implementation("batched_mm")
+        return model
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return transformers.AutoModelForCausalLM.from_config(CONFIGS[name]()).eval()
+
+
+def feed(decoder: StaticDecoder, rows: list[list[int]], width: int) -> Tensor:
+    """Prefill right-aligned rows in chunks; logits of the last column, ``[batch, vocab]``."""
+    chunks = -(-max(map(len, rows)) // width)
+    columns = chunks * width
+    ids = torch.tensor([[-1] * (columns - len(row)) + row for row in rows])
+    starts = torch.tensor([len(row) - columns for row in rows])
+    for chunk in range(chunks):
+        logits = decoder.forward(ids[:, chunk * width : (chunk + 1) * width], starts + chunk * width)
+    return logits[:, -1]
+
+
+def greedy_loop(decoder: StaticDecoder, prompts: list[list[int]], count: int) -> list[list[int]]:
+    """*count* new tokens for each row: prefill at the widest width, then steps of width 1."""
+    cache_pos = torch.tensor([len(prompt) for prompt in prompts])
+    chosen = [feed(decoder, prompts, decoder.shape.widths[-1]).argmax(dim=-1)]
+    while len(chosen) < count:
+        logits = decoder.forward(chosen[-1][:, None], cache_pos)
+        chosen.append(logits[:, -1].argmax(dim=-1))
+        cache_pos = cache_pos + 1
+    return torch.stack(chosen, dim=1).tolist()
+
+
+def stock_greedy(model: PreTrainedModel, prompts: list[list[int]], count: int) -> list[list[int]]:
+    """What ``generate`` says of left-padded rows."""
+    longest = max(map(len, prompts))
+    padded = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    output = model.generate(
+        input_ids=padded, attention_mask=mask, do_sample=False, max_new_tokens=count, pad_token_id=0
+    )
+    return output[:, longest:].tolist()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def program_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Keep the record of compiled programs out of the home folder."""
+    folder = tmp_path_factory.mktemp("records")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DECODEKIT_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model() -> Callable[..., PreTrainedModel]:
+    """Tiny models by name and dtype; not to be modified."""
+    return tiny
+
+
+@pytest.fixture(scope="session")
+def greedy() -> Greedy:
+    """The greedy loop over a decoder."""
+    return greedy_loop
+
+
+@pytest.fixture(scope="session")
+def stock() -> Callable[..., list[list[int]]]:
+    """The same through ``transformers``."""
+    return stock_greedy
+
+
+@pytest.fixture(scope="session")
+def prefill() -> Callable[..., Tensor]:
+    """Feeds right-aligned rows in chunks of one width."""
+    return feed
+
+
+@pytest.fixture
+def llama() -> StaticDecoder:
+    """An eager decoder of two rows with a cache of its own."""
+    return StaticDecoder(tiny("llama"), batch_size=2, max_length=64, widths=(1, 5, 16))
+
+
+@pytest.fixture(scope="session")
+def compiled_llama() -> StaticDecoder:
+    """Compiled once for the session; what its cache holds is the last test's."""
+    return compile_decoder(tiny("llama"), batch_size=2, max_length=64, widths=(1, 5), target="cpu")
+
+
+@pytest.fixture(scope="session")
+def compiled_gemma2() -> StaticDecoder:
+    """As ``compiled_llama``, with layers of two kinds and a wide width that scores one column."""
+    return compile_decoder(
+        tiny("gemma2"), batch_size=2, max_length=72, widths=(1, 8), scored_width=1, target="cpu"
+    )

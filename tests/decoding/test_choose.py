@@ -2,7 +2,7 @@
 
 import torch
 
-from decodekit.decoding import Choose, Generator, Greedy, History, MaxNewTokens, Sample
+from decodekit.decoding import Choose, Generator, Greedy, History, MaxNewTokens, Sample, StopTokens
 from decodekit.processors import Chain, SuppressTokens, Temperature
 from decodekit.testing import ScriptedDecoder, last_token
 
@@ -42,6 +42,15 @@ class TestChoose:
             result.endings[0].reason,
             result.endings[0].matched,
         )
+
+    def test_the_prompt_is_not_taken_for_a_choice(self) -> None:
+        """When no token was left, a stop that the prompt's last token would meet does not fire."""
+        decoder = ScriptedDecoder(torch.full((1, 3), -torch.inf))
+        result = Generator(decoder, stop=StopTokens([2]))([1, 2])
+
+        assert [[]] == result.ids
+        assert result.endings[0] is not None
+        assert ("no_token_left", "the decoder") == (result.endings[0].reason, result.endings[0].matched)
 
     def test_a_decoder_without_tokens_is_named_too(self) -> None:
         """When the raw logits are empty already, no stage is blamed."""

@@ -68,6 +68,24 @@ class TestSample:
 
                 assert together[row, column] == Sample()(logits[row : row + 1, column : column + 1], cell)
 
+    @given(st.integers(1, 30), st.integers(0, 2**31))
+    def test_equals_the_definition(self, vocab: int, seed: int) -> None:
+        """A block by its mass and its own Gumbel, then a token of it by logit and the token's own Gumbel."""
+        logits = torch.randn(1, 1, vocab, generator=torch.Generator().manual_seed(seed))
+        history = at_positions(1, first=seed % 100 + 1)
+        size = math.ceil(math.sqrt(vocab))
+
+        def gumbel(purpose: int, index: int) -> float:
+            return float(noise.gumbel(history.stream, history.length[0], purpose, torch.tensor([index])))
+
+        scores = logits.double().flatten().tolist()
+        blocks = [range(start, min(start + size, vocab)) for start in range(0, vocab, size)]
+        masses = [math.log(sum(math.exp(scores[i]) for i in block)) for block in blocks]
+        best = max(range(len(blocks)), key=lambda j: masses[j] + gumbel(noise.BLOCK, j))
+        token = max(blocks[best], key=lambda i: scores[i] + gumbel(noise.TOKEN, i))
+
+        assert token == int(Sample()(logits, history))
+
     def test_survives_a_shift(self) -> None:
         """Adding a constant to the logits changes no draw."""
         logits = torch.randn(1000, 1, 50, generator=torch.Generator().manual_seed(0)).double()

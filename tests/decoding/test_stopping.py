@@ -86,6 +86,17 @@ class TestComposition:
         assert [[0, 2, 0, 1]] == codes(stop, [[9, 5, 6, 1, 5]])
         assert Ending("stop_token and max_new_tokens", 6) == stop.endings[1]
 
+    def test_and_names_every_pair(self) -> None:
+        """Each pair of endings has its code."""
+        stop = StopTokens([5, 6]) & (StopTokens([7]) | StopTokens([6]) | MaxNewTokens(3))
+        endings = [stop.endings[code - 1] for code in codes(stop, [[9, 6, 1, 5]])[0] if code]
+
+        assert [
+            Ending("stop_token and stop_token", 6),
+            Ending("stop_token and max_new_tokens", 5),
+        ] == endings
+        assert 6 == len(stop.endings)
+
     @pytest.mark.parametrize("other", [TopK(3), lambda scores, history: None, 5])
     def test_composes_with_conditions_only(self, other: object) -> None:
         """A processor, a bare function or a number is refused."""

@@ -16,6 +16,23 @@ def test_is_read_off_the_cache(tiny_model):
     assert (61, torch.float32) == (geometry.vocab_size, geometry.cache_dtype)
 
 
+def test_a_model_without_logits_is_refused(tiny_model):
+    """The bare transformer below a language model scores nothing."""
+    with pytest.raises(UnsupportedArchitecture, match="LlamaModel is not supported: it gives no logits"):
+        Geometry.of(tiny_model("llama").model)
+
+
+def test_a_model_that_does_not_run_is_refused(tiny_model, monkeypatch):
+    """With what it said as the cause."""
+    model = tiny_model("llama")
+    monkeypatch.setattr(model, "forward", lambda **inputs: 1 / 0)
+
+    with pytest.raises(UnsupportedArchitecture, match="does not run on two tokens") as caught:
+        Geometry.of(model)
+
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
 def test_layers_with_other_state_are_refused_by_name():
     """A subclass of a plain layer keeps more than keys and values."""
     cache = DynamicCache()

@@ -1,6 +1,5 @@
 import pytest
 import torch
-from transformers import Gemma2Config, LlamaConfig, MistralConfig
 
 from decodekit.neuron_backend import UnsupportedArchitecture
 from decodekit.neuron_backend.masks import MaskPlan, Reach
@@ -41,25 +40,22 @@ class TestReach:
 class TestMaskPlan:
     """The masks of a whole model."""
 
-    def test_is_one_mask_for_layers_of_one_kind(self):
+    @pytest.mark.parametrize(("name", "reach"), [("llama", Reach()), ("mistral", Reach(window=16))])
+    def test_is_one_mask_for_layers_of_one_kind(self, name, reach, tiny_model):
         """Without layer types, a window in the config is every layer's."""
-        assert [Reach()] == list(MaskPlan.of(LlamaConfig()).reaches.values())
-        assert [Reach(window=7)] == list(MaskPlan.of(MistralConfig(sliding_window=7)).reaches.values())
+        assert list(MaskPlan.of(tiny_model(name)).reaches.values()) == [reach]
 
-    def test_has_a_mask_for_each_kind_of_layer(self):
+    def test_has_a_mask_for_each_kind_of_layer(self, tiny_model):
         """Models with layers of several kinds take a dictionary."""
-        plan = MaskPlan.of(Gemma2Config(sliding_window=7, num_hidden_layers=2))
+        plan = MaskPlan.of(tiny_model("gemma2"))
         positions = torch.zeros(1, 1, dtype=torch.int64)
         masks = plan.masks(positions, positions < 0, 3, torch.float32)
 
-        assert {"full_attention": Reach(), "sliding_attention": Reach(window=7)} == plan.reaches
+        assert plan.reaches == {"full_attention": Reach(), "sliding_attention": Reach(window=16)}
         assert plan.reaches.keys() == masks.keys()
-        assert plan.span == 7
+        assert plan.span == 16
 
-    def test_unknown_kinds_are_refused(self):
+    def test_unknown_kinds_are_refused(self, tiny_model):
         """A kind without a mask made from positions is named."""
-        config = LlamaConfig()
-        config.layer_types = ["full_attention", "linear_attention"]
-
-        with pytest.raises(UnsupportedArchitecture, match=r"llama .* 'linear_attention'"):
-            MaskPlan.of(config)
+        with pytest.raises(UnsupportedArchitecture, match=r"Lfm2ForCausalLM .* 'conv'"):
+            MaskPlan.of(tiny_model("lfm2"))

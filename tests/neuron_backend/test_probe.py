@@ -16,6 +16,11 @@ class TestRefusal:
         with pytest.raises(UnsupportedArchitecture, match=r"MambaForCausalLM .* cannot be rewound"):
             StaticDecoder(tiny_model("mamba"))
 
+    def test_of_a_model_with_some_such_layers(self, tiny_model):
+        """One convolutional layer among the others is enough."""
+        with pytest.raises(UnsupportedArchitecture, match=r"Lfm2ForCausalLM .* 'conv' .* cannot be rewound"):
+            StaticDecoder(tiny_model("lfm2"), max_length=32, widths=(1, 4))
+
     @pytest.mark.parametrize(("name", "architecture"), [("bloom", "Bloom"), ("falcon_alibi", "Falcon")])
     def test_of_a_bias_by_distance(self, name, architecture, tiny_model):
         """ALiBi models build their bias from a 2-D mask; they are named, with the cause chained."""
@@ -30,7 +35,7 @@ class TestRefusal:
     def test_of_a_window_that_is_one_off(self, window, dtype, tiny_model, monkeypatch):
         """The probe is longer than the window of 16, so the smallest error of it shows, in bfloat16 too."""
         wrong = MaskPlan({"sliding_attention": Reach(window=window)})
-        monkeypatch.setattr(MaskPlan, "of", classmethod(lambda cls, config: wrong))
+        monkeypatch.setattr(MaskPlan, "of", classmethod(lambda cls, model: wrong))
 
         with pytest.raises(UnsupportedArchitecture, match=r"MistralForCausalLM .* differs"):
             StaticDecoder(tiny_model("mistral"), max_length=32, widths=(1, 4), dtype=dtype)

@@ -1,3 +1,4 @@
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -165,22 +166,18 @@ class TestModel:
 
     def test_is_not_modified(self, tiny_model: Models):
         """Mode, dtype and weights of the caller's model stay; the weights are shared."""
-        model = tiny_model("llama")
-        model.train()
+        model = copy.deepcopy(tiny_model("llama")).train()
 
         decoder = StaticDecoder(model, max_length=16, widths=(1,))
 
         assert model.training
         assert not decoder.step.model.training
         assert model.lm_head.weight is decoder.step.model.lm_head.weight
-        model.eval()
 
     def test_in_training_mode_is_served_without_dropout(self, tiny_model: Models):
         """Dropout does not reach the decoder: GPT-2 has some by default."""
-        model = tiny_model("gpt2")
-        model.train()
+        model = copy.deepcopy(tiny_model("gpt2")).train()
         decoder = StaticDecoder(model, max_length=16, widths=(1,))
-        model.eval()
 
         assert torch.equal(decoder.forward(ids([5]), pos(0)), decoder.forward(ids([5]), pos(0)))
 

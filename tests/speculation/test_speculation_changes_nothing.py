@@ -77,6 +77,18 @@ class Ragged:
         return Draft(draft.ids.masked_fill(torch.arange(draft.ids.shape[1]) >= short, -1))
 
 
+@attrs.frozen(eq=False)
+class Holes:
+    """Guesses as *drafter* does, with a guess missing in the middle."""
+
+    drafter: Drafter
+
+    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+        draft = self.drafter.propose(history, budget, choose)
+        hole = history.length % 4
+        return Draft(draft.ids.masked_fill(torch.arange(draft.ids.shape[1]) == hole, -1))
+
+
 class Nothing:
     """Guesses nothing."""
 
@@ -87,7 +99,7 @@ class Nothing:
 def drafter(kind: str, table: Tensor, batch_size: int) -> Drafter:
     """A drafter over a scripted decoder of *table*, or of one like it."""
     generator = torch.Generator().manual_seed(5)
-    noise = {"perturbed": 0.7, "ragged": 0.3}.get(kind, 0.0)
+    noise = {"perturbed": 0.7, "ragged": 0.3, "holes": 0.1}.get(kind, 0.0)
     table = table + noise * torch.randn(table.shape, generator=generator)
     model = DraftModel(ScriptedDecoder(table, batch_size, MAX_LENGTH, widths=(1, 8), scored_width=1))
     kinds = {
@@ -95,6 +107,7 @@ def drafter(kind: str, table: Tensor, batch_size: int) -> Drafter:
         "perturbed": model,
         "adversarial": Adversary(model),
         "ragged": Ragged(model),
+        "holes": Holes(model),
         "empty": Nothing(),
         "lookup": PromptLookup(),
     }
@@ -144,7 +157,7 @@ def outcome(result: Generation) -> list[tuple[list[int], str]]:
     return [(ids, e.reason if e else "?") for ids, e in zip(result.ids, result.endings, strict=True)]
 
 
-DRAFTS = ("perfect", "perturbed", "adversarial", "ragged", "empty", "lookup")
+DRAFTS = ("perfect", "perturbed", "adversarial", "ragged", "holes", "empty", "lookup")
 CASES_A_BLOCK = 28
 
 

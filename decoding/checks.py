@@ -1,5 +1,5 @@
 """
-The checks that every forward makes on the host, before anything is written.
+The checks that a forward makes on the host, before anything is written.
 
 A compiled program does not look at what it is given: a wrong width reads beyond the input, and
 what a write out of range does depends on the compiler. They cost a few microseconds.
@@ -8,7 +8,7 @@ what a write out of range does depends on the compiler. They cost a few microsec
 import torch
 from torch import Tensor
 
-from ..decoding.protocols import DecoderShape
+from .protocols import DecoderShape
 
 
 def check_inputs(ids: Tensor, cache_pos: Tensor, shape: DecoderShape) -> None:

@@ -1,0 +1,87 @@
+"""
+Question: how often does the bundled draft agree with the target on files that neither has seen.
+
+    python benchmarks/acceptance.py [--files N] [--tokens N] [--temp T] [--num-draft-tokens K]
+
+Each held-out file of the standard library gives one prompt, its first 128 tokens; what follows is
+generated with the draft running ahead. Decoding is eager: this counts tokens, not time.
+"""
+
+import argparse
+import json
+import pathlib
+import platform
+import sys
+
+import torch
+from transformers import AutoTokenizer
+
+from decodekit.decoding import Generator, Greedy, MaxNewTokens, Sample, Statistics
+from decodekit.neuron_backend import compile_decoder
+from decodekit.processors import Temperature
+from decodekit.speculation import DraftModel
+
+PAIR = pathlib.Path(__file__).parents[1] / "examples" / "pair"
+PROMPT = 128
+ROWS = 8
+
+
+def held_out_prompts(files: int) -> list[list[int]]:
+    """The first tokens of the first *files* held-out files that are long enough."""
+    sys.path.insert(0, str(PAIR))
+    import train
+
+    tokenizer = AutoTokenizer.from_pretrained(PAIR / "target")
+    texts = [text for text in train.held_out() if len(text) > 8 * PROMPT]
+    prompts = [tokenizer(text)["input_ids"][:PROMPT] for text in texts[:files]]
+    return [prompt for prompt in prompts if len(prompt) == PROMPT]
+
+
+def measure(files: int, tokens: int, temperature: float, num_draft_tokens: int) -> Statistics:
+    """Generate *tokens* after each prompt, and add up what was accepted."""
+    shape = {"batch_size": ROWS, "max_length": 512, "target": "eager", "dtype": "float32"}
+    k = num_draft_tokens
+    target = compile_decoder(PAIR / "target", widths=(1, k + 1, PROMPT), scored_width=k + 1, **shape)
+    draft = compile_decoder(PAIR / "draft", widths=(1, 2, PROMPT), scored_width=1, **shape)
+    generator = Generator(
+        target,
+        drafter=DraftModel(draft),
+        num_draft_tokens=k,
+        processors=None if temperature == 0 else Temperature(temperature),
+        selection=Greedy() if temperature == 0 else Sample(seed=0),
+        stop=MaxNewTokens(tokens),
+    )
+    total = Statistics(drafted=[0] * k, accepted=[0] * k)
+    prompts = held_out_prompts(files)
+    for start in range(0, len(prompts), ROWS):
+        rows = prompts[start : start + ROWS]
+        one = generator(rows, streams=range(start, start + len(rows))).statistics
+        total.steps += one.steps
+        total.tokens += one.tokens
+        total.drafted = [a + b for a, b in zip(total.drafted, one.drafted, strict=True)]
+        total.accepted = [a + b for a, b in zip(total.accepted, one.accepted, strict=True)]
+    return total
+
+
+def main() -> None:
+    """Measure and print a table and the same as JSON."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--files", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--temp", type=float, default=0.7)
+    parser.add_argument("--num-draft-tokens", type=int, default=4)
+    options = parser.parse_args()
+    total = measure(options.files, options.tokens, options.temp, options.num_draft_tokens)
+    print(f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}")
+    print(f"{total.tokens} tokens, temperature {options.temp}, k = {options.num_draft_tokens}")
+    for i, (drafted, accepted) in enumerate(zip(total.drafted, total.accepted, strict=True), start=1):
+        print(f"guess {i}: {accepted} of {drafted} stood, {accepted / drafted:.3f}")
+    tau = total.mean_accepted_length
+    print(f"mean accepted length τ = {tau:.3f} over {total.steps} target forwards of a row")
+    print(json.dumps({**vars(options), "tau": tau, "drafted": total.drafted, "accepted": total.accepted}))
+
+
+if __name__ == "__main__":
+    main()
