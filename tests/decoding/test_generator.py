@@ -93,6 +93,15 @@ class TestCall:
 
         assert alone == turns
 
+    def test_exact_width_reuses_nothing_from_other_programs(self) -> None:
+        """What other widths have written does not count: the prompt goes through the one program again."""
+        decoder = ScriptedDecoder(TABLE)
+        Generator(decoder, stop=MaxNewTokens(3))([1] * 12)
+        decoder.forwards.clear()
+        Generator(decoder, stop=MaxNewTokens(3), exact_width=True)([1] * 12)
+
+        assert [5] * 5 == decoder.forwards
+
     def test_does_not_keep_the_decoder(self) -> None:
         """When the generator goes, nothing of ours keeps the decoder alive."""
         decoder = ScriptedDecoder(TABLE)

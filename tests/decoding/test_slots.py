@@ -78,7 +78,18 @@ class TestFeed:
         slots = Slots(decoder)
         feed(slots, [[1, 2, 3, 4, 5, 6]], [1])
         feed(slots, [[1, 9]], [1])
+        check([[1, 9, 3, 4, 5, 6]], [1], feed(slots, [[1, 9, 3, 4, 5, 6]], [1]))
+
+    def test_equal_tokens_leave_what_follows_valid(self) -> None:
+        """After a rewind that fed what stood there anyway, only the last token is fed again."""
+        decoder = ScriptedDecoder(TABLE)
+        slots = Slots(decoder)
+        feed(slots, [[1, 2, 3, 4, 5, 6]], [1])
+        feed(slots, [[1, 2]], [1])
+        decoder.forwards.clear()
         check([[1, 2, 3, 4, 5, 6]], [1], feed(slots, [[1, 2, 3, 4, 5, 6]], [1]))
+
+        assert [1] == decoder.forwards
 
     def test_exact_width_uses_one_program(self) -> None:
         """Prompt and steps go through the widest program that scores every column."""

@@ -5,12 +5,23 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from decodekit.decoding import EndOfSequence, Generator, Greedy, History, MaxNewTokens, Sample, noise
+from decodekit.decoding import (
+    Decoder,
+    DecoderShape,
+    EndOfSequence,
+    Generator,
+    Greedy,
+    History,
+    MaxNewTokens,
+    Sample,
+    noise,
+)
 from decodekit.decoding.sample import _in_blocks
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.processors import NoRepeatNgram, RepetitionPenalty, Temperature, TopK, TopP
@@ -107,13 +118,62 @@ def test_exact_width_gives_equal_bits(tiny_model: TinyModel) -> None:
         assert torch.equal(together[0, column], logits[0, 0])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rounding_explains_every_divergence(dtype: torch.dtype, tiny_model: TinyModel) -> None:
+@attrs.frozen(eq=False)
+class Poisoned:
+    """A decoder in whose cache every slot that no valid token owns holds 1e9 before each forward."""
+
+    decoder: StaticDecoder
+
+    @property
+    def shape(self) -> DecoderShape:
+        return self.decoder.shape
+
+    def forward(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
+        for row in range(len(ids)):
+            real = (ids[row] >= 0).nonzero()
+            first = int(cache_pos[row] + real[0]) if len(real) else self.shape.max_length
+            for buffer in self.decoder.cache.tensors:
+                buffer[row, :, first:] = 1e9
+        return self.decoder.forward(ids, cache_pos)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_poison(name: str, tiny_model: TinyModel) -> None:
+    """Nothing is ever read that no token of the row has written, with a draft or without."""
+    model = tiny_model(name)
+    for seed in range(6):
+        parts = {"processors": Temperature(0.8), "selection": Sample(seed=seed), "stop": MaxNewTokens(18)}
+        rows = prompts(seed)
+        expected = Generator(decoder(model), **parts)(rows).ids
+        draft = DraftModel(Poisoned(decoder(perturbed(model, 0.02))))
+
+        assert expected == Generator(Poisoned(decoder(model)), **parts)(rows).ids
+        assert expected == SpeculativeGenerator(Poisoned(decoder(model)), draft, **parts)(rows).ids
+
+
+@attrs.frozen(eq=False)
+class Coarse:
+    """A decoder whose wide programs round their logits to hundredths, more than kernels of one model do."""
+
+    decoder: StaticDecoder
+
+    @property
+    def shape(self) -> DecoderShape:
+        return self.decoder.shape
+
+    def forward(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
+        logits = self.decoder.forward(ids, cache_pos)
+        return logits if ids.shape[1] == 1 else (logits * 100).round() / 100
+
+
+@pytest.mark.parametrize("coarse", [False, True], ids=["float32", "coarse"])
+def test_rounding_explains_every_divergence(coarse: bool, tiny_model: TinyModel) -> None:
     """Where two texts part, the choice was closer than twice the logits' difference over the temperature."""
-    model = tiny_model("llama").to(dtype) if dtype == torch.float32 else tiny_model("llama", dtype)
-    target, draft = decoder(model), DraftModel(decoder(perturbed(model, 0.02)))
+    model = tiny_model("llama")
+    draft = DraftModel(decoder(perturbed(model, 0.02)))
+    target = Coarse(decoder(model)) if coarse else decoder(model)
     temperature, diverged = 0.8, 0
-    for seed in range(40):
+    for seed in range(60):
         parts = {
             "processors": Temperature(temperature),
             "selection": Sample(seed=seed),
@@ -132,11 +192,11 @@ def test_rounding_explains_every_divergence(dtype: torch.dtype, tiny_model: Tiny
             gap = perturbed_gap(narrow / temperature, len(rows[row]) + at, row, seed)
 
             assert gap < 2 * difference / temperature, (seed, row, at)
-    # In bfloat16 choices do part now and then; in float32 hardly ever: 5e-7 a token was measured.
-    assert diverged <= (2 if dtype == torch.float32 else 60)
+    # 2,880 tokens: hardly ever in float32 (5e-7 a token was measured), now and then where it is coarse.
+    assert diverged > 0 if coarse else diverged <= 1
 
 
-def both_widths(target: StaticDecoder, tokens: list[int]) -> tuple[Tensor, Tensor]:
+def both_widths(target: Decoder, tokens: list[int]) -> tuple[Tensor, Tensor]:
     """Logits ``[vocab]`` after *tokens*, the last of them fed alone and at the end of a window."""
     logits = []
     for width in (1, K + 1):
@@ -148,7 +208,7 @@ def both_widths(target: StaticDecoder, tokens: list[int]) -> tuple[Tensor, Tenso
     return logits[0], logits[1]
 
 
-def feed_one(target: StaticDecoder, token: int, position: int) -> None:
+def feed_one(target: Decoder, token: int, position: int) -> None:
     """Write one token of row 0."""
     ids = torch.full((ROWS, 1), -1)
     ids[0] = token
