@@ -12,6 +12,9 @@ from typing import Any
 
 # Heavy imports wait until the arguments are known to be good.
 
+_PROMPT_WIDTH = 64
+"""Tokens of a prompt that one forward takes."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status."""
@@ -80,7 +83,7 @@ def _generate(options: argparse.Namespace) -> None:
     from transformers import AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
-    from .decoding import EndOfSequence, Generator, Greedy, MaxNewTokens, Sample, StopStrings
+    from .decoding import EndOfSequence, Generator, Greedy, MaxNewTokens, Sample, Slots, StopStrings
     from .processors import Chain, MinP, RepetitionPenalty, Temperature, TopK, TopP
     from .speculation import DraftModel
     from .streaming import TextStreamer
@@ -103,10 +106,12 @@ def _generate(options: argparse.Namespace) -> None:
     if options.stop:
         stop = StopStrings(options.stop, tokenizer) | stop
 
-    target = _decoder(
-        options, options.model, columns=options.num_draft_tokens + 1 if options.draft_model else 1
-    )
-    drafter = DraftModel(_decoder(options, options.draft_model, columns=1)) if options.draft_model else None
+    columns = options.num_draft_tokens + 1 if options.draft_model else 1
+    target = _decoder(options, options.model, {1, columns}, columns)
+    drafter = None
+    if options.draft_model:
+        # After a draft that was accepted whole, the newest token and the one before are new to it.
+        drafter = DraftModel(_decoder(options, options.draft_model, {1, 2}, 1))
     parts: dict[str, Any] = {
         "processors": processors,
         "selection": Greedy() if options.temp == 0 else Sample(seed=options.seed),
@@ -118,17 +123,21 @@ def _generate(options: argparse.Namespace) -> None:
     result = generator(options.prompt, streamer=TextStreamer() if options.stream else None)
     if not options.stream:
         print((result.text or [""])[0])
-    print(f"\n{_report(result.statistics)}, ended by {result.endings[0]}", file=sys.stderr)
+    ending = result.endings[0]
+    print(f"\n{_report(result.statistics)}, ended by {ending.reason if ending else None}", file=sys.stderr)
     if options.compare:
-        # Both start from an empty cache, as the first did.
-        from .decoding import Slots
+        Slots.of(target).forget()  # the prompt is not to be there already
+        _compare(result, Generator(target, **parts)(options.prompt))
 
-        Slots.of(target).forget()
-        plain = Generator(target, **parts)(options.prompt)
-        same = "the same tokens" if plain.ids == result.ids else "DIFFERENT TOKENS"
-        ratio = plain.statistics.total_seconds / result.statistics.total_seconds
-        print(f"plain decoding: {_report(plain.statistics)}", file=sys.stderr)
-        print(f"with the draft: {ratio:.2f} times as fast, {same}", file=sys.stderr)
+
+def _compare(fast: Any, plain: Any) -> None:
+    """Report what the same decoding without the draft took and gave."""
+    ratio = plain.statistics.total_seconds / fast.statistics.total_seconds
+    same = "the same tokens"
+    if plain.ids != fast.ids:
+        same = "OTHER TOKENS: programs of different widths round differently, and one choice was that close"
+    print(f"plain decoding: {_report(plain.statistics)}", file=sys.stderr)
+    print(f"with the draft: {ratio:.2f} times as fast, {same}", file=sys.stderr)
 
 
 def _report(statistics: Any) -> str:
@@ -142,13 +151,13 @@ def _report(statistics: Any) -> str:
     return text
 
 
-def _decoder(options: argparse.Namespace, model: str, columns: int) -> Any:
+def _decoder(options: argparse.Namespace, model: str, widths: set[int], scored_width: int) -> Any:
     """The decoder of *model*, from the cache if it was compiled before for these shapes."""
     from .neuron_backend import compile_decoder, load_decoder
 
-    widths = sorted({1, columns, 64})
-    arguments = {"max_length": options.max_length, "widths": widths, "scored_width": columns}
-    arguments |= {"dtype": options.dtype, "target": options.target}
+    arguments = {"max_length": options.max_length, "dtype": options.dtype, "target": options.target}
+    prompt_width = min(_PROMPT_WIDTH, options.max_length or _PROMPT_WIDTH)
+    arguments |= {"widths": sorted(widths | {prompt_width}), "scored_width": scored_width}
     folder = options.cache / _key(model, arguments)
     if options.target != "eager" and (folder / "decoder.json").exists():
         # A copy from another machine or an older version is made anew.
