@@ -90,7 +90,8 @@ def _generate(options: argparse.Namespace) -> None:
 
     if options.compare and not options.draft_model:
         raise ValueError("--compare needs --draft-model: there is nothing to compare")
-    disable_progress_bar()  # it would run into the text
+    # It would run into the text.
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers types it not
     # Checked before anything is loaded or compiled.
     processors = Chain((
         RepetitionPenalty(options.repetition_penalty),

@@ -110,19 +110,19 @@ class Slots:
         shape = self.decoder.shape
         ids = np.full((shape.batch_size, width), -1, dtype=np.int64)
         cache_pos = np.zeros(shape.batch_size, dtype=np.int64)
-        fed = np.flatnonzero(count)
+        fed = np.flatnonzero(count).tolist()
         # Only the last column of a wide forward is scored: there the last token has to stand.
         right = width > shape.scored_width
         for row in fed:
-            start, n = starts[row], count[row]
+            start, n = int(starts[row]), int(count[row])
             indent = width - n if right else 0
             ids[row, indent : indent + n] = tokens[row, start : start + n]
             cache_pos[row] = start - indent
-            self._forget_after(row, int(start), tokens[row, start : start + n])
+            self._forget_after(row, start, tokens[row, start : start + n])
         logits = self.decoder.forward(torch.from_numpy(ids), torch.from_numpy(cache_pos))
         self.forwards += 1
         for row in fed:
-            start, n = starts[row], count[row]
+            start, n = int(starts[row]), int(count[row])
             self._fed[row, start : start + n] = tokens[row, start : start + n]
             self._valid[row] = max(self._valid[row], start + n)
         return logits
