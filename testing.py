@@ -106,9 +106,7 @@ def check_decoder(decoder: Decoder, *, tolerance: float = 1e-4, seed: int = 0) -
         AssertionError: A rule is broken; the message names it.
     """
     shape = decoder.shape
-    assert shape.widths == tuple(sorted(set(shape.widths))), f"widths must ascend: {shape.widths}"
-    assert shape.scored_width in shape.widths, f"scored_width {shape.scored_width} must be one of the widths"
-    assert shape.widths[-1] <= shape.max_length, f"widths must be <= max_length: {shape.widths}"
+    _require(shape.widths[-1] <= shape.max_length, f"widths must be <= max_length: {shape.widths}")
     random = np.random.default_rng(seed)
     tokens = torch.from_numpy(random.integers(shape.vocab_size, size=(shape.batch_size, shape.max_length)))
     trial = _Trial(decoder, tokens, tolerance)
@@ -116,8 +114,15 @@ def check_decoder(decoder: Decoder, *, tolerance: float = 1e-4, seed: int = 0) -
     for width in shape.widths:
         trial.one_wide_forward(width)
         trial.over_leavings(width)
+        trial.under_padding(width)
     trial.beside_idle_rows()
     trial.refusals()
+
+
+def _require(holds: bool, message: str) -> None:
+    # Not an assert statement: those are gone under ``python -O``.
+    if not holds:
+        raise AssertionError(message)
 
 
 @attrs.define(eq=False)
@@ -132,25 +137,20 @@ class _Trial:
         logits = self.decoder.forward(ids, torch.tensor(start))
         columns = ids.shape[1] if ids.shape[1] <= self.decoder.shape.scored_width else 1
         shape = (len(ids), columns, self.decoder.shape.vocab_size)
-        assert tuple(logits.shape) == shape, f"logits must have the shape {shape}: {tuple(logits.shape)}"
-        assert logits.dtype == torch.float32, f"logits must be float32: {logits.dtype}"
+        _require(tuple(logits.shape) == shape, f"logits must have the shape {shape}: {tuple(logits.shape)}")
+        _require(logits.dtype == torch.float32, f"logits must be float32: {logits.dtype}")
         return logits.clone()
 
     def compare(self, rule: str, row: int, position: int, logits: Tensor) -> None:
         expected = self.expected[position][row]
         off = float((logits - expected).abs().max())
         limit = self.tolerance * float(expected.abs().max().clamp(min=1.0))
-        assert off <= limit, f"{rule}: row {row}, position {position}, off by {off:.3g}, allowed {limit:.3g}"
+        message = f"{rule}: row {row}, position {position}, off by {off:.3g}, allowed {limit:.3g}"
+        _require(off <= limit, message)  # NaN is not within the limit either
 
     def step_by_step(self) -> None:
-        narrow, batch = self.decoder.shape.widths[0], len(self.tokens)
         for position in range(self.tokens.shape[1]):
-            ids = torch.full((batch, narrow), -1)
-            ids[:, 0] = self.tokens[:, position]
-            logits = self.forward(ids, [position] * batch)[:, 0]
-            self.expected.setdefault(position, logits)
-            for row in range(batch):
-                self.compare("the same tokens give the same logits", row, position, logits[row])
+            self.step(position)
 
     def ragged(self, width: int) -> tuple[Tensor, list[int], list[int]]:
         """A forward of the last tokens in ragged rows: ids, where each row starts, and its count."""
@@ -185,6 +185,36 @@ class _Trial:
         other = torch.where(ids >= 0, (ids + 1) % self.decoder.shape.vocab_size, -1)
         self.forward(other, start)
         self.one_wide_forward(width)
+
+    def under_padding(self, width: int) -> None:
+        """The first tokens behind padding, from a negative position on, and one token at the end of it."""
+        self.step_by_step()
+        batch, half = len(self.tokens), max(1, width // 2)
+        for n in {half, 1}:
+            ids = torch.full((batch, width), -1)
+            ids[:, width - n :] = self.tokens[:, :n]
+            logits = self.forward(ids, [n - width] * batch)
+            for row in range(batch):
+                self.compare(
+                    f"padding before the tokens of width {width} is not seen", row, n - 1, logits[row, -1]
+                )
+            ids = torch.full((batch, width), -1)
+            ids[:, :n] = self.tokens[:, :n]
+            self.forward(ids, [0] * batch)
+        # What stood behind them has to stand there still.
+        last = self.tokens.shape[1] - 1
+        self.step(last)
+
+    def step(self, position: int) -> None:
+        """Every row's token at *position*, by the narrowest forward."""
+        ids = torch.full((len(self.tokens), self.decoder.shape.widths[0]), -1)
+        ids[:, 0] = self.tokens[:, position]
+        logits = self.forward(ids, [position] * len(self.tokens))[:, 0]
+        self.expected.setdefault(position, logits)
+        for row in range(len(self.tokens)):
+            self.compare(
+                "padding writes nothing, and a token is written where it belongs", row, position, logits[row]
+            )
 
     def beside_idle_rows(self) -> None:
         """One row advances, the others are padding: their caches must stay as they are."""

@@ -24,11 +24,11 @@ def check_inputs(ids: Tensor, cache_pos: Tensor, shape: DecoderShape) -> None:
     _check_tensor("cache_pos", cache_pos, 1)
     if ids.shape[0] != shape.batch_size or cache_pos.shape[0] != shape.batch_size:
         raise ValueError(
-            f"ids and cache_pos must have {shape.batch_size} rows "
-            f"(got {ids.shape[0]} and {cache_pos.shape[0]})"
+            f"ids and cache_pos must have {shape.batch_size} rows: "
+            f"got {ids.shape[0]} and {cache_pos.shape[0]}"
         )
     if ids.shape[1] not in shape.widths:
-        raise ValueError(f"ids must be as wide as one of {shape.widths} (got {ids.shape[1]})")
+        raise ValueError(f"ids must be as wide as one of {shape.widths}: got {ids.shape[1]}")
     _check_ids(ids, shape.vocab_size)
     _check_positions(ids, cache_pos, shape.max_length)
 
@@ -36,11 +36,11 @@ def check_inputs(ids: Tensor, cache_pos: Tensor, shape: DecoderShape) -> None:
 def _check_tensor(name: str, tensor: Tensor, dims: int) -> None:
     if not isinstance(tensor, Tensor) or tensor.dtype != torch.int64:
         kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise TypeError(f"{name} must be an int64 tensor (got {kind})")
+        raise TypeError(f"{name} must be an int64 tensor: got {kind}")
     if tensor.device.type != "cpu":
-        raise ValueError(f"{name} must be on the host (got {tensor.device})")
+        raise ValueError(f"{name} must be on the host: got {tensor.device}")
     if tensor.dim() != dims:
-        raise ValueError(f"{name} must have {dims} dimension(s) (got shape {tuple(tensor.shape)})")
+        raise ValueError(f"{name} must have {dims} dimension(s): got shape {tuple(tensor.shape)}")
 
 
 def _check_ids(ids: Tensor, vocab_size: int) -> None:
@@ -49,7 +49,7 @@ def _check_ids(ids: Tensor, vocab_size: int) -> None:
         return
     row, column = ((ids < -1) | (ids >= vocab_size)).nonzero()[0].tolist()
     raise ValueError(
-        f"ids must be >= -1 and < {vocab_size} (got {ids[row, column].item()} in row {row}, column {column})"
+        f"ids must be >= -1 and < {vocab_size}: got {ids[row, column].item()} in row {row}, column {column}"
     )
 
 
@@ -64,6 +64,6 @@ def _check_positions(ids: Tensor, cache_pos: Tensor, max_length: int) -> None:
         return
     row, column = outside.nonzero()[0].tolist()
     raise ValueError(
-        f"tokens must lie at positions >= 0 and < {max_length} (got {positions[row, column].item()} "
-        f"in row {row}, column {column})"
+        f"tokens must lie at positions >= 0 and < {max_length}: got {positions[row, column].item()} "
+        f"in row {row}, column {column}"
     )

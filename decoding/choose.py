@@ -34,13 +34,21 @@ class Choose:
         # A comparison with NaN is false as well, so garbage is never taken for a choice.
         return torch.where(best > -torch.inf, ids, -1), scores
 
-    def emptied_by(self, logits: Tensor, history: History) -> str:
-        """Name the stage that leaves no token in the one row and column of *logits*, ``[1, 1, vocab]``."""
-        if not (logits > -torch.inf).any():
-            return "the decoder"
-        alone = () if self.processors is None else (self.processors,)
-        for stage in getattr(self.processors, "processors", alone):
-            logits = stage(logits, history)
-            if not (logits > -torch.inf).any():
-                return repr(stage)
-        return repr(self.selection)
+    def emptied_by(self, logits: Tensor, history: History, row: int, column: int) -> str:
+        """Name the stage after which one *column* of *row* has no choice; arguments as in a call."""
+        if _has_choice(logits[row, column]):
+            alone = () if self.processors is None else (self.processors,)
+            for stage in getattr(self.processors, "processors", alone):
+                logits = stage(logits, history)
+                if not _has_choice(logits[row, column]):
+                    return _blame(repr(stage), logits[row, column])
+            return repr(self.selection)
+        return _blame("the decoder", logits[row, column])
+
+
+def _has_choice(logits: Tensor) -> bool:
+    return bool((logits > -torch.inf).any() and not logits.isnan().any())
+
+
+def _blame(stage: str, logits: Tensor) -> str:
+    return f"{stage}, which gave NaN" if logits.isnan().any() else stage

@@ -1,5 +1,8 @@
 """What a running generation tells the outside."""
 
+from collections.abc import AsyncGenerator, Generator
+from typing import TypeAlias
+
 import attrs
 
 from .protocols import Ending
@@ -20,3 +23,10 @@ class Event:
 
     ending: Ending | None = None
     """Why the row ended; set on its last event."""
+
+
+EventStream: TypeAlias = Generator[Event, None, None]
+"""Events as they happen; ``close()`` ends the decoding."""
+
+AsyncEventStream: TypeAlias = AsyncGenerator[Event, None]
+"""The same for an event loop, with ``aclose()``."""

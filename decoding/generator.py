@@ -1,7 +1,6 @@
 """The generator: a decoder and the parts around it."""
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -10,20 +9,26 @@ from attrs import validators
 
 from . import noise
 from .agreement import Agreement
+from .background import in_threads
 from .choose import Choose
-from .events import Event
+from .events import AsyncEventStream, Event, EventStream
 from .generation import Generation, collect
 from .greedy import Greedy
 from .history import History
 from .loop import Burst, Loop
-from .prompts import as_rows
+from .prompts import as_rows, stream_numbers
 from .protocols import Decoder, Drafter, Processor, Selection, StopCondition, Verification
 from .row_text import RowText
 from .slots import Slots
 from .statistics import Statistics
-from .stopping import MaxNewTokens, begin
+from .stopping import MaxNewTokens, begin, parts
 from .streamers import forward, report_failure
 from .text import Detokenizer
+
+
+def _whole(instance: object, attribute: "attrs.Attribute[int]", value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"'{attribute.name}' must be a whole number: got {value!r}")
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -51,7 +56,7 @@ class Generator:
     drafter: Drafter | None = None
     """What guesses ahead; None for plain decoding."""
 
-    num_draft_tokens: int = attrs.field(default=4, validator=[validators.instance_of(int), validators.ge(0)])
+    num_draft_tokens: int = attrs.field(default=4, validator=[_whole, validators.ge(0)])
     """Guesses per round at most, k. The decoder has to score k + 1 columns."""
 
     verification: Verification = attrs.field(factory=Agreement)
@@ -60,17 +65,21 @@ class Generator:
     tokenizer: Any = attrs.field(default=None, repr=False)
     """Makes ids of strings, and text of ids."""
 
-    skip_special_tokens: bool = True
+    skip_special_tokens: bool = attrs.field(default=True, validator=validators.instance_of(bool))
     """Whether the text leaves special tokens out."""
 
-    exact_width: bool = False
+    exact_width: bool = attrs.field(default=False, validator=validators.instance_of(bool))
     """
     Whether every token goes through one program, the widest that scores all its columns.
-    Then not even rounding can tell speculation from plain decoding. Prompts take longer.
+    Then not even rounding tells speculation from plain decoding on a decoder, or a row beside
+    others from the row beside idle ones. Prompts take longer.
     """
 
     def __attrs_post_init__(self) -> None:
         """Refuse what cannot work together."""
+        for name in ("decoder", "processors", "selection", "stop", "verification", "drafter"):
+            if isinstance(part := getattr(self, name), type):
+                raise TypeError(f"'{name}' must be an instance: got the class {part.__name__}")
         if not callable(getattr(self.decoder, "forward", None)) or not hasattr(self.decoder, "shape"):
             raise TypeError(f"'decoder' must have a shape and forward(ids, cache_pos): got {self.decoder!r}")
         for name in ("processors", "selection", "stop", "verification"):
@@ -79,8 +88,21 @@ class Generator:
                 raise TypeError(f"'{name}' must be callable: got {part!r}")
         if not hasattr(self.stop, "endings"):
             raise TypeError(f"'stop' must be a stop condition, with endings: got {self.stop!r}")
-        if self.drafter is None:
-            return
+        self._check_stop_strings()
+        if self.drafter is not None:
+            self._check_drafter()
+
+    def _check_stop_strings(self) -> None:
+        # What one reading of the ids finds, the other would not know where to cut.
+        for part in parts(self.stop):
+            own = getattr(part, "skip_special_tokens", self.skip_special_tokens)
+            if self.tokenizer is not None and own != self.skip_special_tokens:
+                raise ValueError(
+                    f"'skip_special_tokens' must be the same for the text and for {part!r}: "
+                    f"got {self.skip_special_tokens}"
+                )
+
+    def _check_drafter(self) -> None:
         if not callable(getattr(self.drafter, "propose", None)):
             raise TypeError(f"'drafter' must have propose(history, budget, choose): got {self.drafter!r}")
         shape = self.decoder.shape
@@ -117,16 +139,16 @@ class Generator:
         """
         try:
             rows, statistics = as_rows(prompts, self.decoder.shape, self.tokenizer), Statistics()
-            events = self._events(self._history(rows, streams), statistics)
-        except Exception as error:
+            events = self._events(self._loop(statistics), self._history(rows, streams))
+            if streamer is not None:
+                events = forward(events, streamer, rows)
+        except BaseException as error:
             # Somebody may be waiting at the streamer's other end.
             report_failure(streamer, error)
             raise
-        if streamer is not None:
-            events = forward(events, streamer, rows)
         return collect(events, rows, statistics)
 
-    def stream(self, prompts: Any, streams: Sequence[int] | None = None) -> Iterator[Event]:
+    def stream(self, prompts: Any, streams: Sequence[int] | None = None) -> EventStream:
         """
         Generate event by event; arguments as in a call.
 
@@ -134,29 +156,19 @@ class Generator:
         the iterator ends decoding, and the generator is ready for the next call.
         """
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
-        return self._events(self._history(rows, streams), Statistics())
+        return self._events(self._loop(Statistics()), self._history(rows, streams))
 
-    async def astream(self, prompts: Any, streams: Sequence[int] | None = None) -> AsyncIterator[Event]:
+    def astream(self, prompts: Any, streams: Sequence[int] | None = None) -> AsyncEventStream:
         """Generate event by event without blocking the event loop; arguments as in a call."""
-        events, done = self.stream(prompts, streams), object()
-        step: asyncio.Future[Any] | None = None
-        try:
-            while True:
-                step = asyncio.ensure_future(asyncio.to_thread(next, events, done))
-                # Shielded: a cancelled consumer must not leave a thread inside the decoder.
-                event = await asyncio.shield(step)
-                if event is done:
-                    return
-                yield event
-        finally:
-            if step is not None and not step.done():
-                await asyncio.wait([step])
-            events.close()  # type: ignore[attr-defined]  # a generator, as stream() makes it
+        return in_threads(self.stream(prompts, streams))
 
     def _history(self, rows: list[list[int]], streams: Sequence[int] | None) -> History:
-        numbers = list(range(len(rows))) if streams is None else [int(number) for number in streams]
-        if len(numbers) != len(rows):
-            raise ValueError(f"'streams' must be one number for each of the {len(rows)} rows: {streams!r}")
+        numbers = stream_numbers(streams, len(rows))
+        # Ordinary tensors, whatever mode the caller is in: the rounds write to them, perhaps elsewhere.
+        with torch.inference_mode(False):
+            return self._first_history(rows, numbers)
+
+    def _first_history(self, rows: list[list[int]], numbers: torch.Tensor) -> History:
         # One more than there are positions: the last token need not be fed.
         ids = torch.zeros(len(rows), 1, self.decoder.shape.max_length + 1, dtype=torch.int64)
         for row, prompt in enumerate(rows):
@@ -164,14 +176,11 @@ class Generator:
         length = torch.tensor([len(prompt) for prompt in rows])
         # Only a selection that draws has a seed.
         seed = getattr(self.selection, "seed", 0)
-        return History(ids, length[:, None], length, noise.streams(torch.tensor(numbers), seed))
+        return History(ids, length[:, None], length, noise.streams(numbers, seed))
 
-    def _events(self, history: History, statistics: Statistics) -> Iterator[Event]:
-        slots = Slots.of(self.decoder)
-        if self.exact_width:
-            slots.forget()  # what stands there may have come through another program
-        loop = Loop(
-            slots=slots,
+    def _loop(self, statistics: Statistics) -> Loop:
+        return Loop(
+            slots=Slots.of(self.decoder),
             choose=Choose(self.processors, self.selection),
             stop=begin(self.stop),
             drafter=self.drafter,
@@ -180,6 +189,8 @@ class Generator:
             exact_width=self.exact_width,
             statistics=statistics,
         )
+
+    def _events(self, loop: Loop, history: History) -> EventStream:
         texts = self._texts(len(history.length))
         for bursts in loop.run(history):
             yield from [_event(burst, texts) for burst in bursts]
@@ -187,8 +198,8 @@ class Generator:
     def _texts(self, rows: int) -> list[RowText] | None:
         if self.tokenizer is None:
             return None
-        hidden = tuple(ending.matched for ending in self.stop.endings if ending.hide)
-        return [RowText(Detokenizer(self.tokenizer, self.skip_special_tokens), hidden) for _ in range(rows)]
+        endings = self.stop.endings
+        return [RowText(Detokenizer(self.tokenizer, self.skip_special_tokens), endings) for _ in range(rows)]
 
 
 def _event(burst: Burst, texts: list[RowText] | None) -> Event:

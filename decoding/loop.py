@@ -55,7 +55,9 @@ class Loop:
         while active.any():
             now = attrs.evolve(history, length=length[:, None])
             guesses = self._guess(now, active)
-            bursts, added = self._round(now, guesses, active)
+            # The logits of a round live until the next forward, whoever makes it.
+            with self.slots.lock:
+                bursts, added = self._round(now, guesses, active)
             length += added
             for burst in bursts:
                 active[burst.row] = burst.ending is None
@@ -65,7 +67,7 @@ class Loop:
     # Not around the whole run: between its rounds the caller's code runs, perhaps in another thread.
     @torch.no_grad()
     def _guess(self, now: History, active: Tensor) -> Draft:
-        """A draft that fits: no guess beyond a row's budget, nothing behind a missing guess."""
+        """A draft that fits: no guess beyond a row's budget, nothing behind what is no id."""
         batch, room = len(active), now.ids.shape[-1] - 1 - now.length[:, 0]
         # A first token is not kept waiting for the drafter's own prompt.
         begun = now.length[:, 0] > now.prompt
@@ -73,9 +75,12 @@ class Loop:
         if self.drafter is None or not budget.any():
             return Draft(torch.empty(batch, 0, dtype=torch.int64))
         drafting = Choose(self.choose.processors, self.verification.drafting(self.choose.selection))
+        # A copy: what a drafter does to it is to be nobody's length.
+        shown = attrs.evolve(now, length=now.length.clone())
         with self.statistics.phase("draft"):
-            draft = self.drafter.propose(now, budget, drafting)
-        within = (torch.arange(draft.ids.shape[1]) < budget[:, None]) & (draft.ids >= 0)
+            draft = _checked(self.drafter.propose(shown, budget, drafting), batch)
+        within = torch.arange(draft.ids.shape[1]) < budget[:, None]
+        within &= (draft.ids >= 0) & (draft.ids < self.slots.decoder.shape.vocab_size)
         kept = within.cumprod(dim=-1).bool()
         columns = int(kept.sum(dim=-1).max())
         scores = None if draft.scores is None else draft.scores[:, :columns]
@@ -110,7 +115,7 @@ class Loop:
             if stopped[row]:
                 ending: Ending | None = self.stop.endings[int(codes[row, count - 1]) - 1]
             elif following[row] < 0:
-                ending = self._no_token_left(logits, window, row, count)
+                ending = Ending("no_token_left", self.choose.emptied_by(logits, window, row, count))
             else:
                 ending = MAX_LENGTH if start + count == now.ids.shape[-1] else None
             bursts.append(Burst(row, new, ending))
@@ -128,19 +133,23 @@ class Loop:
         self.statistics.forwards += self.slots.forwards - forwards
         return logits
 
-    def _no_token_left(self, logits: Tensor, window: History, row: int, column: int) -> Ending:
-        """The ending of a row whose *column* has no token, with the stage that took the last one."""
-        there = window.rows(slice(row, row + 1))
-        there = attrs.evolve(there, length=there.length[:, column : column + 1])
-        stage = self.choose.emptied_by(logits[row : row + 1, column : column + 1], there)
-        return Ending("no_token_left", matched=stage)
-
     def _count(self, now: History, row: int, added: int, guessed: int, accepted: int) -> None:
         """Count what one row gained; its first token is no verification."""
         if now.length[row, 0] > now.prompt[row]:
             self.statistics.record(added, min(guessed, added), min(accepted, added))
         else:
             self.statistics.tokens += added
+
+
+def _checked(draft: Draft, rows: int) -> Draft:
+    """*draft*, if its ids have the type and shape that the protocol says."""
+    ids = getattr(draft, "ids", None)
+    rule = f"a drafter must propose a Draft of int64 ids [{rows}, k]"
+    if not isinstance(ids, Tensor) or ids.dtype != torch.int64:
+        raise TypeError(f"{rule}: got {ids.dtype if isinstance(ids, Tensor) else draft!r}")
+    if ids.ndim != 2 or len(ids) != rows:
+        raise ValueError(f"{rule}: got the shape {list(ids.shape)}")
+    return draft
 
 
 def _write(ids: Tensor, start: Tensor, new: Tensor) -> None:

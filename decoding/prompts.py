@@ -45,12 +45,33 @@ def as_rows(prompts: Any, shape: DecoderShape, tokenizer: Any = None) -> list[li
     return rows
 
 
+def stream_numbers(streams: Any, rows: int) -> torch.Tensor:
+    """
+    The rows' random streams as a tensor ``[rows]``: 0, 1, 2, ... where *streams* is None.
+
+    Raises:
+        TypeError: Something else than whole numbers.
+
+        ValueError: Not one for each row, or one that 64 bits do not hold.
+    """
+    if streams is None:
+        return torch.arange(rows)
+    numbers = streams.tolist() if hasattr(streams, "tolist") else streams
+    if not isinstance(numbers, Sequence) or not all(_is_id(number) for number in numbers):
+        raise TypeError(f"'streams' must be whole numbers, one for each row: got {streams!r}")
+    if len(numbers) != rows:
+        raise ValueError(f"'streams' must be one number for each of the {rows} rows: got {len(numbers)}")
+    if any(not -(2**63) <= number < 2**63 for number in numbers):
+        raise ValueError(f"'streams' must fit into 64 bits: got {streams!r}")
+    return torch.tensor([int(number) for number in numbers])
+
+
 def _rows(prompts: Any, tokenizer: Any) -> list[list[int]]:
     if isinstance(prompts, str):
         return [_row(prompts, tokenizer)]
     if isinstance(prompts, torch.Tensor | np.ndarray):
         return _array_rows(np.asarray(prompts))
-    if not isinstance(prompts, Sequence):
+    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
         raise TypeError(
             f"'prompts' must be ids, lists of ids or an integer array: got {type(prompts).__name__}"
         )

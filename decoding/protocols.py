@@ -10,13 +10,17 @@ turns them into ids. A :class:`StopCondition` looks at what was chosen. A :class
 guesses ahead, and a :class:`Verification` says how much of the guess stands.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeAlias
 
 import attrs
 from torch import Tensor
 
 from .history import History
+
+
+def _as_tuple(widths: Iterable[int]) -> tuple[int, ...]:
+    return tuple(widths)
 
 
 @attrs.frozen
@@ -32,11 +36,18 @@ class DecoderShape:
     vocab_size: int
     """Logits per column."""
 
-    widths: tuple[int, ...]
+    widths: tuple[int, ...] = attrs.field(converter=_as_tuple)
     """Columns of the compiled forwards, ascending."""
 
     scored_width: int
-    """Forwards up to this width score every column; wider ones only the last."""
+    """One of them: forwards up to this width score every column, wider ones only the last."""
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse widths that nothing could be fed in."""
+        if not self.widths or self.widths[0] < 1 or list(self.widths) != sorted(set(self.widths)):
+            raise ValueError(f"'widths' must be positive and ascending: got {self.widths}")
+        if self.scored_width not in self.widths:
+            raise ValueError(f"'scored_width' must be one of {self.widths}: got {self.scored_width}")
 
 
 class Decoder(Protocol):
@@ -103,7 +114,7 @@ class Ending:
     """In one word: ``"end_of_sequence"``, ``"max_new_tokens"``, ``"stop_string"``, ..."""
 
     matched: Any = None
-    """What was met: the token, the string, the limit."""
+    """What was met: a token, a string; a pair of such for ``a & b``; None for a limit."""
 
     hide: bool = False
     """Whether the text leaves the match out. The ids keep it."""
@@ -166,12 +177,16 @@ class Drafter(Protocol):
         A wrong guess costs time, never correctness: the target's choice stands.
 
         Args:
-            history: The tokens so far; width 1.
+            history: The tokens so far; width 1. Not to be written to.
 
             budget: How many guesses each row may have, ``[batch]`` int64; 0 for idle rows.
 
             choose: The target's own chain and selection. A drafter that draws uses it, so that
                 both sides meet the same noise at the same position.
+
+        Returns:
+            Up to *budget* guesses of each row, ``[batch, k]`` of any k. The first that is no id
+            of the vocabulary ends a row's draft; what exceeds its budget is not looked at.
         """
         ...
 

@@ -1,9 +1,9 @@
 """The one rule by which tokens reach a decoder."""
 
 import bisect
+import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,8 @@ from .protocols import Decoder
 
 Ints = NDArray[np.int64]
 
-_records: "weakref.WeakKeyDictionary[Any, Slots]" = weakref.WeakKeyDictionary()
+# By identity: decoders may compare equal and still have a cache each.
+_records: "dict[int, Slots]" = {}
 
 
 class Slots:
@@ -27,7 +28,8 @@ class Slots:
     nobody tells anybody what was accepted.
 
     The record belongs to the decoder, not to whoever decodes: take it with :meth:`of`. Then
-    several generators may share one decoder and even take turns.
+    several generators may share one decoder and even take turns, in several threads too if
+    each holds :attr:`lock` from a feed to the last use of its logits.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -37,16 +39,27 @@ class Slots:
         self._scored = [width for width in shape.widths if width <= shape.scored_width]
         self._fed: Ints = np.zeros((shape.batch_size, shape.max_length), dtype=np.int64)
         self._valid: Ints = np.zeros(shape.batch_size, dtype=np.int64)
+        # The width of the forward that each of them came through.
+        self._width: Ints = np.zeros_like(self._fed)
+        self.lock = threading.RLock()
+        """One user at a time: the next forward ends the life of the logits before it."""
+
         self.forwards = 0
         """Forwards so far."""
 
     @classmethod
     def of(cls, decoder: Decoder) -> "Slots":
         """The slots of *decoder*: always the same ones."""
-        slots = _records.get(decoder)
+        slots = _records.get(id(decoder))
         if slots is None:
-            # The record must not keep its own key alive.
-            slots = _records[decoder] = cls(weakref.proxy(decoder))
+            try:
+                # The record must not keep the decoder alive, and goes with it.
+                slots = cls(weakref.proxy(decoder))
+            except TypeError as error:
+                rule = "a decoder must be an object that Python can refer to weakly"
+                raise TypeError(f"{rule} (__slots__ needs '__weakref__'): got {decoder!r}") from error
+            _records[id(decoder)] = slots
+            weakref.finalize(decoder, _records.pop, id(decoder), None)
         return slots
 
     def forget(self) -> None:
@@ -77,8 +90,11 @@ class Slots:
         # ids may be a view of a wider buffer; numpy shares its memory and costs a tenth of torch here.
         tokens, ends, wanted = ids.numpy(), length.numpy(), need.numpy()
         rows, most = len(wanted), int(wanted.max())
-        starts = np.where(wanted > 0, np.minimum(self._common(tokens, ends), ends - wanted), ends)
         widths = self._scored[-1:] if exact_width else self._widths
+        common = self._common(tokens, ends)
+        if exact_width:
+            common = np.minimum(common, self._leading(len(tokens), widths[0]))
+        starts = np.where(wanted > 0, np.minimum(common, ends - wanted), ends)
         scoring = widths if most == 1 else [w for w in widths if w in self._scored]
         while (pending := ends - starts).max() > scoring[-1]:
             # What is to be scored stays back, so that one forward scores it together.
@@ -105,6 +121,12 @@ class Slots:
         common: Ints = np.minimum(same, np.minimum(self._valid[:rows], ends))
         return common
 
+    def _leading(self, rows: int, width: int) -> Ints:
+        """How many leading slots of each row were written by a forward of *width*, ``[rows]``."""
+        other = self._width[:rows] != width
+        leading: Ints = np.where(other.any(axis=1), other.argmax(axis=1), other.shape[1])
+        return leading
+
     def _forward(self, tokens: Ints, starts: Ints, count: Ints, width: int) -> Tensor:
         """Feed *count* tokens of each row from *starts* on, through the program of *width*."""
         shape = self.decoder.shape
@@ -124,6 +146,7 @@ class Slots:
         for row in fed:
             start, n = int(starts[row]), int(count[row])
             self._fed[row, start : start + n] = tokens[row, start : start + n]
+            self._width[row, start : start + n] = width
             self._valid[row] = max(self._valid[row], start + n)
         return logits
 

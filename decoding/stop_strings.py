@@ -1,15 +1,16 @@
 """Ending a row with a string."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
 import torch
+from attrs import validators
 from torch import Tensor
 
 from .history import History
 from .protocols import Ending
-from .stopping import Composable
+from .stopping import Stop
 from .text import Detokenizer
 
 
@@ -22,6 +23,38 @@ def _strings(value: str | Iterable[str]) -> tuple[str, ...]:
     return strings
 
 
+def completed(strings: Sequence[str], before: str, text: str) -> tuple[int, int] | None:
+    """
+    Find the string that ends first in what *text* has new since *before*; then the longest.
+
+    Returns:
+        Its index in *strings* and where it begins in *text*; None when there is none.
+    """
+    known = _agreement(before, text)
+    found = []
+    for index, string in enumerate(strings):
+        start = text.find(string, max(0, known - len(string) + 1))
+        if start >= 0:
+            found.append((start + len(string), start, index))
+    if not found:
+        return None
+    _, start, index = min(found)
+    return index, start
+
+
+def _agreement(before: str, text: str) -> int:
+    if text.startswith(before):
+        return len(before)
+    # What looked like several bad bytes may have become one character.
+    pairs = enumerate(zip(before, text, strict=False))
+    return next((i for i, (one, other) in pairs if one != other), len(text))
+
+
+def unfinished(detokenizer: Detokenizer) -> str:
+    """What is held back of a row's text, less the character that may still be incomplete."""
+    return detokenizer.peek().rstrip("\ufffd")
+
+
 @attrs.define(eq=False)
 class _Row:
     """What one row's generated ids say: a cache, made anew when they turn out to be others."""
@@ -29,14 +62,17 @@ class _Row:
     detokenizer: Detokenizer
     ids: list[int] = attrs.field(factory=list)
     tail: str = ""
-    """The last of its text: all that a match may begin in."""
+    """The last of its final text: all that a match may begin in."""
+
+    held: str = ""
+    """What follows it, as it looks so far."""
 
     code: int = 0
     """The code of the newest token."""
 
 
 @attrs.frozen(eq=False)
-class StopStrings(Composable):
+class StopStrings(Stop):
     """
     End a row when its new text contains any of *strings*, across token boundaries.
 
@@ -46,11 +82,16 @@ class StopStrings(Composable):
 
     strings: tuple[str, ...] = attrs.field(converter=_strings)
     tokenizer: Any = attrs.field(repr=False)
-    hide: bool = True
+    hide: bool = attrs.field(default=True, validator=validators.instance_of(bool))
     """Whether the text leaves the string out. The ids keep its tokens."""
 
-    skip_special_tokens: bool = True
+    skip_special_tokens: bool = attrs.field(default=True, validator=validators.instance_of(bool))
     _rows: dict[int, _Row] = attrs.field(factory=dict, init=False, repr=False)
+
+    @tokenizer.validator
+    def _decodes(self, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+        if not callable(getattr(value, "decode", None)):
+            raise TypeError(f"'tokenizer' must have a method decode: got {value!r}")
 
     @property
     def endings(self) -> tuple[Ending, ...]:
@@ -78,17 +119,10 @@ class StopStrings(Composable):
             seen = self._rows[row] = _Row(Detokenizer(self.tokenizer, self.skip_special_tokens))
         reach = max(map(len, self.strings)) - 1
         for token in ids[len(seen.ids) :]:
-            text = seen.tail + seen.detokenizer.push([token])
+            before, final = seen.tail + seen.held, seen.tail + seen.detokenizer.push([token])
+            seen.held = unfinished(seen.detokenizer)
+            match = completed(self.strings, before, final + seen.held)
+            seen.code = 0 if match is None else match[0] + 1
+            seen.tail = final[max(0, len(final) - reach) :]
             seen.ids.append(token)
-            seen.code = self._match(text, len(seen.tail))
-            seen.tail = text[len(text) - reach :] if reach < len(text) else text
         return seen.code
-
-    def _match(self, text: str, known: int) -> int:
-        """The code of the string that *text* completes beyond its first *known* characters."""
-        found = []
-        for code, string in enumerate(self.strings, start=1):
-            at = text.find(string, max(0, known - len(string) + 1))
-            if at >= 0:
-                found.append((at + len(string), -len(string), code))
-        return min(found)[-1] if found else 0

@@ -1,9 +1,10 @@
 """Where a row ends: what all stop conditions share, and the ones that look at ids."""
 
 import abc
+import numbers
 import time
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar
 
 import attrs
 import torch
@@ -14,9 +15,9 @@ from .history import History
 from .protocols import Ending, StopCondition
 
 
-class Composable(abc.ABC):
+class Stop(abc.ABC):
     """
-    Gives a stop condition ``|`` and ``&``.
+    A stop condition with ``|`` and ``&``.
 
     A condition need not inherit from this: any object of the protocol composes with one that does.
     """
@@ -52,14 +53,24 @@ def begin(condition: StopCondition) -> StopCondition:
     return condition if start is None else start()
 
 
+def parts(condition: StopCondition) -> Iterator[StopCondition]:
+    """The conditions that *condition* is composed of; itself if it is not."""
+    inner = getattr(condition, "conditions", None)
+    if inner is None:
+        yield condition
+    else:
+        for part in inner:
+            yield from parts(part)
+
+
 def _condition(other: StopCondition) -> StopCondition:
     if not (callable(other) and hasattr(other, "endings")):
-        raise TypeError(f"a stop condition composes with stop conditions, not with {other!r}")
+        raise TypeError(f"a stop condition composes with stop conditions: got {other!r}")
     return other
 
 
 @attrs.frozen(eq=False)
-class AnyOf(Composable):
+class AnyOf(Stop):
     """End at the first of *conditions*; at one token, at the first of them in order."""
 
     conditions: tuple[StopCondition, ...]
@@ -84,17 +95,22 @@ class AnyOf(Composable):
 
 
 @attrs.frozen(eq=False)
-class AllOf(Composable):
-    """End at a token at which *first* and *second* both hold; what was matched is the first's."""
+class AllOf(Stop):
+    """End at a token at which *first* and *second* both hold; the text hides what either does."""
 
     first: StopCondition
     second: StopCondition
 
     @property
+    def conditions(self) -> tuple[StopCondition, StopCondition]:
+        """Both."""
+        return (self.first, self.second)
+
+    @property
     def endings(self) -> tuple[Ending, ...]:
         """One for each pair."""
         return tuple(
-            Ending(f"{a.reason} and {b.reason}", a.matched, a.hide)
+            Ending(f"{a.reason} and {b.reason}", (a.matched, b.matched), a.hide or b.hide)
             for a in self.first.endings
             for b in self.second.endings
         )
@@ -109,18 +125,23 @@ class AllOf(Composable):
         return torch.where((a > 0) & (b > 0), (a - 1) * len(self.second.endings) + b, 0)
 
 
-def _counts(value: int | Sequence[int] | Tensor) -> Tensor:
+def _counts(value: Any) -> Tensor:
     """A whole number, or one a row, as ``[1]`` or ``[rows]``."""
-    counts = torch.as_tensor(value)
-    if counts.is_floating_point() or counts.dtype == torch.bool or counts.ndim > 1 or counts.numel() == 0:
-        raise TypeError(f"'n' must be a whole number or one for each row: {value!r}")
-    if (counts < 1).any():
-        raise ValueError(f"'n' must be at least 1: {value!r}")
-    return counts.to(torch.int64).reshape(-1)
+    values = value.tolist() if hasattr(value, "tolist") else value
+    counts = list(values) if isinstance(values, Sequence) else [values]
+    if not counts or not all(_is_whole(count) for count in counts):
+        raise TypeError(f"'n' must be a whole number or one for each row: got {value!r}")
+    if min(counts) < 1:
+        raise ValueError(f"'n' must be at least 1: got {value!r}")
+    return torch.tensor([int(count) for count in counts])
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 @attrs.frozen(eq=False)
-class MaxNewTokens(Composable):
+class MaxNewTokens(Stop):
     """End a row after *n* new tokens."""
 
     n: Tensor = attrs.field(converter=_counts)
@@ -139,21 +160,22 @@ class MaxNewTokens(Composable):
         return (history.length - history.prompt[:, None] >= self.n[:, None]).long()
 
 
-def _token_ids(value: int | Sequence[int]) -> tuple[int, ...]:
-    ids = tuple(value) if isinstance(value, Sequence) else (value,)
-    if not ids or any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
-        raise TypeError(f"'ids' must be a token id or several: {value!r}")
+def _token_ids(value: Any) -> tuple[int, ...]:
+    values = value.tolist() if hasattr(value, "tolist") else value
+    ids = tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else (values,)
+    if not ids or not all(_is_whole(i) for i in ids):
+        raise TypeError(f"'ids' must be a token id or several: got {value!r}")
     if min(ids) < 0:
-        raise ValueError(f"'ids' must be >= 0: {value!r}")
-    return ids
+        raise ValueError(f"'ids' must be >= 0: got {value!r}")
+    return tuple(int(i) for i in ids)
 
 
 @attrs.frozen(eq=False)
-class StopTokens(Composable):
+class StopTokens(Stop):
     """End a row with any of the tokens *ids*."""
 
     ids: tuple[int, ...] = attrs.field(converter=_token_ids)
-    hide: bool = False
+    hide: bool = attrs.field(default=False, validator=validators.instance_of(bool))
     """Whether the text leaves the token out. The ids keep it."""
 
     reason: ClassVar[str] = "stop_token"
@@ -179,9 +201,9 @@ class EndOfSequence(StopTokens):
 
 
 @attrs.frozen(eq=False)
-class MaxTime(Composable):
+class MaxTime(Stop):
     """
-    End every row *seconds* after the call.
+    End every row *seconds* after the call of the generator or of its ``stream``.
 
     The one condition that is no function of the tokens: no promise of equal text covers it.
     """

@@ -6,7 +6,11 @@ from typing import Any, Protocol
 import attrs
 import torch
 
-from .events import Event
+from .events import Event, EventStream
+
+
+class ClosedError(Exception):
+    """What a streamer raises when nobody reads on: the generation ends there, and nothing is wrong."""
 
 
 class Streamer(Protocol):
@@ -18,7 +22,7 @@ class Streamer(Protocol):
     """
 
     def put_event(self, event: Event) -> None:
-        """Take an event. Raising stops the generation."""
+        """Take an event. Raising stops the generation; :class:`ClosedError` stops it quietly."""
         ...
 
     def end(self) -> None:
@@ -26,7 +30,7 @@ class Streamer(Protocol):
         ...
 
 
-def forward(events: Iterator[Event], streamer: Any, prompts: list[list[int]]) -> Iterator[Event]:
+def forward(events: Iterator[Event], streamer: Any, prompts: list[list[int]]) -> EventStream:
     """
     Tell *streamer* of every event, and pass the events on.
 
@@ -60,12 +64,16 @@ def report_failure(streamer: Any, error: BaseException) -> None:
         end()
 
 
-def _forward(events: Iterator[Event], listener: "_Ours | _HuggingFace") -> Iterator[Event]:
+def _forward(events: Iterator[Event], listener: "_Ours | _HuggingFace") -> EventStream:
     try:
         listener.begin()
         for event in events:
             listener.put_event(event)
             yield event
+    except ClosedError:
+        _close(events)
+        listener.end()
+        return
     except GeneratorExit:
         _close(events)
         listener.end()
@@ -90,7 +98,7 @@ def _listener(streamer: Any, prompts: list[list[int]]) -> "_Ours | _HuggingFace"
     if not has("put", "end"):
         raise TypeError(
             "'streamer' must have put_event(event) and end(), or put(ids) and end() as Hugging Face's "
-            f"have (got {streamer!r} that is a {type(streamer)!r})"
+            f"have: got {streamer!r}, a {type(streamer).__name__}"
         )
     if len(prompts) != 1:
         raise ValueError(

@@ -59,6 +59,10 @@ class Detokenizer:
         """Return what was held. The row has ended: nothing is to be pushed any more."""
         return self._method.flush()
 
+    def peek(self) -> str:
+        """What :meth:`flush` would return now, at the cost of decoding what is held."""
+        return self._method.peek()
+
 
 def _decode(tokenizer: Tokenizer, ids: list[int], skip_special_tokens: bool) -> str:
     if not ids:
@@ -117,6 +121,12 @@ class _Bytes:
 
     def flush(self) -> str:
         return self._utf8.decode(b"", final=True)
+
+    def peek(self) -> str:
+        state = self._utf8.getstate()
+        text = self.flush()
+        self._utf8.setstate(state)
+        return text
 
     def _bytes_of(self, index: int) -> bytes:
         if index not in self._bytes:
@@ -185,6 +195,12 @@ class _Window:
     def flush(self) -> str:
         ready, self._run = self._run, []
         return self._advance(ready, last=True)
+
+    def peek(self) -> str:
+        if not self._run and not self._held:
+            return ""
+        shown = len(self._text(self._context)) - self._held
+        return self._text(self._context + self._run)[shown:]
 
     def _advance(self, ready: list[int], last: bool = False) -> str:
         shown = len(self._text(self._context)) - self._held

@@ -100,7 +100,7 @@ class CompiledProgram:
         if found != fingerprint:
             raise ValueError(
                 "a program must have been compiled for the decoder's shape, dtype and weights: its "
-                f"fingerprint must be {fingerprint} (got {found})"
+                f"fingerprint must be {fingerprint}: got {found}"
             )
         # The program keeps pointers, so the tensors have to live as long as it does.
         self._constants = _wanted(self._loader.get_constant_fqns(), {**_tensors(step), **package.constants})
@@ -124,5 +124,5 @@ def _tensors(step: DecoderStep) -> dict[str, Tensor]:
 def _wanted(names: list[str], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     missing = [name for name in names if name not in tensors]
     if missing:
-        raise ValueError(f"the model must have every weight that the program uses (got none named {missing})")
+        raise ValueError(f"the model must have every weight that the program uses: got none named {missing}")
     return {name: tensors[name] for name in names}

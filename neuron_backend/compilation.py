@@ -95,14 +95,14 @@ def require_compiler() -> None:
     """Raise unless there is a C++ compiler."""
     if not aoti.has_compiler():
         raise ValueError(
-            "target 'cpu' needs a C++ compiler: g++, or what the variable CXX names (got none); "
+            "target 'cpu' needs a C++ compiler: g++, or what the variable CXX names: got none; "
             "target 'eager' needs none"
         )
 
 
 def _resolve(target: str) -> str:
     if target not in TARGETS:
-        raise ValueError(f"target must be one of {', '.join(TARGETS)} (got {target!r})")
+        raise ValueError(f"target must be one of {', '.join(TARGETS)}: got {target!r}")
     if target == "auto":
         return "cpu" if aoti.has_compiler() else "eager"
     if target == "cpu":

@@ -57,14 +57,14 @@ def _check_platform(manifest: Manifest) -> None:
     again = "compile_decoder(folder) compiles it again"
     if manifest.versions["torch"] != torch.__version__:
         raise ValueError(
-            f"programs must be run by the torch that compiled them, {manifest.versions['torch']} "
-            f"(got {torch.__version__}); {again}"
+            f"programs must be run by the torch that compiled them, {manifest.versions['torch']}: "
+            f"got {torch.__version__}; {again}"
         )
     missing = sorted(set(manifest.instruction_sets) - set(machine.instruction_sets()))
     if manifest.processor != machine.processor() or missing:
         raise ValueError(
-            f"programs must be run on a processor like the one they were compiled on, {manifest.processor} "
-            f"(got {machine.processor()} without {', '.join(missing) or 'differences'}); {again}"
+            f"programs must be run on a processor like the one they were compiled on, {manifest.processor}: "
+            f"got {machine.processor()} without {', '.join(missing) or 'differences'}; {again}"
         )
 
 
@@ -101,7 +101,7 @@ def _check_model(decoder: StaticDecoder, manifest: Manifest) -> None:
     }
     if different:
         name = min(different)
-        raise ValueError(f"weight {name} must be {manifest.weights.get(name)} (got {found.get(name)})")
+        raise ValueError(f"weight {name} must be {manifest.weights.get(name)}: got {found.get(name)}")
 
 
 def _add_programs(
@@ -119,7 +119,7 @@ def _package(folder: Path, width: int, stored: dict[str, Tensor]) -> Package:
     name = program_path(width)
     if not (folder / name).is_file():
         raise ValueError(
-            f"a saved decoder must have a program for each of its widths (got no {folder / name})"
+            f"a saved decoder must have a program for each of its widths: got no {folder / name}"
         )
     return Package(
         content=(folder / name).read_bytes(),

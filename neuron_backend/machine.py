@@ -19,8 +19,11 @@ _PREFIXES = (
     "popcnt",
     "sha",
     "sse",
+    "ssse",
+    "sve",
+    "vaes",
+    "vpclmul",
 )
-_MORE_PREFIXES = ("ssse", "sve", "vaes", "vpclmul")
 
 
 def processor() -> str:
@@ -36,5 +39,5 @@ def instruction_sets() -> list[str]:
     for line in source.read_text().splitlines():
         name, _, flags = line.partition(":")
         if name.strip() in ("flags", "Features"):
-            return sorted(flag for flag in flags.split() if flag.startswith(_PREFIXES + _MORE_PREFIXES))
+            return sorted(flag for flag in flags.split() if flag.startswith(_PREFIXES))
     return []

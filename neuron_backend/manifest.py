@@ -50,13 +50,13 @@ class Manifest:
         """
         facts = _parse(folder / NAME)
         if facts.pop("checksum", None) != _checksum(facts):
-            raise ValueError(f"{NAME} must be as it was saved: its checksum differs (got {folder / NAME})")
+            raise ValueError(f"{NAME} must be as it was saved: got {folder / NAME}, whose checksum differs")
         del facts["format"]
         try:
             shape = facts.pop("shape")
             return cls(shape=DecoderShape(**{**shape, "widths": tuple(shape["widths"])}), **facts)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{NAME} must have the facts of its format (got {error!r})") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{NAME} must have the facts of its format: got {error!r}") from error
 
     def verify(self, folder: Path) -> None:
         """
@@ -68,9 +68,9 @@ class Manifest:
         for name, expected in self.files.items():
             path = folder / name
             if not path.is_file():
-                raise ValueError(f"a saved decoder must have every file it lists (got no {path})")
+                raise ValueError(f"a saved decoder must have every file it lists: got no {path}")
             if file_sha256(path) != expected:
-                raise ValueError(f"a saved decoder's files must be as they were saved (got a changed {path})")
+                raise ValueError(f"a saved decoder's files must be as they were saved: got a changed {path}")
 
 
 def file_sha256(path: Path) -> str:
@@ -81,14 +81,14 @@ def file_sha256(path: Path) -> str:
 
 def _parse(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise ValueError(f"folder must hold a saved decoder with a {NAME} (got {path.parent})")
+        raise ValueError(f"folder must hold a saved decoder with a {NAME}: got {path.parent}")
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{NAME} must be JSON (got {path}: {error})") from error
+        raise ValueError(f"{NAME} must be JSON: got {path} ({error})") from error
     found = facts.get("format") if isinstance(facts, dict) else None
     if found != _FORMAT:
-        raise ValueError(f"{NAME} must be of format {_FORMAT} (got {found!r})")
+        raise ValueError(f"{NAME} must be of format {_FORMAT}: got {found!r}")
     return dict(facts)
 
 

@@ -106,10 +106,10 @@ def _check_replaceable(folder: Path) -> None:
         return
     rule = "folder must be new, empty or a saved decoder"
     if not (folder / NAME).is_file():
-        raise ValueError(f"{rule} (got {folder}, which has no {NAME})")
+        raise ValueError(f"{rule}: got {folder}, which has no {NAME}")
     foreign = set(_names(folder)) - {NAME, *Manifest.read(folder).files}
     if foreign:
-        raise ValueError(f"{rule} (got {folder}, which also holds {min(foreign)})")
+        raise ValueError(f"{rule}: got {folder}, which also holds {min(foreign)}")
 
 
 def _put_in_place(fresh: Path, final: Path) -> None:

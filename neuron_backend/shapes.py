@@ -45,7 +45,7 @@ def decoder_shape(
     _check_positive("batch_size", batch_size)
     _check_positive("max_length", max_length)
     if limit is not None and max_length > limit:
-        raise ValueError(f"max_length must be <= {limit}, the model's positions (got {max_length})")
+        raise ValueError(f"max_length must be <= {limit}, the model's positions: got {max_length}")
     widths = tuple(widths)
     _check_widths(widths, max_length)
     if scored_width is None:
@@ -62,13 +62,13 @@ def _known_positions(model: PreTrainedModel) -> int | None:
 
 def _check_positive(name: str, value: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be an integer >= 1 (got {value!r})")
+        raise ValueError(f"{name} must be an integer >= 1: got {value!r}")
 
 
 def _check_widths(widths: tuple[int, ...], max_length: int) -> None:
     for width in widths:
         _check_positive("each of widths", width)
     if not widths or list(widths) != sorted(set(widths)):
-        raise ValueError(f"widths must be ascending, each once, and at least one (got {widths})")
+        raise ValueError(f"widths must be ascending, each once, and at least one: got {widths}")
     if widths[-1] > max_length:
-        raise ValueError(f"widths must be <= max_length = {max_length} (got {widths})")
+        raise ValueError(f"widths must be <= max_length = {max_length}: got {widths}")

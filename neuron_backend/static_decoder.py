@@ -89,7 +89,7 @@ class StaticDecoder:
             ValueError: An argument breaks its rule.
         """
         if model.device.type != "cpu":
-            raise ValueError(f"model must be on the CPU (got {model.device})")
+            raise ValueError(f"model must be on the CPU: got {model.device}")
         model = adopt(model, weight_dtype(dtype))
         # Says more about layers that keep something else than running them would.
         MaskPlan.of(model)
@@ -117,9 +117,7 @@ class StaticDecoder:
         geometry = Geometry.of(model)
         possible = decoder_shape(model, **{**attrs.asdict(shape), "vocab_size": geometry.vocab_size})
         if possible != shape:
-            raise ValueError(
-                f"vocab_size must be the model's, {possible.vocab_size} (got {shape.vocab_size})"
-            )
+            raise ValueError(f"vocab_size must be the model's, {possible.vocab_size}: got {shape.vocab_size}")
         decoder = cls.__new__(cls)
         decoder._assemble(model, geometry, shape)
         return decoder

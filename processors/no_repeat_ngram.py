@@ -53,7 +53,8 @@ class NoRepeatNgram(Composable):
 
     def _ends(self, history: History, n: int | Tensor) -> Tensor:
         """``[batch, width, capacity]``: where an n-gram ends whose beginning was just repeated."""
-        before = self._largest - 1
+        # No history repeats more than all of its tokens.
+        before = min(self._largest - 1, history.ids.shape[-1])
         # Slots before the first, so that a window ends in every slot, whatever the row's n. They
         # hold no token: a window that begins there never matches.
         ids = pad(history.ids, (before, 0), value=-1)
@@ -62,6 +63,6 @@ class NoRepeatNgram(Composable):
         width = history.length.shape[1]
         suffix = ids.expand(-1, width, -1).gather(-1, history.length[..., None] + offsets)
         # A row with a smaller n looks at the last n - 1 tokens only.
-        needless = offsets < self._largest - n
+        needless = offsets < before + 1 - n
         repeated = ((windows == suffix[..., None, :]) | needless[..., None, :]).all(dim=-1)
         return repeated & (n > 0) & history.valid()

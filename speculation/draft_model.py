@@ -43,8 +43,9 @@ class DraftModel:
         ids, guesses = history.ids.clone(), []
         for i in range(int(budget.max())):
             reached, active = length + budget.clamp(max=i), budget > i
-            logits = slots.feed(ids[:, 0], reached, active.long())
-            chosen, _ = choose(logits, attrs.evolve(history, ids=ids, length=reached[:, None]))
+            with slots.lock:
+                logits = slots.feed(ids[:, 0], reached, active.long())
+                chosen, _ = choose(logits, attrs.evolve(history, ids=ids, length=reached[:, None]))
             guess = torch.where(active, chosen[:, 0], -1)
             # Where no token is left there is nothing to feed next.
             budget = torch.where(active & (guess < 0), i, budget)

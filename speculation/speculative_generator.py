@@ -17,3 +17,9 @@ class SpeculativeGenerator(Generator):
 
     drafter: Drafter = attrs.field()
     """What guesses ahead: :class:`DraftModel`, :class:`PromptLookup`, or an object of yours."""
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse what cannot work together, and None."""
+        if self.drafter is None:
+            raise TypeError("'drafter' must have propose(history, budget, choose): got None")
+        super().__attrs_post_init__()

@@ -1,6 +1,7 @@
 """Events to people and programs."""
 
-from .text_iterator import ClosedError, TextIterator
+from ..decoding.streamers import ClosedError
+from .text_iterator import TextIterator
 from .text_streamer import TextStreamer
 
 __all__ = ["ClosedError", "TextIterator", "TextStreamer"]

@@ -6,11 +6,8 @@ import attrs
 from attrs import validators
 
 from ..decoding.events import Event
+from ..decoding.streamers import ClosedError
 from .one_row import text_of
-
-
-class ClosedError(Exception):
-    """The reader of a stream has closed it: the generation is to stop."""
 
 
 @attrs.define(eq=False)

@@ -1,8 +1,12 @@
 """The public test kit."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from transformers import PreTrainedModel
 
+from decodekit.neuron_backend import StaticDecoder
 from decodekit.testing import ScriptedDecoder, check_decoder, last_token, whole_prefix
 
 TABLE = torch.randn(31, 6, generator=torch.Generator().manual_seed(0))
@@ -38,6 +42,16 @@ class TestCheckDecoder:
         check_decoder(scripted(line=line))
         check_decoder(ScriptedDecoder(TABLE, batch_size=1, max_length=16, widths=(2,), scored_width=2))
 
+    @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
+    def test_passes_decoders_over_models(self, name: str, tiny_model: Callable[..., PreTrainedModel]) -> None:
+        """And so does every decoder over a Hugging Face model, in batches of one and of three."""
+        for rows in (1, 3):
+            check_decoder(StaticDecoder(tiny_model(name), batch_size=rows, max_length=40, widths=(1, 4, 12)))
+
+    def test_passes_compiled_programs(self, compiled_llama: StaticDecoder) -> None:
+        """Compiled as well."""
+        check_decoder(compiled_llama)
+
     def test_finds_a_cache_that_ignores_positions(self) -> None:
         """One that writes at the shared position of the first row."""
 
@@ -51,15 +65,31 @@ class TestCheckDecoder:
         with pytest.raises(AssertionError, match="row"):
             check_decoder(decoder)
 
-    def test_finds_padding_that_is_written(self) -> None:
+    @pytest.mark.parametrize("batch_size", [1, 3])
+    def test_finds_padding_that_is_written(self, batch_size: int) -> None:
         """One that takes -1 for token 0."""
 
         class Written(ScriptedDecoder):
             def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
-                return super().forward(ids.clamp(min=0), cache_pos.clamp(min=0))
+                position = cache_pos[:, None] + torch.arange(ids.shape[1])
+                inside = (position >= 0) & (position < self.max_length)
+                return super().forward(torch.where((ids < 0) & inside, 0, ids), cache_pos)
 
-        decoder = Written(TABLE, batch_size=3, max_length=24, widths=(1, 4, 12), scored_width=4)
-        with pytest.raises(AssertionError):
+        decoder = Written(TABLE, batch_size=batch_size, max_length=24, widths=(1, 4, 12), scored_width=4)
+        with pytest.raises(AssertionError, match=r"padding|width"):
+            check_decoder(decoder)
+
+    def test_finds_negative_positions_refused(self) -> None:
+        """One that knows no padding before the first token."""
+
+        class Strict(ScriptedDecoder):
+            def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
+                if (cache_pos < 0).any():
+                    raise ValueError("cache_pos must be >= 0")
+                return super().forward(ids, cache_pos)
+
+        decoder = Strict(TABLE, max_length=24, widths=(1, 4, 12), scored_width=4)
+        with pytest.raises(ValueError, match="cache_pos"):
             check_decoder(decoder)
 
     def test_finds_leavings_of_other_tokens(self) -> None:

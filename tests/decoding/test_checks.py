@@ -16,19 +16,19 @@ def with_id(value: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("ids", "cache_pos", "message"),
     [
-        pytest.param(torch.zeros(2, 4, dtype=LONG), GOOD[1], "(1, 5, 16) (got 4)", id="width"),
-        pytest.param(torch.zeros(2, 0, dtype=LONG), GOOD[1], "(1, 5, 16) (got 0)", id="no-column"),
-        pytest.param(torch.zeros(1, 5, dtype=LONG), GOOD[1], "2 rows (got 1 and 2)", id="batch-of-ids"),
-        pytest.param(GOOD[0], torch.zeros(3, dtype=LONG), "2 rows (got 2 and 3)", id="batch-of-pos"),
-        pytest.param(GOOD[0][0], GOOD[1], "2 dimension(s) (got shape (5,))", id="flat-ids"),
-        pytest.param(GOOD[0], GOOD[1][:, None], "1 dimension(s) (got shape (2, 1))", id="deep-pos"),
-        pytest.param(GOOD[0].to("meta"), GOOD[1], "on the host (got meta)", id="device"),
-        pytest.param(with_id(61), GOOD[1], "< 61 (got 61 in row 1, column 2)", id="id-too-large"),
-        pytest.param(with_id(-2), GOOD[1], ">= -1 and < 61 (got -2 in row 1, column 2)", id="id-below"),
-        pytest.param(GOOD[0], torch.tensor([0, 60]), "< 64 (got 64 in row 1, column 4)", id="beyond"),
-        pytest.param(GOOD[0], torch.tensor([-1, 0]), ">= 0 and < 64 (got -1 in row 0", id="negative"),
+        pytest.param(torch.zeros(2, 4, dtype=LONG), GOOD[1], "(1, 5, 16): got 4", id="width"),
+        pytest.param(torch.zeros(2, 0, dtype=LONG), GOOD[1], "(1, 5, 16): got 0", id="no-column"),
+        pytest.param(torch.zeros(1, 5, dtype=LONG), GOOD[1], "2 rows: got 1 and 2", id="batch-of-ids"),
+        pytest.param(GOOD[0], torch.zeros(3, dtype=LONG), "2 rows: got 2 and 3", id="batch-of-pos"),
+        pytest.param(GOOD[0][0], GOOD[1], "2 dimension(s): got shape (5,)", id="flat-ids"),
+        pytest.param(GOOD[0], GOOD[1][:, None], "1 dimension(s): got shape (2, 1)", id="deep-pos"),
+        pytest.param(GOOD[0].to("meta"), GOOD[1], "on the host: got meta", id="device"),
+        pytest.param(with_id(61), GOOD[1], "< 61: got 61 in row 1, column 2", id="id-too-large"),
+        pytest.param(with_id(-2), GOOD[1], ">= -1 and < 61: got -2 in row 1, column 2", id="id-below"),
+        pytest.param(GOOD[0], torch.tensor([0, 60]), "< 64: got 64 in row 1, column 4", id="beyond"),
+        pytest.param(GOOD[0], torch.tensor([-1, 0]), ">= 0 and < 64: got -1 in row 0", id="negative"),
         pytest.param(GOOD[0], torch.tensor([0, 2**63 - 1]), "in row 1, column 0", id="overflow"),
-        pytest.param(with_id(-1), torch.tensor([0, 61]), "(got 64 in row 1, column 3)", id="under-padding"),
+        pytest.param(with_id(-1), torch.tensor([0, 61]), ": got 64 in row 1, column 3", id="under-padding"),
     ],
 )
 def test_breaking_a_rule_raises_before_anything_is_written(ids, cache_pos, message, llama):
@@ -46,11 +46,11 @@ def test_breaking_a_rule_raises_before_anything_is_written(ids, cache_pos, messa
 @pytest.mark.parametrize(
     ("ids", "cache_pos", "message"),
     [
-        pytest.param(GOOD[0].int(), GOOD[1], "ids must be an int64 tensor (got torch.int32)", id="ids"),
+        pytest.param(GOOD[0].int(), GOOD[1], "ids must be an int64 tensor: got torch.int32", id="ids"),
         pytest.param(
-            GOOD[0], GOOD[1].float(), "cache_pos must be an int64 tensor (got torch.float32)", id="pos"
+            GOOD[0], GOOD[1].float(), "cache_pos must be an int64 tensor: got torch.float32", id="pos"
         ),
-        pytest.param(GOOD[0].tolist(), GOOD[1], "ids must be an int64 tensor (got list)", id="list"),
+        pytest.param(GOOD[0].tolist(), GOOD[1], "ids must be an int64 tensor: got list", id="list"),
     ],
 )
 def test_a_wrong_type_is_a_type_error(ids, cache_pos, message, llama):

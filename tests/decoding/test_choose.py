@@ -43,6 +43,19 @@ class TestChoose:
             result.endings[0].matched,
         )
 
+    def test_the_stage_is_found_under_parameters_of_rows(self) -> None:
+        """A chain with one value a row is asked about the batch, and names NaN as what it is."""
+
+        def broken(logits: torch.Tensor, history: History) -> torch.Tensor:
+            return torch.full_like(logits, torch.nan)
+
+        decoder = ScriptedDecoder(torch.zeros(1, 3), batch_size=2)
+        empty = Generator(decoder, processors=Temperature([0.5, 1.0]) | SuppressTokens([0, 1, 2]))([[1], [2]])
+        garbage = Generator(decoder, processors=Temperature([0.5, 1.0]) | broken)([[1], [2]])
+
+        assert [repr(SuppressTokens([0, 1, 2]))] * 2 == [e.matched for e in empty.endings if e]
+        assert [f"{broken!r}, which gave NaN"] * 2 == [e.matched for e in garbage.endings if e]
+
     def test_the_prompt_is_not_taken_for_a_choice(self) -> None:
         """When no token was left, a stop that the prompt's last token would meet does not fire."""
         decoder = ScriptedDecoder(torch.full((1, 3), -torch.inf))
@@ -56,4 +69,4 @@ class TestChoose:
         """When the raw logits are empty already, no stage is blamed."""
         logits = torch.full((1, 1, 2), -torch.inf)
 
-        assert "the decoder" == Choose(Chain(), Greedy()).emptied_by(logits, HISTORY)
+        assert "the decoder" == Choose(Chain(), Greedy()).emptied_by(logits, HISTORY, 0, 0)

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import time
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,17 @@ class TestCall:
 
         assert [5] * 5 == decoder.forwards
 
+    def test_exact_width_holds_beside_other_users(self) -> None:
+        """Another generator's turn is not taken for the one program's work."""
+        decoder = ScriptedDecoder(TABLE)
+        exact = Generator(decoder, stop=MaxNewTokens(4), exact_width=True)
+        events = exact.stream([1] * 12)
+        next(events)
+        Generator(decoder, stop=MaxNewTokens(1))([1] * 12)
+        next(events)
+
+        assert {5} == set(Slots.of(decoder)._width[0, :13].tolist())
+
     def test_does_not_keep_the_decoder(self) -> None:
         """When the generator goes, nothing of ours keeps the decoder alive."""
         decoder = ScriptedDecoder(TABLE)
@@ -171,10 +183,55 @@ class TestStream:
 
         assert [[4, 5, 6, 7, 0, 1]] == generator([3]).ids
 
+    def test_may_begin_in_inference_mode_and_go_on_without(self) -> None:
+        """The caller's mode, and the thread that asks for an event, are of no concern."""
+        generator = counting(stop=MaxNewTokens(3))
+        with torch.inference_mode():
+            events = generator.stream([1])
+
+            async def run() -> list[int]:
+                return [i async for event in generator.astream([1]) for i in event.ids]
+
+            assert [2, 3, 4] == asyncio.run(run())
+
+        assert [2, 3, 4] == [i for event in events for i in event.ids]
+
     def test_refuses_before_the_first_event(self) -> None:
         """A bad prompt raises where it was passed."""
         with pytest.raises(ValueError, match="prompt 0 must have"):
             counting().stream([[]])
+
+
+class TestThreads:
+    def test_generations_in_several_threads_do_not_mix(self) -> None:
+        """Streams on one decoder, asked for at the same time, each say what they say alone."""
+
+        class Slow(ScriptedDecoder):
+            def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
+                logits = super().forward(ids, cache_pos)
+                time.sleep(0.001)
+                return logits
+
+        decoder = Slow(TABLE)
+        draft = DraftModel(Slow(TABLE + 0.2))
+        fast = SpeculativeGenerator(decoder, draft, selection=Sample(), stop=MaxNewTokens(12))
+        expected = [fast([i]).ids[0] for i in range(5)]
+
+        async def text(i: int) -> list[int]:
+            return [token async for event in fast.astream([i]) for token in event.ids]
+
+        async def run() -> list[list[int]]:
+            return await asyncio.gather(*(text(i) for i in range(5)))
+
+        assert expected == asyncio.run(run())
+
+    def test_a_decoder_may_draft_for_itself(self) -> None:
+        """Target and draft may be one decoder: each finds what the other has fed."""
+        decoder = ScriptedDecoder(TABLE)
+        plain = Generator(ScriptedDecoder(TABLE), selection=Sample(), stop=MaxNewTokens(20))([1, 2])
+        fast = SpeculativeGenerator(decoder, DraftModel(decoder), selection=Sample(), stop=MaxNewTokens(20))
+
+        assert plain.ids == fast([1, 2]).ids
 
 
 class TestAstream:
@@ -230,6 +287,44 @@ class TestAstream:
         assert forwards < 60
         assert 60 == len(generator([2]).ids[0])
 
+    def test_a_consumer_cancelled_twice_leaves_nobody_behind(self) -> None:
+        """However often it is cancelled, the consumer ends after the thread has come back."""
+        inside = 0
+
+        class Slow(ScriptedDecoder):
+            def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
+                nonlocal inside
+                inside += 1
+                time.sleep(0.05)
+                inside -= 1
+                return super().forward(ids, cache_pos)
+
+        generator = Generator(Slow(COUNT_UP, line=last_token), stop=MaxNewTokens(50))
+
+        async def run() -> None:
+            async def consume() -> None:
+                async for _ in generator.astream([1]):
+                    pass
+
+            task = asyncio.create_task(consume())
+            await asyncio.sleep(0.02)
+            for _ in range(3):
+                task.cancel()
+                await asyncio.sleep(0.005)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+            assert inside == 0
+
+        asyncio.run(run())
+
+        assert [[3, 4]] == Generator(generator.decoder, stop=MaxNewTokens(2))([2]).ids
+
+    def test_refuses_before_the_first_event(self) -> None:
+        """A bad prompt raises where it was passed."""
+        with pytest.raises(ValueError, match="prompt 0 must have"):
+            counting().astream([[]])
+
     def test_errors_reach_the_consumer(self) -> None:
         """What a part raises comes out of the stream, with its own type."""
 
@@ -267,9 +362,12 @@ class TestRefusals:
         ("parts", "error", "message"),
         [
             ({"temperature": 1.0}, TypeError, "temperature"),
+            ({"selection": Sample}, TypeError, "'selection' must be an instance: got the class Sample"),
             ({"processors": 3}, TypeError, "'processors' must be callable: got 3"),
             ({"selection": "greedy"}, TypeError, "'selection' must be callable: got 'greedy'"),
             ({"stop": TopK(3)}, TypeError, "'stop' must be a stop condition"),
+            ({"num_draft_tokens": True}, TypeError, "'num_draft_tokens' must be a whole number: got True"),
+            ({"exact_width": 1}, TypeError, "exact_width"),
             ({"drafter": ScriptedDecoder(TABLE)}, TypeError, "'drafter' must have propose"),
             ({"drafter": PromptLookup(), "num_draft_tokens": 5}, ValueError, "must be at most 4.* got 5"),
             (
@@ -293,6 +391,8 @@ class TestRefusals:
         """There is no speculative generator without a drafter."""
         with pytest.raises(TypeError, match="drafter"):
             SpeculativeGenerator(ScriptedDecoder(TABLE))  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match=r"'drafter' must have propose.*: got None"):
+            SpeculativeGenerator(ScriptedDecoder(TABLE), None)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
         ("call", "error", "message"),
@@ -302,6 +402,9 @@ class TestRefusals:
             ({"prompts": [[1] * 65]}, ValueError, "prompt 0 must have 1 to 64 tokens"),
             ({"prompts": [9]}, ValueError, "ids of prompt 0 must be 0 to 7"),
             ({"prompts": [[1]], "streams": [1, 2]}, ValueError, "'streams' must be one number for each"),
+            ({"prompts": [[1]], "streams": 3}, TypeError, "'streams' must be whole numbers.*: got 3"),
+            ({"prompts": [[1]], "streams": [0.7]}, TypeError, "'streams' must be whole numbers"),
+            ({"prompts": [[1]], "streams": [2**63]}, ValueError, "'streams' must fit into 64 bits"),
             ({"prompts": [[1]], "max_tokens": 3}, TypeError, "max_tokens"),
             ({"prompts": [[1]], "streamer": object()}, TypeError, "streamer"),
         ],
@@ -314,22 +417,57 @@ class TestRefusals:
 
         assert [[2, 3]] == generator([1]).ids
 
-    def test_a_drafter_that_guesses_nonsense(self) -> None:
-        """Guesses outside the vocabulary are refused by the decoder, and the next call works."""
+    def test_guesses_that_are_no_ids(self) -> None:
+        """A drafter that guesses outside the vocabulary, or too much, costs time and nothing else."""
 
         class Nonsense:
-            shown = False
-
             def propose(self, history: Any, budget: Any, choose: Any) -> Draft:
-                ids = torch.full((len(budget), 2), 1 if self.shown else 99)
-                self.shown = True
-                return Draft(ids)
+                return Draft(torch.tensor([[2, 3, 99, 4, 5, 6, 7, 8]]))
 
         fast = SpeculativeGenerator(
             ScriptedDecoder(COUNT_UP, line=last_token), Nonsense(), stop=MaxNewTokens(4)
         )
-        with pytest.raises(ValueError, match="ids"):
+
+        assert [[2, 3, 4, 5]] == fast([1]).ids
+
+    @pytest.mark.parametrize(
+        ("ids", "error", "message"),
+        [
+            (torch.tensor([[1.0, 2.0]]), TypeError, r"int64 ids \[1, k\]: got torch.float32"),
+            (torch.tensor([1, 2]), ValueError, r"int64 ids \[1, k\]: got the shape \[2\]"),
+            (torch.tensor([[1], [2]]), ValueError, r"int64 ids \[1, k\]: got the shape \[2, 1\]"),
+            ([[1, 2]], TypeError, r"int64 ids \[1, k\]: got Draft"),
+        ],
+    )
+    def test_drafts_that_are_none(self, ids: Any, error: type[Exception], message: str) -> None:
+        """A draft of another type or shape is refused; the next call works."""
+
+        class Drafter:
+            ids: Any
+
+            def propose(self, history: Any, budget: Any, choose: Any) -> Draft:
+                return Draft(self.ids)
+
+        drafter = Drafter()
+        drafter.ids = ids
+        fast = SpeculativeGenerator(ScriptedDecoder(COUNT_UP, line=last_token), drafter, stop=MaxNewTokens(3))
+        with pytest.raises(error, match=message):
             fast([1])
+        drafter.ids = torch.tensor([[3, 4]])
+
+        assert [[2, 3, 4]] == fast([1]).ids
+
+    def test_a_drafter_that_writes_to_the_history(self) -> None:
+        """What a drafter does to the lengths that it is shown changes no token."""
+
+        class Meddler:
+            def propose(self, history: Any, budget: Any, choose: Any) -> Draft:
+                history.length.add_(1)
+                return Draft(torch.tensor([[5]]))
+
+        fast = SpeculativeGenerator(
+            ScriptedDecoder(COUNT_UP, line=last_token), Meddler(), stop=MaxNewTokens(4)
+        )
 
         assert [[2, 3, 4, 5]] == fast([1]).ids
 
@@ -388,3 +526,19 @@ class TestStreamerFailure:
 
         with pytest.raises(ValueError, match="prompt 0"):
             list(texts)
+
+    def test_a_refused_streamer_is_ended(self) -> None:
+        """A Hugging Face streamer that cannot take two rows is told that nothing will come."""
+        ended = []
+
+        class Streamer:
+            def put(self, ids: Any) -> None:
+                raise AssertionError("nothing is to be put")
+
+            def end(self) -> None:
+                ended.append(True)
+
+        with pytest.raises(ValueError, match="one prompt"):
+            counting()([[1], [2]], streamer=Streamer())
+
+        assert [True] == ended

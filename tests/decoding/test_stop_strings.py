@@ -6,6 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from decodekit.decoding import Ending, Generator, History, MaxNewTokens, StopStrings
 from decodekit.speculation import PromptLookup, SpeculativeGenerator
@@ -24,6 +26,16 @@ class Pieces:
     def convert_ids_to_tokens(self, index: int) -> str:
         """One piece."""
         return PIECES[index]
+
+
+BYTES = ["word", "<0x0A>", "<0x61>", "<0xC3>", "<0xA9>", "\ufffd"]
+
+
+def byte_fallback() -> Any:
+    """A tokenizer of ``BYTES``, as Llama 2's."""
+    backend = Tokenizer(models.WordLevel({token: i for i, token in enumerate(BYTES)}, unk_token="word"))
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return PreTrainedTokenizerFast(tokenizer_object=backend)
 
 
 def history(ids: list[int], lengths: list[int], prompt: int) -> History:
@@ -117,6 +129,28 @@ class TestStopStrings:
         assert result.text == fast([3, 1]).text
         assert full == "".join(event.text or "" for event in plain.stream([3, 1]))
 
+    @pytest.mark.parametrize(
+        ("strings", "tokens", "codes"),
+        [
+            pytest.param("\n", ["word", "<0x0A>", "word"], [0, 1, 0], id="newline"),
+            pytest.param("d\na", ["word", "<0x0A>", "<0x61>", "word"], [0, 0, 1, 0], id="into-a-run"),
+            pytest.param("\nw", ["<0x0A>", "word", "<0x61>"], [0, 1, 0], id="out-of-a-run"),
+            pytest.param("\n", ["<0x0A>", "<0x61>", "<0x0A>"], [1, 0, 1], id="each-in-a-run"),
+            pytest.param("é", ["<0x61>", "<0xC3>", "<0xA9>", "<0x61>"], [0, 0, 1, 0], id="two-bytes"),
+            pytest.param("\ufffd", ["<0xC3>", "<0xA9>", "word"], [0, 0, 0], id="incomplete-is-not-bad"),
+            pytest.param("\ufffd", ["<0xC3>", "word", "word"], [0, 1, 0], id="bad-byte"),
+            pytest.param("\ufffd", ["\ufffd", "word", "\ufffd"], [1, 0, 1], id="literal"),
+        ],
+    )
+    def test_a_byte_token_ends_the_row_itself(
+        self, strings: str, tokens: list[str], codes: list[int]
+    ) -> None:
+        """The code is at the token that completes the string, though its text is not final yet."""
+        ids = [0, *map(BYTES.index, tokens)]
+        stop = StopStrings(strings, byte_fallback()).begin()
+
+        assert codes == stop(torch.empty(0), history(ids, list(range(2, len(ids) + 1)), 1))[0].tolist()
+
     def test_ending_names_the_string(self) -> None:
         """Each string has its ending, hidden by default."""
         stop = StopStrings(["ab", "c"], Pieces())
@@ -128,3 +162,14 @@ class TestStopStrings:
         """An empty string would end every row at once: refused."""
         with pytest.raises(error, match="'strings' must"):
             StopStrings(strings, Pieces())
+
+    def test_tokenizer_must_decode(self) -> None:
+        """A name is no tokenizer."""
+        with pytest.raises(TypeError, match="'tokenizer' must have a method decode: got 'gpt2'"):
+            StopStrings("a", "gpt2")
+
+    @pytest.mark.parametrize("option", ["hide", "skip_special_tokens"])
+    def test_options_are_true_or_false(self, option: str) -> None:
+        """A string that reads as false is true: refused."""
+        with pytest.raises(TypeError, match=f"'{option}' must be .*bool"):
+            StopStrings("a", Pieces(), **{option: "no"})  # type: ignore[arg-type]

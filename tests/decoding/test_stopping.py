@@ -38,7 +38,7 @@ class TestMaxNewTokens:
         with pytest.raises(ValueError, match="'n' must be at least 1"):
             MaxNewTokens(n)
 
-    @pytest.mark.parametrize("n", [1.5, True, []])
+    @pytest.mark.parametrize("n", [1.5, True, [], None, "a", [None]])
     def test_must_be_whole(self, n: object) -> None:
         """Fractions, booleans and nothing are no numbers of tokens."""
         with pytest.raises(TypeError, match="'n' must be a whole number"):
@@ -63,7 +63,8 @@ class TestStopTokens:
         assert (Ending("end_of_sequence", 2),) == EndOfSequence(2).endings
 
     @pytest.mark.parametrize(
-        ("ids", "error"), [(None, TypeError), ([], TypeError), ([True], TypeError), (-1, ValueError)]
+        ("ids", "error"),
+        [(None, TypeError), ([], TypeError), ([True], TypeError), ("a", TypeError), (-1, ValueError)],
     )
     def test_must_be_ids(self, ids: object, error: type[Exception]) -> None:
         """A tokenizer without an end-of-sequence token gives None: refused, not ignored."""
@@ -84,7 +85,7 @@ class TestComposition:
         stop = StopTokens([5, 6]) & MaxNewTokens(2)
 
         assert [[0, 2, 0, 1]] == codes(stop, [[9, 5, 6, 1, 5]])
-        assert Ending("stop_token and max_new_tokens", 6) == stop.endings[1]
+        assert Ending("stop_token and max_new_tokens", (6, None)) == stop.endings[1]
 
     def test_and_names_every_pair(self) -> None:
         """Each pair of endings has its code."""
@@ -92,8 +93,8 @@ class TestComposition:
         endings = [stop.endings[code - 1] for code in codes(stop, [[9, 6, 1, 5]])[0] if code]
 
         assert [
-            Ending("stop_token and stop_token", 6),
-            Ending("stop_token and max_new_tokens", 5),
+            Ending("stop_token and stop_token", (6, 6)),
+            Ending("stop_token and max_new_tokens", (5, None)),
         ] == endings
         assert 6 == len(stop.endings)
 

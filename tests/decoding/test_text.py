@@ -238,6 +238,26 @@ class TestDetokenizer:
             ):
                 assert shown == now
 
+    @settings(max_examples=40, deadline=None)
+    @given(data=st.data())
+    def test_peek_is_what_flush_would_give(self, family: str, data: st.DataObject) -> None:
+        """At every point; and having looked changes nothing."""
+        tokenizer = tokenizer_of(family)
+        ids, sizes, skip = data.draw(any_ids(family)), data.draw(SIZES), data.draw(st.booleans())
+        looked, plain = Detokenizer(tokenizer, skip), Detokenizer(tokenizer, skip)
+        pushed: list[int] = []
+
+        assert looked.peek() == ""
+        for burst in bursts(ids, sizes):
+            pushed += burst
+            other = Detokenizer(tokenizer, skip)
+            other.push(pushed)
+
+            assert plain.push(burst) == looked.push(burst)
+            assert other.flush() == looked.peek()
+        assert plain.flush() == looked.flush()
+        assert looked.peek() == ""
+
     @pytest.mark.parametrize("size", [1, 5])
     def test_cost_is_linear(self, family: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """Windows are bounded and few: their lengths add up to a multiple of the ids'."""

@@ -154,7 +154,7 @@ class TestMismatch:
         with pytest.raises(ValueError, match="checksum differs"):
             load_decoder(saved)
 
-    @pytest.mark.parametrize("change", [{"max_length": 64}, {"batch_size": 2}, {"scored_width": 1}])
+    @pytest.mark.parametrize("change", [{"max_length": 64}, {"batch_size": 2}])
     @pytest.mark.parametrize("trusted", [True, False])
     def test_a_shape_that_the_programs_were_not_compiled_for_is_refused(self, change, trusted, saved):
         """A forged checksum does not help: the program knows what it fits."""
@@ -167,10 +167,21 @@ class TestMismatch:
         with pytest.raises(ValueError, match="a program must have been compiled for the decoder's shape"):
             load_decoder(saved, trust_programs=trusted)
 
+    def test_a_shape_that_no_decoder_has_is_refused(self, saved):
+        """Before anything is read that would have that shape."""
+        shape = Manifest.read(saved).shape
+        object.__setattr__(shape, "scored_width", 1)
+        rewrite(saved, shape=shape)
+
+        with pytest.raises(
+            ValueError, match=r"decoder\.json must have .*'scored_width' must be one of \(2,\)"
+        ):
+            load_decoder(saved)
+
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"versions": {"torch": "1.0"}}, r"by the torch that compiled them, 1\.0 .got"),
+            ({"versions": {"torch": "1.0"}}, r"by the torch that compiled them, 1\.0: got"),
             ({"processor": "pdp11"}, "on a processor like the one they were compiled on, pdp11"),
             ({"instruction_sets": ["avx9000"]}, "without avx9000"),
             ({"dtype": "float16"}, r"must be \['float32', 61, 32\]"),
@@ -185,7 +196,7 @@ class TestMismatch:
 
     @pytest.mark.parametrize(
         ("text", "message"),
-        [(None, "must hold a saved decoder"), ("{", "must be JSON"), ('{"format": 9}', "of format 1 .got 9")],
+        [(None, "must hold a saved decoder"), ("{", "must be JSON"), ('{"format": 9}', "of format 1: got 9")],
     )
     def test_a_folder_that_is_no_saved_decoder_is_refused(self, text, message, tmp_path):
         """Missing, broken, or from another time."""
