@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pathlib
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -20,11 +21,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status."""
     options = _parser().parse_args(arguments)
     try:
-        options.command(options)
-    except (ValueError, TypeError, OSError) as error:
+        status: int = options.command(options)
+    except (ValueError, OSError) as error:
         print(f"decodekit: {error}", file=sys.stderr)
         return 1
-    return 0
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,7 +80,7 @@ def _cache() -> pathlib.Path:
     return pathlib.Path(home) / "decoders"
 
 
-def _generate(options: argparse.Namespace) -> None:
+def _generate(options: argparse.Namespace) -> int:
     from transformers import AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
@@ -90,6 +91,8 @@ def _generate(options: argparse.Namespace) -> None:
 
     if options.compare and not options.draft_model:
         raise ValueError("--compare needs --draft-model: there is nothing to compare")
+    if options.draft_model and options.num_draft_tokens < 1:
+        raise ValueError(f"--num-draft-tokens must be at least 1: got {options.num_draft_tokens}")
     # It would run into the text.
     disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers types it not
     # Checked before anything is loaded or compiled.
@@ -102,8 +105,9 @@ def _generate(options: argparse.Namespace) -> None:
     ))  # fmt: skip
     stop: Any = MaxNewTokens(options.max_tokens)
     tokenizer = AutoTokenizer.from_pretrained(options.model)
-    if tokenizer.eos_token_id is not None:
-        stop = EndOfSequence(tokenizer.eos_token_id) | stop
+    ends = _ends_of_sequence(options.model, tokenizer)
+    if ends:
+        stop = EndOfSequence(ends) | stop
     if options.stop:
         stop = StopStrings(options.stop, tokenizer) | stop
 
@@ -128,17 +132,32 @@ def _generate(options: argparse.Namespace) -> None:
     print(f"\n{_report(result.statistics)}, ended by {ending.reason if ending else None}", file=sys.stderr)
     if options.compare:
         Slots.of(target).forget()  # the prompt is not to be there already
-        _compare(result, Generator(target, **parts)(options.prompt))
+        return _compare(result, Generator(target, **parts)(options.prompt))
+    return 0
 
 
-def _compare(fast: Any, plain: Any) -> None:
-    """Report what the same decoding without the draft took and gave."""
+def _ends_of_sequence(model: str, tokenizer: Any) -> set[int]:
+    """The tokens that end a text: the tokenizer's, and those that the model's own settings name."""
+    from transformers import GenerationConfig
+
+    ends: Any = []
+    # Not every model has settings for generation.
+    with contextlib.suppress(OSError):
+        ends = GenerationConfig.from_pretrained(model).eos_token_id or []
+    ends = [ends] if isinstance(ends, int) else ends
+    own = tokenizer.eos_token_id
+    return {*ends} | ({own} if own is not None else set())
+
+
+def _compare(fast: Any, plain: Any) -> int:
+    """Report what the same decoding without the draft took and gave; 1 if it gave something else."""
     ratio = plain.statistics.total_seconds / fast.statistics.total_seconds
     same = "the same tokens"
     if plain.ids != fast.ids:
         same = "OTHER TOKENS: programs of different widths round differently, and one choice was that close"
     print(f"plain decoding: {_report(plain.statistics)}", file=sys.stderr)
     print(f"with the draft: {ratio:.2f} times as fast, {same}", file=sys.stderr)
+    return int(plain.ids != fast.ids)
 
 
 def _report(statistics: Any) -> str:
@@ -161,13 +180,17 @@ def _decoder(options: argparse.Namespace, model: str, widths: set[int], scored_w
     arguments |= {"widths": sorted(widths | {prompt_width}), "scored_width": scored_width}
     folder = options.cache / _key(model, arguments)
     if options.target != "eager" and (folder / "decoder.json").exists():
-        # A copy from another machine or an older version is made anew.
+        # What another torch has written, or somebody has changed, is made anew.
         with contextlib.suppress(ValueError):
             return load_decoder(folder)
+        shutil.rmtree(folder)
     print(f"preparing {model} (compiled once, kept in {options.cache})", file=sys.stderr)
     decoder = compile_decoder(model, **arguments)
     if decoder.target != "eager":
-        decoder.save(folder)
+        try:
+            decoder.save(folder)
+        except OSError as error:
+            print(f"not kept, to be compiled again next time: {error}", file=sys.stderr)
     return decoder
 
 
@@ -175,11 +198,12 @@ def _key(model: str, arguments: dict[str, Any]) -> str:
     """A name for *model* as it is now, compiled with *arguments*."""
     from transformers.utils.hub import cached_file
 
-    config = cached_file(model, "config.json")
-    files = pathlib.Path(str(config)).resolve().parent.glob("*")
-    weights = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in sorted(files) if f.is_file()]
-    known = json.dumps([str(config), weights, arguments], sort_keys=True)
-    return f"{pathlib.Path(model).name}-{hashlib.sha256(known.encode()).hexdigest()[:16]}"
+    folder = pathlib.Path(str(cached_file(model, "config.json"))).absolute().parent
+    # A snapshot of the hub is named by its commit, and its files may still be on their way.
+    files = [] if folder.parent.name == "snapshots" else sorted(folder.iterdir())
+    state = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]
+    known = json.dumps([str(folder), state, arguments], sort_keys=True)
+    return f"{folder.name}-{hashlib.sha256(known.encode()).hexdigest()[:16]}"
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """
 Question: how often does the bundled draft agree with the target on files that neither has seen.
 
-    python benchmarks/acceptance.py [--files N] [--tokens N] [--temp T] [--num-draft-tokens K]
+    python benchmarks/acceptance.py [--prompts N] [--tokens N] [--temp T] [--num-draft-tokens K]
 
-Each held-out file of the standard library gives one prompt, its first 128 tokens; what follows is
-generated with the draft running ahead. Decoding is eager: this counts tokens, not time.
+Prompts are windows of 128 tokens from held-out files of the standard library, one from each
+file before a second from any; what follows is generated with the draft running ahead.
+Decoding is eager: this counts tokens, not time.
 """
 
 import argparse
@@ -26,18 +27,19 @@ PROMPT = 128
 ROWS = 8
 
 
-def held_out_prompts(files: int) -> list[list[int]]:
-    """The first tokens of the first *files* held-out files that are long enough."""
+def held_out_prompts(count: int) -> list[list[int]]:
+    """*count* windows, the first of every held-out file before the second of any."""
     sys.path.insert(0, str(PAIR))
     import train
 
     tokenizer = AutoTokenizer.from_pretrained(PAIR / "target")
-    texts = [text for text in train.held_out() if len(text) > 8 * PROMPT]
-    prompts = [tokenizer(text)["input_ids"][:PROMPT] for text in texts[:files]]
-    return [prompt for prompt in prompts if len(prompt) == PROMPT]
+    files = [tokenizer(text)["input_ids"] for text in train.held_out()]
+    longest = max(map(len, files))
+    windows = [file[at : at + PROMPT] for at in range(0, longest, 4 * PROMPT) for file in files]
+    return [window for window in windows if len(window) == PROMPT][:count]
 
 
-def measure(files: int, tokens: int, temperature: float, num_draft_tokens: int) -> Statistics:
+def measure(prompts: int, tokens: int, temperature: float, num_draft_tokens: int) -> Statistics:
     """Generate *tokens* after each prompt, and add up what was accepted."""
     shape = {"batch_size": ROWS, "max_length": 512, "target": "eager", "dtype": "float32"}
     k = num_draft_tokens
@@ -52,9 +54,9 @@ def measure(files: int, tokens: int, temperature: float, num_draft_tokens: int) 
         stop=MaxNewTokens(tokens),
     )
     total = Statistics(drafted=[0] * k, accepted=[0] * k)
-    prompts = held_out_prompts(files)
-    for start in range(0, len(prompts), ROWS):
-        rows = prompts[start : start + ROWS]
+    windows = held_out_prompts(prompts)
+    for start in range(0, len(windows), ROWS):
+        rows = windows[start : start + ROWS]
         one = generator(rows, streams=range(start, start + len(rows))).statistics
         total.steps += one.steps
         total.tokens += one.tokens
@@ -68,12 +70,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--files", type=int, default=64)
+    parser.add_argument("--prompts", type=int, default=128)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--temp", type=float, default=0.7)
     parser.add_argument("--num-draft-tokens", type=int, default=4)
     options = parser.parse_args()
-    total = measure(options.files, options.tokens, options.temp, options.num_draft_tokens)
+    total = measure(options.prompts, options.tokens, options.temp, options.num_draft_tokens)
     print(f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}")
     print(f"{total.tokens} tokens, temperature {options.temp}, k = {options.num_draft_tokens}")
     for i, (drafted, accepted) in enumerate(zip(total.drafted, total.accepted, strict=True), start=1):

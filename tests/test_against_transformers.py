@@ -42,6 +42,11 @@ def test_compiled(
     expected = stock(tiny_model(name.removeprefix("compiled_")), prompts, 40)
 
     assert expected == Generator(decoder, stop=MaxNewTokens(40))(prompts).ids
+    if decoder.shape.scored_width == 5:
+        fast = SpeculativeGenerator(decoder, PromptLookup(), stop=MaxNewTokens(40))(prompts)
+
+        assert expected == fast.ids
+        assert sum(fast.statistics.accepted) > 0
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from decodekit.__main__ import main
+from decodekit.neuron_backend import aoti
+from decodekit.testing import ScriptedDecoder
 
 PAIR = pathlib.Path(__file__).parents[1] / "examples" / "pair"
 EAGER = ["--target", "eager", "--max-length", "128", "--max-tokens", "24"]
@@ -47,11 +50,58 @@ class TestGenerate:
 
     def test_ends_before_a_string(self, capsys: pytest.CaptureFixture[str]) -> None:
         """A stop string is left out of the text."""
-        run("--model", str(PAIR / "target"), "--prompt", "import ", "--stop", "\n", "--no-stream", *EAGER)
+        run("--model", str(PAIR / "target"), "--prompt", "def f(", "--stop", "):", "--no-stream", *EAGER)
         out, err = capsys.readouterr()
 
-        assert 1 == out.count("\n")
+        assert "):" not in out
         assert "stop_string" in err
+
+    def test_a_second_start_compiles_nothing(
+        self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """What was compiled is kept, and loaded when the same is asked for again."""
+        arguments = [
+            "--model", str(PAIR / "draft"), "--prompt", "import os\n", "--max-tokens", "12",
+            "--max-length", "64", "--target", "cpu", "--cache", str(tmp_path),
+        ]  # fmt: skip
+        assert 0 == run(*arguments)
+        first = capsys.readouterr()
+        monkeypatch.setattr(aoti, "compile_package", None)
+        assert 0 == run(*arguments)
+        second = capsys.readouterr()
+
+        assert "preparing" in first.err
+        assert "preparing" not in second.err
+        assert first.out == second.out
+
+    def test_a_kept_decoder_of_another_version_is_made_anew(
+        self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """One that cannot be loaded is replaced, and one that cannot be kept is used all the same."""
+
+        class Decoder(ScriptedDecoder):
+            target = "cpu"
+
+            def save(self, folder: pathlib.Path) -> None:
+                folder.mkdir(parents=True)
+                (folder / "decoder.json").write_text("{}")
+                if len(made) > 1:
+                    raise PermissionError("read-only")
+
+        made: list[Decoder] = []
+
+        def compile_decoder(model: str, **arguments: object) -> Decoder:
+            made.append(Decoder(torch.zeros(1, 4096), max_length=64, widths=(1, 64), scored_width=1))
+            return made[-1]
+
+        monkeypatch.setattr("decodekit.neuron_backend.compile_decoder", compile_decoder)
+        arguments = ["--model", str(PAIR / "draft"), "--prompt", "x", "--max-tokens", "2"]
+        arguments += ["--cache", str(tmp_path)]
+        for _ in range(2):
+            assert 0 == run(*arguments)
+
+        assert 2 == len(made)
+        assert "not kept, to be compiled again next time: read-only" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -61,6 +111,10 @@ class TestGenerate:
             (["--max-tokens", "0"], "'n' must be at least 1"),
             (["--target", "tpu"], "target must be one of"),
             (["--compare"], "--compare needs --draft-model"),
+            (
+                ["--draft-model", "x", "--num-draft-tokens", "0"],
+                "--num-draft-tokens must be at least 1: got 0",
+            ),
             (["--dtype", "int4"], "int4"),
             (["--model", "/no/such/folder"], "/no/such/folder"),
         ],
