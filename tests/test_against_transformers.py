@@ -4,6 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+import torch._dynamo.convert_frame
+import torch._inductor
 from transformers import PreTrainedModel
 
 from decodekit.decoding import Generator, MaxNewTokens
@@ -49,6 +52,29 @@ def test_compiled(
         assert sum(fast.statistics.accepted) > 0
 
 
+def test_nothing_compiles_after_construction(
+    compiled_llama: StaticDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts of many lengths, plain and with a draft: no program is compiled and no graph is traced."""
+    compiled: list[object] = []
+    for module, name in (
+        (torch._inductor, "aoti_compile_and_package"),
+        (torch._dynamo.convert_frame, "_compile"),
+    ):
+        original = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, f=original, **k: (compiled.append(f), f(*a, **k))[1])
+    for length in (1, 4, 5, 6, 23):
+        for drafter in (None, PromptLookup()):
+            Generator(compiled_llama, drafter=drafter, stop=MaxNewTokens(9))([[3] * length, [5]])
+
+    assert [] == compiled
+
+    # The counter counts.
+    torch.compile(lambda x: x + 1, backend="eager")(torch.zeros(1))
+
+    assert 1 == len(compiled)
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
@@ -60,8 +86,6 @@ def test_compiled(
 )
 def test_processors(ours: Any, theirs: dict[str, Any], tiny_model: Callable[..., PreTrainedModel]) -> None:
     """A history-dependent processor gives the text that transformers' own gives, with a draft as well."""
-    import torch
-
     model = tiny_model("llama")
     decoder = StaticDecoder(model, max_length=96, widths=(1, 5, 16))
     options = {"do_sample": False, "max_new_tokens": 40, "pad_token_id": 0, **theirs}

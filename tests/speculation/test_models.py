@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from decodekit.decoding import (
     Decoder,
     DecoderShape,
+    Draft,
     EndOfSequence,
     Generator,
     Greedy,
@@ -22,13 +23,14 @@ from decodekit.decoding import (
     Sample,
     noise,
 )
+from decodekit.decoding.protocols import Choice
 from decodekit.decoding.sample import _in_blocks
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.processors import NoRepeatNgram, RepetitionPenalty, Temperature, TopK, TopP
 from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
 
 TinyModel = Callable[..., PreTrainedModel]
-ROWS, MAX_LENGTH, K = 3, 80, 5
+ROWS, MAX_LENGTH, K = 3, 80, 6
 SHAPE = {"max_length": MAX_LENGTH, "widths": (1, K + 1, 24), "scored_width": K + 1}
 
 
@@ -62,12 +64,25 @@ def chain(seed: int, temperature: float) -> Any:
     ]
 
 
+class Nothing:
+    """Guesses nothing."""
+
+    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+        return Draft(torch.empty(len(budget), 0, dtype=torch.int64))
+
+
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
 def test_float64(name: str, tiny_model: TinyModel) -> None:
-    """Forty cases a model, each plain, with a model draft, with lookup, and row by row: no mismatch."""
+    """Forty cases a model, each plain, with a draft of one of five kinds, and row by row: no mismatch."""
     model = tiny_model(name, torch.float64)
     target, single = decoder(model), decoder(model, rows=1)
-    drafters = [DraftModel(decoder(perturbed(model, 0.02))), PromptLookup(), DraftModel(decoder(model))]
+    drafters = [
+        DraftModel(decoder(perturbed(model, 0.02))),
+        PromptLookup(),
+        DraftModel(decoder(model)),
+        DraftModel(decoder(tiny_model("qwen2", torch.float64))),  # of another opinion throughout
+        Nothing(),
+    ]
     stood = 0
     for seed in range(40):
         parts = {
@@ -77,7 +92,7 @@ def test_float64(name: str, tiny_model: TinyModel) -> None:
         }
         rows, streams = prompts(seed), [seed, 5, 70]
         plain = Generator(target, **parts)(rows, streams)
-        fast = SpeculativeGenerator(target, drafters[seed % 3], num_draft_tokens=1 + seed % K, **parts)
+        fast = SpeculativeGenerator(target, drafters[seed % 5], num_draft_tokens=1 + seed % K, **parts)
         result = fast(rows, streams)
         stood += sum(result.statistics.accepted)
 

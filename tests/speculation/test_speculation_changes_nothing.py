@@ -1,6 +1,8 @@
 """Speculative decoding = plain decoding = each row alone, token for token."""
 
 import random
+from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import pytest
@@ -16,8 +18,9 @@ from decodekit.decoding import (
     History,
     MaxNewTokens,
     Sample,
+    StopStrings,
+    StopTokens,
 )
-from decodekit.decoding import StopTokens as Stop
 from decodekit.decoding.protocols import Choice, Drafter, Processor, StopCondition
 from decodekit.processors import (
     Chain,
@@ -114,8 +117,8 @@ def drafter(kind: str, table: Tensor, batch_size: int) -> Drafter:
     return kinds[kind]
 
 
-def chain(kind: int, temperature: float) -> Processor | None:
-    """Chains with and without history, the order as a user would have it."""
+def chain(kind: int, temperature: float, rows: Sequence[int]) -> Processor | None:
+    """Chains with and without history, as a user would order them, for the rows numbered *rows*."""
     heat = Temperature(temperature)
     chains: list[Processor | None] = [
         None,
@@ -128,33 +131,46 @@ def chain(kind: int, temperature: float) -> Processor | None:
         SuppressTokens([3]) | LogitBias({1: 1.5, 2: -2.0}) | MinNewTokens(6, [0]) | heat,
         RepetitionPenalty(1.2) | NoRepeatNgram(3) | heat | TopP(0.8) | MinP(0.02),
         Chain(),
+        RepetitionPenalty([1.0 + 0.1 * row for row in rows])
+        | Temperature([temperature + 0.2 * row for row in rows])
+        | TopK([4 + row for row in rows]),
     ]
     return chains[kind % len(chains)]
 
 
-def stop(kind: int, rows: int) -> StopCondition:
-    """Stops that cut bursts, and that end rows at different times."""
+class Letters:
+    """A tokenizer: a token is one or two of three letters."""
+
+    def decode(self, token_ids: list[int], **options: Any) -> str:
+        return "".join(PIECES[i] for i in token_ids)
+
+    def convert_ids_to_tokens(self, index: int) -> str:
+        return PIECES[index]
+
+
+PIECES = ["a", "b", "c", "aa", "ab", "ac", "ba", "bb", "bc", "ca", "cb", "cc"]
+
+
+def stop(kind: int, rows: Sequence[int]) -> StopCondition:
+    """Stops that cut bursts, and that end rows at different times, for the rows numbered *rows*."""
     stops: list[StopCondition] = [
         MaxNewTokens(17),
         EndOfSequence(0) | MaxNewTokens(25),
-        Stop([4, 9], hide=True) | EndOfSequence([0, 1]) | MaxNewTokens(30),
-        MaxNewTokens([5 + 4 * row for row in range(rows)]),
+        StopTokens([4, 9], hide=True) | EndOfSequence([0, 1]) | MaxNewTokens(30),
+        MaxNewTokens([5 + 4 * row for row in rows]),
         MaxNewTokens(100),  # so that the last position ends the row
-        MaxNewTokens(4) & Stop([5, 6, 7]),
+        MaxNewTokens(4) & StopTokens([5, 6, 7]),
+        StopStrings(["abba", "cabc", "bbbb"], Letters()) | MaxNewTokens(40),
+        StopStrings(["acab", "cc"], Letters(), hide=False) & MaxNewTokens(3),
     ]
     return stops[kind % len(stops)]
 
 
-def alone(condition_kind: int, rows: int, row: int) -> StopCondition:
-    """The stop of *row* when it is decoded by itself."""
-    if condition_kind % 6 == 3:
-        return MaxNewTokens(5 + 4 * row)
-    return stop(condition_kind, rows)
-
-
-def outcome(result: Generation) -> list[tuple[list[int], str]]:
-    """Ids and reason of each row."""
-    return [(ids, e.reason if e else "?") for ids, e in zip(result.ids, result.endings, strict=True)]
+def outcome(result: Generation) -> list[tuple[list[int], str, str]]:
+    """Ids, text and reason of each row."""
+    assert result.text is not None
+    reasons = [ending.reason if ending else "?" for ending in result.endings]
+    return list(zip(result.ids, result.text, reasons, strict=True))
 
 
 DRAFTS = ("perfect", "perturbed", "adversarial", "ragged", "holes", "empty", "lookup")
@@ -171,24 +187,21 @@ def test_scripted(block: int) -> None:
         prompts = [[dice.randrange(VOCAB) for _ in range(dice.randint(1, 60))] for _ in range(rows)]
         streams = [dice.randrange(1000) for _ in range(rows)]
         selection = Greedy() if case % 5 == 0 else Sample(seed=case)
-        processors = chain(case, dice.choice([0.3, 0.7, 1.0, 1.8]))
-        parts = {"processors": processors, "selection": selection}
+        temperature, every = dice.choice([0.3, 0.7, 1.0, 1.8]), range(rows)
+        parts = {"selection": selection, "tokenizer": Letters()}
+        together = {**parts, "processors": chain(case, temperature, every), "stop": stop(case // 11, every)}
         shape = {"max_length": MAX_LENGTH, "widths": (1, 7, 32), "scored_width": 7}
 
-        plain = Generator(ScriptedDecoder(table, 4, **shape), stop=stop(case // 10, rows), **parts)
-        fast = GarbledSpeculative(
-            ScriptedDecoder(table, 4, **shape),
-            drafter(DRAFTS[case % len(DRAFTS)], table, 4),
-            num_draft_tokens=k,
-            stop=stop(case // 10, rows),
-            **parts,
-        )
+        plain = Generator(ScriptedDecoder(table, 4, **shape), **together)
+        draft = drafter(DRAFTS[case % len(DRAFTS)], table, 4)
+        fast = GarbledSpeculative(ScriptedDecoder(table, 4, **shape), draft, num_draft_tokens=k, **together)
         expected = outcome(plain(prompts, streams))
 
         assert expected == outcome(fast(prompts, streams)), case
 
         single = ScriptedDecoder(table, 1, **shape)
-        for row in range(rows):
-            by_itself = Garbled(single, stop=alone(case // 10, rows, row), **parts)
+        for row in every:
+            alone = {**parts, "processors": chain(case, temperature, [row]), "stop": stop(case // 11, [row])}
+            by_itself = Garbled(single, **alone)
 
             assert [expected[row]] == outcome(by_itself(prompts[row], streams[row : row + 1])), (case, row)
