@@ -86,6 +86,8 @@ class Generator:
             part = getattr(self, name)
             if not callable(part) and not (name == "processors" and part is None):
                 raise TypeError(f"'{name}' must be callable: got {part!r}")
+        if hasattr(self.processors, "endings"):
+            raise TypeError(f"'processors' must be processors, not a stop condition: got {self.processors!r}")
         if not hasattr(self.stop, "endings"):
             raise TypeError(f"'stop' must be a stop condition, with endings: got {self.stop!r}")
         self._check_stop_strings()

@@ -47,7 +47,7 @@ class TestChoose:
         """A chain with one value a row is asked about the batch, and names NaN as what it is."""
 
         def broken(logits: torch.Tensor, history: History) -> torch.Tensor:
-            return torch.full_like(logits, torch.nan)
+            return torch.cat([logits[..., :1] * torch.nan, logits[..., 1:]], dim=-1)
 
         decoder = ScriptedDecoder(torch.zeros(1, 3), batch_size=2)
         empty = Generator(decoder, processors=Temperature([0.5, 1.0]) | SuppressTokens([0, 1, 2]))([[1], [2]])

@@ -207,9 +207,14 @@ class TestThreads:
         """Streams on one decoder, asked for at the same time, each say what they say alone."""
 
         class Slow(ScriptedDecoder):
+            busy = False
+
             def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
-                logits = super().forward(ids, cache_pos)
+                assert not self.busy
+                self.busy = True
                 time.sleep(0.001)
+                logits = super().forward(ids, cache_pos)
+                self.busy = False
                 return logits
 
         decoder = Slow(TABLE)
@@ -363,6 +368,11 @@ class TestRefusals:
         [
             ({"temperature": 1.0}, TypeError, "temperature"),
             ({"selection": Sample}, TypeError, "'selection' must be an instance: got the class Sample"),
+            (
+                {"processors": MaxNewTokens(3)},
+                TypeError,
+                "'processors' must be processors, not a stop condition",
+            ),
             ({"processors": 3}, TypeError, "'processors' must be callable: got 3"),
             ({"selection": "greedy"}, TypeError, "'selection' must be callable: got 'greedy'"),
             ({"stop": TopK(3)}, TypeError, "'stop' must be a stop condition"),
