@@ -36,8 +36,22 @@ def _parser() -> argparse.ArgumentParser:
     add = generate.add_argument
     add("--model", required=True, metavar="DIR_OR_HUB_ID", help="the model")
     add("--prompt", required=True, help="what the text begins with")
-    add("--max-tokens", type=int, default=128, metavar="N", help="new tokens at most (%(default)s)")
-    add("--temp", type=float, default=0.0, metavar="T", help="temperature; 0 is greedy (%(default)s)")
+    add(
+        "--max-tokens",
+        "--max-new-tokens",
+        type=int,
+        default=128,
+        metavar="N",
+        help="new tokens (%(default)s)",
+    )
+    add(
+        "--temp",
+        "--temperature",
+        type=float,
+        default=0.0,
+        metavar="T",
+        help="0 is greedy (%(default)s)",
+    )
     add(
         "--top-k",
         type=int,
@@ -91,6 +105,8 @@ def _generate(options: argparse.Namespace) -> int:
 
     if options.compare and not options.draft_model:
         raise ValueError("--compare needs --draft-model: there is nothing to compare")
+    if options.temp == 0 and (options.top_k, options.top_p, options.min_p) != (0, 1.0, 0.0):
+        print("decodekit: --top-k, --top-p and --min-p change nothing at --temp 0", file=sys.stderr)
     if options.draft_model and options.num_draft_tokens < 1:
         raise ValueError(f"--num-draft-tokens must be at least 1: got {options.num_draft_tokens}")
     # It would run into the text.
@@ -184,7 +200,8 @@ def _decoder(options: argparse.Namespace, model: str, widths: set[int], scored_w
         with contextlib.suppress(ValueError):
             return load_decoder(folder)
         shutil.rmtree(folder)
-    print(f"preparing {model} (compiled once, kept in {options.cache})", file=sys.stderr)
+    kept = "" if options.target == "eager" else f" (compiled once, kept in {options.cache})"
+    print(f"preparing {model}{kept}", file=sys.stderr)
     decoder = compile_decoder(model, **arguments)
     if decoder.target != "eager":
         try:

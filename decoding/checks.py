@@ -11,6 +11,21 @@ from torch import Tensor
 from .protocols import DecoderShape
 
 
+def require_decoder(decoder: object) -> None:
+    """
+    Refuse what is no decoder, such as a model.
+
+    Raises:
+        TypeError: *decoder* has no shape or no forward.
+    """
+    shape = getattr(decoder, "shape", None)
+    if not callable(getattr(decoder, "forward", None)) or not hasattr(shape, "scored_width"):
+        raise TypeError(
+            "'decoder' must have a shape and forward(ids, cache_pos), as compile_decoder makes one: "
+            f"got a {type(decoder).__name__}"
+        )
+
+
 def check_inputs(ids: Tensor, cache_pos: Tensor, shape: DecoderShape) -> None:
     """
     Check ``[batch, width]`` *ids* and ``[batch]`` *cache_pos* against *shape*.

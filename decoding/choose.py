@@ -27,9 +27,14 @@ class Choose:
         Returns:
             Ids ``[batch, width]``, -1 in a column whose scores are all ``-inf`` or NaN, and the
             processed scores, ``[batch, width, vocab]``.
+
+        Raises:
+            ValueError: A part gave something of another shape.
         """
         scores = logits if self.processors is None else self.processors(logits, history)
+        _check_shape("processors", self.processors, scores, logits.shape)
         ids = self.selection(scores, history)
+        _check_shape("selection", self.selection, ids, logits.shape[:2])
         best = scores.gather(-1, ids[..., None]).squeeze(-1)
         # A comparison with NaN is false as well, so garbage is never taken for a choice.
         return torch.where(best > -torch.inf, ids, -1), scores
@@ -44,6 +49,14 @@ class Choose:
                     return _blame(repr(stage), logits[row, column])
             return repr(self.selection)
         return _blame("the decoder", logits[row, column])
+
+
+def _check_shape(name: str, part: object, result: object, shape: torch.Size) -> None:
+    found = list(result.shape) if isinstance(result, Tensor) else result
+    if found != list(shape):
+        raise ValueError(
+            f"'{name}' must give a tensor of the shape {list(shape)}: got {found!r} from {part!r}"
+        )
 
 
 def _has_choice(logits: Tensor) -> bool:

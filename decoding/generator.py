@@ -10,6 +10,7 @@ from attrs import validators
 from . import noise
 from .agreement import Agreement
 from .background import in_threads
+from .checks import require_decoder
 from .choose import Choose
 from .events import AsyncEventStream, Event, EventStream
 from .generation import Generation, collect
@@ -80,12 +81,12 @@ class Generator:
         for name in ("decoder", "processors", "selection", "stop", "verification", "drafter"):
             if isinstance(part := getattr(self, name), type):
                 raise TypeError(f"'{name}' must be an instance: got the class {part.__name__}")
-        if not callable(getattr(self.decoder, "forward", None)) or not hasattr(self.decoder, "shape"):
-            raise TypeError(f"'decoder' must have a shape and forward(ids, cache_pos): got {self.decoder!r}")
+        require_decoder(self.decoder)
         for name in ("processors", "selection", "stop", "verification"):
             part = getattr(self, name)
             if not callable(part) and not (name == "processors" and part is None):
-                raise TypeError(f"'{name}' must be callable: got {part!r}")
+                hint = " (join several with |)" if isinstance(part, list | tuple) else ""
+                raise TypeError(f"'{name}' must be callable{hint}: got {part!r}")
         if hasattr(self.processors, "endings"):
             raise TypeError(f"'processors' must be processors, not a stop condition: got {self.processors!r}")
         if not hasattr(self.stop, "endings"):
@@ -111,7 +112,8 @@ class Generator:
         if self.num_draft_tokens + 1 > shape.scored_width:
             raise ValueError(
                 f"'num_draft_tokens' must be at most {shape.scored_width - 1}, one less than the columns "
-                f"that the decoder scores: got {self.num_draft_tokens}"
+                f"that the decoder scores: got {self.num_draft_tokens}. Compile it with "
+                f"{self.num_draft_tokens + 1} among its widths"
             )
         check_target = getattr(self.drafter, "check_target", None)
         if check_target is not None:

@@ -104,7 +104,8 @@ class Loop:
 
         with self.statistics.phase("stop"):
             after = attrs.evolve(now, length=length[:, None] + (columns + 1).minimum(added[:, None]))
-            codes = self.stop(scores, after).masked_fill(columns >= added[:, None], 0)
+            codes = _known(self.stop(scores, after), after, self.stop)
+            codes = codes.masked_fill(columns >= added[:, None], 0)
             stopped = (codes > 0).any(dim=-1)
             added = torch.where(stopped, (codes > 0).long().argmax(dim=-1) + 1, added)
 
@@ -150,6 +151,17 @@ def _checked(draft: Draft, rows: int) -> Draft:
     if ids.ndim != 2 or len(ids) != rows:
         raise ValueError(f"{rule}: got the shape {list(ids.shape)}")
     return draft
+
+
+def _known(codes: Tensor, after: History, stop: StopCondition) -> Tensor:
+    """*codes*, if they are those of a stop condition."""
+    endings, shape = len(stop.endings), after.length.shape
+    if not isinstance(codes, Tensor) or codes.shape != shape or not ((codes >= 0) & (codes <= endings)).all():
+        raise ValueError(
+            f"'stop' must give codes 0 to {endings}, one for each ending, of the shape {list(shape)}: "
+            f"got {codes!r}"
+        )
+    return codes
 
 
 def _write(ids: Tensor, start: Tensor, new: Tensor) -> None:

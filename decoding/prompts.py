@@ -33,7 +33,7 @@ def as_rows(prompts: Any, shape: DecoderShape, tokenizer: Any = None) -> list[li
     for number, row in enumerate(rows):
         if not 1 <= len(row) <= shape.max_length:
             raise ValueError(
-                f"prompt {number} must have 1 to {shape.max_length} tokens, the positions of a row: "
+                f"prompt {number} must have 1 to {shape.max_length} tokens, the decoder's max_length: "
                 f"got {len(row)}"
             )
         for token in row:
@@ -84,7 +84,8 @@ def _row(prompt: Any, tokenizer: Any) -> list[int]:
     if isinstance(prompt, str):
         if tokenizer is None:
             raise TypeError(
-                f"a prompt must be ids when there is no tokenizer: got the string {prompt[:40]!r}"
+                "a prompt must be ids where the generator has no tokenizer (pass tokenizer= to it): "
+                f"got the string {prompt[:40]!r}"
             )
         return list(tokenizer(prompt)["input_ids"])
     if isinstance(prompt, torch.Tensor | np.ndarray):

@@ -142,6 +142,11 @@ class Slots:
             cache_pos[row] = start - indent
             self._forget_after(row, start, tokens[row, start : start + n])
         logits = self.decoder.forward(torch.from_numpy(ids), torch.from_numpy(cache_pos))
+        expected = (shape.batch_size, 1 if right else width, shape.vocab_size)
+        if logits.shape != expected:
+            raise ValueError(
+                f"forward must return logits of the shape {list(expected)}: got {list(logits.shape)}"
+            )
         self.forwards += 1
         for row in fed:
             start, n = int(starts[row]), int(count[row])

@@ -71,4 +71,6 @@ def _check_widths(widths: tuple[int, ...], max_length: int) -> None:
     if not widths or list(widths) != sorted(set(widths)):
         raise ValueError(f"widths must be ascending, each once, and at least one: got {widths}")
     if widths[-1] > max_length:
-        raise ValueError(f"widths must be <= max_length = {max_length}: got {widths}")
+        raise ValueError(
+            f"widths must be <= max_length = {max_length} (pass widths= with smaller ones): got {widths}"
+        )

@@ -3,9 +3,14 @@
 import attrs
 import torch
 
+from ..decoding.checks import require_decoder
 from ..decoding.history import History
 from ..decoding.protocols import Choice, Decoder, DecoderShape, Draft
 from ..decoding.slots import Slots
+
+
+def _is_decoder(instance: object, attribute: object, value: Decoder) -> None:
+    require_decoder(value)
 
 
 @attrs.frozen(eq=False)
@@ -19,7 +24,7 @@ class DraftModel:
     :class:`~decodekit.decoding.slots.Slots`.
     """
 
-    decoder: Decoder
+    decoder: Decoder = attrs.field(validator=_is_decoder)
     """Of at least as many rows as there are prompts. A row beyond its positions gets no draft."""
 
     def check_target(self, target: DecoderShape) -> None:

@@ -441,6 +441,45 @@ class TestRefusals:
         assert [[2, 3, 4, 5]] == fast([1]).ids
 
     @pytest.mark.parametrize(
+        ("parts", "message"),
+        [
+            ({"processors": lambda logits, history: None}, r"'processors' must give .*\[1, 1, 8\]: got None"),
+            ({"processors": lambda logits, history: logits[:, -1]}, r"\[1, 1, 8\]: got \[1, 8\] from"),
+            (
+                {"selection": lambda logits, history: logits},
+                r"'selection' must give .*\[1, 1\]: got \[1, 1, 8\]",
+            ),
+        ],
+    )
+    def test_parts_that_give_another_shape(self, parts: Any, message: str) -> None:
+        """A processor that forgets to return, or drops a dimension, is named with what it gave."""
+        with pytest.raises(ValueError, match=message):
+            counting(**parts)([1])
+
+    @pytest.mark.parametrize("code", [5, -1])
+    def test_codes_that_are_no_endings(self, code: int) -> None:
+        """A stop condition that gives a code beyond its endings is told how many it has."""
+
+        class Wrong:
+            endings = (Ending("wrong"),)
+
+            def __call__(self, scores: torch.Tensor, history: Any) -> torch.Tensor:
+                return torch.full_like(history.length, code)
+
+        with pytest.raises(ValueError, match="'stop' must give codes 0 to 1"):
+            counting(stop=Wrong())([1])
+
+    def test_logits_of_another_shape(self) -> None:
+        """A decoder that drops a dimension is told what it should return."""
+
+        class Flat(ScriptedDecoder):
+            def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
+                return super().forward(ids, cache_pos)[:, -1]
+
+        with pytest.raises(ValueError, match=r"logits of the shape \[1, 1, 8\]: got \[1, 8\]"):
+            Generator(Flat(COUNT_UP, line=last_token))([1])
+
+    @pytest.mark.parametrize(
         ("ids", "error", "message"),
         [
             (torch.tensor([[1.0, 2.0]]), TypeError, r"int64 ids \[1, k\]: got torch.float32"),

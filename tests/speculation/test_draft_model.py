@@ -47,6 +47,12 @@ class TestDraftModel:
         assert plain.ids == fast.ids
         assert sum(fast.statistics.drafted) < 25
 
+    @pytest.mark.parametrize("decoder", ["some/model", torch.nn.Linear(2, 2), None])
+    def test_needs_a_decoder(self, decoder: object) -> None:
+        """A path or a model is no decoder yet."""
+        with pytest.raises(TypeError, match=r"'decoder' must have a shape and forward.*, as compile_decoder"):
+            DraftModel(decoder)  # type: ignore[arg-type]
+
     def test_vocabularies_must_be_equal(self) -> None:
         """A draft of another vocabulary is refused when the generator is built."""
         draft = DraftModel(ScriptedDecoder(TABLE[:, :8]))
