@@ -17,9 +17,9 @@ from .text import Detokenizer
 def _strings(value: str | Iterable[str]) -> tuple[str, ...]:
     strings = (value,) if isinstance(value, str) else tuple(value)
     if not strings or not all(isinstance(s, str) for s in strings):
-        raise TypeError(f"'strings' must be a string or several: {value!r}")
+        raise TypeError(f"'strings' must be a string or several: got {value!r}")
     if not all(strings):
-        raise ValueError(f"'strings' must not be empty: {value!r}")
+        raise ValueError(f"'strings' must not be empty: got {value!r}")
     return strings
 
 

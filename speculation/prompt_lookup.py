@@ -33,7 +33,7 @@ class PromptLookup:
     @min_ngram.validator
     def _(self, attribute: object, value: int) -> None:
         if value > self.max_ngram:
-            raise ValueError(f"'min_ngram' must be <= max_ngram, {self.max_ngram}: {value}")
+            raise ValueError(f"'min_ngram' must be <= max_ngram, {self.max_ngram}: got {value}")
 
     def propose(self, history: History, budget: torch.Tensor, choose: Choice) -> Draft:
         """Guess up to *budget* tokens ``[batch]`` of each row."""

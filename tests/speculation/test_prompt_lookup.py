@@ -60,5 +60,5 @@ class TestPromptLookup:
 
     def test_bounds_must_be_in_order(self) -> None:
         """A shortest n-gram above the longest is refused."""
-        with pytest.raises(ValueError, match="'min_ngram' must be <= max_ngram, 2: 3"):
+        with pytest.raises(ValueError, match="'min_ngram' must be <= max_ngram, 2: got 3"):
             PromptLookup(2, 3)
