@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import hashlib
 import json
-import os
 import pathlib
 import shutil
 import sys
@@ -80,18 +79,10 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--cache",
         type=pathlib.Path,
-        default=_cache(),
         metavar="DIR",
-        help="keeps compiled decoders (%(default)s)",
+        help="keeps compiled decoders ($DECODEKIT_CACHE/decoders, or ~/.cache/decodekit/decoders)",
     )
     return parser
-
-
-def _cache() -> pathlib.Path:
-    home = os.environ.get("DECODEKIT_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "decodekit"
-    )
-    return pathlib.Path(home) / "decoders"
 
 
 def _generate(options: argparse.Namespace) -> int:
@@ -190,17 +181,19 @@ def _report(statistics: Any) -> str:
 def _decoder(options: argparse.Namespace, model: str, widths: set[int], scored_width: int) -> Any:
     """The decoder of *model*, from the cache if it was compiled before for these shapes."""
     from .neuron_backend import compile_decoder, load_decoder
+    from .neuron_backend.cache_folder import cache_folder
 
     arguments = {"max_length": options.max_length, "dtype": options.dtype, "target": options.target}
     prompt_width = min(_PROMPT_WIDTH, options.max_length or _PROMPT_WIDTH)
     arguments |= {"widths": sorted(widths | {prompt_width}), "scored_width": scored_width}
-    folder = options.cache / _key(model, arguments)
+    cache = options.cache or cache_folder() / "decoders"
+    folder = cache / _key(model, arguments)
     if options.target != "eager" and (folder / "decoder.json").exists():
         # What another torch has written, or somebody has changed, is made anew.
         with contextlib.suppress(ValueError):
             return load_decoder(folder)
         shutil.rmtree(folder)
-    kept = "" if options.target == "eager" else f" (compiled once, kept in {options.cache})"
+    kept = "" if options.target == "eager" else f" (compiled once, kept in {cache})"
     print(f"preparing {model}{kept}", file=sys.stderr)
     decoder = compile_decoder(model, **arguments)
     if decoder.target != "eager":

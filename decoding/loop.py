@@ -41,6 +41,12 @@ class Loop:
     verification: Verification
     exact_width: bool
     statistics: Statistics
+    # Once a run: conditions make theirs anew whenever they are asked.
+    _endings: tuple[Ending, ...] = attrs.field(init=False, repr=False)
+
+    @_endings.default
+    def _endings_of_the_stop(self) -> tuple[Ending, ...]:
+        return self.stop.endings
 
     def run(self, history: History) -> Iterator[list[Burst]]:
         """
@@ -104,7 +110,7 @@ class Loop:
 
         with self.statistics.phase("stop"):
             after = attrs.evolve(now, length=length[:, None] + (columns + 1).minimum(added[:, None]))
-            codes = _known(self.stop(scores, after), after, self.stop)
+            codes = _known(self.stop(scores, after), after, len(self._endings))
             codes = codes.masked_fill(columns >= added[:, None], 0)
             stopped = (codes > 0).any(dim=-1)
             added = torch.where(stopped, (codes > 0).long().argmax(dim=-1) + 1, added)
@@ -114,7 +120,7 @@ class Loop:
             start, count = int(length[row]), int(added[row])
             new = tuple(now.ids[row, 0, start : start + count].tolist())
             if stopped[row]:
-                ending: Ending | None = self.stop.endings[int(codes[row, count - 1]) - 1]
+                ending: Ending | None = self._endings[int(codes[row, count - 1]) - 1]
             elif following[row] < 0:
                 ending = Ending("no_token_left", self.choose.emptied_by(logits, window, row, count))
             else:
@@ -153,9 +159,9 @@ def _checked(draft: Draft, rows: int) -> Draft:
     return draft
 
 
-def _known(codes: Tensor, after: History, stop: StopCondition) -> Tensor:
-    """*codes*, if they are those of a stop condition."""
-    endings, shape = len(stop.endings), after.length.shape
+def _known(codes: Tensor, after: History, endings: int) -> Tensor:
+    """*codes*, if they are those of a stop condition with so many *endings*."""
+    shape = after.length.shape
     if not isinstance(codes, Tensor) or codes.shape != shape or not ((codes >= 0) & (codes <= endings)).all():
         raise ValueError(
             f"'stop' must give codes 0 to {endings}, one for each ending, of the shape {list(shape)}: "

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from .protocols import DecoderShape
+from .whole_numbers import is_whole
 
 
 def as_rows(prompts: Any, shape: DecoderShape, tokenizer: Any = None) -> list[list[int]]:
@@ -57,7 +58,7 @@ def stream_numbers(streams: Any, rows: int) -> torch.Tensor:
     if streams is None:
         return torch.arange(rows)
     numbers = streams.tolist() if hasattr(streams, "tolist") else streams
-    if not isinstance(numbers, Sequence) or not all(_is_id(number) for number in numbers):
+    if not isinstance(numbers, Sequence) or not all(is_whole(number) for number in numbers):
         raise TypeError(f"'streams' must be whole numbers, one for each row: got {streams!r}")
     if len(numbers) != rows:
         raise ValueError(f"'streams' must be one number for each of the {rows} rows: got {len(numbers)}")
@@ -75,7 +76,7 @@ def _rows(prompts: Any, tokenizer: Any) -> list[list[int]]:
         raise TypeError(
             f"'prompts' must be ids, lists of ids or an integer array: got {type(prompts).__name__}"
         )
-    if prompts and all(_is_id(item) for item in prompts):
+    if prompts and all(is_whole(item) for item in prompts):
         return [[int(item) for item in prompts]]
     return [_row(item, tokenizer) for item in prompts]
 
@@ -92,7 +93,7 @@ def _row(prompt: Any, tokenizer: Any) -> list[int]:
         rows = _array_rows(np.asarray(prompt))
         if len(rows) == 1:
             return rows[0]
-    elif isinstance(prompt, Sequence) and all(_is_id(item) for item in prompt):
+    elif isinstance(prompt, Sequence) and all(is_whole(item) for item in prompt):
         return [int(item) for item in prompt]
     raise TypeError(f"a prompt must be a list of ids: got {prompt!r:.80}")
 
@@ -105,7 +106,3 @@ def _array_rows(array: Any) -> list[list[int]]:
             f"'prompts' must have the shape [batch, length] or [length]: got {list(array.shape)}"
         )
     return [[int(token) for token in row] for row in np.atleast_2d(array)]
-
-
-def _is_id(item: Any) -> bool:
-    return isinstance(item, int | np.integer) and not isinstance(item, bool)

@@ -1,7 +1,6 @@
 """Where a row ends: what all stop conditions share, and the ones that look at ids."""
 
 import abc
-import numbers
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from .history import History
 from .protocols import Ending, StopCondition
+from .whole_numbers import is_whole
 
 
 class Stop(abc.ABC):
@@ -129,15 +129,11 @@ def _counts(value: Any) -> Tensor:
     """A whole number, or one a row, as ``[1]`` or ``[rows]``."""
     values = value.tolist() if hasattr(value, "tolist") else value
     counts = list(values) if isinstance(values, Sequence) else [values]
-    if not counts or not all(_is_whole(count) for count in counts):
+    if not counts or not all(is_whole(count) for count in counts):
         raise TypeError(f"'n' must be a whole number or one for each row: got {value!r}")
     if min(counts) < 1:
         raise ValueError(f"'n' must be at least 1: got {value!r}")
     return torch.tensor([int(count) for count in counts])
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 @attrs.frozen(eq=False)
@@ -163,7 +159,7 @@ class MaxNewTokens(Stop):
 def _token_ids(value: Any) -> tuple[int, ...]:
     values = value.tolist() if hasattr(value, "tolist") else value
     ids = tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else (values,)
-    if not ids or not all(_is_whole(i) for i in ids):
+    if not ids or not all(is_whole(i) for i in ids):
         raise TypeError(f"'ids' must be a token id or several: got {value!r}")
     if min(ids) < 0:
         raise ValueError(f"'ids' must be >= 0: got {value!r}")

@@ -2,14 +2,14 @@
 Which programs this machine has compiled itself.
 
 A program is native code, and a folder with one may come from anywhere. One file for each hash
-below ``$DECODEKIT_CACHE``, or else ``$XDG_CACHE_HOME/decodekit`` or ``~/.cache/decodekit``,
-says that the program with that hash was made here.
+in :func:`~.cache_folder.cache_folder` says that the program with that hash was made here.
 """
 
 import contextlib
 import hashlib
-import os
 from pathlib import Path
+
+from .cache_folder import cache_folder
 
 
 def sha256(content: bytes) -> str:
@@ -32,6 +32,4 @@ def is_recorded(content: bytes) -> bool:
 
 
 def _folder() -> Path:
-    own = os.environ.get("DECODEKIT_CACHE")
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return (Path(own) if own else Path(cache) / "decodekit") / "programs"
+    return cache_folder() / "programs"

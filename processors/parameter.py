@@ -13,6 +13,8 @@ import attrs
 import torch
 from torch import Tensor
 
+from ..decoding.whole_numbers import is_whole
+
 Reals: TypeAlias = float | Sequence[float] | Tensor
 """What a caller may give for a real parameter."""
 
@@ -35,7 +37,7 @@ def as_reals(value: Reals) -> float | Tensor:
     the scalar would.
     """
     if isinstance(value, Tensor):
-        known = value.is_floating_point() or _is_whole(value)
+        known = value.is_floating_point() or _holds_integers(value)
         return value.detach().to(torch.float64, copy=True) if known else value
     return cast("float | Tensor", _converted(value, numbers.Real, float, torch.float64))
 
@@ -43,7 +45,7 @@ def as_reals(value: Reals) -> float | Tensor:
 def as_integers(value: Integers) -> int | Tensor:
     """An int, or an int64 tensor of its own."""
     if isinstance(value, Tensor):
-        return value.detach().to(torch.int64, copy=True) if _is_whole(value) else value
+        return value.detach().to(torch.int64, copy=True) if _holds_integers(value) else value
     return cast("int | Tensor", _converted(value, numbers.Integral, int, torch.int64))
 
 
@@ -53,7 +55,7 @@ def as_token_ids(value: int | Iterable[int] | Tensor) -> tuple[int, ...]:
         value = value.tolist()
     ids = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
     for token in ids:
-        if not _is_number(token, numbers.Integral):
+        if not is_whole(token):
             raise TypeError(f"token ids must be integers: got {token!r}, a {type(token).__name__}")
         if token < 0:
             raise ValueError(f"token ids must be >= 0: got {token}")
@@ -94,8 +96,8 @@ def integer(rule: str, holds: Callable[[Any], Any]) -> Validator:
 
     def check(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
         if isinstance(value, Tensor):
-            _check_rows(attribute.name, value, "integers", _is_whole(value))
-        elif not _is_number(value, numbers.Integral):
+            _check_rows(attribute.name, value, "integers", _holds_integers(value))
+        elif not is_whole(value):
             _refuse_type(attribute.name, value, "an integer, or integers one per row")
         _check_rule(attribute.name, value, rule, holds(value))
 
@@ -166,7 +168,7 @@ def _is_number(value: Any, kind: type) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
-def _is_whole(value: Tensor) -> bool:
+def _holds_integers(value: Tensor) -> bool:
     return not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
 
 
