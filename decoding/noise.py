@@ -16,8 +16,11 @@ uniform has ties and gives infinite Gumbels, and a compiled ``log`` differs in i
 import torch
 from torch import Tensor
 
-BLOCK, TOKEN = 1, 2
-"""Purposes: which block of the vocabulary, and which token inside it (:class:`Sample`)."""
+BLOCK, TOKEN, XTC = 1, 2, 3
+"""
+Purposes: which block of the vocabulary, and which token inside it (:class:`Sample`); whether
+the top choices go (:class:`~decodekit.processors.XTC`).
+"""
 
 
 def _signed(bits: int) -> int:

@@ -1,7 +1,6 @@
 """What is true of every processor."""
 
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -10,26 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers.generation import logits_process as hf
 
 from decodekit.decoding.history import History
 from decodekit.decoding.protocols import Processor
-from decodekit.processors import (
-    FrequencyPenalty,
-    LogitBias,
-    MinNewTokens,
-    MinP,
-    NoRepeatNgram,
-    PresencePenalty,
-    RepetitionPenalty,
-    SuppressTokens,
-    Temperature,
-    TopK,
-    TopP,
-)
 
 from ..strategies import windows
 from .by_hand import NOTHING
+from .entries import constraints, penalties, scaling, truncation
+from .entries.entry import NONE, Entry
 
 # The machine that runs this may be busy: no deadline.
 prop = settings(deadline=None, max_examples=40)
@@ -37,123 +24,14 @@ prop = settings(deadline=None, max_examples=40)
 Window = tuple[Tensor, History]
 
 
-@attrs.frozen
-class Entry:
-    """A processor, what it may be given, and what it must equal."""
-
-    make: Callable[[Any], Processor]
-    parameters: st.SearchStrategy[Any]
-    neutral: Any
-
-    reference: Callable[[Any, int], Callable[[Tensor, Tensor], Tensor]]
-    """Parameter and prompt length to a function of ids ``[1, length]`` and logits ``[1, vocab]``."""
-
-    rows: bool = True
-    """Whether the parameter may be one per row."""
-
-    hard: bool = False
-    """Whether it may leave a row without a token."""
-
-    atol: float = 0.0
-
-
-def presence(penalty: float, prompt: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """The penalty by its definition, token by token."""
-
-    def subtract(ids: Tensor, logits: Tensor) -> Tensor:
-        generated = ids[0, prompt:].tolist()
-        return torch.tensor(
-            [[x - penalty * (token in generated) for token, x in enumerate(logits[0].tolist())]],
-            dtype=logits.dtype,
-        )
-
-    return subtract
-
-
-def frequency(penalty: float, prompt: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """The penalty by its definition, token by token."""
-
-    def subtract(ids: Tensor, logits: Tensor) -> Tensor:
-        generated = ids[0, prompt:].tolist()
-        return torch.tensor(
-            [[x - penalty * generated.count(token) for token, x in enumerate(logits[0].tolist())]],
-            dtype=logits.dtype,
-        )
-
-    return subtract
-
-
-def off_or(neutral: Any, make: Callable[[Any], Any]) -> Callable[[Any, int], Any]:
-    """Hugging Face's own, which has no off-value: there it is left out of the list."""
-    return lambda value, prompt: (lambda ids, logits: logits) if value == neutral else make(value)
-
-
-CATALOGUE = {
-    "Temperature": Entry(
-        Temperature, st.floats(0.1, 5.0), 1.0, lambda value, prompt: hf.TemperatureLogitsWarper(value)
-    ),
-    "TopK": Entry(TopK, st.integers(0, 15), 0, off_or(0, hf.TopKLogitsWarper)),
-    "TopP": Entry(TopP, st.floats(0.01, 1.0), 1.0, off_or(1.0, hf.TopPLogitsWarper)),
-    "MinP": Entry(MinP, st.floats(0.0, 1.0), 0.0, lambda value, prompt: hf.MinPLogitsWarper(value)),
-    "RepetitionPenalty": Entry(
-        RepetitionPenalty,
-        st.floats(0.2, 3.0),
-        1.0,
-        lambda value, prompt: hf.RepetitionPenaltyLogitsProcessor(value),
-    ),
-    "RepetitionPenalty without the prompt": Entry(
-        lambda value: RepetitionPenalty(value, include_prompt=False),
-        st.floats(0.2, 3.0),
-        1.0,
-        lambda value, prompt: hf.RepetitionPenaltyLogitsProcessor(value, prompt_ignore_length=prompt),
-    ),
-    "PresencePenalty": Entry(PresencePenalty, st.floats(-2.0, 2.0), 0.0, presence, atol=1e-6),
-    "PresencePenalty with the prompt": Entry(
-        lambda value: PresencePenalty(value, include_prompt=True),
-        st.floats(-2.0, 2.0),
-        0.0,
-        lambda value, prompt: presence(value, 0),
-        atol=1e-6,
-    ),
-    "FrequencyPenalty": Entry(FrequencyPenalty, st.floats(-2.0, 2.0), 0.0, frequency, atol=1e-5),
-    "FrequencyPenalty with the prompt": Entry(
-        lambda value: FrequencyPenalty(value, include_prompt=True),
-        st.floats(-2.0, 2.0),
-        0.0,
-        lambda value, prompt: frequency(value, 0),
-        atol=1e-5,
-    ),
-    "NoRepeatNgram": Entry(
-        NoRepeatNgram, st.integers(0, 5), 0, off_or(0, hf.NoRepeatNGramLogitsProcessor), hard=True
-    ),
-    "MinNewTokens": Entry(
-        lambda value: MinNewTokens(value, [3, 1]),
-        st.integers(0, 8),
-        0,
-        lambda value, prompt: hf.MinNewTokensLengthLogitsProcessor(prompt, value, [3, 1]),
-        hard=True,
-    ),
-    "LogitBias": Entry(
-        LogitBias,
-        st.dictionaries(st.integers(0, 3), st.sampled_from((-7.5, -0.25, 0.0, 1.5, 20.0)), max_size=4),
-        {},
-        off_or(
-            {},
-            lambda value: hf.SequenceBiasLogitsProcessor({(token,): bias for token, bias in value.items()}),
-        ),
-        rows=False,
-    ),
-    "SuppressTokens": Entry(
-        SuppressTokens,
-        st.lists(st.integers(0, 3), max_size=5),
-        [],
-        lambda value, prompt: hf.SuppressTokensLogitsProcessor(value),
-        rows=False,
-        hard=True,
-    ),
-}
+CATALOGUE = constraints.ENTRIES | penalties.ENTRIES | scaling.ENTRIES | truncation.ENTRIES
 
 every = pytest.mark.parametrize("entry", CATALOGUE.values(), ids=CATALOGUE.keys())
+with_neutral = pytest.mark.parametrize(
+    "entry",
+    [entry for entry in CATALOGUE.values() if entry.neutral is not NONE],
+    ids=[name for name, entry in CATALOGUE.items() if entry.neutral is not NONE],
+)
 with_rows = pytest.mark.parametrize(
     "entry",
     [entry for entry in CATALOGUE.values() if entry.rows],
@@ -164,7 +42,7 @@ with_rows = pytest.mark.parametrize(
 def declaring(name: str) -> pytest.MarkDecorator:
     """The entries that declare *name*."""
     chosen = {
-        key: entry for key, entry in CATALOGUE.items() if getattr(entry.make(entry.neutral), name, False)
+        key: entry for key, entry in CATALOGUE.items() if getattr(entry.make(entry.example), name, False)
     }
     return pytest.mark.parametrize("entry", chosen.values(), ids=chosen.keys())
 
@@ -242,7 +120,7 @@ class TestEveryProcessor:
         after = [logits, history.ids, history.length, history.prompt]
         assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
-    @every
+    @with_neutral
     @prop
     @given(window=windows(), data=st.data())
     def test_returns_the_same_object_when_neutral(
@@ -378,9 +256,7 @@ class TestDeclarations:
     @every
     def test_device_safe(self, entry: Entry) -> None:
         """The exported graph has no operation that neuronx-cc refuses; those not declared have one."""
-        value = {Temperature: 0.7, LogitBias: {1: 0.5}, SuppressTokens: [1]}.get(entry.make, 0.5)  # type: ignore[call-overload]
-        value = 2 if isinstance(entry.neutral, int) else value
-        processor = entry.make(value)
+        processor = entry.make(entry.example)
 
         refused = refused_operations(processor)
 
@@ -434,8 +310,7 @@ def refused_operations(processor: Processor) -> list[str]:
 def test_traces_into_one_graph(entry: Entry, per_row: bool) -> None:
     """torch.compile takes a processor whole, and a window of a new length needs no new graph."""
     torch.compiler.reset()
-    value = {"float": 0.5, "int": 2, "dict": {1: 0.5}, "list": [1]}[type(entry.neutral).__name__]
-    processor = entry.make([value, entry.neutral] if per_row else value)
+    processor = entry.make([entry.example, entry.neutral] if per_row else entry.example)
     graphs = 0
 
     def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
@@ -468,7 +343,7 @@ def test_lives_in_a_list_with_its_equal(entry: Entry) -> None:
 @every
 def test_is_frozen(entry: Entry) -> None:
     """A processor is a value: it cannot change under a running generation."""
-    processor = entry.make(entry.neutral)
+    processor = entry.make(entry.example)
 
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         processor.k = 3  # type: ignore[attr-defined]
@@ -477,7 +352,7 @@ def test_is_frozen(entry: Entry) -> None:
 @every
 def test_survives_pickling(entry: Entry) -> None:
     """A processor may be sent to another process."""
-    processor = entry.make(entry.neutral)
+    processor = entry.make(entry.example)
 
     assert repr(processor) == repr(pickle.loads(pickle.dumps(processor)))
 
@@ -485,7 +360,7 @@ def test_survives_pickling(entry: Entry) -> None:
 @every
 def test_declares_itself(entry: Entry) -> None:
     """Every processor says all four things about itself."""
-    processor = entry.make(entry.neutral)
+    processor = entry.make(entry.example)
 
     for name in ("keeps_argmax", "shift_invariant", "local", "device_safe"):
         assert isinstance(getattr(processor, name), bool)
