@@ -5,6 +5,7 @@ from torch import Tensor
 
 from .history import History
 from .protocols import Draft, Selection
+from .scores import Scores
 
 
 @attrs.frozen(eq=False)
@@ -27,7 +28,7 @@ class Agreement:
         return selection
 
     def __call__(
-        self, draft: Draft, choices: Tensor, scores: Tensor, window: History
+        self, draft: Draft, choices: Tensor, scores: Scores, window: History
     ) -> tuple[Tensor, Tensor]:
         """Guesses ``[batch, k]`` against choices ``[batch, k + 1]``: accepted and following, ``[batch]``."""
         agree = (draft.ids == choices[:, :-1]) & (draft.ids >= 0)

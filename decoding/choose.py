@@ -1,21 +1,57 @@
 """A chain of processors and a selection, as one."""
 
+from collections.abc import Iterable
+
 import attrs
 import torch
 from torch import Tensor
 
+from .candidates import Candidates
 from .history import History
+from .largest import pool
 from .protocols import Processor, Selection
+from .scores import Scores
+
+Left = Tensor | Candidates
+"""Logits of all of the vocabulary, or of what is left of it."""
 
 
 @attrs.frozen(eq=False)
 class Choose:
-    """Run *processors*, if any, and let *selection* choose from what they leave."""
+    """
+    Run *processors*, if any, and let *selection* choose from what they leave.
+
+    The result is that of running every stage on all of the vocabulary. Three things are not
+    done where nobody could tell the difference:
+
+    - After a stage that can ``narrow``, such as a top-k, the ``local`` stages that follow, and
+      a selection that can choose ``among`` candidates, work on the survivors alone.
+    - A selection that ``takes_argmax`` does without the last stages if they ``keeps_argmax``.
+    - The processed scores are built when they are read.
+    """
 
     processors: Processor | None
     selection: Selection
 
-    def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Tensor]:
+    _stages: tuple[Processor, ...] = attrs.field(init=False, repr=False)
+    _needed: int = attrs.field(init=False, repr=False)
+    """How many of the stages bear on the choice, unless the two largest logits are too close."""
+
+    @_stages.default
+    def _all_stages(self) -> tuple[Processor, ...]:
+        alone = () if self.processors is None else (self.processors,)
+        stages: tuple[Processor, ...] = getattr(self.processors, "processors", alone)
+        return stages
+
+    @_needed.default
+    def _count_needed(self) -> int:
+        needed = len(self._stages)
+        if getattr(self.selection, "takes_argmax", False):
+            while needed and getattr(self._stages[needed - 1], "keeps_argmax", False):
+                needed -= 1
+        return needed
+
+    def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores]:
         """
         Choose in each column.
 
@@ -26,29 +62,71 @@ class Choose:
 
         Returns:
             Ids ``[batch, width]``, -1 in a column whose scores are all ``-inf`` or NaN, and the
-            processed scores, ``[batch, width, vocab]``.
+            processed scores.
 
         Raises:
             ValueError: A part gave something of another shape.
         """
-        scores = logits if self.processors is None else self.processors(logits, history)
-        _check_shape("processors", self.processors, scores, logits.shape)
-        ids = self.selection(scores, history)
-        _check_shape("selection", self.selection, ids, logits.shape[:2])
-        best = scores.gather(-1, ids[..., None]).squeeze(-1)
+        needed, skipped = self._stages[: self._needed], self._stages[self._needed :]
+        left = _run(needed, logits, history)
+        if skipped and not _has_clear_argmax(left):
+            left, skipped = _run(skipped, left, history), ()
+        ids = self._select(left, history)
+        return ids, Scores(lambda: _dense(_run(skipped, left, history)))
+
+    def _select(self, left: Left, history: History) -> Tensor:
+        among = getattr(self.selection, "among", None)
+        if isinstance(left, Candidates) and among is not None:
+            ids: Tensor = among(left, history)
+            best = left.logits.amax(dim=-1)
+        else:
+            left = _dense(left)
+            ids = self.selection(left, history)
+            _check_shape("selection", self.selection, ids, left.shape[:2])
+            best = left.gather(-1, ids[..., None]).squeeze(-1)
         # A comparison with NaN is false as well, so garbage is never taken for a choice.
-        return torch.where(best > -torch.inf, ids, -1), scores
+        return torch.where(best > -torch.inf, ids, -1)
 
     def emptied_by(self, logits: Tensor, history: History, row: int, column: int) -> str:
         """Name the stage after which one *column* of *row* has no choice; arguments as in a call."""
         if _has_choice(logits[row, column]):
-            alone = () if self.processors is None else (self.processors,)
-            for stage in getattr(self.processors, "processors", alone):
+            for stage in self._stages:
                 logits = stage(logits, history)
                 if not _has_choice(logits[row, column]):
                     return _blame(repr(stage), logits[row, column])
             return repr(self.selection)
         return _blame("the decoder", logits[row, column])
+
+
+def _run(stages: Iterable[Processor], left: Left, history: History) -> Left:
+    """Run *stages*, on the survivors alone once there are few."""
+    for stage in stages:
+        if isinstance(left, Candidates):
+            if getattr(stage, "local", False):
+                logits = stage(left.logits, history)
+                _check_shape("processors", stage, logits, left.logits.shape)
+                left = attrs.evolve(left, logits=logits)
+                continue
+            left = left.dense()
+        shape = left.shape
+        left = getattr(stage, "narrow", stage)(left, history)
+        if not isinstance(left, Candidates):
+            _check_shape("processors", stage, left, shape)
+    return left
+
+
+def _dense(left: Left) -> Tensor:
+    return left.dense() if isinstance(left, Candidates) else left
+
+
+def _has_clear_argmax(left: Left) -> bool:
+    """Whether in each column one logit is larger than the others by more than rounding undoes."""
+    logits = left.logits if isinstance(left, Candidates) else pool(left, 2)[0]
+    if logits.shape[-1] == 1:
+        return bool((logits > -torch.inf).all())
+    first, second = logits.topk(2, dim=-1).values.unbind(-1)
+    # NaN, and a column without a token, are not clear: a comparison with NaN is false.
+    return bool((first - second > (first.abs() + 16) * 2.0**-18).all())
 
 
 def _check_shape(name: str, part: object, result: object, shape: torch.Size) -> None:

@@ -41,8 +41,13 @@ class Loop:
     verification: Verification
     exact_width: bool
     statistics: Statistics
+    _drafting: Choose = attrs.field(init=False, repr=False)
     # Once a run: conditions make theirs anew whenever they are asked.
     _endings: tuple[Ending, ...] = attrs.field(init=False, repr=False)
+
+    @_drafting.default
+    def _choose_of_the_drafter(self) -> Choose:
+        return Choose(self.choose.processors, self.verification.drafting(self.choose.selection))
 
     @_endings.default
     def _endings_of_the_stop(self) -> tuple[Ending, ...]:
@@ -80,11 +85,10 @@ class Loop:
         budget = torch.where(active & begun, room.clamp(0, self.num_draft_tokens), 0)
         if self.drafter is None or not budget.any():
             return Draft(torch.empty(batch, 0, dtype=torch.int64))
-        drafting = Choose(self.choose.processors, self.verification.drafting(self.choose.selection))
         # A copy: what a drafter does to it is to be nobody's length.
         shown = attrs.evolve(now, length=now.length.clone())
         with self.statistics.phase("draft"):
-            draft = _checked(self.drafter.propose(shown, budget, drafting), batch)
+            draft = _checked(self.drafter.propose(shown, budget, self._drafting), batch)
         within = torch.arange(draft.ids.shape[1]) < budget[:, None]
         within &= (draft.ids >= 0) & (draft.ids < self.slots.decoder.shape.vocab_size)
         kept = within.cumprod(dim=-1).bool()

@@ -13,7 +13,9 @@ Numbers are made by eager float64 on the host and passed *into* compiled graphs:
 uniform has ties and gives infinite Gumbels, and a compiled ``log`` differs in its last bits.
 """
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 BLOCK, TOKEN, XTC = 1, 2, 3
@@ -23,49 +25,52 @@ the top choices go (:class:`~decodekit.processors.XTC`).
 """
 
 
-def _signed(bits: int) -> int:
-    # torch has no unsigned arithmetic; int64 wraps around to the same bits.
-    return bits - (1 << 64) if bits >> 63 else bits
+Bits = NDArray[np.uint64]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
+_30, _27, _31, _12 = (np.uint64(by) for by in (30, 27, 31, 12))
 
 
-_GOLDEN = _signed(0x9E3779B97F4A7C15)
-_FIRST = _signed(0xBF58476D1CE4E5B9)
-_SECOND = _signed(0x94D049BB133111EB)
+def _bits(numbers: Tensor) -> Bits:
+    # Numpy's unsigned shifts and a third of torch's time a call: the keys are small tensors.
+    bits: Bits = numbers.numpy().view(np.uint64)
+    return bits
 
 
-def _shifted(x: Tensor, by: int) -> Tensor:
-    # A logical shift: >> on int64 would drag the sign along.
-    return (x >> by) & ((1 << (64 - by)) - 1)
-
-
-def mix(key: Tensor, value: Tensor | int) -> Tensor:
-    """Fold *value* into a mixed *key*: int64 tensors of one broadcast shape."""
+def mix(key: Bits, value: Bits) -> Bits:
+    """Fold *value* into a mixed *key*."""
     x = key + _GOLDEN + value
-    x = (x ^ _shifted(x, 30)) * _FIRST
-    x = (x ^ _shifted(x, 27)) * _SECOND
-    return x ^ _shifted(x, 31)
+    x = (x ^ (x >> _30)) * _FIRST
+    x = (x ^ (x >> _27)) * _SECOND
+    return x ^ (x >> _31)
 
 
-def _begin(value: Tensor | int, like: Tensor) -> Tensor:
+def _begin(value: Bits) -> Bits:
     # A first key has to be mixed by itself: unmixed, (key, value) pairs of one sum would meet.
-    return mix(torch.zeros_like(like), value)
+    return mix(np.zeros_like(value), value)
 
 
 def streams(numbers: Tensor, seed: int) -> Tensor:
-    """The random streams ``[batch]`` of rows numbered *numbers*, under *seed*."""
-    return mix(_begin(_signed(seed & (1 << 64) - 1), numbers), numbers)
+    """The random streams ``[batch]`` int64 of rows numbered *numbers*, under *seed*."""
+    key = _begin(np.array([seed & (1 << 64) - 1], dtype=np.uint64))
+    return torch.from_numpy(mix(key, _bits(numbers)).view(np.int64))
 
 
-def uniform(stream: Tensor, position: Tensor, purpose: int, index: Tensor) -> Tensor:
+def uniform(stream: Tensor, position: Tensor, purpose: Tensor | int, index: Tensor) -> Tensor:
     """
-    Numbers in the open interval (0, 1), float64, of the four keys' broadcast shape.
+    Numbers in the open interval (0, 1), float64, of the four int64 keys' broadcast shape.
 
     52 random bits and a half: the ends are never met, so a logarithm is always finite.
     """
-    key = mix(mix(mix(_begin(stream, stream), position), purpose), index)
-    return (_shifted(key, 12).double() + 0.5) * 2.0**-52
+    # Numpy warns of scalars that wrap around, though not of arrays.
+    with np.errstate(over="ignore"):
+        key = mix(_begin(_bits(stream)), _bits(position))
+        key = mix(mix(key, _bits(torch.as_tensor(purpose))), _bits(index))
+    return torch.from_numpy(((key >> _12).astype(np.float64) + 0.5) * 2.0**-52)
 
 
-def gumbel(stream: Tensor, position: Tensor, purpose: int, index: Tensor) -> Tensor:
+def gumbel(stream: Tensor, position: Tensor, purpose: Tensor | int, index: Tensor) -> Tensor:
     """Standard Gumbel numbers, -log(-log(u)), float64, of the four keys' broadcast shape."""
-    return -torch.log(-torch.log(uniform(stream, position, purpose, index)))
+    return uniform(stream, position, purpose, index).log_().neg_().log_().neg_()

@@ -17,6 +17,7 @@ import attrs
 from torch import Tensor
 
 from .history import History
+from .scores import Scores
 
 
 def _as_tuple(widths: Iterable[int]) -> tuple[int, ...]:
@@ -132,12 +133,13 @@ class StopCondition(Protocol):
         """Every ending that this condition can give."""
         ...
 
-    def __call__(self, scores: Tensor, history: History) -> Tensor:
+    def __call__(self, scores: Scores, history: History) -> Tensor:
         """
         Look at newly chosen tokens.
 
         Args:
-            scores: The processed logits that each was chosen from, ``[batch, width, vocab]``.
+            scores: The processed logits that each was chosen from; ``scores.logits`` builds them,
+                ``[batch, width, vocab]``.
 
             history: The tokens, each column's own included: the newest of column *i* is
                 ``ids[b, path, length[b, i] - 1]``.
@@ -151,7 +153,7 @@ class StopCondition(Protocol):
 class Choice(Protocol):
     """A chain of processors and a selection, seen as one."""
 
-    def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Tensor]:
+    def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores]:
         """Raw logits to ids ``[batch, width]``, -1 where no token is left, and the processed scores."""
         ...
 
@@ -199,7 +201,7 @@ class Verification(Protocol):
         ...
 
     def __call__(
-        self, draft: Draft, choices: Tensor, scores: Tensor, window: History
+        self, draft: Draft, choices: Tensor, scores: Scores, window: History
     ) -> tuple[Tensor, Tensor]:
         """
         Compare a draft with the target.
@@ -210,7 +212,8 @@ class Verification(Protocol):
             choices: The target's own choice in each column, ``[batch, k + 1]``; column *i*
                 has the first *i* guesses before it.
 
-            scores: The processed logits behind them, ``[batch, k + 1, vocab]``.
+            scores: The processed logits behind them; ``scores.logits`` builds them,
+                ``[batch, k + 1, vocab]``.
 
             window: The tokens before each column.
 

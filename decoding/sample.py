@@ -8,7 +8,11 @@ from attrs import validators
 from torch import Tensor
 
 from . import noise
+from .candidates import Candidates
 from .history import History
+
+_CLOSE = 1e-3
+"""Far more than what single precision is wrong by in the logarithm of a block's mass, some 1e-5."""
 
 
 @attrs.frozen(eq=False)
@@ -31,24 +35,88 @@ class Sample:
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Logits ``[batch, width, vocab]`` to ids ``[batch, width]``; all ``-inf`` gives any id."""
-        blocks = _in_blocks(logits)
-        stream, position = history.stream[:, None, None], history.length[..., None]
+        vocab = logits.shape[-1]
+        for_blocks, for_tokens = self.noise(history, vocab)
+        block = _clear_argmax(_rough_masses(logits) + for_blocks)
+        if block is None:
+            block = (_in_blocks(logits).logsumexp(dim=-1) + for_blocks).argmax(dim=-1, keepdim=True)
 
-        index = torch.arange(blocks.shape[-2])
-        mass = blocks.logsumexp(dim=-1) + noise.gumbel(stream, position, noise.BLOCK, index)
-        block = mass.argmax(dim=-1, keepdim=True)
+        index = block * block_size(vocab) + torch.arange(block_size(vocab))
+        within = logits.gather(-1, index.clamp(max=vocab - 1)).double()
+        # The last block may reach beyond the vocabulary.
+        token = (within + for_tokens).masked_fill_(index >= vocab, -torch.inf).argmax(dim=-1, keepdim=True)
+        return index.gather(-1, token).squeeze(-1)
 
-        size = blocks.shape[-1]
-        within = blocks.gather(-2, block[..., None].expand(*block.shape, size)).squeeze(-2)
-        index = block * size + torch.arange(size)
-        token = (within + noise.gumbel(stream, position, noise.TOKEN, index)).argmax(dim=-1)
-        return block.squeeze(-1) * size + token
+    def among(self, candidates: Candidates, history: History) -> Tensor:
+        """What a call on all of the vocabulary draws, from the tokens that are left of it."""
+        size = block_size(candidates.vocab)
+        for_blocks, for_tokens = self.noise(history, candidates.vocab)
+        logits, block_of = candidates.logits.double(), candidates.ids // size
+        peak = logits.amax(dim=-1, keepdim=True)
+        mass = torch.zeros_like(for_blocks).scatter_add_(-1, block_of, (logits - peak).exp_())
+        block = _clear_argmax(mass.log_() + for_blocks)
+        if block is None:
+            return self(candidates.dense(), history)
+        score = logits + for_tokens.gather(-1, candidates.ids - block_of * size)
+        token = score.masked_fill_(block_of != block, -torch.inf).argmax(dim=-1, keepdim=True)
+        return candidates.ids.gather(-1, token).squeeze(-1)
+
+    def noise(self, history: History, vocab: int) -> tuple[Tensor, Tensor]:
+        """
+        The Gumbel numbers of each column.
+
+        A token's number is that of its place in the block, whichever block: only one is drawn
+        from.
+
+        Returns:
+            One a block, ``[batch, width, blocks]``, and one a place, ``[batch, width, size]``,
+            float64.
+        """
+        size = block_size(vocab)
+        numbers = noise.gumbel(
+            history.stream[:, None, None, None],
+            history.length[..., None, None],
+            _PURPOSES,
+            torch.arange(size),
+        )
+        return numbers[..., 0, : -(-vocab // size)], numbers[..., 1, :]
+
+
+_PURPOSES = torch.tensor([[noise.BLOCK], [noise.TOKEN]])
+
+
+def block_size(vocab: int) -> int:
+    """How many tokens there are in each block but the last: √vocab, rounded up."""
+    return math.isqrt(vocab - 1) + 1
+
+
+def _rough_masses(logits: Tensor) -> Tensor:
+    """The logarithms of the blocks' masses ``[..., blocks]``, up to a constant, in the logits' precision."""
+    vocab = logits.shape[-1]
+    size = block_size(vocab)
+    bound = torch.finfo(logits.dtype).max
+    peak = logits.amax(dim=-1, keepdim=True).clamp_(-bound, bound)
+    relative = (logits - peak).exp_()
+    whole = vocab - vocab % size
+    masses = relative[..., :whole].unflatten(-1, (-1, size)).sum(dim=-1)
+    if whole < vocab:
+        masses = torch.cat([masses, relative[..., whole:].sum(dim=-1, keepdim=True)], dim=-1)
+    return masses.double().log_()
+
+
+def _clear_argmax(scores: Tensor) -> Tensor | None:
+    """Where the largest of ``[..., n]`` stands, ``[..., 1]``; None if somewhere another comes close."""
+    if scores.shape[-1] == 1:
+        return torch.zeros_like(scores, dtype=torch.int64)
+    largest = scores.topk(2, dim=-1)
+    gap = largest.values[..., 0] - largest.values[..., 1]
+    # A comparison with NaN is false: nothing is clear about garbage.
+    return largest.indices[..., :1] if bool((gap > _CLOSE).all()) else None
 
 
 def _in_blocks(logits: Tensor) -> Tensor:
     """``[..., vocab]`` to ``[..., blocks, size]`` float64, the last block filled up with ``-inf``."""
     vocab = logits.shape[-1]
-    size = math.isqrt(vocab - 1) + 1
-    count = -(-vocab // size)
-    filled = torch.nn.functional.pad(logits.double(), (0, count * size - vocab), value=-torch.inf)
-    return filled.reshape(*logits.shape[:-1], count, size)
+    size = block_size(vocab)
+    filled = torch.nn.functional.pad(logits.double(), (0, -vocab % size), value=-torch.inf)
+    return filled.unflatten(-1, (-1, size))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .history import History
 from .protocols import Ending
+from .scores import Scores
 from .stopping import Stop
 from .text import Detokenizer
 
@@ -102,7 +103,7 @@ class StopStrings(Stop):
         """A copy that has read nothing yet."""
         return attrs.evolve(self)
 
-    def __call__(self, scores: Tensor, history: History) -> Tensor:
+    def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
         codes = torch.zeros_like(history.length)
         for b, lengths in enumerate(history.length.tolist()):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .history import History
 from .protocols import Ending, StopCondition
+from .scores import Scores
 from .whole_numbers import is_whole
 
 
@@ -30,7 +31,7 @@ class Stop(abc.ABC):
         """Every ending that this condition can give."""
 
     @abc.abstractmethod
-    def __call__(self, scores: Tensor, history: History) -> Tensor:
+    def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``: 0 to go on, *i* to end with ``endings[i - 1]``."""
 
     def begin(self) -> StopCondition:
@@ -84,7 +85,7 @@ class AnyOf(Stop):
         """All of them made ready."""
         return AnyOf(tuple(begin(condition) for condition in self.conditions))
 
-    def __call__(self, scores: Tensor, history: History) -> Tensor:
+    def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
         result, before = torch.zeros_like(history.length), 0
         for condition in self.conditions:
@@ -119,7 +120,7 @@ class AllOf(Stop):
         """Both made ready."""
         return AllOf(begin(self.first), begin(self.second))
 
-    def __call__(self, scores: Tensor, history: History) -> Tensor:
+    def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
         a, b = self.first(scores, history), self.second(scores, history)
         return torch.where((a > 0) & (b > 0), (a - 1) * len(self.second.endings) + b, 0)
@@ -148,7 +149,7 @@ class MaxNewTokens(Stop):
         """One."""
         return (Ending("max_new_tokens"),)
 
-    def __call__(self, scores: Tensor, history: History) -> Tensor:
+    def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
         rows = len(history.length)
         if len(self.n) not in (1, rows):
@@ -181,7 +182,7 @@ class StopTokens(Stop):
         """One for each token."""
         return tuple(Ending(self.reason, matched=i, hide=self.hide) for i in self.ids)
 
-    def __call__(self, scores: Tensor, history: History) -> Tensor:
+    def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
         newest = (history.length - 1).clamp(min=0)
         ids = history.ids.expand(-1, newest.shape[1], -1).gather(-1, newest[..., None])
@@ -222,6 +223,6 @@ class MaxTime(Stop):
         """A copy whose clock starts now."""
         return MaxTime(self.seconds)
 
-    def __call__(self, scores: Tensor, history: History) -> Tensor:
+    def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
         return torch.full_like(history.length, int(time.monotonic() >= self._deadline))

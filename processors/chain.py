@@ -74,7 +74,7 @@ class Chain(Composable):
 
     >>> from decodekit.processors import Temperature, TopK
     >>> Temperature(0.8) | TopK(50)
-    Chain(processors=(Temperature(temperature=0.8), TopK(k=50)))
+    Chain(processors=(Temperature(temperature=0.8), TopK(k=50, ties='keep')))
     """
 
     processors: tuple[Processor, ...] = attrs.field(default=(), converter=_flat, validator=_check_part)

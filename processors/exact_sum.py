@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 
-def whole_weights(logits: Tensor) -> Tensor:
+def whole_weights(logits: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
     """
     How likely each token is, counted in units of 2^-34 of the likeliest.
 
@@ -16,14 +16,17 @@ def whole_weights(logits: Tensor) -> Tensor:
     Args:
         logits: ``[..., n]``.
 
+        dtype: What holds them. float32 has room for weights of float32 logits, though not for
+            their sums.
+
     Returns:
-        ``[..., n]`` float64, 0 where a logit is ``-inf``; the likeliest has 2^34. All 0 in a row
+        ``[..., n]`` in *dtype*, 0 where a logit is ``-inf``; the likeliest has 2^34. All 0 in a row
         that is all ``-inf``.
     """
     best = logits.amax(dim=-1, keepdim=True)
     # Exponentials in the logits' own precision: what is likely to the half comes out as a half.
-    relative = (logits - best.masked_fill(best == -torch.inf, 0.0)).exp()
-    return (relative.double() * 2.0**34).round()
+    relative = (logits - best.masked_fill(best == -torch.inf, 0.0)).exp_()
+    return relative.to(dtype).mul_(2.0**34).round_()
 
 
 def exact_sum(terms: Tensor, bits: int = 34) -> Tensor:

@@ -4,11 +4,14 @@ from typing import ClassVar
 
 import attrs
 import torch
+from attrs import validators
 from torch import Tensor
 
+from ..decoding.candidates import Candidates
 from ..decoding.history import History
 from .chain import Composable
-from .parameter import as_reals, is_scalar, per_row, real
+from .parameter import as_reals, integer, is_scalar, per_row, real
+from .survivors import survivors
 
 
 @attrs.frozen(eq=False)
@@ -32,10 +35,33 @@ class MinP(Composable):
     )
     """One for all rows, or ``[batch]``."""
 
+    min_tokens: int = attrs.field(
+        default=1, validator=[validators.instance_of(int), integer(">= 1", lambda n: n >= 1)]
+    )
+    """How many of the likeliest stay in any case, and whatever is tied with them."""
+
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Mask the unlikely of ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.p, 0.0):
             return logits
-        probs = logits.softmax(dim=-1)
-        floor = per_row("p", self.p, logits) * probs.amax(dim=-1, keepdim=True)
-        return logits.masked_fill(probs < floor, -torch.inf)
+        best = logits.amax(dim=-1, keepdim=True)
+        # Relative to the likeliest, no sum over the vocabulary can round.
+        relative = (logits - best.masked_fill(best == -torch.inf, 0.0)).exp()
+        unlikely = relative < per_row("p", self.p, logits)
+        if self.min_tokens > 1:
+            spared = logits.topk(min(self.min_tokens, logits.shape[-1]), dim=-1).values[..., -1:]
+            unlikely &= logits < spared
+        return logits.masked_fill(unlikely, -torch.inf)
+
+    def narrow(self, logits: Tensor, history: History) -> Tensor | Candidates:
+        """What a call gives, the tokens that are left if they are few; on the host."""
+        best = logits.amax(dim=-1, keepdim=True)
+        if self.min_tokens > 1 or not best.isfinite().all():
+            return self(logits, history)
+        p = torch.as_tensor(per_row("p", self.p, logits), dtype=logits.dtype)
+        # Lower than the floor by more than rounding, so that a call on these alone can decide.
+        floor = best + p.log() - 1e-5 * (best.abs() + 1)
+        left = survivors(logits, floor)
+        return (
+            self(logits, history) if left is None else attrs.evolve(left, logits=self(left.logits, history))
+        )

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import attrs
+import torch
 from torch import Tensor
 
 from ..decoding.history import History
@@ -22,7 +23,6 @@ class Temperature(Composable):
     <https://doi.org/10.1207/s15516709cog0901_7>`_.
     """
 
-    keeps_argmax: ClassVar[bool] = True
     shift_invariant: ClassVar[bool] = True
     local: ClassVar[bool] = True
     device_safe: ClassVar[bool] = True
@@ -36,6 +36,11 @@ class Temperature(Composable):
         ),
     )
     """One for all rows, or ``[batch]``."""
+
+    @property
+    def keeps_argmax(self) -> bool:
+        """Whether the largest logit stays the largest: where no logits can overflow or vanish."""
+        return bool(torch.as_tensor((self.temperature >= 1e-6) & (self.temperature <= 1e6)).all())
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Scale ``[batch, width, vocab]`` logits, which are not modified."""

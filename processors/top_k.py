@@ -4,9 +4,12 @@ from typing import ClassVar
 
 import attrs
 import torch
+from attrs import validators
 from torch import Tensor
 
+from ..decoding.candidates import Candidates
 from ..decoding.history import History
+from ..decoding.largest import pool
 from .chain import Composable
 from .parameter import as_integers, integer, is_scalar, per_row
 
@@ -16,7 +19,6 @@ class TopK(Composable):
     """
     Keep the *k* largest logits of each row.
 
-    Tokens tied with the k-th stay too, as in Hugging Face, so more than *k* may be left.
     Typically 20-100; 0 is off, and a *k* beyond the vocabulary keeps everything.
 
     Fan, Lewis and Dauphin, 2018, `Hierarchical Neural Story Generation
@@ -34,6 +36,12 @@ class TopK(Composable):
     )
     """One for all rows, or ``[batch]``."""
 
+    ties: str = attrs.field(default="keep", validator=validators.in_(("keep", "first")))
+    """
+    What becomes of tokens that are tied with the k-th: ``"keep"`` leaves them all, so that more
+    than *k* may be left (Hugging Face, vLLM); ``"first"`` leaves the lowest ids, exactly *k*.
+    """
+
     _largest: int = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -46,10 +54,41 @@ class TopK(Composable):
         if is_scalar(self.k, 0):
             return logits
         k = per_row("k", self.k, logits)
+        kth = self._kth(logits, k)
+        if self.ties == "keep":
+            return logits.masked_fill(logits < kth, -torch.inf)
+        return logits.masked_fill(_beyond(logits, kth, k), -torch.inf)
+
+    def narrow(self, logits: Tensor, history: History) -> Tensor | Candidates:
+        """What a call gives, as the few tokens that are left; on the host, where a shape may follow data."""
+        k = per_row("k", self.k, logits)
+        if bool(torch.as_tensor(k == 0).any()):
+            return self(logits, history)
+        # Twice as many blocks as it takes: of bfloat16 logits several are tied with the k-th.
+        values, ids, bound = pool(logits, 2 * self._largest)
+        kth = self._kth(values, k)
+        complete = (kth > bound) | (bound == -torch.inf)
+        if not complete.all() or values.isnan().any():
+            return self(logits, history)
+        most = int((values >= kth).sum(dim=-1).max())
+        largest = values.topk(most, dim=-1)
+        ids, order = ids.gather(-1, largest.indices).sort(dim=-1)
+        values = largest.values.gather(-1, order)
+        beyond = values < kth if self.ties == "keep" else _beyond(values, kth, k)
+        return Candidates(ids, values.masked_fill(beyond, -torch.inf), logits.shape[-1])
+
+    def _kth(self, logits: Tensor, k: int | Tensor) -> Tensor:
+        """The k-th largest logit of each column, ``[batch, width, 1]``; ``-inf`` in rows that are off."""
         largest = logits.topk(min(self._largest, logits.shape[-1]), dim=-1).values
-        if isinstance(k, Tensor):
-            last = k.clamp(1, largest.shape[-1]) - 1
-            kth = largest.gather(-1, last.expand(-1, logits.shape[1], 1)).masked_fill(k == 0, -torch.inf)
-        else:
-            kth = largest[..., -1:]
-        return logits.masked_fill(logits < kth, -torch.inf)
+        if not isinstance(k, Tensor):
+            return largest[..., -1:]
+        last = k.clamp(1, largest.shape[-1]) - 1
+        return largest.gather(-1, last.expand(-1, logits.shape[1], 1)).masked_fill(k == 0, -torch.inf)
+
+
+def _beyond(logits: Tensor, kth: Tensor, k: int | Tensor) -> Tensor:
+    """Where a token is not among the *k* first: its logit below the k-th, or tied with it and too late."""
+    tied = logits == kth
+    room = k - (logits > kth).sum(dim=-1, keepdim=True)
+    # A row that is off has no k-th.
+    return (logits < kth) | (tied & (tied.cumsum(dim=-1) > room) & (kth > -torch.inf))

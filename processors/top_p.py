@@ -4,11 +4,16 @@ from typing import ClassVar
 
 import attrs
 import torch
+from attrs import validators
 from torch import Tensor
 
+from ..decoding.candidates import Candidates
 from ..decoding.history import History
+from . import nucleus
 from .chain import Composable
-from .parameter import as_reals, is_scalar, per_row, real
+from .exact_sum import whole_weights
+from .parameter import as_reals, integer, is_scalar, per_row, real
+from .survivors import mask_below, survivors
 
 
 @attrs.frozen(eq=False)
@@ -17,8 +22,10 @@ class TopP(Composable):
     Keep the smallest set of likeliest tokens whose probability reaches *p*.
 
     Seen from below, as Hugging Face computes it: the least likely tokens go while they hold at
-    most 1 - *p* together. At least one token stays; of equal tokens the lower id goes first.
-    Typically 0.8-0.98; no-op at 1.
+    most 1 - *p* together. Typically 0.8-0.98; no-op at 1.
+
+    Probabilities are added up without rounding, to 2^-34 of the likeliest token's, so the set
+    does not depend on the order, the batch or the size of the vocabulary.
 
     Holtzman et al., 2020, `The Curious Case of Neural Text Degeneration
     <https://arxiv.org/abs/1904.09751>`_, section 3.1.
@@ -34,16 +41,58 @@ class TopP(Composable):
     )
     """One for all rows, or ``[batch]``."""
 
+    ties: str = attrs.field(default="last", validator=validators.in_(("last", "first", "keep")))
+    """
+    Which of equally likely tokens stay where the nucleus ends among them: those with the
+    highest ids (``"last"``: Hugging Face, vLLM, mlx-lm), those with the lowest (``"first"``:
+    TensorRT-LLM), or all (``"keep"``: FlashInfer).
+    """
+
+    min_tokens: int = attrs.field(
+        default=1, validator=[validators.instance_of(int), integer(">= 1", lambda n: n >= 1)]
+    )
+    """How many of the likeliest stay in any case."""
+
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Mask the tail of ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.p, 1.0):
             return logits
-        # Subtracted before the cast to float32: 1 - float32(0.9) is not float32(0.1).
-        spared = per_row("p", 1 - self.p, logits)
         # A stable sort, for which tokens fall must not depend on a machine's sorting network.
-        ascending, order = logits.sort(dim=-1, stable=True)
-        mass = ascending.softmax(dim=-1).cumsum(dim=-1)
-        # A row with p = 1 loses nothing, not even tokens whose probability rounds to 0.
-        tail = (mass <= spared) & (spared > 0)
-        tail[..., -1] = False
-        return logits.masked_fill(tail.scatter(-1, order, tail), -torch.inf)
+        # Turned around, equal tokens are met from the highest id down.
+        flipped = logits.flip(-1) if self.ties == "first" else logits
+        ascending, order = flipped.sort(dim=-1, stable=True)
+        weights = whole_weights(ascending)
+        spared = per_row("p", 1 - self.p, weights) * weights.sum(dim=-1, keepdim=True)
+        # A row with p = 1 loses nothing, not even tokens whose weight rounds to 0.
+        tail = (weights.cumsum(dim=-1) <= spared) & (spared > 0)
+        tail[..., -self.min_tokens :] = False
+        if self.ties == "keep":
+            first = ascending.masked_fill(tail, torch.inf).amin(dim=-1, keepdim=True)
+            return logits.masked_fill(logits < first, -torch.inf)
+        tail = tail.scatter(-1, order, tail)
+        return logits.masked_fill(tail.flip(-1) if self.ties == "first" else tail, -torch.inf)
+
+    def narrow(self, logits: Tensor, history: History) -> Tensor | Candidates:
+        """What a call gives, the tokens that are left if they are few; without sorting them all."""
+        if is_scalar(self.p, 1.0):
+            return logits
+        best = logits.amax(dim=-1, keepdim=True)
+        if logits.dtype != torch.float32 or not best.isfinite().all():
+            return self(logits, history)
+        weights = whole_weights(logits, dtype=torch.float32)
+        total = weights.sum(dim=-1, keepdim=True, dtype=torch.float64)
+        spared = (per_row("p", 1 - self.p, total) * total).expand_as(total)
+        floor, dropped = nucleus.edges(logits, weights, total, spared, self.min_tokens)
+        left = survivors(logits, floor)
+        if self.ties == "keep" or not dropped.any():
+            return mask_below(logits, floor) if left is None else left
+        if left is None:
+            masked = mask_below(logits, floor)
+            return self._without_ties(masked, masked == floor, dropped)
+        return attrs.evolve(left, logits=self._without_ties(left.logits, left.logits == floor, dropped))
+
+    def _without_ties(self, logits: Tensor, tied: Tensor, dropped: Tensor) -> Tensor:
+        """Mask as many of the *tied* in each column as *dropped* says, from the end that falls first."""
+        reached = tied.cumsum(dim=-1)
+        falls = reached > reached[..., -1:] - dropped if self.ties == "first" else reached <= dropped
+        return logits.masked_fill(tied & falls, -torch.inf)

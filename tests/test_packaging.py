@@ -77,14 +77,18 @@ def test_rooms_import_downwards_only() -> None:
 
 
 def test_protocols_and_history_lie_at_the_bottom() -> None:
-    """protocols.py imports history.py alone, and history.py nothing of ours."""
+    """protocols.py imports history.py and scores.py alone, and those nothing of ours."""
     source = pathlib.Path(decodekit.__file__).parent / "decoding"
     imports = {
         name: [line for line in (source / name).read_text().splitlines() if line.startswith("from .")]
-        for name in ("protocols.py", "history.py")
+        for name in ("protocols.py", "history.py", "scores.py")
     }
 
-    assert {"protocols.py": ["from .history import History"], "history.py": []} == imports
+    assert {
+        "protocols.py": ["from .history import History", "from .scores import Scores"],
+        "history.py": [],
+        "scores.py": [],
+    } == imports
 
 
 def test_importing_is_light() -> None:

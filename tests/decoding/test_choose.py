@@ -1,12 +1,28 @@
 """Chain and selection as one."""
 
-import torch
+import math
 
-from decodekit.decoding import Choose, Generator, Greedy, History, MaxNewTokens, Sample, StopTokens
-from decodekit.processors import Chain, SuppressTokens, Temperature
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decodekit.decoding import Choose, Generator, Greedy, History, MaxNewTokens, Sample, Selection, StopTokens
+from decodekit.processors import (
+    Chain,
+    Composable,
+    LogitBias,
+    MinP,
+    PresencePenalty,
+    RepetitionPenalty,
+    SuppressTokens,
+    Temperature,
+    TopK,
+    TopP,
+)
 from decodekit.testing import ScriptedDecoder, last_token
 
 HISTORY = History(torch.zeros(1, 1, 4).long(), torch.tensor([[1, 2]]), torch.tensor([1]), torch.tensor([0]))
+ONE_COLUMN = History(HISTORY.ids, HISTORY.length[:, :1], HISTORY.prompt, HISTORY.stream)
 
 
 class TestChoose:
@@ -16,7 +32,7 @@ class TestChoose:
         ids, scores = Choose(Temperature(2.0), Greedy())(logits, HISTORY)
 
         assert [[1, 0]] == ids.tolist()
-        assert torch.equal(logits / 2, scores)
+        assert torch.equal(logits / 2, scores.logits)
 
     def test_no_token_left_is_no_choice(self) -> None:
         """A column without a token, or of garbage, gives -1 and leaves its neighbour alone."""
@@ -70,3 +86,113 @@ class TestChoose:
         logits = torch.full((1, 1, 2), -torch.inf)
 
         assert "the decoder" == Choose(Chain(), Greedy()).emptied_by(logits, HISTORY, 0, 0)
+
+
+STAGES = {
+    "Temperature": Temperature(0.7),
+    "hot": Temperature([0.5, 3.0, 1.0]),
+    "TopK": TopK(3),
+    "TopK per row": TopK([5, 40, 1]),
+    "TopK off in a row": TopK([5, 0, 1]),
+    "TopK exactly": TopK([3, 4, 1], ties="first"),
+    "TopP": TopP(0.8),
+    "TopP per row": TopP([0.3, 1.0, 0.99]),
+    "TopP first": TopP(0.6, ties="first", min_tokens=3),
+    "TopP keep": TopP(0.9, ties="keep"),
+    "MinP": MinP([0.1, 0.9, 0.0]),
+    "penalty": RepetitionPenalty(1.5),
+    "bias": LogitBias({1: 2.0, 3: -torch.inf}),
+    "nobody's": lambda logits, history: logits - 1.0,
+}
+
+
+@st.composite
+def wide_windows(draw: st.DrawFn) -> tuple[torch.Tensor, History]:
+    """Logits of a vocabulary wide enough to be narrowed, with ties and masked tokens."""
+    vocab = draw(st.sampled_from((5, 200, 1031, 5000)))
+    width = draw(st.integers(1, 2))
+    rng = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
+    logits = draw(st.sampled_from((0.3, 1.0, 4.0))) * torch.randn(3, width, vocab, generator=rng)
+    kind = draw(st.sampled_from(("distinct", "bfloat16", "dyadic", "masked", "few", "equal", "empty", "odd")))
+    if kind == "bfloat16":
+        logits = logits.bfloat16().float()
+    elif kind == "dyadic":
+        logits = (logits.round() * math.log(2)).float()
+    elif kind == "masked":
+        logits[torch.rand(logits.shape, generator=rng) < 0.7] = -torch.inf
+    elif kind == "few":
+        logits[..., 2:-1] = -torch.inf
+    elif kind == "equal":
+        logits = torch.zeros_like(logits)
+    elif kind == "empty":
+        logits[1] = -torch.inf
+    elif kind == "odd":
+        logits[0, 0, 1], logits[2, 0, 3] = torch.nan, torch.inf
+    ids = torch.randint(0, 5, (3, 1, 8), generator=rng)
+    length = torch.tensor([[2], [5], [6]]) + torch.arange(width)
+    return logits, History(ids, length, torch.tensor([2, 3, 0]), torch.arange(3))
+
+
+class TestShortCuts:
+    """Choose is every stage on all of the vocabulary, then the selection; only faster."""
+
+    @settings(deadline=None, max_examples=300)
+    @given(
+        wide_windows(),
+        st.lists(st.sampled_from(sorted(STAGES)), max_size=4),
+        st.sampled_from((Greedy(), Sample(3), lambda logits, history: logits.argmin(dim=-1))),
+    )
+    def test_change_nothing(
+        self, window: tuple[torch.Tensor, History], names: list[str], selection: Selection
+    ) -> None:
+        """Ids and scores are those of the long way, bit for bit."""
+        logits, history = window
+        before = logits.clone()
+        processed = logits
+        for name in names:
+            processed = STAGES[name](processed, history)
+        expected = selection(processed, history)
+        best = processed.gather(-1, expected[..., None])[..., 0]
+        expected = torch.where(best > -torch.inf, expected, -1)
+
+        ids, scores = Choose(Chain(STAGES[name] for name in names), selection)(logits, history)
+
+        assert torch.equal(expected, ids)
+        torch.testing.assert_close(scores.logits, processed, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(before, logits, rtol=0, atol=0, equal_nan=True)
+
+    def test_are_taken(self) -> None:
+        """After a top-k, a local stage and a selection see the survivors alone; others see all."""
+        seen = []
+
+        class Spy(Composable):
+            local = True
+
+            def __call__(self, logits: torch.Tensor, history: History) -> torch.Tensor:
+                seen.append(logits.shape[-1])
+                return logits
+
+        logits = torch.randn(1, 1, 5000, generator=torch.Generator().manual_seed(0))
+        Choose(Spy() | TopK(7) | Spy() | PresencePenalty(1.0) | Spy(), Sample())(logits, ONE_COLUMN)
+
+        assert [5000, 7, 5000] == seen
+
+    def test_greedy_skips_what_keeps_the_argmax(self) -> None:
+        """The last stages that keep it are not run, unless two logits are within rounding of each other."""
+        seen = []
+
+        class Spy(Composable):
+            keeps_argmax = True
+
+            def __call__(self, logits: torch.Tensor, history: History) -> torch.Tensor:
+                seen.append("run")
+                return logits / 2
+
+        choose = Choose(Spy() | PresencePenalty(0.0) | Spy(), Greedy())
+        ids, scores = choose(torch.tensor([[[1.0, 2.0]]]), ONE_COLUMN)
+
+        assert ([[1]], ["run"]) == (ids.tolist(), seen)
+        assert torch.equal(torch.tensor([[[0.25, 0.5]]]), scores.logits)
+        assert ["run", "run"] == seen
+        assert [[0]] == choose(torch.tensor([[[2.0, 2.0]]]), ONE_COLUMN)[0].tolist()
+        assert 4 == len(seen)

@@ -82,7 +82,7 @@ class TestSample:
         blocks = [range(start, min(start + size, vocab)) for start in range(0, vocab, size)]
         masses = [math.log(sum(math.exp(scores[i]) for i in block)) for block in blocks]
         best = max(range(len(blocks)), key=lambda j: masses[j] + gumbel(noise.BLOCK, j))
-        token = max(blocks[best], key=lambda i: scores[i] + gumbel(noise.TOKEN, i))
+        token = max(blocks[best], key=lambda i: scores[i] + gumbel(noise.TOKEN, i - blocks[best][0]))
 
         assert token == int(Sample()(logits, history))
 

@@ -104,7 +104,9 @@ class TestChain:
 
     def test_prints_its_order(self) -> None:
         """The representation shows what runs after what."""
-        assert "Chain(processors=(TopK(k=50), TopP(p=0.9)))" == repr(TopK(50) | TopP(0.9))
+        assert "Chain(processors=(Temperature(temperature=0.8), SuppressTokens(ids=(3,))))" == repr(
+            Temperature(0.8) | SuppressTokens(3)
+        )
 
     @pytest.mark.parametrize(
         ("chain", "declared"),

@@ -53,4 +53,4 @@ class TestTopK:
 
     def test_prints_as_it_was_written(self) -> None:
         """The representation is the call, without what is kept for speed."""
-        assert "TopK(k=50)" == repr(TopK(50))
+        assert "TopK(k=50, ties='keep')" == repr(TopK(50))

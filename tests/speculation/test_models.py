@@ -238,9 +238,7 @@ def perturbed_gap(scores: Tensor, position: int, number: int, seed: int) -> floa
         stream, torch.tensor(position), noise.BLOCK, torch.arange(len(blocks))
     )
     block, size = int(mass.argmax()), blocks.shape[1]
-    inside = blocks[block] + noise.gumbel(
-        stream, torch.tensor(position), noise.TOKEN, block * size + torch.arange(size)
-    )
+    inside = blocks[block] + noise.gumbel(stream, torch.tensor(position), noise.TOKEN, torch.arange(size))
     leads = [float(values.topk(2).values.diff().abs()) for values in (mass, inside)]
     history = History(torch.zeros(1, 1, 1).long(), torch.tensor([[position]]), torch.tensor([1]), stream)
     # The gap is of the very draw that Sample makes.
