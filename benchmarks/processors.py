@@ -1,5 +1,5 @@
 """
-How many times faster than transformers is choosing a token?
+How many times faster than transformers a token is chosen.
 
 Times ``Choose`` (a chain and ``Sample``) against the same chain of transformers' own processors
 followed by a softmax and ``torch.multinomial``, side by side, call by call in turns, on random
@@ -151,7 +151,9 @@ def measure(case: Case, batch: int, vocab: int, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--vocab", type=int, default=151_936)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=21)
@@ -168,10 +170,10 @@ def main() -> None:
         for batch in args.batch:
             result = measure(case, batch, args.vocab, args.rounds)
             results.append(result)
-            single = result["one_top_k_ms"]
+            single = "" if result["one_top_k_ms"] is None else f"{result['one_top_k_ms']:.3f}"
             print(
                 f"{case.name:36} {batch:5} {result['ours_ms']:8.3f} {result['transformers_ms']:8.2f} "
-                f"{'' if single is None else f'{single:.3f}':>8} {result['times_faster']:6.1f} {case.goal:5.0f}"
+                f"{single:>8} {result['times_faster']:6.1f} {case.goal:5.0f}"
             )
     if args.json:
         args.json.write_text(json.dumps({"vocab": args.vocab, "results": results}, indent=1))

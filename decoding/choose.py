@@ -3,14 +3,15 @@
 from collections.abc import Iterable
 
 import attrs
+import numpy as np
 import torch
 from torch import Tensor
 
 from .candidates import Candidates
 from .history import History
-from .largest import pool
 from .protocols import Processor, Selection
 from .scores import Scores
+from .scratch import is_scratch, scratch
 
 Left = Tensor | Candidates
 """Logits of all of the vocabulary, or of what is left of it."""
@@ -67,12 +68,17 @@ class Choose:
         Raises:
             ValueError: A part gave something of another shape.
         """
+        # What looks through the history is spared what lies beyond every column's tokens.
+        seen = attrs.evolve(history, ids=history.ids[..., : max(1, int(history.length.max()))])
         needed, skipped = self._stages[: self._needed], self._stages[self._needed :]
-        left = _run(needed, logits, history)
+        left = _run(needed, logits, seen)
         if skipped and not _has_clear_argmax(left):
-            left, skipped = _run(skipped, left, history), ()
+            left, skipped = _run(skipped, left, seen), ()
         ids = self._select(left, history)
-        return ids, Scores(lambda: _dense(_run(skipped, left, history)))
+        if not isinstance(left, Candidates) and _is_scratch(left):
+            # What is in scratch memory does not leave the call.
+            return ids, Scores(lambda: _dense(_run(self._stages, logits, seen, overwriting=False)))
+        return ids, Scores(lambda: _dense(_run(skipped, left, seen)))
 
     def _select(self, left: Left, history: History) -> Tensor:
         among = getattr(self.selection, "among", None)
@@ -98,8 +104,8 @@ class Choose:
         return _blame("the decoder", logits[row, column])
 
 
-def _run(stages: Iterable[Processor], left: Left, history: History) -> Left:
-    """Run *stages*, on the survivors alone once there are few."""
+def _run(stages: Iterable[Processor], left: Left, history: History, overwriting: bool = True) -> Left:
+    """Run *stages*, on the survivors alone once there are few, and in scratch memory where they can."""
     for stage in stages:
         if isinstance(left, Candidates):
             if getattr(stage, "local", False):
@@ -109,10 +115,22 @@ def _run(stages: Iterable[Processor], left: Left, history: History) -> Left:
                 continue
             left = left.dense()
         shape = left.shape
-        left = getattr(stage, "narrow", stage)(left, history)
+        overwrite = getattr(stage, "overwrite", None)
+        if overwriting and overwrite is not None:
+            left = overwrite(left if _is_scratch(left) else scratch(left, _LOGITS).copy_(left), history)
+        else:
+            left = getattr(stage, "narrow", stage)(left, history)
         if not isinstance(left, Candidates):
             _check_shape("processors", stage, left, shape)
     return left
+
+
+_LOGITS = "logits"
+"""The scratch memory that a chain works in."""
+
+
+def _is_scratch(logits: Tensor) -> bool:
+    return is_scratch(logits, _LOGITS)
 
 
 def _dense(left: Left) -> Tensor:
@@ -121,12 +139,12 @@ def _dense(left: Left) -> Tensor:
 
 def _has_clear_argmax(left: Left) -> bool:
     """Whether in each column one logit is larger than the others by more than rounding undoes."""
-    logits = left.logits if isinstance(left, Candidates) else pool(left, 2)[0]
-    if logits.shape[-1] == 1:
-        return bool((logits > -torch.inf).all())
-    first, second = logits.topk(2, dim=-1).values.unbind(-1)
-    # NaN, and a column without a token, are not clear: a comparison with NaN is false.
-    return bool((first - second > (first.abs() + 16) * 2.0**-18).all())
+    logits = (left.logits if isinstance(left, Candidates) else left).numpy(force=True)
+    best = logits.max(axis=-1, keepdims=True)
+    if not np.isfinite(best).all():
+        return False
+    close = logits >= best - (abs(best) + 16) * 2.0**-18
+    return bool((np.count_nonzero(close, axis=-1) == 1).all())
 
 
 def _check_shape(name: str, part: object, result: object, shape: torch.Size) -> None:

@@ -26,6 +26,12 @@ class Composable(abc.ABC):
     - ``local``: looks at no token ids and ignores ``-inf`` entries, so it may run on the
       survivors of an earlier processor alone, in their order.
     - ``device_safe``: uses only operations that neuronx-cc takes, with scalar parameters.
+
+    What it may offer besides, for :class:`~decodekit.decoding.Choose` on the host:
+
+    - ``narrow(logits, history)``: what a call gives, as
+      :class:`~decodekit.decoding.candidates.Candidates` where few tokens are left.
+    - ``overwrite(logits, history)``: what a call gives, written into the logits.
     """
 
     __slots__ = ()

@@ -3,13 +3,12 @@
 from typing import ClassVar
 
 import attrs
-import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from ..decoding.history import History
 from .chain import Composable
-from .occurring import rewrite
+from .occurring import forbid
 from .parameter import as_integers, integer, is_scalar, per_row
 
 
@@ -47,22 +46,19 @@ class NoRepeatNgram(Composable):
         if is_scalar(self.n, 0):
             return logits
         n = per_row("n", self.n, logits)
-        return rewrite(
-            logits, history, self._ends(history, n), lambda seen: torch.full_like(seen, -torch.inf)
-        )
+        return forbid(logits, history, self._ends(history, n))
 
     def _ends(self, history: History, n: int | Tensor) -> Tensor:
         """``[batch, width, capacity]``: where an n-gram ends whose beginning was just repeated."""
+        capacity = history.ids.shape[-1]
+        ends = (n > 0) & history.valid()
         # No history repeats more than all of its tokens.
-        before = min(self._largest - 1, history.ids.shape[-1])
-        # Slots before the first, so that a window ends in every slot, whatever the row's n. They
-        # hold no token: a window that begins there never matches.
-        ids = pad(history.ids, (before, 0), value=-1)
-        windows = ids.unfold(-1, before + 1, 1)[..., :-1]  # [batch, paths, capacity, before]
-        offsets = torch.arange(before, device=ids.device)
-        width = history.length.shape[1]
-        suffix = ids.expand(-1, width, -1).gather(-1, history.length[..., None] + offsets)
-        # A row with a smaller n looks at the last n - 1 tokens only.
-        needless = offsets < before + 1 - n
-        repeated = ((windows == suffix[..., None, :]) | needless[..., None, :]).all(dim=-1)
-        return repeated & (n > 0) & history.valid()
+        for back in range(1, min(self._largest, capacity + 1)):
+            # The token so far before each slot, against the one so far before the column. In
+            # front of the first slot lies no token, and nothing equals that.
+            before = pad(history.ids, (back, 0), value=-1)[..., :capacity]
+            at = (history.length - back).clamp(min=0)[..., None]
+            last = history.ids.expand(-1, history.length.shape[1], -1).gather(-1, at)
+            # A row with a smaller n looks at the last n - 1 tokens only.
+            ends = ends & (((before == last) & (history.length[..., None] >= back)) | (n <= back))
+        return ends

@@ -34,6 +34,21 @@ def rewrite(logits: Tensor, history: History, slots: Tensor, formula: Callable[[
     return logits.scatter(-1, ids, after)
 
 
+def forbid(logits: Tensor, history: History, slots: Tensor) -> Tensor:
+    """
+    Mask the tokens in *slots*; arguments as of :func:`rewrite`.
+
+    Returns:
+        ``[batch, width, vocab]``.
+    """
+    slots = _scored(slots, history, logits)
+    # As above: slots that do not count write what a slot that does writes as well.
+    ids = torch.where(slots, history.ids, 0)
+    first = ids.amax(dim=-1, keepdim=True)
+    value = logits.gather(-1, first).masked_fill(slots.any(dim=-1, keepdim=True), -torch.inf)
+    return logits.scatter(-1, torch.where(slots, ids, first), value.expand(slots.shape))
+
+
 def count(logits: Tensor, history: History, slots: Tensor) -> Tensor:
     """
     How often each token stands in *slots*.

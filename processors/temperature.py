@@ -47,3 +47,7 @@ class Temperature(Composable):
         if is_scalar(self.temperature, 1.0):
             return logits
         return logits / per_row("temperature", self.temperature, logits)
+
+    def overwrite(self, logits: Tensor, history: History) -> Tensor:
+        """As a call, in place of the logits."""
+        return logits.div_(per_row("temperature", self.temperature, logits))

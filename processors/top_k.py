@@ -9,9 +9,12 @@ from torch import Tensor
 
 from ..decoding.candidates import Candidates
 from ..decoding.history import History
-from ..decoding.largest import pool
 from .chain import Composable
 from .parameter import as_integers, integer, is_scalar, per_row
+from .survivors import survivors
+
+_DEPTH = 64
+"""Logits a block. Finding a block's largest is one pass at the speed of memory."""
 
 
 @attrs.frozen(eq=False)
@@ -60,22 +63,20 @@ class TopK(Composable):
         return logits.masked_fill(_beyond(logits, kth, k), -torch.inf)
 
     def narrow(self, logits: Tensor, history: History) -> Tensor | Candidates:
-        """What a call gives, as the few tokens that are left; on the host, where a shape may follow data."""
+        """What a call gives, as the few tokens that are left; on the host."""
         k = per_row("k", self.k, logits)
-        if bool(torch.as_tensor(k == 0).any()):
+        count = logits.shape[-1] // _DEPTH
+        if self._largest * 2 > count or bool(torch.as_tensor(k == 0).any()):
             return self(logits, history)
-        # Twice as many blocks as it takes: of bfloat16 logits several are tied with the k-th.
-        values, ids, bound = pool(logits, 2 * self._largest)
-        kth = self._kth(values, k)
-        complete = (kth > bound) | (bound == -torch.inf)
-        if not complete.all() or values.isnan().any():
-            return self(logits, history)
-        most = int((values >= kth).sum(dim=-1).max())
-        largest = values.topk(most, dim=-1)
-        ids, order = ids.gather(-1, largest.indices).sort(dim=-1)
-        values = largest.values.gather(-1, order)
-        beyond = values < kth if self.ties == "keep" else _beyond(values, kth, k)
-        return Candidates(ids, values.masked_fill(beyond, -torch.inf), logits.shape[-1])
+        # Of k disjoint blocks each has a logit that is at least the k-th largest maximum: what is
+        # smaller is none of the k largest. A block is a column of this matrix, so that maxima
+        # are taken of whole rows at a time.
+        matrix = logits[..., : count * _DEPTH].unflatten(-1, (_DEPTH, count))
+        maxima = matrix.amax(dim=-2)
+        left = None if maxima.isnan().any() else survivors(logits, self._kth(maxima, k))
+        return (
+            self(logits, history) if left is None else attrs.evolve(left, logits=self(left.logits, history))
+        )
 
     def _kth(self, logits: Tensor, k: int | Tensor) -> Tensor:
         """The k-th largest logit of each column, ``[batch, width, 1]``; ``-inf`` in rows that are off."""

@@ -11,9 +11,9 @@ from ..decoding.candidates import Candidates
 from ..decoding.history import History
 from . import nucleus
 from .chain import Composable
-from .exact_sum import whole_weights
+from .exact_sum import scratch_weights, whole_weights
 from .parameter import as_reals, integer, is_scalar, per_row, real
-from .survivors import mask_below, survivors
+from .survivors import are_few, candidates, mask_below
 
 
 @attrs.frozen(eq=False)
@@ -79,20 +79,36 @@ class TopP(Composable):
         best = logits.amax(dim=-1, keepdim=True)
         if logits.dtype != torch.float32 or not best.isfinite().all():
             return self(logits, history)
-        weights = whole_weights(logits, dtype=torch.float32)
+        weights = scratch_weights(logits)
         total = weights.sum(dim=-1, keepdim=True, dtype=torch.float64)
         spared = (per_row("p", 1 - self.p, total) * total).expand_as(total)
-        floor, dropped = nucleus.edges(logits, weights, total, spared, self.min_tokens)
-        left = survivors(logits, floor)
-        if self.ties == "keep" or not dropped.any():
-            return mask_below(logits, floor) if left is None else left
-        if left is None:
-            masked = mask_below(logits, floor)
-            return self._without_ties(masked, masked == floor, dropped)
-        return attrs.evolve(left, logits=self._without_ties(left.logits, left.logits == floor, dropped))
+        vocab = logits.shape[-1]
+        columns = logits.numpy(force=True).reshape(-1, vocab)
+        edges = [
+            nucleus.edge(*column, self.min_tokens)
+            for column in zip(
+                columns,
+                weights.numpy(force=True).reshape(-1, vocab),
+                total.flatten().tolist(),
+                spared.flatten().tolist(),
+                strict=True,
+            )
+        ]
+        floor = torch.tensor([edge.floor for edge in edges], dtype=logits.dtype).view(total.shape)
+        dropped = torch.tensor([edge.dropped for edge in edges]).view(total.shape)
+        tied = self.ties != "keep" and bool(dropped.any())
+        if are_few((len(edge.head) for edge in edges), vocab):
+            stay = [e.head[column[e.head] >= e.floor] for e, column in zip(edges, columns, strict=True)]
+            left = candidates(logits, stay)
+            if tied:
+                left = attrs.evolve(left, logits=self._without_ties(left.logits, floor, dropped))
+            return left
+        masked = mask_below(logits, floor)
+        return self._without_ties(masked, floor, dropped) if tied else masked
 
-    def _without_ties(self, logits: Tensor, tied: Tensor, dropped: Tensor) -> Tensor:
-        """Mask as many of the *tied* in each column as *dropped* says, from the end that falls first."""
+    def _without_ties(self, logits: Tensor, floor: Tensor, dropped: Tensor) -> Tensor:
+        """Mask as many of those tied at the *floor* as *dropped* says, from the end that falls first."""
+        tied = logits == floor
         reached = tied.cumsum(dim=-1)
         falls = reached > reached[..., -1:] - dropped if self.ties == "first" else reached <= dropped
         return logits.masked_fill(tied & falls, -torch.inf)
