@@ -9,7 +9,10 @@ out, and the input is left as it was. A parameter is one number or one per row o
 
 from .chain import Chain, Composable
 from .frequency_penalty import FrequencyPenalty
+from .grammar import Grammar
+from .llguidance import json_schema, lark, regex
 from .logit_bias import LogitBias
+from .matcher import Language, Matcher
 from .min_new_tokens import MinNewTokens
 from .min_p import MinP
 from .no_repeat_ngram import NoRepeatNgram
@@ -24,7 +27,10 @@ __all__ = [
     "Chain",
     "Composable",
     "FrequencyPenalty",
+    "Grammar",
+    "Language",
     "LogitBias",
+    "Matcher",
     "MinNewTokens",
     "MinP",
     "NoRepeatNgram",
@@ -34,4 +40,7 @@ __all__ = [
     "Temperature",
     "TopK",
     "TopP",
+    "json_schema",
+    "lark",
+    "regex",
 ]
