@@ -203,9 +203,8 @@ class _GuidedMatcher:
     """
     A matcher of the engine's, kept out of its error state.
 
-    That state is for ever, and a limit of the engine's (:class:`llguidance.LLParserLimits`) leads
-    there. The text is then one that cannot go on, with a warning; another text of this matcher
-    may fare better.
+    That state is for ever, and a limit of the engine's (``llguidance.LLParserLimits``) leads
+    there. Then a warning says so, and the text is one that cannot go on; another may fare better.
     """
 
     _start: Any

@@ -34,6 +34,9 @@ class Entry:
     hard: bool = False
     """Whether it may leave a row without a token."""
 
+    host_only: bool = False
+    """Whether it runs Python that no graph can hold."""
+
     atol: float = 0.0
     """How far from the reference it may lie."""
 
