@@ -128,7 +128,7 @@ def is_person(text: str) -> bool:
 NUMBER = r"-?(0|[1-9][0-9]{0,3})(\.[0-9]{1,2})?"
 
 SUM = """
-start: term (("+" | "-") term)~0..3
+start: term (("+" | "-") term){0,3}
 term: /[0-9]{1,3}/ | "(" /[a-z]{1,5}/ ")"
 """
 
