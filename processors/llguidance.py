@@ -248,9 +248,8 @@ class _GuidedMatcher:
     def _failed(self) -> bool:
         failed: bool = self._at.is_error()
         if failed:
-            warnings.warn(
-                f"llguidance gives up a text: {_first_line(self._at.get_error())}", RuntimeWarning, 2
-            )
+            reason = _first_line(self._at.get_error())
+            warnings.warn(f"llguidance gives up a text: {reason}", RuntimeWarning, stacklevel=2)
             self._restart()
         return failed
 

@@ -269,6 +269,29 @@ class TestMatchersAreACache:
 
         assert {"mask": 20, "advance": 20} == language.counts
 
+    def test_languages_keep_apart(self) -> None:
+        """A matcher that stands where a text leads is of no use to a row of another language."""
+        processor = Grammar([Brackets(1), Brackets(3)])
+        processor(torch.zeros(2, 1, 5), history([[], [OPEN, OPEN]]))
+
+        processed = processor(torch.zeros(2, 1, 5), history([[OPEN, OPEN], []]))
+
+        masks = [row.isfinite().nonzero()[:, 0].tolist() for row in processed[:, 0]]
+        assert [[], [OPEN, PAIR]] == masks
+
+    @pytest.mark.parametrize("closer", [0, 1])
+    def test_a_leap_is_made_from_the_closest(self, closer: int) -> None:
+        """Several tokens at once, as a path of a tree adds: what was walked is not walked again."""
+        language = Counting(30)
+        processor = Grammar(language)
+        texts = [[OPEN] * 10, [OPEN, CLOSE] * 5]
+        processor(torch.zeros(2, 1, 5), history(texts))
+        language.counts.clear()
+
+        processor(torch.zeros(1, 1, 5), after([*texts[closer], PAIR, PAIR, PAIR]))
+
+        assert {"mask": 1, "advance": 3} == language.counts
+
     def test_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """More rows than are kept give the same, more slowly."""
         monkeypatch.setattr(grammar, "_MOST_IDLE", 2)
