@@ -24,8 +24,9 @@ class Matcher(Protocol):
         """
         Which tokens may come next, ``[tokens]`` bool on the host.
 
-        All False where the text cannot go on. What it says of the end of sequence is not
-        looked at. The tensor is the caller's: later calls leave it as it is.
+        All False where the text cannot go on. It may leave out what :meth:`advance` would take,
+        where an engine wants one spelling of a text. What it says of the end of sequence is
+        not looked at. The tensor is the caller's: later calls leave it as it is.
         """
         ...
 
