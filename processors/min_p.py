@@ -28,7 +28,6 @@ class MinP(Composable):
     keeps_argmax: ClassVar[bool] = True
     shift_invariant: ClassVar[bool] = True
     local: ClassVar[bool] = True
-    device_safe: ClassVar[bool] = True
 
     p: float | Tensor = attrs.field(
         converter=as_reals, validator=real("in [0, 1]", lambda p: (p >= 0) & (p <= 1))
@@ -39,6 +38,11 @@ class MinP(Composable):
         default=1, validator=[validators.instance_of(int), integer(">= 1", lambda n: n >= 1)]
     )
     """How many of the likeliest stay in any case, and whatever is tied with them."""
+
+    @property
+    def device_safe(self) -> bool:
+        """Whether it uses only operations that neuronx-cc takes: with *min_tokens* it looks for the largest."""
+        return self.min_tokens == 1
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Mask the unlikely of ``[batch, width, vocab]`` logits, which are not modified."""

@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -196,3 +197,19 @@ class TestShortCuts:
         assert ["run", "run"] == seen
         assert [[0]] == choose(torch.tensor([[[2.0, 2.0]]]), ONE_COLUMN)[0].tolist()
         assert 4 == len(seen)
+
+    @pytest.mark.parametrize("ties", ["last", "first", "keep"])
+    @pytest.mark.parametrize("kind", ["peaked", "flat", "bfloat16"])
+    def test_change_nothing_in_a_large_vocabulary(self, kind: str, ties: str) -> None:
+        """Of 151,936 tokens the same stay as by sorting them, and the same is drawn."""
+        logits = torch.randn(2, 1, 151_936, generator=torch.Generator().manual_seed(1))
+        logits = logits * (0.5 if kind == "flat" else 3.0)
+        logits = logits.bfloat16().float() if kind == "bfloat16" else logits
+        history = History(
+            torch.zeros(2, 1, 4).long(), torch.tensor([[1], [3]]), torch.ones(2), torch.arange(2)
+        )
+        for chain in (Chain([TopP(0.9, ties=ties)]), TopK(50) | TopP(0.9, ties=ties), Chain([MinP(0.05)])):
+            ids, scores = Choose(chain, Sample())(logits, history)
+
+            assert torch.equal(chain(logits, history), scores.logits)
+            assert torch.equal(Sample()(scores.logits, history), ids)

@@ -31,6 +31,16 @@ class TestTopK:
         """Nothing but the logit decides: equal tokens stay or go together."""
         assert [0, 1, 3] == kept(TopK(2), [0.25, 0.4, 0.1, 0.25])
 
+    def test_keeps_exactly_k_if_asked(self) -> None:
+        """Of the tokens tied with the k-th, the lowest ids; a tie above it is none of its business."""
+        assert [0, 1] == kept(TopK(2, ties="first"), [0.25, 0.4, 0.1, 0.25])
+        assert [0, 1, 2] == kept(TopK(3, ties="first"), [0.1, 0.3, 0.3, 0.1, 0.1, 0.1])
+
+    def test_refuses_ties_it_does_not_know(self) -> None:
+        """By name."""
+        with pytest.raises(ValueError, match="'ties' must be"):
+            TopK(2, ties="last")
+
     def test_keeps_logits_as_they_are(self) -> None:
         """What stays is not rescaled."""
         assert [3.0, -float("inf"), 2.0] == run(TopK(2), [3.0, 1.0, 2.0])

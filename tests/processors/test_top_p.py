@@ -45,6 +45,22 @@ class TestTopP:
 
         assert torch.equal(torch.arange(3072, 4096), (processed[0, 0] > -torch.inf).nonzero()[:, 0])
 
+    @pytest.mark.parametrize(
+        ("ties", "expected"),
+        [
+            pytest.param("last", [0, 1, 2, 4], id="as-Hugging-Face"),
+            pytest.param("first", [0, 1, 2, 3], id="as-TensorRT-LLM"),
+            pytest.param("keep", [0, 1, 2, 3, 4], id="as-FlashInfer"),
+        ],
+    )
+    def test_ends_among_equal_tokens_as_asked(self, ties: str, expected: list[int]) -> None:
+        """1/2 + 1/4 + 1/8 = 0.875 is not enough: of the two tokens of 1/16, one or the other or both stay."""
+        assert expected == kept(TopP(0.9, ties=ties), [0.5, 0.25, 0.125, 0.0625, 0.0625])
+
+    def test_keeps_at_least_min_tokens(self) -> None:
+        """The likeliest, though fewer would reach p."""
+        assert [0, 1, 3] == kept(TopP(0.1, min_tokens=3), PROBS)
+
     def test_at_1_in_a_row_spares_what_rounds_to_nothing(self) -> None:
         """A token of probability e^-200, 0 in float32, stays when its row is off."""
         assert [0.0, -200.0] == run(TopP([1.0]), [0.0, -200.0])
@@ -53,6 +69,12 @@ class TestTopP:
         """As Hugging Face does, and 1 - p is taken in double: 1 - 1e-9 is not 1."""
         assert [0.0, -float("inf")] == run(TopP([1 - 1e-9]), [0.0, -200.0])
         assert [0.0, -float("inf")] == run(TopP(1 - 1e-9), [0.0, -200.0])
+
+    @pytest.mark.parametrize(("option", "value"), [("ties", "both"), ("min_tokens", 0), ("min_tokens", True)])
+    def test_refuses_options_it_does_not_know(self, option: str, value: object) -> None:
+        """By name."""
+        with pytest.raises((ValueError, TypeError), match=f"'{option}' must be"):
+            TopP(0.5, **{option: value})  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("p", [0.0, -0.1, 1.1, float("nan"), [0.5, 0.0]])
     def test_refuses_p_outside_its_range(self, p: float | list[float]) -> None:
