@@ -41,7 +41,7 @@ class MinP(Composable):
 
     @property
     def device_safe(self) -> bool:
-        """Whether it uses only operations that neuronx-cc takes: with *min_tokens* it looks for the largest."""
+        """Whether neuronx-cc takes all its operations: with *min_tokens* it looks for the largest."""
         return self.min_tokens == 1
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
