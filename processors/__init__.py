@@ -8,38 +8,56 @@ out, and the input is left as it was. A parameter is one number or one per row o
 """
 
 from .chain import Chain, Composable
+from .dynamic_temperature import DynamicTemperature
+from .epsilon_cutoff import EpsilonCutoff
+from .eta_cutoff import EtaCutoff
 from .frequency_penalty import FrequencyPenalty
 from .grammar import Grammar
 from .llguidance import json_schema, lark, regex
 from .logit_bias import LogitBias
 from .matcher import Language, Matcher
+from .min_k import MinK
 from .min_new_tokens import MinNewTokens
 from .min_p import MinP
 from .no_repeat_ngram import NoRepeatNgram
+from .p_less import PLess
 from .presence_penalty import PresencePenalty
 from .repetition_penalty import RepetitionPenalty
 from .suppress_tokens import SuppressTokens
 from .temperature import Temperature
+from .top_h import TopH
 from .top_k import TopK
+from .top_n_sigma import TopNSigma
 from .top_p import TopP
+from .typical import Typical
+from .xtc import XTC
 
 __all__ = [
+    "XTC",
     "Chain",
     "Composable",
+    "DynamicTemperature",
+    "EpsilonCutoff",
+    "EtaCutoff",
     "FrequencyPenalty",
     "Grammar",
     "Language",
     "LogitBias",
     "Matcher",
+    "MinK",
     "MinNewTokens",
     "MinP",
     "NoRepeatNgram",
+    "PLess",
     "PresencePenalty",
     "RepetitionPenalty",
     "SuppressTokens",
     "Temperature",
+    "TopH",
     "TopK",
+    "TopNSigma",
     "TopP",
+    "Typical",
     "json_schema",
     "lark",
     "regex",

@@ -104,6 +104,24 @@ def integer(rule: str, holds: Callable[[Any], Any]) -> Validator:
     return check
 
 
+def one_integer(rule: str, holds: Callable[[int], bool]) -> Validator:
+    """
+    Check a whole parameter that is one for all rows.
+
+    Args:
+        rule: What the message says after "must be".
+
+        holds: The rule for an int.
+    """
+
+    def check(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+        if not is_whole(value):
+            _refuse_type(attribute.name, value, "an integer")
+        _check_rule(attribute.name, value, rule, holds(value))
+
+    return check
+
+
 def is_scalar(parameter: float | Tensor, value: float) -> bool:
     """Whether *parameter* is one number for all rows, namely *value*."""
     return not isinstance(parameter, Tensor) and parameter == value

@@ -14,7 +14,6 @@ from decodekit.decoding.history import History
 from decodekit.decoding.protocols import Processor
 
 from ..strategies import windows
-from .by_hand import NOTHING
 from .entries import constraints, penalties, scaling, truncation
 from .entries.entry import NONE, Entry
 
@@ -37,6 +36,11 @@ with_rows = pytest.mark.parametrize(
     "entry",
     [entry for entry in CATALOGUE.values() if entry.rows],
     ids=[name for name, entry in CATALOGUE.items() if entry.rows],
+)
+with_neutral_rows = pytest.mark.parametrize(
+    "entry",
+    [entry for entry in CATALOGUE.values() if entry.rows and entry.neutral is not NONE],
+    ids=[name for name, entry in CATALOGUE.items() if entry.rows and entry.neutral is not NONE],
 )
 
 
@@ -65,7 +69,7 @@ def column_of(history: History, column: int, garbage: int) -> History:
 
 def a_value_for_each_row(data: st.DataObject, entry: Entry, batch: int) -> list[Any]:
     """One parameter a row, some of them off."""
-    one = st.one_of(st.just(entry.neutral), entry.parameters)
+    one = entry.parameters if entry.neutral is NONE else st.one_of(st.just(entry.neutral), entry.parameters)
     return data.draw(st.lists(one, min_size=batch, max_size=batch))
 
 
@@ -186,7 +190,7 @@ class TestParametersPerRow:
 
         assert torch.equal(entry.make(tensor.tolist())(logits, history), entry.make(tensor)(logits, history))
 
-    @with_rows
+    @with_neutral_rows
     @prop
     @given(window=windows(), data=st.data())
     def test_neutral_in_a_row_is_the_identity_there(
@@ -243,14 +247,24 @@ class TestDeclarations:
     def test_local(self, entry: Entry, window: Window, data: st.DataObject) -> None:
         """Run on the survivors alone, a processor does to them what it does among the -inf."""
         logits, history = window
-        processor = entry.make(data.draw(entry.parameters))
+        value = data.draw(entry.parameters)
 
-        processed = processor(logits, history)
+        assert_local(entry.make(value), logits, history)
 
-        for row, rest in zip(logits.flatten(0, 1), processed.flatten(0, 1), strict=True):
-            survives = row > -torch.inf
-            if survives.any():
-                assert torch.equal(rest[survives], processor(row[survives][None, None], NOTHING)[0, 0])
+    @declaring("local")
+    @prop
+    @given(window=windows(masked=False, vocab=1000), data=st.data())
+    def test_local_in_a_wide_vocabulary(self, entry: Entry, window: Window, data: st.DataObject) -> None:
+        """50 survivors of 1,000 tokens sum up to the same bits, at thresholds that are met exactly too."""
+        logits, history = window
+        rng = torch.Generator().manual_seed(data.draw(st.integers(0, 2**32)))
+        survivors = torch.rand(logits.shape, generator=rng).topk(50).indices
+        if data.draw(st.booleans()):  # each token half as likely as another, or as likely
+            logits = torch.tensor(2.0, dtype=logits.dtype).log() * logits.round()
+        logits = torch.full_like(logits, -torch.inf).scatter(-1, survivors, logits.gather(-1, survivors))
+        value = data.draw(entry.parameters)
+
+        assert_local(entry.make(value), logits, history)
 
     # torch's own export trips over a deprecation of torch's own.
     @pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
@@ -262,6 +276,20 @@ class TestDeclarations:
         refused = ["Python"] if entry.host_only else refused_operations(processor)
 
         assert processor.device_safe == (not refused), refused  # type: ignore[attr-defined]
+
+
+def assert_local(processor: Processor, logits: Tensor, history: History) -> None:
+    """Every column's survivors alone come out as they do among the ``-inf``."""
+    processed = processor(logits, history)
+
+    for row in range(logits.shape[0]):
+        one = slice(row, row + 1)
+        for column in range(logits.shape[1]):
+            survives = logits[row, column] > -torch.inf
+            if survives.any():
+                alone = column_of(history.rows(one), column, garbage=0)
+                rest = processor(logits[row, column, survives][None, None], alone)[0, 0]
+                assert torch.equal(processed[row, column, survives], rest)
 
 
 def refused_operations(processor: Processor) -> list[str]:
@@ -311,7 +339,8 @@ def refused_operations(processor: Processor) -> list[str]:
 def test_traces_into_one_graph(entry: Entry, per_row: bool) -> None:
     """torch.compile takes a processor whole, and a window of a new length needs no new graph."""
     torch.compiler.reset()
-    processor = entry.make([entry.example, entry.neutral] if per_row else entry.example)
+    other = entry.example if entry.neutral is NONE else entry.neutral
+    processor = entry.make([entry.example, other] if per_row else entry.example)
     graphs = 0
 
     def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
@@ -335,7 +364,7 @@ def test_traces_into_one_graph(entry: Entry, per_row: bool) -> None:
 @with_rows
 def test_lives_in_a_list_with_its_equal(entry: Entry) -> None:
     """Hugging Face merges lists with `in`: tensors must not raise there, nor equals be taken for one."""
-    one, other = entry.make([entry.neutral, entry.neutral]), entry.make([entry.neutral, entry.neutral])
+    one, other = entry.make([entry.example, entry.example]), entry.make([entry.example, entry.example])
 
     assert one not in [other]
     assert one in [other, one]
