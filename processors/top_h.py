@@ -55,4 +55,4 @@ def _first(count: Tensor, last: Tensor, logits: Tensor) -> Tensor:
     """Mask all but the *count* largest, of which *last* is the smallest; the lower of equal ids stays."""
     above, tied = logits > last, logits == last
     room = count - above.sum(dim=-1, keepdim=True)
-    return logits.masked_fill(~above & ~(tied & (tied.cumsum(dim=-1) <= room)), -torch.inf)
+    return logits.masked_fill(~above & ~(tied & (tied.cumsum(dim=-1, dtype=torch.int32) <= room)), -torch.inf)

@@ -27,3 +27,8 @@ def kept(processor: Processor, probs: list[float], history: History = NOTHING) -
     """The tokens that a processor leaves of a distribution."""
     processed = processor(torch.tensor([[probs]]).log(), history)
     return (processed[0, 0] > -torch.inf).nonzero()[:, 0].tolist()  # type: ignore[no-any-return]
+
+
+def stays(processor: Processor, logits: list[float], history: History = NOTHING) -> list[int]:
+    """The tokens that a processor leaves of these logits."""
+    return [token for token, x in enumerate(run(processor, logits, history)) if x > -float("inf")]
