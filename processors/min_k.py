@@ -58,6 +58,6 @@ def _steepest(ordered: Tensor) -> Tensor:
     """After which token of the descending *ordered* the steepest step lies: ``[..., 1]``, from 0."""
     following = pad(ordered[..., 1:], (0, 1), value=-torch.inf)
     rank = torch.arange(1, ordered.shape[-1] + 1, dtype=ordered.dtype, device=ordered.device)
-    # What follows the last token is no step. Below any other, so one token alone is the first.
-    step = ((ordered - following) / rank).masked_fill(following == -torch.inf, -1.0)
+    # Behind the last token there is no step.
+    step = ((ordered - following) / rank).masked_fill(following == -torch.inf, 0.0)
     return step.argmax(dim=-1, keepdim=True)

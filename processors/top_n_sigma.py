@@ -46,12 +46,13 @@ class TopNSigma(Composable):
 
 
 def _standard_deviation(gaps: Tensor) -> Tensor:
-    """Of the finite gaps, ``[..., n]`` with a largest of 0; ``[..., 1]`` float64."""
+    """Of the finite gaps, ``[..., n]`` with a largest of 0; ``[..., 1]`` float64, NaN of equal ones."""
     count = (gaps > -torch.inf).sum(dim=-1, keepdim=True)
     finite = gaps.masked_fill(gaps == -torch.inf, 0.0).double()
     spread = -finite.amin(dim=-1, keepdim=True)
-    # No term of the sums exceeds 1 then, whatever the scale of the logits.
-    scaled = finite / spread.masked_fill(spread == 0.0, 1.0)
+    # No term of the sums exceeds 1 then, whatever the scale of the logits. Equal logits give 0 / 0,
+    # and no gap is below NaN.
+    scaled = finite / spread
     mean = exact_sum(scaled) / count
     variance = exact_sum(scaled.square()) / count - mean.square()
-    return spread * variance.clamp(min=0.0).sqrt()
+    return spread * variance.sqrt()

@@ -14,6 +14,7 @@ from decodekit.decoding.history import History
 from decodekit.decoding.protocols import Processor
 
 from ..strategies import windows
+from .by_hand import NOTHING
 from .entries import constraints, penalties, scaling, truncation
 from .entries.entry import NONE, Entry
 
@@ -276,6 +277,32 @@ class TestDeclarations:
         refused = ["Python"] if entry.host_only else refused_operations(processor)
 
         assert processor.device_safe == (not refused), refused  # type: ignore[attr-defined]
+
+    @declaring("local")
+    @settings(deadline=None, max_examples=10)
+    @given(seed=st.integers(0, 2**32), data=st.data())
+    def test_local_at_the_edge(self, entry: Entry, seed: int, data: st.DataObject) -> None:
+        """Also for the two neighbouring numbers between which a token begins to stay or go."""
+        low, high = data.draw(entry.parameters), data.draw(entry.parameters)
+        if isinstance(low, float):
+            rng = torch.Generator().manual_seed(seed)
+            survivors = 3 * torch.randn(50, generator=rng)
+            places = torch.randperm(1000, generator=rng)[:50].sort().values
+            logits = torch.full((1000,), -torch.inf).index_copy(0, places, survivors)[None, None]
+
+            for value in edge(entry, survivors[None, None], low, high):
+                assert_local(entry.make(value), logits, NOTHING)
+
+
+def edge(entry: Entry, logits: Tensor, low: float, high: float) -> tuple[float, float]:
+    """Neighbouring parameters between *low* and *high* that give different results, if any do."""
+    first = entry.make(low)(logits, NOTHING)
+    while low < (middle := (low + high) / 2) < high or high < middle < low:
+        if torch.equal(first, entry.make(middle)(logits, NOTHING)):
+            low = middle
+        else:
+            high = middle
+    return low, high
 
 
 def assert_local(processor: Processor, logits: Tensor, history: History) -> None:

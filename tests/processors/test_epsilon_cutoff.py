@@ -1,10 +1,13 @@
 """A floor that stays where it is."""
 
+import math
+
 import pytest
+import torch
 
 from decodekit.processors import EpsilonCutoff
 
-from .by_hand import kept, run
+from .by_hand import NOTHING, kept, run
 
 PROBS = [0.15, 0.5, 0.05, 0.3]
 HALVED = [0.125, 0.5, 0.25, 0.125]
@@ -59,6 +62,16 @@ class TestEpsilonCutoff:
         unlikely = [0.0, -25.0, -27.0]  # 1.4e-11 and 1.9e-12
 
         assert [0.0, -25.0, -float("inf")] == run(EpsilonCutoff(5e-12), unlikely)
+
+    def test_of_a_row_is_the_number_to_the_last_bit(self) -> None:
+        """On the floor of a hundred distributions, a token stays for a row's number as for the number."""
+        for epsilon in torch.linspace(0.01, 0.4, 100, dtype=torch.float64).tolist():
+            weight = 3 * epsilon / (1 - epsilon)
+            logits = torch.tensor([[[0.0, 0.0, 0.0, math.log(weight)]]])
+
+            assert torch.equal(
+                EpsilonCutoff(epsilon)(logits, NOTHING), EpsilonCutoff([epsilon])(logits, NOTHING)
+            )
 
     @pytest.mark.parametrize("epsilon", [-0.1, 1.0, float("nan"), [0.5, 2.0]])
     def test_refuses_what_is_no_floor(self, epsilon: float | list[float]) -> None:

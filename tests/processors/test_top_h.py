@@ -53,6 +53,15 @@ class TestTopH:
         """Where one token is all but certain, the next holds nearly all of the entropy."""
         assert [40.0, -float("inf"), -float("inf")] == run(TopH(0.5), [40.0, 1.0, 0.0])
 
+    def test_resolves_what_certainty_leaves(self) -> None:
+        """
+        The first token's own share counts, though its probability rounds to 1 in float32.
+
+        It is 0.053 and the second's 0.895: 0.948 together; without the first it would be 0.945.
+        """
+        assert [0] == kept(TopH(0.946), [1 - 2.1e-8, 2e-8, 1e-9])
+        assert [0, 1] == kept(TopH(0.95), [1 - 2.1e-8, 2e-8, 1e-9])
+
     @pytest.mark.parametrize("h", [0.0, -0.1, 1.1, float("nan"), [0.5, 2.0]])
     def test_refuses_what_is_no_share(self, h: float | list[float]) -> None:
         """A budget is a part of the entropy."""
