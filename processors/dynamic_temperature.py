@@ -48,7 +48,7 @@ class DynamicTemperature(Composable):
             return logits
         gaps, weights, total = relative(logits)
         left = (logits > -torch.inf).sum(dim=-1, keepdim=True)
-        uncertainty = (entropy(gaps, weights, total) / left.double().log()).clamp(max=1.0)
+        uncertainty = entropy(gaps, weights, total) / left.double().log()
         low, high = per_row("low", self.low, total), per_row("high", self.high, total)
         # Not a power, which takes shortcuts for some numbers that it does not take for a tensor.
         risen = (per_row("exponent", self.exponent, total) * uncertainty.log()).exp()

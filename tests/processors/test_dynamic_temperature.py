@@ -52,11 +52,21 @@ class TestDynamicTemperature:
 
     def test_between_equals_is_that_temperature(self) -> None:
         """Bit for bit."""
-        logits = torch.randn(2, 3, 20)
+        logits = torch.randn(2, 3, 20, generator=torch.Generator().manual_seed(0))
 
         expected = Temperature(0.7)(logits, NOTHING)
 
         assert torch.equal(expected, DynamicTemperature(0.7, 0.7, exponent=0.3)(logits, NOTHING))
+
+    @pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0, 3.0, 0.7])
+    def test_takes_an_exponent_per_row_as_the_number(self, exponent: float) -> None:
+        """Bit for bit, also where a power of a number has a shortcut."""
+        rng = torch.Generator().manual_seed(0)
+        logits = torch.randn(1, 500, 20, generator=rng, dtype=torch.float64)
+
+        expected = DynamicTemperature(0.5, 1.5, exponent)(logits, NOTHING)
+
+        assert torch.equal(expected, DynamicTemperature(0.5, 1.5, [exponent])(logits, NOTHING))
 
     @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), [1.0, 0.0]])
     def test_refuses_what_cannot_divide(self, bad: float | list[float]) -> None:

@@ -5,7 +5,7 @@ import torch
 
 from decodekit.processors import PLess
 
-from .by_hand import kept
+from .by_hand import NOTHING, kept
 
 
 class TestPLess:
@@ -30,6 +30,27 @@ class TestPLess:
     def test_leaves_a_uniform_distribution_whole(self, n: int) -> None:
         """There the floor is exactly the probability of each, whether or not that can be written down."""
         assert list(range(n)) == kept(PLess(), torch.full((n,), 1 / n).tolist())
+
+    def test_is_the_same_among_masked_tokens_at_the_edge(self) -> None:
+        """For the two neighbouring logits between which a token begins to stay, in 50 distributions."""
+        rng = torch.Generator().manual_seed(0)
+        for _ in range(50):
+            survivors = torch.randn(50, generator=rng, dtype=torch.float64)
+            places = torch.randperm(1000, generator=rng)[:50].sort().values
+            goes, stays = -9.0, 9.0
+            while goes < (middle := (goes + stays) / 2) < stays:
+                survivors[0] = middle
+                if PLess()(survivors[None, None], NOTHING)[0, 0, 0] == -torch.inf:
+                    goes = middle
+                else:
+                    stays = middle
+            for edge in (goes, stays):
+                survivors[0] = edge
+                logits = torch.full((1000,), -torch.inf, dtype=torch.float64).index_copy(0, places, survivors)
+
+                expected = PLess()(survivors[None, None], NOTHING)[0, 0]
+
+                assert torch.equal(expected, PLess()(logits[None, None], NOTHING)[0, 0, places])
 
     def test_has_nothing_to_set(self) -> None:
         """And prints so."""
