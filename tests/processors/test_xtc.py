@@ -58,7 +58,7 @@ class TestTopChoices:
     )
     def test_stay_all_if_one_to_keep_would_go(self, keep: int | list[int], expected: list[int]) -> None:
         """One of several kept alone would win what the others lose."""
-        assert expected == kept(XTC(1.0, 0.1, keep=keep), PROBS)  # type: ignore[arg-type]
+        assert expected == kept(XTC(1.0, 0.1, keep=keep), PROBS)
 
     def test_cannot_keep_what_has_no_logit(self) -> None:
         """As everywhere, an id beyond the vocabulary is a mistake."""
