@@ -28,7 +28,6 @@ class DynamicTemperature(Composable):
     koboldcpp and is given the middle and half the range (low = middle - half).
     """
 
-    keeps_argmax: ClassVar[bool] = True
     shift_invariant: ClassVar[bool] = True
     local: ClassVar[bool] = True
     device_safe: ClassVar[bool] = False  # sums in float64
@@ -41,6 +40,12 @@ class DynamicTemperature(Composable):
 
     exponent: float | Tensor = attrs.field(default=1.0, converter=as_reals, validator=_positive)
     """Above 1 the temperature stays low longer. One for all rows, or ``[batch]``."""
+
+    @property
+    def keeps_argmax(self) -> bool:
+        """Whether the largest logit stays the largest: where no logits can overflow or vanish."""
+        bounds = [torch.as_tensor(bound) for bound in (self.low, self.high)]
+        return all(bool(((bound >= 1e-6) & (bound <= 1e6)).all()) for bound in bounds)
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Scale ``[batch, width, vocab]`` logits, which are not modified."""

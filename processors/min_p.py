@@ -4,13 +4,14 @@ from typing import ClassVar
 
 import attrs
 import torch
-from attrs import validators
 from torch import Tensor
 
 from ..decoding.candidates import Candidates
 from ..decoding.history import History
 from .chain import Composable
-from .parameter import as_reals, integer, is_scalar, per_row, real
+from .likelihood import below_best
+from .parameter import as_reals, is_scalar, one_integer, per_row, real
+from .ranking import kth_largest
 from .survivors import survivors
 
 
@@ -34,9 +35,7 @@ class MinP(Composable):
     )
     """One for all rows, or ``[batch]``."""
 
-    min_tokens: int = attrs.field(
-        default=1, validator=[validators.instance_of(int), integer(">= 1", lambda n: n >= 1)]
-    )
+    min_tokens: int = attrs.field(default=1, validator=one_integer(">= 1", lambda n: n >= 1))
     """How many of the likeliest stay in any case, and whatever is tied with them."""
 
     @property
@@ -48,13 +47,10 @@ class MinP(Composable):
         """Mask the unlikely of ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.p, 0.0):
             return logits
-        best = logits.amax(dim=-1, keepdim=True)
         # Relative to the likeliest, no sum over the vocabulary can round.
-        relative = (logits - best.masked_fill(best == -torch.inf, 0.0)).exp()
-        unlikely = relative < per_row("p", self.p, logits)
+        unlikely = below_best(logits).exp() < per_row("p", self.p, logits)
         if self.min_tokens > 1:
-            spared = logits.topk(min(self.min_tokens, logits.shape[-1]), dim=-1).values[..., -1:]
-            unlikely &= logits < spared
+            unlikely &= logits < kth_largest(logits, self.min_tokens)
         return logits.masked_fill(unlikely, -torch.inf)
 
     def narrow(self, logits: Tensor, history: History) -> Tensor | Candidates:

@@ -12,7 +12,7 @@ from ..decoding.history import History
 from . import nucleus
 from .chain import Composable
 from .exact_sum import scratch_weights, whole_weights
-from .parameter import as_reals, integer, is_scalar, per_row, real
+from .parameter import as_reals, is_scalar, one_integer, per_row, real
 from .survivors import are_few, candidates, mask_below
 
 
@@ -48,9 +48,7 @@ class TopP(Composable):
     TensorRT-LLM), or all (``"keep"``: FlashInfer).
     """
 
-    min_tokens: int = attrs.field(
-        default=1, validator=[validators.instance_of(int), integer(">= 1", lambda n: n >= 1)]
-    )
+    min_tokens: int = attrs.field(default=1, validator=one_integer(">= 1", lambda n: n >= 1))
     """How many of the likeliest stay in any case."""
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:

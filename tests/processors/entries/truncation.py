@@ -225,9 +225,15 @@ ENTRIES = {
         0.0,
         1.0,
         off_or(0.0, lambda value: xtc(0.1)),
+        host_only=True,
     ),
     "XTC that always acts": Entry(
-        lambda value: XTC(1.0, value), st.floats(0.01, 0.5), NONE, 0.1, lambda value, prompt: xtc(value)
+        lambda value: XTC(1.0, value),
+        st.floats(0.01, 0.5),
+        NONE,
+        0.1,
+        lambda value, prompt: xtc(value),
+        host_only=True,
     ),
     "XTC with a token to keep": Entry(
         lambda value: XTC(value, 0.1, keep=[2]),
@@ -235,5 +241,6 @@ ENTRIES = {
         0.0,
         1.0,
         off_or(0.0, lambda value: xtc(0.1, frozenset([2]))),
+        host_only=True,
     ),
 }
