@@ -13,6 +13,8 @@ from .epsilon_cutoff import EpsilonCutoff
 from .eta_cutoff import EtaCutoff
 from .frequency_penalty import FrequencyPenalty
 from .grammar import Grammar
+from .kirchenbauer import KirchenbauerWatermark
+from .kirchenbauer_detector import KirchenbauerDetection, KirchenbauerDetector
 from .llguidance import json_schema, lark, regex
 from .logit_bias import LogitBias
 from .matcher import Language, Matcher
@@ -24,6 +26,8 @@ from .p_less import PLess
 from .presence_penalty import PresencePenalty
 from .repetition_penalty import RepetitionPenalty
 from .suppress_tokens import SuppressTokens
+from .synthid import SynthIDWatermark
+from .synthid_detector import SynthIDDetection, SynthIDDetector
 from .temperature import Temperature
 from .top_h import TopH
 from .top_k import TopK
@@ -41,6 +45,9 @@ __all__ = [
     "EtaCutoff",
     "FrequencyPenalty",
     "Grammar",
+    "KirchenbauerDetection",
+    "KirchenbauerDetector",
+    "KirchenbauerWatermark",
     "Language",
     "LogitBias",
     "Matcher",
@@ -52,6 +59,9 @@ __all__ = [
     "PresencePenalty",
     "RepetitionPenalty",
     "SuppressTokens",
+    "SynthIDDetection",
+    "SynthIDDetector",
+    "SynthIDWatermark",
     "Temperature",
     "TopH",
     "TopK",

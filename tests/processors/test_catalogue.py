@@ -15,7 +15,7 @@ from decodekit.decoding.protocols import Processor
 
 from ..strategies import windows
 from .by_hand import NOTHING
-from .entries import constraints, penalties, scaling, truncation
+from .entries import constraints, penalties, scaling, truncation, watermarks
 from .entries.entry import NONE, Entry
 
 # The machine that runs this may be busy: no deadline.
@@ -24,7 +24,9 @@ prop = settings(deadline=None, max_examples=40)
 Window = tuple[Tensor, History]
 
 
-CATALOGUE = constraints.ENTRIES | penalties.ENTRIES | scaling.ENTRIES | truncation.ENTRIES
+CATALOGUE = (
+    constraints.ENTRIES | penalties.ENTRIES | scaling.ENTRIES | truncation.ENTRIES | watermarks.ENTRIES
+)
 TRACED = {name: entry for name, entry in CATALOGUE.items() if not entry.host_only}
 
 every = pytest.mark.parametrize("entry", CATALOGUE.values(), ids=CATALOGUE.keys())
@@ -269,12 +271,12 @@ class TestDeclarations:
 
     # torch's own export trips over a deprecation of torch's own.
     @pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
-    @every
+    @pytest.mark.parametrize("entry", TRACED.values(), ids=TRACED.keys())
     def test_device_safe(self, entry: Entry) -> None:
         """The exported graph has no operation that neuronx-cc refuses; those not declared have one."""
         processor = entry.make(entry.example)
 
-        refused = ["Python"] if entry.host_only else refused_operations(processor)
+        refused = refused_operations(processor)
 
         assert processor.device_safe == (not refused), refused  # type: ignore[attr-defined]
 
