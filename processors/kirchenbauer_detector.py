@@ -86,12 +86,12 @@ class KirchenbauerDetector:
             ValueError: A text too short to hold one token and its context.
         """
         rows = [self._ngrams(text) for text in as_texts(texts, lengths, self.watermark.ngram)]
-        n = torch.tensor([ngrams.total() for ngrams in rows])
-        green = torch.tensor([self._count_green(ngrams) for ngrams in rows])
-        γ = self.watermark.greenlist_ratio
-        z = (green.double() - γ * n) / (n.double() * γ * (1 - γ)).sqrt()
+        num_tokens = torch.tensor([ngrams.total() for ngrams in rows])
+        num_green = torch.tensor([self._count_green(ngrams) for ngrams in rows])
+        γ, n, green = self.watermark.greenlist_ratio, num_tokens.double(), num_green.double()
+        z = (green - γ * n) / (n * γ * (1 - γ)).sqrt()
         p_value = 0.5 * torch.special.erfc(z / 2**0.5)
-        return KirchenbauerDetection(n, green, green.double() / n, z, p_value, z > self.z_threshold)
+        return KirchenbauerDetection(num_tokens, num_green, green / n, z, p_value, z > self.z_threshold)
 
     def _ngrams(self, text: list[int]) -> Counter[tuple[int, ...]]:
         n = self.watermark.ngram

@@ -82,15 +82,18 @@ class SynthIDDetector:
             ValueError: A text too short to hold one token and its context.
         """
         g_values, mask = self.evidence(texts, lengths)
-        depth, n = g_values.shape[-1], mask.sum(dim=-1)
-        weights = torch.linspace(10, 1, depth, dtype=torch.float64)
+        num_tokens = mask.sum(dim=-1)
+        n = num_tokens.double()
+        ones = (g_values * mask[..., None]).sum(dim=-2) / n[:, None]  # [batch, keys]
+        weights = torch.linspace(10, 1, ones.shape[-1], dtype=torch.float64)
         weights = weights / weights.sum()
-        ones = (g_values * mask[..., None]).sum(dim=-2).double() / n[:, None]  # [batch, depth]
-        weighted = (ones * weights).sum(dim=-1)
+        weighted_mean = (ones * weights).sum(dim=-1)
         p = self.watermark.heads
-        z = (weighted - p) / (p * (1 - p) * weights.square().sum() / n).sqrt()
+        z = (weighted_mean - p) / (p * (1 - p) * weights.square().sum() / n).sqrt()
         p_value = 0.5 * torch.special.erfc(z / 2**0.5)
-        return SynthIDDetection(n, ones.mean(dim=-1), weighted, z, p_value, z > self.z_threshold)
+        return SynthIDDetection(
+            num_tokens, ones.mean(dim=-1), weighted_mean, z, p_value, z > self.z_threshold
+        )
 
     def evidence(self, texts: Any, lengths: Any = None) -> tuple[Tensor, Tensor]:
         """
