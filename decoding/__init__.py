@@ -1,12 +1,15 @@
 """The contracts, the loop, and everything that the loop is made of."""
 
+from .adaptive_p import AdaptiveP, AdaptivePRun
 from .agreement import Agreement
 from .choose import Choose
 from .events import Event
+from .follows_logits import FollowsLogits
 from .generation import Generation
 from .generator import Generator
 from .greedy import Greedy
 from .history import History
+from .mirostat import Mirostat, MirostatRun
 from .protocols import (
     Decoder,
     DecoderShape,
@@ -26,6 +29,8 @@ from .stopping import EndOfSequence, MaxNewTokens, MaxTime, StopTokens
 from .text import Detokenizer
 
 __all__ = [
+    "AdaptiveP",
+    "AdaptivePRun",
     "Agreement",
     "Choose",
     "Decoder",
@@ -36,12 +41,15 @@ __all__ = [
     "EndOfSequence",
     "Ending",
     "Event",
+    "FollowsLogits",
     "Generation",
     "Generator",
     "Greedy",
     "History",
     "MaxNewTokens",
     "MaxTime",
+    "Mirostat",
+    "MirostatRun",
     "Processor",
     "Sample",
     "Selection",

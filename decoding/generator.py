@@ -13,6 +13,7 @@ from .background import in_threads
 from .checks import require_decoder
 from .choose import Choose
 from .events import AsyncEventStream, Event, EventStream
+from .follows_logits import FollowsLogits, begin_selection
 from .generation import Generation, collect
 from .greedy import Greedy
 from .history import History
@@ -48,7 +49,7 @@ class Generator:
     processors: Processor | None = None
     """A processor or a chain of them; None leaves the logits as they are."""
 
-    selection: Selection = attrs.field(factory=Greedy)
+    selection: Selection | FollowsLogits = attrs.field(factory=Greedy)
     """What chooses from the processed logits."""
 
     stop: StopCondition = attrs.field(factory=lambda: MaxNewTokens(128))
@@ -84,7 +85,8 @@ class Generator:
         require_decoder(self.decoder)
         for name in ("processors", "selection", "stop", "verification"):
             part = getattr(self, name)
-            if not callable(part) and not (name == "processors" and part is None):
+            able = callable(part) or (name == "selection" and getattr(part, "follows_logits", False))
+            if not able and not (name == "processors" and part is None):
                 hint = " (join several with |)" if isinstance(part, list | tuple) else ""
                 raise TypeError(f"'{name}' must be callable{hint}: got {part!r}")
         if hasattr(self.processors, "endings"):
@@ -108,6 +110,8 @@ class Generator:
     def _check_drafter(self) -> None:
         if not callable(getattr(self.drafter, "propose", None)):
             raise TypeError(f"'drafter' must have propose(history, budget, choose): got {self.drafter!r}")
+        if getattr(self.selection, "follows_logits", False):
+            raise ValueError(f"{self.selection!r} depends on past logits: it cannot run under speculation")
         shape = self.decoder.shape
         if self.num_draft_tokens + 1 > shape.scored_width:
             raise ValueError(
@@ -143,7 +147,7 @@ class Generator:
         """
         try:
             rows, statistics = as_rows(prompts, self.decoder.shape, self.tokenizer), Statistics()
-            events = self._events(self._loop(statistics), self._history(rows, streams))
+            events = self._events(self._loop(statistics, len(rows)), self._history(rows, streams))
             if streamer is not None:
                 events = forward(events, streamer, rows)
         except BaseException as error:
@@ -160,7 +164,7 @@ class Generator:
         the iterator ends decoding, and the generator is ready for the next call.
         """
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
-        return self._events(self._loop(Statistics()), self._history(rows, streams))
+        return self._events(self._loop(Statistics(), len(rows)), self._history(rows, streams))
 
     def astream(self, prompts: Any, streams: Sequence[int] | None = None) -> AsyncEventStream:
         """Generate event by event without blocking the event loop; arguments as in a call."""
@@ -182,10 +186,10 @@ class Generator:
         seed = getattr(self.selection, "seed", 0)
         return History(ids, length[:, None], length, noise.streams(numbers, seed))
 
-    def _loop(self, statistics: Statistics) -> Loop:
+    def _loop(self, statistics: Statistics, rows: int) -> Loop:
         return Loop(
             slots=Slots.of(self.decoder),
-            choose=Choose(self.processors, self.selection),
+            choose=Choose(self.processors, begin_selection(self.selection, rows)),
             stop=begin(self.stop),
             drafter=self.drafter,
             num_draft_tokens=self.num_draft_tokens,

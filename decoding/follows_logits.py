@@ -1,0 +1,98 @@
+"""Selections that learn from what they chose."""
+
+import abc
+from typing import ClassVar, Protocol, cast
+
+import attrs
+import torch
+from torch import Tensor
+
+from .history import History
+from .protocols import Selection
+
+
+class FollowsLogits(Protocol):
+    """
+    A selection that depends on past logits, and so is no function of the history.
+
+    It is a configuration; each run has a selection of its own, which :meth:`begin` makes and
+    which holds its state. It cannot run under speculation: what a rejected guess taught it
+    would have to be unlearnt.
+    """
+
+    follows_logits: ClassVar[bool]
+    """True."""
+
+    def begin(self, batch: int) -> Selection:
+        """The selection of one run over *batch* rows."""
+        ...
+
+
+def begin_selection(selection: "Selection | FollowsLogits", batch: int) -> Selection:
+    """*selection*, made ready for one run over *batch* rows."""
+    start = getattr(selection, "begin", None)
+    return cast("Selection", selection if start is None else start(batch))
+
+
+@attrs.define(eq=False)
+class FollowingRun(abc.ABC):
+    """
+    One run of a selection that follows the logits, state and all.
+
+    A row advances when it is asked for the position after the one at which it stands, the first
+    wherever that is. Asked for the same position again, as rows are that have ended, it answers
+    the same and learns nothing.
+    """
+
+    follows_logits: ClassVar[bool] = True
+
+    batch: int
+    """The rows of the run."""
+
+    length: Tensor = attrs.field(init=False)
+    """``[batch]`` int64: how many tokens preceded each row's latest choice; -1 before the first."""
+
+    chosen: Tensor = attrs.field(init=False)
+    """``[batch]`` int64: each row's latest choice."""
+
+    @length.default
+    def _nowhere(self) -> Tensor:
+        return torch.full((self.batch,), -1)
+
+    @chosen.default
+    def _nothing(self) -> Tensor:
+        return torch.zeros(self.batch, dtype=torch.int64)
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """
+        Logits ``[batch, 1, vocab]`` to ids ``[batch, 1]``.
+
+        Raises:
+            ValueError: Several columns, another batch, or a position that is not the next.
+        """
+        advancing = self._advancing(history.length)
+        if advancing.any():
+            chosen = self._choose(logits, history, advancing)
+            self.chosen = torch.where(advancing, chosen, self.chosen)
+            self.length = torch.where(advancing, history.length[:, 0], self.length)
+        return self.chosen[:, None]
+
+    @abc.abstractmethod
+    def _choose(self, logits: Tensor, history: History, advancing: Tensor) -> Tensor:
+        """Ids ``[batch]``; the rows that are *advancing* learn from theirs."""
+
+    def _advancing(self, length: Tensor) -> Tensor:
+        """Which rows are at the next position, ``[batch]`` bool."""
+        (batch, width), name = length.shape, type(self).__name__
+        if width != 1:
+            raise ValueError(f"{name} depends on past logits and chooses one column at a time: got {width}")
+        if batch != self.batch:
+            raise ValueError(f"{name} was begun for {self.batch} rows: got {batch}")
+        now, stands = length[:, 0], self.length
+        advancing = (now == stands + 1) | (stands < 0)
+        if not (advancing | (now == stands)).all():
+            raise ValueError(
+                f"{name} stands at {stands.tolist()} and goes on at the next position or stays: "
+                f"got {now.tolist()}"
+            )
+        return advancing

@@ -1,0 +1,144 @@
+"""What all selections share that depend on past logits, in and out of the generator."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from decodekit.decoding import AdaptiveP, Generator, Greedy, MaxNewTokens, Mirostat, noise
+from decodekit.decoding.follows_logits import begin_selection
+from decodekit.processors import MinP, SuppressTokens
+from decodekit.speculation import PromptLookup, SpeculativeGenerator
+from decodekit.testing import ScriptedDecoder
+
+from .by_definition import history_at
+
+TABLE = 2 * torch.randn(53, 40, generator=torch.Generator().manual_seed(4))
+SELECTIONS = [Mirostat(3.0, 0.3), Mirostat(3.0, 0.3, version=1), Mirostat(2.0, of_model=True), AdaptiveP(0.3)]
+PROMPTS = [[1, 2], [3], [4, 5, 6, 7]]
+STREAMS = noise.streams(torch.arange(3), 0)
+
+every = pytest.mark.parametrize("selection", SELECTIONS, ids=repr)
+
+
+def generator(selection: Any, **parts: Any) -> Generator:
+    """Three rows over a decoder whose logits depend on every token."""
+    return Generator(
+        ScriptedDecoder(TABLE, batch_size=3), selection=selection, **{"stop": MaxNewTokens(20), **parts}
+    )
+
+
+def state(run: Any) -> list[Any]:
+    """Everything that a run holds, as lists."""
+    names = ("length", "chosen", "mu", "average")
+    return [getattr(run, name).tolist() for name in names if hasattr(run, name)]
+
+
+class TestInAGenerator:
+    @every
+    def test_a_row_is_the_same_alone(self, selection: Any) -> None:
+        """Beside others, alone, and whatever the neighbours' ends."""
+        together = generator(selection)(PROMPTS).ids
+        uneven = generator(selection, stop=MaxNewTokens([3, 20, 11]))(PROMPTS).ids
+
+        assert [row[:n] for row, n in zip(together, [3, 20, 11], strict=True)] == uneven
+        for row, prompt in enumerate(PROMPTS):
+            assert together[row] == generator(selection)(prompt, streams=[row]).ids[0]
+
+    @every
+    def test_each_run_begins_anew(self, selection: Any) -> None:
+        """What one run learnt is not another's, also while both go on."""
+        generate = generator(selection)
+        expected = generate(PROMPTS).ids
+        turns: list[list[list[int]]] = [[[], [], []], [[], [], []]]
+        for first, second in zip(generate.stream(PROMPTS), generate.stream(PROMPTS), strict=True):
+            turns[0][first.row] += first.ids
+            turns[1][second.row] += second.ids
+
+        assert [expected, expected] == turns
+
+    @every
+    def test_runs_behind_a_chain(self, selection: Any) -> None:
+        """What a chain forbids is not chosen."""
+        ids = generator(selection, processors=SuppressTokens(range(0, 40, 2)) | MinP(0.01))(PROMPTS).ids
+
+        assert {1} == {token % 2 for row in ids for token in row}
+
+    @every
+    def test_an_emptied_row_ends(self, selection: Any) -> None:
+        """A row without a token ends, and the chain is named."""
+        result = generator(selection, processors=SuppressTokens(range(40)))(PROMPTS)
+
+        assert [[], [], []] == result.ids
+        assert ["no_token_left"] * 3 == [ending.reason for ending in result.endings if ending]
+        assert "SuppressTokens" in result.endings[0].matched  # type: ignore[union-attr]
+
+    def test_seeds_decide(self) -> None:
+        """The seed is folded into the streams, as Sample's is."""
+        one, same, other = (generator(Mirostat(seed=seed))(PROMPTS).ids for seed in (1, 1, 2))
+
+        assert one == same
+        assert one != other
+
+    @every
+    def test_is_refused_under_speculation(self, selection: Any) -> None:
+        """By name: what a rejected guess taught would have to be unlearnt."""
+        name = type(selection).__name__
+        with pytest.raises(ValueError, match=rf"^{name}\(.*\) depends on past logits: it cannot run under"):
+            generator(selection, drafter=PromptLookup())
+        with pytest.raises(ValueError, match="it cannot run under speculation"):
+            SpeculativeGenerator(ScriptedDecoder(TABLE), PromptLookup(), selection=selection)
+        with pytest.raises(ValueError, match="it cannot run under speculation"):
+            generator(selection.begin(3), drafter=PromptLookup())
+
+
+class TestFollowingRun:
+    @every
+    def test_answers_the_same_at_the_same_position(self, selection: Any) -> None:
+        """Asked again, with whatever logits, a row says the same and learns nothing."""
+        run = begin_selection(selection, 3)
+        logits = TABLE[:3, None]
+        for length in ([2, 7, 4], [3, 7, 5], [3, 8, 6]):
+            chosen, before = run(logits, history_at(length, STREAMS)).tolist(), state(run)
+
+            assert chosen == run(logits.flip(0), history_at(length, STREAMS)).tolist()
+            assert before == state(run)
+            assert length == run.length.tolist()  # type: ignore[attr-defined]
+            logits = logits.roll(1, dims=-1)
+
+    @every
+    def test_what_was_read_stays(self, selection: Any) -> None:
+        """The state that somebody looked at is not written to."""
+        run: Any = selection.begin(1)
+        run(TABLE[:1, None], history_at([2], STREAMS[:1]))
+        seen = [getattr(run, name) for name in ("length", "chosen")]
+        before = [tensor.clone() for tensor in seen]
+        run(TABLE[1:2, None], history_at([3], STREAMS[:1]))
+
+        assert all(torch.equal(a, b) for a, b in zip(before, seen, strict=True))
+
+    def test_refuses_several_columns(self) -> None:
+        """The second column's limit depends on the first column's choice."""
+        history = history_at([2, 2, 2], STREAMS)
+        wide = type(history)(history.ids, history.length.expand(3, 2), history.prompt, history.stream)
+        with pytest.raises(ValueError, match="MirostatRun depends on past logits and chooses one column at"):
+            Mirostat().begin(3)(TABLE[:6].view(3, 2, 40), wide)
+
+    def test_refuses_another_batch(self) -> None:
+        """A run belongs to its rows."""
+        with pytest.raises(ValueError, match="AdaptivePRun was begun for 2 rows: got 3"):
+            AdaptiveP(0.5).begin(2)(TABLE[:3, None], history_at([2, 2, 2], STREAMS))
+
+    @pytest.mark.parametrize("length", [[3, 5, 2], [3, 2, 1]])
+    def test_refuses_to_jump(self, length: list[int]) -> None:
+        """What lies between was not seen, and what was seen cannot be unlearnt."""
+        run = Mirostat().begin(3)
+        run(TABLE[:3, None], history_at([2, 3, 2], STREAMS))
+        with pytest.raises(ValueError, match=r"MirostatRun stands at \[2, 3, 2\] and goes on"):
+            run(TABLE[:3, None], history_at(length, STREAMS))
+
+    def test_others_need_no_beginning(self) -> None:
+        """A pure selection is its own run."""
+        greedy = Greedy()
+
+        assert begin_selection(greedy, 3) is greedy
