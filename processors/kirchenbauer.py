@@ -155,18 +155,15 @@ class KirchenbauerWatermark(Composable):
         return _green_list(seed, vocab_size, int(vocab_size * self.greenlist_ratio))
 
 
-# What is kept is kept beyond the mode of whoever asks first, and shared: not to be written to.
 @lru_cache(maxsize=256)
-@torch.inference_mode(False)
 def _green_list(seed: int, vocab_size: int, size: int) -> Tensor:
-    """The first *size* of a permutation, as a mask ``[vocab_size]``."""
+    """The first *size* of a permutation, as a mask ``[vocab_size]``. Shared: not to be written to."""
     green = torch.zeros(vocab_size, dtype=torch.bool)
     green[_permutation(seed, vocab_size)[:size]] = True
     return green
 
 
 @lru_cache(maxsize=2)
-@torch.inference_mode(False)
 def _hash_table(key: int) -> Tensor:
     """Where self-hashing sends token ids, ``[TABLE_SIZE]``."""
     return _permutation(key, TABLE_SIZE)

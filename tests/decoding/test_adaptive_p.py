@@ -41,14 +41,26 @@ class TestAdaptiveP:
                 assert token == int(ids[row])
                 assert sums[row] / weights[row] == pytest.approx(float(run.average[row]), abs=1e-12)
 
-    def test_draws_near_the_target_by_hand(self) -> None:
-        """Of ½, ¼, ¼ with the target ½: logits 5 and, ¼ / 0.3 = 5/6 away, 5 - 10 · 25/66 = 1.212."""
+    @pytest.mark.parametrize(
+        ("target", "average", "probs", "distances"),
+        [
+            pytest.param(0.5, 0.5, [0.5, 0.25, 0.25], [0, 5 / 6, 5 / 6], id="on-target"),
+            pytest.param(0.3, 0.35, [0.5, 0.25, 0.25], [5 / 6, 0, 0], id="aims-below-what-was-above"),
+            pytest.param(0.1, 0.4, [0.15] * 4 + [0.05] * 8, [1 / 2] * 4 + [1 / 6] * 8, id="not-below-0"),
+            pytest.param(0.9, 0.4, [0.85, 0.15], [1 / 2, 17 / 6], id="not-above-1"),
+        ],
+    )
+    def test_draws_near_the_target_by_hand(
+        self, target: float, average: float, probs: list[float], distances: list[float]
+    ) -> None:
+        """The logit is 5 - 10 d² / (1 + d), d the distance from 2 · target - average in units of 0.3."""
         n = 100_000
-        streams = noise.streams(torch.arange(n), 0)
-        logits = torch.tensor([0.5, 0.25, 0.25]).log().expand(n, 1, 3)
-        ids = AdaptiveP(0.5).begin(n)(logits, history_at([1] * n, streams))
-        expected = torch.tensor([5.0, 5 - 250 / 66, 5 - 250 / 66]).double().softmax(dim=-1)
-        frequency = torch.bincount(ids.flatten(), minlength=3) / n
+        run = AdaptiveP(target).begin(n)
+        run.average = torch.full((n,), average, dtype=torch.float64)
+        logits = torch.tensor(probs).log().expand(n, 1, -1)
+        ids = run(logits, history_at([1] * n, noise.streams(torch.arange(n), 0)))
+        expected = torch.tensor(softmax([5 - 10 * d * d / (1 + d) for d in distances]))
+        frequency = torch.bincount(ids.flatten(), minlength=len(probs)) / n
 
         assert ((frequency - expected).abs() <= 5 * (expected * (1 - expected) / n).sqrt()).all()
 

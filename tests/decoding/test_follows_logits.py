@@ -96,15 +96,26 @@ class TestFollowingRun:
     @every
     def test_answers_the_same_at_the_same_position(self, selection: Any) -> None:
         """Asked again, with whatever logits, a row says the same and learns nothing."""
-        run = begin_selection(selection, 3)
-        logits = TABLE[:3, None]
-        for length in ([2, 7, 4], [3, 7, 5], [3, 8, 6]):
-            chosen, before = run(logits, history_at(length, STREAMS)).tolist(), state(run)
+        run: Any = begin_selection(selection, 3)
+        chosen = run(TABLE[:3, None], history_at([2, 7, 4], STREAMS)).tolist()
+        before = state(run)
 
-            assert chosen == run(logits.flip(0), history_at(length, STREAMS)).tolist()
-            assert before == state(run)
-            assert length == run.length.tolist()  # type: ignore[attr-defined]
-            logits = logits.roll(1, dims=-1)
+        assert chosen == run(TABLE[3:6, None], history_at([2, 7, 4], STREAMS)).tolist()
+        assert before == state(run)
+
+    @every
+    def test_a_row_may_stay_while_others_go_on(self, selection: Any) -> None:
+        """As a row does that has ended."""
+        run: Any = begin_selection(selection, 3)
+        run(TABLE[:3, None], history_at([2, 7, 4], STREAMS))
+        before = state(run)
+        for step in (1, 2, 3):
+            run(TABLE[3 * step :][:3, None], history_at([2 + step, 7, 4 + step], STREAMS))
+
+        assert [5, 7, 7] == run.length.tolist()
+        for then, now in zip(before, state(run), strict=True):
+            assert then[1] == now[1]
+        assert before[-1][0] != state(run)[-1][0]
 
     @every
     def test_what_was_read_stays(self, selection: Any) -> None:

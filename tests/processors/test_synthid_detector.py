@@ -44,11 +44,12 @@ class TestSynthIDDetector:
 
     def test_scores_by_hand(self) -> None:
         """The mean of the ones, and the same with weights 10, 5.5 and 1 of 16.5."""
-        mark = SynthIDWatermark([3, 14, 15], ngram_len=2)
+        mark = SynthIDWatermark([3, 14, 16], ngram_len=2)
         text = [1, 2, 3, 4, 1, 2]  # the last context repeats
         g = mark.g_values(torch.tensor(text))[:4].double().mean(dim=0)
         found = SynthIDDetector(mark)(text)
 
+        assert g[0] != g[2]
         assert 4 == int(found.num_tokens)
         assert float(found.mean) == pytest.approx(float(g.mean()))
         assert float(found.weighted_mean) == pytest.approx(float((10 * g[0] + 5.5 * g[1] + g[2]) / 16.5))
