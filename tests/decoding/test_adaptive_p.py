@@ -47,7 +47,7 @@ class TestAdaptiveP:
             pytest.param(0.5, 0.5, [0.5, 0.25, 0.25], [0, 5 / 6, 5 / 6], id="on-target"),
             pytest.param(0.3, 0.35, [0.5, 0.25, 0.25], [5 / 6, 0, 0], id="aims-below-what-was-above"),
             pytest.param(0.1, 0.4, [0.15] * 4 + [0.05] * 8, [1 / 2] * 4 + [1 / 6] * 8, id="not-below-0"),
-            pytest.param(0.9, 0.4, [0.85, 0.15], [1 / 2, 17 / 6], id="not-above-1"),
+            pytest.param(0.9, 0.4, [0.55, 0.45], [3 / 2, 11 / 6], id="not-above-1"),
         ],
     )
     def test_draws_near_the_target_by_hand(

@@ -140,7 +140,7 @@ class TestMirostat:
             pytest.param([0.0] * 5, 0.9, {0}, id="flat: less keeps the first"),
             pytest.param([-math.inf, 1.0, -math.inf], 3.0, {1}, id="one token has no exponent"),
             pytest.param([1.0], 3.0, {0}, id="a vocabulary of one"),
-            pytest.param([math.log(2), 0.0], 0.6, {0, 1}, id="exponent 1"),
+            pytest.param([1 + math.log(2), 1.0], 0.6, {0, 1}, id="exponent 1"),
         ],
     )
     def test_version_1_at_its_edges(self, logits: list[float], tau: float, expected: set[int]) -> None:
