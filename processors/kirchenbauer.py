@@ -10,6 +10,7 @@ import torch
 from attrs import validators
 from torch import Tensor
 
+from ..decoding import real_numbers
 from ..decoding.history import History
 from .chain import Composable
 from .parameter import as_reals, is_scalar, one_integer, per_row, real
@@ -21,13 +22,6 @@ TABLE_SIZE = 1_000_003
 
 CANDIDATES = 40
 """How many of the likeliest tokens self-hashing asks whether they are green."""
-
-
-def _check_ratio(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    if not isinstance(value, float):
-        raise TypeError(f"'{attribute.name}' must be a number: got {value!r}, a {type(value).__name__}")
-    if not 0 < value < 1:
-        raise ValueError(f"'{attribute.name}' must be in (0, 1): got {value!r}")
 
 
 def _check_scheme(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
@@ -60,7 +54,11 @@ class KirchenbauerWatermark(Composable):
     local: ClassVar[bool] = False
     device_safe: ClassVar[bool] = False  # draws the lists on the host
 
-    greenlist_ratio: float = attrs.field(default=0.25, validator=_check_ratio)
+    greenlist_ratio: float = attrs.field(
+        default=0.25,
+        converter=real_numbers.as_real,
+        validator=real_numbers.real("in (0, 1)", lambda ratio: 0 < ratio < 1),
+    )
     """The green share of the vocabulary. γ in the paper."""
 
     bias: float | Tensor = attrs.field(
@@ -133,7 +131,9 @@ class KirchenbauerWatermark(Composable):
         # A stable sort, for which of equal tokens are asked must not depend on a machine's network.
         likeliest = logits.sort(descending=True, stable=True).indices[:CANDIDATES].tolist()
         for token in likeliest:
-            green[token] = self._is_green([*context[1:], token], listed)
+            # A list takes time to draw, and nothing is added to what is forbidden.
+            if logits[token] > -torch.inf:
+                green[token] = self._is_green([*context[1:], token], listed)
         return green
 
     def _is_green(self, ngram: Sequence[int], vocab_size: int) -> bool:

@@ -8,6 +8,7 @@ import torch
 from attrs import validators
 from torch import Tensor
 
+from ..decoding.real_numbers import as_real, real
 from .kirchenbauer import KirchenbauerWatermark
 from .texts import as_texts
 
@@ -62,7 +63,9 @@ class KirchenbauerDetector:
     which then say less than their number.
     """
 
-    z_threshold: float = attrs.field(default=3.0, converter=float)
+    z_threshold: float = attrs.field(
+        default=3.0, converter=as_real, validator=real("a number", lambda z: z == z)
+    )
     """Above it, a text is taken for marked. At 3 one unmarked text in 741 is."""
 
     @watermark.validator

@@ -123,3 +123,5 @@ class TestKirchenbauerDetector:
             KirchenbauerDetector(3)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="text 1 must have at least 2 tokens to look at: got 1"):
             KirchenbauerDetector(KirchenbauerWatermark(vocab_size=8))([[1, 2], [1]])
+        with pytest.raises(ValueError, match="'z_threshold' must be a number: got nan"):
+            KirchenbauerDetector(KirchenbauerWatermark(vocab_size=8), z_threshold=float("nan"))

@@ -90,3 +90,5 @@ class TestSynthIDDetector:
             SynthIDDetector(3)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="text 0 must have at least 5 tokens to look at: got 2"):
             SynthIDDetector(MARK, eos=[9])([1, 2, 9, 4, 5, 6])
+        with pytest.raises(ValueError, match="'z_threshold' must be a number: got nan"):
+            SynthIDDetector(MARK, z_threshold=float("nan"))
