@@ -36,4 +36,4 @@ def draw(scores: list[float], stream: int, position: int) -> int:
     size = math.isqrt(len(scores) - 1) + 1
     blocks = [range(start, min(start + size, len(scores))) for start in range(0, len(scores), size)]
     best = max(range(len(blocks)), key=lambda j: mass(blocks[j]) + gumbel(noise.BLOCK, j))
-    return max(blocks[best], key=lambda i: scores[i] + gumbel(noise.TOKEN, i))
+    return max(blocks[best], key=lambda i: scores[i] + gumbel(noise.TOKEN, i - blocks[best][0]))
