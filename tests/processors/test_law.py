@@ -1,0 +1,100 @@
+"""What is drawn after a chain follows the distribution that the chain leaves."""
+
+import math
+
+import pytest
+import torch
+
+from decodekit.decoding import Choose, History, Sample, noise
+from decodekit.decoding.protocols import Processor
+from decodekit.processors import (
+    XTC,
+    Chain,
+    DynamicTemperature,
+    FrequencyPenalty,
+    MinP,
+    RepetitionPenalty,
+    Temperature,
+    TopK,
+    TopP,
+    Typical,
+)
+
+from .entries.entry import Entry
+from .test_catalogue import CATALOGUE
+
+VOCAB = 300
+"""Wide enough for the few left of it to be drawn from alone."""
+
+
+def rows(count: int) -> tuple[torch.Tensor, History]:
+    """The same logits and tokens in every row, with a random stream for each."""
+    logits = 1.5 * torch.randn(1, 1, VOCAB, generator=torch.Generator().manual_seed(5))
+    ids = torch.tensor([[[1, 2, 3, 1, 2, 0, 0, 0]]]).expand(count, 1, 8)
+    streams = noise.streams(torch.arange(count), seed=11)
+    length, prompt = torch.full((count, 1), 5), torch.full((count,), 2)
+    return logits.expand(count, 1, VOCAB).contiguous(), History(ids, length, prompt, streams)
+
+
+def deviation(processor: Processor, count: int) -> float:
+    """
+    How many standard deviations chi-square lies above its mean.
+
+    By Wilson and Hilferty's cube root, under which chi-square is all but normal. Tokens that
+    are expected fewer than 10 times are taken together; one that is not expected is not drawn.
+    """
+    logits, history = rows(count)
+    probs = processor(logits, history).double().softmax(dim=-1)[:, 0]
+    drawn = Choose(processor, Sample())(logits, history)[0][:, 0]
+
+    if probs.isnan().all():  # a hard constraint that these tokens do not meet
+        assert (drawn == -1).all()
+
+        return 0.0
+    assert (probs.gather(-1, drawn[:, None]) > 0).all()
+
+    expected, counts = probs.sum(dim=0), torch.bincount(drawn, minlength=VOCAB)
+    often = expected >= 10
+    cells = [(expected[often], counts[often]), (expected[~often].sum()[None], counts[~often].sum()[None])]
+    cells = [(e, c) for e, c in cells if e.sum() >= 10]
+    freedom = sum(len(e) for e, _ in cells) - 1
+    if freedom < 1:
+        return 0.0
+    chi2 = sum(float(((c - e) ** 2 / e).sum()) for e, c in cells)
+    spread = 2 / (9 * freedom)
+    return ((chi2 / freedom) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)
+
+
+class TestSample:
+    @pytest.mark.parametrize("entry", CATALOGUE.values(), ids=CATALOGUE.keys())
+    def test_draws_what_every_processor_leaves(self, entry: Entry) -> None:
+        """Frequencies of thousands of rows, within 5 standard deviations (once in three million)."""
+        assert deviation(entry.make(entry.example), 1000 if entry.host_only else 20_000) < 5
+
+    @pytest.mark.parametrize(
+        "chain",
+        [
+            RepetitionPenalty(1.3) | Temperature(0.8) | TopK(20) | TopP(0.9),
+            Temperature(1.5) | TopP(0.95),
+            TopK(40) | DynamicTemperature(0.5, 2.0) | MinP(0.1),
+            FrequencyPenalty(0.5) | Typical(0.9) | XTC(0.5, 0.05),
+            TopP(0.3) | Temperature(3.0),
+            Chain(),
+        ],
+        ids=str,
+    )
+    def test_draws_what_chains_leave(self, chain: Processor) -> None:
+        """So do chains, which run on the survivors alone."""
+        assert deviation(chain, 20_000) < 5
+
+    def test_would_not_pass_for_another_distribution(self) -> None:
+        """Drawn at temperature 1, a temperature of 0.95 is found out."""
+
+        def warmer(logits: torch.Tensor, history: History) -> torch.Tensor:
+            # The expected distribution is the first thing asked for, the drawn one the second.
+            calls.append(1)
+            return logits / (0.95 if len(calls) == 1 else 1.0)
+
+        calls: list[int] = []
+
+        assert deviation(warmer, 20_000) > 5
