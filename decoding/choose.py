@@ -115,9 +115,9 @@ def _run(stages: Iterable[Processor], left: Left, history: History, overwriting:
                 continue
             left = left.dense()
         shape = left.shape
-        overwrite = getattr(stage, "overwrite", None)
-        if overwriting and overwrite is not None:
-            left = overwrite(left if _is_scratch(left) else scratch(left, _LOGITS).copy_(left), history)
+        into = getattr(stage, "into", None)
+        if overwriting and into is not None:
+            left = into(left, history, left if _is_scratch(left) else scratch(left, _LOGITS))
         else:
             left = getattr(stage, "narrow", stage)(left, history)
         if not isinstance(left, Candidates):

@@ -1,6 +1,7 @@
 """Drawing a token from its distribution."""
 
 import math
+from typing import Any
 
 import attrs
 import numpy as np
@@ -54,18 +55,21 @@ class Sample:
         """What a call on all of the vocabulary draws, from the tokens that are left of it."""
         size = block_size(candidates.vocab)
         for_blocks, for_tokens = self.noise(history, candidates.vocab)
-        block_of = candidates.ids.numpy() // size
-        block = _clear_argmax(_rough_masses_among(candidates, block_of, for_blocks.shape[-1]) + for_blocks)
-        if block is None:
+        ids, logits = candidates.ids.numpy(), candidates.logits.numpy()
+        block_of = ids // size
+        rough = _rough_masses_among(logits, block_of, for_blocks.shape[-1]) + for_blocks.numpy()
+        second, first = np.partition(rough, -2)[..., -2:].T if rough.shape[-1] > 1 else (-np.inf, rough.T)
+        # A comparison with NaN is false: nothing is clear about garbage.
+        if not (first - second > _CLOSE).all():
             return self(candidates.dense(), history)
-        ids, logits, start = candidates.ids.numpy(), candidates.logits.numpy(), block.numpy() * size
-        chosen = block_of == block.numpy()
-        drawn = np.empty(block.shape[:-1], dtype=np.int64)
+        block = rough.argmax(axis=-1)
+        drawn = np.empty(block.shape, dtype=np.int64)
         for cell in np.ndindex(*drawn.shape):
             # A dozen tokens of many: those of one block.
-            inside = ids[cell][chosen[cell]]
-            score = logits[cell][chosen[cell]] + for_tokens[cell].numpy()[inside - start[cell]]
-            drawn[cell] = inside[score.argmax()]
+            inside = np.flatnonzero(block_of[cell] == block[cell])
+            place = ids[cell][inside] - block[cell] * size
+            score = logits[cell][inside] + for_tokens[cell].numpy()[place]
+            drawn[cell] = ids[cell][inside[score.argmax()]]
         return torch.from_numpy(drawn)
 
     def noise(self, history: History, vocab: int) -> tuple[Tensor, Tensor]:
@@ -112,15 +116,16 @@ def _rough_masses(logits: Tensor) -> Tensor:
     return masses.double().log_()
 
 
-def _rough_masses_among(candidates: Candidates, block_of: NDArray[np.int64], blocks: int) -> Tensor:
-    """As of all of the vocabulary, given the block that each candidate is *block_of*."""
-    logits = candidates.logits.numpy()
+def _rough_masses_among(
+    logits: NDArray[np.floating[Any]], block_of: NDArray[np.int64], blocks: int
+) -> NDArray[np.float64]:
+    """As of all of the vocabulary, of candidates' logits, given the block that each of them is of."""
+    masses = np.empty((*logits.shape[:-1], blocks))
     with np.errstate(invalid="ignore", divide="ignore"):
         relative = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        masses = np.empty((*logits.shape[:-1], blocks))
         for cell in np.ndindex(*logits.shape[:-1]):
             masses[cell] = np.bincount(block_of[cell], relative[cell], minlength=blocks)
-        return torch.from_numpy(np.log(masses))
+        return np.log(masses, out=masses)
 
 
 def _clear_argmax(scores: Tensor) -> Tensor | None:

@@ -31,7 +31,8 @@ class Composable(abc.ABC):
 
     - ``narrow(logits, history)``: what a call gives, as
       :class:`~decodekit.decoding.candidates.Candidates` where few tokens are left.
-    - ``overwrite(logits, history)``: what a call gives, written into the logits.
+    - ``into(logits, history, out)``: what a call gives, written into *out*, which may be the
+      logits themselves.
     """
 
     __slots__ = ()

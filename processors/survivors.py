@@ -25,8 +25,9 @@ def survivors(logits: Tensor, floor: Tensor) -> Candidates | None:
         floor: ``[batch, width, 1]``. ``-inf`` leaves no token out that has a finite logit.
     """
     vocab = logits.shape[-1]
+    lowest = floor.numpy(force=True).reshape(-1, 1)
     # What is -inf does not survive a floor of -inf.
-    lowest = floor.clamp(min=torch.finfo(floor.dtype).min).numpy(force=True).reshape(-1, 1)
+    lowest = np.maximum(lowest, np.finfo(lowest.dtype).min)
     above = logits.numpy(force=True).reshape(-1, vocab) >= lowest
     if not are_few(map(np.count_nonzero, above), vocab):
         return None

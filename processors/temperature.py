@@ -48,6 +48,6 @@ class Temperature(Composable):
             return logits
         return logits / per_row("temperature", self.temperature, logits)
 
-    def overwrite(self, logits: Tensor, history: History) -> Tensor:
-        """As a call, in place of the logits."""
-        return logits.div_(per_row("temperature", self.temperature, logits))
+    def into(self, logits: Tensor, history: History, out: Tensor) -> Tensor:
+        """As a call, written into *out*, which may be the logits themselves."""
+        return torch.div(logits, per_row("temperature", self.temperature, logits), out=out)

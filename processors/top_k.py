@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import attrs
+import numpy as np
 import torch
 from attrs import validators
 from torch import Tensor
@@ -66,17 +67,18 @@ class TopK(Composable):
         """What a call gives, as the few tokens that are left; on the host."""
         k = per_row("k", self.k, logits)
         count = logits.shape[-1] // _DEPTH
-        if self._largest * 2 > count or bool(torch.as_tensor(k == 0).any()):
+        off = bool((k == 0).any()) if isinstance(k, Tensor) else k == 0
+        if off or self._largest * 2 > count:
             return self(logits, history)
         # Of k disjoint blocks each has a logit that is at least the k-th largest maximum: what is
         # smaller is none of the k largest. A block is a column of this matrix, so that maxima
         # are taken of whole rows at a time.
         matrix = logits[..., : count * _DEPTH].unflatten(-1, (_DEPTH, count))
         maxima = matrix.amax(dim=-2)
-        left = None if maxima.isnan().any() else survivors(logits, self._kth(maxima, k))
-        return (
-            self(logits, history) if left is None else attrs.evolve(left, logits=self(left.logits, history))
-        )
+        left = None if np.isnan(maxima.numpy(force=True)).any() else survivors(logits, self._kth(maxima, k))
+        if left is None:
+            return self(logits, history)
+        return attrs.evolve(left, logits=self(left.logits, history))
 
     def _kth(self, logits: Tensor, k: int | Tensor) -> Tensor:
         """The k-th largest logit of each column, ``[batch, width, 1]``; ``-inf`` in rows that are off."""

@@ -60,9 +60,12 @@ class TopP(Composable):
         flipped = logits.flip(-1) if self.ties == "first" else logits
         ascending, order = flipped.sort(dim=-1, stable=True)
         weights = whole_weights(ascending)
-        spared = per_row("p", 1 - self.p, weights) * weights.sum(dim=-1, keepdim=True)
-        # A row with p = 1 loses nothing, not even tokens whose weight rounds to 0.
-        tail = (weights.cumsum(dim=-1) <= spared) & (spared > 0)
+        reached = weights.cumsum(dim=-1)
+        spared = per_row("p", 1 - self.p, weights) * reached[..., -1:]
+        tail = reached <= spared
+        if isinstance(self.p, Tensor):
+            # A row with p = 1 loses nothing, not even tokens whose weight rounds to 0.
+            tail &= spared > 0
         tail[..., -self.min_tokens :] = False
         if self.ties == "keep":
             first = ascending.masked_fill(tail, torch.inf).amin(dim=-1, keepdim=True)
