@@ -7,10 +7,18 @@ out, and the input is left as it was. A parameter is one number or one per row o
 ``a | b`` applies *a*, then *b*; a chain is again a processor.
 """
 
+from .allowed_tokens import AllowedTokens
+from .bad_words import BadWords
 from .chain import Chain, Composable
+from .dry import DRY
 from .dynamic_temperature import DynamicTemperature
+from .encoder_no_repeat_ngram import EncoderNoRepeatNgram
+from .encoder_repetition_penalty import EncoderRepetitionPenalty
 from .epsilon_cutoff import EpsilonCutoff
 from .eta_cutoff import EtaCutoff
+from .exponential_length_decay import ExponentialLengthDecay
+from .forced_first import ForcedFirst
+from .forced_last import ForcedLast
 from .frequency_penalty import FrequencyPenalty
 from .grammar import Grammar
 from .kirchenbauer import KirchenbauerWatermark
@@ -19,16 +27,23 @@ from .llguidance import json_schema, lark, regex
 from .logit_bias import LogitBias
 from .matcher import Language, Matcher
 from .min_k import MinK
+from .min_length import MinLength
 from .min_new_tokens import MinNewTokens
 from .min_p import MinP
 from .no_repeat_ngram import NoRepeatNgram
 from .p_less import PLess
+from .prefix_function import PrefixFunction
 from .presence_penalty import PresencePenalty
+from .remove_invalid import RemoveInvalid
+from .renormalise import Renormalise
 from .repetition_penalty import RepetitionPenalty
+from .sequence_bias import SequenceBias
+from .suppress_first import SuppressFirst
 from .suppress_tokens import SuppressTokens
 from .synthid import SynthIDWatermark
 from .synthid_detector import SynthIDDetection, SynthIDDetector
 from .temperature import Temperature
+from .thinking_budget import ThinkingBudget
 from .top_h import TopH
 from .top_k import TopK
 from .top_n_sigma import TopNSigma
@@ -37,12 +52,20 @@ from .typical import Typical
 from .xtc import XTC
 
 __all__ = [
+    "DRY",
     "XTC",
+    "AllowedTokens",
+    "BadWords",
     "Chain",
     "Composable",
     "DynamicTemperature",
+    "EncoderNoRepeatNgram",
+    "EncoderRepetitionPenalty",
     "EpsilonCutoff",
     "EtaCutoff",
+    "ExponentialLengthDecay",
+    "ForcedFirst",
+    "ForcedLast",
     "FrequencyPenalty",
     "Grammar",
     "KirchenbauerDetection",
@@ -52,17 +75,24 @@ __all__ = [
     "LogitBias",
     "Matcher",
     "MinK",
+    "MinLength",
     "MinNewTokens",
     "MinP",
     "NoRepeatNgram",
     "PLess",
+    "PrefixFunction",
     "PresencePenalty",
+    "RemoveInvalid",
+    "Renormalise",
     "RepetitionPenalty",
+    "SequenceBias",
+    "SuppressFirst",
     "SuppressTokens",
     "SynthIDDetection",
     "SynthIDDetector",
     "SynthIDWatermark",
     "Temperature",
+    "ThinkingBudget",
     "TopH",
     "TopK",
     "TopNSigma",

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..decoding.history import History
 from .chain import Composable
-from .occurring import count
-from .parameter import as_reals, is_scalar, per_row, real
+from .occurring import count, counted
+from .parameter import as_integers, as_reals, integer, is_scalar, per_row, real
 
 
 @attrs.frozen(eq=False)
@@ -18,7 +18,8 @@ class FrequencyPenalty(Composable):
     """
     Subtract *penalty* from a token's logit for each time that it occurred.
 
-    Above 0 discourages, below 0 encourages; typically -2 to 2; no-op at 0.
+    Above 0 discourages, below 0 encourages; typically -2 to 2; no-op at 0. mlx-lm
+    counts in a window of the last 20 tokens, llama.cpp of the last 64, OpenAI and vLLM everywhere.
 
     OpenAI, `API reference <https://platform.openai.com/docs/api-reference/chat/create>`_,
     ``frequency_penalty``.
@@ -37,11 +38,18 @@ class FrequencyPenalty(Composable):
     include_prompt: bool = attrs.field(default=False, validator=validators.instance_of(bool))
     """Whether the prompt's tokens count. In the definition only generated ones do."""
 
+    window: int | Tensor | None = attrs.field(
+        default=None,
+        converter=attrs.converters.optional(as_integers),
+        validator=validators.optional(integer(">= 0, or None for all", lambda window: window >= 0)),
+    )
+    """How many of the last tokens count: None for all, one number for all rows, or ``[batch]``."""
+
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Penalise ``[batch, width, vocab]`` logits, which are not modified."""
-        if is_scalar(self.penalty, 0.0):
+        if is_scalar(self.penalty, 0.0) or is_scalar(self.window, 0):
             return logits
-        slots = history.valid() if self.include_prompt else history.generated()
+        slots = counted(history, logits, self.include_prompt, self.window)
         total = per_row("penalty", self.penalty, logits) * count(logits, history, slots)
         # A reward beyond the largest float would lift a forbidden token: -inf + inf is NaN.
         bound = torch.finfo(logits.dtype).max

@@ -18,11 +18,12 @@ def _as_biases(biases: Mapping[int, float]) -> dict[int, float]:
     if not isinstance(biases, Mapping):
         raise TypeError(f"'biases' must map token ids to numbers: got {biases!r}, a {type(biases).__name__}")
     for bias in biases.values():
-        _check_bias(bias)
+        check_bias(bias)
     return {token: float(biases[token]) for token in as_token_ids(biases)}
 
 
-def _check_bias(bias: Any) -> None:
+def check_bias(bias: Any) -> None:
+    """Refuse what is neither a finite number nor ``-inf``."""
     if isinstance(bias, bool) or not isinstance(bias, numbers.Real):
         raise TypeError(f"a bias must be a number: got {bias!r}, a {type(bias).__name__}")
     if not (bias == -math.inf or abs(float(bias)) <= FLOAT32.max):

@@ -51,6 +51,11 @@ def as_integers(value: Integers) -> int | Tensor:
 
 def as_token_ids(value: int | Iterable[int] | Tensor) -> tuple[int, ...]:
     """One token id or several to a tuple of them, ascending, each once."""
+    return tuple(sorted(set(as_token_sequence(value))))
+
+
+def as_token_sequence(value: int | Iterable[int] | Tensor) -> tuple[int, ...]:
+    """One token id or several to a tuple of them, in their order."""
     if isinstance(value, Tensor) or hasattr(value, "tolist"):
         value = value.tolist()
     ids = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
@@ -59,7 +64,23 @@ def as_token_ids(value: int | Iterable[int] | Tensor) -> tuple[int, ...]:
             raise TypeError(f"token ids must be integers: got {token!r}, a {type(token).__name__}")
         if token < 0:
             raise ValueError(f"token ids must be >= 0: got {token}")
-    return tuple(sorted({int(token) for token in ids}))
+    return tuple(int(token) for token in ids)
+
+
+def as_token_sequences(values: Iterable[int | Iterable[int]]) -> tuple[tuple[int, ...], ...]:
+    """Sequences of token ids, each once, in the order given; an id alone is a sequence of one."""
+    if not isinstance(values, Iterable) or isinstance(values, str):
+        raise TypeError(f"token sequences must come in a list: got {values!r}, a {type(values).__name__}")
+    sequences = tuple(dict.fromkeys(as_token_sequence(value) for value in values))
+    if () in sequences:
+        raise ValueError("a token sequence must hold at least one id: got an empty one")
+    return sequences
+
+
+def at_least_one(instance: Any, attribute: "attrs.Attribute[Any]", ids: tuple[int, ...]) -> None:
+    """Check that *ids* are not none."""
+    if not ids:
+        raise ValueError(f"'{attribute.name}' must name at least one token id: got none")
 
 
 def real(rule: str, holds: Callable[[Any], Any]) -> Validator:
@@ -122,7 +143,7 @@ def one_integer(rule: str, holds: Callable[[int], bool]) -> Validator:
     return check
 
 
-def is_scalar(parameter: float | Tensor, value: float) -> bool:
+def is_scalar(parameter: float | Tensor | None, value: float) -> bool:
     """Whether *parameter* is one number for all rows, namely *value*."""
     return not isinstance(parameter, Tensor) and parameter == value
 

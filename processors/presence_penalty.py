@@ -8,8 +8,8 @@ from torch import Tensor
 
 from ..decoding.history import History
 from .chain import Composable
-from .occurring import rewrite
-from .parameter import as_reals, is_scalar, per_row, real
+from .occurring import counted, rewrite
+from .parameter import as_integers, as_reals, integer, is_scalar, per_row, real
 
 
 @attrs.frozen(eq=False)
@@ -17,7 +17,8 @@ class PresencePenalty(Composable):
     """
     Subtract *penalty* from the logits of tokens that occurred, however often.
 
-    Above 0 discourages, below 0 encourages; typically -2 to 2; no-op at 0.
+    Above 0 discourages, below 0 encourages; typically -2 to 2; no-op at 0. mlx-lm
+    counts in a window of the last 20 tokens, llama.cpp of the last 64, OpenAI and vLLM everywhere.
 
     OpenAI, `API reference <https://platform.openai.com/docs/api-reference/chat/create>`_,
     ``presence_penalty``.
@@ -36,10 +37,17 @@ class PresencePenalty(Composable):
     include_prompt: bool = attrs.field(default=False, validator=validators.instance_of(bool))
     """Whether the prompt's tokens count. In the definition only generated ones do."""
 
+    window: int | Tensor | None = attrs.field(
+        default=None,
+        converter=attrs.converters.optional(as_integers),
+        validator=validators.optional(integer(">= 0, or None for all", lambda window: window >= 0)),
+    )
+    """How many of the last tokens count: None for all, one number for all rows, or ``[batch]``."""
+
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Penalise ``[batch, width, vocab]`` logits, which are not modified."""
-        if is_scalar(self.penalty, 0.0):
+        if is_scalar(self.penalty, 0.0) or is_scalar(self.window, 0):
             return logits
         penalty = per_row("penalty", self.penalty, logits)
-        slots = history.valid() if self.include_prompt else history.generated()
+        slots = counted(history, logits, self.include_prompt, self.window)
         return rewrite(logits, history, slots, lambda seen: seen - penalty)

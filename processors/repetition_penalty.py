@@ -1,5 +1,6 @@
 """Discouraging what was said, in proportion to its logit."""
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import attrs
@@ -9,8 +10,9 @@ from torch import Tensor
 
 from ..decoding.history import History
 from .chain import Composable
-from .occurring import rewrite
-from .parameter import FLOAT32, as_reals, is_scalar, per_row, real
+from .log_normaliser import log_normaliser
+from .occurring import counted, rewrite
+from .parameter import FLOAT32, as_integers, as_reals, integer, is_scalar, per_row, real
 
 
 @attrs.frozen(eq=False)
@@ -20,7 +22,9 @@ class RepetitionPenalty(Composable):
 
     How often a token occurred does not matter. Above 1 discourages, below 1 encourages;
     typically 1.05-1.3; no-op at 1. The effect depends on where the logits' zero lies: the
-    penalty belongs before anything that shifts a row.
+    penalty belongs before anything that shifts a row, or takes *shift_safe*. Then it works on
+    log-probabilities, as under beam search in Hugging Face: the distribution is that of
+    ``Renormalise() | RepetitionPenalty(penalty)``, wherever the zero lies.
 
     Keskar et al., 2019, `CTRL: A Conditional Transformer Language Model for Controllable
     Generation <https://arxiv.org/abs/1909.05858>`_, section 4.1, which divides only; that
@@ -28,7 +32,6 @@ class RepetitionPenalty(Composable):
     """
 
     keeps_argmax: ClassVar[bool] = False
-    shift_invariant: ClassVar[bool] = False
     local: ClassVar[bool] = False
     device_safe: ClassVar[bool] = False  # looks through the history
 
@@ -42,10 +45,51 @@ class RepetitionPenalty(Composable):
     include_prompt: bool = attrs.field(default=True, validator=validators.instance_of(bool))
     """Whether the prompt's tokens count, as they do in Hugging Face."""
 
+    window: int | Tensor | None = attrs.field(
+        default=None,
+        converter=attrs.converters.optional(as_integers),
+        validator=validators.optional(integer(">= 0, or None for all", lambda window: window >= 0)),
+    )
+    """How many of the last tokens count: None for all, one number for all rows, or ``[batch]``."""
+
+    shift_safe: bool = attrs.field(default=False, validator=validators.instance_of(bool))
+    """Whether to work on log-probabilities, which a shift of the logits does not change."""
+
+    @property
+    def shift_invariant(self) -> bool:
+        """Whether a constant added to a row changes nothing in the distribution."""
+        return self.shift_safe
+
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Penalise ``[batch, width, vocab]`` logits, which are not modified."""
-        if is_scalar(self.penalty, 1.0):
+        if is_scalar(self.penalty, 1.0) or is_scalar(self.window, 0):
             return logits
         θ = per_row("penalty", self.penalty, logits)
-        slots = history.valid() if self.include_prompt else history.generated()
-        return rewrite(logits, history, slots, lambda seen: torch.where(seen < 0, seen * θ, seen / θ))
+        slots = counted(history, logits, self.include_prompt, self.window)
+        return rewrite(logits, history, slots, scaling(θ, logits, self.shift_safe))
+
+
+def scaling(θ: float | Tensor, logits: Tensor, shift_safe: bool) -> Callable[[Tensor], Tensor]:
+    """
+    The formula that makes a token θ times less likely, in the sense of the CTRL paper.
+
+    Args:
+        θ: The penalty, a number or ``[batch, 1, 1]``.
+
+        logits: ``[batch, width, vocab]``, all of them.
+
+        shift_safe: Whether to scale the log-probability in place of the logit.
+
+    Returns:
+        Logits ``[batch, width, n]`` of some tokens to their new ones.
+    """
+    if not shift_safe:
+        return lambda seen: torch.where(seen < 0, seen * θ, seen / θ)
+    normaliser = log_normaliser(logits)
+
+    def scale(seen: Tensor) -> Tensor:
+        # log p times θ, and back among the logits: l + (θ - 1) log p. At θ = 1 that is l itself.
+        log_p = (seen - normaliser).masked_fill(seen == -torch.inf, 0.0)
+        return seen + (θ - 1) * log_p
+
+    return scale

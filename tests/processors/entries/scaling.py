@@ -3,13 +3,19 @@
 import math
 from collections.abc import Callable
 
+import torch
 from hypothesis import strategies as st
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
-from decodekit.processors import DynamicTemperature, Temperature
+from decodekit.processors import DynamicTemperature, Renormalise, Temperature
 
-from .entry import Entry
+from .entry import NONE, Entry
+
+
+def normalised(value: None, prompt: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """Hugging Face's own, which makes NaN of a row without a token."""
+    return lambda ids, logits: hf.LogitNormalization()(ids, logits) if logits.amax() > -torch.inf else logits
 
 
 def dynamic_temperature(low: float, high: float, exponent: float) -> Callable[[Tensor, Tensor], Tensor]:
@@ -28,6 +34,9 @@ def dynamic_temperature(low: float, high: float, exponent: float) -> Callable[[T
 
 
 ENTRIES = {
+    "Renormalise": Entry(
+        lambda value: Renormalise(), st.none(), NONE, None, normalised, rows=False, atol=1e-6
+    ),
     "Temperature": Entry(
         Temperature, st.floats(0.1, 5.0), 1.0, 0.7, lambda value, prompt: hf.TemperatureLogitsWarper(value)
     ),

@@ -1,0 +1,58 @@
+"""Asking a function which tokens may follow."""
+
+from collections.abc import Callable, Iterable
+from typing import ClassVar
+
+import attrs
+import torch
+from attrs import validators
+from torch import Tensor
+
+from ..decoding.history import History
+from .chain import Composable
+from .keeping import keep_only
+from .parameter import as_token_ids, index_of
+
+Function = Callable[[int, Tensor], Iterable[int]]
+
+
+@attrs.frozen(eq=False)
+class PrefixFunction(Composable):
+    """
+    Forbid all tokens but those that a function names.
+
+    The function is called once for each column of a window, under speculation for guesses that
+    may not stand: it has to depend on what it is given alone. A hard constraint: where it names
+    no token, or none that is left, the row has none; Hugging Face raises there. Runs on the
+    host: it is Python, which no graph holds.
+
+    De Cao et al., 2021, `Autoregressive Entity Retrieval <https://arxiv.org/abs/2010.00904>`_.
+    """
+
+    keeps_argmax: ClassVar[bool] = False
+    shift_invariant: ClassVar[bool] = True
+    local: ClassVar[bool] = False
+    device_safe: ClassVar[bool] = False
+
+    function: Function = attrs.field(validator=validators.is_callable())
+    """
+    The number of the row in its batch and the tokens before the column, ``[length]`` int64 with
+    the prompt, to the ids that may follow. The tensor is the function's own.
+    """
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Mask all others in ``[batch, width, vocab]`` logits, which are not modified."""
+        processed = torch.full_like(logits, -torch.inf)
+        for row in range(logits.shape[0]):
+            for column in range(logits.shape[1]):
+                allowed = as_token_ids(self.function(row, _prefix(history, row, column)))
+                if allowed:
+                    here = slice(row, row + 1), slice(column, column + 1)
+                    index = index_of(allowed, logits[here], torch.tensor(allowed))
+                    processed[here] = keep_only(logits[here], index)
+        return processed
+
+
+def _prefix(history: History, row: int, column: int) -> Tensor:
+    path = column if history.ids.shape[1] > 1 else 0
+    return history.ids[row, path, : int(history.length[row, column])].clone()
