@@ -96,15 +96,18 @@ class DRY(Composable):
 
     def __attrs_post_init__(self) -> None:
         """Work out what a match of each length costs: ``[batch or 1, max_length + 1]``."""
-        parameters = [torch.as_tensor(p) for p in (self.multiplier, self.base, self.allowed_length)]
-        rows = max(parameter.numel() for parameter in parameters)
-        if any(parameter.numel() not in (1, rows) for parameter in parameters):
+        parameters = [
+            parameter.tolist() if isinstance(parameter, Tensor) else [parameter]
+            for parameter in (self.multiplier, self.base, self.allowed_length)
+        ]
+        rows = max(len(values) for values in parameters)
+        if any(len(values) not in (1, rows) for values in parameters):
             raise ValueError(
                 "'multiplier', 'base' and 'allowed_length' must have as many rows as each other: "
-                f"got {[parameter.numel() for parameter in parameters]}"
+                f"got {[len(values) for values in parameters]}"
             )
-        by_row = zip(*(parameter.expand(rows).tolist() for parameter in parameters), strict=True)
-        penalties = [self._by_length(*parameters_of_row) for parameters_of_row in by_row]
+        by_row = zip(*(values * (rows // len(values)) for values in parameters), strict=True)
+        penalties = [self._by_length(*of_row) for of_row in by_row]
         object.__setattr__(self, "_penalties", torch.tensor(penalties, dtype=torch.float64))
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:

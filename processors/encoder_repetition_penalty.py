@@ -9,7 +9,7 @@ from torch import Tensor
 from ..decoding.history import History
 from .chain import Composable
 from .occurring import in_prompt, rewrite
-from .parameter import FLOAT32, as_reals, is_scalar, per_row, real
+from .parameter import FLOAT32, as_reals, is_scalar, real
 from .repetition_penalty import scaling
 
 
@@ -51,5 +51,5 @@ class EncoderRepetitionPenalty(Composable):
         """Reward in ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.penalty, 1.0):
             return logits
-        θ = per_row("penalty", 1 / self.penalty, logits)
-        return rewrite(logits, history, in_prompt(history), scaling(θ, logits, self.shift_safe))
+        formula = scaling(1 / self.penalty, logits, self.shift_safe)
+        return rewrite(logits, history, in_prompt(history), formula)

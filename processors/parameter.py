@@ -174,7 +174,7 @@ def index_of(ids: tuple[int, ...], logits: Tensor, index: Tensor) -> Tensor:
     Where the logits of *ids* stand.
 
     Args:
-        ids: Token ids, ascending, at least one.
+        ids: Token ids, at least one.
 
         logits: ``[batch, width, vocab]``.
 
@@ -187,8 +187,8 @@ def index_of(ids: tuple[int, ...], logits: Tensor, index: Tensor) -> Tensor:
         ValueError: An id has no logit.
     """
     batch, width, vocab = logits.shape
-    if ids[-1] >= vocab:
-        raise ValueError(f"token ids must be < {vocab}, the size of the vocabulary: got {ids[-1]}")
+    if max(ids) >= vocab:
+        raise ValueError(f"token ids must be < {vocab}, the size of the vocabulary: got {max(ids)}")
     return index.to(logits.device).expand(batch, width, -1)
 
 

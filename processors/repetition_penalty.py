@@ -64,17 +64,16 @@ class RepetitionPenalty(Composable):
         """Penalise ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.penalty, 1.0) or is_scalar(self.window, 0):
             return logits
-        θ = per_row("penalty", self.penalty, logits)
         slots = counted(history, logits, self.include_prompt, self.window)
-        return rewrite(logits, history, slots, scaling(θ, logits, self.shift_safe))
+        return rewrite(logits, history, slots, scaling(self.penalty, logits, self.shift_safe))
 
 
-def scaling(θ: float | Tensor, logits: Tensor, shift_safe: bool) -> Callable[[Tensor], Tensor]:
+def scaling(penalty: float | Tensor, logits: Tensor, shift_safe: bool) -> Callable[[Tensor], Tensor]:
     """
-    The formula that makes a token θ times less likely, in the sense of the CTRL paper.
+    The formula by which a repetition penalty changes the logit of a token.
 
     Args:
-        θ: The penalty, a number or ``[batch, 1, 1]``.
+        penalty: One for all rows, or ``[batch]``.
 
         logits: ``[batch, width, vocab]``, all of them.
 
@@ -84,12 +83,15 @@ def scaling(θ: float | Tensor, logits: Tensor, shift_safe: bool) -> Callable[[T
         Logits ``[batch, width, n]`` of some tokens to their new ones.
     """
     if not shift_safe:
+        θ = per_row("penalty", penalty, logits)
         return lambda seen: torch.where(seen < 0, seen * θ, seen / θ)
+    # θ log p, moved back among the logits: l + (θ - 1) log p. Subtracted before the cast to
+    # float32, and at θ = 1 the logit itself.
+    more = per_row("penalty", penalty - 1, logits)
     normaliser = log_normaliser(logits)
 
     def scale(seen: Tensor) -> Tensor:
-        # log p times θ, and back among the logits: l + (θ - 1) log p. At θ = 1 that is l itself.
         log_p = (seen - normaliser).masked_fill(seen == -torch.inf, 0.0)
-        return seen + (θ - 1) * log_p
+        return seen + more * log_p
 
     return scale

@@ -31,6 +31,19 @@ class TestPresencePenalty:
 
         assert [-float("inf"), 0.0] == run(reward, [-float("inf"), 0.0], after([0, 0]))
 
+    def test_counts_in_a_window_of_the_last_tokens(self) -> None:
+        """Of 0 1 1 the last two, and of these the generated one unless the prompt counts."""
+        history = after([0, 1, 1], prompt=2)
+
+        assert [2.0, 1.5] == run(PresencePenalty(0.5, include_prompt=True, window=2), [2.0, 2.0], history)
+        assert [2.0, 1.5] == run(PresencePenalty(0.5, window=3), [2.0, 2.0], history)
+
+    @pytest.mark.parametrize("window", [-1, [2, -1]])
+    def test_refuses_a_negative_window(self, window: int | list[int]) -> None:
+        """0 counts nothing, None all."""
+        with pytest.raises(ValueError, match="'window' must be >= 0, or None for all"):
+            PresencePenalty(1.5, window=window)
+
     @pytest.mark.parametrize("penalty", [float("nan"), float("inf"), 1e39, [0.0, float("nan")]])
     def test_refuses_what_is_not_finite(self, penalty: float | list[float]) -> None:
         """Infinity times nothing is NaN."""

@@ -1,9 +1,16 @@
 """Discouraging what was said, in proportion to its logit."""
 
+import math
+
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from decodekit.processors import RepetitionPenalty
+from decodekit.decoding.history import History
+from decodekit.processors import Renormalise, RepetitionPenalty
 
+from ..strategies import windows
 from .by_hand import after, run
 
 
@@ -28,6 +35,43 @@ class TestRepetitionPenalty:
     def test_at_the_very_start_changes_nothing(self) -> None:
         """Nothing has occurred yet, token 0 neither."""
         assert [2.0, 2.0] == run(RepetitionPenalty(2.0), [2.0, 2.0], after([]))
+
+    def test_counts_in_a_window_of_the_last_tokens(self) -> None:
+        """Of 0 1 1 the last two, and of these the generated one unless the prompt counts."""
+        history = after([0, 1, 1], prompt=2)
+
+        assert [2.0, 1.0] == run(RepetitionPenalty(2.0, window=2), [2.0, 2.0], history)
+        assert [2.0, 1.0] == run(RepetitionPenalty(2.0, include_prompt=False, window=3), [2.0, 2.0], history)
+
+    @pytest.mark.parametrize("window", [-1, [2, -1]])
+    def test_refuses_a_negative_window(self, window: int | list[int]) -> None:
+        """0 counts nothing, None all."""
+        with pytest.raises(ValueError, match="'window' must be >= 0, or None for all"):
+            RepetitionPenalty(1.5, window=window)
+
+    def test_of_log_probabilities_knows_no_zero(self) -> None:
+        """Of 3 to 1 the likelier token was said: 3/4 squared, and 1/4 as it was, wherever the zero lay."""
+        penalty = RepetitionPenalty(2.0, shift_safe=True)
+        for shift in (0.0, 4.0, -4.0):
+            logits = [math.log(3) + shift, math.log(1) + shift]
+
+            said, other = run(penalty, logits, after([0]))
+
+            assert (9 / 16) / (1 / 4) == pytest.approx(math.exp(said - other), rel=1e-5)
+
+    @given(window=windows(dtype=torch.float64), penalty=st.floats(0.2, 3.0))
+    def test_of_log_probabilities_is_that_of_normalised_logits(
+        self, window: tuple[torch.Tensor, History], penalty: float
+    ) -> None:
+        """The same distribution as Renormalise() | RepetitionPenalty(penalty)."""
+        logits, history = window
+        chain = Renormalise() | RepetitionPenalty(penalty)
+
+        safe = RepetitionPenalty(penalty, shift_safe=True)(logits, history)
+
+        torch.testing.assert_close(
+            safe.softmax(dim=-1), chain(logits, history).softmax(dim=-1), rtol=0, atol=1e-9, equal_nan=True
+        )
 
     @pytest.mark.parametrize("penalty", [0.0, -1.0, 1e-39, float("nan"), float("inf"), [1.0, 0.0]])
     def test_refuses_what_is_not_positive(self, penalty: float | list[float]) -> None:
