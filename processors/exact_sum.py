@@ -1,13 +1,9 @@
 """Sums that do not depend on their order."""
 
-import math
-
 import torch
 from torch import Tensor
 
 from ..decoding.scratch import scratch
-
-LOG2_E = math.log2(math.e)
 
 
 def whole_weights(logits: Tensor) -> Tensor:
@@ -45,9 +41,10 @@ def scratch_weights(logits: Tensor) -> Tensor:
 def _rounded(logits: Tensor, out: Tensor) -> Tensor:
     best = logits.amax(dim=-1, keepdim=True)
     best = best.masked_fill(best == -torch.inf, 0.0)
-    # In the logits' own precision: what is likely to the half comes out as a half. And by powers
-    # of 2, which torch has several times as fast as those of e.
-    return torch.sub(logits, best, out=out).mul_(LOG2_E).exp2_().mul_(2.0**34).round_()
+    # In the logits' own precision: what is likely to the half comes out as a half. Not by powers
+    # of 2, though torch has them several times as fast: it rounds those one way in a vector of
+    # numbers and another way in the odd ones at its end.
+    return torch.sub(logits, best, out=out).exp_().mul_(2.0**34).round_()
 
 
 def exact_sum(terms: Tensor, bits: int = 34) -> Tensor:

@@ -4,11 +4,10 @@ from typing import ClassVar
 
 import attrs
 from torch import Tensor
-from torch.nn.functional import pad
 
 from ..decoding.history import History
 from .chain import Composable
-from .occurring import forbid
+from .occurring import forbid, repeated
 from .parameter import as_integers, integer, is_scalar, per_row
 
 
@@ -43,22 +42,13 @@ class NoRepeatNgram(Composable):
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Forbid repetition in ``[batch, width, vocab]`` logits, which are not modified."""
-        if is_scalar(self.n, 0):
-            return logits
-        n = per_row("n", self.n, logits)
-        return forbid(logits, history, self._ends(history, n))
+        return logits if is_scalar(self.n, 0) else forbid(logits, history, self._ends(logits, history))
 
-    def _ends(self, history: History, n: int | Tensor) -> Tensor:
+    def into(self, logits: Tensor, history: History, out: Tensor) -> Tensor:
+        """As a call, written into *out*, which may be the logits themselves."""
+        return forbid(logits, history, self._ends(logits, history), out)
+
+    def _ends(self, logits: Tensor, history: History) -> Tensor:
         """``[batch, width, capacity]``: where an n-gram ends whose beginning was just repeated."""
-        capacity = history.ids.shape[-1]
-        ends = (n > 0) & history.valid()
-        # No history repeats more than all of its tokens.
-        for back in range(1, min(self._largest, capacity + 1)):
-            # The token so far before each slot, against the one so far before the column. In
-            # front of the first slot lies no token, and nothing equals that.
-            before = pad(history.ids, (back, 0), value=-1)[..., :capacity]
-            at = (history.length - back).clamp(min=0)[..., None]
-            last = history.ids.expand(-1, history.length.shape[1], -1).gather(-1, at)
-            # A row with a smaller n looks at the last n - 1 tokens only.
-            ends = ends & (((before == last) & (history.length[..., None] >= back)) | (n <= back))
-        return ends
+        n, valid = per_row("n", self.n, logits), history.valid()
+        return (n > 0) & valid & (repeated(history, valid, self._largest - 1) >= n - 1)

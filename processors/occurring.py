@@ -98,7 +98,13 @@ def repeated(history: History, counting: Tensor, most: int) -> Tensor:
     return lengths
 
 
-def rewrite(logits: Tensor, history: History, slots: Tensor, formula: Callable[[Tensor], Tensor]) -> Tensor:
+def rewrite(
+    logits: Tensor,
+    history: History,
+    slots: Tensor,
+    formula: Callable[[Tensor], Tensor],
+    out: Tensor | None = None,
+) -> Tensor:
     """
     Apply *formula* to the logits of the tokens in *slots*, once to each token.
 
@@ -111,6 +117,8 @@ def rewrite(logits: Tensor, history: History, slots: Tensor, formula: Callable[[
 
         formula: Logits ``[batch, width, capacity]`` to new ones, elementwise.
 
+        out: Where to write, if not to a new tensor: shaped as the logits, or they themselves.
+
     Returns:
         ``[batch, width, vocab]``.
     """
@@ -121,10 +129,10 @@ def rewrite(logits: Tensor, history: History, slots: Tensor, formula: Callable[[
     ids = torch.where(slots, history.ids, counting)
     before = logits.gather(-1, ids)
     after = torch.where(slots.any(dim=-1, keepdim=True), formula(before), before)
-    return logits.scatter(-1, ids, after)
+    return _scattered(logits, ids, after, out)
 
 
-def forbid(logits: Tensor, history: History, slots: Tensor) -> Tensor:
+def forbid(logits: Tensor, history: History, slots: Tensor, out: Tensor | None = None) -> Tensor:
     """
     Mask the tokens in *slots*; arguments as of :func:`rewrite`.
 
@@ -136,7 +144,7 @@ def forbid(logits: Tensor, history: History, slots: Tensor) -> Tensor:
     ids = torch.where(slots, history.ids, 0)
     first = ids.amax(dim=-1, keepdim=True)
     value = logits.gather(-1, first).masked_fill(slots.any(dim=-1, keepdim=True), -torch.inf)
-    return logits.scatter(-1, torch.where(slots, ids, first), value.expand(slots.shape))
+    return _scattered(logits, torch.where(slots, ids, first), value.expand(slots.shape), out)
 
 
 def count(logits: Tensor, history: History, slots: Tensor) -> Tensor:
@@ -178,6 +186,12 @@ def largest(logits: Tensor, history: History, slots: Tensor, values: Tensor) -> 
     slots = _scored(slots, history, logits)
     ids = torch.where(slots, history.ids, 0)
     return torch.zeros_like(logits).scatter_reduce(-1, ids, values.masked_fill(~slots, 0.0), "amax")
+
+
+def _scattered(logits: Tensor, ids: Tensor, values: Tensor, out: Tensor | None) -> Tensor:
+    if out is None:
+        return logits.scatter(-1, ids, values)
+    return (out if out is logits else out.copy_(logits)).scatter_(-1, ids, values)
 
 
 def _scored(slots: Tensor, history: History, logits: Tensor) -> Tensor:

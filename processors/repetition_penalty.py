@@ -64,8 +64,15 @@ class RepetitionPenalty(Composable):
         """Penalise ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.penalty, 1.0) or is_scalar(self.window, 0):
             return logits
+        return self._penalised(logits, history, None)
+
+    def into(self, logits: Tensor, history: History, out: Tensor) -> Tensor:
+        """As a call, written into *out*, which may be the logits themselves."""
+        return self._penalised(logits, history, out)
+
+    def _penalised(self, logits: Tensor, history: History, out: Tensor | None) -> Tensor:
         slots = counted(history, logits, self.include_prompt, self.window)
-        return rewrite(logits, history, slots, scaling(self.penalty, logits, self.shift_safe))
+        return rewrite(logits, history, slots, scaling(self.penalty, logits, self.shift_safe), out)
 
 
 def scaling(penalty: float | Tensor, logits: Tensor, shift_safe: bool) -> Callable[[Tensor], Tensor]:
