@@ -16,6 +16,7 @@ from .encoder_no_repeat_ngram import EncoderNoRepeatNgram
 from .encoder_repetition_penalty import EncoderRepetitionPenalty
 from .epsilon_cutoff import EpsilonCutoff
 from .eta_cutoff import EtaCutoff
+from .explanation import Explanation, explain
 from .exponential_length_decay import ExponentialLengthDecay
 from .forced_first import ForcedFirst
 from .forced_last import ForcedLast
@@ -63,6 +64,7 @@ __all__ = [
     "EncoderRepetitionPenalty",
     "EpsilonCutoff",
     "EtaCutoff",
+    "Explanation",
     "ExponentialLengthDecay",
     "ForcedFirst",
     "ForcedLast",
@@ -98,6 +100,7 @@ __all__ = [
     "TopNSigma",
     "TopP",
     "Typical",
+    "explain",
     "json_schema",
     "lark",
     "regex",
