@@ -2,12 +2,27 @@
 From a Hugging Face causal LM to a decoder of fixed shapes.
 
 :func:`compile_decoder` takes a model and gives a :class:`StaticDecoder`, which serves every part
-of the toolkit through one call, ``forward(ids, cache_pos)``.
+of the toolkit through one call, ``forward(ids, cache_pos)``. :class:`DeviceChoice` is a chain of
+processors and a selection as one module for the device; :func:`lint_module` says what neuronx-cc
+would refuse of a module.
 """
 
 from .compilation import compile_decoder
+from .device_choice import DeviceChoice
+from .lint import Finding, lint_graph, lint_module
 from .loading import load_decoder
+from .lowering import lower
 from .static_decoder import StaticDecoder
 from .unsupported import UnsupportedArchitecture
 
-__all__ = ["StaticDecoder", "UnsupportedArchitecture", "compile_decoder", "load_decoder"]
+__all__ = [
+    "DeviceChoice",
+    "Finding",
+    "StaticDecoder",
+    "UnsupportedArchitecture",
+    "compile_decoder",
+    "lint_graph",
+    "lint_module",
+    "load_decoder",
+    "lower",
+]

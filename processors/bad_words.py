@@ -28,7 +28,7 @@ class BadWords(Composable):
     keeps_argmax: ClassVar[bool] = False
     shift_invariant: ClassVar[bool] = True
     local: ClassVar[bool] = False
-    device_safe: ClassVar[bool] = False  # looks through the history
+    device_safe: ClassVar[bool] = True
 
     words: tuple[tuple[int, ...], ...] = attrs.field(converter=as_token_sequences)
     """Token sequences; a single id is a sequence of one."""

@@ -25,7 +25,7 @@ class Composable(abc.ABC):
       distribution.
     - ``local``: looks at no token ids and ignores ``-inf`` entries, so it may run on the
       survivors of an earlier processor alone, in their order.
-    - ``device_safe``: uses only operations that neuronx-cc takes, with scalar parameters.
+    - ``device_safe``: comes down to operations that neuronx-cc takes, constants computed beforehand.
 
     What it may offer besides, for :class:`~decodekit.decoding.Choose` on the host:
 

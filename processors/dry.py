@@ -46,7 +46,7 @@ class DRY(Composable):
     keeps_argmax: ClassVar[bool] = False
     shift_invariant: ClassVar[bool] = True
     local: ClassVar[bool] = False
-    device_safe: ClassVar[bool] = False  # looks through the history
+    device_safe: ClassVar[bool] = True
 
     multiplier: float | Tensor = attrs.field(
         converter=as_reals, validator=real(">= 0 (0 is off)", lambda multiplier: multiplier >= 0)

@@ -25,7 +25,7 @@ class EncoderNoRepeatNgram(Composable):
     keeps_argmax: ClassVar[bool] = False
     shift_invariant: ClassVar[bool] = True
     local: ClassVar[bool] = False
-    device_safe: ClassVar[bool] = False  # looks through the history
+    device_safe: ClassVar[bool] = True
 
     n: int | Tensor = attrs.field(
         converter=as_integers, validator=integer(">= 0 (0 is off)", lambda n: n >= 0)

@@ -27,7 +27,7 @@ class EncoderRepetitionPenalty(Composable):
 
     keeps_argmax: ClassVar[bool] = False
     local: ClassVar[bool] = False
-    device_safe: ClassVar[bool] = False  # looks through the history
+    device_safe: ClassVar[bool] = True
 
     penalty: float | Tensor = attrs.field(
         converter=as_reals,

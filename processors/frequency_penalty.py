@@ -28,7 +28,7 @@ class FrequencyPenalty(Composable):
     keeps_argmax: ClassVar[bool] = False
     shift_invariant: ClassVar[bool] = True
     local: ClassVar[bool] = False
-    device_safe: ClassVar[bool] = False  # looks through the history
+    device_safe: ClassVar[bool] = True
 
     penalty: float | Tensor = attrs.field(
         converter=as_reals, validator=real("a number", lambda penalty: penalty == penalty)

@@ -42,7 +42,7 @@ class SequenceBias(Composable):
     keeps_argmax: ClassVar[bool] = False
     shift_invariant: ClassVar[bool] = True
     local: ClassVar[bool] = False
-    device_safe: ClassVar[bool] = False  # looks through the history
+    device_safe: ClassVar[bool] = True
 
     biases: Biases = attrs.field(converter=_as_biases)
     """Token sequence, or a single id, to what is added to the logit of its last token."""

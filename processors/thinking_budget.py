@@ -39,7 +39,7 @@ class ThinkingBudget(Composable):
     keeps_argmax: ClassVar[bool] = False
     shift_invariant: ClassVar[bool] = True
     local: ClassVar[bool] = False
-    device_safe: ClassVar[bool] = False  # looks through the history
+    device_safe: ClassVar[bool] = True
 
     budget: int | Tensor = attrs.field(
         converter=_as_budget, validator=integer(">= -1 (-1 is unlimited)", lambda budget: budget >= -1)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from decodekit.decoding.history import History
 from decodekit.decoding.protocols import Processor
+from decodekit.neuron_backend import lint_graph, lower
 
 from ..strategies import windows
 from .by_hand import NOTHING
@@ -44,6 +45,12 @@ with_neutral_rows = pytest.mark.parametrize(
     "entry",
     [entry for entry in CATALOGUE.values() if entry.rows and entry.neutral is not NONE],
     ids=[name for name, entry in CATALOGUE.items() if entry.rows and entry.neutral is not NONE],
+)
+
+scalar_and_per_row = pytest.mark.parametrize(
+    ("entry", "per_row"),
+    [(entry, per_row) for entry in TRACED.values() for per_row in (False, True)[: 1 + entry.rows]],
+    ids=[name + suffix for name, entry in TRACED.items() for suffix in ("", " per row")[: 1 + entry.rows]],
 )
 
 
@@ -271,14 +278,19 @@ class TestDeclarations:
 
     # torch's own export trips over a deprecation of torch's own.
     @pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
-    @pytest.mark.parametrize("entry", TRACED.values(), ids=TRACED.keys())
-    def test_device_safe(self, entry: Entry) -> None:
-        """The exported graph has no operation that neuronx-cc refuses; those not declared have one."""
-        processor = entry.make(entry.example)
+    @scalar_and_per_row
+    def test_device_safe(self, entry: Entry, per_row: bool) -> None:
+        """Declared exactly where nothing in the graph is known to be refused; the graph computes the same."""
+        other = entry.example if entry.neutral is NONE else entry.neutral
+        processor = entry.make([entry.example, other] if per_row else entry.example)
+        ids, length = torch.arange(12).reshape(2, 1, 6) % 5, torch.full((2, 3), 4)
+        inputs = (torch.randn(2, 3, 8), ids, length, torch.ones(2, dtype=torch.long), torch.arange(2))
 
-        refused = refused_operations(processor)
+        lowered = lower(Alone(processor), inputs)
 
-        assert processor.device_safe == (not refused), refused  # type: ignore[attr-defined]
+        findings = [str(finding) for finding in lint_graph(lowered)]
+        assert processor.device_safe == (not findings), findings  # type: ignore[attr-defined]
+        assert torch.equal(Alone(processor)(*inputs), lowered(*inputs))
 
     @declaring("local")
     @settings(deadline=None, max_examples=10)
@@ -321,50 +333,18 @@ def assert_local(processor: Processor, logits: Tensor, history: History) -> None
                 assert torch.equal(processed[row, column, survives], rest)
 
 
-def refused_operations(processor: Processor) -> list[str]:
-    """What of the processor's graph neuronx-cc refuses (facts/neuron.md section 3)."""
+class Alone(torch.nn.Module):
+    """A processor as a module of tensors."""
 
-    class Module(torch.nn.Module):
-        def forward(
-            self, logits: Tensor, ids: Tensor, length: Tensor, prompt: Tensor, stream: Tensor
-        ) -> Tensor:
-            return processor(logits, History(ids, length, prompt, stream))
+    def __init__(self, processor: Processor):
+        super().__init__()
+        self.processor = processor
 
-    inputs = (
-        torch.randn(2, 3, 8),
-        torch.zeros(2, 1, 6, dtype=torch.long),
-        torch.full((2, 3), 4),
-        torch.ones(2, dtype=torch.long),
-        torch.arange(2),
-    )
-    graph = torch.export.export(Module(), inputs).run_decompositions().graph
-    # arange becomes a float64 division; a top-k of more than two dimensions becomes a sort.
-    names = (
-        "sort",
-        "topk",
-        "cumsum",
-        "multinomial",
-        "nonzero",
-        "scatter_add",
-        "arange",
-        "index_copy",
-        "argm",
-    )
-    found = []
-    for node in graph.nodes:
-        value = node.meta.get("val")
-        if any(name in str(node.target) for name in names) and node.op == "call_function":
-            found.append(str(node.target))
-        if isinstance(value, Tensor) and value.dtype == torch.float64:
-            found.append(f"float64 in {node.name}")
-    return found
+    def forward(self, logits: Tensor, ids: Tensor, length: Tensor, prompt: Tensor, stream: Tensor) -> Tensor:
+        return self.processor(logits, History(ids, length, prompt, stream))
 
 
-@pytest.mark.parametrize(
-    ("entry", "per_row"),
-    [(entry, per_row) for entry in TRACED.values() for per_row in (False, True)[: 1 + entry.rows]],
-    ids=[name + suffix for name, entry in TRACED.items() for suffix in ("", " per row")[: 1 + entry.rows]],
-)
+@scalar_and_per_row
 def test_traces_into_one_graph(entry: Entry, per_row: bool) -> None:
     """torch.compile takes a processor whole, and a window of a new length needs no new graph."""
     torch.compiler.reset()

@@ -1,0 +1,134 @@
+"""From a module to the graph that a compiler is given."""
+
+from collections.abc import Container
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Graph, GraphModule, Node
+
+# A compiler broadcasts these from a number; as a buffer they would be stored in full.
+COMPARISONS = (
+    torch.ops.aten.eq,
+    torch.ops.aten.ge,
+    torch.ops.aten.gt,
+    torch.ops.aten.le,
+    torch.ops.aten.lt,
+    torch.ops.aten.ne,
+)
+
+_FILLS = {"empty", "full", "ones", "scalar_tensor", "zeros"}
+
+
+def lower(module: nn.Module, inputs: tuple[Any, ...]) -> GraphModule:
+    """
+    Export *module* for the shapes of *inputs*, in core ATen operations.
+
+    Constants are computed here and become buffers: ``arange`` alone would cost a division in
+    float64 at every call. A Python float that a tensor is compared with becomes a tensor of the
+    dtype in which they are compared; compilers read it as float64.
+
+    Args:
+        module: Whose shapes and control flow depend on no data.
+
+        inputs: The arguments of its ``forward``. Their shapes and dtypes count, their values do not.
+
+    Returns:
+        A module of the same arguments, to be moved to a device, compiled or looked at. It shares
+        the parameters.
+    """
+    with torch.no_grad():
+        program = torch.export.export(module, inputs, strict=False)
+        table = dict(torch.export.default_decompositions())
+        # Kept whole, because compilers take it apart in their own way, through float64.
+        table.pop(torch.ops.aten.index_copy.default, None)
+        program = program.run_decompositions(table)
+        lowered = program.module()
+    assert isinstance(lowered, GraphModule)
+    _drop_checks(lowered)
+    _compare_with_tensors(lowered)
+    fold_constants(lowered, set(program.graph_signature.lifted_tensor_constants))
+    return lowered
+
+
+def fold_constants(module: GraphModule, known: Container[str] = ()) -> None:
+    """
+    Compute what depends on no input, parameter or buffer, once and for all.
+
+    Random numbers are left where they are: they are to be found, not to be frozen.
+
+    Args:
+        module: Changed in place.
+
+        known: Names of tensors in it that never change and are no parameters.
+    """
+    constants: dict[Node, Tensor] = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr" and node.target in known:
+            constants[node] = getattr(module, node.target)
+        elif _is_constant(node, constants):
+            arguments = torch.fx.node.map_arg((node.args, node.kwargs), lambda source: constants[source])
+            constants[node] = node.target(*arguments[0], **arguments[1])
+    for number, (node, value) in enumerate(constants.items()):
+        if node.op == "call_function" and any(user not in constants for user in node.users):
+            _replace(module, node, f"_folded_{number}", value)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+
+
+def _drop_checks(module: GraphModule) -> None:
+    """Checks of what a call is given are Python, and no part of the computation."""
+    checks = (
+        ("call_module", "_guards_fn"),
+        ("call_function", torch.ops.aten._assert_tensor_metadata.default),
+    )
+    for op, target in checks:
+        for node in module.graph.find_nodes(op=op, target=target):
+            module.graph.erase_node(node)
+    module.delete_all_unused_submodules()
+
+
+def _compare_with_tensors(module: GraphModule) -> None:
+    for overloads in COMPARISONS:
+        for node in module.graph.find_nodes(op="call_function", target=overloads.Scalar):
+            other = node.args[1]
+            if isinstance(other, float):
+                with module.graph.inserting_before(node):
+                    constant = _scalar(
+                        module.graph, other, torch.result_type(node.args[0].meta["val"], other)
+                    )
+                node.target, node.args = overloads.Tensor, (node.args[0], constant)
+
+
+def _scalar(graph: Graph, value: float, dtype: torch.dtype) -> Node:
+    node = graph.call_function(torch.ops.aten.scalar_tensor.default, (value,), {"dtype": dtype})
+    node.meta["val"] = torch.empty((), dtype=dtype, device="meta")
+    return node
+
+
+def name_of(node: Node) -> str:
+    """An operation's name without namespace and overload: ``"sort"`` of ``aten.sort.stable``."""
+    packet = getattr(node.target, "overloadpacket", node.target)
+    return str(getattr(packet, "__name__", packet))
+
+
+def _is_constant(node: Node, constants: dict[Node, Tensor]) -> bool:
+    return (
+        node.op == "call_function"
+        and isinstance(node.meta.get("val"), Tensor)
+        and all(source in constants for source in node.all_input_nodes)
+        and torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ())
+    )
+
+
+def _replace(module: GraphModule, node: Node, name: str, value: Tensor) -> None:
+    # A fill is stored as its number: a compiler broadcasts that where it is used.
+    fills = name_of(node) in _FILLS and value.numel() > 1
+    module.register_buffer(name, value.flatten()[0].clone() if fills else value)
+    with module.graph.inserting_before(node):
+        folded = module.graph.get_attr(name)
+        if fills:
+            folded.meta["val"] = node.meta["val"].flatten()[0]
+            folded = module.graph.call_function(torch.ops.aten.expand.default, (folded, list(value.shape)))
+    folded.meta["val"] = node.meta["val"]
+    node.replace_all_uses_with(folded)
