@@ -71,7 +71,7 @@ class ThinkingBudget(Composable):
         budget = per_row("budget", self.budget, logits)
         thought = self._thought(history)
         forced = keep_only(logits, end.gather(-1, self._progress(history, thought)))
-        return torch.where((thought >= budget) & (thought >= 0) & (budget >= 0), forced, logits)
+        return torch.where((thought >= budget) & (budget >= 0), forced, logits)
 
     def _thought(self, history: History) -> Tensor:
         """``[batch, width, 1]``: how many tokens the open section holds; below 0 where none is open."""
