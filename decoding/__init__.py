@@ -25,7 +25,7 @@ from .sample import Sample
 from .slots import Slots
 from .statistics import Statistics
 from .stop_strings import StopStrings
-from .stopping import EndOfSequence, MaxNewTokens, MaxTime, StopTokens
+from .stopping import EndOfSequence, MaxLength, MaxNewTokens, MaxTime, StopTokens
 from .text import Detokenizer
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "Generator",
     "Greedy",
     "History",
+    "MaxLength",
     "MaxNewTokens",
     "MaxTime",
     "Mirostat",

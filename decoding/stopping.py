@@ -151,10 +151,35 @@ class MaxNewTokens(Stop):
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
-        rows = len(history.length)
-        if len(self.n) not in (1, rows):
-            raise ValueError(f"'n' must be one number or one for each of the {rows} rows: got {len(self.n)}")
-        return (history.length - history.prompt[:, None] >= self.n[:, None]).long()
+        return (history.length - history.prompt[:, None] >= _limits(self.n, history)).long()
+
+
+@attrs.frozen(eq=False)
+class MaxLength(Stop):
+    """
+    End a row when it has *n* tokens, the prompt's among them.
+
+    One token is always chosen, however long the prompt.
+    """
+
+    n: Tensor = attrs.field(converter=_counts)
+    """One number for all rows, or one for each; at least 1."""
+
+    @property
+    def endings(self) -> tuple[Ending, ...]:
+        """One."""
+        return (Ending("max_length"),)
+
+    def __call__(self, scores: Scores, history: History) -> Tensor:
+        """Codes ``[batch, width]``."""
+        return (history.length >= _limits(self.n, history)).long()
+
+
+def _limits(n: Tensor, history: History) -> Tensor:
+    rows = len(history.length)
+    if len(n) not in (1, rows):
+        raise ValueError(f"'n' must be one number or one for each of the {rows} rows: got {len(n)}")
+    return n[:, None]
 
 
 def _token_ids(value: Any) -> tuple[int, ...]:

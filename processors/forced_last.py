@@ -10,7 +10,7 @@ from torch import Tensor
 from ..decoding.history import History
 from .chain import Composable
 from .keeping import keep_only
-from .parameter import as_integers, as_token_ids, at_least_one, index_of, integer, per_row
+from .parameter import as_integers, as_token_ids, at_least_one, index_of, integer, per_row, real
 
 _LIMIT = validators.optional(integer(">= 1", lambda limit: limit >= 1))
 
@@ -21,9 +21,8 @@ class ForcedLast(Composable):
     Forbid all tokens but one, or some, for the last that a limit lets through.
 
     The limit is *max_new_tokens*, or *max_length* with the prompt in it; it has to be what the
-    generation is limited to as well. Hugging Face sets the token's logit to 0; here it keeps
-    its own. A hard constraint: it leaves a row without a token when that token was forbidden
-    before.
+    generation is limited to as well. A hard constraint: it leaves a row without a token when that
+    token was forbidden before; Hugging Face would let it in again.
     """
 
     keeps_argmax: ClassVar[bool] = False
@@ -44,6 +43,14 @@ class ForcedLast(Composable):
     )
     """In tokens, the prompt's included. One for all rows, or ``[batch]``."""
 
+    logit: float | None = attrs.field(
+        default=None,
+        kw_only=True,
+        converter=attrs.converters.optional(float),
+        validator=validators.optional(real("a number", lambda logit: logit == logit)),
+    )
+    """What their logits become; None leaves them. 0 is Hugging Face's: all are equally likely."""
+
     _index: Tensor = attrs.field(init=False, repr=False)
 
     @max_length.validator
@@ -61,6 +68,8 @@ class ForcedLast(Composable):
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Mask all others in the last of ``[batch, width, vocab]`` logits, which are not modified."""
         forced = keep_only(logits, index_of(self.tokens, logits, self._index))
+        if self.logit is not None:
+            forced = torch.where(forced > -torch.inf, self.logit, forced)
         return torch.where(self._left(logits, history) == 1, forced, logits)
 
     def _left(self, logits: Tensor, history: History) -> Tensor:

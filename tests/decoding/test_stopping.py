@@ -5,7 +5,16 @@ import time
 import pytest
 import torch
 
-from decodekit.decoding import Ending, EndOfSequence, Generator, History, MaxNewTokens, MaxTime, StopTokens
+from decodekit.decoding import (
+    Ending,
+    EndOfSequence,
+    Generator,
+    History,
+    MaxLength,
+    MaxNewTokens,
+    MaxTime,
+    StopTokens,
+)
 from decodekit.decoding.protocols import StopCondition
 from decodekit.processors import TopK
 from decodekit.testing import ScriptedDecoder, last_token
@@ -48,6 +57,22 @@ class TestMaxNewTokens:
         """Two limits for three rows are refused."""
         with pytest.raises(ValueError, match="one for each of the 3 rows: got 2"):
             codes(MaxNewTokens([1, 2]), [[9, 1]] * 3)
+
+
+class TestMaxLength:
+    def test_counts_the_prompt(self) -> None:
+        """Four tokens are two of the prompt and two new ones."""
+        assert [[0, 1, 1]] == codes(MaxLength(4), [[9, 9, 1, 2, 3]], prompt=2)
+
+    def test_takes_one_number_a_row(self) -> None:
+        """Rows may have different limits; one that the prompt alone reaches leaves one token."""
+        assert [[0, 1, 1], [1, 1, 1]] == codes(MaxLength([3, 1]), [[9, 1, 2, 3]] * 2)
+        assert Ending("max_length") == MaxLength(3).endings[0]
+
+    def test_rows_must_match(self) -> None:
+        """Two limits for three rows are refused."""
+        with pytest.raises(ValueError, match="one for each of the 3 rows: got 2"):
+            codes(MaxLength([1, 2]), [[9, 1]] * 3)
 
 
 class TestStopTokens:

@@ -49,6 +49,11 @@ def brackets_that_may_follow(language: Brackets, prompt: int) -> Callable[[Tenso
 Reference = Callable[[Tensor, Tensor], Tensor]
 
 
+def still_forbidden(theirs: Reference) -> Reference:
+    """Theirs, but for the tokens that it lets in again."""
+    return lambda ids, logits: theirs(ids, logits).masked_fill(logits == -torch.inf, -torch.inf)
+
+
 def at_its_own_logit(forcing: Reference) -> Reference:
     """Hugging Face gives 0 to a token that it forces."""
     return lambda ids, logits: logits.masked_fill(forcing(ids, logits) == -torch.inf, -torch.inf)
@@ -179,6 +184,15 @@ ENTRIES = {
         NONE,
         5,
         lambda limit, prompt: at_its_own_logit(hf.ForcedEOSTokenLogitsProcessor(prompt + limit, 2)),
+        rows=False,
+        hard=True,
+    ),
+    "ForcedLast at 0": Entry(
+        lambda limit: ForcedLast([3, 1], max_length=limit, logit=0.0),
+        st.integers(1, 14),
+        NONE,
+        5,
+        lambda limit, prompt: still_forbidden(hf.ForcedEOSTokenLogitsProcessor(limit, [3, 1])),
         rows=False,
         hard=True,
     ),

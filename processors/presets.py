@@ -1,0 +1,266 @@
+"""
+Chains as other systems build them: their parameters' names, their order, their boundary rules.
+
+Each function returns a chain to look at, to change and to run; a stage stands in it when its
+parameter is given and not at that system's off-value. All parameters are off by default, also
+where that system's own default is not. Temperature 0 is ``Greedy()`` here, after a chain
+without a temperature. Where probabilities are equal, or sums round, the systems differ from
+themselves from machine to machine: see what each function says it cannot mirror.
+
+>>> from decodekit.processors import presets
+>>> presets.transformers(temperature=2.0, top_p=0.9)
+Chain(processors=(Temperature(temperature=2.0), TopP(p=0.9, ties='last', min_tokens=1)))
+>>> presets.mlx(temp=2.0, top_p=0.9)
+Chain(processors=(TopP(p=0.9, ties='last', min_tokens=1), Temperature(temperature=2.0)))
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..decoding.protocols import Processor
+from .allowed_tokens import AllowedTokens
+from .bad_words import BadWords
+from .chain import Chain
+from .dry import DRY
+from .dynamic_temperature import DynamicTemperature
+from .epsilon_cutoff import EpsilonCutoff
+from .eta_cutoff import EtaCutoff
+from .frequency_penalty import FrequencyPenalty
+from .logit_bias import LogitBias
+from .min_new_tokens import MinNewTokens
+from .min_p import MinP
+from .no_repeat_ngram import NoRepeatNgram
+from .parameter import FLOAT32
+from .presence_penalty import PresencePenalty
+from .renormalise import Renormalise
+from .repetition_penalty import RepetitionPenalty
+from .sequence_bias import SequenceBias
+from .suppress_first import SuppressFirst
+from .suppress_tokens import SuppressTokens
+from .temperature import Temperature
+from .top_h import TopH
+from .top_k import TopK
+from .top_n_sigma import TopNSigma
+from .top_p import TopP
+from .typical import Typical
+from .xtc import XTC
+
+
+def transformers(
+    *,
+    sequence_bias: Mapping[int | tuple[int, ...], float] | None = None,
+    repetition_penalty: float = 1.0,
+    no_repeat_ngram_size: int = 0,
+    bad_words_ids: Iterable[Sequence[int]] = (),
+    eos_token_id: int | Iterable[int] = (),
+    min_new_tokens: int = 0,
+    suppress_tokens: Iterable[int] = (),
+    begin_suppress_tokens: Iterable[int] = (),
+    temperature: float = 1.0,
+    top_h: float | None = None,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float | None = None,
+    typical_p: float = 1.0,
+    epsilon_cutoff: float = 0.0,
+    eta_cutoff: float = 0.0,
+    renormalize_logits: bool = False,
+) -> Chain:
+    """
+    As ``generate(do_sample=True)`` of Hugging Face transformers 5.23.
+
+    The order of ``GenerationMixin._get_logits_processor``: biases, penalties and constraints,
+    then temperature, top-h, top-k, top-p, min-p, typical, epsilon, eta, then normalisation.
+    Top-k keeps all that tie with the k-th; top-p drops from below what holds at most
+    1 - *top_p*; penalties see the prompt. With ``do_sample=False`` there it stops before the
+    temperature. ``top_k`` is 50 there if nobody says otherwise.
+
+    :func:`~decodekit.processors.from_generation_config` takes a whole configuration.
+
+    Not mirrored: its repetition penalty and n-grams see padding tokens in some versions; which of
+    equal tokens top-p drops is up to an unstable sort.
+    """
+    eos: tuple[int, ...] = (eos_token_id,) if isinstance(eos_token_id, int) else tuple(eos_token_id)
+    return _chain(
+        sequence_bias and SequenceBias(sequence_bias),
+        repetition_penalty != 1.0 and RepetitionPenalty(repetition_penalty),
+        no_repeat_ngram_size != 0 and NoRepeatNgram(no_repeat_ngram_size),
+        (words := list(bad_words_ids)) and BadWords(words, eos),
+        min_new_tokens != 0 and MinNewTokens(min_new_tokens, eos),
+        (forbidden := list(suppress_tokens)) and SuppressTokens(forbidden),
+        (first := list(begin_suppress_tokens)) and SuppressFirst(first),
+        temperature != 1.0 and Temperature(temperature),
+        top_h is not None and TopH(top_h),
+        top_k != 0 and TopK(top_k),
+        top_p < 1.0 and TopP(top_p),
+        min_p is not None and MinP(min_p),
+        typical_p < 1.0 and Typical(typical_p),
+        0.0 < epsilon_cutoff < 1.0 and EpsilonCutoff(epsilon_cutoff),
+        0.0 < eta_cutoff < 1.0 and EtaCutoff(eta_cutoff),
+        renormalize_logits and Renormalise(),
+    )
+
+
+def vllm(
+    *,
+    allowed_token_ids: Iterable[int] | None = None,
+    bad_words: Iterable[Sequence[int]] = (),
+    stop_token_ids: int | Iterable[int] = (),
+    min_tokens: int = 0,
+    logit_bias: Mapping[int, float] | None = None,
+    repetition_penalty: float = 1.0,
+    frequency_penalty: float = 0.0,
+    presence_penalty: float = 0.0,
+    temperature: float = 1.0,
+    min_p: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+) -> Chain:
+    """
+    As the sampler of vLLM's V1 engine does, in the order of ``vllm/v1/sample/sampler.py``.
+
+    Allowed tokens, bad words, min tokens, bias, penalties, temperature, min-p, top-k, top-p. The
+    repetition penalty sees the prompt, the other two what was generated. Top-k keeps all that
+    tie with the k-th, and 0 and -1 are off; top-p drops from below what holds at most
+    1 - *top_p*. Temperatures below 0.01 are raised to it.
+
+    *bad_words* are ids here, of the word with and without a space before it; *stop_token_ids*
+    are what *min_tokens* forbids, the end of sequence included.
+
+    Not mirrored: which of equal tokens top-p drops is up to an unstable sort, or to another
+    backend's rule (FlashInfer keeps both).
+    """
+    # Raised to 0.01, a temperature of 0 would not be refused below.
+    raised = max(temperature, 0.01) if temperature > 0 else temperature
+    return _chain(
+        allowed_token_ids is not None and AllowedTokens(allowed_token_ids),
+        (words := list(bad_words)) and BadWords(words),
+        min_tokens != 0 and MinNewTokens(min_tokens, stop_token_ids),
+        logit_bias and LogitBias(logit_bias),
+        repetition_penalty != 1.0 and RepetitionPenalty(repetition_penalty),
+        frequency_penalty != 0.0 and FrequencyPenalty(frequency_penalty),
+        presence_penalty != 0.0 and PresencePenalty(presence_penalty),
+        temperature != 1.0 and Temperature(raised),
+        min_p != 0.0 and MinP(min_p),
+        top_k not in (0, -1) and TopK(top_k),
+        top_p < 1.0 and TopP(top_p),
+    )
+
+
+def llama_cpp(
+    *,
+    logit_bias: Mapping[int, float] | None = None,
+    penalty_last_n: int = 64,
+    penalty_repeat: float = 1.0,
+    penalty_freq: float = 0.0,
+    penalty_present: float = 0.0,
+    dry_multiplier: float = 0.0,
+    dry_base: float = 1.75,
+    dry_allowed_length: int = 2,
+    dry_penalty_last_n: int = -1,
+    dry_sequence_breakers: Iterable[int | Sequence[int]] = (),
+    top_n_sigma: float = -1.0,
+    top_k: int = 0,
+    typ_p: float = 1.0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    xtc_probability: float = 0.0,
+    xtc_threshold: float = 0.1,
+    temp: float = 1.0,
+    dynatemp_range: float = 0.0,
+    dynatemp_exponent: float = 1.0,
+    min_keep: int = 1,
+) -> Chain:
+    """
+    As the default chain of llama.cpp, in the order of ``common/sampling.cpp``.
+
+    Bias, penalties, DRY, top-n-sigma, top-k, typical, top-p, min-p, XTC, and the temperature
+    last. Penalties see the last *penalty_last_n* tokens, the prompt's among them (0 is off, -1
+    sees all). Top-k keeps exactly k. Top-p keeps the likeliest through the first that reaches
+    *top_p*, of equal tokens the lower ids first. A *typ_p* or *top_p* of 1, a *top_k* or
+    *top_n_sigma* of 0 or less and an *xtc_threshold* above 0.5 are off.
+
+    *dry_sequence_breakers* are token ids here, or sequences of them.
+
+    Not mirrored: which of equal tokens stay is up to a partial sort there (here the lower ids, and
+    all that are equally typical); typical keeps one more token there where the mass is met
+    exactly; DRY looks at 50 tokens of a match here; XTC knows no *min_keep* here.
+    """
+    seen = None if penalty_last_n < 0 else penalty_last_n
+    dry_seen = None if dry_penalty_last_n < 0 else dry_penalty_last_n
+    return _chain(
+        logit_bias and LogitBias(logit_bias),
+        seen != 0 and penalty_repeat != 1.0 and RepetitionPenalty(penalty_repeat, window=seen),
+        seen != 0
+        and penalty_freq != 0.0
+        and FrequencyPenalty(penalty_freq, include_prompt=True, window=seen),
+        seen != 0
+        and penalty_present != 0.0
+        and PresencePenalty(penalty_present, include_prompt=True, window=seen),
+        dry_multiplier != 0.0
+        and dry_seen != 0
+        and DRY(dry_multiplier, dry_base, dry_allowed_length, dry_sequence_breakers, window=dry_seen),
+        top_n_sigma > 0 and TopNSigma(top_n_sigma),
+        top_k > 0 and TopK(top_k, ties="first"),
+        typ_p < 1.0 and Typical(typ_p, min_keep),
+        top_p < 1.0 and TopP(top_p, ties="first", min_tokens=min_keep),
+        min_p > 0.0 and MinP(min_p, min_keep),
+        xtc_probability > 0.0 and xtc_threshold <= 0.5 and XTC(xtc_probability, xtc_threshold),
+        _llama_cpp_temperature(temp, dynatemp_range, dynatemp_exponent),
+    )
+
+
+def _llama_cpp_temperature(temp: float, spread: float, exponent: float) -> Processor | None:
+    if spread > 0.0:
+        return DynamicTemperature(max(temp - spread, FLOAT32.tiny), temp + spread, exponent)
+    return Temperature(temp) if temp != 1.0 else None
+
+
+def mlx(
+    *,
+    logit_bias: Mapping[int, float] | None = None,
+    repetition_penalty: float | None = None,
+    repetition_context_size: int = 20,
+    presence_penalty: float | None = None,
+    presence_context_size: int = 20,
+    frequency_penalty: float | None = None,
+    frequency_context_size: int = 20,
+    temp: float = 1.0,
+    top_p: float = 0.0,
+    min_p: float = 0.0,
+    min_tokens_to_keep: int = 1,
+    top_k: int = 0,
+    xtc_probability: float = 0.0,
+    xtc_threshold: float = 0.1,
+    xtc_special_tokens: Iterable[int] = (),
+) -> Chain:
+    """
+    As mlx-lm, in the order of ``make_logits_processors`` and ``make_sampler``.
+
+    Bias, repetition, presence and frequency penalty, then top-p, min-p, XTC, top-k, and the
+    temperature last. Penalties see the last 20 tokens, the prompt's among them. Top-p drops from
+    below what holds at most 1 - *top_p*, and is off at 0 and 1; *min_tokens_to_keep* is min-p's;
+    top-k keeps exactly k.
+
+    Not mirrored: which of equal tokens top-k keeps is up to a partial sort there (here the lower
+    ids). XTC there draws one number for all rows of a batch, does not count a token exactly at the
+    threshold, and spares the special tokens one by one (here none goes if one of them would).
+    """
+    return _chain(
+        logit_bias and LogitBias(logit_bias),
+        repetition_penalty and RepetitionPenalty(repetition_penalty, window=repetition_context_size),
+        presence_penalty
+        and PresencePenalty(presence_penalty, include_prompt=True, window=presence_context_size),
+        frequency_penalty
+        and FrequencyPenalty(frequency_penalty, include_prompt=True, window=frequency_context_size),
+        0.0 < top_p < 1.0 and TopP(top_p),
+        min_p != 0.0 and MinP(min_p, min_tokens_to_keep),
+        xtc_probability > 0.0 and XTC(xtc_probability, xtc_threshold, keep=xtc_special_tokens),
+        top_k > 0 and TopK(top_k, ties="first"),
+        temp != 1.0 and Temperature(temp),
+    )
+
+
+def _chain(*stages: Any) -> Chain:
+    """The stages that are asked for; what is off is something false."""
+    return Chain(stage for stage in stages if stage)
