@@ -7,6 +7,7 @@ out, and the input is left as it was. A parameter is one number or one per row o
 ``a | b`` applies *a*, then *b*; a chain is again a processor.
 """
 
+from . import presets
 from .allowed_tokens import AllowedTokens
 from .bad_words import BadWords
 from .chain import Chain, Composable
@@ -21,6 +22,8 @@ from .exponential_length_decay import ExponentialLengthDecay
 from .forced_first import ForcedFirst
 from .forced_last import ForcedLast
 from .frequency_penalty import FrequencyPenalty
+from .from_transformers import from_transformers
+from .generation_config import Parts, from_generation_config, to_generation_config
 from .grammar import Grammar
 from .kirchenbauer import KirchenbauerWatermark
 from .kirchenbauer_detector import KirchenbauerDetection, KirchenbauerDetector
@@ -45,6 +48,8 @@ from .synthid import SynthIDWatermark
 from .synthid_detector import SynthIDDetection, SynthIDDetector
 from .temperature import Temperature
 from .thinking_budget import ThinkingBudget
+from .to_transformers import to_transformers
+from .to_vllm import to_vllm
 from .top_h import TopH
 from .top_k import TopK
 from .top_n_sigma import TopNSigma
@@ -82,6 +87,7 @@ __all__ = [
     "MinP",
     "NoRepeatNgram",
     "PLess",
+    "Parts",
     "PrefixFunction",
     "PresencePenalty",
     "RemoveInvalid",
@@ -101,7 +107,13 @@ __all__ = [
     "TopP",
     "Typical",
     "explain",
+    "from_generation_config",
+    "from_transformers",
     "json_schema",
     "lark",
+    "presets",
     "regex",
+    "to_generation_config",
+    "to_transformers",
+    "to_vllm",
 ]
