@@ -110,7 +110,7 @@ def _rough_masses(logits: Tensor) -> Tensor:
     # By powers of 2, which torch has several times as fast as those of e.
     relative = torch.sub(logits, peak, out=scratch(logits, "masses")).mul_(math.log2(math.e)).exp2_()
     whole = vocab - vocab % size
-    masses = relative[..., :whole].unflatten(-1, (-1, size)).sum(dim=-1)
+    masses = relative[..., :whole].reshape(*logits.shape[:-1], -1, size).sum(dim=-1)
     if whole < vocab:
         masses = torch.cat([masses, relative[..., whole:].sum(dim=-1, keepdim=True)], dim=-1)
     return masses.double().log_()
@@ -143,4 +143,4 @@ def _in_blocks(logits: Tensor) -> Tensor:
     vocab = logits.shape[-1]
     size = block_size(vocab)
     filled = torch.nn.functional.pad(logits.double(), (0, -vocab % size), value=-torch.inf)
-    return filled.unflatten(-1, (-1, size))
+    return filled.reshape(*logits.shape[:-1], -1, size)

@@ -19,10 +19,11 @@ from .epsilon_cutoff import EpsilonCutoff
 from .eta_cutoff import EtaCutoff
 from .explanation import Explanation, explain
 from .exponential_length_decay import ExponentialLengthDecay
+from .for_transformers import to_transformers
+from .for_vllm import to_vllm
 from .forced_first import ForcedFirst
 from .forced_last import ForcedLast
 from .frequency_penalty import FrequencyPenalty
-from .from_transformers import from_transformers
 from .generation_config import Parts, from_generation_config, to_generation_config
 from .grammar import Grammar
 from .kirchenbauer import KirchenbauerWatermark
@@ -35,6 +36,7 @@ from .min_length import MinLength
 from .min_new_tokens import MinNewTokens
 from .min_p import MinP
 from .no_repeat_ngram import NoRepeatNgram
+from .of_transformers import from_transformers
 from .p_less import PLess
 from .prefix_function import PrefixFunction
 from .presence_penalty import PresencePenalty
@@ -48,8 +50,6 @@ from .synthid import SynthIDWatermark
 from .synthid_detector import SynthIDDetection, SynthIDDetector
 from .temperature import Temperature
 from .thinking_budget import ThinkingBudget
-from .to_transformers import to_transformers
-from .to_vllm import to_vllm
 from .top_h import TopH
 from .top_k import TopK
 from .top_n_sigma import TopNSigma

@@ -73,7 +73,7 @@ class TopK(Composable):
         # Of k disjoint blocks each has a logit that is at least the k-th largest maximum: what is
         # smaller is none of the k largest. A block is a column of this matrix, so that maxima
         # are taken of whole rows at a time.
-        matrix = logits[..., : count * _DEPTH].unflatten(-1, (_DEPTH, count))
+        matrix = logits[..., : count * _DEPTH].reshape(*logits.shape[:-1], _DEPTH, count)
         maxima = matrix.amax(dim=-2)
         left = None if np.isnan(maxima.numpy(force=True)).any() else survivors(logits, self._kth(maxima, k))
         if left is None:
