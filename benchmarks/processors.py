@@ -2,9 +2,10 @@
 How many times faster than transformers a token is chosen.
 
 Times ``Choose`` (a chain and ``Sample``) against the same chain of transformers' own processors
-followed by a softmax and ``torch.multinomial``, side by side, call by call in turns, on random
-float32 logits. A third column is what transformers-neuronx does, where that applies: one
-``torch.topk``, then everything on the survivors.
+followed by a softmax and ``torch.multinomial``, side by side on random float32 logits: a few calls
+of the one, then of the other, round after round, the first of each not counted. A third column is
+what transformers-neuronx does, where that applies: one ``torch.topk``, then everything on the
+survivors.
 
     python benchmarks/processors.py [--vocab 151936] [--threads 2] [--json FILE]
 """
@@ -26,6 +27,9 @@ from transformers.generation import logits_process as hf
 
 from decodekit.decoding import Choose, History, Sample
 from decodekit.processors import Chain, NoRepeatNgram, RepetitionPenalty, Temperature, TopK, TopP
+
+
+IN_A_ROW = 5
 
 
 @attrs.frozen
@@ -106,16 +110,17 @@ def by_one_top_k(k: int, penalised: Callable[[Tensor], Tensor], logits: Tensor) 
 
 
 def milliseconds(calls: list[Callable[[], object]], rounds: int) -> list[list[float]]:
-    """Each call's times, the calls taken in turns after a warm-up."""
-    for call in calls:
-        call()
-        call()
+    """Each call's times, one a round: the median of a few in a row, after one that is not counted."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(rounds):
         for call, spent in zip(calls, times, strict=True):
-            start = time.perf_counter()
             call()
-            spent.append(1e3 * (time.perf_counter() - start))
+            few = []
+            for _ in range(IN_A_ROW):
+                start = time.perf_counter()
+                call()
+                few.append(1e3 * (time.perf_counter() - start))
+            spent.append(statistics.median(few))
     return times
 
 
@@ -156,14 +161,16 @@ def main() -> None:
     )
     parser.add_argument("--vocab", type=int, default=151_936)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
 
     print(f"{platform.processor() or platform.machine()}, {args.threads} threads, torch {torch.__version__},")
-    print(f"transformers {transformers.__version__}, vocabulary {args.vocab}, medians of {args.rounds}, ms\n")
+    print(
+        f"transformers {transformers.__version__}, vocabulary {args.vocab}, medians of {args.rounds} rounds, ms\n"
+    )
     print(f"{'chain':36} {'batch':>5} {'ours':>8} {'transf.':>8} {'1 top-k':>8} {'times':>6} {'goal':>5}")
     results = []
     for case in CASES:
