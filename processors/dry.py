@@ -34,7 +34,7 @@ class DRY(Composable):
     may overlap with what they repeat. The multiplier is typically 0.8; no-op at 0.
 
     A match does not go across a breaker, and a breaker of one token is never penalised itself.
-    A penalty that exceeds the largest float32 is that number, so nothing is ever forbidden.
+    A penalty is at most half the largest number of the logits' type, so nothing is ever forbidden.
     The authors' version and this one look at 50 tokens of a match, llama.cpp at all; at the
     usual base a penalty is beyond all logits long before. llama.cpp scans a window of the last
     64 tokens unless told otherwise.
@@ -123,7 +123,9 @@ class DRY(Composable):
             if len(breaker) > 1:
                 broken = broken | ends_of(breaker, history.ids)
         lengths = repeated(history, slots & ~broken, self.max_length)
-        table = self._penalties.to(logits)[:, None].expand(*logits.shape[:2], -1)
+        # Half the largest number leaves room for the logit: in float16, 20 and the largest are infinite.
+        bound = torch.finfo(logits.dtype).max / 2
+        table = self._penalties.clamp(max=bound).to(logits)[:, None].expand(*logits.shape[:2], -1)
         penalties = table.gather(-1, lengths)
         return logits - largest(logits, history, slots & ~breaking, penalties)
 

@@ -90,5 +90,7 @@ class ExponentialLengthDecay(Composable):
         zero = log_normaliser(logits) if self.shift_safe else 0.0
         size = (end - zero).masked_fill(end == -torch.inf, 0.0).abs()
         bound = torch.finfo(logits.dtype).max
-        # The growth is bounded before the product as well: infinity times nothing is NaN.
-        return logits.scatter(-1, index, end + (size * growth.clamp(max=bound)).clamp(max=bound))
+        # Each step stays finite, for infinity times nothing is NaN, and so is its softmax. In float16
+        # ordinary factors get there: an end of 20 and the largest number add up to infinity.
+        more = (size * growth.clamp(max=bound)).clamp(max=bound)
+        return logits.scatter(-1, index, (end + more).clamp(max=bound))

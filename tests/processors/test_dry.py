@@ -73,10 +73,10 @@ class TestDRY:
         assert -(2.0**48) == run(DRY(1.0, base=2.0), ZEROS, history)[1]
 
     def test_overflows_nowhere(self) -> None:
-        """The largest float32 is the largest penalty, and forbidden tokens stay forbidden."""
+        """Half the largest float32 is the largest penalty, and forbidden tokens stay forbidden."""
         penalised = run(DRY(1e38, base=1e38), [-float("inf"), 3.0], after([1] * 60))
 
-        assert [-float("inf"), -torch.finfo(torch.float32).max] == penalised
+        assert [-float("inf"), -torch.finfo(torch.float32).max / 2] == penalised
 
     def test_takes_all_parameters_per_row(self) -> None:
         """Each row of a batch has its own multiplier, base and allowed length."""
@@ -114,3 +114,11 @@ class TestDRY:
         """Text has to be turned into ids first."""
         with pytest.raises(TypeError, match="token"):
             DRY(1.0, breakers=breakers)  # type: ignore[arg-type]
+
+    def test_forbids_nothing_in_half_precision(self) -> None:
+        """2^48 is beyond float16: half of its largest number, 65504, is subtracted, and -20 is left apart."""
+        logits = torch.full((1, 1, 2), -20.0, dtype=torch.float16)
+
+        processed = DRY(1.0, base=2.0)(logits, after([0, 1] * 32))
+
+        assert [-32768.0, -20.0] == processed[0, 0].tolist()

@@ -66,6 +66,16 @@ class TestExponentialLengthDecay:
         assert [0.0, 0.0] == run(ExponentialLengthDecay(0, 1e30, 1), [0.0, 0.0], history)
         assert [0.0, 3.4028234663852886e38] == run(ExponentialLengthDecay(0, 1e30, 1), [0.0, 2.0], history)
 
+    @pytest.mark.parametrize("shift_safe", [False, True])
+    def test_stays_finite_in_half_precision(self, shift_safe: bool) -> None:
+        """1.5^64 is beyond float16; the end becomes its largest number, 65504, and the softmax lives."""
+        logits = torch.tensor([[[1.0, 20.0, 40.0]]], dtype=torch.float16)
+        decay = ExponentialLengthDecay(0, 1.5, [0, 1], shift_safe=shift_safe)
+
+        processed = decay(logits, after([0] * 64))
+
+        assert [65504.0, 65504.0, 40.0] == processed[0, 0].tolist()
+
     def test_leaves_a_forbidden_end_forbidden(self) -> None:
         """A minimum length is stronger."""
         decay = ExponentialLengthDecay(0, 2.0, 1)
