@@ -28,7 +28,6 @@ from transformers.generation import logits_process as hf
 from decodekit.decoding import Choose, History, Sample
 from decodekit.processors import Chain, NoRepeatNgram, RepetitionPenalty, Temperature, TopK, TopP
 
-
 IN_A_ROW = 5
 
 
@@ -168,9 +167,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
 
     print(f"{platform.processor() or platform.machine()}, {args.threads} threads, torch {torch.__version__},")
-    print(
-        f"transformers {transformers.__version__}, vocabulary {args.vocab}, medians of {args.rounds} rounds, ms\n"
-    )
+    print(f"transformers {transformers.__version__}, vocabulary {args.vocab}, ms, {args.rounds} rounds\n")
     print(f"{'chain':36} {'batch':>5} {'ours':>8} {'transf.':>8} {'1 top-k':>8} {'times':>6} {'goal':>5}")
     results = []
     for case in CASES:

@@ -1,6 +1,6 @@
 """A chain of processors and a selection, as one."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import attrs
 import numpy as np
@@ -109,9 +109,7 @@ def _run(stages: Iterable[Processor], left: Left, history: History, overwriting:
     for stage in stages:
         if isinstance(left, Candidates):
             if getattr(stage, "local", False):
-                logits = stage(left.logits, history)
-                _check_shape("processors", stage, logits, left.logits.shape)
-                left = attrs.evolve(left, logits=logits)
+                left = _among(stage, left, history)
                 continue
             left = left.dense()
         shape = left.shape
@@ -123,6 +121,15 @@ def _run(stages: Iterable[Processor], left: Left, history: History, overwriting:
         if not isinstance(left, Candidates):
             _check_shape("processors", stage, left, shape)
     return left
+
+
+def _among(stage: Processor, left: Candidates, history: History) -> Candidates:
+    among: Callable[[Candidates, History], Candidates] | None = getattr(stage, "among", None)
+    if among is not None:
+        return among(left, history)
+    logits = stage(left.logits, history)
+    _check_shape("processors", stage, logits, left.logits.shape)
+    return attrs.evolve(left, logits=logits)
 
 
 _LOGITS = "logits"

@@ -33,13 +33,13 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 _30, _27, _31, _12 = (np.uint64(by) for by in (30, 27, 31, 12))
 
 
-def _bits(numbers: Tensor) -> Bits:
-    # Numpy's unsigned shifts and a third of torch's time a call: the keys are small tensors.
-    bits: Bits = numbers.numpy().view(np.uint64)
+def _bits(numbers: Tensor | NDArray[np.int64]) -> Bits:
+    # Numpy's unsigned shifts and a third of torch's time a call: the keys are small.
+    bits: Bits = (numbers.numpy() if isinstance(numbers, Tensor) else numbers).view(np.uint64)
     return bits
 
 
-def mix(key: Bits, value: Bits) -> Bits:
+def mix(key: Bits, value: Bits | np.uint64) -> Bits:
     """Fold *value* into a mixed *key*."""
     x = key + _GOLDEN + value
     x = (x ^ (x >> _30)) * _FIRST
@@ -58,7 +58,10 @@ def streams(numbers: Tensor, seed: int) -> Tensor:
     return torch.from_numpy(mix(key, _bits(numbers)).view(np.int64))
 
 
-def uniform(stream: Tensor, position: Tensor, purpose: Tensor | int, index: Tensor) -> Tensor:
+Key = Tensor | NDArray[np.int64]
+
+
+def uniform(stream: Key, position: Key, purpose: Key | int, index: Key) -> Tensor:
     """
     Numbers in the open interval (0, 1), float64, of the four int64 keys' broadcast shape.
 
@@ -67,10 +70,11 @@ def uniform(stream: Tensor, position: Tensor, purpose: Tensor | int, index: Tens
     # Numpy warns of scalars that wrap around, though not of arrays.
     with np.errstate(over="ignore"):
         key = mix(_begin(_bits(stream)), _bits(position))
-        key = mix(mix(key, _bits(torch.as_tensor(purpose))), _bits(index))
+        key = mix(key, np.uint64(purpose) if isinstance(purpose, int) else _bits(purpose))
+        key = mix(key, _bits(index))
     return torch.from_numpy(((key >> _12).astype(np.float64) + 0.5) * 2.0**-52)
 
 
-def gumbel(stream: Tensor, position: Tensor, purpose: Tensor | int, index: Tensor) -> Tensor:
+def gumbel(stream: Key, position: Key, purpose: Key | int, index: Key) -> Tensor:
     """Standard Gumbel numbers, -log(-log(u)), float64, of the four keys' broadcast shape."""
     return uniform(stream, position, purpose, index).log_().neg_().log_().neg_()

@@ -85,15 +85,15 @@ class Sample:
         """
         size = block_size(vocab)
         numbers = noise.gumbel(
-            history.stream[:, None, None, None],
-            history.length[..., None, None],
+            history.stream.numpy()[:, None, None, None],
+            history.length.numpy()[..., None, None],
             _PURPOSES,
-            torch.arange(size),
+            np.arange(size),
         )
         return numbers[..., 0, : -(-vocab // size)], numbers[..., 1, :]
 
 
-_PURPOSES = torch.tensor([[noise.BLOCK], [noise.TOKEN]])
+_PURPOSES = np.array([[noise.BLOCK], [noise.TOKEN]])
 
 
 def block_size(vocab: int) -> int:

@@ -31,6 +31,8 @@ class Composable(abc.ABC):
 
     - ``narrow(logits, history)``: what a call gives, as
       :class:`~decodekit.decoding.candidates.Candidates` where few tokens are left.
+    - ``among(candidates, history)``: what a ``local`` one makes of those, faster than a call on
+      their logits.
     - ``into(logits, history, out)``: what a call gives, written into *out*, which may be the
       logits themselves.
     """

@@ -3,10 +3,12 @@
 from typing import ClassVar
 
 import attrs
+import numpy as np
 from torch import Tensor
 
 from ..decoding.history import History
 from .chain import Composable
+from .host_history import columns, with_logits
 from .occurring import forbid, repeated
 from .parameter import as_integers, integer, is_scalar, per_row
 
@@ -45,8 +47,21 @@ class NoRepeatNgram(Composable):
         return logits if is_scalar(self.n, 0) else forbid(logits, history, self._ends(logits, history))
 
     def into(self, logits: Tensor, history: History, out: Tensor) -> Tensor:
-        """As a call, written into *out*, which may be the logits themselves."""
-        return forbid(logits, history, self._ends(logits, history), out)
+        """As a call, written into *out*, which may be the logits themselves; on the host."""
+        if isinstance(self.n, Tensor):
+            return forbid(logits, history, self._ends(logits, history), out)
+        if out is not logits:
+            out.copy_(logits)
+        if self.n == 0:
+            return out
+        scores, before = out.numpy(), self.n - 1
+        for row, column, ids in columns(history):
+            starts = max(len(ids) - before, 0)
+            begun = np.ones(starts, dtype=bool)
+            for offset in range(before if starts else 0):
+                begun &= ids[offset : offset + starts] == ids[starts + offset]
+            scores[row, column][with_logits(ids[before:][begun], logits.shape[-1])] = -np.inf
+        return out
 
     def _ends(self, logits: Tensor, history: History) -> Tensor:
         """``[batch, width, capacity]``: where an n-gram ends whose beginning was just repeated."""

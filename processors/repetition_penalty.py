@@ -4,12 +4,14 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import attrs
+import numpy as np
 import torch
 from attrs import validators
 from torch import Tensor
 
 from ..decoding.history import History
 from .chain import Composable
+from .host_history import columns, with_logits
 from .log_normaliser import log_normaliser
 from .occurring import counted, rewrite
 from .parameter import FLOAT32, as_integers, as_reals, integer, is_scalar, per_row, real
@@ -67,8 +69,22 @@ class RepetitionPenalty(Composable):
         return self._penalised(logits, history, None)
 
     def into(self, logits: Tensor, history: History, out: Tensor) -> Tensor:
-        """As a call, written into *out*, which may be the logits themselves."""
-        return self._penalised(logits, history, out)
+        """As a call, written into *out*, which may be the logits themselves; on the host."""
+        if isinstance(self.penalty, Tensor) or isinstance(self.window, Tensor) or self.shift_safe:
+            return self._penalised(logits, history, out)
+        if out is not logits:
+            out.copy_(logits)
+        if self.penalty == 1.0:
+            return out
+        scores = out.numpy()
+        for row, column, ids in columns(history):
+            start = 0 if self.include_prompt else int(history.prompt[row])
+            start = start if self.window is None else max(start, len(ids) - self.window)
+            counting = with_logits(ids[start:], logits.shape[-1])
+            seen = scores[row, column][counting]
+            # A token that occurs twice is written twice, the same.
+            scores[row, column][counting] = np.where(seen < 0, seen * self.penalty, seen / self.penalty)
+        return out
 
     def _penalised(self, logits: Tensor, history: History, out: Tensor | None) -> Tensor:
         slots = counted(history, logits, self.include_prompt, self.window)

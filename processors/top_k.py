@@ -75,10 +75,22 @@ class TopK(Composable):
         # are taken of whole rows at a time.
         matrix = logits[..., : count * _DEPTH].reshape(*logits.shape[:-1], _DEPTH, count)
         maxima = matrix.amax(dim=-2)
-        left = None if np.isnan(maxima.numpy(force=True)).any() else survivors(logits, self._kth(maxima, k))
-        if left is None:
+        if np.isnan(maxima.numpy(force=True).max()):
             return self(logits, history)
-        return attrs.evolve(left, logits=self(left.logits, history))
+        left = survivors(logits, self._kth(maxima, k))
+        return self(logits, history) if left is None else self.among(left, history)
+
+    def among(self, left: Candidates, history: History) -> Candidates:
+        """What a call makes of the tokens that are left; on the host."""
+        logits = left.logits.numpy(force=True)
+        beyond = logits.shape[-1] - self._largest
+        if self.ties != "keep" or isinstance(self.k, Tensor) or np.isnan(logits).any():
+            return attrs.evolve(left, logits=self(left.logits, history))
+        if self.k == 0 or beyond <= 0:
+            return left
+        kth = np.partition(logits, beyond, axis=-1)[..., beyond : beyond + 1]
+        kept = np.where(logits < kth, logits.dtype.type(-np.inf), logits)
+        return attrs.evolve(left, logits=torch.from_numpy(kept))
 
     def _kth(self, logits: Tensor, k: int | Tensor) -> Tensor:
         """The k-th largest logit of each column, ``[batch, width, 1]``; ``-inf`` in rows that are off."""

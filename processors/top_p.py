@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import attrs
+import numpy as np
 import torch
 from attrs import validators
 from torch import Tensor
@@ -106,6 +107,24 @@ class TopP(Composable):
             return left
         masked = mask_below(logits, floor)
         return self._without_ties(masked, floor, dropped) if tied else masked
+
+    def among(self, left: Candidates, history: History) -> Candidates:
+        """What a call makes of the tokens that are left; on the host."""
+        logits = left.logits.numpy(force=True)
+        ascending = np.sort(logits, axis=-1)
+        best = ascending[..., -1:]
+        if self.ties != "last" or isinstance(self.p, Tensor) or not np.isfinite(best).all():
+            return attrs.evolve(left, logits=self(left.logits, history))
+        weights = np.rint(np.multiply(torch.from_numpy(ascending - best).exp_().numpy(), 2.0**34))
+        reached = weights.cumsum(axis=-1, dtype=np.float64)
+        falls = reached <= (1 - self.p) * reached[..., -1:]
+        falls[..., -self.min_tokens :] = False
+        # Ids ascend, so that a stable sort meets the lower of equal ones first, as a call does.
+        order = logits.argsort(axis=-1, kind="stable")
+        kept = logits.copy()
+        for cell in np.ndindex(*logits.shape[:-1]):
+            kept[cell][order[cell][falls[cell]]] = -np.inf
+        return attrs.evolve(left, logits=torch.from_numpy(kept))
 
     def _without_ties(self, logits: Tensor, floor: Tensor, dropped: Tensor) -> Tensor:
         """Mask as many of those tied at the *floor* as *dropped* says, from the end that falls first."""

@@ -13,6 +13,7 @@ from decodekit.processors import (
     Composable,
     LogitBias,
     MinP,
+    NoRepeatNgram,
     PresencePenalty,
     RepetitionPenalty,
     SuppressTokens,
@@ -102,6 +103,11 @@ STAGES = {
     "TopP keep": TopP(0.9, ties="keep"),
     "MinP": MinP([0.1, 0.9, 0.0]),
     "penalty": RepetitionPenalty(1.5),
+    "penalty of the last": RepetitionPenalty(0.7, include_prompt=False, window=3),
+    "penalty per row": RepetitionPenalty([1.5, 1.0, 0.3]),
+    "n-grams": NoRepeatNgram(2),
+    "tokens": NoRepeatNgram(1),
+    "long n-grams": NoRepeatNgram(6),
     "bias": LogitBias({1: 2.0, 3: -torch.inf}),
     "nobody's": lambda logits, history: logits - 1.0,
 }
@@ -129,7 +135,7 @@ def wide_windows(draw: st.DrawFn) -> tuple[torch.Tensor, History]:
         logits[1] = -torch.inf
     elif kind == "odd":
         logits[0, 0, 1], logits[2, 0, 3] = torch.nan, torch.inf
-    ids = torch.randint(0, 5, (3, 1, 8), generator=rng)
+    ids = torch.randint(0, 7, (3, draw(st.sampled_from((1, width))), 8), generator=rng)
     length = torch.tensor([[2], [5], [6]]) + torch.arange(width)
     return logits, History(ids, length, torch.tensor([2, 3, 0]), torch.arange(3))
 
