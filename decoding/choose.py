@@ -81,17 +81,16 @@ class Choose:
         return ids, Scores(lambda: _dense(_run(skipped, left, seen)))
 
     def _select(self, left: Left, history: History) -> Tensor:
-        among = getattr(self.selection, "among", None)
+        among: Callable[[Candidates, History], Tensor] | None = getattr(self.selection, "among", None)
         if isinstance(left, Candidates) and among is not None:
-            ids: Tensor = among(left, history)
-            best = left.logits.amax(dim=-1)
+            ids, best = among(left, history), left.logits.numpy(force=True).max(axis=-1)
         else:
             left = _dense(left)
             ids = self.selection(left, history)
             _check_shape("selection", self.selection, ids, left.shape[:2])
-            best = left.gather(-1, ids[..., None]).squeeze(-1)
+            best = left.gather(-1, ids[..., None]).squeeze(-1).numpy(force=True)
         # A comparison with NaN is false as well, so garbage is never taken for a choice.
-        return torch.where(best > -torch.inf, ids, -1)
+        return ids if (best > -np.inf).all() else ids.masked_fill(torch.from_numpy(~(best > -np.inf)), -1)
 
     def emptied_by(self, logits: Tensor, history: History, row: int, column: int) -> str:
         """Name the stage after which one *column* of *row* has no choice; arguments as in a call."""

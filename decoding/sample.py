@@ -55,7 +55,7 @@ class Sample:
         """What a call on all of the vocabulary draws, from the tokens that are left of it."""
         size = block_size(candidates.vocab)
         for_blocks, for_tokens = self.noise(history, candidates.vocab)
-        ids, logits = candidates.ids.numpy(), candidates.logits.numpy()
+        ids, logits, at_places = candidates.ids.numpy(), candidates.logits.numpy(), for_tokens.numpy()
         block_of = ids // size
         rough = _rough_masses_among(logits, block_of, for_blocks.shape[-1]) + for_blocks.numpy()
         second, first = np.partition(rough, -2)[..., -2:].T if rough.shape[-1] > 1 else (-np.inf, rough.T)
@@ -68,7 +68,7 @@ class Sample:
             # A dozen tokens of many: those of one block.
             inside = np.flatnonzero(block_of[cell] == block[cell])
             place = ids[cell][inside] - block[cell] * size
-            score = logits[cell][inside] + for_tokens[cell].numpy()[place]
+            score = logits[cell][inside] + at_places[cell][place]
             drawn[cell] = ids[cell][inside[score.argmax()]]
         return torch.from_numpy(drawn)
 
@@ -120,12 +120,13 @@ def _rough_masses_among(
     logits: NDArray[np.floating[Any]], block_of: NDArray[np.int64], blocks: int
 ) -> NDArray[np.float64]:
     """As of all of the vocabulary, of candidates' logits, given the block that each of them is of."""
-    masses = np.empty((*logits.shape[:-1], blocks))
+    shape = (*logits.shape[:-1], blocks)
+    # All columns' blocks in one row, to be counted together.
+    first = np.arange(0, math.prod(shape), blocks).reshape(*logits.shape[:-1], 1)
     with np.errstate(invalid="ignore", divide="ignore"):
         relative = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        for cell in np.ndindex(*logits.shape[:-1]):
-            masses[cell] = np.bincount(block_of[cell], relative[cell], minlength=blocks)
-        return np.log(masses, out=masses)
+        masses = np.bincount((block_of + first).ravel(), relative.ravel(), minlength=math.prod(shape))
+        return np.log(masses).reshape(shape)
 
 
 def _clear_argmax(scores: Tensor) -> Tensor | None:

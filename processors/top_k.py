@@ -1,18 +1,21 @@
 """Keeping the k likeliest tokens."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
 import numpy as np
 import torch
 from attrs import validators
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..decoding.candidates import Candidates
 from ..decoding.history import History
 from .chain import Composable
 from .parameter import as_integers, integer, is_scalar, per_row
-from .survivors import survivors
+from .survivors import Ints, are_few, candidates
+
+Floats = NDArray[np.floating[Any]]
 
 _DEPTH = 64
 """Logits a block. Finding a block's largest is one pass at the speed of memory."""
@@ -75,10 +78,17 @@ class TopK(Composable):
         # are taken of whole rows at a time.
         matrix = logits[..., : count * _DEPTH].reshape(*logits.shape[:-1], _DEPTH, count)
         maxima = matrix.amax(dim=-2)
-        if np.isnan(maxima.numpy(force=True).max()):
+        floor = self._kth(maxima, k).numpy(force=True)
+        highest = maxima.numpy(force=True)
+        if np.isnan(highest.max()):
             return self(logits, history)
-        left = survivors(logits, self._kth(maxima, k))
-        return self(logits, history) if left is None else self.among(left, history)
+        # What is -inf does not survive a floor of -inf.
+        floor = np.maximum(floor, np.finfo(floor.dtype).min)
+        scores = logits.numpy(force=True)
+        ids = [_reaching(scores[cell], highest[cell], floor[cell]) for cell in np.ndindex(*floor.shape[:-1])]
+        if not are_few(map(len, ids), logits.shape[-1]):
+            return self(logits, history)
+        return self.among(candidates(logits, ids), history)
 
     def among(self, left: Candidates, history: History) -> Candidates:
         """What a call makes of the tokens that are left; on the host."""
@@ -99,6 +109,24 @@ class TopK(Composable):
             return largest[..., -1:]
         last = k.clamp(1, largest.shape[-1]) - 1
         return largest.gather(-1, last.expand(-1, logits.shape[1], 1)).masked_fill(k == 0, -torch.inf)
+
+
+def _reaching(logits: Floats, maxima: Floats, floor: Floats) -> Ints:
+    """
+    The ids of the logits ``[vocab]`` that are at least *floor*, ascending.
+
+    Args:
+        logits: ``[vocab]``.
+
+        maxima: Those of the blocks, ``[count]``: others are not looked at.
+
+        floor: ``[1]``.
+    """
+    count = len(maxima)
+    blocks = np.flatnonzero(maxima >= floor)
+    depth, which = (logits[: count * _DEPTH].reshape(_DEPTH, count)[:, blocks] >= floor).nonzero()
+    rest = np.flatnonzero(logits[count * _DEPTH :] >= floor)
+    return np.concatenate([depth * count + blocks[which], rest + count * _DEPTH])
 
 
 def _beyond(logits: Tensor, kth: Tensor, k: int | Tensor) -> Tensor:
