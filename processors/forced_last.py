@@ -22,7 +22,7 @@ class ForcedLast(Composable):
 
     The limit is *max_new_tokens*, or *max_length* with the prompt in it; it has to be what the
     generation is limited to as well. A hard constraint: it leaves a row without a token when that
-    token was forbidden before; Hugging Face would let it in again.
+    token was forbidden before, unless *logit* lets it in again.
     """
 
     keeps_argmax: ClassVar[bool] = False
@@ -49,7 +49,10 @@ class ForcedLast(Composable):
         converter=attrs.converters.optional(float),
         validator=validators.optional(real("a number", lambda logit: logit == logit)),
     )
-    """What their logits become; None leaves them. 0 is Hugging Face's: all are equally likely."""
+    """
+    What their logits become, even of those that were forbidden; None leaves them as they are. 0
+    is Hugging Face's: all are equally likely.
+    """
 
     _index: Tensor = attrs.field(init=False, repr=False)
 
@@ -67,9 +70,11 @@ class ForcedLast(Composable):
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Mask all others in the last of ``[batch, width, vocab]`` logits, which are not modified."""
-        forced = keep_only(logits, index_of(self.tokens, logits, self._index))
-        if self.logit is not None:
-            forced = torch.where(forced > -torch.inf, self.logit, forced)
+        index = index_of(self.tokens, logits, self._index)
+        if self.logit is None:
+            forced = keep_only(logits, index)
+        else:
+            forced = torch.full_like(logits, -torch.inf).scatter(-1, index, self.logit)
         return torch.where(self._left(logits, history) == 1, forced, logits)
 
     def _left(self, logits: Tensor, history: History) -> Tensor:

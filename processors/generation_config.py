@@ -55,8 +55,8 @@ def from_generation_config(
     tokens, and with ``do_sample`` a top-k of 50. As there, ``max_new_tokens`` goes before
     ``max_length`` and ``min_new_tokens`` before ``min_length``, and without ``do_sample`` there is
     no temperature and no filter. A prompt has no padding here, so lengths count tokens alone; a
-    prompt of ``max_length`` or more, an error there, gets one token. What one stage forbids no
-    later one lets in again, as ``forced_eos_token_id`` and ``remove_invalid_values`` do there.
+    prompt of ``max_length`` or more, an error there, gets one token. ``remove_invalid_values``
+    leaves forbidden what is forbidden; there it makes of ``-inf`` the lowest number.
 
     Args:
         config: A ``transformers.GenerationConfig``, such as ``model.generation_config``.

@@ -49,11 +49,6 @@ def brackets_that_may_follow(language: Brackets, prompt: int) -> Callable[[Tenso
 Reference = Callable[[Tensor, Tensor], Tensor]
 
 
-def still_forbidden(theirs: Reference) -> Reference:
-    """Theirs, but for the tokens that it lets in again."""
-    return lambda ids, logits: theirs(ids, logits).masked_fill(logits == -torch.inf, -torch.inf)
-
-
 def at_its_own_logit(forcing: Reference) -> Reference:
     """Hugging Face gives 0 to a token that it forces."""
     return lambda ids, logits: logits.masked_fill(forcing(ids, logits) == -torch.inf, -torch.inf)
@@ -192,7 +187,8 @@ ENTRIES = {
         st.integers(1, 14),
         NONE,
         5,
-        lambda limit, prompt: still_forbidden(hf.ForcedEOSTokenLogitsProcessor(limit, [3, 1])),
+        lambda limit, prompt: hf.ForcedEOSTokenLogitsProcessor(limit, [3, 1]),
+        forces=True,
         rows=False,
         hard=True,
     ),

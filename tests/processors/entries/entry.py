@@ -34,6 +34,9 @@ class Entry:
     hard: bool = False
     """Whether it may leave a row without a token."""
 
+    forces: bool = False
+    """Whether it may let in what was forbidden."""
+
     host_only: bool = False
     """Whether it runs Python that no graph can hold."""
 
