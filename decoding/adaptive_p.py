@@ -4,13 +4,13 @@ from typing import ClassVar
 
 import attrs
 import torch
-from attrs import validators
 from torch import Tensor
 
 from .follows_logits import FollowingRun
 from .history import History
-from .real_numbers import as_real, real
+from .real_numbers import as_real, one_real
 from .sample import Sample
+from .whole_numbers import a_whole_number
 
 PEAK, SHARPNESS, WIDTH = 5.0, 10.0, 0.3
 """The logit of a token on the target, how fast it falls beside it, and in what unit of probability."""
@@ -39,16 +39,16 @@ class AdaptiveP:
     follows_logits: ClassVar[bool] = True
 
     target: float = attrs.field(
-        converter=as_real, validator=real("in [0, 1]", lambda target: 0 <= target <= 1)
+        converter=as_real, validator=one_real("in [0, 1]", lambda target: 0 <= target <= 1)
     )
     """The probability to keep to. Typically 0.3-0.8."""
 
     decay: float = attrs.field(
-        default=0.9, converter=as_real, validator=real("in [0, 0.99]", lambda decay: 0 <= decay <= 0.99)
+        default=0.9, converter=as_real, validator=one_real("in [0, 0.99]", lambda decay: 0 <= decay <= 0.99)
     )
     """How much of the average a new token leaves."""
 
-    seed: int = attrs.field(default=0, validator=validators.instance_of(int))
+    seed: int = attrs.field(default=0, validator=a_whole_number)
     """Any integer. Equal seeds, streams and logits give equal text."""
 
     def begin(self, batch: int) -> "AdaptivePRun":

@@ -26,6 +26,20 @@ def require_decoder(decoder: object) -> None:
         )
 
 
+def refuse_foreign(processor: object) -> None:
+    """
+    Refuse a processor of transformers', which takes other arguments.
+
+    Raises:
+        TypeError: *processor* is one.
+    """
+    if any(base.__module__.startswith("transformers.generation") for base in type(processor).__mro__):
+        raise TypeError(
+            "a processor takes (logits, history): wrap Hugging Face's in "
+            f"decodekit.processors.from_transformers: got a {type(processor).__name__}"
+        )
+
+
 def check_inputs(ids: Tensor, cache_pos: Tensor, shape: DecoderShape) -> None:
     """
     Check ``[batch, width]`` *ids* and ``[batch]`` *cache_pos* against *shape*.

@@ -6,11 +6,12 @@ from typing import Any
 import attrs
 import torch
 from attrs import validators
+from torch import Tensor
 
 from . import noise
 from .agreement import Agreement
 from .background import in_threads
-from .checks import require_decoder
+from .checks import refuse_foreign, require_decoder
 from .choose import Choose
 from .events import AsyncEventStream, Event, EventStream
 from .follows_logits import FollowsLogits, begin_selection
@@ -26,11 +27,7 @@ from .statistics import Statistics
 from .stopping import MaxNewTokens, begin, parts
 from .streamers import forward, report_failure
 from .text import Detokenizer
-
-
-def _whole(instance: object, attribute: "attrs.Attribute[int]", value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"'{attribute.name}' must be a whole number: got {value!r}")
+from .whole_numbers import a_whole_number
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -58,7 +55,7 @@ class Generator:
     drafter: Drafter | None = None
     """What guesses ahead; None for plain decoding."""
 
-    num_draft_tokens: int = attrs.field(default=4, validator=[_whole, validators.ge(0)])
+    num_draft_tokens: int = attrs.field(default=4, validator=[a_whole_number, validators.ge(0)])
     """Guesses per round at most, k. The decoder has to score k + 1 columns."""
 
     verification: Verification = attrs.field(factory=Agreement)
@@ -89,6 +86,7 @@ class Generator:
             if not able and not (name == "processors" and part is None):
                 hint = " (join several with |)" if isinstance(part, list | tuple) else ""
                 raise TypeError(f"'{name}' must be callable{hint}: got {part!r}")
+        refuse_foreign(self.processors)
         if hasattr(self.processors, "endings"):
             raise TypeError(f"'processors' must be processors, not a stop condition: got {self.processors!r}")
         if not hasattr(self.stop, "endings"):
@@ -169,6 +167,25 @@ class Generator:
     def astream(self, prompts: Any, streams: Sequence[int] | None = None) -> AsyncEventStream:
         """Generate event by event without blocking the event loop; arguments as in a call."""
         return in_threads(self.stream(prompts, streams))
+
+    def logits(self, prompts: Any, streams: Sequence[int] | None = None) -> tuple[Tensor, History]:
+        """
+        What the decoder says after *prompts*, before any processor: for a look at a chain.
+
+        Args:
+            prompts: As in a call.
+
+            streams: As in a call.
+
+        Returns:
+            Logits ``[rows, 1, vocab]`` and the history that they follow, as
+            :func:`decodekit.processors.explain` takes them.
+        """
+        history = self._history(as_rows(prompts, self.decoder.shape, self.tokenizer), streams)
+        slots, length = Slots.of(self.decoder), history.length[:, 0]
+        with slots.lock, torch.no_grad():
+            need = torch.ones_like(length)
+            return slots.feed(history.ids[:, 0], length, need, self.exact_width).clone(), history
 
     def _history(self, rows: list[list[int]], streams: Sequence[int] | None) -> History:
         numbers = stream_numbers(streams, len(rows))

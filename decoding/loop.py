@@ -41,12 +41,14 @@ class Loop:
     verification: Verification
     exact_width: bool
     statistics: Statistics
-    _drafting: Choose = attrs.field(init=False, repr=False)
+    _drafting: Choose | None = attrs.field(init=False, repr=False)
     # Once a run: conditions make theirs anew whenever they are asked.
     _endings: tuple[Ending, ...] = attrs.field(init=False, repr=False)
 
     @_drafting.default
-    def _choose_of_the_drafter(self) -> Choose:
+    def _choose_of_the_drafter(self) -> Choose | None:
+        if self.drafter is None:
+            return None
         return Choose(self.choose.processors, self.verification.drafting(self.choose.selection))
 
     @_endings.default
@@ -83,7 +85,7 @@ class Loop:
         # A first token is not kept waiting for the drafter's own prompt.
         begun = now.length[:, 0] > now.prompt
         budget = torch.where(active & begun, room.clamp(0, self.num_draft_tokens), 0)
-        if self.drafter is None or not budget.any():
+        if self.drafter is None or self._drafting is None or not budget.any():
             return Draft(torch.empty(batch, 0, dtype=torch.int64))
         # A copy: what a drafter does to it is to be nobody's length.
         shown = attrs.evolve(now, length=now.length.clone())

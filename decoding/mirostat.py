@@ -10,8 +10,9 @@ from torch import Tensor
 
 from .follows_logits import FollowingRun
 from .history import History
-from .real_numbers import as_real, real
+from .real_numbers import as_real, one_real
 from .sample import Sample
+from .whole_numbers import a_whole_number
 
 ZIPF_TOKENS = 100
 """From how many of the likeliest tokens version 1 estimates the exponent. m in the paper."""
@@ -41,26 +42,26 @@ class Mirostat:
     Basu et al., 2021, `Mirostat: A Neural Text Decoding Algorithm that Directly Controls
     Perplexity <https://arxiv.org/abs/2007.14966>`_, with the rules of llama.cpp: *mu* starts at
     twice *tau*, at least one token stays, and the observed surprise is that among the tokens left.
-    The authors' own code looks at the model's distribution: ``of_model``. As a limit of version 1
-    that exceeds all integers keeps all tokens; in llama.cpp, where it overflows, one.
+    The authors' own code looks at the model's distribution: ``of_model``. Where version
+    1's limit exceeds every integer, all tokens stay; llama.cpp overflows there and keeps one.
     """
 
     follows_logits: ClassVar[bool] = True
 
     tau: float = attrs.field(
-        default=5.0, converter=as_real, validator=real("> 0 and finite", lambda tau: 0 < tau < math.inf)
+        default=5.0, converter=as_real, validator=one_real("> 0 and finite", lambda tau: 0 < tau < math.inf)
     )
     """The surprise to keep, in bits. Typically 3-6."""
 
     eta: float = attrs.field(
-        default=0.1, converter=as_real, validator=real("> 0 and finite", lambda eta: 0 < eta < math.inf)
+        default=0.1, converter=as_real, validator=one_real("> 0 and finite", lambda eta: 0 < eta < math.inf)
     )
     """How fast the limit moves."""
 
     version: int = attrs.field(default=2, validator=_one_or_two)
     """1 or 2."""
 
-    seed: int = attrs.field(default=0, validator=validators.instance_of(int))
+    seed: int = attrs.field(default=0, validator=a_whole_number)
     """Any integer. Equal seeds, streams and logits give equal text."""
 
     of_model: bool = attrs.field(default=False, validator=validators.instance_of(bool))

@@ -34,7 +34,7 @@ _30, _27, _31, _12 = (np.uint64(by) for by in (30, 27, 31, 12))
 
 
 def _bits(numbers: Tensor | NDArray[np.int64]) -> Bits:
-    # Numpy's unsigned shifts and a third of torch's time a call: the keys are small.
+    # Numpy has unsigned shifts, and takes a third of torch's time on keys this small.
     bits: Bits = (numbers.numpy() if isinstance(numbers, Tensor) else numbers).view(np.uint64)
     return bits
 

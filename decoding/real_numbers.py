@@ -16,7 +16,7 @@ def as_real(value: Any) -> Any:
     return float(value) if is_number else value
 
 
-def real(rule: str, holds: Callable[[float], bool]) -> Validator:
+def one_real(rule: str, holds: Callable[[float], bool]) -> Validator:
     """
     Check a real parameter.
 

@@ -6,7 +6,6 @@ from typing import Any
 import attrs
 import numpy as np
 import torch
-from attrs import validators
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -14,6 +13,7 @@ from . import noise
 from .candidates import Candidates
 from .history import History
 from .scratch import scratch
+from .whole_numbers import a_whole_number
 
 _CLOSE = 1e-3
 """Far more than what single precision is wrong by in the logarithm of a block's mass, some 1e-5."""
@@ -34,7 +34,7 @@ class Sample:
     speculation agree, and a row draws the same text in any batch.
     """
 
-    seed: int = attrs.field(default=0, validator=validators.instance_of(int))
+    seed: int = attrs.field(default=0, validator=a_whole_number)
     """Any integer. Equal seeds, streams and logits give equal text."""
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 from torch import Tensor
 
+from ..decoding.checks import refuse_foreign
 from ..decoding.history import History
 from ..decoding.protocols import Processor
 
@@ -68,6 +69,7 @@ def _check_part(instance: "Chain", attribute: "attrs.Attribute[Any]", processors
             raise TypeError(f"{rule}: got the class {part.__name__}, not an instance of it")
         if not callable(part):
             raise TypeError(f"{rule}: got {part!r}, a {type(part).__name__}")
+        refuse_foreign(part)
 
 
 @attrs.frozen(eq=False)

@@ -4,7 +4,6 @@ from typing import ClassVar
 
 import attrs
 import torch
-from attrs import validators
 from torch import Tensor
 
 from ..decoding.history import History
@@ -13,9 +12,12 @@ from .chain import Composable
 from .occurring import counted, ends_of, largest, repeated
 from .parameter import (
     FLOAT32,
+    a_bool,
+    a_window,
     as_integers,
     as_reals,
     as_token_sequences,
+    as_window,
     integer,
     is_scalar,
     per_row,
@@ -35,9 +37,8 @@ class DRY(Composable):
 
     A match does not go across a breaker, and a breaker of one token is never penalised itself.
     A penalty is at most half the largest number of the logits' type, so nothing is ever forbidden.
-    The authors' version and this one look at 50 tokens of a match, llama.cpp at all; at the
-    usual base a penalty is beyond all logits long before. llama.cpp scans a window of the last
-    64 tokens unless told otherwise.
+    Matches are looked at up to *max_match* tokens, in llama.cpp to their end; at the usual base a
+    penalty is beyond all logits long before.
 
     p-e-w, 2024, `DRY: A modern repetition penalty that reliably prevents looping
     <https://github.com/oobabooga/text-generation-webui/pull/5677>`_.
@@ -66,36 +67,32 @@ class DRY(Composable):
     breakers: tuple[tuple[int, ...], ...] = attrs.field(default=(), converter=as_token_sequences)
     """Token ids, or sequences of them, that end a match: line breaks, quotation marks, ..."""
 
-    window: int | Tensor | None = attrs.field(
-        default=None,
-        converter=attrs.converters.optional(as_integers),
-        validator=validators.optional(integer(">= 0, or None for all", lambda window: window >= 0)),
-    )
+    window: int | Tensor | None = attrs.field(default=None, converter=as_window, validator=a_window)
     """How many of the last tokens count: None for all, one number for all rows, or ``[batch]``."""
 
-    include_prompt: bool = attrs.field(default=True, validator=validators.instance_of(bool))
+    include_prompt: bool = attrs.field(default=True, validator=a_bool)
     """Whether the prompt's tokens count, as they do in llama.cpp."""
 
-    max_length: int = attrs.field(default=50)
+    max_match: int = attrs.field(default=50)
     """How many tokens of a match are looked at: a longer one costs as much. Time grows with it."""
 
     _penalties: Tensor = attrs.field(init=False, repr=False)
     _breaking_ids: Tensor = attrs.field(init=False, repr=False)
 
-    @max_length.validator
-    def _check_max_length(self, attribute: "attrs.Attribute[int]", value: int) -> None:
+    @max_match.validator
+    def _check_max_match(self, attribute: "attrs.Attribute[int]", value: int) -> None:
         if not is_whole(value):
-            raise TypeError(f"'max_length' must be an integer: got {value!r}, a {type(value).__name__}")
+            raise TypeError(f"'max_match' must be an integer: got {value!r}, a {type(value).__name__}")
         longest = int(torch.as_tensor(self.allowed_length).max())
         if value < longest:
-            raise ValueError(f"'max_length' must be >= 'allowed_length', {longest}: got {value}")
+            raise ValueError(f"'max_match' must be >= 'allowed_length', {longest}: got {value}")
 
     @_breaking_ids.default
     def _make_breaking_ids(self) -> Tensor:
         return torch.tensor([b[0] for b in self.breakers if len(b) == 1], dtype=torch.int64)
 
     def __attrs_post_init__(self) -> None:
-        """Work out what a match of each length costs: ``[batch or 1, max_length + 1]``."""
+        """Work out what a match of each length costs: ``[batch or 1, max_match + 1]``."""
         parameters = [
             parameter.tolist() if isinstance(parameter, Tensor) else [parameter]
             for parameter in (self.multiplier, self.base, self.allowed_length)
@@ -122,7 +119,7 @@ class DRY(Composable):
         for breaker in self.breakers:
             if len(breaker) > 1:
                 broken = broken | ends_of(breaker, history.ids)
-        lengths = repeated(history, slots & ~broken, self.max_length)
+        lengths = repeated(history, slots & ~broken, self.max_match)
         # Half the largest number leaves room for the logit: in float16, 20 and the largest are infinite.
         bound = torch.finfo(logits.dtype).max / 2
         table = self._penalties.clamp(max=bound).to(logits)[:, None].expand(*logits.shape[:2], -1)
@@ -132,7 +129,7 @@ class DRY(Composable):
     def _by_length(self, multiplier: float, base: float, allowed_length: int) -> list[float]:
         # A product at a time, for a power overflows.
         penalties, penalty = [0.0] * allowed_length, multiplier
-        while len(penalties) <= self.max_length:
+        while len(penalties) <= self.max_match:
             penalties.append(penalty)
             penalty = min(penalty * base, FLOAT32.max)
         return penalties

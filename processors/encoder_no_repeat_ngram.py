@@ -18,7 +18,7 @@ class EncoderNoRepeatNgram(Composable):
 
     What was generated may repeat itself: that is for ``NoRepeatNgram``. 1 forbids the prompt's
     tokens; typically 3-5; 0 is off. A hard constraint: it can leave a row without a token. In
-    Hugging Face, from where the name is, the n-grams are those of the encoder's input, which is
+    Hugging Face, where the name comes from, the n-grams are those of the encoder's input, which is
     the prompt where there is no encoder.
     """
 

@@ -3,13 +3,12 @@
 from typing import ClassVar
 
 import attrs
-from attrs import validators
 from torch import Tensor
 
 from ..decoding.history import History
 from .chain import Composable
 from .occurring import in_prompt, rewrite
-from .parameter import FLOAT32, as_reals, is_scalar, real
+from .parameter import FLOAT32, a_bool, as_reals, is_scalar, real
 from .repetition_penalty import scaling
 
 
@@ -20,7 +19,7 @@ class EncoderRepetitionPenalty(Composable):
 
     The inverse of a repetition penalty, against words that the prompt does not know: above 1
     rewards the prompt's tokens, below 1 discourages them; typically 1-1.5; no-op at 1. In Hugging Face,
-    from where the name is, the tokens are the encoder's input, which is the prompt where there
+    where the name comes from, the tokens are the encoder's input, which is the prompt where there
     is no encoder. For *shift_safe* see ``RepetitionPenalty``: the distribution is that of
     ``Renormalise() | EncoderRepetitionPenalty(penalty)``.
     """
@@ -39,7 +38,7 @@ class EncoderRepetitionPenalty(Composable):
     )
     """One for all rows, or ``[batch]``."""
 
-    shift_safe: bool = attrs.field(default=False, validator=validators.instance_of(bool))
+    shift_safe: bool = attrs.field(default=False, validator=a_bool)
     """Whether to work on log-probabilities, which a shift of the logits does not change."""
 
     @property

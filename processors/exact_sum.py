@@ -22,6 +22,8 @@ def whole_weights(logits: Tensor) -> Tensor:
         ``[..., n]`` float64, 0 where a logit is ``-inf``; the likeliest has 2^34. All 0 in a row
         that is all ``-inf``.
     """
+    # Half precision has no room for 2^34.
+    logits = logits.float() if torch.finfo(logits.dtype).bits < 32 else logits
     return _rounded(logits, torch.empty_like(logits)).double()
 
 

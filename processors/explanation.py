@@ -1,7 +1,6 @@
 """What each stage of a chain did to a distribution."""
 
 import math
-import textwrap
 from typing import Protocol
 
 import attrs
@@ -102,7 +101,7 @@ class Stage:
     def cells(self) -> list[str]:
         """Its line in the table."""
         return [
-            textwrap.shorten(self.name, _NAME_WIDTH, placeholder=" ..."),
+            self.name if len(self.name) <= _NAME_WIDTH else self.name[: _NAME_WIDTH - 3] + "...",
             str(self.left),
             "-" if math.isnan(self.mass_kept) else f"{self.mass_kept:.2%}",
             self.trouble or f"{self.entropy_after:.3f}",
@@ -166,7 +165,7 @@ class Explanation:
 
 
 def explain(
-    chain: Processor,
+    chain: Processor | None,
     logits: Tensor,
     history: History,
     tokenizer: Decodes | None = None,
@@ -179,20 +178,31 @@ def explain(
     distribution are no error: where NaN, +inf or nothing at all came in or out, it is said.
 
     Args:
-        chain: A chain, or one processor.
+        chain: A chain, one processor, or None.
 
-        logits: ``[batch, width, vocab]``, not modified.
+        logits: ``[batch, width, vocab]``, not modified, such as ``Generator.logits`` gives.
 
-        history: The tokens before each column.
+        history: The tokens before each column, from there as well.
 
         tokenizer: Anything with ``decode([id])``, to show tokens as text.
 
         examples: How many tokens are named a stage.
+
+    Raises:
+        TypeError: *logits* or *history* is something else.
     """
+    if not isinstance(logits, Tensor) or logits.dim() != 3 or not isinstance(history, History):
+        given = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise TypeError(
+            "explain takes logits [batch, width, vocab] and a History, as Generator.logits gives them: "
+            f"got {given} and a {type(history).__name__}"
+        )
+    alone = () if chain is None else (chain,)
+    stages: tuple[Processor, ...] = getattr(chain, "processors", alone)
     states = [logits]
-    stages: tuple[Processor, ...] = getattr(chain, "processors", (chain,))
     for stage in stages:
-        states.append(stage(states[-1], history))
+        # A copy: a processor that writes into what it is given is to be seen doing so.
+        states.append(stage(states[-1].clone(), history))
     names = [repr(stage) for stage in stages]
     naming = _Naming(tokenizer, examples)
     return Explanation(

@@ -5,7 +5,6 @@ from typing import ClassVar
 
 import attrs
 import torch
-from attrs import validators
 from torch import Tensor
 
 from ..decoding.history import History
@@ -13,6 +12,7 @@ from .chain import Composable
 from .log_normaliser import log_normaliser
 from .parameter import (
     FLOAT32,
+    a_bool,
     as_integers,
     as_reals,
     as_token_ids,
@@ -55,7 +55,7 @@ class ExponentialLengthDecay(Composable):
     eos: tuple[int, ...] = attrs.field(converter=as_token_ids)
     """The tokens that end a sequence, ascending. One id may be given alone."""
 
-    shift_safe: bool = attrs.field(default=False, validator=validators.instance_of(bool))
+    shift_safe: bool = attrs.field(default=False, validator=a_bool)
     """Whether to work on log-probabilities, which a shift of the logits does not change."""
 
     _log_factor: float | Tensor = attrs.field(init=False, repr=False)

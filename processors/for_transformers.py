@@ -13,6 +13,7 @@ from ..decoding import noise
 from ..decoding.history import History
 from ..decoding.protocols import Processor
 from ..decoding.whole_numbers import is_whole
+from .parameter import a_callable
 
 
 def to_transformers(
@@ -94,7 +95,7 @@ class _Bridge:
     # transformers' own engine packs its requests into one row.
     supports_continuous_batching = False
 
-    chain: Processor = attrs.field(validator=validators.is_callable())
+    chain: Processor = attrs.field(validator=a_callable)
     prompt_length: int | None = attrs.field(validator=validators.optional([_check_whole, validators.ge(0)]))
     pad_token_id: int | None = attrs.field(validator=validators.optional(_check_whole))
     attention_mask: Tensor | None = attrs.field(converter=_as_mask, validator=_check_mask, repr=False)

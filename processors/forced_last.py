@@ -8,9 +8,10 @@ from attrs import validators
 from torch import Tensor
 
 from ..decoding.history import History
+from ..decoding.real_numbers import as_real, one_real
 from .chain import Composable
 from .keeping import keep_only
-from .parameter import as_integers, as_token_ids, at_least_one, index_of, integer, per_row, real
+from .parameter import FLOAT32, as_integers, as_token_ids, at_least_one, index_of, integer, per_row
 
 _LIMIT = validators.optional(integer(">= 1", lambda limit: limit >= 1))
 
@@ -46,8 +47,8 @@ class ForcedLast(Composable):
     logit: float | None = attrs.field(
         default=None,
         kw_only=True,
-        converter=attrs.converters.optional(float),
-        validator=validators.optional(real("a number", lambda logit: logit == logit)),
+        converter=as_real,
+        validator=validators.optional(one_real("finite in float32", lambda logit: abs(logit) <= FLOAT32.max)),
     )
     """
     What their logits become, even of those that were forbidden; None leaves them as they are. 0
@@ -60,7 +61,7 @@ class ForcedLast(Composable):
     def _check_one_limit(self, attribute: "attrs.Attribute[int | None]", value: object) -> None:
         if (value is None) == (self.max_new_tokens is None):
             raise ValueError(
-                "one of 'max_new_tokens' and 'max_length' must be given: "
+                "exactly one of 'max_new_tokens' and 'max_length' must be given: "
                 f"got {self.max_new_tokens!r} and {value!r}"
             )
 

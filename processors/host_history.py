@@ -10,11 +10,26 @@ from ..decoding.history import History
 Ints = NDArray[np.int64]
 
 
-def columns(history: History) -> Iterator[tuple[int, int, Ints]]:
-    """Each row and column, with the ids ``[length]`` that precede it: a view, not to be written to."""
-    ids, length = history.ids.numpy(), history.length.numpy()
-    for row, column in np.ndindex(*length.shape):
-        yield row, column, ids[row, column if ids.shape[1] > 1 else 0, : length[row, column]]
+def columns(history: History, include_prompt: bool, window: int | None) -> Iterator[tuple[int, int, Ints]]:
+    """
+    Each row and column, with the ids before it that count.
+
+    Args:
+        history: The tokens before each column.
+
+        include_prompt: Whether the prompt's tokens count.
+
+        window: How many of the last tokens count, prompt or not; None for all.
+
+    Yields:
+        The ids as a view of the history, not to be written to.
+    """
+    ids, length, prompt = history.ids.numpy(), history.length.tolist(), history.prompt.tolist()
+    for row, column in np.ndindex(*history.length.shape):
+        end = length[row][column]
+        start = 0 if include_prompt else prompt[row]
+        start = start if window is None else max(start, end - window)
+        yield row, column, ids[row, column if ids.shape[1] > 1 else 0, start:end]
 
 
 def with_logits(ids: Ints, vocab: int) -> Ints:

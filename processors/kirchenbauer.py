@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import attrs
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from ..decoding import real_numbers
 from ..decoding.history import History
 from .chain import Composable
-from .parameter import as_reals, is_scalar, one_integer, per_row, real
+from .parameter import as_reals, is_scalar, one_integer, one_of, per_row, real
 
 LEFTHASH, SELFHASH = "lefthash", "selfhash"
 
@@ -22,11 +22,6 @@ TABLE_SIZE = 1_000_003
 
 CANDIDATES = 40
 """How many of the likeliest tokens self-hashing asks whether they are green."""
-
-
-def _check_scheme(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    if value not in (LEFTHASH, SELFHASH):
-        raise ValueError(f"'{attribute.name}' must be '{LEFTHASH}' or '{SELFHASH}': got {value!r}")
 
 
 @attrs.frozen(eq=False)
@@ -57,7 +52,7 @@ class KirchenbauerWatermark(Composable):
     greenlist_ratio: float = attrs.field(
         default=0.25,
         converter=real_numbers.as_real,
-        validator=real_numbers.real("in (0, 1)", lambda ratio: 0 < ratio < 1),
+        validator=real_numbers.one_real("in (0, 1)", lambda ratio: 0 < ratio < 1),
     )
     """The green share of the vocabulary. γ in the paper."""
 
@@ -71,7 +66,7 @@ class KirchenbauerWatermark(Composable):
     )
     """The secret. The default, the millionth prime, is everybody's."""
 
-    seeding_scheme: str = attrs.field(default=LEFTHASH, validator=_check_scheme)
+    seeding_scheme: str = attrs.field(default=LEFTHASH, validator=one_of(LEFTHASH, SELFHASH))
     """``"lefthash"`` or ``"selfhash"``."""
 
     context_width: int = attrs.field(default=1, validator=one_integer(">= 1", lambda n: n >= 1))

@@ -8,8 +8,9 @@ import torch
 from attrs import validators
 from torch import Tensor
 
-from ..decoding.real_numbers import as_real, real
+from ..decoding.real_numbers import as_real, one_real
 from .kirchenbauer import KirchenbauerWatermark
+from .parameter import a_bool
 from .texts import as_texts
 
 
@@ -57,14 +58,14 @@ class KirchenbauerDetector:
     looked at.
     """
 
-    ignore_repeated_ngrams: bool = attrs.field(default=False, validator=validators.instance_of(bool))
+    ignore_repeated_ngrams: bool = attrs.field(default=False, validator=a_bool)
     """
     Whether a token counts once with each context. A text that repeats itself repeats its marks,
     which then say less than their number.
     """
 
     z_threshold: float = attrs.field(
-        default=3.0, converter=as_real, validator=real("a number", lambda z: z == z)
+        default=3.0, converter=as_real, validator=one_real("a number", lambda z: z == z)
     )
     """Above it, a text is taken for marked. At 3 one unmarked text in 741 is."""
 

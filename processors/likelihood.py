@@ -7,7 +7,7 @@ from .exact_sum import exact_sum
 
 
 def below_best(logits: Tensor) -> Tensor:
-    """How far each logit lies below its row's largest: ``[..., n]``, at most 0; ``-inf`` stays."""
+    """Each logit less its row's largest, ``[..., n]``; ``-inf`` stays."""
     best = logits.amax(dim=-1, keepdim=True)
     return logits - best.masked_fill(best == -torch.inf, 0.0)
 

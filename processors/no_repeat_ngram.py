@@ -9,8 +9,8 @@ from torch import Tensor
 from ..decoding.history import History
 from .chain import Composable
 from .host_history import columns, with_logits
-from .occurring import forbid, repeated
-from .parameter import as_integers, integer, is_scalar, per_row
+from .occurring import counted, forbid, repeated
+from .parameter import a_bool, a_window, as_integers, as_window, integer, is_scalar, per_row
 
 
 @attrs.frozen(eq=False)
@@ -35,6 +35,12 @@ class NoRepeatNgram(Composable):
     )
     """One for all rows, or ``[batch]``."""
 
+    include_prompt: bool = attrs.field(default=True, validator=a_bool)
+    """Whether the prompt's n-grams count, as they do in Hugging Face."""
+
+    window: int | Tensor | None = attrs.field(default=None, converter=as_window, validator=a_window)
+    """How many of the last tokens count: None for all, one number for all rows, or ``[batch]``."""
+
     _largest: int = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -44,18 +50,20 @@ class NoRepeatNgram(Composable):
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Forbid repetition in ``[batch, width, vocab]`` logits, which are not modified."""
-        return logits if is_scalar(self.n, 0) else forbid(logits, history, self._ends(logits, history))
+        if is_scalar(self.n, 0) or is_scalar(self.window, 0):
+            return logits
+        return forbid(logits, history, self._ends(logits, history))
 
     def into(self, logits: Tensor, history: History, out: Tensor) -> Tensor:
         """As a call, written into *out*, which may be the logits themselves; on the host."""
-        if isinstance(self.n, Tensor):
+        if isinstance(self.n, Tensor) or isinstance(self.window, Tensor):
             return forbid(logits, history, self._ends(logits, history), out)
         if out is not logits:
             out.copy_(logits)
         if self.n == 0:
             return out
         scores, before = out.numpy(), self.n - 1
-        for row, column, ids in columns(history):
+        for row, column, ids in columns(history, self.include_prompt, self.window):
             starts = max(len(ids) - before, 0)
             begun = np.ones(starts, dtype=bool)
             for offset in range(before if starts else 0):
@@ -65,5 +73,6 @@ class NoRepeatNgram(Composable):
 
     def _ends(self, logits: Tensor, history: History) -> Tensor:
         """``[batch, width, capacity]``: where an n-gram ends whose beginning was just repeated."""
-        n, valid = per_row("n", self.n, logits), history.valid()
-        return (n > 0) & valid & (repeated(history, valid, self._largest - 1) >= n - 1)
+        n = per_row("n", self.n, logits)
+        slots = counted(history, logits, self.include_prompt, self.window)
+        return (n > 0) & slots & (repeated(history, slots, self._largest - 1) >= n - 1)

@@ -49,6 +49,11 @@ def as_integers(value: Integers) -> int | Tensor:
     return cast("int | Tensor", _converted(value, numbers.Integral, int, torch.int64))
 
 
+def as_window(value: Integers | None) -> int | Tensor | None:
+    """How many of the last tokens count: as :func:`as_integers`, or None for all."""
+    return None if value is None else as_integers(value)
+
+
 def as_token_ids(value: int | Iterable[int] | Tensor) -> tuple[int, ...]:
     """One token id or several to a tuple of them, ascending, each once."""
     return tuple(sorted(set(as_token_sequence(value))))
@@ -141,6 +146,38 @@ def one_integer(rule: str, holds: Callable[[int], bool]) -> Validator:
         _check_rule(attribute.name, value, rule, holds(value))
 
     return check
+
+
+_not_negative = integer(">= 0, or None for all", lambda value: value >= 0)
+
+
+def a_window(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    """Check how many of the last tokens count."""
+    if value is not None:
+        _not_negative(instance, attribute, value)
+
+
+def one_of(*values: object) -> Validator:
+    """Check that a parameter is one of *values*."""
+    rule = ", ".join(map(repr, values[:-1])) + f" or {values[-1]!r}"
+
+    def check(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+        if not any(value is known or (type(value) is type(known) and value == known) for known in values):
+            raise ValueError(f"'{attribute.name}' must be {rule}: got {value!r}")
+
+    return check
+
+
+def a_bool(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    """Check that a parameter is True or False."""
+    if not isinstance(value, bool):
+        _refuse_type(attribute.name, value, "True or False")
+
+
+def a_callable(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    """Check that a parameter can be called."""
+    if not callable(value):
+        _refuse_type(attribute.name, value, "callable")
 
 
 def is_scalar(parameter: float | Tensor | None, value: float) -> bool:

@@ -5,13 +5,12 @@ from typing import ClassVar
 
 import attrs
 import torch
-from attrs import validators
 from torch import Tensor
 
 from ..decoding.history import History
 from .chain import Composable
 from .keeping import keep_only
-from .parameter import as_token_ids, index_of
+from .parameter import a_callable, as_token_ids, index_of
 
 Function = Callable[[int, Tensor], Iterable[int]]
 
@@ -34,7 +33,7 @@ class PrefixFunction(Composable):
     local: ClassVar[bool] = False
     device_safe: ClassVar[bool] = False
 
-    function: Function = attrs.field(validator=validators.is_callable())
+    function: Function = attrs.field(validator=a_callable)
     """
     The number of the row in its batch and the tokens before the column, ``[length]`` int64 with
     the prompt, to the ids that may follow. The tensor is the function's own.

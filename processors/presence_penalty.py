@@ -3,13 +3,12 @@
 from typing import ClassVar
 
 import attrs
-from attrs import validators
 from torch import Tensor
 
 from ..decoding.history import History
 from .chain import Composable
 from .occurring import counted, rewrite
-from .parameter import as_integers, as_reals, integer, is_scalar, per_row, real
+from .parameter import a_bool, a_window, as_reals, as_window, is_scalar, per_row, real
 
 
 @attrs.frozen(eq=False)
@@ -34,14 +33,10 @@ class PresencePenalty(Composable):
     )
     """One for all rows, or ``[batch]``."""
 
-    include_prompt: bool = attrs.field(default=False, validator=validators.instance_of(bool))
+    include_prompt: bool = attrs.field(default=False, validator=a_bool)
     """Whether the prompt's tokens count. In the definition only generated ones do."""
 
-    window: int | Tensor | None = attrs.field(
-        default=None,
-        converter=attrs.converters.optional(as_integers),
-        validator=validators.optional(integer(">= 0, or None for all", lambda window: window >= 0)),
-    )
+    window: int | Tensor | None = attrs.field(default=None, converter=as_window, validator=a_window)
     """How many of the last tokens count: None for all, one number for all rows, or ``[batch]``."""
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:

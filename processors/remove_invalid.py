@@ -1,19 +1,16 @@
-"""Making numbers of what is none."""
+"""Replacing what is not a number."""
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import attrs
 import torch
 from torch import Tensor
 
 from ..decoding.history import History
+from ..decoding.real_numbers import as_real, one_real
 from .chain import Composable
-
-
-def _check_nan(instance: Any, attribute: "attrs.Attribute[float]", nan: float) -> None:
-    if math.isnan(nan) or nan == math.inf:
-        raise ValueError(f"'nan' must be a number or -inf: got {nan}")
+from .parameter import FLOAT32
 
 
 @attrs.frozen(eq=False)
@@ -27,12 +24,22 @@ class RemoveInvalid(Composable):
     """
 
     keeps_argmax: ClassVar[bool] = False
-    shift_invariant: ClassVar[bool] = True
     local: ClassVar[bool] = True
     device_safe: ClassVar[bool] = True
 
-    nan: float = attrs.field(default=-math.inf, converter=float, validator=_check_nan)
+    nan: float = attrs.field(
+        default=-math.inf,
+        converter=as_real,
+        validator=one_real(
+            "finite in float32, or -inf", lambda nan: nan == -math.inf or abs(nan) <= FLOAT32.max
+        ),
+    )
     """What NaN becomes. 0 is Hugging Face's."""
+
+    @property
+    def shift_invariant(self) -> bool:
+        """Whether a constant added to a row changes nothing: where NaN becomes no number of its own."""
+        return self.nan == -math.inf
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Repair ``[batch, width, vocab]`` logits, which are not modified."""

@@ -20,7 +20,7 @@ class Renormalise(Composable):
     a token is left alone.
     """
 
-    keeps_argmax: ClassVar[bool] = True
+    keeps_argmax: ClassVar[bool] = False  # beside a large constant two logits may round to one
     shift_invariant: ClassVar[bool] = True
     local: ClassVar[bool] = False  # the sum rounds otherwise over the survivors alone
     device_safe: ClassVar[bool] = True

@@ -6,7 +6,6 @@ from typing import ClassVar
 import attrs
 import numpy as np
 import torch
-from attrs import validators
 from torch import Tensor
 
 from ..decoding.history import History
@@ -14,7 +13,7 @@ from .chain import Composable
 from .host_history import columns, with_logits
 from .log_normaliser import log_normaliser
 from .occurring import counted, rewrite
-from .parameter import FLOAT32, as_integers, as_reals, integer, is_scalar, per_row, real
+from .parameter import FLOAT32, a_bool, a_window, as_reals, as_window, is_scalar, per_row, real
 
 
 @attrs.frozen(eq=False)
@@ -29,8 +28,8 @@ class RepetitionPenalty(Composable):
     ``Renormalise() | RepetitionPenalty(penalty)``, wherever the zero lies.
 
     Keskar et al., 2019, `CTRL: A Conditional Transformer Language Model for Controllable
-    Generation <https://arxiv.org/abs/1909.05858>`_, section 4.1, which divides only; that
-    negative logits are multiplied is the custom since, for else the penalty would be a reward.
+    Generation <https://arxiv.org/abs/1909.05858>`_, section 4.1, which divides only; multiplying
+    the negative became the custom, since dividing them would reward.
     """
 
     keeps_argmax: ClassVar[bool] = False
@@ -44,17 +43,13 @@ class RepetitionPenalty(Composable):
     )
     """θ in the paper. One for all rows, or ``[batch]``."""
 
-    include_prompt: bool = attrs.field(default=True, validator=validators.instance_of(bool))
+    include_prompt: bool = attrs.field(default=True, validator=a_bool)
     """Whether the prompt's tokens count, as they do in Hugging Face."""
 
-    window: int | Tensor | None = attrs.field(
-        default=None,
-        converter=attrs.converters.optional(as_integers),
-        validator=validators.optional(integer(">= 0, or None for all", lambda window: window >= 0)),
-    )
+    window: int | Tensor | None = attrs.field(default=None, converter=as_window, validator=a_window)
     """How many of the last tokens count: None for all, one number for all rows, or ``[batch]``."""
 
-    shift_safe: bool = attrs.field(default=False, validator=validators.instance_of(bool))
+    shift_safe: bool = attrs.field(default=False, validator=a_bool)
     """Whether to work on log-probabilities, which a shift of the logits does not change."""
 
     @property
@@ -77,10 +72,8 @@ class RepetitionPenalty(Composable):
         if self.penalty == 1.0:
             return out
         scores = out.numpy()
-        for row, column, ids in columns(history):
-            start = 0 if self.include_prompt else int(history.prompt[row])
-            start = start if self.window is None else max(start, len(ids) - self.window)
-            counting = with_logits(ids[start:], logits.shape[-1])
+        for row, column, ids in columns(history, self.include_prompt, self.window):
+            counting = with_logits(ids, logits.shape[-1])
             seen = scores[row, column][counting]
             # A token that occurs twice is written twice, the same.
             scores[row, column][counting] = np.where(seen < 0, seen * self.penalty, seen / self.penalty)

@@ -5,7 +5,6 @@ from typing import ClassVar
 
 import attrs
 import torch
-from attrs import validators
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -13,7 +12,7 @@ from ..decoding.history import History
 from ..decoding.whole_numbers import is_whole
 from .chain import Composable
 from .exact_sum import exact_sum
-from .parameter import one_integer
+from .parameter import a_bool, one_integer
 
 # A linear congruential generator in int64, which wraps around: the constants of newlib and musl.
 MULTIPLIER, INCREMENT = 6364136223846793005, 1
@@ -80,7 +79,7 @@ class SynthIDWatermark(Composable):
     )
     """How many coins it has."""
 
-    skip_first_ngram_calls: bool = attrs.field(default=False, validator=validators.instance_of(bool))
+    skip_first_ngram_calls: bool = attrs.field(default=False, validator=a_bool)
     """Whether a row's first *ngram_len* - 1 tokens stay unmarked, whose contexts hold zeros."""
 
     _table: Tensor = attrs.field(init=False, repr=False)

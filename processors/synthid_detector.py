@@ -7,7 +7,7 @@ import torch
 from attrs import validators
 from torch import Tensor
 
-from ..decoding.real_numbers import as_real, real
+from ..decoding.real_numbers import as_real, one_real
 from .parameter import as_token_ids
 from .synthid import SynthIDWatermark
 from .texts import as_texts
@@ -60,7 +60,7 @@ class SynthIDDetector:
     """
 
     z_threshold: float = attrs.field(
-        default=3.0, converter=as_real, validator=real("a number", lambda z: z == z)
+        default=3.0, converter=as_real, validator=one_real("a number", lambda z: z == z)
     )
     """Above it, a text is taken for marked. At 3 one unmarked text in 741 is."""
 

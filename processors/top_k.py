@@ -5,14 +5,13 @@ from typing import Any, ClassVar
 import attrs
 import numpy as np
 import torch
-from attrs import validators
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ..decoding.candidates import Candidates
 from ..decoding.history import History
 from .chain import Composable
-from .parameter import as_integers, integer, is_scalar, per_row
+from .parameter import as_integers, integer, is_scalar, one_of, per_row
 from .survivors import Ints, are_few, candidates
 
 Floats = NDArray[np.floating[Any]]
@@ -43,7 +42,7 @@ class TopK(Composable):
     )
     """One for all rows, or ``[batch]``."""
 
-    ties: str = attrs.field(default="keep", validator=validators.in_(("keep", "first")))
+    ties: str = attrs.field(default="keep", validator=one_of("keep", "first"))
     """
     What becomes of tokens that are tied with the k-th: ``"keep"`` leaves them all, so that more
     than *k* may be left (Hugging Face, vLLM); ``"first"`` leaves the lowest ids, exactly *k*.

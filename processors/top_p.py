@@ -5,7 +5,6 @@ from typing import ClassVar
 import attrs
 import numpy as np
 import torch
-from attrs import validators
 from torch import Tensor
 
 from ..decoding.candidates import Candidates
@@ -13,7 +12,7 @@ from ..decoding.history import History
 from . import nucleus
 from .chain import Composable
 from .exact_sum import scratch_weights, whole_weights
-from .parameter import as_reals, is_scalar, one_integer, per_row, real
+from .parameter import as_reals, is_scalar, one_integer, one_of, per_row, real
 from .survivors import are_few, candidates, mask_below
 
 
@@ -42,7 +41,7 @@ class TopP(Composable):
     )
     """One for all rows, or ``[batch]``."""
 
-    ties: str = attrs.field(default="last", validator=validators.in_(("last", "first", "keep")))
+    ties: str = attrs.field(default="last", validator=one_of("last", "first", "keep"))
     """
     Which of equally likely tokens stay where the nucleus ends among them: those with the
     highest ids (``"last"``: Hugging Face, vLLM, mlx-lm), those with the lowest (``"first"``:
@@ -110,13 +109,14 @@ class TopP(Composable):
 
     def among(self, left: Candidates, history: History) -> Candidates:
         """What a call makes of the tokens that are left; on the host."""
+        if is_scalar(self.p, 1.0):
+            return left
         logits = left.logits.numpy(force=True)
         ascending = np.sort(logits, axis=-1)
         best = ascending[..., -1:]
         if self.ties != "last" or isinstance(self.p, Tensor) or not np.isfinite(best).all():
             return attrs.evolve(left, logits=self(left.logits, history))
-        weights = np.rint(np.multiply(torch.from_numpy(ascending - best).exp_().numpy(), 2.0**34))
-        reached = weights.cumsum(axis=-1, dtype=np.float64)
+        reached = whole_weights(torch.from_numpy(ascending)).numpy().cumsum(axis=-1)
         falls = reached <= (1 - self.p) * reached[..., -1:]
         falls[..., -self.min_tokens :] = False
         # Ids ascend, so that a stable sort meets the lower of equal ones first, as a call does.

@@ -80,6 +80,10 @@ class XTC(Composable):
 
     def _acts(self, history: History) -> Tensor:
         """``[batch, width, 1]`` bool: the coin of each row and position."""
-        position = history.length[..., None]
-        coin = noise.uniform(history.stream[:, None, None], position, noise.XTC, torch.zeros_like(position))
+        # Noise is made on the host.
+        position = history.length.cpu()[..., None]
+        stream = history.stream.cpu()[:, None, None]
+        coin = noise.uniform(stream, position, noise.XTC, torch.zeros_like(position)).to(
+            history.length.device
+        )
         return coin < per_row("probability", self.probability, coin)

@@ -23,6 +23,8 @@ from decodekit.processors import (
 )
 from decodekit.testing import ScriptedDecoder, last_token
 
+from ..processors.test_catalogue import CATALOGUE
+
 HISTORY = History(torch.zeros(1, 1, 4).long(), torch.tensor([[1, 2]]), torch.tensor([1]), torch.tensor([0]))
 ONE_COLUMN = History(HISTORY.ids, HISTORY.length[:, :1], HISTORY.prompt, HISTORY.stream)
 
@@ -106,11 +108,14 @@ STAGES = {
     "penalty of the last": RepetitionPenalty(0.7, include_prompt=False, window=3),
     "penalty per row": RepetitionPenalty([1.5, 1.0, 0.3]),
     "n-grams": NoRepeatNgram(2),
+    "n-grams of the last": NoRepeatNgram(2, include_prompt=False, window=5),
     "tokens": NoRepeatNgram(1),
     "long n-grams": NoRepeatNgram(6),
     "bias": LogitBias({1: 2.0, 3: -torch.inf}),
+    "TopP off": TopP(1.0),
+    "TopK off": TopK(0),
     "nobody's": lambda logits, history: logits - 1.0,
-}
+} | {name: entry.make(entry.example) for name, entry in CATALOGUE.items() if not entry.host_only}
 
 
 @st.composite

@@ -591,3 +591,21 @@ class TestStreamerFailure:
             counting()([[1], [2]], streamer=Streamer())
 
         assert [True] == ended
+
+
+class TestLogits:
+    def test_are_what_the_decoder_says_after_the_prompts(self) -> None:
+        """Raw, one column a row, with the history that explain() wants; the next run is none the wiser."""
+        table = torch.arange(12.0).reshape(4, 3)
+        generator = Generator(
+            ScriptedDecoder(table, batch_size=2, line=last_token),
+            processors=Temperature(0.5),
+            stop=MaxNewTokens(2),
+        )
+        before = generator([[1], [0, 2]]).ids
+
+        logits, history = generator.logits([[1], [0, 2]])
+
+        assert torch.equal(table[[1, 2]][:, None], logits)
+        assert [[1], [2]] == history.length.tolist()
+        assert before == generator([[1], [0, 2]]).ids

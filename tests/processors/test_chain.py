@@ -6,7 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from torch import Tensor
+from transformers.generation.logits_process import TopKLogitsWarper
 
+from decodekit.decoding import Generator
 from decodekit.decoding.history import History
 from decodekit.decoding.protocols import Ending, Processor
 from decodekit.processors import (
@@ -18,6 +20,7 @@ from decodekit.processors import (
     TopK,
     TopP,
 )
+from decodekit.testing import ScriptedDecoder
 
 from ..strategies import windows
 from .by_hand import NOTHING, run
@@ -100,6 +103,14 @@ class TestChain:
         """Mixing with a stop condition, a number or a class is a mistake, and said so."""
         for compose in (lambda: TopK(5) | other, lambda: other | TopK(5), lambda: Chain([other])):
             with pytest.raises(TypeError, match=f"a chain takes processors.*{message}"):
+                compose()
+
+    def test_refuses_processors_of_transformers(self) -> None:
+        """They take other arguments; the message says what makes one of ours of them."""
+        theirs: Any = TopKLogitsWarper(5)
+        decoder = ScriptedDecoder(torch.zeros(1, 3))
+        for compose in (lambda: TopK(5) | theirs, lambda: Generator(decoder, processors=theirs)):
+            with pytest.raises(TypeError, match="from_transformers: got a TopKLogitsWarper"):
                 compose()
 
     def test_prints_its_order(self) -> None:

@@ -69,7 +69,7 @@ class TestDRY:
         """Sixty times the same token is a match of 59, of which three count."""
         history = after([1] * 60)
 
-        assert -2.0 == run(DRY(1.0, base=2.0, max_length=3), ZEROS, history)[1]
+        assert -2.0 == run(DRY(1.0, base=2.0, max_match=3), ZEROS, history)[1]
         assert -(2.0**48) == run(DRY(1.0, base=2.0), ZEROS, history)[1]
 
     def test_overflows_nowhere(self) -> None:
@@ -100,7 +100,7 @@ class TestDRY:
             ({"multiplier": 1.0, "base": 0.5}, "'base' must be >= 1"),
             ({"multiplier": 1.0, "allowed_length": 0}, "'allowed_length' must be >= 1"),
             ({"multiplier": 1.0, "window": -1}, "'window' must be >= 0"),
-            ({"multiplier": 1.0, "max_length": 1}, "'max_length' must be >= 'allowed_length', 2: got 1"),
+            ({"multiplier": 1.0, "max_match": 1}, "'max_match' must be >= 'allowed_length', 2: got 1"),
             ({"multiplier": 1.0, "breakers": [()]}, "at least one id"),
         ],
     )

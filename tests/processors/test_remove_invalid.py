@@ -31,5 +31,5 @@ class TestRemoveInvalid:
     @pytest.mark.parametrize("nan", [NAN, INF])
     def test_refuses_to_put_in_what_it_removes(self, nan: float) -> None:
         """A number, or the mask."""
-        with pytest.raises(ValueError, match="'nan' must be a number or -inf: got"):
+        with pytest.raises(ValueError, match="'nan' must be finite in float32, or -inf: got"):
             RemoveInvalid(nan=nan)

@@ -61,6 +61,16 @@ class TestTopP:
         """The likeliest, though fewer would reach p."""
         assert [0, 1, 3] == kept(TopP(0.1, min_tokens=3), PROBS)
 
+    def test_has_room_in_half_precision(self) -> None:
+        """Weights up to 2^34 do not become infinite: the same tokens stay as in float32."""
+        logits = 3 * torch.randn(1, 1, 400, generator=torch.Generator().manual_seed(0))
+        for half in (torch.float16, torch.bfloat16):
+            few = logits.to(half)
+
+            assert torch.equal(
+                TopP(0.9)(few.float(), NOTHING) > -torch.inf, TopP(0.9)(few, NOTHING) > -torch.inf
+            )
+
     def test_at_1_in_a_row_spares_what_rounds_to_nothing(self) -> None:
         """A token of probability e^-200, 0 in float32, stays when its row is off."""
         assert [0.0, -200.0] == run(TopP([1.0]), [0.0, -200.0])

@@ -114,6 +114,13 @@ def dry(
     return subtract
 
 
+def of_ids_from(
+    start: int, reference: Callable[[Tensor, Tensor], Tensor]
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """A reference that is shown a part of the ids alone."""
+    return lambda ids, logits: reference(ids[:, start:], logits)
+
+
 ENTRIES = {
     "RepetitionPenalty over a window": Entry(
         lambda window: RepetitionPenalty(1.7, window=window),
@@ -194,7 +201,7 @@ ENTRIES = {
         atol=1e-3,
     ),
     "DRY without the prompt": Entry(
-        lambda value: DRY(value, allowed_length=1, include_prompt=False, max_length=3),
+        lambda value: DRY(value, allowed_length=1, include_prompt=False, max_match=3),
         st.floats(0.0, 2.0),
         0.0,
         0.5,
@@ -258,6 +265,22 @@ ENTRIES = {
         0.5,
         lambda value, prompt: frequency(value, 0),
         atol=1e-5,
+    ),
+    "NoRepeatNgram without the prompt": Entry(
+        lambda value: NoRepeatNgram(value, include_prompt=False),
+        st.integers(0, 5),
+        0,
+        2,
+        lambda value, prompt: of_ids_from(prompt, off_or(0, hf.NoRepeatNGramLogitsProcessor)(value, 0)),
+        hard=True,
+    ),
+    "NoRepeatNgram over a window": Entry(
+        lambda value: NoRepeatNgram(value, window=4),
+        st.integers(0, 5),
+        0,
+        2,
+        lambda value, prompt: of_ids_from(-4, off_or(0, hf.NoRepeatNGramLogitsProcessor)(value, 0)),
+        hard=True,
     ),
     "NoRepeatNgram": Entry(
         NoRepeatNgram, st.integers(0, 5), 0, 2, off_or(0, hf.NoRepeatNGramLogitsProcessor), hard=True
