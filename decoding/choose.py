@@ -11,7 +11,7 @@ from .candidates import Candidates
 from .history import History
 from .protocols import Processor, Selection
 from .scores import Scores
-from .scratch import is_scratch, scratch
+from .scratch import Workspace
 
 Left = Tensor | Candidates
 """Logits of all of the vocabulary, or of what is left of it."""
@@ -71,22 +71,27 @@ class Choose:
         # What looks through the history is spared what lies beyond every column's tokens.
         seen = attrs.evolve(history, ids=history.ids[..., : max(1, int(history.length.max()))])
         needed, skipped = self._stages[: self._needed], self._stages[self._needed :]
-        left = _run(needed, logits, seen)
-        if skipped and not _has_clear_argmax(left):
-            left, skipped = _run(skipped, left, seen), ()
-        ids = self._select(left, history)
-        if not isinstance(left, Candidates) and _is_scratch(left):
-            # What is in scratch memory does not leave the call.
-            return ids, Scores(lambda: _dense(_run(self._stages, logits, seen, overwriting=False)))
+        work, raw = Workspace(), _full_precision(logits.detach())
+        try:
+            left = _run(needed, raw, seen, work)
+            if skipped and not _has_clear_argmax(left):
+                left, skipped = _run(skipped, left, seen, work), ()
+            ids = self._select(left, history, work)
+            if not isinstance(left, Candidates) and work.holds(left):
+                # What lies in the workspace does not leave the call.
+                left, skipped = raw, self._stages
+        finally:
+            work.close()
         return ids, Scores(lambda: _dense(_run(skipped, left, seen)))
 
-    def _select(self, left: Left, history: History) -> Tensor:
+    def _select(self, left: Left, history: History, work: Workspace) -> Tensor:
         among: Callable[[Candidates, History], Tensor] | None = getattr(self.selection, "among", None)
         if isinstance(left, Candidates) and among is not None:
             ids, best = among(left, history), left.logits.numpy(force=True).max(axis=-1)
         else:
             left = _dense(left)
-            ids = self.selection(left, history)
+            # Somebody else's may keep what it is shown.
+            ids = self.selection(left.clone() if among is None and work.holds(left) else left, history)
             _check_shape("selection", self.selection, ids, left.shape[:2])
             best = left.gather(-1, ids[..., None]).squeeze(-1).numpy(force=True)
         # A comparison with NaN is false as well, so garbage is never taken for a choice.
@@ -103,8 +108,8 @@ class Choose:
         return _blame("the decoder", logits[row, column])
 
 
-def _run(stages: Iterable[Processor], left: Left, history: History, overwriting: bool = True) -> Left:
-    """Run *stages*, on the survivors alone once there are few, and in scratch memory where they can."""
+def _run(stages: Iterable[Processor], left: Left, history: History, work: Workspace | None = None) -> Left:
+    """Run *stages*, on the survivors alone once there are few, and in a workspace where they can."""
     for stage in stages:
         if isinstance(left, Candidates):
             if getattr(stage, "local", False):
@@ -112,14 +117,28 @@ def _run(stages: Iterable[Processor], left: Left, history: History, overwriting:
                 continue
             left = left.dense()
         shape = left.shape
-        into = getattr(stage, "into", None)
-        if overwriting and into is not None:
-            left = into(left, history, left if _is_scratch(left) else scratch(left, _LOGITS))
-        else:
-            left = getattr(stage, "narrow", stage)(left, history)
+        left = _step(stage, left, history, work)
         if not isinstance(left, Candidates):
             _check_shape("processors", stage, left, shape)
     return left
+
+
+def _step(stage: Processor, left: Tensor, history: History, work: Workspace | None) -> Left:
+    """What *stage* makes of all of the vocabulary."""
+    if left.device.type != "cpu":
+        return stage(left, history)
+    into = getattr(stage, "into", None)
+    # A view of the workspace, as a part of somebody else's may return, cannot be overwritten.
+    if work is not None and into is not None and (left is work.logits or not work.holds(left)):
+        out = left if left is work.logits else work.room(left)
+        into(left, history, out)
+        return out
+    if narrow := getattr(stage, "narrow", None):
+        narrowed: Left = narrow(left, history)
+        return narrowed
+    # Somebody else's, which declares nothing, may keep what it is shown.
+    kept = work is not None and work.holds(left) and not hasattr(stage, "local")
+    return stage(left.clone() if kept else left, history)
 
 
 def _among(stage: Processor, left: Candidates, history: History) -> Candidates:
@@ -131,12 +150,9 @@ def _among(stage: Processor, left: Candidates, history: History) -> Candidates:
     return attrs.evolve(left, logits=logits)
 
 
-_LOGITS = "logits"
-"""The scratch memory that a chain works in."""
-
-
-def _is_scratch(logits: Tensor) -> bool:
-    return is_scratch(logits, _LOGITS)
+def _full_precision(logits: Tensor) -> Tensor:
+    """Half precision among floats, which is exact: numpy does not know all of its kinds."""
+    return logits.float() if torch.finfo(logits.dtype).bits < 32 else logits
 
 
 def _dense(left: Left) -> Tensor:

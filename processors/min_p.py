@@ -10,7 +10,7 @@ from ..decoding.candidates import Candidates
 from ..decoding.history import History
 from .chain import Composable
 from .likelihood import below_best
-from .parameter import as_reals, is_scalar, one_integer, per_row, real
+from .parameter import FLOAT32, as_reals, is_scalar, one_integer, per_row, real
 from .ranking import kth_largest
 from .survivors import survivors
 
@@ -56,9 +56,11 @@ class MinP(Composable):
     def narrow(self, logits: Tensor, history: History) -> Tensor | Candidates:
         """What a call gives, the tokens that are left if they are few; on the host."""
         best = logits.amax(dim=-1, keepdim=True)
-        if self.min_tokens > 1 or not best.isfinite().all():
-            return self(logits, history)
         p = torch.as_tensor(per_row("p", self.p, logits), dtype=logits.dtype)
+        # Among the smallest floats an exponential rounds by more than its floor is lowered.
+        tiny = ((p > 0) & (p < FLOAT32.tiny)).any()
+        if self.min_tokens > 1 or tiny or not best.isfinite().all():
+            return self(logits, history)
         # Lower than the floor by more than rounding, so that a call on these alone can decide.
         floor = best + p.log() - 1e-5 * (best.abs() + 1)
         left = survivors(logits, floor)

@@ -65,18 +65,22 @@ class RepetitionPenalty(Composable):
 
     def into(self, logits: Tensor, history: History, out: Tensor) -> Tensor:
         """As a call, written into *out*, which may be the logits themselves; on the host."""
-        if isinstance(self.penalty, Tensor) or isinstance(self.window, Tensor) or self.shift_safe:
+        off = is_scalar(self.penalty, 1.0) or is_scalar(self.window, 0)
+        by_row = isinstance(self.penalty, Tensor) or isinstance(self.window, Tensor)
+        if not off and (by_row or self.shift_safe):
             return self._penalised(logits, history, out)
         if out is not logits:
             out.copy_(logits)
-        if self.penalty == 1.0:
+        if off:
             return out
         scores = out.numpy()
         for row, column, ids in columns(history, self.include_prompt, self.window):
             counting = with_logits(ids, logits.shape[-1])
             seen = scores[row, column][counting]
-            # A token that occurs twice is written twice, the same.
-            scores[row, column][counting] = np.where(seen < 0, seen * self.penalty, seen / self.penalty)
+            # A token that occurs twice is written twice, the same. What overflows becomes infinite.
+            with np.errstate(over="ignore"):
+                penalised = np.where(seen < 0, seen * self.penalty, seen / self.penalty)
+            scores[row, column][counting] = penalised
         return out
 
     def _penalised(self, logits: Tensor, history: History, out: Tensor | None) -> Tensor:

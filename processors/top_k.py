@@ -79,11 +79,11 @@ class TopK(Composable):
         maxima = matrix.amax(dim=-2)
         floor = self._kth(maxima, k).numpy(force=True)
         highest = maxima.numpy(force=True)
-        if np.isnan(highest.max()):
-            return self(logits, history)
         # What is -inf does not survive a floor of -inf.
         floor = np.maximum(floor, np.finfo(floor.dtype).min)
         scores = logits.numpy(force=True)
+        if np.isnan(highest.max()) or np.isnan(scores[..., count * _DEPTH :]).any():
+            return self(logits, history)
         ids = [_reaching(scores[cell], highest[cell], floor[cell]) for cell in np.ndindex(*floor.shape[:-1])]
         if not are_few(map(len, ids), logits.shape[-1]):
             return self(logits, history)

@@ -224,3 +224,100 @@ class TestShortCuts:
 
             assert torch.equal(chain(logits, history), scores.logits)
             assert torch.equal(Sample()(scores.logits, history), ids)
+
+
+class TestWorkspace:
+    """The memory that a call works in is nobody else's, and does not leave it."""
+
+    LOGITS = torch.tensor([[[1.0, 5.0, 3.0, -2.0]]])
+
+    def test_a_call_inside_a_call_disturbs_nothing(self) -> None:
+        """A stage, or a selection, that asks another chain about the logits it was given."""
+        inner = Choose(RepetitionPenalty(3.0) | Temperature(0.01), Sample())
+
+        def stage(logits: torch.Tensor, history: History) -> torch.Tensor:
+            before = logits.clone()
+            inner(logits, history)
+            inner(torch.rand(1, 1, 4), history)
+
+            assert torch.equal(before, logits)
+
+            return logits
+
+        def selection(logits: torch.Tensor, history: History) -> torch.Tensor:
+            return Greedy()(stage(logits, history), history)
+
+        ids, scores = Choose(Temperature(2.0) | stage, selection)(self.LOGITS, ONE_COLUMN)
+
+        assert [[1]] == ids.tolist()
+        assert torch.equal(self.LOGITS / 2, scores.logits)
+
+    def test_what_somebody_keeps_stays_as_it_was(self) -> None:
+        """Scores, and the logits that a stage or a selection of somebody else's was shown."""
+        kept: list[torch.Tensor] = []
+
+        def keep(logits: torch.Tensor, history: History) -> torch.Tensor:
+            kept.append(logits)
+            return logits
+
+        def choose(logits: torch.Tensor, history: History) -> torch.Tensor:
+            return Greedy()(keep(logits, history), history)
+
+        for chain, selection in (
+            (Temperature(0.5) | keep, choose),
+            (Chain([Temperature(0.5)]), Greedy()),
+            (Chain([Temperature(0.5)]), Sample()),
+            (keep | Temperature(0.5), Greedy()),
+        ):
+            kept.append(Choose(chain, selection)(self.LOGITS, ONE_COLUMN)[1].logits)
+        before = [logits.clone() for logits in kept]
+        Choose(Temperature(0.1) | RepetitionPenalty(2.0), Sample())(-self.LOGITS, ONE_COLUMN)[1].logits.sum()
+
+        assert all(torch.equal(a, b) for a, b in zip(before, kept, strict=True))
+
+    def test_views_of_it_are_not_written_into(self) -> None:
+        """A stage that returns its first column for all of them, before one that works in place."""
+
+        def first(logits: torch.Tensor, history: History) -> torch.Tensor:
+            return logits[:, :1].expand_as(logits)
+
+        logits = torch.randn(1, 3, 6, generator=torch.Generator().manual_seed(0))
+        history = History(
+            torch.tensor([[[0, 1, 2, 3]]]), torch.tensor([[1, 2, 3]]), torch.tensor([0]), torch.tensor([0])
+        )
+        chain = Temperature(0.5) | first | NoRepeatNgram(1)
+
+        assert torch.equal(chain(logits, history).argmax(dim=-1), Choose(chain, Greedy())(logits, history)[0])
+
+
+class TestUnusualLogits:
+    def test_that_ask_for_a_gradient(self) -> None:
+        """Choosing is no matter of gradients."""
+        logits = torch.tensor([[[1.0, 5.0, 3.0]]], requires_grad=True)
+        chain = RepetitionPenalty(1.1) | Temperature(0.5) | NoRepeatNgram(2) | TopP(0.9)
+
+        assert [[1]] == Choose(chain, Greedy())(logits, ONE_COLUMN)[0].tolist()
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_of_half_precision(self, dtype: torch.dtype) -> None:
+        """The choice is that among the same numbers in float32."""
+        logits = 3 * torch.randn(1, 1, 5000, generator=torch.Generator().manual_seed(0)).to(dtype)
+        choose = Choose(Temperature(0.7) | TopK(40) | TopP(0.9), Sample(2))
+
+        assert torch.equal(choose(logits.float(), ONE_COLUMN)[0], choose(logits, ONE_COLUMN)[0])
+
+    def test_with_nan_in_the_odd_ones_at_the_end(self) -> None:
+        """Which no block of a top-k holds."""
+        logits = torch.randn(1, 1, 5000, generator=torch.Generator().manual_seed(0))
+        logits[0, 0, 4995] = torch.nan
+
+        assert [[-1]] == Choose(TopK(3) | Temperature(0.9), Greedy())(logits, ONE_COLUMN)[0].tolist()
+
+    def test_that_a_penalty_makes_infinite(self) -> None:
+        """An overflow is no warning, and a neutral penalty leaves infinity alone."""
+        huge = torch.full((1, 1, 4), -1e30)
+        infinite = torch.tensor([[[torch.inf, 1.0, 2.0]]])
+        off = Chain([RepetitionPenalty(1.0, shift_safe=True)])
+
+        assert [[1]] == Choose(Chain([RepetitionPenalty(1e10)]), Greedy())(huge, ONE_COLUMN)[0].tolist()
+        assert [[0]] == Choose(off, Greedy())(infinite, ONE_COLUMN)[0].tolist()
