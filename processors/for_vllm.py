@@ -13,6 +13,7 @@ from ..decoding.history import History
 from ..decoding.protocols import Processor
 from ..decoding.whole_numbers import is_whole
 from .chain import Chain
+from .grammar import Grammar
 
 _SWITCH = "decodekit"
 
@@ -58,8 +59,13 @@ def _check_chain(chain: Processor) -> None:
     for part in Chain((chain,)).processors:
         kind: Any = type(part)
         for field in attrs.fields(kind) if attrs.has(kind) else ():
-            if field.init and isinstance(getattr(part, field.name), Tensor):
-                raise ValueError(f"'{field.name}' must be one number for all requests: got {part!r}")
+            if field.init and _is_per_row(part, getattr(part, field.name)):
+                raise ValueError(f"'{field.name}' must be one for all requests: got {part!r}")
+
+
+def _is_per_row(part: Processor, value: Any) -> bool:
+    # Of a grammar a tuple is its rows, of others it is token ids.
+    return isinstance(value, Tensor) or (isinstance(part, Grammar) and isinstance(value, tuple))
 
 
 def _interface() -> Any:

@@ -11,14 +11,17 @@ from decodekit.decoding.history import History
 from decodekit.processors import (
     Chain,
     FrequencyPenalty,
+    Grammar,
     MinNewTokens,
     NoRepeatNgram,
     RepetitionPenalty,
+    SuppressTokens,
     Temperature,
     to_vllm,
 )
 
 from .by_hand import after
+from .languages import Brackets
 from .vllm_stand_in import Engine, LogitsProcessor, SamplingParams
 
 CHAIN = RepetitionPenalty(1.5) | FrequencyPenalty(0.5) | NoRepeatNgram(2) | MinNewTokens(3, [1])
@@ -99,12 +102,25 @@ class TestToVllm:
             engine().add(0, [3], [], SamplingParams(extra_args={"decodekit": switch}))
 
     @pytest.mark.parametrize(
-        "chain", [Temperature([0.5, 2.0]), Chain((CHAIN, Temperature(0.5), RepetitionPenalty([2.0])))]
+        "chain",
+        [
+            Temperature([0.5, 2.0]),
+            Chain((CHAIN, Temperature(0.5), RepetitionPenalty([2.0]))),
+            Grammar([Brackets(2), None]),
+            CHAIN | Grammar([Brackets(2)]),
+        ],
     )
     def test_refuses_parameters_one_per_row(self, chain: Any) -> None:
         """Rows are other requests in every step."""
-        with pytest.raises(ValueError, match="must be one number for all requests: got "):
+        with pytest.raises(ValueError, match="must be one for all requests: got "):
             to_vllm(chain, base=LogitsProcessor)
+
+    @pytest.mark.parametrize("chain", [SuppressTokens([3, 4]), Grammar(Brackets(2)), Grammar(None)])
+    def test_takes_what_is_the_same_for_every_row(self, chain: Any) -> None:
+        """Several token ids, or one grammar, are no rows."""
+        made: Any = to_vllm(chain, base=LogitsProcessor)
+
+        assert made.chain is chain
 
     def test_makes_a_class_of_that_name(self) -> None:
         """Derived from vLLM's, with the chain to look at."""
