@@ -31,6 +31,8 @@ from decodekit.processors import (
     TopP,
 )
 
+from ..processors.test_catalogue import CATALOGUE
+
 # torch's own export trips over a deprecation of torch's own.
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 
@@ -175,6 +177,14 @@ class TestFirstLargest:
         assert 2 == first_largest(torch.tensor([torch.nan, 1.0, torch.inf]))
 
 
+SAFE = {
+    name + suffix: entry.make([entry.example] * BATCH if suffix else entry.example)
+    for name, entry in CATALOGUE.items()
+    for suffix in ("", " per row")[: 1 + entry.rows]
+    if entry.make(entry.example).device_safe  # type: ignore[attr-defined]
+}
+"""Every processor that says of itself that it may run there."""
+
 CHAINS = {
     "none": None,
     "scaling": Temperature(0.7),
@@ -208,6 +218,20 @@ class TestDeviceChoice:
         device, host = DeviceChoice(chain, selection), Choose(chain, selection)
         for seed in range(20):
             logits, history = random_logits(vocab, seed), history_of(BATCH, WIDTH, vocab, seed)
+
+            expected, _ = host(logits, history)
+
+            assert torch.equal(expected, device(*device.inputs(logits, history)))
+
+    @every_selection
+    @pytest.mark.parametrize("processor", SAFE.values(), ids=SAFE.keys())
+    def test_takes_every_safe_processor_of_the_catalogue(
+        self, processor: Processor, selection: Selection
+    ) -> None:
+        """And chooses with it what the host chooses, in a vocabulary small enough that it matters."""
+        device, host = DeviceChoice(processor, selection), Choose(processor, selection)
+        for seed in range(10):
+            logits, history = random_logits(11, seed), history_of(BATCH, WIDTH, 11, seed)
 
             expected, _ = host(logits, history)
 
