@@ -3,7 +3,6 @@
 import inspect
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -115,9 +114,7 @@ def test_refused_is_what_has_no_counterpart() -> None:
 def test_removes_what_theirs_removes(dtype: torch.dtype) -> None:
     """NaN and infinity; where a token is forbidden, theirs would let it in again."""
     inf, nan = float("inf"), float("nan")
-    rows: Any = torch.tensor(
-        [[nan, -1.0, inf, 2.0], [nan, nan, nan, nan], [inf, inf, -3.0, 0.5]], dtype=dtype
-    )
+    rows = torch.tensor([[nan, -1.0, inf, 2.0], [nan, nan, nan, nan], [inf, inf, -3.0, 0.5]], dtype=dtype)
 
     expected = hf.InfNanRemoveLogitsProcessor()(None, rows)
 
