@@ -2,10 +2,12 @@
 Chains as other systems build them: their parameters' names, their order, their boundary rules.
 
 Each function returns a chain to look at, to change and to run; a stage stands in it when its
-parameter is given and not at that system's off-value. All parameters are off by default, also
-where that system's own default is not. Temperature 0 is ``Greedy()`` here, after a chain
-without a temperature. Where probabilities are equal, or sums round, the systems differ from
-themselves from machine to machine: see what each function says it cannot mirror.
+parameter is given and not at one of that system's off-values, which each function names. What
+is out of range is refused, also where that system silently does nothing: a top-p of 1.5 is a
+mistake. All parameters are off by default, also where that system's own default is not. Every
+number is one for all rows. Temperature 0 is ``Greedy()`` here, after a chain without a
+temperature. Where probabilities are equal, or sums round, a system may differ from one machine
+to another: see what each function says it cannot mirror.
 
 >>> from decodekit.processors import presets
 >>> presets.transformers(temperature=2.0, top_p=0.9)
@@ -14,8 +16,9 @@ Chain(processors=(Temperature(temperature=2.0), TopP(p=0.9, ties='last', min_tok
 Chain(processors=(TopP(p=0.9, ties='last', min_tokens=1), Temperature(temperature=2.0)))
 """
 
+import numbers
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from ..decoding.protocols import Processor
 from .allowed_tokens import AllowedTokens
@@ -30,7 +33,6 @@ from .logit_bias import LogitBias
 from .min_new_tokens import MinNewTokens
 from .min_p import MinP
 from .no_repeat_ngram import NoRepeatNgram
-from .parameter import FLOAT32
 from .presence_penalty import PresencePenalty
 from .renormalise import Renormalise
 from .repetition_penalty import RepetitionPenalty
@@ -44,6 +46,8 @@ from .top_n_sigma import TopNSigma
 from .top_p import TopP
 from .typical import Typical
 from .xtc import XTC
+
+N = TypeVar("N", int, float)
 
 
 def transformers(
@@ -75,28 +79,33 @@ def transformers(
     1 - *top_p*; penalties see the prompt. With ``do_sample=False`` there it stops before the
     temperature. ``top_k`` is 50 there if nobody says otherwise.
 
-    :func:`~decodekit.processors.from_generation_config` takes a whole configuration.
+    Off are a *temperature*, *repetition_penalty*, *top_p* or *typical_p* of 1, a *top_k*,
+    *no_repeat_ngram_size* or *min_new_tokens* of 0, an *epsilon_cutoff* or *eta_cutoff* of 0 or
+    1, and a *top_h* or *min_p* of None.
 
     Not mirrored: its repetition penalty and n-grams see padding tokens in some versions; which of
-    equal tokens top-p drops is up to an unstable sort.
+    equal tokens top-p drops is up to an unstable sort. Left out are a minimal length, the encoder
+    penalties, the forced end, the removal of invalid values, the length decay and the watermarks:
+    :func:`~decodekit.processors.from_generation_config` has them, and takes a whole
+    configuration.
     """
     eos: tuple[int, ...] = (eos_token_id,) if isinstance(eos_token_id, int) else tuple(eos_token_id)
     return _chain(
         sequence_bias and SequenceBias(sequence_bias),
-        repetition_penalty != 1.0 and RepetitionPenalty(repetition_penalty),
-        no_repeat_ngram_size != 0 and NoRepeatNgram(no_repeat_ngram_size),
+        _is_on("repetition_penalty", repetition_penalty, 1.0) and RepetitionPenalty(repetition_penalty),
+        _is_on("no_repeat_ngram_size", no_repeat_ngram_size, 0) and NoRepeatNgram(no_repeat_ngram_size),
         (words := list(bad_words_ids)) and BadWords(words, eos),
-        min_new_tokens != 0 and MinNewTokens(min_new_tokens, eos),
+        _is_on("min_new_tokens", min_new_tokens, 0) and MinNewTokens(min_new_tokens, eos),
         (forbidden := list(suppress_tokens)) and SuppressTokens(forbidden),
         (first := list(begin_suppress_tokens)) and SuppressFirst(first),
-        temperature != 1.0 and Temperature(temperature),
-        top_h is not None and TopH(top_h),
-        top_k != 0 and TopK(top_k),
-        top_p < 1.0 and TopP(top_p),
-        min_p is not None and MinP(min_p),
-        typical_p < 1.0 and Typical(typical_p),
-        0.0 < epsilon_cutoff < 1.0 and EpsilonCutoff(epsilon_cutoff),
-        0.0 < eta_cutoff < 1.0 and EtaCutoff(eta_cutoff),
+        _is_on("temperature", temperature, 1.0) and Temperature(temperature),
+        top_h is not None and _is_on("top_h", top_h) and TopH(top_h),
+        _is_on("top_k", top_k, 0) and TopK(top_k),
+        _is_on("top_p", top_p, 1.0) and TopP(top_p),
+        min_p is not None and _is_on("min_p", min_p) and MinP(min_p),
+        _is_on("typical_p", typical_p, 1.0) and Typical(typical_p),
+        _is_on("epsilon_cutoff", epsilon_cutoff, 0.0, 1.0) and EpsilonCutoff(epsilon_cutoff),
+        _is_on("eta_cutoff", eta_cutoff, 0.0, 1.0) and EtaCutoff(eta_cutoff),
         renormalize_logits and Renormalise(),
     )
 
@@ -121,8 +130,11 @@ def vllm(
 
     Allowed tokens, bad words, min tokens, bias, penalties, temperature, min-p, top-k, top-p. The
     repetition penalty sees the prompt, the other two what was generated. Top-k keeps all that
-    tie with the k-th, and 0 and -1 are off; top-p drops from below what holds at most
-    1 - *top_p*. Temperatures below 0.01 are raised to it.
+    tie with the k-th; top-p drops from below what holds at most 1 - *top_p*. Temperatures below
+    0.01 are raised to it.
+
+    Off are a *temperature*, *repetition_penalty* or *top_p* of 1, a *top_k* of 0 or -1, and 0 of
+    the other numbers.
 
     *bad_words* are ids here, of the word with and without a space before it; *stop_token_ids*
     are what *min_tokens* forbids, the end of sequence included.
@@ -131,19 +143,19 @@ def vllm(
     backend's rule (FlashInfer keeps both).
     """
     # Raised to 0.01, a temperature of 0 would not be refused below.
-    raised = max(temperature, 0.01) if temperature > 0 else temperature
+    raised = max(temperature, 0.01) if _number("temperature", temperature) > 0 else temperature
     return _chain(
         allowed_token_ids is not None and AllowedTokens(allowed_token_ids),
         (words := list(bad_words)) and BadWords(words),
-        min_tokens != 0 and MinNewTokens(min_tokens, stop_token_ids),
+        _is_on("min_tokens", min_tokens, 0) and MinNewTokens(min_tokens, stop_token_ids),
         logit_bias and LogitBias(logit_bias),
-        repetition_penalty != 1.0 and RepetitionPenalty(repetition_penalty),
-        frequency_penalty != 0.0 and FrequencyPenalty(frequency_penalty),
-        presence_penalty != 0.0 and PresencePenalty(presence_penalty),
+        _is_on("repetition_penalty", repetition_penalty, 1.0) and RepetitionPenalty(repetition_penalty),
+        _is_on("frequency_penalty", frequency_penalty, 0.0) and FrequencyPenalty(frequency_penalty),
+        _is_on("presence_penalty", presence_penalty, 0.0) and PresencePenalty(presence_penalty),
         temperature != 1.0 and Temperature(raised),
-        min_p != 0.0 and MinP(min_p),
-        top_k not in (0, -1) and TopK(top_k),
-        top_p < 1.0 and TopP(top_p),
+        _is_on("min_p", min_p, 0.0) and MinP(min_p),
+        _is_on("top_k", top_k, 0, -1) and TopK(top_k),
+        _is_on("top_p", top_p, 1.0) and TopP(top_p),
     )
 
 
@@ -177,43 +189,70 @@ def llama_cpp(
     Bias, penalties, DRY, top-n-sigma, top-k, typical, top-p, min-p, XTC, and the temperature
     last. Penalties see the last *penalty_last_n* tokens, the prompt's among them (0 is off, -1
     sees all). Top-k keeps exactly k. Top-p keeps the likeliest through the first that reaches
-    *top_p*, of equal tokens the lower ids first. A *typ_p* or *top_p* of 1, a *top_k* or
-    *top_n_sigma* of 0 or less and an *xtc_threshold* above 0.5 are off.
+    *top_p*, of equal tokens the lower ids first.
+
+    Off are a *temp*, *penalty_repeat*, *typ_p* or *top_p* of 1, a *top_k* or *top_n_sigma* of 0 or
+    less, an *xtc_threshold* above 0.5 and up to 1, and 0 of the other numbers. There a *typ_p* or
+    *top_p* above 1 and negative probabilities are off too; here they are refused.
 
     *dry_sequence_breakers* are token ids here, or sequences of them.
 
     Not mirrored: which of equal tokens stay is up to a partial sort there (here the lower ids, and
     all that are equally typical); typical keeps one more token there where the mass is met
-    exactly; DRY looks at 50 tokens of a match here; XTC knows no *min_keep* here.
+    exactly; DRY looks at 50 tokens of a match here; XTC knows no *min_keep* here; a
+    *dynatemp_range* of *temp* or more, which ends at 0 there, is refused. Left out is the
+    reasoning budget, which stands after the bias there:
+    :class:`~decodekit.processors.ThinkingBudget` is one.
     """
-    seen = None if penalty_last_n < 0 else penalty_last_n
-    dry_seen = None if dry_penalty_last_n < 0 else dry_penalty_last_n
+    seen = _window("penalty_last_n", penalty_last_n)
+    dry_seen = _window("dry_penalty_last_n", dry_penalty_last_n)
     return _chain(
         logit_bias and LogitBias(logit_bias),
-        seen != 0 and penalty_repeat != 1.0 and RepetitionPenalty(penalty_repeat, window=seen),
-        seen != 0
-        and penalty_freq != 0.0
+        _is_on("penalty_repeat", penalty_repeat, 1.0)
+        and seen != 0
+        and RepetitionPenalty(penalty_repeat, window=seen),
+        _is_on("penalty_freq", penalty_freq, 0.0)
+        and seen != 0
         and FrequencyPenalty(penalty_freq, include_prompt=True, window=seen),
-        seen != 0
-        and penalty_present != 0.0
+        _is_on("penalty_present", penalty_present, 0.0)
+        and seen != 0
         and PresencePenalty(penalty_present, include_prompt=True, window=seen),
-        dry_multiplier != 0.0
+        _is_on("dry_multiplier", dry_multiplier, 0.0)
         and dry_seen != 0
-        and DRY(dry_multiplier, dry_base, dry_allowed_length, dry_sequence_breakers, window=dry_seen),
-        top_n_sigma > 0 and TopNSigma(top_n_sigma),
-        top_k > 0 and TopK(top_k, ties="first"),
-        typ_p < 1.0 and Typical(typ_p, min_keep),
-        top_p < 1.0 and TopP(top_p, ties="first", min_tokens=min_keep),
-        min_p > 0.0 and MinP(min_p, min_keep),
-        xtc_probability > 0.0 and xtc_threshold <= 0.5 and XTC(xtc_probability, xtc_threshold),
+        and DRY(
+            dry_multiplier,
+            _number("dry_base", dry_base),
+            _number("dry_allowed_length", dry_allowed_length),
+            dry_sequence_breakers,
+            window=dry_seen,
+        ),
+        # Asked this way around, NaN is not off.
+        not _number("top_n_sigma", top_n_sigma) <= 0.0 and TopNSigma(top_n_sigma),
+        not _number("top_k", top_k) <= 0 and TopK(top_k, ties="first"),
+        _is_on("typ_p", typ_p, 1.0) and Typical(typ_p, min_keep),
+        _is_on("top_p", top_p, 1.0) and TopP(top_p, ties="first", min_tokens=min_keep),
+        _is_on("min_p", min_p, 0.0) and MinP(min_p, min_keep),
+        _is_on("xtc_probability", xtc_probability, 0.0)
+        and not 0.5 < _number("xtc_threshold", xtc_threshold) <= 1.0
+        and XTC(xtc_probability, xtc_threshold),
         _llama_cpp_temperature(temp, dynatemp_range, dynatemp_exponent),
     )
 
 
+def _window(name: str, last_n: int) -> int | None:
+    return None if _number(name, last_n) == -1 else last_n
+
+
 def _llama_cpp_temperature(temp: float, spread: float, exponent: float) -> Processor | None:
-    if spread > 0.0:
-        return DynamicTemperature(max(temp - spread, FLOAT32.tiny), temp + spread, exponent)
-    return Temperature(temp) if temp != 1.0 else None
+    on = _is_on("temp", temp, 1.0)
+    if not _is_on("dynatemp_range", spread, 0.0):
+        return Temperature(temp) if on else None
+    if not 0.0 < spread < temp:
+        raise ValueError(
+            f"'dynatemp_range' must be >= 0 (0 is off) and < 'temp', for no temperature is 0: "
+            f"got {spread!r} for {temp!r}"
+        )
+    return DynamicTemperature(temp - spread, temp + spread, _number("dynatemp_exponent", exponent))
 
 
 def mlx(
@@ -239,8 +278,9 @@ def mlx(
 
     Bias, repetition, presence and frequency penalty, then top-p, min-p, XTC, top-k, and the
     temperature last. Penalties see the last 20 tokens, the prompt's among them. Top-p drops from
-    below what holds at most 1 - *top_p*, and is off at 0 and 1; *min_tokens_to_keep* is min-p's;
-    top-k keeps exactly k.
+    below what holds at most 1 - *top_p*; *min_tokens_to_keep* is min-p's; top-k keeps exactly k.
+
+    Off are a penalty of 0 or None, a *top_p* of 0 or 1, a *temp* of 1, and 0 of the other numbers.
 
     Not mirrored: which of equal tokens top-k keeps is up to a partial sort there (here the lower
     ids). XTC there draws one number for all rows of a batch, does not count a token exactly at the
@@ -248,17 +288,44 @@ def mlx(
     """
     return _chain(
         logit_bias and LogitBias(logit_bias),
-        repetition_penalty and RepetitionPenalty(repetition_penalty, window=repetition_context_size),
-        presence_penalty
-        and PresencePenalty(presence_penalty, include_prompt=True, window=presence_context_size),
-        frequency_penalty
-        and FrequencyPenalty(frequency_penalty, include_prompt=True, window=frequency_context_size),
-        0.0 < top_p < 1.0 and TopP(top_p),
-        min_p != 0.0 and MinP(min_p, min_tokens_to_keep),
-        xtc_probability > 0.0 and XTC(xtc_probability, xtc_threshold, keep=xtc_special_tokens),
-        top_k > 0 and TopK(top_k, ties="first"),
-        temp != 1.0 and Temperature(temp),
+        repetition_penalty is not None
+        and _is_on("repetition_penalty", repetition_penalty, 0.0)
+        and RepetitionPenalty(
+            repetition_penalty, window=_number("repetition_context_size", repetition_context_size)
+        ),
+        presence_penalty is not None
+        and _is_on("presence_penalty", presence_penalty, 0.0)
+        and PresencePenalty(
+            presence_penalty,
+            include_prompt=True,
+            window=_number("presence_context_size", presence_context_size),
+        ),
+        frequency_penalty is not None
+        and _is_on("frequency_penalty", frequency_penalty, 0.0)
+        and FrequencyPenalty(
+            frequency_penalty,
+            include_prompt=True,
+            window=_number("frequency_context_size", frequency_context_size),
+        ),
+        _is_on("top_p", top_p, 0.0, 1.0) and TopP(top_p),
+        _is_on("min_p", min_p, 0.0) and MinP(min_p, min_tokens_to_keep),
+        _is_on("xtc_probability", xtc_probability, 0.0)
+        and XTC(xtc_probability, _number("xtc_threshold", xtc_threshold), keep=xtc_special_tokens),
+        _is_on("top_k", top_k, 0) and TopK(top_k, ties="first"),
+        _is_on("temp", temp, 1.0) and Temperature(temp),
     )
+
+
+def _number(name: str, value: N) -> N:
+    """The *value*, if it is one number: not one per row, which those systems do not know."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        raise TypeError(f"'{name}' must be one number: got {value!r}, a {type(value).__name__}")
+    return value
+
+
+def _is_on(name: str, value: float, *off: float) -> bool:
+    """Whether the number *value* is none of the system's off-values."""
+    return _number(name, value) not in off
 
 
 def _chain(*stages: Any) -> Chain:

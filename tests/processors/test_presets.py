@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GenerationConfig
@@ -24,6 +25,9 @@ PRESETS: dict[str, Preset] = {
     "llama_cpp": presets.llama_cpp,
     "mlx": presets.mlx,
 }
+NAN = float("nan")
+
+NOT_NUMBERS = ("sequence_bias", "renormalize_logits", "logit_bias", "allowed_token_ids")
 TEMPERATURE = {"transformers": "temperature", "vllm": "temperature", "llama_cpp": "temp", "mlx": "temp"}
 
 
@@ -254,14 +258,17 @@ class TestOff:
         [
             presets.transformers(),
             presets.transformers(min_new_tokens=0, typical_p=1.0, epsilon_cutoff=0.0, eta_cutoff=1.0),
+            presets.transformers(top_p=1, epsilon_cutoff=1, eta_cutoff=0),
             presets.vllm(),
             presets.vllm(top_k=-1),
             presets.llama_cpp(),
             presets.llama_cpp(penalty_last_n=0, penalty_repeat=1.3, penalty_freq=1.0, penalty_present=1.0),
             presets.llama_cpp(top_k=-1, top_n_sigma=0.0, dry_multiplier=0.5, dry_penalty_last_n=0),
             presets.llama_cpp(xtc_probability=0.5, xtc_threshold=0.6),
+            presets.llama_cpp(xtc_probability=0.5, xtc_threshold=1.0, top_p=1, typ_p=1, min_p=0, temp=1),
             presets.mlx(),
             presets.mlx(top_p=1.0, repetition_penalty=0.0),
+            presets.mlx(presence_penalty=0, frequency_penalty=None, min_p=0, top_k=0, xtc_probability=0),
         ],
     )
     def test_what_is_off_is_not_in_the_chain(self, chain: Chain) -> None:
@@ -276,6 +283,88 @@ class TestOff:
         """The message says which."""
         with pytest.raises(ValueError, match=r"use Greedy\(\)"):
             make()
+
+    @pytest.mark.parametrize("name", PRESETS)
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"top_p": 1.5},
+            {"top_p": -0.5},
+            {"top_p": NAN},
+            {"min_p": -0.1},
+            {"min_p": 2.0},
+            {"min_p": NAN},
+            {"repetition_penalty": -1.0},
+            {"top_k": 2.5},
+        ],
+        ids=str,
+    )
+    def test_nonsense_is_not_off(self, name: str, options: dict[str, float]) -> None:
+        """Whatever that system makes of it."""
+        if name == "llama_cpp" and "repetition_penalty" in options:
+            options = {"penalty_repeat": -1.0}
+
+        with pytest.raises((TypeError, ValueError), match=r"^'\w+' must be "):
+            PRESETS[name](**options)
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: presets.transformers(epsilon_cutoff=2.0),
+            lambda: presets.transformers(eta_cutoff=-0.1),
+            lambda: presets.transformers(typical_p=1.1),
+            lambda: presets.transformers(top_k=-1),
+            lambda: presets.transformers(no_repeat_ngram_size=-1),
+            lambda: presets.transformers(min_new_tokens=-1),
+            lambda: presets.vllm(top_k=-2),
+            lambda: presets.vllm(temperature=-1.0),
+            lambda: presets.vllm(temperature=NAN),
+            lambda: presets.llama_cpp(xtc_probability=-1.0),
+            lambda: presets.llama_cpp(xtc_probability=0.5, xtc_threshold=7.0),
+            lambda: presets.llama_cpp(xtc_probability=0.5, xtc_threshold=-0.1),
+            lambda: presets.llama_cpp(typ_p=7.0),
+            lambda: presets.llama_cpp(top_n_sigma=NAN),
+            lambda: presets.llama_cpp(dry_multiplier=-1.0),
+            lambda: presets.llama_cpp(penalty_repeat=1.1, penalty_last_n=-5),
+            lambda: presets.llama_cpp(dynatemp_range=-0.5),
+            lambda: presets.mlx(top_k=-1),
+            lambda: presets.mlx(xtc_probability=1.5),
+        ],
+    )
+    def test_nonsense_of_one_system_is_not_off(self, make: Callable[[], Chain]) -> None:
+        """A stage that is not at its off-value stands, and refuses."""
+        with pytest.raises(ValueError, match=r"^'\w+' must be "):
+            make()
+
+    @pytest.mark.parametrize("given", [[0.5, 0.9], torch.tensor([0.5, 0.9]), torch.tensor(0.5), "0.5", True])
+    @pytest.mark.parametrize("name", PRESETS)
+    def test_every_number_is_one_for_all_rows(self, name: str, given: Any) -> None:
+        """Those systems know no rows in what a request asks for; each parameter says its name."""
+        # What lets every stage stand that has numbers beside its own.
+        on: dict[str, dict[str, Any]] = {
+            "llama_cpp": {"penalty_repeat": 1.1, "dry_multiplier": 1.0, "xtc_probability": 0.5, "temp": 2.0},
+            "mlx": {
+                "repetition_penalty": 1.1,
+                "presence_penalty": 0.1,
+                "frequency_penalty": 0.1,
+                "xtc_probability": 0.5,
+            },
+        }
+        extra = on.get(name, {}) | ({"dynatemp_range": 0.5} if name == "llama_cpp" else {})
+        for option, default in (PRESETS[name].__kwdefaults__ or {}).items():
+            collection = isinstance(default, tuple) or option in NOT_NUMBERS
+            # A stage counts its smallest set itself, and says so.
+            if not collection and option not in ("min_keep", "min_tokens_to_keep"):
+                with pytest.raises(TypeError, match=f"^'{option}' must be one number: got "):
+                    PRESETS[name](**extra | {option: given})
+
+    @pytest.mark.parametrize(
+        ("temp", "spread"), [(0.0, 0.5), (0.5, 0.5), (0.5, 0.7), (-1.0, 0.5), (0.5, NAN)]
+    )
+    def test_llama_cpp_has_no_dynamic_temperature_down_to_0(self, temp: float, spread: float) -> None:
+        """It would divide by nearly nothing."""
+        with pytest.raises(ValueError, match=r"'dynatemp_range' must be >= 0 \(0 is off\) and < 'temp'"):
+            presets.llama_cpp(temp=temp, dynatemp_range=spread)
 
     def test_vllm_raises_tiny_temperatures(self) -> None:
         """To 0.01."""
