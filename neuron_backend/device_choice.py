@@ -36,7 +36,8 @@ class DeviceChoice(nn.Module):
     looks at token ids. All random numbers are inputs, made on the host by
     :meth:`inputs`, so a run on the device can be compared with one on the host draw by draw.
     The results are the host's, up to the rounding of float32 sums: compile it without automatic
-    casts to bfloat16, which matrix products would be subject to.
+    casts to bfloat16, which matrix products would be subject to. Logits are finite or ``-inf``;
+    where they may not be, ``RemoveInvalid()`` comes first.
 
     >>> import torch
     >>> from decodekit.decoding import Greedy

@@ -19,8 +19,6 @@ from .epsilon_cutoff import EpsilonCutoff
 from .eta_cutoff import EtaCutoff
 from .explanation import Explanation, explain
 from .exponential_length_decay import ExponentialLengthDecay
-from .for_transformers import to_transformers
-from .for_vllm import to_vllm
 from .forced_first import ForcedFirst
 from .forced_last import ForcedLast
 from .frequency_penalty import FrequencyPenalty
@@ -36,7 +34,6 @@ from .min_length import MinLength
 from .min_new_tokens import MinNewTokens
 from .min_p import MinP
 from .no_repeat_ngram import NoRepeatNgram
-from .of_transformers import from_transformers
 from .p_less import PLess
 from .prefix_function import PrefixFunction
 from .presence_penalty import PresencePenalty
@@ -54,7 +51,10 @@ from .top_h import TopH
 from .top_k import TopK
 from .top_n_sigma import TopNSigma
 from .top_p import TopP
+from .transformers_export import to_transformers
+from .transformers_import import from_transformers
 from .typical import Typical
+from .vllm_export import to_vllm
 from .xtc import XTC
 
 __all__ = [

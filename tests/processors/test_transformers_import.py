@@ -126,6 +126,6 @@ class TestFromTransformers:
 
 def test_every_refused_name_is_one_of_theirs() -> None:
     """A renamed class would slip through."""
-    from decodekit.processors.of_transformers import _REFUSED
+    from decodekit.processors.transformers_import import _REFUSED
 
     assert [] == [name for name in _REFUSED if not hasattr(hf, name)]
