@@ -16,6 +16,8 @@ _REFUSED = {
     "DiaEOSDelayPatternLogitsProcessor": "it counts its calls",
     "ClassifierFreeGuidanceLogitsProcessor": "it takes two rows for one",
     "DiaClassifierFreeGuidanceLogitsProcessor": "it takes two rows for one",
+    "DiaEOSChannelFilterLogitsProcessor": "its rows are channels of one sound",
+    "WhisperNoSpeechDetection": "it asks the model, and keeps what it heard from call to call",
 }
 
 

@@ -51,16 +51,16 @@ COMPARED_HERE = {"ForcedBOSTokenLogitsProcessor", "InfNanRemoveLogitsProcessor"}
 REFUSED = {
     "ClassifierFreeGuidanceLogitsProcessor",
     "DiaClassifierFreeGuidanceLogitsProcessor",
+    "DiaEOSChannelFilterLogitsProcessor",
     "DiaEOSDelayPatternLogitsProcessor",
     "UnbatchedClassifierFreeGuidanceLogitsProcessor",
+    "WhisperNoSpeechDetection",
 }
 """Neither a counterpart nor a place among ours."""
 
 NOT_TEXT = {
     "AlternatingCodebooksLogitsProcessor": "audio of Bark: two codebooks take turns in one vocabulary",
     "BarkEosPrioritizerLogitsProcessor": "audio of Bark: an end that is likely enough is forced",
-    "DiaEOSChannelFilterLogitsProcessor": "audio of Dia: rows are channels, and only the first may end",
-    "WhisperNoSpeechDetection": "speech to text: it asks the model for the probability of silence",
     "WhisperTimeStampLogitsProcessor": "speech to text: time stamps come in pairs and ascend",
 }
 """With the reason."""
