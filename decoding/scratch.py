@@ -51,7 +51,7 @@ class Workspace:
     def holds(self, tensor: Tensor) -> bool:
         """Whether *tensor* lies in this memory, whole or in part."""
         memory = self._memory
-        return memory is not None and tensor.untyped_storage().data_ptr() == memory.data_ptr()
+        return memory is not None and 0 <= tensor.data_ptr() - memory.data_ptr() < memory.numel()
 
     def close(self) -> None:
         """Leave the memory to the thread's next call."""

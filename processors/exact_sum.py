@@ -40,13 +40,17 @@ def scratch_weights(logits: Tensor) -> Tensor:
     return _rounded(logits, scratch(logits, "weights"))
 
 
-def _rounded(logits: Tensor, out: Tensor) -> Tensor:
-    best = logits.amax(dim=-1, keepdim=True)
-    best = best.masked_fill(best == -torch.inf, 0.0)
+def in_units(gaps: Tensor) -> Tensor:
+    """The weights of tokens by the *gaps* to their row's largest logit, which are written over."""
     # In the logits' own precision: what is likely to the half comes out as a half. Not by powers
     # of 2, though torch has them several times as fast: it rounds those one way in a vector of
     # numbers and another way in the odd ones at its end.
-    return torch.sub(logits, best, out=out).exp_().mul_(2.0**34).round_()
+    return gaps.exp_().mul_(2.0**34).round_()
+
+
+def _rounded(logits: Tensor, out: Tensor) -> Tensor:
+    best = logits.amax(dim=-1, keepdim=True)
+    return in_units(torch.sub(logits, best.masked_fill(best == -torch.inf, 0.0), out=out))
 
 
 def exact_sum(terms: Tensor, bits: int = 34) -> Tensor:

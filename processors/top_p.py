@@ -11,7 +11,7 @@ from ..decoding.candidates import Candidates
 from ..decoding.history import History
 from . import nucleus
 from .chain import Composable
-from .exact_sum import scratch_weights, whole_weights
+from .exact_sum import in_units, scratch_weights, whole_weights
 from .parameter import as_reals, is_scalar, one_integer, one_of, per_row, real
 from .survivors import are_few, candidates, mask_below
 
@@ -116,7 +116,8 @@ class TopP(Composable):
         best = ascending[..., -1:]
         if self.ties != "last" or isinstance(self.p, Tensor) or not np.isfinite(best).all():
             return attrs.evolve(left, logits=self(left.logits, history))
-        reached = whole_weights(torch.from_numpy(ascending)).numpy().cumsum(axis=-1)
+        weights = in_units(torch.from_numpy(ascending - best)).numpy()
+        reached = weights.cumsum(axis=-1, dtype=np.float64)
         falls = reached <= (1 - self.p) * reached[..., -1:]
         falls[..., -self.min_tokens :] = False
         # Ids ascend, so that a stable sort meets the lower of equal ones first, as a call does.
