@@ -65,14 +65,12 @@ class RepetitionPenalty(Composable):
 
     def into(self, logits: Tensor, history: History, out: Tensor) -> Tensor:
         """As a call, written into *out*, which may be the logits themselves; on the host."""
-        off = is_scalar(self.penalty, 1.0) or is_scalar(self.window, 0)
-        by_row = isinstance(self.penalty, Tensor) or isinstance(self.window, Tensor)
-        if not off and (by_row or self.shift_safe):
+        if is_scalar(self.penalty, 1.0) or is_scalar(self.window, 0):
+            return out if out is logits else out.copy_(logits)
+        if isinstance(self.penalty, Tensor) or isinstance(self.window, Tensor) or self.shift_safe:
             return self._penalised(logits, history, out)
         if out is not logits:
             out.copy_(logits)
-        if off:
-            return out
         scores = out.numpy()
         for row, column, ids in columns(history, self.include_prompt, self.window):
             counting = with_logits(ids, logits.shape[-1])
