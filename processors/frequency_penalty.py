@@ -8,8 +8,8 @@ from torch import Tensor
 
 from ..decoding.history import History
 from .chain import Composable
-from .occurring import count, counted
-from .parameter import a_bool, a_window, as_reals, as_window, is_scalar, per_row, real
+from .occurring import count, counted, fading
+from .parameter import a_bool, a_fade, a_window, as_integers, as_reals, as_window, is_scalar, per_row, real
 
 
 @attrs.frozen(eq=False)
@@ -40,12 +40,21 @@ class FrequencyPenalty(Composable):
     window: int | Tensor | None = attrs.field(default=None, converter=as_window, validator=a_window)
     """How many of the last tokens count: None for all, one number for all rows, or ``[batch]``."""
 
+    fade: int | Tensor = attrs.field(default=0, converter=as_integers, validator=a_fade)
+    """
+    Over how many tokens beyond the window the penalty fades out, as in exllamav3 (there the
+    window is the sustain range, this the decay range). 0 is off. One for all rows, or ``[batch]``.
+    """
+
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Penalise ``[batch, width, vocab]`` logits, which are not modified."""
-        if is_scalar(self.penalty, 0.0) or is_scalar(self.window, 0):
+        if is_scalar(self.penalty, 0.0) or (is_scalar(self.window, 0) and is_scalar(self.fade, 0)):
             return logits
-        slots = counted(history, logits, self.include_prompt, self.window)
-        total = per_row("penalty", self.penalty, logits) * count(logits, history, slots)
+        if is_scalar(self.fade, 0):
+            shares = counted(history, logits, self.include_prompt, self.window)
+        else:
+            shares = fading(history, logits, self.include_prompt, self.window, self.fade)
+        total = per_row("penalty", self.penalty, logits) * count(logits, history, shares)
         # A reward beyond the largest float would lift a forbidden token: -inf + inf is NaN.
         bound = torch.finfo(logits.dtype).max
         return logits - total.clamp(-bound, bound)

@@ -34,6 +34,43 @@ def counted(history: History, logits: Tensor, include_prompt: bool, window: int 
     return slots & (torch.arange(slots.shape[-1], device=slots.device) >= first)
 
 
+def fading(
+    history: History,
+    logits: Tensor,
+    include_prompt: bool,
+    window: int | Tensor | None,
+    fade: int | Tensor,
+) -> Tensor:
+    """
+    How much each slot of the history counts, where a penalty fades out with the distance.
+
+    A token counts wholly up to *window* tokens back; of a farther one, the share falls by one
+    part in *fade* with each token more, down to nothing.
+
+    Args:
+        history: The tokens before each column.
+
+        logits: ``[batch, width, vocab]``, for the number of rows and the dtype.
+
+        include_prompt: Whether the prompt's tokens count.
+
+        window: One number for all rows, or ``[batch]``.
+
+        fade: At least 1 where it matters: one number for all rows, or ``[batch]``.
+
+    Returns:
+        ``[batch, width, capacity]``, 0 to 1.
+    """
+    slots = history.valid() if include_prompt else history.generated()
+    reach = 0 if window is None else per_row("window", window, logits)
+    distance = history.length[..., None] - torch.arange(slots.shape[-1], device=slots.device)
+    beyond = (distance - reach).clamp(min=0).to(logits.dtype)
+    steps = per_row("fade", fade, logits)
+    # Without a fade, the window is all there is.
+    steps = torch.where(steps > 0, steps, 1) if isinstance(steps, Tensor) else max(steps, 1)
+    return (1 - beyond / steps).clamp(min=0) * slots
+
+
 def in_prompt(history: History) -> Tensor:
     """``[batch, width, capacity]`` bool: where the prompt's tokens stand."""
     return history.valid() & ~history.generated()
@@ -156,15 +193,16 @@ def count(logits: Tensor, history: History, slots: Tensor) -> Tensor:
 
         history: The tokens before each column.
 
-        slots: Which slots of the history count, ``[batch, width, capacity]`` bool.
+        slots: Which slots of the history count, ``[batch, width, capacity]`` bool, or how much
+            each does.
 
     Returns:
-        ``[batch, width, vocab]`` in the dtype of the logits: whole numbers, so the sum does not
-        depend on the order in which a device adds them.
+        ``[batch, width, vocab]`` in the dtype of the logits. Of bools, whole numbers: the sum
+        does not depend on the order in which a device adds them.
     """
-    slots = _scored(slots, history, logits)
-    ids = torch.where(slots, history.ids, 0)
-    return torch.zeros_like(logits).scatter_add(-1, ids, slots.to(logits.dtype))
+    scored = _scored(slots > 0, history, logits)
+    ids = torch.where(scored, history.ids, 0)
+    return torch.zeros_like(logits).scatter_add(-1, ids, torch.where(scored, slots.to(logits.dtype), 0))
 
 
 def largest(logits: Tensor, history: History, slots: Tensor, values: Tensor) -> Tensor:

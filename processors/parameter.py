@@ -157,6 +157,16 @@ def a_window(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> No
         _not_negative(instance, attribute, value)
 
 
+_fade_length = integer(">= 0 (0 is off)", lambda fade: fade >= 0)
+
+
+def a_fade(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    """Check over how many tokens beyond the window a penalty fades out."""
+    _fade_length(instance, attribute, value)
+    if not is_scalar(value, 0) and instance.window is None:
+        raise ValueError(f"'{attribute.name}' must come with a 'window': got {value!r} without one")
+
+
 def one_of(*values: object) -> Validator:
     """Check that a parameter is one of *values*."""
     rule = ", ".join(map(repr, values[:-1])) + f" or {values[-1]!r}"

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ..decoding.history import History
 from .chain import Composable
-from .occurring import counted, rewrite
-from .parameter import a_bool, a_window, as_reals, as_window, is_scalar, per_row, real
+from .occurring import counted, fading, largest, rewrite
+from .parameter import a_bool, a_fade, a_window, as_integers, as_reals, as_window, is_scalar, per_row, real
 
 
 @attrs.frozen(eq=False)
@@ -39,10 +39,19 @@ class PresencePenalty(Composable):
     window: int | Tensor | None = attrs.field(default=None, converter=as_window, validator=a_window)
     """How many of the last tokens count: None for all, one number for all rows, or ``[batch]``."""
 
+    fade: int | Tensor = attrs.field(default=0, converter=as_integers, validator=a_fade)
+    """
+    Over how many tokens beyond the window the penalty fades out, as in exllamav3 (there the
+    window is the sustain range, this the decay range). 0 is off. One for all rows, or ``[batch]``.
+    """
+
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Penalise ``[batch, width, vocab]`` logits, which are not modified."""
-        if is_scalar(self.penalty, 0.0) or is_scalar(self.window, 0):
+        if is_scalar(self.penalty, 0.0) or (is_scalar(self.window, 0) and is_scalar(self.fade, 0)):
             return logits
         penalty = per_row("penalty", self.penalty, logits)
+        if not is_scalar(self.fade, 0):
+            shares = fading(history, logits, self.include_prompt, self.window, self.fade)
+            return logits - penalty * largest(logits, history, shares > 0, shares)
         slots = counted(history, logits, self.include_prompt, self.window)
         return rewrite(logits, history, slots, lambda seen: seen - penalty)

@@ -12,8 +12,19 @@ from ..decoding.history import History
 from .chain import Composable
 from .host_history import columns, with_logits
 from .log_normaliser import log_normaliser
-from .occurring import counted, rewrite
-from .parameter import FLOAT32, a_bool, a_window, as_reals, as_window, is_scalar, per_row, real
+from .occurring import counted, fading, largest, rewrite
+from .parameter import (
+    FLOAT32,
+    a_bool,
+    a_fade,
+    a_window,
+    as_integers,
+    as_reals,
+    as_window,
+    is_scalar,
+    per_row,
+    real,
+)
 
 
 @attrs.frozen(eq=False)
@@ -49,6 +60,12 @@ class RepetitionPenalty(Composable):
     window: int | Tensor | None = attrs.field(default=None, converter=as_window, validator=a_window)
     """How many of the last tokens count: None for all, one number for all rows, or ``[batch]``."""
 
+    fade: int | Tensor = attrs.field(default=0, converter=as_integers, validator=a_fade)
+    """
+    Over how many tokens beyond the window the penalty fades out, as in exllamav3 (there the
+    window is the sustain range, this the decay range). 0 is off. One for all rows, or ``[batch]``.
+    """
+
     shift_safe: bool = attrs.field(default=False, validator=a_bool)
     """Whether to work on log-probabilities, which a shift of the logits does not change."""
 
@@ -59,15 +76,16 @@ class RepetitionPenalty(Composable):
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Penalise ``[batch, width, vocab]`` logits, which are not modified."""
-        if is_scalar(self.penalty, 1.0) or is_scalar(self.window, 0):
+        if is_scalar(self.penalty, 1.0) or (is_scalar(self.window, 0) and is_scalar(self.fade, 0)):
             return logits
         return self._penalised(logits, history, None)
 
     def into(self, logits: Tensor, history: History, out: Tensor) -> Tensor:
         """As a call, written into *out*, which may be the logits themselves; on the host."""
-        if is_scalar(self.penalty, 1.0) or is_scalar(self.window, 0):
+        if is_scalar(self.penalty, 1.0) or (is_scalar(self.window, 0) and is_scalar(self.fade, 0)):
             return out if out is logits else out.copy_(logits)
-        if isinstance(self.penalty, Tensor) or isinstance(self.window, Tensor) or self.shift_safe:
+        plain = is_scalar(self.fade, 0) and not self.shift_safe
+        if isinstance(self.penalty, Tensor) or isinstance(self.window, Tensor) or not plain:
             return self._penalised(logits, history, out)
         if out is not logits:
             out.copy_(logits)
@@ -82,8 +100,16 @@ class RepetitionPenalty(Composable):
         return out
 
     def _penalised(self, logits: Tensor, history: History, out: Tensor | None) -> Tensor:
-        slots = counted(history, logits, self.include_prompt, self.window)
-        return rewrite(logits, history, slots, scaling(self.penalty, logits, self.shift_safe), out)
+        formula = scaling(self.penalty, logits, self.shift_safe)
+        if is_scalar(self.fade, 0):
+            slots = counted(history, logits, self.include_prompt, self.window)
+            return rewrite(logits, history, slots, formula, out)
+        shares = fading(history, logits, self.include_prompt, self.window, self.fade)
+        share = largest(logits, history, shares > 0, shares)
+        faded = logits * (1 - share) + formula(logits) * share
+        # Minus infinity times 0 is NaN; and what did not occur is not to be rounded.
+        faded = torch.where((share > 0) & (logits > -torch.inf), faded, logits)
+        return faded if out is None else out.copy_(faded)
 
 
 def scaling(penalty: float | Tensor, logits: Tensor, shift_safe: bool) -> Callable[[Tensor], Tensor]:

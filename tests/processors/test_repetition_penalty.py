@@ -83,3 +83,14 @@ class TestRepetitionPenalty:
         """The second parameter is a switch."""
         with pytest.raises(TypeError, match="include_prompt"):
             RepetitionPenalty(1.2, 64)  # type: ignore[arg-type]
+
+    def test_fades_only_beyond_a_window(self) -> None:
+        """All tokens count without one: there is nothing beyond."""
+        with pytest.raises(ValueError, match="'fade' must come with a 'window': got 5 without one"):
+            RepetitionPenalty(1.3, fade=5)
+
+    def test_fades_out(self) -> None:
+        """In a window of 1 and a fade of 2: wholly, then half, then no more."""
+        assert [2.0, 3.0, 4.0] == run(
+            RepetitionPenalty(2.0, window=1, fade=2), [4.0, 4.0, 4.0], after([2, 1, 0])
+        )

@@ -1,5 +1,6 @@
 """Processors that discourage what was said."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -18,7 +19,7 @@ from decodekit.processors import (
     RepetitionPenalty,
 )
 
-from .entry import Entry, off_or
+from .entry import NONE, Entry, off_or
 
 
 def presence(penalty: float, prompt: int) -> Callable[[Tensor, Tensor], Tensor]:
@@ -121,6 +122,33 @@ def of_ids_from(
     return lambda ids, logits: reference(ids[:, start:], logits)
 
 
+def faded(
+    window: int,
+    fade: int,
+    together: Callable[[list[float]], float],
+    formula: Callable[[float, float], float],
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """A penalty by a token's share, which is full in the window and falls beyond it."""
+
+    def penalise(ids: Tensor, logits: Tensor) -> Tensor:
+        row = logits[0].tolist()
+        shares: dict[int, list[float]] = {}
+        for distance, token in enumerate(reversed(ids[0].tolist()), start=1):
+            share = 1.0 if distance <= window else max(0.0, 1 - (distance - window) / max(fade, 1))
+            shares.setdefault(token, []).append(share)
+        for token, found in shares.items():
+            if token < len(row) and row[token] > -math.inf and together(found) > 0:
+                row[token] = formula(row[token], together(found))
+        return torch.tensor([row], dtype=logits.dtype)
+
+    return penalise
+
+
+def theta(x: float, penalty: float) -> float:
+    """The repetition penalty of one logit."""
+    return x * penalty if x < 0 else x / penalty
+
+
 ENTRIES = {
     "RepetitionPenalty over a window": Entry(
         lambda window: RepetitionPenalty(1.7, window=window),
@@ -128,6 +156,30 @@ ENTRIES = {
         0,
         2,
         lambda window, prompt: last(window, hf.RepetitionPenaltyLogitsProcessor(1.7)),
+    ),
+    "RepetitionPenalty that fades": Entry(
+        lambda fade: RepetitionPenalty(1.7, window=2, fade=fade),
+        st.integers(0, 6),
+        NONE,
+        3,
+        lambda fade, prompt: faded(2, fade, max, lambda x, share: x * (1 - share) + theta(x, 1.7) * share),
+        atol=1e-5,
+    ),
+    "PresencePenalty that fades": Entry(
+        lambda fade: PresencePenalty(0.7, include_prompt=True, window=2, fade=fade),
+        st.integers(0, 6),
+        NONE,
+        3,
+        lambda fade, prompt: faded(2, fade, max, lambda x, share: x - 0.7 * share),
+        atol=1e-5,
+    ),
+    "FrequencyPenalty that fades": Entry(
+        lambda fade: FrequencyPenalty(0.7, include_prompt=True, window=2, fade=fade),
+        st.integers(0, 6),
+        NONE,
+        3,
+        lambda fade, prompt: faded(2, fade, sum, lambda x, share: x - 0.7 * share),
+        atol=1e-5,
     ),
     "RepetitionPenalty of log-probabilities": Entry(
         lambda value: RepetitionPenalty(value, shift_safe=True),
