@@ -31,6 +31,15 @@ class History:
         """The rows at *index* alone."""
         return History(self.ids[index], self.length[index], self.prompt[index], self.stream[index])
 
+    def before(self, row: int, column: int) -> Tensor:
+        """The ids that precede one column, ``[length]``: a view, not to be written to."""
+        path = column if self.ids.shape[1] > 1 else 0
+        return self.ids[row, path, : int(self.length[row, column])]
+
+    def num_generated(self) -> Tensor:
+        """``[batch, width]`` int64: how many of the tokens before each column are no prompt."""
+        return self.length - self.prompt[:, None]
+
     def valid(self) -> Tensor:
         """``[batch, width, capacity]`` bool: True where a token precedes the column."""
         slots = torch.arange(self.ids.shape[-1], device=self.ids.device)

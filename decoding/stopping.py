@@ -151,7 +151,7 @@ class MaxNewTokens(Stop):
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
-        return (history.length - history.prompt[:, None] >= _limits(self.n, history)).long()
+        return (history.num_generated() >= _limits(self.n, history)).long()
 
 
 @attrs.frozen(eq=False)

@@ -84,7 +84,7 @@ class ExponentialLengthDecay(Composable):
             return logits
         index = index_of(self.eos, logits, self._index)
         end = logits.gather(-1, index)
-        generated = (history.length - history.prompt[:, None])[..., None]  # [batch, width, 1]
+        generated = history.num_generated()[..., None]  # [batch, width, 1]
         beyond = (generated - per_row("start", self.start, logits)).clamp(min=0).to(logits.dtype)
         growth = (beyond * per_row("factor", self._log_factor, logits)).expm1()
         zero = log_normaliser(logits) if self.shift_safe else 0.0

@@ -95,10 +95,8 @@ class KirchenbauerWatermark(Composable):
         bias = per_row("bias", self.bias, logits)
         green = torch.zeros(logits.shape, dtype=torch.bool)
         for row, column in product(range(logits.shape[0]), range(logits.shape[1])):
-            length = int(history.length[row, column])
-            if length >= self.context_width:
-                path = column if history.ids.shape[1] > 1 else 0
-                context = history.ids[row, path, length - self.context_width : length].tolist()
+            context = history.before(row, column)[-self.context_width :].tolist()
+            if len(context) == self.context_width:
                 green[row, column] = self._green(context, logits[row, column])
         # A row that is off keeps even the sign of its zeros.
         return torch.where(green.to(logits.device) & (bias != 0), logits + bias, logits)

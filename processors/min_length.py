@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..decoding.history import History
 from .chain import Composable
+from .keeping import forbid_where
 from .parameter import as_integers, as_token_ids, index_of, integer, is_scalar, per_row
 
 
@@ -45,4 +46,4 @@ class MinLength(Composable):
             return logits
         index = index_of(self.eos, logits, self._index)
         too_short = history.length[..., None] < per_row("n", self.n, logits)
-        return logits.scatter(-1, index, logits.gather(-1, index).masked_fill(too_short, -torch.inf))
+        return forbid_where(too_short, logits, index)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..decoding.history import History
 from .chain import Composable
+from .keeping import forbid_where
 from .parameter import as_integers, as_token_ids, index_of, integer, is_scalar, per_row
 
 
@@ -43,6 +44,5 @@ class MinNewTokens(Composable):
         if is_scalar(self.n, 0) or not self.eos:
             return logits
         index = index_of(self.eos, logits, self._index)
-        generated = history.length - history.prompt[:, None]  # [batch, width]
-        too_few = generated[..., None] < per_row("n", self.n, logits)
-        return logits.scatter(-1, index, logits.gather(-1, index).masked_fill(too_few, -torch.inf))
+        too_few = history.num_generated()[..., None] < per_row("n", self.n, logits)
+        return forbid_where(too_few, logits, index)

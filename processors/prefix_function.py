@@ -44,14 +44,9 @@ class PrefixFunction(Composable):
         processed = torch.full_like(logits, -torch.inf)
         for row in range(logits.shape[0]):
             for column in range(logits.shape[1]):
-                allowed = as_token_ids(self.function(row, _prefix(history, row, column)))
+                allowed = as_token_ids(self.function(row, history.before(row, column).clone()))
                 if allowed:
                     here = slice(row, row + 1), slice(column, column + 1)
                     index = index_of(allowed, logits[here], torch.tensor(allowed))
                     processed[here] = keep_only(logits[here], index)
         return processed
-
-
-def _prefix(history: History, row: int, column: int) -> Tensor:
-    path = column if history.ids.shape[1] > 1 else 0
-    return history.ids[row, path, : int(history.length[row, column])].clone()

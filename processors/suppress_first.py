@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..decoding.history import History
 from .chain import Composable
+from .keeping import forbid_where
 from .parameter import as_integers, as_token_ids, index_of, integer, is_scalar, per_row
 
 
@@ -45,6 +46,5 @@ class SuppressFirst(Composable):
         if is_scalar(self.n, 0) or not self.ids:
             return logits
         index = index_of(self.ids, logits, self._index)
-        generated = history.length - history.prompt[:, None]  # [batch, width]
-        first = generated[..., None] < per_row("n", self.n, logits)
-        return logits.scatter(-1, index, logits.gather(-1, index).masked_fill(first, -torch.inf))
+        first = history.num_generated()[..., None] < per_row("n", self.n, logits)
+        return forbid_where(first, logits, index)

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..decoding import noise
 from ..decoding.history import History
 from ..decoding.protocols import Processor
-from ..decoding.whole_numbers import is_whole
+from ..decoding.whole_numbers import a_whole_number
 from .parameter import a_callable
 
 
@@ -83,11 +83,6 @@ def _check_mask(instance: "_Bridge", attribute: "attrs.Attribute[Any]", mask: Te
         )
 
 
-def _check_whole(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    if not is_whole(value):
-        raise TypeError(f"'{attribute.name}' must be a whole number: got {value!r}")
-
-
 @attrs.define(eq=False, kw_only=True)
 class _Bridge:
     """Turns the ids of ``generate`` into a history."""
@@ -96,10 +91,10 @@ class _Bridge:
     supports_continuous_batching = False
 
     chain: Processor = attrs.field(validator=a_callable)
-    prompt_length: int | None = attrs.field(validator=validators.optional([_check_whole, validators.ge(0)]))
-    pad_token_id: int | None = attrs.field(validator=validators.optional(_check_whole))
+    prompt_length: int | None = attrs.field(validator=validators.optional([a_whole_number, validators.ge(0)]))
+    pad_token_id: int | None = attrs.field(validator=validators.optional(a_whole_number))
     attention_mask: Tensor | None = attrs.field(converter=_as_mask, validator=_check_mask, repr=False)
-    seed: int = attrs.field(validator=_check_whole)
+    seed: int = attrs.field(validator=a_whole_number)
     streams: Sequence[int] | None
 
     _prompt: Tensor | None = attrs.field(init=False, default=None, repr=False)
