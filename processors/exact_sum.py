@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from ..decoding.scratch import scratch
+from .ranking import below_best
 
 
 def whole_weights(logits: Tensor) -> Tensor:
@@ -24,20 +25,22 @@ def whole_weights(logits: Tensor) -> Tensor:
     """
     # Half precision has no room for 2^34.
     logits = logits.float() if torch.finfo(logits.dtype).bits < 32 else logits
-    return _rounded(logits, torch.empty_like(logits)).double()
+    return in_units(below_best(logits)).double()
 
 
-def scratch_weights(logits: Tensor) -> Tensor:
+def scratch_weights(logits: Tensor, best: Tensor) -> Tensor:
     """
     :func:`whole_weights` in float32, which has room for them though not for their sums.
 
     Args:
         logits: ``[..., n]`` float32 on the host.
 
+        best: The largest of each row, ``[..., 1]``, finite.
+
     Returns:
         ``[..., n]`` float32, in :func:`~decodekit.decoding.scratch.scratch` memory.
     """
-    return _rounded(logits, scratch(logits, "weights"))
+    return in_units(torch.sub(logits, best, out=scratch(logits, "weights")))
 
 
 def in_units(gaps: Tensor) -> Tensor:
@@ -46,11 +49,6 @@ def in_units(gaps: Tensor) -> Tensor:
     # of 2, though torch has them several times as fast: it rounds those one way in a vector of
     # numbers and another way in the odd ones at its end.
     return gaps.exp_().mul_(2.0**34).round_()
-
-
-def _rounded(logits: Tensor, out: Tensor) -> Tensor:
-    best = logits.amax(dim=-1, keepdim=True)
-    return in_units(torch.sub(logits, best.masked_fill(best == -torch.inf, 0.0), out=out))
 
 
 def exact_sum(terms: Tensor, bits: int = 34) -> Tensor:

@@ -1,15 +1,9 @@
 """How likely tokens are, in numbers that do not depend on the order of the vocabulary."""
 
-import torch
 from torch import Tensor
 
 from .exact_sum import exact_sum
-
-
-def below_best(logits: Tensor) -> Tensor:
-    """Each logit less its row's largest, ``[..., n]``; ``-inf`` stays."""
-    best = logits.amax(dim=-1, keepdim=True)
-    return logits - best.masked_fill(best == -torch.inf, 0.0)
+from .ranking import below_best
 
 
 def relative(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,9 +9,8 @@ from torch import Tensor
 from ..decoding.candidates import Candidates
 from ..decoding.history import History
 from .chain import Composable
-from .likelihood import below_best
 from .parameter import FLOAT32, as_reals, is_scalar, one_integer, per_row, real
-from .ranking import kth_largest
+from .ranking import below_best, kth_largest
 from .survivors import survivors
 
 

@@ -1,6 +1,13 @@
 """Where tokens stand in a row's order."""
 
+import torch
 from torch import Tensor
+
+
+def below_best(logits: Tensor) -> Tensor:
+    """Each logit less its row's largest, ``[..., n]``; ``-inf`` stays."""
+    best = logits.amax(dim=-1, keepdim=True)
+    return logits - best.masked_fill(best == -torch.inf, 0.0)
 
 
 def kth_largest(logits: Tensor, k: int) -> Tensor:

@@ -9,8 +9,8 @@ from torch import Tensor
 from ..decoding.history import History
 from .chain import Composable
 from .exact_sum import exact_sum
-from .likelihood import below_best
 from .parameter import as_reals, is_scalar, per_row, real
+from .ranking import below_best
 
 
 @attrs.frozen(eq=False)

@@ -80,7 +80,7 @@ class TopP(Composable):
         best = logits.amax(dim=-1, keepdim=True)
         if logits.dtype != torch.float32 or not best.isfinite().all():
             return self(logits, history)
-        weights = scratch_weights(logits)
+        weights = scratch_weights(logits, best)
         total = weights.sum(dim=-1, keepdim=True, dtype=torch.float64)
         spared = (per_row("p", 1 - self.p, total) * total).expand_as(total)
         vocab = logits.shape[-1]

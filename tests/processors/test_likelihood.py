@@ -4,7 +4,8 @@ import math
 
 import torch
 
-from decodekit.processors.likelihood import below_best, entropy, relative
+from decodekit.processors.likelihood import entropy, relative
+from decodekit.processors.ranking import below_best
 
 HALVED = torch.tensor([0.125, 0.5, 0.25, 0.125]).log()
 NONE_LEFT = torch.full((3,), -torch.inf)
