@@ -23,7 +23,7 @@ class Agreement:
     <https://arxiv.org/abs/2408.07978>`_).
     """
 
-    def drafting(self, selection: Selection) -> Selection:
+    def drafting(self, selection: Selection, start: Tensor) -> Selection:
         """The target's selection itself: both sides are to meet the same noise."""
         return selection
 

@@ -34,6 +34,9 @@ class Choose:
     processors: Processor | None
     selection: Selection
 
+    draft_scores: bool = False
+    """Whether a drafter that chooses with this is to give the scores as well."""
+
     _stages: tuple[Processor, ...] = attrs.field(init=False, repr=False)
     _needed: int = attrs.field(init=False, repr=False)
     """How many of the stages bear on the choice, unless the two largest logits are too close."""

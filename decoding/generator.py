@@ -1,7 +1,7 @@
 """The generator: a decoder and the parts around it."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import torch
@@ -20,7 +20,7 @@ from .greedy import Greedy
 from .history import History
 from .loop import Burst, Loop
 from .prompts import as_rows, stream_numbers
-from .protocols import Decoder, Drafter, Processor, Selection, StopCondition, Verification
+from .protocols import Decoder, Drafter, DraftLength, Processor, Selection, StopCondition, Verification
 from .row_text import RowText
 from .slots import Slots
 from .statistics import Statistics
@@ -28,6 +28,14 @@ from .stopping import MaxNewTokens, begin, parts
 from .streamers import forward, report_failure
 from .text import Detokenizer
 from .whole_numbers import a_whole_number
+
+
+def a_draft_length(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    """Refuse what is neither a whole number >= 0 nor a :class:`~.protocols.DraftLength`."""
+    if callable(value) and hasattr(value, "most") and hasattr(value, "learn"):
+        return
+    a_whole_number(instance, attribute, value)
+    validators.ge(0)(instance, attribute, value)
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -55,8 +63,11 @@ class Generator:
     drafter: Drafter | None = None
     """What guesses ahead; None for plain decoding."""
 
-    num_draft_tokens: int = attrs.field(default=4, validator=[a_whole_number, validators.ge(0)])
-    """Guesses per round at most, k. The decoder has to score k + 1 columns."""
+    num_draft_tokens: int | DraftLength = attrs.field(default=4, validator=a_draft_length)
+    """
+    How far ahead to guess in each round, k, or what decides it, such as
+    :class:`~decodekit.speculation.AdaptiveLength`. The decoder has to score k + 1 columns.
+    """
 
     verification: Verification = attrs.field(factory=Agreement)
     """What decides how much of a draft stands."""
@@ -110,12 +121,13 @@ class Generator:
             raise TypeError(f"'drafter' must have propose(history, budget, choose): got {self.drafter!r}")
         if getattr(self.selection, "follows_logits", False):
             raise ValueError(f"{self.selection!r} depends on past logits: it cannot run under speculation")
+        self.verification.drafting(cast("Selection", self.selection), torch.zeros(1, dtype=torch.int64))
         shape = self.decoder.shape
-        if self.num_draft_tokens + 1 > shape.scored_width:
+        most = self.num_draft_tokens if isinstance(self.num_draft_tokens, int) else self.num_draft_tokens.most
+        if most + 1 > shape.scored_width:
             raise ValueError(
                 f"'num_draft_tokens' must be at most {shape.scored_width - 1}, one less than the columns "
-                f"that the decoder scores: got {self.num_draft_tokens}. Compile it with "
-                f"{self.num_draft_tokens + 1} among its widths"
+                f"that the decoder scores: got {most}. Compile it with {most + 1} among its widths"
             )
         check_target = getattr(self.drafter, "check_target", None)
         if check_target is not None:

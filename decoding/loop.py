@@ -8,9 +8,9 @@ from torch import Tensor
 
 from .choose import Choose
 from .history import History
-from .protocols import Draft, Drafter, Ending, StopCondition, Verification
+from .protocols import Draft, Drafter, DraftLength, Ending, Round, StopCondition, Verification
 from .slots import Slots
-from .statistics import Statistics
+from .statistics import Clock, Statistics
 
 MAX_LENGTH = Ending("max_length")
 """The row's last token has no position left to be fed at."""
@@ -37,19 +37,12 @@ class Loop:
     choose: Choose
     stop: StopCondition
     drafter: Drafter | None
-    num_draft_tokens: int
+    num_draft_tokens: int | DraftLength
     verification: Verification
     exact_width: bool
     statistics: Statistics
-    _drafting: Choose | None = attrs.field(init=False, repr=False)
     # Once a run: conditions make theirs anew whenever they are asked.
     _endings: tuple[Ending, ...] = attrs.field(init=False, repr=False)
-
-    @_drafting.default
-    def _choose_of_the_drafter(self) -> Choose | None:
-        if self.drafter is None:
-            return None
-        return Choose(self.choose.processors, self.verification.drafting(self.choose.selection))
 
     @_endings.default
     def _endings_of_the_stop(self) -> tuple[Ending, ...]:
@@ -67,30 +60,51 @@ class Loop:
         length, active = history.length[:, 0].clone(), torch.ones(len(history.length), dtype=torch.bool)
         while active.any():
             now = attrs.evolve(history, length=length[:, None])
-            guesses = self._guess(now, active)
+            clock = Clock(self.statistics)
+            allowed = self._allowed(now, active)
+            guesses = self._guess(now, active, allowed)
             # The logits of a round live until the next forward, whoever makes it.
             with self.slots.lock:
-                bursts, added = self._round(now, guesses, active)
+                bursts, added, accepted = self._round(now, guesses, active)
+            if allowed is not None and not isinstance(self.num_draft_tokens, int):
+                drafted = (guesses.ids >= 0).sum(dim=-1)
+                self.num_draft_tokens.learn(
+                    Round(
+                        allowed,
+                        tuple(drafted[active].tolist()),
+                        tuple(accepted[active].tolist()),
+                        **clock.read(),
+                    )
+                )
             length += added
             for burst in bursts:
                 active[burst.row] = burst.ending is None
             self.statistics.touch()
             yield bursts
 
+    def _allowed(self, now: History, active: Tensor) -> int | None:
+        """How many tokens ahead to guess in this round; None where nobody asks."""
+        # A first token is not kept waiting for the drafter's own prompt.
+        begun = active & (now.length[:, 0] > now.prompt)
+        if self.drafter is None or not begun.any():
+            return None
+        if isinstance(self.num_draft_tokens, int):
+            return self.num_draft_tokens
+        return self.num_draft_tokens(int(begun.sum()))
+
     # Not around the whole run: between its rounds the caller's code runs, perhaps in another thread.
     @torch.no_grad()
-    def _guess(self, now: History, active: Tensor) -> Draft:
+    def _guess(self, now: History, active: Tensor, allowed: int | None) -> Draft:
         """A draft that fits: no guess beyond a row's budget, nothing behind what is no id."""
         batch, room = len(active), now.ids.shape[-1] - 1 - now.length[:, 0]
-        # A first token is not kept waiting for the drafter's own prompt.
         begun = now.length[:, 0] > now.prompt
-        budget = torch.where(active & begun, room.clamp(0, self.num_draft_tokens), 0)
-        if self.drafter is None or self._drafting is None or not budget.any():
+        budget = torch.where(active & begun, room.clamp(0, allowed or 0), 0)
+        if self.drafter is None or not budget.any():
             return Draft(torch.empty(batch, 0, dtype=torch.int64))
         # A copy: what a drafter does to it is to be nobody's length.
         shown = attrs.evolve(now, length=now.length.clone())
         with self.statistics.phase("draft"):
-            draft = _checked(self.drafter.propose(shown, budget, self._drafting), batch)
+            draft = _checked(self.drafter.propose(shown, budget, self._choose_of_the_drafter(now)), batch)
         within = torch.arange(draft.ids.shape[1]) < budget[:, None]
         within &= (draft.ids >= 0) & (draft.ids < self.slots.decoder.shape.vocab_size)
         kept = within.cumprod(dim=-1).bool()
@@ -98,9 +112,16 @@ class Loop:
         scores = None if draft.scores is None else draft.scores[:, :columns]
         return Draft(draft.ids.masked_fill(~kept, -1)[:, :columns], scores)
 
+    def _choose_of_the_drafter(self, now: History) -> Choose:
+        selection = self.verification.drafting(self.choose.selection, now.length[:, 0])
+        compares = getattr(self.verification, "compares_scores", False)
+        if selection is self.choose.selection and not compares:
+            return self.choose
+        return Choose(self.choose.processors, selection, draft_scores=compares)
+
     @torch.no_grad()
-    def _round(self, now: History, draft: Draft, active: Tensor) -> tuple[list[Burst], Tensor]:
-        """Let the target look at *draft*: the rows' bursts, and how many tokens each row gained."""
+    def _round(self, now: History, draft: Draft, active: Tensor) -> tuple[list[Burst], Tensor, Tensor]:
+        """Let the target look at *draft*: bursts, and for each row how many tokens it gained and guesses stood."""
         length, guessed = now.length[:, 0], (draft.ids >= 0).sum(dim=-1)
         columns = torch.arange(draft.ids.shape[1] + 1)
         _write(now.ids, length, draft.ids)
@@ -133,7 +154,7 @@ class Loop:
                 ending = MAX_LENGTH if start + count == now.ids.shape[-1] else None
             bursts.append(Burst(row, new, ending))
             self._count(now, row, count, int(guessed[row]), int(accepted[row]))
-        return bursts, added
+        return bursts, added, accepted
 
     def _score(self, now: History, guessed: Tensor, active: Tensor) -> Tensor:
         """Feed the active rows their tokens and guesses: logits ``[batch, k + 1, vocab]``."""

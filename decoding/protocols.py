@@ -153,6 +153,11 @@ class StopCondition(Protocol):
 class Choice(Protocol):
     """A chain of processors and a selection, seen as one."""
 
+    @property
+    def draft_scores(self) -> bool:
+        """Whether the verification looks at :attr:`Draft.scores`, so that a drafter is to give them."""
+        ...
+
     def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores]:
         """Raw logits to ids ``[batch, width]``, -1 where no token is left, and the processed scores."""
         ...
@@ -168,6 +173,101 @@ class Draft:
     scores: Tensor | None = None
     """The processed logits that they were drawn from, ``[batch, k, vocab]``; None for a point mass."""
 
+    parents: Tensor | None = None
+    """
+    Of a tree: which guess each guess follows, ``[batch, k]`` int64, smaller than its own number;
+    -1 for one that follows the row's last token. None for a chain, where each follows the one
+    before it.
+    """
+
+
+@attrs.frozen(eq=False)
+class Round:
+    """What one verification came to: what a :class:`DraftLength` learns from."""
+
+    allowed: int
+    """How many tokens ahead a drafter was allowed to guess; 0 if it was not asked."""
+
+    drafted: tuple[int, ...]
+    """How many tokens ahead it did, a number for each row that was not idle."""
+
+    accepted: tuple[int, ...]
+    """How many of them stood."""
+
+    draft_seconds: float
+    """That the drafter took."""
+
+    target_seconds: float
+    """That the target took to score: one forward, mostly."""
+
+    other_seconds: float
+    """That everything else took."""
+
+
+class DraftLength(Protocol):
+    """
+    Says how far ahead to guess, round by round.
+
+    It may look at what past rounds came to, never at the guesses that it decides on: that would
+    bias what a sampled text says under any verification but agreement.
+    """
+
+    @property
+    def most(self) -> int:
+        """It never says more than this: the decoder has to score one column more."""
+        ...
+
+    def __call__(self, rows: int) -> int:
+        """How many tokens ahead each of *rows* rows may be guessed in the round that begins."""
+        ...
+
+    def learn(self, outcome: Round) -> None:
+        """Hear what a round came to."""
+        ...
+
+
+class ScoresTrees(Protocol):
+    """
+    What a :class:`Decoder` offers besides, if it can score a tree of guesses in one forward.
+
+    A tree is a forward whose columns need not follow one another: each names the column that
+    precedes it.
+    """
+
+    @property
+    def tree_widths(self) -> tuple[int, ...]:
+        """Columns of the compiled forwards over trees, ascending."""
+        ...
+
+    def forward_tree(self, ids: Tensor, cache_pos: Tensor, parents: Tensor) -> Tensor:
+        """
+        Score what may follow each column of a tree.
+
+        A column sees the cache before *cache_pos*, the columns on its way there, and itself. The
+        first branch (the first column, its first child, that one's first child, and so on) is
+        written into the cache as :meth:`Decoder.forward` writes; of the other columns nothing
+        remains. So a chain is the tree whose parents are -1, 0, 1, 2, ...
+
+        Args:
+            ids: Tokens, ``[batch, width]`` int64, *width* one of ``tree_widths``. -1 is padding,
+                behind the tokens of its row.
+
+            cache_pos: Position of the columns that have no parent, ``[batch]`` int64.
+
+            parents: ``[batch, width]`` int64: the column before each, smaller than its own
+                number, or -1 for none. Not looked at under padding.
+
+        Returns:
+            Logits ``[batch, width, vocab]`` float32. What stands in padding columns means
+            nothing. Valid until the next forward.
+
+        Raises:
+            ValueError: A wrong width, batch, id, parent or position. Nothing has been written.
+
+            TypeError: A wrong dtype. Nothing has been written.
+        """
+        ...
+
 
 class Drafter(Protocol):
     """Guesses what the target is going to choose."""
@@ -181,7 +281,8 @@ class Drafter(Protocol):
         Args:
             history: The tokens so far; width 1. Not to be written to.
 
-            budget: How many guesses each row may have, ``[batch]`` int64; 0 for idle rows.
+            budget: How many tokens ahead each row may be guessed, ``[batch]`` int64; 0 for idle
+                rows. For a chain that is its number of guesses.
 
             choose: The target's own chain and selection. A drafter that draws uses it, so that
                 both sides meet the same noise at the same position.
@@ -196,8 +297,18 @@ class Drafter(Protocol):
 class Verification(Protocol):
     """Decides how much of a draft stands, and what follows it."""
 
-    def drafting(self, selection: Selection) -> Selection:
-        """The selection with which a drafter is to draw, given the target's."""
+    def drafting(self, selection: Selection, start: Tensor) -> Selection:
+        """
+        The selection with which a drafter is to draw in one round.
+
+        Args:
+            selection: The target's.
+
+            start: How many tokens each row has as the round begins, ``[batch]``.
+
+        Raises:
+            ValueError: This verification does not know how *selection* chooses.
+        """
         ...
 
     def __call__(

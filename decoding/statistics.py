@@ -76,3 +76,19 @@ class Statistics:
         self.total_seconds = time.perf_counter() - self._started
         if self.first_token_seconds is None and self.tokens:
             self.first_token_seconds = self.total_seconds
+
+
+class Clock:
+    """What has been spent since it was made."""
+
+    def __init__(self, statistics: Statistics) -> None:
+        self._started, self._seconds = time.perf_counter(), statistics.seconds
+        self._before = dict(statistics.seconds)
+
+    def read(self) -> dict[str, float]:
+        """Seconds of drafter, target and everything else, as :class:`~.protocols.Round` names them."""
+        draft, target = (
+            self._seconds.get(phase, 0.0) - self._before.get(phase, 0.0) for phase in ("draft", "target")
+        )
+        other = time.perf_counter() - self._started - draft - target
+        return {"draft_seconds": draft, "target_seconds": target, "other_seconds": other}
