@@ -1,5 +1,7 @@
 """Verification by agreement."""
 
+from typing import ClassVar
+
 import attrs
 from torch import Tensor
 
@@ -22,6 +24,9 @@ class Agreement:
     Suresh, 2024, `Coupling without Communication and Drafter-Invariant Speculative Decoding
     <https://arxiv.org/abs/2408.07978>`_).
     """
+
+    takes_trees: ClassVar[bool] = True
+    """The branch that the target's choices take is all that agrees."""
 
     def drafting(self, selection: Selection, start: Tensor) -> Selection:
         """The target's selection itself: both sides are to meet the same noise."""

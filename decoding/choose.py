@@ -100,6 +100,32 @@ class Choose:
         # A comparison with NaN is false as well, so garbage is never taken for a choice.
         return ids if (best > -np.inf).all() else ids.masked_fill(torch.from_numpy(~(best > -np.inf)), -1)
 
+    def several(self, logits: Tensor, history: History, n: int) -> Tensor:
+        """
+        The likeliest choices of each column, the choice itself first.
+
+        Args:
+            logits: As in a call.
+
+            history: As in a call.
+
+            n: How many.
+
+        Returns:
+            Ids ``[batch, width, n]``, each once; -1 where no more tokens are possible.
+
+        Raises:
+            ValueError: The selection has no ``several``.
+        """
+        several = getattr(self.selection, "several", None)
+        if several is None:
+            raise ValueError(f"a tree's children take a selection that has several(): got {self.selection!r}")
+        ids, scores = self(logits, history)
+        left = min(n, logits.shape[-1])
+        others: Tensor = several(scores.logits, history, left)
+        possible = (scores.logits.gather(-1, others) > -torch.inf) & (ids[..., None] >= 0)
+        return torch.nn.functional.pad(others.masked_fill(~possible, -1), (0, n - left), value=-1)
+
     def emptied_by(self, logits: Tensor, history: History, row: int, column: int) -> str:
         """Name the stage after which one *column* of *row* has no choice; arguments as in a call."""
         if _has_choice(logits[row, column]):

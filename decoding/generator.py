@@ -123,15 +123,39 @@ class Generator:
             raise ValueError(f"{self.selection!r} depends on past logits: it cannot run under speculation")
         self.verification.drafting(cast("Selection", self.selection), torch.zeros(1, dtype=torch.int64))
         shape = self.decoder.shape
-        most = self.num_draft_tokens if isinstance(self.num_draft_tokens, int) else self.num_draft_tokens.most
-        if most + 1 > shape.scored_width:
-            raise ValueError(
-                f"'num_draft_tokens' must be at most {shape.scored_width - 1}, one less than the columns "
-                f"that the decoder scores: got {most}. Compile it with {most + 1} among its widths"
+        if (nodes := getattr(self.drafter, "tree_nodes", None)) is not None:
+            self._check_trees(nodes)
+        else:
+            most = (
+                self.num_draft_tokens
+                if isinstance(self.num_draft_tokens, int)
+                else self.num_draft_tokens.most
             )
+            if most + 1 > shape.scored_width:
+                raise ValueError(
+                    f"'num_draft_tokens' must be at most {shape.scored_width - 1}, one less than the columns "
+                    f"that the decoder scores: got {most}. Compile it with {most + 1} among its widths"
+                )
         check_target = getattr(self.drafter, "check_target", None)
         if check_target is not None:
             check_target(shape)
+
+    def _check_trees(self, nodes: int) -> None:
+        widths = getattr(self.decoder, "tree_widths", ())
+        if max(widths, default=0) < nodes + 1:
+            raise ValueError(
+                f"'decoder' must score trees of {nodes} guesses and the token before them: it has the tree "
+                f"widths {widths}. Compile it with tree_widths=({nodes + 1},), or a few more, which lets it "
+                "catch up in the same forward"
+            )
+        if not getattr(self.verification, "takes_trees", False):
+            raise ValueError(f"'verification' must take trees, as Agreement does: got {self.verification!r}")
+        if not hasattr(self.selection, "several"):
+            raise ValueError(f"'selection' must have several() for a tree's children: got {self.selection!r}")
+        if self.exact_width:
+            raise ValueError(
+                "'exact_width' must be False with trees, which have programs of their own: got True"
+            )
 
     def __call__(
         self, prompts: Any, streams: Sequence[int] | None = None, streamer: Any = None

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import attrs
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,3 +31,14 @@ class Greedy:
         """What a call on all of the vocabulary chooses, from the tokens that are left of it."""
         best = candidates.logits.argmax(dim=-1, keepdim=True)
         return candidates.ids.gather(-1, best).squeeze(-1)
+
+    def several(self, logits: Tensor, history: History, n: int) -> Tensor:
+        """The *n* likeliest tokens ``[batch, width, n]``, first what a call chooses; *n* <= vocab."""
+        scores = logits.numpy(force=True)
+        kept = np.partition(scores, -n, axis=-1)[..., -n]
+        ids = np.empty((*kept.shape, n), dtype=np.int64)
+        for cell in np.ndindex(*kept.shape):
+            # All that tie with the last, so that the lowest ids can be taken.
+            likely = np.flatnonzero(scores[cell] >= kept[cell])
+            ids[cell] = likely[np.argsort(-scores[cell][likely], kind="stable")[:n]]
+        return torch.from_numpy(ids)

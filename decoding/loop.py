@@ -11,6 +11,7 @@ from .history import History
 from .protocols import Draft, Drafter, DraftLength, Ending, Round, StopCondition, Verification
 from .slots import Slots
 from .statistics import Clock, Statistics
+from .tree import chosen_branch, depths, pruned, tokens_ahead, tree_window
 
 MAX_LENGTH = Ending("max_length")
 """The row's last token has no position left to be fed at."""
@@ -67,11 +68,10 @@ class Loop:
             with self.slots.lock:
                 bursts, added, accepted = self._round(now, guesses, active)
             if allowed is not None and not isinstance(self.num_draft_tokens, int):
-                drafted = (guesses.ids >= 0).sum(dim=-1)
                 self.num_draft_tokens.learn(
                     Round(
                         allowed,
-                        tuple(drafted[active].tolist()),
+                        tuple(tokens_ahead(guesses)[active].tolist()),
                         tuple(accepted[active].tolist()),
                         **clock.read(),
                     )
@@ -105,12 +105,7 @@ class Loop:
         shown = attrs.evolve(now, length=now.length.clone())
         with self.statistics.phase("draft"):
             draft = _checked(self.drafter.propose(shown, budget, self._choose_of_the_drafter(now)), batch)
-        within = torch.arange(draft.ids.shape[1]) < budget[:, None]
-        within &= (draft.ids >= 0) & (draft.ids < self.slots.decoder.shape.vocab_size)
-        kept = within.cumprod(dim=-1).bool()
-        columns = int(kept.sum(dim=-1).max())
-        scores = None if draft.scores is None else draft.scores[:, :columns]
-        return Draft(draft.ids.masked_fill(~kept, -1)[:, :columns], scores)
+        return _fitted(draft, budget, self.slots.decoder.shape.vocab_size)
 
     def _choose_of_the_drafter(self, now: History) -> Choose:
         selection = self.verification.drafting(self.choose.selection, now.length[:, 0])
@@ -121,21 +116,32 @@ class Loop:
 
     @torch.no_grad()
     def _round(self, now: History, draft: Draft, active: Tensor) -> tuple[list[Burst], Tensor, Tensor]:
-        """Let the target look at *draft*: bursts, and for each row how many tokens it gained and guesses stood."""
-        length, guessed = now.length[:, 0], (draft.ids >= 0).sum(dim=-1)
-        columns = torch.arange(draft.ids.shape[1] + 1)
-        _write(now.ids, length, draft.ids)
-        window = attrs.evolve(now, length=length[:, None] + columns.minimum(guessed[:, None]))
-        logits = self._score(now, guessed, active)
+        """Let the target look at *draft*: bursts, tokens that each row gained, and guesses that stood."""
+        length, ahead = now.length[:, 0], tokens_ahead(draft)
+        if draft.parents is None:
+            _write(now.ids, length, draft.ids)
+            window = _chain_window(now, draft)
+        else:
+            window = tree_window(now, draft)
+        logits = self._score(now, draft, active)
 
         with self.statistics.phase("choose"):
             choices, scores = self.choose(logits, window)
-            accepted, following = self.verification(draft, choices, scores, window)
+            # Which column of the forward each of the branch's columns was.
+            places, branch_window = torch.arange(choices.shape[1]).expand_as(choices), window
+            if draft.parents is not None:
+                branch = chosen_branch(draft, choices)
+                places, draft = branch.columns, branch.draft
+                choices, scores = branch.of(choices), branch.scores(scores)
+                _write(now.ids, length, draft.ids)
+                branch_window = _chain_window(now, draft)
+            accepted, following = self.verification(draft, choices, scores, branch_window)
             following = following.masked_fill(~active, -1)
             added = torch.where(active, accepted + (following >= 0), 0)
         _write(now.ids, length + accepted, following[:, None])
 
         with self.statistics.phase("stop"):
+            columns = torch.arange(choices.shape[1])
             after = attrs.evolve(now, length=length[:, None] + (columns + 1).minimum(added[:, None]))
             codes = _known(self.stop(scores, after), after, len(self._endings))
             codes = codes.masked_fill(columns >= added[:, None], 0)
@@ -149,21 +155,26 @@ class Loop:
             if stopped[row]:
                 ending: Ending | None = self._endings[int(codes[row, count - 1]) - 1]
             elif following[row] < 0:
-                ending = Ending("no_token_left", self.choose.emptied_by(logits, window, row, count))
+                place = int(places[row, count])
+                ending = Ending("no_token_left", self.choose.emptied_by(logits, window, row, place))
             else:
                 ending = MAX_LENGTH if start + count == now.ids.shape[-1] else None
             bursts.append(Burst(row, new, ending))
-            self._count(now, row, count, int(guessed[row]), int(accepted[row]))
+            self._count(now, row, count, int(ahead[row]), int(accepted[row]))
         return bursts, added, accepted
 
-    def _score(self, now: History, guessed: Tensor, active: Tensor) -> Tensor:
+    def _score(self, now: History, draft: Draft, active: Tensor) -> Tensor:
         """Feed the active rows their tokens and guesses: logits ``[batch, k + 1, vocab]``."""
-        length = now.length[:, 0]
+        ids, length = now.ids[:, 0], now.length[:, 0]
         phase = "target" if (length > now.prompt).any() else "prefill"
         forwards = self.slots.forwards
         with self.statistics.phase(phase):
-            need = torch.where(active, guessed + 1, 0)
-            logits = self.slots.feed(now.ids[:, 0], length + guessed, need, self.exact_width)
+            if draft.parents is None:
+                guessed = (draft.ids >= 0).sum(dim=-1)
+                need = torch.where(active, guessed + 1, 0)
+                logits = self.slots.feed(ids, length + guessed, need, self.exact_width)
+            else:
+                logits = self.slots.feed_tree(ids, length, draft.ids, draft.parents, active)
         self.statistics.forwards += self.slots.forwards - forwards
         return logits
 
@@ -183,7 +194,34 @@ def _checked(draft: Draft, rows: int) -> Draft:
         raise TypeError(f"{rule}: got {ids.dtype if isinstance(ids, Tensor) else draft!r}")
     if ids.ndim != 2 or len(ids) != rows:
         raise ValueError(f"{rule}: got the shape {list(ids.shape)}")
+    parents = draft.parents
+    if parents is not None and not (
+        isinstance(parents, Tensor)
+        and parents.dtype == torch.int64
+        and parents.shape == ids.shape
+        and bool(((parents >= -1) & (parents < torch.arange(ids.shape[1]))).all())
+    ):
+        raise ValueError(f"{rule} and parents, -1 or the number of an earlier guess each: got {parents!r}")
     return draft
+
+
+def _fitted(draft: Draft, budget: Tensor, vocab: int) -> Draft:
+    """*draft* without guesses beyond a row's budget, those that are no id, and what follows one of these."""
+    fits = (draft.ids >= 0) & (draft.ids < vocab)
+    if draft.parents is not None:
+        left = pruned(draft, fits & (depths(draft.parents) <= budget[:, None]))
+        return left if left.ids.shape[1] else Draft(left.ids)
+    fits &= torch.arange(draft.ids.shape[1]) < budget[:, None]
+    kept = fits.cumprod(dim=-1).bool()
+    columns = int(kept.sum(dim=-1).max())
+    scores = None if draft.scores is None else draft.scores[:, :columns]
+    return Draft(draft.ids.masked_fill(~kept, -1)[:, :columns], scores)
+
+
+def _chain_window(now: History, draft: Draft) -> History:
+    """The tokens before each column: column *i* has the first *i* guesses of *draft* before it."""
+    guessed = (draft.ids >= 0).sum(dim=-1, keepdim=True)
+    return attrs.evolve(now, length=now.length + torch.arange(draft.ids.shape[1] + 1).minimum(guessed))
 
 
 def _known(codes: Tensor, after: History, endings: int) -> Tensor:

@@ -162,6 +162,10 @@ class Choice(Protocol):
         """Raw logits to ids ``[batch, width]``, -1 where no token is left, and the processed scores."""
         ...
 
+    def several(self, logits: Tensor, history: History, n: int) -> Tensor:
+        """Raw logits to the *n* likeliest choices ``[batch, width, n]``, the choice first, -1 for none."""
+        ...
+
 
 @attrs.frozen(eq=False)
 class Draft:
@@ -270,7 +274,13 @@ class ScoresTrees(Protocol):
 
 
 class Drafter(Protocol):
-    """Guesses what the target is going to choose."""
+    """
+    Guesses what the target is going to choose.
+
+    One that guesses trees has an attribute ``tree_nodes``, the most guesses that a tree of its
+    has. Any may have ``check_target(shape)``, which raises ``ValueError`` where it cannot draft
+    for a target of that shape.
+    """
 
     def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
         """

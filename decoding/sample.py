@@ -72,6 +72,29 @@ class Sample:
             drawn[cell] = ids[cell][inside[score.argmax()]]
         return torch.from_numpy(drawn)
 
+    def several(self, logits: Tensor, history: History, n: int) -> Tensor:
+        """
+        The *n* tokens that this position's noise favours ``[batch, width, n]``, first what a call draws.
+
+        What another model that is much the same draws under the same noise is likely to be among
+        them. Where fewer than *n* are possible, impossible ones follow.
+        """
+        vocab = logits.shape[-1]
+        size = block_size(vocab)
+        for_blocks, for_tokens = self.noise(history, vocab)
+        blocks = _in_blocks(logits)
+        of_block = blocks.logsumexp(dim=-1) + for_blocks
+        # A token of the n-th best block at best comes n-th.
+        order = of_block.argsort(dim=-1, descending=True, stable=True)[..., :n]
+        within = blocks.gather(-2, order[..., None].expand(*order.shape, size)) + for_tokens[..., None, :]
+        # How much the noise would have to be kinder to a token for it to be drawn: in both levels.
+        behind = within - within.amax(dim=-1, keepdim=True)
+        behind += (of_block.gather(-1, order) - of_block.amax(dim=-1, keepdim=True))[..., None]
+        ids = order[..., None] * size + torch.arange(size)
+        behind = behind.nan_to_num(nan=-torch.inf, neginf=-torch.inf).masked_fill(ids >= vocab, -torch.inf)
+        best = behind.flatten(-2).argsort(dim=-1, descending=True, stable=True)[..., :n]
+        return ids.flatten(-2).gather(-1, best)
+
     def noise(self, history: History, vocab: int) -> tuple[Tensor, Tensor]:
         """
         The Gumbel numbers of each column.

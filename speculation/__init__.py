@@ -1,7 +1,9 @@
 """Drafts that run ahead of the target, and what is done with them."""
 
 from .draft_model import DraftModel
+from .draft_tree import DraftTree
 from .prompt_lookup import PromptLookup
 from .speculative_generator import SpeculativeGenerator
+from .tree import Tree
 
-__all__ = ["DraftModel", "PromptLookup", "SpeculativeGenerator"]
+__all__ = ["DraftModel", "DraftTree", "PromptLookup", "SpeculativeGenerator", "Tree"]

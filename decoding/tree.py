@@ -1,0 +1,132 @@
+"""Trees of guesses: several ways in which a text may go on, scored together."""
+
+import attrs
+import torch
+from torch import Tensor
+
+from .history import History
+from .protocols import Draft
+from .scores import Scores
+
+
+def depths(parents: Tensor) -> Tensor:
+    """How many tokens ahead each guess is, ``[batch, n]``, given which guess it follows."""
+    depth = torch.ones_like(parents)
+    for guess in range(parents.shape[1]):
+        follows = parents[:, guess]
+        behind = depth.gather(1, follows.clamp(min=0)[:, None])[:, 0]
+        depth[:, guess] = torch.where(follows < 0, 1, behind + 1)
+    return depth
+
+
+def tokens_ahead(draft: Draft) -> Tensor:
+    """How many tokens ahead each row is guessed, ``[batch]``: along the longest branch of a tree."""
+    guessed = draft.ids >= 0
+    if draft.parents is None or not draft.ids.shape[1]:
+        return guessed.sum(dim=-1)
+    return torch.where(guessed, depths(draft.parents), 0).amax(dim=-1)
+
+
+def pruned(draft: Draft, fits: Tensor) -> Draft:
+    """
+    What is left of a tree when guesses that do not fit go, and all that follow them.
+
+    Args:
+        draft: The tree.
+
+        fits: ``[batch, n]`` bool.
+
+    Returns:
+        A tree in which a row's guesses stand side by side, in their old order.
+    """
+    parents = _parents(draft)
+    kept = fits.clone()
+    for guess in range(kept.shape[1]):
+        follows = parents[:, guess]
+        kept[:, guess] &= (follows < 0) | kept.gather(1, follows.clamp(min=0)[:, None])[:, 0]
+    number = kept.cumsum(dim=1) - 1
+    order = (~kept).long().argsort(dim=1, stable=True)[:, : int(kept.sum(dim=1).max())]
+    left = kept.gather(1, order)
+    moved = torch.where(parents < 0, -1, number.gather(1, parents.clamp(min=0)))
+    return Draft(
+        ids=draft.ids.gather(1, order).masked_fill(~left, -1),
+        parents=moved.gather(1, order).masked_fill(~left, -1),
+    )
+
+
+def tree_window(now: History, draft: Draft) -> History:
+    """
+    The tokens before each column when a tree is scored: column 0 follows the row's last token.
+
+    Args:
+        now: The tokens so far; width 1, one path.
+
+        draft: The tree, ``[batch, n]``.
+
+    Returns:
+        A window of *n* + 1 columns, each on a path of its own.
+    """
+    length, parents = now.length[:, 0], _parents(draft)
+    depth = torch.nn.functional.pad(depths(parents), (1, 0)).masked_fill(
+        torch.nn.functional.pad(draft.ids < 0, (1, 0)), 0
+    )
+    ids = now.ids.repeat(1, draft.ids.shape[1] + 1, 1)
+    rows = torch.arange(len(ids))
+    for guess in range(draft.ids.shape[1]):
+        # A column's path is its parent's, and its own token.
+        column, real = guess + 1, draft.ids[:, guess] >= 0
+        path = ids[rows, parents[:, guess] + 1]
+        path[rows[real], (length + depth[:, column] - 1)[real]] = draft.ids[real, guess]
+        ids[:, column] = path
+    return attrs.evolve(now, ids=ids, length=length[:, None] + depth)
+
+
+@attrs.frozen(eq=False)
+class Branch:
+    """The way through a tree that the target's choices take."""
+
+    columns: Tensor
+    """``[batch, depth + 1]``: columns of the tree's window, 0 first; the last again behind a row's end."""
+
+    draft: Draft
+    """Its guesses as a chain, ``[batch, depth]``."""
+
+    def of(self, values: Tensor) -> Tensor:
+        """Of what there is a column, ``[batch, n + 1, ...]``, the branch's, ``[batch, depth + 1, ...]``."""
+        index = self.columns.reshape(*self.columns.shape, *[1] * (values.ndim - 2))
+        return values.gather(1, index.expand(*self.columns.shape, *values.shape[2:]))
+
+    def scores(self, scores: Scores) -> Scores:
+        """The branch's part of *scores*."""
+        return Scores(lambda: self.of(scores.logits))
+
+
+def chosen_branch(draft: Draft, choices: Tensor) -> Branch:
+    """
+    Follow the target through a tree, from each column to the child that it chose there.
+
+    Args:
+        draft: The tree, ``[batch, n]``.
+
+        choices: The target's choice in each column, ``[batch, n + 1]``.
+    """
+    parents = _parents(draft)
+    at = torch.zeros(len(choices), dtype=torch.int64)
+    columns, ids = [at], []
+    while True:
+        chosen = choices.gather(1, at[:, None])
+        children = (parents == at[:, None] - 1) & (draft.ids == chosen) & (draft.ids >= 0)
+        found = children.any(dim=1)
+        if not found.any():
+            break
+        at = torch.where(found, children.long().argmax(dim=1) + 1, at)
+        columns.append(at)
+        ids.append(torch.where(found, chosen[:, 0], -1))
+    # A row that found no child finds none at the next turn either: it stands where it stood.
+    chain = torch.stack(ids, dim=1) if ids else draft.ids[:, :0]
+    return Branch(torch.stack(columns, dim=1), Draft(chain))
+
+
+def _parents(draft: Draft) -> Tensor:
+    assert draft.parents is not None
+    return draft.parents
