@@ -34,7 +34,7 @@ class Greedy:
 
     def several(self, logits: Tensor, history: History, n: int) -> Tensor:
         """The *n* likeliest tokens ``[batch, width, n]``, first what a call chooses; *n* <= vocab."""
-        scores = logits.numpy(force=True)
+        scores = np.where(np.isnan(logits.numpy(force=True)), -np.inf, logits.numpy(force=True))
         kept = np.partition(scores, -n, axis=-1)[..., -n]
         ids = np.empty((*kept.shape, n), dtype=np.int64)
         for cell in np.ndindex(*kept.shape):

@@ -46,6 +46,25 @@ class TestChoose:
 
                 assert [[-1, 0]] == Choose(None, selection)(logits, HISTORY)[0].tolist()
 
+    @pytest.mark.parametrize("selection", [Greedy(), Sample()])
+    def test_several_are_possible_choices(self, selection: Selection) -> None:
+        """The first is the choice; what the chain forbids, or is not there, is none; nor is garbage."""
+        logits = torch.tensor([[[5.0, 1.0, 4.0], [torch.nan, 0.0, 1.0]]])
+        choose = Choose(SuppressTokens([0]), selection)
+        several = choose.several(logits, HISTORY, 5)
+
+        assert {1, 2} == set(several[0, 0, :2].tolist())
+        assert choose(logits, HISTORY)[0][0, 0] == several[0, 0, 0]
+        assert [-1, -1, -1] == several[0, 0, 2:].tolist()
+        assert [-1] * 5 == several[0, 1].tolist()
+
+    def test_a_selection_without_several_is_named(self) -> None:
+        """A tree's children cannot be asked of a selection that knows one choice only."""
+        choose = Choose(None, lambda logits, history: logits.argmax(dim=-1))
+
+        with pytest.raises(ValueError, match=r"a tree's children take a selection that has several\(\)"):
+            choose.several(torch.zeros(1, 2, 3), HISTORY, 2)
+
     def test_the_row_ends_and_the_stage_is_named(self) -> None:
         """A chain that forbids everything ends the row with its name, and not the other row."""
         table = torch.full((3, 3), -torch.inf)

@@ -24,6 +24,15 @@ class TestGreedy:
 
         assert [[1]] == Greedy()(logits, at_positions(1)).tolist()
 
+    @given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.data())
+    def test_several_are_the_first_of_the_sorted(self, scores: list[int], data: st.DataObject) -> None:
+        """The likeliest, the first what a call chooses; equals by their ids."""
+        n = data.draw(st.integers(1, len(scores)))
+        logits = torch.tensor([[scores]], dtype=torch.float32)
+        expected = sorted(range(len(scores)), key=lambda token: (-scores[token], token))[:n]
+
+        assert [[expected]] == Greedy().several(logits, at_positions(1), n).tolist()
+
 
 class TestSample:
     @pytest.mark.parametrize("vocab", [1, 2, 3, 4, 5, 17])
@@ -109,3 +118,30 @@ class TestSample:
         """A seed that is no integer is refused."""
         with pytest.raises(TypeError, match="seed"):
             Sample(seed=0.5)  # type: ignore[arg-type]
+
+    @given(st.integers(1, 30), st.integers(1, 3), st.integers(0, 2**31), st.data())
+    def test_several_are_those_that_the_noise_favours(
+        self, vocab: int, width: int, seed: int, data: st.DataObject
+    ) -> None:
+        """What a call draws, then by how much their blocks and they themselves fall behind."""
+        n = data.draw(st.integers(1, vocab))
+        logits = 2 * torch.randn(2, width, vocab, generator=torch.Generator().manual_seed(seed))
+        history = at_positions(2, width)
+        for_blocks, for_tokens = Sample().noise(history, vocab)
+        size = for_tokens.shape[-1]
+        several = Sample().several(logits, history, n)
+
+        assert torch.equal(Sample()(logits, history), several[..., 0])
+        for row in range(2):
+            for column in range(width):
+                blocks = logits[row, column].double().split(size)
+                mass = [float(block.logsumexp(0)) for block in blocks]
+                lead = [m + float(g) for m, g in zip(mass, for_blocks[row, column], strict=True)]
+                behind = {}
+                for b, block in enumerate(blocks):
+                    noisy = [float(x + g) for x, g in zip(block, for_tokens[row, column], strict=False)]
+                    for place, value in enumerate(noisy):
+                        behind[b * size + place] = (max(lead) - lead[b]) + (max(noisy) - value)
+                expected = sorted(behind, key=behind.__getitem__)[:n]
+
+                assert expected == several[row, column].tolist()
