@@ -91,7 +91,9 @@ class Sample:
         behind = within - within.amax(dim=-1, keepdim=True)
         behind += (of_block.gather(-1, order) - of_block.amax(dim=-1, keepdim=True))[..., None]
         ids = order[..., None] * size + torch.arange(size)
-        behind = behind.nan_to_num(nan=-torch.inf, neginf=-torch.inf).masked_fill(ids >= vocab, -torch.inf)
+        # What is impossible comes last, and what is no token not at all.
+        lowest = torch.finfo(behind.dtype).min
+        behind = behind.nan_to_num(nan=lowest, neginf=lowest).masked_fill(ids >= vocab, -torch.inf)
         best = behind.flatten(-2).argsort(dim=-1, descending=True, stable=True)[..., :n]
         return ids.flatten(-2).gather(-1, best)
 

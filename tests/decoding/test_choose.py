@@ -49,7 +49,7 @@ class TestChoose:
     @pytest.mark.parametrize("selection", [Greedy(), Sample()])
     def test_several_are_possible_choices(self, selection: Selection) -> None:
         """The first is the choice; what the chain forbids, or is not there, is none; nor is garbage."""
-        logits = torch.tensor([[[5.0, 1.0, 4.0], [torch.nan, 0.0, 1.0]]])
+        logits = torch.tensor([[[5.0, 1.0, 4.0], [0.0, torch.nan, 1.0]]])
         choose = Choose(SuppressTokens([0]), selection)
         several = choose.several(logits, HISTORY, 5)
 
