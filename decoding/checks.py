@@ -5,10 +5,14 @@ A compiled program does not look at what it is given: a wrong width reads beyond
 what a write out of range does depends on the compiler. They cost a few microseconds.
 """
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from .protocols import DecoderShape
+from .trees import depths
 
 
 def require_decoder(decoder: object) -> None:
@@ -51,15 +55,83 @@ def check_inputs(ids: Tensor, cache_pos: Tensor, shape: DecoderShape) -> None:
     """
     _check_tensor("ids", ids, 2)
     _check_tensor("cache_pos", cache_pos, 1)
-    if ids.shape[0] != shape.batch_size or cache_pos.shape[0] != shape.batch_size:
-        raise ValueError(
-            f"ids and cache_pos must have {shape.batch_size} rows: "
-            f"got {ids.shape[0]} and {cache_pos.shape[0]}"
-        )
+    _check_rows(ids, cache_pos, shape.batch_size)
     if ids.shape[1] not in shape.widths:
         raise ValueError(f"ids must be as wide as one of {shape.widths}: got {ids.shape[1]}")
     _check_ids(ids, shape.vocab_size)
     _check_positions(ids, cache_pos, shape.max_length)
+
+
+def check_tree_widths(widths: Sequence[int]) -> None:
+    """
+    Check the widths of the forwards over trees; there may be none.
+
+    Raises:
+        ValueError: They are not positive and ascending.
+    """
+    numbers = all(isinstance(width, int) and not isinstance(width, bool) for width in widths)
+    if not numbers or list(widths) != sorted(set(widths)) or any(width < 1 for width in widths):
+        raise ValueError(f"'tree_widths' must be positive and ascending: got {tuple(widths)}")
+
+
+def check_tree_inputs(
+    ids: Tensor, cache_pos: Tensor, parents: Tensor, shape: DecoderShape, tree_widths: Sequence[int]
+) -> None:
+    """
+    Check ``[batch, width]`` *ids* and *parents* and ``[batch]`` *cache_pos* against *shape*.
+
+    Raises:
+        TypeError: They are not int64 tensors.
+
+        ValueError: Wrong shape, device, id, parent or position, or padding before a token.
+    """
+    _check_tensor("ids", ids, 2)
+    _check_tensor("cache_pos", cache_pos, 1)
+    _check_tensor("parents", parents, 2)
+    _check_rows(ids, cache_pos, shape.batch_size)
+    if ids.shape[1] not in tree_widths:
+        raise ValueError(
+            f"the ids of a tree must be as wide as one of {tuple(tree_widths)}: got {ids.shape[1]}"
+        )
+    if parents.shape != ids.shape:
+        raise ValueError(f"parents must have the shape of ids, {list(ids.shape)}: got {list(parents.shape)}")
+    _check_ids(ids, shape.vocab_size)
+    _check_parents(ids, parents)
+    _check_tree_positions(ids, cache_pos, parents, shape.max_length)
+
+
+def _check_parents(ids: Tensor, parents: Tensor) -> None:
+    real = ids >= 0
+    late = real[:, 1:] & ~real[:, :-1]
+    if late.any():
+        row, column = late.nonzero()[0].tolist()
+        raise ValueError(
+            "the padding of a tree must lie behind its tokens: "
+            f"got some before row {row}, column {column + 1}"
+        )
+    wrong = ((parents < -1) | (parents >= torch.arange(ids.shape[1]))) & real
+    if wrong.any():
+        row, column = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"parents must be >= -1 and < their own column: got {parents[row, column].item()} "
+            f"in row {row}, column {column}"
+        )
+
+
+def _check_tree_positions(ids: Tensor, cache_pos: Tensor, parents: Tensor, max_length: int) -> None:
+    depth = depths(ids.numpy(), parents.numpy())
+    # Where there is no token, any position will do.
+    positions = np.where(ids.numpy() >= 0, cache_pos.numpy()[:, None] + depth, 0)
+    outside = (positions < 0) | (positions >= max_length)
+    if outside.any():
+        row, column = np.argwhere(outside)[0].tolist()
+        raise ValueError(_out_of_range(max_length, positions[row, column], row, column))
+
+
+def _out_of_range(max_length: int, position: int, row: int, column: int) -> str:
+    return (
+        f"tokens must lie at positions >= 0 and < {max_length}: got {position} in row {row}, column {column}"
+    )
 
 
 def _check_tensor(name: str, tensor: Tensor, dims: int) -> None:
@@ -70,6 +142,13 @@ def _check_tensor(name: str, tensor: Tensor, dims: int) -> None:
         raise ValueError(f"{name} must be on the host: got {tensor.device}")
     if tensor.dim() != dims:
         raise ValueError(f"{name} must have {dims} dimension(s): got shape {tuple(tensor.shape)}")
+
+
+def _check_rows(ids: Tensor, cache_pos: Tensor, batch_size: int) -> None:
+    if ids.shape[0] != batch_size or cache_pos.shape[0] != batch_size:
+        raise ValueError(
+            f"ids and cache_pos must have {batch_size} rows: got {ids.shape[0]} and {cache_pos.shape[0]}"
+        )
 
 
 def _check_ids(ids: Tensor, vocab_size: int) -> None:
@@ -92,7 +171,4 @@ def _check_positions(ids: Tensor, cache_pos: Tensor, max_length: int) -> None:
     if not outside.any():
         return
     row, column = outside.nonzero()[0].tolist()
-    raise ValueError(
-        f"tokens must lie at positions >= 0 and < {max_length}: got {positions[row, column].item()} "
-        f"in row {row}, column {column}"
-    )
+    raise ValueError(_out_of_range(max_length, int(positions[row, column]), row, column))

@@ -240,7 +240,7 @@ class ScoresTrees(Protocol):
 
     @property
     def tree_widths(self) -> tuple[int, ...]:
-        """Columns of the compiled forwards over trees, ascending."""
+        """Columns of the compiled forwards over trees, ascending; empty for one that has none."""
         ...
 
     def forward_tree(self, ids: Tensor, cache_pos: Tensor, parents: Tensor) -> Tensor:

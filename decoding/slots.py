@@ -4,15 +4,20 @@ import bisect
 import threading
 import weakref
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .protocols import Decoder
+from .protocols import Decoder, ScoresTrees
+from .trees import first_branch
 
 Ints = NDArray[np.int64]
+
+# Instead of the width of a forward over a tree: it is another program, and adds up in another order.
+_TREE = 0
 
 # By identity: decoders may compare equal and still have a cache each.
 _records: "dict[int, Slots]" = {}
@@ -37,6 +42,9 @@ class Slots:
         shape = decoder.shape
         self._widths = shape.widths
         self._scored = [width for width in shape.widths if width <= shape.scored_width]
+        self.tree_widths: tuple[int, ...] = tuple(getattr(decoder, "tree_widths", ()))
+        """Columns of the decoder's forwards over trees; empty if it scores none."""
+
         self._fed: Ints = np.zeros((shape.batch_size, shape.max_length), dtype=np.int64)
         self._valid: Ints = np.zeros(shape.batch_size, dtype=np.int64)
         # The width of the forward that each of them came through.
@@ -98,19 +106,67 @@ class Slots:
         scoring = widths if most == 1 else [w for w in widths if w in self._scored]
         while (pending := ends - starts).max() > scoring[-1]:
             # What is to be scored stays back, so that one forward scores it together.
-            rest = pending - wanted
-            width = _smallest(widths, int(rest.max()))
-            count = np.minimum(rest, width)
-            self._forward(tokens, starts, count, width)
-            starts = starts + count
+            starts = self._advance(tokens, starts, pending - wanted, widths)
         logits = self._forward(tokens, starts, pending, _smallest(scoring, int(pending.max())))[:rows]
-        if logits.shape[1] == 1:
-            return logits
-        first = torch.from_numpy(pending - wanted)
-        if not first.any():
-            return logits[:, :most]
-        columns = (first[:, None] + torch.arange(most)).clamp(max=logits.shape[1] - 1)
-        return logits.gather(1, columns[..., None].expand(*columns.shape, logits.shape[-1]))
+        return logits if logits.shape[1] == 1 else _columns(logits, pending - wanted, most)
+
+    def feed_tree(
+        self, ids: Tensor, length: Tensor, guesses: Tensor, parents: Tensor, active: Tensor
+    ) -> Tensor:
+        """
+        Bring each row's cache up to its tokens, and score what follows them and each guess of a tree.
+
+        The first branch of the guesses counts as fed: whoever accepts tokens along it need not feed
+        them again, and another accepted path is fed by the next call.
+
+        Args:
+            ids: ``[rows, capacity]`` int64; *rows* may be fewer than the decoder's.
+
+            length: How many of them each row has, ``[rows]``, at least 1.
+
+            guesses: ``[rows, n]`` int64; -1 behind a row's last.
+
+            parents: ``[rows, n]`` int64: the guess before each, or -1 for the row's last token;
+                as :attr:`~.protocols.Draft.parents`.
+
+            active: ``[rows]`` bool; the others stay as they are.
+
+        Returns:
+            Logits ``[rows, 1 + n, vocab]``: column 0 follows the row's last token, column 1 + *j*
+            guess *j*. Garbage behind a row's last guess and in idle rows. Valid until the next
+            forward.
+
+        Raises:
+            ValueError: The decoder scores no trees, or none of so many guesses.
+        """
+        tokens, ends, drafted = ids.numpy(), length.numpy(), guesses.numpy()
+        guessed = np.where(active.numpy(), (drafted >= 0).sum(axis=1), 0)
+        self._require_tree(int(guessed.max()))
+        last = active.numpy().astype(np.int64)
+        starts = np.where(last > 0, np.minimum(self._common(tokens, ends), ends - 1), ends)
+        while (columns := (ends - starts + guessed).max()) > self.tree_widths[-1]:
+            starts = self._advance(tokens, starts, ends - starts - last, self._widths)
+        width = _smallest(self.tree_widths, int(columns))
+        logits = self._forward_tree(tokens, starts, ends, drafted, parents.numpy(), width)
+        return _columns(logits[: len(tokens)], ends - starts - last, 1 + drafted.shape[1])
+
+    def _require_tree(self, guesses: int) -> None:
+        if not self.tree_widths:
+            raise ValueError(
+                "the decoder must score trees, with tree_widths and forward_tree: got one that does not"
+            )
+        if guesses >= self.tree_widths[-1]:
+            raise ValueError(
+                f"a tree must have < {self.tree_widths[-1]} guesses, the decoder's largest tree width: "
+                f"got {guesses}"
+            )
+
+    def _advance(self, tokens: Ints, starts: Ints, rest: Ints, widths: Sequence[int]) -> Ints:
+        """Feed up to one forward of the *rest*, none of which is to be scored: where the rows start then."""
+        width = _smallest(widths, int(rest.max()))
+        count = np.minimum(rest, width)
+        self._forward(tokens, starts, count, width)
+        return starts + count
 
     def _common(self, tokens: Ints, ends: Ints) -> Ints:
         """How many leading tokens of each row the cache already holds, ``[rows]``."""
@@ -142,18 +198,57 @@ class Slots:
             cache_pos[row] = start - indent
             self._forget_after(row, start, tokens[row, start : start + n])
         logits = self.decoder.forward(torch.from_numpy(ids), torch.from_numpy(cache_pos))
-        expected = (shape.batch_size, 1 if right else width, shape.vocab_size)
+        self._require_logits(logits, 1 if right else width)
+        self.forwards += 1
+        for row in fed:
+            start, n = int(starts[row]), int(count[row])
+            self._remember(row, start, tokens[row, start : start + n], width)
+        return logits
+
+    def _forward_tree(
+        self, tokens: Ints, starts: Ints, ends: Ints, guesses: Ints, parents: Ints, width: int
+    ) -> Tensor:
+        """Feed the tokens of each row from *starts* to *ends* as a stem, and the guesses upon it."""
+        batch = self.decoder.shape.batch_size
+        ids = np.full((batch, width), -1, dtype=np.int64)
+        before = np.full_like(ids, -1)
+        cache_pos = np.zeros(batch, dtype=np.int64)
+        fed = np.flatnonzero(ends > starts).tolist()
+        for row in fed:
+            start, stem = int(starts[row]), int(ends[row] - starts[row])
+            n = stem + int((guesses[row] >= 0).sum())
+            ids[row, :stem] = tokens[row, start : start + stem]
+            ids[row, stem:n] = guesses[row, : n - stem]
+            before[row, :stem] = np.arange(-1, stem - 1)
+            before[row, stem:n] = stem + parents[row, : n - stem]
+            cache_pos[row] = start
+        branch = first_branch(ids, before)
+        for row in fed:
+            self._forget_after(row, int(starts[row]), ids[row, branch[row]])
+        decoder = cast(ScoresTrees, self.decoder)
+        logits = decoder.forward_tree(
+            torch.from_numpy(ids), torch.from_numpy(cache_pos), torch.from_numpy(before)
+        )
+        self._require_logits(logits, width)
+        self.forwards += 1
+        for row in fed:
+            self._remember(row, int(starts[row]), ids[row, branch[row]], _TREE)
+        return logits
+
+    def _require_logits(self, logits: Tensor, columns: int) -> None:
+        shape = self.decoder.shape
+        expected = (shape.batch_size, columns, shape.vocab_size)
         if logits.shape != expected:
             raise ValueError(
                 f"forward must return logits of the shape {list(expected)}: got {list(logits.shape)}"
             )
-        self.forwards += 1
-        for row in fed:
-            start, n = int(starts[row]), int(count[row])
-            self._fed[row, start : start + n] = tokens[row, start : start + n]
-            self._width[row, start : start + n] = width
-            self._valid[row] = max(self._valid[row], start + n)
-        return logits
+
+    def _remember(self, row: int, start: int, new: Ints, width: int) -> None:
+        """After *new* has been fed from *start* on, by a forward of *width*."""
+        end = start + len(new)
+        self._fed[row, start:end] = new
+        self._width[row, start:end] = width
+        self._valid[row] = max(self._valid[row], end)
 
     def _forget_after(self, row: int, start: int, new: Ints) -> None:
         """Before *new* is fed: unless it is what stands there, nothing from *start* on is valid."""
@@ -162,6 +257,14 @@ class Slots:
             self._fed[row, start:valid][: len(new)], new[: valid - start]
         ):
             self._valid[row] = start
+
+
+def _columns(logits: Tensor, first: Ints, count: int) -> Tensor:
+    """*count* columns of each row, from its *first* on; garbage where there are no more."""
+    if not first.any() and count <= logits.shape[1]:
+        return logits[:, :count]
+    columns = (torch.from_numpy(first)[:, None] + torch.arange(count)).clamp(max=logits.shape[1] - 1)
+    return logits.gather(1, columns[..., None].expand(*columns.shape, logits.shape[-1]))
 
 
 def _smallest(widths: Sequence[int], columns: int) -> int:

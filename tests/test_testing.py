@@ -6,6 +6,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from decodekit.decoding.checks import check_tree_inputs
+from decodekit.decoding.trees import depths
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.testing import ScriptedDecoder, check_decoder, last_token, whole_prefix
 
@@ -35,12 +37,103 @@ class TestScriptedDecoder:
         assert 5 == len(lines)
 
 
+class TestScriptedTrees:
+    def test_a_column_sees_the_cache_and_its_path(self) -> None:
+        """Nothing of the columns beside it, and nothing behind cache_pos."""
+        decoder = ScriptedDecoder(TABLE, tree_widths=(4,))
+        decoder.forward(torch.tensor([[1, 2, 3, 4, 5]]), torch.tensor([0]))
+        logits = decoder.forward_tree(
+            torch.tensor([[5, 4, 3, -1]]), torch.tensor([2]), torch.tensor([[-1, -1, 0, -1]])
+        )
+        prefixes = [1, 2, 5], [1, 2, 4], [1, 2, 5, 3]
+
+        assert torch.equal(TABLE[[whole_prefix(prefix) % 31 for prefix in prefixes]], logits[0, :3])
+        assert [1, 2, 5, 3, -1] == decoder.slots[0, :5].tolist()
+
+    def test_a_chain_is_a_tree(self) -> None:
+        """Of parents -1, 0, 1, ...: the same logits and the same cache."""
+        one, other = (ScriptedDecoder(TABLE, tree_widths=(5,)) for _ in range(2))
+        ids, start = torch.tensor([[1, 2, 3, 4, 5]]), torch.tensor([0])
+
+        assert torch.equal(one.forward(ids, start), other.forward_tree(ids, start, torch.arange(-1, 4)[None]))
+        assert torch.equal(one.slots, other.slots)
+
+    @pytest.mark.parametrize("widths", [(0,), (4, 4), (8, 4), (True,)])
+    def test_refuses_widths_that_are_none(self, widths: tuple[int, ...]) -> None:
+        """They are counts of columns, ascending."""
+        with pytest.raises(ValueError, match="'tree_widths' must be positive and ascending: got"):
+            ScriptedDecoder(TABLE, tree_widths=widths)
+
+
 class TestCheckDecoder:
     @pytest.mark.parametrize("line", [whole_prefix, last_token])
     def test_passes_a_decoder_that_keeps_the_contract(self, line: object) -> None:
         """The scripted decoder does, in any batch."""
         check_decoder(scripted(line=line))
         check_decoder(ScriptedDecoder(TABLE, batch_size=1, max_length=16, widths=(2,), scored_width=2))
+
+    @pytest.mark.parametrize("line", [whole_prefix, last_token])
+    def test_passes_a_decoder_that_scores_trees(self, line: object) -> None:
+        """In any batch, and with trees wider than a row is long."""
+        for batch_size in (1, 3):
+            check_decoder(
+                ScriptedDecoder(
+                    TABLE, batch_size, 12, widths=(1, 4), scored_width=4, line=line, tree_widths=(1, 7, 20)
+                )
+            )
+
+    @pytest.mark.parametrize("fault", ["rows", "shallow"])
+    def test_finds_trees_that_are_scored_wrong(self, fault: str) -> None:
+        """Another row's tree, or one without what lies below the first column's children."""
+
+        class Wrong(ScriptedDecoder):
+            def forward_tree(
+                self, ids: torch.Tensor, cache_pos: torch.Tensor, parents: torch.Tensor
+            ) -> torch.Tensor:
+                check_tree_inputs(ids, cache_pos, parents, self.shape, self.tree_widths)
+                wrong = {"rows": parents[:1].expand_as(ids), "shallow": parents.clamp(max=0)}[fault]
+                return super().forward_tree(ids, cache_pos, wrong)
+
+        decoder = Wrong(TABLE, 3, 24, widths=(1, 4), scored_width=4, tree_widths=(8,))
+        with pytest.raises(AssertionError, match="tree"):
+            check_decoder(decoder)
+
+    @pytest.mark.parametrize("leaves", ["everything", "nothing"])
+    def test_finds_what_a_tree_leaves(self, leaves: str) -> None:
+        """Columns of other branches in the cache, or a first branch that is not there."""
+
+        class Leaving(ScriptedDecoder):
+            def forward_tree(
+                self, ids: torch.Tensor, cache_pos: torch.Tensor, parents: torch.Tensor
+            ) -> torch.Tensor:
+                before = self.slots.clone()
+                logits = super().forward_tree(ids, cache_pos, parents)
+                if leaves == "nothing":
+                    self.slots.copy_(before)
+                    return logits
+                for row, depth in enumerate(depths(ids.numpy(), parents.numpy())):
+                    for column in (ids[row] >= 0).nonzero().flatten().tolist():
+                        self._write(row, int(cache_pos[row] + depth[column]), int(ids[row, column]))
+                return logits
+
+        decoder = Leaving(TABLE, 3, 24, widths=(1, 4), scored_width=4, tree_widths=(8,))
+        with pytest.raises(AssertionError, match="leaves its first branch in the cache and nothing else"):
+            check_decoder(decoder)
+
+    def test_finds_missing_refusals_of_trees(self) -> None:
+        """One that repairs parents, and their dtype with them."""
+
+        class Lenient(ScriptedDecoder):
+            def forward_tree(
+                self, ids: torch.Tensor, cache_pos: torch.Tensor, parents: torch.Tensor
+            ) -> torch.Tensor:
+                return super().forward_tree(
+                    ids, cache_pos, parents.minimum(torch.arange(parents.shape[1]) - 1)
+                )
+
+        decoder = Lenient(TABLE, widths=(1, 4), scored_width=4, tree_widths=(8,))
+        with pytest.raises(AssertionError, match="another dtype of parents must be refused"):
+            check_decoder(decoder)
 
     @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
     def test_passes_decoders_over_models(self, name: str, tiny_model: Callable[..., PreTrainedModel]) -> None:

@@ -1,11 +1,14 @@
 """One rule by which tokens reach a decoder."""
 
 import gc
+from typing import Any
 
+import attrs
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
 
 from decodekit.decoding import Slots
 from decodekit.testing import ScriptedDecoder, whole_prefix
@@ -117,6 +120,160 @@ class TestFeed:
         decoder.forward(torch.tensor([[7]]), torch.tensor([1]))
         slots.forget()
         check([[1, 2, 3]], [1], feed(slots, [[1, 2, 3]], [1]))
+
+
+@attrs.frozen(eq=False)
+class Guesses:
+    """The guesses of a few rows, ``[guess, its parent]`` each."""
+
+    rows: list[list[tuple[int, int]]]
+
+    def column(self, i: int, padding: int) -> torch.Tensor:
+        """Ids (0) or parents (1), ``[rows, n]``, with *padding* behind them."""
+        n = max(map(len, self.rows))
+        values = [[guess[i] for guess in row] + [padding] * (n - len(row)) for row in self.rows]
+        return torch.tensor(values, dtype=torch.int64).reshape(len(values), n)
+
+    def way(self, row: int, guess: int) -> list[int]:
+        """The ids on the way to a guess, its own included; none for -1."""
+        if guess < 0:
+            return []
+        token, parent = self.rows[row][guess]
+        return [*self.way(row, parent), token]
+
+    def ways(self, row: int) -> list[list[int]]:
+        """Of every guess."""
+        return [self.way(row, guess) for guess in range(len(self.rows[row]))]
+
+
+def feed_tree(
+    slots: Slots, rows: list[list[int]], guesses: Guesses, active: list[bool] | None = None
+) -> torch.Tensor:
+    """Feed *rows*, with garbage behind each, and *guesses*, with nonsense for the parents of padding."""
+    ids = torch.full((len(rows), 64), 10)
+    for row, tokens in enumerate(rows):
+        ids[row, : len(tokens)] = torch.tensor(tokens)
+    length = torch.tensor([len(tokens) for tokens in rows])
+    idle = torch.tensor(active or [True] * len(rows))
+    return slots.feed_tree(ids, length, guesses.column(0, -1), guesses.column(1, 77), idle)
+
+
+def check_tree(rows: list[list[int]], guesses: Guesses, active: list[bool], logits: torch.Tensor) -> None:
+    """Every column is the table's line for the row and the way to its guess."""
+    for row, tokens in enumerate(rows):
+        for i, way in enumerate([[], *guesses.ways(row)] if active[row] else []):
+            assert torch.equal(TABLE[whole_prefix([*tokens, *way]) % 97], logits[row, i])
+
+
+@st.composite
+def drafts(draw: DrawFn) -> Guesses:
+    """Trees of up to six guesses over three rows."""
+    return Guesses(
+        [
+            [(draw(st.integers(0, 3)), draw(st.integers(-1, i - 1))) for i in range(draw(st.integers(0, 6)))]
+            for _ in range(3)
+        ]
+    )
+
+
+def tree_decoder(**options: Any) -> ScriptedDecoder:
+    """One that scores trees of two widths."""
+    return ScriptedDecoder(TABLE, tree_widths=(4, 9), **options)
+
+
+CHAIN = Guesses([[(7, -1), (8, 0), (9, 1)]])
+FORK = Guesses([[(7, -1), (8, -1), (9, 0), (6, 1)]])
+"""7 9 is the first branch, 8 6 the other."""
+
+
+class TestFeedTree:
+    @given(
+        st.lists(
+            st.one_of(
+                st.tuples(ROWS, st.lists(st.integers(0, 5), min_size=3, max_size=3)),
+                st.tuples(ROWS, st.tuples(drafts(), st.lists(st.booleans(), min_size=3, max_size=3))),
+            ),
+            max_size=6,
+        )
+    )
+    def test_scores_what_rows_and_guesses_say(self, calls: list[tuple[list[list[int]], Any]]) -> None:
+        """Whatever was fed before, trees and chains in turn, each call scores its own rows and guesses."""
+        slots = Slots(tree_decoder(batch_size=4))
+        for rows, how in calls:
+            if isinstance(how, tuple):
+                check_tree(rows, *how, feed_tree(slots, rows, *how))
+            elif any(need := [min(n, len(row)) for n, row in zip(how, rows, strict=True)]):
+                check(rows, need, feed(slots, rows, need))
+
+    def test_one_forward_scores_the_last_token_and_the_tree(self) -> None:
+        """What is pending goes in front, through the smallest width that takes both."""
+        decoder = tree_decoder()
+        slots = Slots(decoder)
+        feed(slots, [[1, 2, 3]], [1])
+        decoder.forwards.clear()
+        feed_tree(slots, [[1, 2, 3]], CHAIN)
+        feed_tree(slots, [[1, 2, 3, 4, 5]], FORK)
+
+        assert [4, 9] == decoder.forwards
+        assert 3 == slots.forwards
+
+    def test_what_does_not_fit_goes_first(self) -> None:
+        """Through ordinary forwards, until the rest fits."""
+        decoder = tree_decoder()
+        rows = [list(range(10)) * 2]
+        check_tree(rows, FORK, [True], feed_tree(Slots(decoder), rows, FORK))
+
+        assert [16, 9] == decoder.forwards
+
+    @pytest.mark.parametrize(("accepted", "fed"), [([7, 9], 1), ([8, 6], 3), ([7], 1), ([], 1)])
+    def test_the_first_branch_needs_no_feeding_again(self, accepted: list[int], fed: int) -> None:
+        """After it only the new token is fed; after another branch, that as well."""
+        decoder = ScriptedDecoder(TABLE, widths=(1, 2, 3, 4), scored_width=4, tree_widths=(9,))
+        slots = Slots(decoder)
+        feed_tree(slots, [[1, 2]], FORK)
+        decoder.forwards.clear()
+        rows = [[1, 2, *accepted, 5]]
+        check(rows, [1], feed(slots, rows, [1]))
+
+        assert [fed] == decoder.forwards
+
+    def test_idle_rows_stay_as_they_are(self) -> None:
+        """Their next token is all that they are fed afterwards."""
+        decoder = tree_decoder(batch_size=2)
+        slots = Slots(decoder)
+        rows = [[1, 2, 3], [4, 5, 6, 7]]
+        feed(slots, rows, [1, 1])
+        feed_tree(slots, rows, Guesses([*FORK.rows, *CHAIN.rows]), [True, False])
+        decoder.forwards.clear()
+        rows[1].append(8)
+        check(rows, [0, 1], feed(slots, rows, [0, 1]))
+
+        assert [1] == decoder.forwards
+
+    def test_a_tree_is_another_program(self) -> None:
+        """Whoever wants one program for everything feeds again what came through a tree."""
+        decoder = ScriptedDecoder(TABLE, widths=(1, 4), scored_width=4, tree_widths=(4,))
+        slots = Slots(decoder)
+        feed_tree(slots, [[1, 2]], Guesses([[]]))
+        decoder.forwards.clear()
+        feed(slots, [[1, 2, 3, 4, 5]], [1], exact_width=True)
+
+        assert [4, 4] == decoder.forwards
+
+    def test_a_failed_forward_loses_nothing(self) -> None:
+        """After a tree that raised, what is fed next is right."""
+        slots = Slots(tree_decoder())
+        feed_tree(slots, [[1, 2]], FORK)
+        with pytest.raises(ValueError, match="ids"):
+            feed_tree(slots, [[1, 2]], Guesses([[(99, -1)]]))
+        check([[1, 2, 7, 9, 4]], [1], feed(slots, [[1, 2, 7, 9, 4]], [1]))
+
+    def test_refuses_what_cannot_be_scored(self) -> None:
+        """A decoder without trees, and a tree beyond the largest width."""
+        with pytest.raises(ValueError, match="got one that does not"):
+            feed_tree(Slots(ScriptedDecoder(TABLE)), [[1, 2]], CHAIN)
+        with pytest.raises(ValueError, match=r"must have < 9 guesses, .*: got 9"):
+            feed_tree(Slots(tree_decoder()), [[1, 2]], Guesses([[(1, -1)] * 9]))
 
 
 class TestOf:
