@@ -95,7 +95,8 @@ class TestCheckDecoder:
                 return super().forward_tree(ids, cache_pos, wrong)
 
         decoder = Wrong(TABLE, 3, 24, widths=(1, 4), scored_width=4, tree_widths=(8,))
-        with pytest.raises(AssertionError, match="tree"):
+        # Another row's tree may also be too deep for this one.
+        with pytest.raises((AssertionError, ValueError), match=r"tree|positions"):
             check_decoder(decoder)
 
     @pytest.mark.parametrize("leaves", ["everything", "nothing"])
