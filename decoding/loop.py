@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from .choose import Choose
+from .draft_trees import chosen_branch, depths, pruned, tokens_ahead, tree_window
 from .history import History
 from .protocols import Draft, Drafter, DraftLength, Ending, Round, StopCondition, Verification
 from .slots import Slots
 from .statistics import Clock, Statistics
-from .tree import chosen_branch, depths, pruned, tokens_ahead, tree_window
 
 MAX_LENGTH = Ending("max_length")
 """The row's last token has no position left to be fed at."""
@@ -209,7 +209,7 @@ def _fitted(draft: Draft, budget: Tensor, vocab: int) -> Draft:
     """*draft* without guesses beyond a row's budget, those that are no id, and what follows one of these."""
     fits = (draft.ids >= 0) & (draft.ids < vocab)
     if draft.parents is not None:
-        left = pruned(draft, fits & (depths(draft.parents) <= budget[:, None]))
+        left = pruned(draft, fits & (depths(draft) <= budget[:, None]))
         return left if left.ids.shape[1] else Draft(left.ids)
     fits &= torch.arange(draft.ids.shape[1]) < budget[:, None]
     kept = fits.cumprod(dim=-1).bool()

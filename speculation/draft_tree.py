@@ -4,10 +4,10 @@ import attrs
 import torch
 from torch import Tensor
 
+from ..decoding.draft_trees import tree_window
 from ..decoding.history import History
 from ..decoding.protocols import Choice, DecoderShape, Draft
 from ..decoding.slots import Slots
-from ..decoding.tree import tree_window
 from .draft_model import DraftModel
 from .tree import ROOT, Tree
 

@@ -4,27 +4,23 @@ import attrs
 import torch
 from torch import Tensor
 
+from . import trees
 from .history import History
 from .protocols import Draft
 from .scores import Scores
 
 
-def depths(parents: Tensor) -> Tensor:
-    """How many tokens ahead each guess is, ``[batch, n]``, given which guess it follows."""
-    depth = torch.ones_like(parents)
-    for guess in range(parents.shape[1]):
-        follows = parents[:, guess]
-        behind = depth.gather(1, follows.clamp(min=0)[:, None])[:, 0]
-        depth[:, guess] = torch.where(follows < 0, 1, behind + 1)
-    return depth
+def depths(draft: Draft) -> Tensor:
+    """How many tokens ahead each guess of a tree is, ``[batch, n]``; 0 where there is none."""
+    steps = torch.from_numpy(trees.depths(draft.ids.numpy(), _parents(draft).numpy()))
+    return (steps + 1).masked_fill(draft.ids < 0, 0)
 
 
 def tokens_ahead(draft: Draft) -> Tensor:
     """How many tokens ahead each row is guessed, ``[batch]``: along the longest branch of a tree."""
-    guessed = draft.ids >= 0
     if draft.parents is None or not draft.ids.shape[1]:
-        return guessed.sum(dim=-1)
-    return torch.where(guessed, depths(draft.parents), 0).amax(dim=-1)
+        return (draft.ids >= 0).sum(dim=-1)
+    return depths(draft).amax(dim=-1)
 
 
 def pruned(draft: Draft, fits: Tensor) -> Draft:
@@ -67,9 +63,7 @@ def tree_window(now: History, draft: Draft) -> History:
         A window of *n* + 1 columns, each on a path of its own.
     """
     length, parents = now.length[:, 0], _parents(draft)
-    depth = torch.nn.functional.pad(depths(parents), (1, 0)).masked_fill(
-        torch.nn.functional.pad(draft.ids < 0, (1, 0)), 0
-    )
+    depth = torch.nn.functional.pad(depths(draft), (1, 0))
     ids = now.ids.repeat(1, draft.ids.shape[1] + 1, 1)
     rows = torch.arange(len(ids))
     for guess in range(draft.ids.shape[1]):

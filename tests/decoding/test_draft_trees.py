@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decodekit.decoding import Draft, History
+from decodekit.decoding.draft_trees import chosen_branch, depths, pruned, tokens_ahead, tree_window
 from decodekit.decoding.scores import Scores
-from decodekit.decoding.tree import chosen_branch, depths, pruned, tokens_ahead, tree_window
 
 VOCAB = 4
 
@@ -47,13 +47,12 @@ class TestDepths:
     @given(trees())
     def test_count_the_way_to_the_root(self, draft: Draft) -> None:
         """A guess is as many tokens ahead as there are guesses on its way, itself among them."""
-        assert draft.parents is not None
         expected = [
-            [len(path(draft, row, guess)) for guess in range(draft.ids.shape[1])]
+            [len(path(draft, row, guess)) * (word >= 0) for guess, word in enumerate(draft.ids[row].tolist())]
             for row in range(len(draft.ids))
         ]
 
-        assert expected == depths(draft.parents).tolist()
+        assert expected == depths(draft).tolist()
         assert [max(map(len, words(draft, row)), default=0) for row in range(len(draft.ids))] == tokens_ahead(
             draft
         ).tolist()

@@ -1,0 +1,150 @@
+"""Guessing a tree with a smaller model."""
+
+import random
+
+import pytest
+import torch
+
+from decodekit.decoding import EndOfSequence, Generator, Greedy, MaxNewTokens, Sample, StopTokens
+from decodekit.processors import NoRepeatNgram, RepetitionPenalty, Temperature, TopK
+from decodekit.speculation import DraftModel, DraftTree, SpeculativeGenerator, Tree
+from decodekit.testing import ScriptedDecoder
+
+VOCAB = 11
+TREES = [
+    Tree.comb(3, 2, 2),
+    Tree.of_children(2, 2, 2),
+    Tree.of_children(4),
+    Tree.comb(1, 1, 1, 1),
+    Tree((-1, 0, -1, 2, 2, 4)),  # the second branch is the longer
+    Tree.of_children(3, 1, 1),
+]
+
+
+def table(seed: int, like: torch.Tensor | None = None) -> torch.Tensor:
+    """Logits of a scripted model, perhaps much like another's."""
+    rng = torch.Generator().manual_seed(seed)
+    new = torch.randn(53, VOCAB, generator=rng) * 1.5
+    return new if like is None else like + 0.5 * new
+
+
+def scripted(logits: torch.Tensor, rows: int = 3, tree: int = 24, max_length: int = 48) -> ScriptedDecoder:
+    """A decoder that scores trees."""
+    widths = (8, tree) if tree > 8 else (tree,)
+    return ScriptedDecoder(
+        logits, rows, max_length, widths=(1, 4, 16), scored_width=4, tree_widths=widths if tree else ()
+    )
+
+
+class TestDraftTree:
+    @pytest.mark.parametrize("tree", TREES, ids=str)
+    def test_changes_nothing(self, tree: Tree) -> None:
+        """Token for token what plain decoding gives, and what stops a row, in 60 ragged batches."""
+        stood = 0
+        for seed in range(60):
+            dice = random.Random(seed)
+            target = table(seed)
+            prompts = [[dice.randrange(VOCAB) for _ in range(dice.randint(1, 40))] for _ in range(3)]
+            chains = [None, Temperature(0.7) | TopK(5), RepetitionPenalty(1.3), NoRepeatNgram(2)]
+            parts = {
+                "processors": chains[seed % 4],
+                "selection": Greedy() if seed % 3 == 0 else Sample(seed),
+                "stop": [MaxNewTokens(12), EndOfSequence(0) | MaxNewTokens(20), StopTokens([3, 4])][seed % 3],
+            }
+            plain = Generator(scripted(target), **parts)(prompts)
+            drafter = DraftTree(scripted(table(seed + 1, target)), tree)
+            fast = SpeculativeGenerator(
+                scripted(target), drafter, num_draft_tokens=dice.randint(1, 4), **parts
+            )(prompts)
+            stood += sum(fast.statistics.accepted)
+
+            assert (plain.ids, plain.endings) == (fast.ids, fast.endings), seed
+        assert stood > 100
+
+    def test_first_branch_is_the_chain(self) -> None:
+        """With one child each it is DraftModel: the same guesses stand, in as many forwards."""
+        target = table(0)
+        parts = {"selection": Sample(4), "stop": MaxNewTokens(30), "num_draft_tokens": 3}
+        chain = SpeculativeGenerator(scripted(target), DraftModel(scripted(table(1, target))), **parts)
+        tree = SpeculativeGenerator(
+            scripted(target), DraftTree(scripted(table(1, target)), Tree.comb(1, 1, 1)), **parts
+        )
+        a, b = chain([[1, 2], [3]]), tree([[1, 2], [3]])
+
+        assert (a.ids, a.statistics.accepted, a.statistics.drafted, a.statistics.forwards) == (
+            b.ids,
+            b.statistics.accepted,
+            b.statistics.drafted,
+            b.statistics.forwards,
+        )
+
+    def test_siblings_raise_what_stands(self) -> None:
+        """More children, more accepted: a chain, then its siblings, then all branches."""
+        kept = []
+        for tree in (Tree.comb(1, 1, 1), Tree.comb(3, 3, 3), Tree.of_children(3, 3, 1)):
+            lengths = []
+            for seed in range(20):
+                target = table(seed)
+                generator = SpeculativeGenerator(
+                    scripted(target),
+                    DraftTree(scripted(table(seed + 1, target)), tree),
+                    selection=Sample(seed),
+                    stop=MaxNewTokens(30),
+                    num_draft_tokens=3,
+                )
+                lengths.append(generator([[1], [2], [3]]).statistics.mean_accepted_length)
+            kept.append(sum(lengths) / len(lengths))
+
+        assert kept == sorted(kept)
+        assert kept[0] + 0.3 < kept[1] < kept[2] - 0.05
+
+    def test_a_perfect_draft_is_accepted_along_its_first_branch(self) -> None:
+        """Then nothing is fed twice: one forward of the target a round."""
+        target = table(0)
+        generator = SpeculativeGenerator(
+            scripted(target, rows=1),
+            DraftTree(scripted(target, rows=1), Tree.comb(2, 2, 2, 2)),
+            selection=Sample(1),
+            stop=MaxNewTokens(41),
+        )
+        statistics = generator([5]).statistics
+
+        assert 5.0 == statistics.mean_accepted_length
+        assert 9 == statistics.forwards
+
+    def test_up_to_the_last_position(self) -> None:
+        """Near the end of the cache the tree loses its deeper guesses, and nothing ends early."""
+        target = table(2)
+        for length in range(1, 20):
+            plain = Generator(scripted(target, max_length=20), stop=MaxNewTokens(99))([1] * length)
+            fast = SpeculativeGenerator(
+                scripted(target, max_length=20),
+                DraftTree(scripted(table(3, target), max_length=20), Tree.of_children(2, 2, 1)),
+                stop=MaxNewTokens(99),
+            )([1] * length)
+
+            assert (plain.ids, plain.endings) == (fast.ids, fast.endings)
+
+    def test_with_an_adaptive_length(self) -> None:
+        """How deep the tree grows may be decided round by round."""
+        target = table(5)
+        drafter = DraftTree(scripted(table(6, target)), Tree.comb(2, 2, 1))
+        parts = {"selection": Sample(2), "stop": MaxNewTokens(25)}
+        fast = SpeculativeGenerator(scripted(target), drafter, num_draft_tokens=AdaptiveLength(3), **parts)
+
+        assert Generator(scripted(target), **parts)([[1], [2, 3]]).ids == fast([[1], [2, 3]]).ids
+
+    def test_what_it_needs_is_said_when_it_is_built(self) -> None:
+        """A target that scores trees as wide, a draft that does too unless it is a comb, one program."""
+        small, wide = scripted(table(1), tree=0), scripted(table(1))
+        comb, bush = Tree.comb(2, 2), Tree.of_children(2, 2)
+
+        with pytest.raises(ValueError, match=r"'decoder' must score trees of 4 guesses.*tree_widths=\(5,\)"):
+            SpeculativeGenerator(small, DraftTree(wide, comb))
+        with pytest.raises(ValueError, match=r"the draft must score trees 3 wide.*or take a Tree.comb\(\)"):
+            SpeculativeGenerator(wide, DraftTree(small, bush))
+        with pytest.raises(ValueError, match="'exact_width' must be False with trees"):
+            SpeculativeGenerator(wide, DraftTree(small, comb), exact_width=True)
+        with pytest.raises(ValueError, match=r"'selection' must have several\(\)"):
+            SpeculativeGenerator(wide, DraftTree(small, comb), selection=lambda logits, _: logits.argmax(-1))
+        SpeculativeGenerator(wide, DraftTree(small, comb))
