@@ -27,12 +27,21 @@ from .statistics import Statistics
 from .stopping import MaxNewTokens, begin, parts
 from .streamers import forward, report_failure
 from .text import Detokenizer
-from .whole_numbers import a_whole_number
+from .whole_numbers import a_whole_number, is_whole
+
+
+def as_draft_length(value: Any) -> Any:
+    """A whole number of numpy's as one of Python's; anything else as it is, for a validator to refuse."""
+    return int(value) if is_whole(value) else value
 
 
 def a_draft_length(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
     """Refuse what is neither a whole number >= 0 nor a :class:`~.protocols.DraftLength`."""
+    if isinstance(value, type):
+        raise TypeError(f"'{attribute.name}' must be an instance: got the class {value.__name__}")
     if callable(value) and hasattr(value, "most") and hasattr(value, "learn"):
+        if not is_whole(value.most) or value.most < 0:
+            raise ValueError(f"'{attribute.name}' must say a whole number >= 0 at most: got {value.most!r}")
         return
     a_whole_number(instance, attribute, value)
     validators.ge(0)(instance, attribute, value)
@@ -63,7 +72,9 @@ class Generator:
     drafter: Drafter | None = None
     """What guesses ahead; None for plain decoding."""
 
-    num_draft_tokens: int | DraftLength = attrs.field(default=4, validator=a_draft_length)
+    num_draft_tokens: int | DraftLength = attrs.field(
+        default=4, converter=as_draft_length, validator=a_draft_length
+    )
     """
     How far ahead to guess in each round, k, or what decides it, such as
     :class:`~decodekit.speculation.AdaptiveLength`. The decoder has to score k + 1 columns.
@@ -139,6 +150,9 @@ class Generator:
         check_target = getattr(self.drafter, "check_target", None)
         if check_target is not None:
             check_target(shape)
+        prepare = getattr(self.num_draft_tokens, "prepare", None)
+        if prepare is not None:
+            prepare(self.decoder, self.exact_width)
 
     def _check_trees(self, nodes: int) -> None:
         widths = getattr(self.decoder, "tree_widths", ())

@@ -1,9 +1,17 @@
 """Drafts that run ahead of the target, and what is done with them."""
 
+from .adaptive_length import AdaptiveLength
 from .draft_model import DraftModel
 from .draft_tree import DraftTree
 from .prompt_lookup import PromptLookup
 from .speculative_generator import SpeculativeGenerator
 from .tree import Tree
 
-__all__ = ["DraftModel", "DraftTree", "PromptLookup", "SpeculativeGenerator", "Tree"]
+__all__ = [
+    "AdaptiveLength",
+    "DraftModel",
+    "DraftTree",
+    "PromptLookup",
+    "SpeculativeGenerator",
+    "Tree",
+]
