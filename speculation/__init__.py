@@ -5,6 +5,7 @@ from .draft_model import DraftModel
 from .draft_tree import DraftTree
 from .prompt_lookup import PromptLookup
 from .speculative_generator import SpeculativeGenerator
+from .suffix_automaton import SuffixAutomaton
 from .tree import Tree
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "DraftTree",
     "PromptLookup",
     "SpeculativeGenerator",
+    "SuffixAutomaton",
     "Tree",
 ]

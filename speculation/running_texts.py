@@ -1,0 +1,66 @@
+"""What is remembered of texts that are being written."""
+
+import threading
+from typing import Any, Generic, Protocol, TypeVar
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+_MOST_IDLE = 64
+"""Records kept between calls, unless one call has more rows."""
+
+
+class Record(Protocol):
+    """Something known of a text."""
+
+    @property
+    def taken(self) -> Ints:
+        """The tokens of the text as far as the record knows it."""
+        ...
+
+
+R = TypeVar("R", bound=Record)
+
+
+@attrs.define(eq=False)
+class RunningTexts(Generic[R]):
+    """
+    Records that nobody is using, each for whoever continues its text.
+
+    A text is known by its tokens, not by its row: rows may come in any order, and several
+    generators and threads may take turns. Nothing but a cache, so a pickle holds none of them.
+    """
+
+    _idle: list[R] = attrs.field(factory=list)
+    """The latest last."""
+
+    _lock: threading.Lock = attrs.field(factory=threading.Lock)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RunningTexts, ()
+
+    def take(self, ids: Ints) -> R | None:
+        """The record of the longest text that *ids* continue, now the caller's; None if there is none."""
+        with self._lock:
+            begun = [record for record in self._idle if _continues(ids, record.taken)]
+            if not begun:
+                return None
+            longest = max(begun, key=lambda record: len(record.taken))
+            # By identity: records may compare equal.
+            del self._idle[next(i for i, record in enumerate(self._idle) if record is longest)]
+            return longest
+
+    def put(self, records: list[R]) -> None:
+        """Keep *records* for the next call; the oldest go where there are too many."""
+        with self._lock:
+            self._idle += records
+            del self._idle[: -max(_MOST_IDLE, len(records))]
+
+
+def _continues(ids: Ints, taken: Ints) -> bool:
+    n = len(taken)
+    # The last one first: texts mostly begin alike.
+    return n <= len(ids) and np.array_equal(ids[n - 1 : n], taken[-1:]) and np.array_equal(ids[:n], taken)
