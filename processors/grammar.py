@@ -40,17 +40,26 @@ class _Walk:
 
     def allowed(self, ids: NDArray[np.int64], vocab: int) -> Tensor:
         """Which tokens may follow the generated *ids*, ``[vocab]`` bool."""
-        left = self._follow(ids)
         allowed = torch.zeros(vocab, dtype=torch.bool)
-        if not left:
-            if self._mask is None:
-                self._mask = self.matcher.mask()
-            known = min(len(self._mask), vocab)
-            allowed[:known] = self._mask[:known]
-        eos = self.language.eos
+        known = self._known(ids)[:vocab]
+        allowed[: len(known)] = known
+        return allowed
+
+    def only(self, ids: NDArray[np.int64]) -> int | None:
+        """The one token that may follow the generated *ids*; None if there are several, or none."""
+        allowed = self._known(ids)
+        return int(allowed.nonzero()) if allowed.count_nonzero() == 1 else None
+
+    def _known(self, ids: NDArray[np.int64]) -> Tensor:
+        """Which of the tokens that the language knows may follow *ids*, ``[tokens]`` bool."""
+        left, eos = self._follow(ids), self.language.eos
+        if not left and self._mask is None:
+            self._mask = self.matcher.mask()
+        inside = torch.empty(0, dtype=torch.bool) if left or self._mask is None else self._mask
+        allowed = torch.zeros(max(len(inside), 1 + max(eos, default=-1)), dtype=torch.bool)
+        allowed[: len(inside)] = inside
         # After an end there is nothing but ends, for a loop that goes on nevertheless.
-        may_end = (not left or left[0] in eos) and self.matcher.finished()
-        allowed[list(eos)] = may_end
+        allowed[list(eos)] = (not left or left[0] in eos) and self.matcher.finished()
         return allowed
 
     def _follow(self, ids: NDArray[np.int64]) -> list[int]:
@@ -167,7 +176,8 @@ class Grammar(Composable):
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Mask ``[batch, width, vocab]`` logits, which are not modified."""
         batch, width, vocab = logits.shape
-        languages = self._of_rows(batch, vocab)
+        languages = self._of_rows(batch)
+        _check_ends(languages, vocab)
         if all(language is None for language in languages):
             return logits
         ids, prompt, length = history.ids.cpu().numpy(), history.prompt.tolist(), history.length.tolist()
@@ -186,13 +196,49 @@ class Grammar(Composable):
         self._idle.put(walks)
         return logits.masked_fill(~allowed.to(logits.device), -torch.inf)
 
-    def _of_rows(self, batch: int, vocab: int) -> tuple[Language | None, ...]:
+    def forced(self, history: History, most: Tensor) -> list[list[int]]:
+        """
+        What has to follow each row's tokens: those without an alternative, one after the other.
+
+        An end of sequence is one of them where the text cannot go on, and again behind it.
+
+        Args:
+            history: The tokens so far; width 1.
+
+            most: How many are wanted of each row, ``[batch]``; a row with 0 is not looked at.
+
+        Returns:
+            The ids, a list a row. Nothing for a row without a language.
+        """
+        ids, prompt, length = (
+            history.ids.cpu().numpy(),
+            history.prompt.tolist(),
+            history.length[:, 0].tolist(),
+        )
+        forced: list[list[int]] = [[] for _ in length]
+        walks = []
+        for row, (language, wanted) in enumerate(zip(self._of_rows(len(length)), most.tolist(), strict=True)):
+            if language is None or wanted == 0:
+                continue
+            text = ids[row, 0, prompt[row] : length[row]]
+            walk = self._idle.take(language, text)
+            while len(forced[row]) < wanted and (token := walk.only(text)) is not None:
+                forced[row].append(token)
+                text = np.append(text, token)
+            walks.append(walk)
+        self._idle.put(walks)
+        return forced
+
+    def _of_rows(self, batch: int) -> tuple[Language | None, ...]:
         languages = self.language if isinstance(self.language, tuple) else (self.language,) * batch
         if len(languages) != batch:
             raise ValueError(f"'language' must have one value per row: got {len(languages)} for {batch} rows")
-        for language in languages:
-            if language is not None and language.eos and max(language.eos) >= vocab:
-                raise ValueError(
-                    f"token ids must be < {vocab}, the size of the vocabulary: got {max(language.eos)}"
-                )
         return languages
+
+
+def _check_ends(languages: Iterable[Language | None], vocab: int) -> None:
+    for language in languages:
+        if language is not None and language.eos and max(language.eos) >= vocab:
+            raise ValueError(
+                f"token ids must be < {vocab}, the size of the vocabulary: got {max(language.eos)}"
+            )

@@ -3,6 +3,7 @@
 from .adaptive_length import AdaptiveLength
 from .draft_model import DraftModel
 from .draft_tree import DraftTree
+from .forced_tokens import ForcedTokens
 from .prompt_lookup import PromptLookup
 from .speculative_generator import SpeculativeGenerator
 from .suffix_automaton import SuffixAutomaton
@@ -12,6 +13,7 @@ __all__ = [
     "AdaptiveLength",
     "DraftModel",
     "DraftTree",
+    "ForcedTokens",
     "PromptLookup",
     "SpeculativeGenerator",
     "SuffixAutomaton",

@@ -72,10 +72,8 @@ class SuffixIndex:
         if length and self.tokens[end : end + more] == self.tokens[at:now]:
             self._match = length + more, end + more, now
         else:
-            state = self._link[self._prefix[now]]
-            self._match = (
-                (self._length[state], self.latest(state, now - 1), now) if state > 0 else (0, 0, now)
-            )
+            state = max(0, self._link[self._prefix[now]])
+            self._match = self._length[state], self.latest(state, now - 1) if state else 0, now
         return self._match[:2]
 
     def latest(self, state: int, end: int) -> int:

@@ -129,6 +129,42 @@ class TestBrackets:
         assert Grammar([None, None])(logits, history([[4], [4]])) is logits
 
 
+class TestForced:
+    @every
+    def test_is_what_the_masks_leave_alone(self, case: Case) -> None:
+        """Token by token as long as one is allowed, along texts of the language."""
+        dice, processor, text, found = random.Random(5), Grammar(case.language), [], 0
+        for _ in range(60):
+            expected: list[int] = []
+            while len(expected) < 3 and len(kept := allowed(processor, text + expected, case.vocab)) == 1:
+                expected += kept
+            found += len(expected)
+
+            assert [expected] == processor.forced(history([text]), torch.tensor([3]))
+            choices = allowed(processor, text, case.vocab)
+            text = [] if choices == list(case.language.eos) else [*text, dice.choice(choices)]
+        assert found > 0
+
+    def test_shares_its_matchers_with_the_masks(self) -> None:
+        """What was walked for the one is not walked again for the other."""
+        language = Counting(3)
+        processor = Grammar(language)
+        text = [OPEN, OPEN, OPEN]
+        for n in range(4):
+            processor.forced(history([text[:n]]), torch.tensor([4]))
+            processor(torch.zeros(1, 1, 5), history([text[:n]]))
+
+        # Three tokens chosen, and three forced behind them, which the mask takes back.
+        assert {"matcher": 1, "mask": 8, "advance": 6, "rewind": 3} == language.counts
+
+    def test_rows_that_are_not_asked_for(self) -> None:
+        """Neither walked nor looked at."""
+        language = Counting(3)
+
+        assert [[], []] == Grammar([language, None]).forced(history([[4], [4]]), torch.tensor([0, 4]))
+        assert {} == language.counts
+
+
 class TestRefuses:
     @pytest.mark.parametrize("language", ["()", 3, {"type": "object"}, Brackets, [Brackets(1), "()"]])
     def test_what_is_no_language(self, language: object) -> None:

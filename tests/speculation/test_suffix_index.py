@@ -104,7 +104,7 @@ class TestSteps:
         assert index.steps < most * N
 
     def test_at_worst_a_chain(self) -> None:
-        """What goes in circles and then begins another one ever longer: one chain of links a token, no more."""
+        """What goes in circles, and then in ever more of them again: one chain of links a token."""
         index = SuffixIndex()
         for token in [1] * 400 + [2] + [1] * 400:
             index.append(token)
