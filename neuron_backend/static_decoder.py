@@ -12,6 +12,7 @@ from ..decoding.checks import check_inputs
 from ..decoding.protocols import DecoderShape
 from .aoti import Package
 from .cache import CacheBuffers
+from .early_exit import first_layers
 from .geometry import Geometry
 from .masks import MaskPlan
 from .probe import Probe
@@ -164,6 +165,58 @@ class StaticDecoder:
             ValueError: *folder* holds something else.
         """
         save_decoder(self, folder, tokenizer)
+
+    def early_exit(
+        self,
+        num_layers: int,
+        *,
+        widths: Sequence[int] | None = None,
+        scored_width: int | None = None,
+        target: str | None = None,
+    ) -> "StaticDecoder":
+        """
+        The first *num_layers* layers, the final norm and the head, as a decoder that can draft.
+
+        It has these weights, shared, a cache of its own, and the rows and positions of this
+        decoder: ``DraftModel(target.early_exit(4))``. How often such a draft is right is up to
+        the model. One that was not trained to be left early rarely says anything useful before
+        its last layers; all layers together are always right.
+
+        Elhoushi et al., 2024, `LayerSkip: Enabling Early Exit Inference and Self-Speculative
+        Decoding <https://arxiv.org/abs/2404.16710>`_. There the target goes on from
+        the draft's hidden states and cache; here it scores the draft with all of its layers, as
+        any other.
+
+        Args:
+            num_layers: How many to keep, 1 up to all of them.
+
+            widths: Columns of the forwards, ascending. None: what a draft needs: 1, 2 (a token
+                that it missed and the newest), and this decoder's widest for prompts.
+
+            scored_width: None: the smallest of *widths*, all that a draft needs.
+
+            target: As for :func:`~decodekit.neuron_backend.compile_decoder`. None: this
+                decoder's.
+
+        Raises:
+            UnsupportedArchitecture: The model cannot be cut.
+
+            ValueError: An argument breaks its rule.
+        """
+        # Compiling is built on this module.
+        from .compilation import compile_decoder
+
+        if widths is None:
+            widest = self.shape.widths[-1]
+            widths = sorted({min(width, widest) for width in (1, 2, widest)})
+        return compile_decoder(
+            first_layers(self.step.model, num_layers),
+            batch_size=self.shape.batch_size,
+            max_length=self.shape.max_length,
+            widths=widths,
+            scored_width=min(widths, default=1) if scored_width is None else scored_width,
+            target=self.target if target is None else target,
+        )
 
     def replace_programs(self, programs: Mapping[int, Program], target: str, *, compiled: bool) -> None:
         """Run *programs*, one for each width, from now on."""

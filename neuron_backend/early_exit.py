@@ -1,0 +1,83 @@
+"""The first layers of a model as a model of its own, over the same weights."""
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from .geometry import Geometry
+from .unsupported import UnsupportedArchitecture
+from .weights import adopt
+
+Model = TypeVar("Model", bound=PreTrainedModel)
+
+
+def first_layers(model: Model, num_layers: int) -> Model:
+    """
+    The first *num_layers* layers of *model*, its final norm and its head.
+
+    The modules and the config are copied, so *model* stays as it is; every weight is shared.
+
+    Args:
+        model: A causal LM whose layers are one ``ModuleList``.
+
+        num_layers: How many to keep, 1 up to all of them.
+
+    Raises:
+        UnsupportedArchitecture: Its layers are not one list, or depend on layers that are gone.
+
+        ValueError: *num_layers* breaks its rule.
+    """
+    whole = Geometry.of(model)
+    _check(num_layers, len(whole.layers))
+    cut = adopt(model)
+    owner, name = _layer_list(cut, len(whole.layers))
+    setattr(owner, name, getattr(owner, name)[:num_layers])
+    for config in _configs(cut, owner):
+        _shorten(config, len(whole.layers), num_layers)
+    if Geometry.of(cut).layers != whole.layers[:num_layers]:
+        raise UnsupportedArchitecture(
+            whole.architecture, f"its first {num_layers} layers do not keep what they keep beside the others"
+        )
+    return cut
+
+
+def _check(num_layers: int, layers: int) -> None:
+    whole = isinstance(num_layers, int) and not isinstance(num_layers, bool)
+    if not whole or not 1 <= num_layers <= layers:
+        raise ValueError(f"'num_layers' must be an integer >= 1 and <= {layers}: got {num_layers!r}")
+
+
+def _layer_list(model: PreTrainedModel, layers: int) -> tuple[nn.Module, str]:
+    """The module that owns the list of layers, and the list's name there."""
+    found = list(_outermost_lists(model, layers))
+    if len(found) != 1:
+        raise UnsupportedArchitecture(
+            type(model).__name__,
+            f"an early exit needs a model whose {layers} layers are one ModuleList: got {len(found)} of them",
+        )
+    return found[0]
+
+
+def _outermost_lists(module: nn.Module, length: int) -> Iterator[tuple[nn.Module, str]]:
+    """Lists of *length* modules, those inside a list, such as a layer's experts, left out."""
+    for name, child in module.named_children():
+        if not isinstance(child, nn.ModuleList):
+            yield from _outermost_lists(child, length)
+        elif len(child) == length:
+            yield module, name
+
+
+def _configs(model: PreTrainedModel, owner: nn.Module) -> list[Any]:
+    """The configs that say how many layers there are: mostly one, which all modules share."""
+    found = [model.config.get_text_config(decoder=True), getattr(owner, "config", None)]
+    return list({id(config): config for config in found if config is not None}.values())
+
+
+def _shorten(config: Any, layers: int, num_layers: int) -> None:
+    config.num_hidden_layers = num_layers
+    for name, value in list(vars(config).items()):
+        # What is said layer by layer: layer_types, mlp_layer_types, no_rope_layers, ...
+        if "layer" in name and isinstance(value, list | tuple) and len(value) == layers:
+            setattr(config, name, value[:num_layers])
