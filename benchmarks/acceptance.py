@@ -53,15 +53,10 @@ def measure(prompts: int, tokens: int, temperature: float, num_draft_tokens: int
         selection=Greedy() if temperature == 0 else Sample(seed=0),
         stop=MaxNewTokens(tokens),
     )
-    total = Statistics(drafted=[0] * k, accepted=[0] * k)
-    windows = held_out_prompts(prompts)
+    total, windows = Statistics(), held_out_prompts(prompts)
     for start in range(0, len(windows), ROWS):
         rows = windows[start : start + ROWS]
-        one = generator(rows, streams=range(start, start + len(rows))).statistics
-        total.steps += one.steps
-        total.tokens += one.tokens
-        total.drafted = [a + b for a, b in zip(total.drafted, one.drafted, strict=True)]
-        total.accepted = [a + b for a, b in zip(total.accepted, one.accepted, strict=True)]
+        total += generator(rows, streams=range(start, start + len(rows))).statistics
     return total
 
 

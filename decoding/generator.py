@@ -96,6 +96,13 @@ class Generator:
     others from the row beside idle ones. Prompts take longer.
     """
 
+    record_gap: bool = attrs.field(default=False, validator=validators.instance_of(bool))
+    """
+    Whether to measure how close each choice came to falling otherwise; the smallest such gap is
+    in the statistics. Where texts of two runs part that differ in rounding alone, it is less
+    than twice the difference of the processed logits. It needs all of them, which takes time.
+    """
+
     def __attrs_post_init__(self) -> None:
         """Refuse what cannot work together."""
         for name in ("decoder", "processors", "selection", "stop", "verification", "drafter"):
@@ -114,6 +121,8 @@ class Generator:
         if not hasattr(self.stop, "endings"):
             raise TypeError(f"'stop' must be a stop condition, with endings: got {self.stop!r}")
         self._check_stop_strings()
+        if self.record_gap:
+            self._check_gap()
         if self.drafter is not None:
             self._check_drafter()
 
@@ -126,6 +135,18 @@ class Generator:
                     f"'skip_special_tokens' must be the same for the text and for {part!r}: "
                     f"got {self.skip_special_tokens}"
                 )
+
+    def _check_gap(self) -> None:
+        if not callable(getattr(self.selection, "gap", None)):
+            raise TypeError(
+                "'selection' must have gap(logits, history) where 'record_gap' is True: "
+                f"got {self.selection!r}"
+            )
+        if getattr(self.verification, "compares_scores", False):
+            raise ValueError(
+                "'record_gap' must be False where choices are not the selection's own: "
+                f"got True with {self.verification!r}"
+            )
 
     def _check_drafter(self) -> None:
         if not callable(getattr(self.drafter, "propose", None)):
@@ -263,12 +284,15 @@ class Generator:
             verification=self.verification,
             exact_width=self.exact_width,
             statistics=statistics,
+            gap=getattr(self.selection, "gap", None) if self.record_gap else None,
         )
 
     def _events(self, loop: Loop, history: History) -> EventStream:
         texts = self._texts(len(history.length))
         for bursts in loop.run(history):
-            yield from [_event(burst, texts) for burst in bursts]
+            events = [_event(burst, texts) for burst in bursts]
+            with loop.statistics.paused():
+                yield from events
 
     def _texts(self, rows: int) -> list[RowText] | None:
         if self.tokenizer is None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .candidates import Candidates
 from .history import History
+from .lead import lead
 
 
 @attrs.frozen(eq=False)
@@ -42,3 +43,11 @@ class Greedy:
             likely = np.flatnonzero(scores[cell] >= kept[cell])
             ids[cell] = likely[np.argsort(-scores[cell][likely], kind="stable")[:n]]
         return torch.from_numpy(ids)
+
+    def gap(self, logits: Tensor, history: History) -> Tensor:
+        """
+        How far each column's choice is ahead, ``[batch, width]`` float64: 0 among equals.
+
+        It stands as long as no logit changes by half of that.
+        """
+        return lead(logits.double())

@@ -1,6 +1,6 @@
 """The loop: propose, score, choose, keep, stop."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import attrs
 import torch
@@ -42,6 +42,8 @@ class Loop:
     verification: Verification
     exact_width: bool
     statistics: Statistics
+    gap: Callable[[Tensor, History], Tensor] | None = None
+    """The selection's own, if it is to be recorded: logits to how far each column's choice is ahead."""
     # Once a run: conditions make theirs anew whenever they are asked.
     _endings: tuple[Ending, ...] = attrs.field(init=False, repr=False)
 
@@ -79,7 +81,6 @@ class Loop:
             length += added
             for burst in bursts:
                 active[burst.row] = burst.ending is None
-            self.statistics.touch()
             yield bursts
 
     def _allowed(self, now: History, active: Tensor) -> int | None:
@@ -147,6 +148,10 @@ class Loop:
             codes = codes.masked_fill(columns >= added[:, None], 0)
             stopped = (codes > 0).any(dim=-1)
             added = torch.where(stopped, (codes > 0).long().argmax(dim=-1) + 1, added)
+        if self.gap is not None:
+            with self.statistics.phase("gap"):
+                gap = self.gap(scores.logits, window)
+                self.statistics.record_gaps(gap[columns < added[:, None]].tolist())
 
         bursts = []
         for row in active.nonzero().flatten().tolist():
@@ -160,30 +165,37 @@ class Loop:
             else:
                 ending = MAX_LENGTH if start + count == now.ids.shape[-1] else None
             bursts.append(Burst(row, new, ending))
-            self._count(now, row, count, int(ahead[row]), int(accepted[row]))
+            self._count(now, row, count, int(ahead[row]), int(accepted[row]), bool(stopped[row]))
         return bursts, added, accepted
 
     def _score(self, now: History, draft: Draft, active: Tensor) -> Tensor:
         """Feed the active rows their tokens and guesses: logits ``[batch, k + 1, vocab]``."""
         ids, length = now.ids[:, 0], now.length[:, 0]
         phase = "target" if (length > now.prompt).any() else "prefill"
-        forwards = self.slots.forwards
+        slots = self.slots
+        forwards, columns, tokens = slots.forwards, slots.columns, slots.tokens
         with self.statistics.phase(phase):
             if draft.parents is None:
                 guessed = (draft.ids >= 0).sum(dim=-1)
                 need = torch.where(active, guessed + 1, 0)
-                logits = self.slots.feed(ids, length + guessed, need, self.exact_width)
+                logits = slots.feed(ids, length + guessed, need, self.exact_width)
             else:
-                logits = self.slots.feed_tree(ids, length, draft.ids, draft.parents, active)
-        self.statistics.forwards += self.slots.forwards - forwards
+                logits = slots.feed_tree(ids, length, draft.ids, draft.parents, active)
+        self.statistics.forwards += slots.forwards - forwards
+        if phase == "target":
+            columns, tokens = slots.columns - columns, slots.tokens - tokens
+            self.statistics.columns += columns
+            self.statistics.padding += columns - tokens
         return logits
 
-    def _count(self, now: History, row: int, added: int, guessed: int, accepted: int) -> None:
+    def _count(self, now: History, row: int, added: int, guessed: int, accepted: int, stopped: bool) -> None:
         """Count what one row gained; its first token is no verification."""
         if now.length[row, 0] > now.prompt[row]:
-            self.statistics.record(added, min(guessed, added), min(accepted, added))
+            # Guesses behind a stop among those that stood are none.
+            counted = added if stopped and added <= accepted else guessed
+            self.statistics.record(added, counted, min(accepted, counted))
         else:
-            self.statistics.tokens += added
+            self.statistics.record_first(added)
 
 
 def _checked(draft: Draft, rows: int) -> Draft:

@@ -12,6 +12,7 @@ from torch import Tensor
 from . import noise
 from .candidates import Candidates
 from .history import History
+from .lead import lead
 from .scratch import scratch
 from .whole_numbers import a_whole_number
 
@@ -96,6 +97,20 @@ class Sample:
         behind = behind.nan_to_num(nan=lowest, neginf=lowest).masked_fill(ids >= vocab, -torch.inf)
         best = behind.flatten(-2).argsort(dim=-1, descending=True, stable=True)[..., :n]
         return ids.flatten(-2).gather(-1, best)
+
+    def gap(self, logits: Tensor, history: History) -> Tensor:
+        """
+        How far each column's choice is ahead, ``[batch, width]`` float64.
+
+        The smaller of two leads: of the drawn block over the next, of the drawn token over the
+        next in its block. The choice stands as long as no logit changes by half of that.
+        """
+        for_blocks, for_tokens = self.noise(history, logits.shape[-1])
+        blocks = _in_blocks(logits)
+        masses = blocks.logsumexp(dim=-1) + for_blocks
+        drawn = masses.argmax(dim=-1)[..., None, None].expand(*masses.shape[:-1], 1, blocks.shape[-1])
+        within = blocks.gather(-2, drawn).squeeze(-2) + for_tokens
+        return lead(masses).minimum(lead(within))
 
     def noise(self, history: History, vocab: int) -> tuple[Tensor, Tensor]:
         """

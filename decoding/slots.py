@@ -55,6 +55,12 @@ class Slots:
         self.forwards = 0
         """Forwards so far."""
 
+        self.columns = 0
+        """Their columns, in all rows."""
+
+        self.tokens = 0
+        """Those of the columns that held a token; the others were padding."""
+
     @classmethod
     def of(cls, decoder: Decoder) -> "Slots":
         """The slots of *decoder*: always the same ones."""
@@ -199,7 +205,7 @@ class Slots:
             self._forget_after(row, start, tokens[row, start : start + n])
         logits = self.decoder.forward(torch.from_numpy(ids), torch.from_numpy(cache_pos))
         self._require_logits(logits, 1 if right else width)
-        self.forwards += 1
+        self._count(ids)
         for row in fed:
             start, n = int(starts[row]), int(count[row])
             self._remember(row, start, tokens[row, start : start + n], width)
@@ -230,7 +236,7 @@ class Slots:
             torch.from_numpy(ids), torch.from_numpy(cache_pos), torch.from_numpy(before)
         )
         self._require_logits(logits, width)
-        self.forwards += 1
+        self._count(ids)
         for row in fed:
             self._remember(row, int(starts[row]), ids[row, branch[row]], _TREE)
         return logits
@@ -242,6 +248,11 @@ class Slots:
             raise ValueError(
                 f"forward must return logits of the shape {list(expected)}: got {list(logits.shape)}"
             )
+
+    def _count(self, ids: Ints) -> None:
+        self.forwards += 1
+        self.columns += ids.size
+        self.tokens += int((ids >= 0).sum())
 
     def _remember(self, row: int, start: int, new: Ints, width: int) -> None:
         """After *new* has been fed from *start* on, by a forward of *width*."""

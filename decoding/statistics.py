@@ -1,18 +1,39 @@
 """What a run counted."""
 
 import contextlib
+import itertools
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import NormalDist
+from typing import Any
 
 import attrs
+
+from .statistics_report import as_figure, as_text
 
 
 @attrs.define(eq=False)
 class Statistics:
     """
-    Counts and seconds of one run.
+    Counts and seconds of one run, or with ``a + b`` of several, one after another.
 
-    What a stop cut off is counted nowhere.
+    Guesses count by their place in the draft, in a tree by their depth. What a stop cut off is
+    no guess, drafted or accepted: the text would not be another without it.
+
+    Of four drafts of two guesses, one fell at once, one stood half and two stood whole:
+
+    >>> statistics = Statistics()
+    >>> for accepted in (0, 1, 2, 2):
+    ...     statistics.record(tokens=accepted + 1, drafted=2, accepted=accepted)
+    >>> statistics.acceptance, statistics.conditional_acceptance
+    ([0.75, 0.5], [0.75, 0.6666666666666666])
+    >>> statistics.accepted_lengths, statistics.draft_lengths
+    ([1, 1, 2], [0, 0, 4])
+    >>> statistics.mean_accepted_length
+    2.25
+
+    ``print(statistics)`` shows a report with a histogram, and :meth:`plot` a figure.
     """
 
     tokens: int = 0
@@ -31,25 +52,138 @@ class Statistics:
     """Those of them that stood."""
 
     seconds: dict[str, float] = attrs.field(factory=dict)
-    """By phase: ``"prefill"``, ``"draft"``, ``"target"``, ``"choose"``, ``"stop"``."""
+    """By phase: ``"prefill"``, ``"draft"``, ``"target"``, ``"choose"``, ``"stop"``, ``"gap"``."""
 
     first_token_seconds: float | None = None
     """From the call to the first token of any row."""
 
     total_seconds: float = 0.0
-    """From the call to the end."""
+    """From the call to the end, without what the consumer of the events does between them."""
 
-    _started: float = attrs.field(factory=time.perf_counter, init=False, repr=False)
+    reached: list[int] = attrs.field(factory=list)
+    """Guesses by their place in the draft, where all before them stood."""
+
+    first_tokens: int = 0
+    """Those of the tokens that followed a prompt: one a row."""
+
+    columns: int = 0
+    """Columns of the target's forwards after the first tokens, in all of the decoder's rows."""
+
+    padding: int = 0
+    """Those of them that held no token: idle rows, and what a forward is wider than its tokens."""
+
+    smallest_gap: float | None = None
+    """
+    How close a choice that was kept came to falling otherwise: see
+    :attr:`~.generator.Generator.record_gap`. None where it was not measured.
+    """
+
+    _since: float = attrs.field(factory=time.perf_counter, init=False, repr=False)
 
     @property
     def mean_accepted_length(self) -> float:
         """τ: accepted guesses + 1 per target forward of a row; 1 without a draft."""
         return 1.0 + sum(self.accepted) / self.steps if self.steps else 1.0
 
+    def mean_accepted_length_interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """
+        Bounds between which τ lies with a probability of *confidence*.
+
+        The normal interval of the mean over verifications, taken as independent: fit from some
+        thirty of them on. Where the guesses succeed in stretches it is somewhat too narrow.
+
+        Args:
+            confidence: Above 0 and below 1.
+
+        Returns:
+            The lower and the upper bound; 1 and infinity, which always hold, for fewer than two
+            verifications.
+
+        Raises:
+            ValueError: *confidence* is something else.
+        """
+        if not 0 < confidence < 1:
+            raise ValueError(f"'confidence' must be above 0 and below 1: got {confidence!r}")
+        if self.steps < 2:
+            return 1.0, math.inf
+        tau = self.mean_accepted_length
+        squares = sum(n * (i + 1 - tau) ** 2 for i, n in enumerate(self.accepted_lengths))
+        error = math.sqrt(squares / (self.steps - 1) / self.steps)
+        margin = NormalDist().inv_cdf((1 + confidence) / 2) * error
+        return tau - margin, tau + margin
+
+    @property
+    def accepted_lengths(self) -> list[int]:
+        """Verifications by how many guesses stood: none, 1, 2, ..."""
+        return _by_length(self.steps, self.accepted)
+
+    @property
+    def draft_lengths(self) -> list[int]:
+        """Verifications by how many guesses there were: none, 1, 2, ..."""
+        return _by_length(self.steps, self.drafted)
+
+    @property
+    def acceptance(self) -> list[float]:
+        """The share of the guesses that stood, by their place in the draft."""
+        return _shares(self.accepted, self.drafted)
+
+    @property
+    def conditional_acceptance(self) -> list[float]:
+        """The same among guesses before which all others stood; NaN where there was none."""
+        return _shares(self.accepted, self.reached)
+
+    @property
+    def wasted_columns(self) -> int:
+        """
+        Columns of the target's forwards after the first tokens that gave no token.
+
+        Padding, rejected guesses, what a stop cut off, and tokens that had to be fed again.
+        """
+        return self.columns - (self.tokens - self.first_tokens)
+
+    @property
+    def host_seconds(self) -> float:
+        """What the run took besides its phases: the loop's own work, and waiting for a shared decoder."""
+        return self.total_seconds - sum(self.seconds.values())
+
     @property
     def tokens_per_second(self) -> float:
         """New tokens of all rows per second of the whole run."""
         return self.tokens / self.total_seconds if self.total_seconds else 0.0
+
+    def __add__(self, other: "Statistics") -> "Statistics":
+        """Those of both runs, *other* after this one; ``sum(runs, Statistics())`` adds several."""
+        first = self.first_token_seconds
+        return Statistics(
+            tokens=self.tokens + other.tokens,
+            forwards=self.forwards + other.forwards,
+            steps=self.steps + other.steps,
+            drafted=_added(self.drafted, other.drafted),
+            accepted=_added(self.accepted, other.accepted),
+            seconds={
+                phase: self.seconds.get(phase, 0.0) + other.seconds.get(phase, 0.0)
+                for phase in {**self.seconds, **other.seconds}
+            },
+            first_token_seconds=other.first_token_seconds if first is None else first,
+            total_seconds=self.total_seconds + other.total_seconds,
+            reached=_added(self.reached, other.reached),
+            first_tokens=self.first_tokens + other.first_tokens,
+            columns=self.columns + other.columns,
+            padding=self.padding + other.padding,
+            smallest_gap=_smallest([self.smallest_gap, other.smallest_gap]),
+        )
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+    def plot(self) -> Any:
+        """
+        A ``matplotlib.figure.Figure`` of accepted lengths, acceptance by position, and seconds.
+
+        Raises:
+            ImportError: matplotlib is not installed; it is with ``pip install "decodekit[plot]"``.
+        """
+        return as_figure(self)
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -60,22 +194,43 @@ class Statistics:
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the time that the body takes out of the run's: it is the consumer's."""
+        self.touch()
+        try:
+            yield
+        finally:
+            self._since = time.perf_counter()
+
+    def touch(self) -> None:
+        """Note the time: of the first token, and of the latest."""
+        now = time.perf_counter()
+        self.total_seconds, self._since = self.total_seconds + now - self._since, now
+        if self.first_token_seconds is None and self.tokens:
+            self.first_token_seconds = self.total_seconds
+
     def record(self, tokens: int, drafted: int, accepted: int) -> None:
         """Count one verification of one row: *tokens* kept, and the draft's share of them."""
         self.steps += 1
         self.tokens += tokens
-        missing = drafted - len(self.drafted)
-        self.drafted += [0] * missing
-        self.accepted += [0] * missing
+        missing = [0] * (drafted - len(self.drafted))
+        self.drafted += missing
+        self.accepted += missing
+        self.reached += missing
         for i in range(drafted):
             self.drafted[i] += 1
             self.accepted[i] += i < accepted
+            self.reached[i] += i <= accepted
 
-    def touch(self) -> None:
-        """Note the time: of the first token, and of the latest."""
-        self.total_seconds = time.perf_counter() - self._started
-        if self.first_token_seconds is None and self.tokens:
-            self.first_token_seconds = self.total_seconds
+    def record_first(self, tokens: int) -> None:
+        """Count a row's first token, for which nothing was verified; 0 *tokens* if none was left."""
+        self.tokens += tokens
+        self.first_tokens += tokens
+
+    def record_gaps(self, gaps: Iterable[float]) -> None:
+        """Note how close the choices of one round were."""
+        self.smallest_gap = _smallest([self.smallest_gap, *gaps])
 
 
 class Clock:
@@ -92,3 +247,21 @@ class Clock:
         )
         other = time.perf_counter() - self._started - draft - target
         return {"draft_seconds": draft, "target_seconds": target, "other_seconds": other}
+
+
+def _by_length(verifications: int, reaching: Sequence[int]) -> list[int]:
+    """How many have the length 0, 1, 2, ..., given how many have at least 1, 2, ..."""
+    return [some - more for some, more in itertools.pairwise([verifications, *reaching, 0])]
+
+
+def _shares(parts: Sequence[int], wholes: Sequence[int]) -> list[float]:
+    return [part / whole if whole else math.nan for part, whole in zip(parts, wholes, strict=True)]
+
+
+def _smallest(gaps: Iterable[float | None]) -> float | None:
+    return min((gap for gap in gaps if gap is not None), default=None)
+
+
+def _added(some: Sequence[int], others: Sequence[int]) -> list[int]:
+    """Place by place; the shorter has zeros behind it."""
+    return [a + b for a, b in itertools.zip_longest(some, others, fillvalue=0)]

@@ -59,7 +59,8 @@ def test_the_metadata_is_what_pyproject_says() -> None:
     )
     assert 'torch-neuronx>=2.8; extra == "neuron"' in requires
     assert 'llguidance>=1.7; extra == "grammar"' in requires
-    assert {"neuron", "grammar", "test", "dev"} == set(metadata.get_all("Provides-Extra"))
+    assert 'matplotlib>=3.8; extra == "plot"' in requires
+    assert {"neuron", "grammar", "plot", "test", "dev"} == set(metadata.get_all("Provides-Extra"))
 
 
 def test_rooms_import_downwards_only() -> None:
@@ -95,11 +96,12 @@ def test_protocols_and_history_lie_at_the_bottom() -> None:
 
 
 def test_importing_is_light() -> None:
-    """Importing the package, the parts or the test kit loads no transformers, compiler or grammar engine."""
+    """Importing the package, the parts or the test kit loads nothing that only some uses need."""
     code = (
         "import sys, decodekit, decodekit.decoding, decodekit.processors, decodekit.speculation;"
         "import decodekit.streaming, decodekit.testing;"
-        "print([m for m in ('transformers', 'torch._inductor.compile_fx', 'llguidance') if m in sys.modules])"
+        "heavy = ('transformers', 'torch._inductor.compile_fx', 'llguidance', 'matplotlib');"
+        "print([m for m in heavy if m in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
