@@ -11,17 +11,27 @@ Pseudorandom Number Generators <https://doi.org/10.1145/2660193.2660195>`_, sect
 
 Numbers are made by eager float64 on the host and passed *into* compiled graphs: a float32
 uniform has ties and gives infinite Gumbels, and a compiled ``log`` differs in its last bits.
+
+Besides numbers there are two questions, :func:`coin` and :func:`draw`. Who asks nothing else
+can be put before an :class:`Oracle` that answers them one way after the other, which is how
+:mod:`decodekit.speculation.exactness` finds what a loop does with which probability.
 """
+
+import contextlib
+import contextvars
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-BLOCK, TOKEN, XTC = 1, 2, 3
+BLOCK, TOKEN, XTC, DRAFT, ACCEPT, RESIDUAL = 1, 2, 3, 4, 5, 6
 """
 Purposes: which block of the vocabulary, and which token inside it (:class:`Sample`); whether
-the top choices go (:class:`~decodekit.processors.XTC`).
+the top choices go (:class:`~decodekit.processors.XTC`). And where a verification compares
+distributions: everything that a drafter draws, whether a guess stands, and what comes in its place.
 """
 
 
@@ -58,7 +68,39 @@ def streams(numbers: Tensor, seed: int) -> Tensor:
     return torch.from_numpy(mix(key, _bits(numbers)).view(np.int64))
 
 
+def folded(stream: Tensor, purpose: int, start: Tensor) -> Tensor:
+    """Streams for one *purpose* alone, others for each *start*; all ``[batch]`` int64."""
+    with np.errstate(over="ignore"):
+        key = mix(mix(_begin(_bits(stream)), np.uint64(purpose)), _bits(start))
+    return torch.from_numpy(key.view(np.int64))
+
+
 Key = Tensor | NDArray[np.int64]
+
+
+class Oracle(Protocol):
+    """What may answer in place of the noise; a *key* is (stream, position, purpose, index)."""
+
+    def coin(self, key: tuple[int, ...], probability: float) -> bool:
+        """Whether the number of *key* is below *probability*."""
+        ...
+
+    def draw(self, key: tuple[int, ...], weights: Sequence[float]) -> int:
+        """Where the number of *key*, times the weights' sum, falls among their partial sums."""
+        ...
+
+
+_oracle: contextvars.ContextVar[Oracle | None] = contextvars.ContextVar("oracle", default=None)
+
+
+@contextlib.contextmanager
+def answered_by(oracle: Oracle) -> Iterator[None]:
+    """Let *oracle* answer what this thread asks while the body runs; nothing else can be asked."""
+    token = _oracle.set(oracle)
+    try:
+        yield
+    finally:
+        _oracle.reset(token)
 
 
 def uniform(stream: Key, position: Key, purpose: Key | int, index: Key) -> Tensor:
@@ -67,6 +109,8 @@ def uniform(stream: Key, position: Key, purpose: Key | int, index: Key) -> Tenso
 
     52 random bits and a half: the ends are never met, so a logarithm is always finite.
     """
+    if _oracle.get() is not None:
+        raise RuntimeError("a number cannot be enumerated: ask noise.coin or noise.draw instead")
     # Numpy warns of scalars that wrap around, though not of arrays.
     with np.errstate(over="ignore"):
         key = mix(_begin(_bits(stream)), _bits(position))
@@ -78,3 +122,54 @@ def uniform(stream: Key, position: Key, purpose: Key | int, index: Key) -> Tenso
 def gumbel(stream: Key, position: Key, purpose: Key | int, index: Key) -> Tensor:
     """Standard Gumbel numbers, -log(-log(u)), float64, of the four keys' broadcast shape."""
     return uniform(stream, position, purpose, index).log_().neg_().log_().neg_()
+
+
+def coin(stream: Key, position: Key, purpose: Key | int, index: Key, probability: float | Tensor) -> Tensor:
+    """
+    Whether the number of each key is below *probability*: bool, of their broadcast shape, on the host.
+
+    Strictly: at probability 0 or NaN never, at 1 or above always.
+    """
+    if (oracle := _oracle.get()) is not None:
+        chances = torch.as_tensor(probability, dtype=torch.float64, device="cpu").numpy()
+        *keys, chances = np.broadcast_arrays(stream, position, purpose, index, chances)
+        answers = [oracle.coin(key, float(chances[cell])) for cell, key in _cells(keys)]
+        return torch.tensor(answers, dtype=torch.bool).reshape(chances.shape)
+    number = uniform(stream, position, purpose, index)
+    return number < torch.as_tensor(probability, dtype=torch.float64, device="cpu")
+
+
+def draw(stream: Key, position: Key, purpose: Key | int, index: Key, weights: Tensor) -> Tensor:
+    """
+    A draw from *weights* for each key, by the inverse of their partial sums.
+
+    Args:
+        stream: With the three that follow, the keys, of the broadcast shape ``[...]``.
+
+        position: The second.
+
+        purpose: The third.
+
+        index: The fourth.
+
+        weights: ``[..., vocab]`` float64, >= 0; they need not add up to 1.
+
+    Returns:
+        ``[...]`` int64: never one of weight 0, and -1 where all are 0.
+    """
+    if (oracle := _oracle.get()) is not None:
+        rows = weights.numpy(force=True)
+        *keys, sums = np.broadcast_arrays(stream, position, purpose, index, rows.sum(axis=-1))
+        answers = [oracle.draw(key, rows[cell].tolist()) if sums[cell] else -1 for cell, key in _cells(keys)]
+        return torch.tensor(answers, dtype=torch.int64).reshape(sums.shape)
+    partial = weights.cpu().cumsum(dim=-1)
+    point = uniform(stream, position, purpose, index) * partial[..., -1]
+    # Rounding leaves the point below the last sum, and the first sum above it is one that has grown.
+    drawn = (partial <= point[..., None]).sum(dim=-1)
+    return drawn.masked_fill(drawn == weights.shape[-1], -1)
+
+
+def _cells(keys: Sequence[NDArray[np.int64]]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Where each key stands, and the key."""
+    for cell in np.ndindex(keys[0].shape):
+        yield cell, tuple(int(key[cell]) for key in keys)

@@ -1,7 +1,7 @@
 """Drawing a token from its distribution."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import numpy as np
@@ -34,6 +34,9 @@ class Sample:
     target that face alike logits at one position draw the same token, which is what makes
     speculation agree, and a row draws the same text in any batch.
     """
+
+    draws_softmax: ClassVar[bool] = True
+    """What a verification that compares distributions has to know."""
 
     seed: int = attrs.field(default=0, validator=a_whole_number)
     """Any integer. Equal seeds, streams and logits give equal text."""

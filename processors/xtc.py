@@ -83,7 +83,8 @@ class XTC(Composable):
         # Noise is made on the host.
         position = history.length.cpu()[..., None]
         stream = history.stream.cpu()[:, None, None]
-        coin = noise.uniform(stream, position, noise.XTC, torch.zeros_like(position)).to(
-            history.length.device
+        probability = per_row(
+            "probability", self.probability, torch.empty(position.shape, dtype=torch.float64)
         )
-        return coin < per_row("probability", self.probability, coin)
+        acts = noise.coin(stream, position, noise.XTC, torch.zeros_like(position), probability)
+        return acts.to(history.length.device)

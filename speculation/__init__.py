@@ -1,20 +1,24 @@
 """Drafts that run ahead of the target, and what is done with them."""
 
 from .adaptive_length import AdaptiveLength
+from .block import Block
 from .draft_model import DraftModel
 from .draft_tree import DraftTree
 from .forced_tokens import ForcedTokens
 from .prompt_lookup import PromptLookup
+from .rejection import Rejection
 from .speculative_generator import SpeculativeGenerator
 from .suffix_automaton import SuffixAutomaton
 from .tree import Tree
 
 __all__ = [
     "AdaptiveLength",
+    "Block",
     "DraftModel",
     "DraftTree",
     "ForcedTokens",
     "PromptLookup",
+    "Rejection",
     "SpeculativeGenerator",
     "SuffixAutomaton",
     "Tree",

@@ -45,12 +45,15 @@ class DraftModel:
         length = history.length[:, 0]
         # A guess's predecessor is fed at its position, so the cache bounds the guesses too.
         budget = budget.minimum(self.decoder.shape.max_length + 1 - length).clamp(min=0)
-        ids, guesses = history.ids.clone(), []
+        ids, guesses, drawn_from = history.ids.clone(), [], []
         for i in range(int(budget.max())):
             reached, active = length + budget.clamp(max=i), budget > i
             with slots.lock:
                 logits = slots.feed(ids[:, 0], reached, active.long())
-                chosen, _ = choose(logits, attrs.evolve(history, ids=ids, length=reached[:, None]))
+                chosen, scores = choose(logits, attrs.evolve(history, ids=ids, length=reached[:, None]))
+                if choose.draft_scores:
+                    # What they are made of may lie where the next forward writes.
+                    drawn_from.append(scores.logits[:, 0].clone())
             guess = torch.where(active, chosen[:, 0], -1)
             # Where no token is left there is nothing to feed next.
             budget = torch.where(active & (guess < 0), i, budget)
@@ -59,4 +62,6 @@ class DraftModel:
             guesses.append(guess)
             if not (budget > i + 1).any():
                 break
-        return Draft(torch.stack(guesses, dim=1) if guesses else budget.new_empty(len(budget), 0))
+        if not guesses:
+            return Draft(budget.new_empty(len(budget), 0))
+        return Draft(torch.stack(guesses, dim=1), torch.stack(drawn_from, dim=1) if drawn_from else None)
