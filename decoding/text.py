@@ -48,7 +48,7 @@ class Detokenizer:
 
     @_method.default
     def _method_of_the_family(self) -> "_Bytes | _Window":
-        family = _Bytes if _is_byte_level(self.tokenizer) else _Window
+        family = _Bytes if is_byte_level(self.tokenizer) else _Window
         return family(self.tokenizer, self.skip_special_tokens)
 
     def push(self, ids: Sequence[int]) -> str:
@@ -76,7 +76,8 @@ def _decode(tokenizer: Tokenizer, ids: list[int], skip_special_tokens: bool) -> 
 # Byte-level vocabularies: every token is bytes, and the text is the bytes read as UTF-8.
 
 
-def _is_byte_level(tokenizer: Any) -> bool:
+def is_byte_level(tokenizer: Any) -> bool:
+    """Whether each token of *tokenizer* stands for bytes, spelled as :data:`BYTE_OF` says."""
     # Whoever calls has a tokenizer, so transformers is loaded already.
     from transformers import PreTrainedTokenizerFast as Fast
 
@@ -100,7 +101,8 @@ def _byte_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
-_BYTE_OF = _byte_alphabet()
+BYTE_OF = _byte_alphabet()
+"""A character of a byte-level vocabulary to the byte that it stands for."""
 
 
 @attrs.define(eq=False)
@@ -139,9 +141,9 @@ class _Bytes:
             return b""
         token: str = self._tokenizer.convert_ids_to_tokens(index)
         # An added token with any character outside of the alphabet stands for itself, whole.
-        if any(character not in _BYTE_OF for character in token):
+        if any(character not in BYTE_OF for character in token):
             return token.encode()
-        return bytes(_BYTE_OF[character] for character in token)
+        return bytes(BYTE_OF[character] for character in token)
 
 
 # All others: what a token adds to the text is seen by decoding it after its neighbours.

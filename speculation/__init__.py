@@ -2,11 +2,13 @@
 
 from .adaptive_length import AdaptiveLength
 from .block import Block
+from .common_tokens import CommonTokens
 from .draft_model import DraftModel
 from .draft_tree import DraftTree
 from .forced_tokens import ForcedTokens
 from .prompt_lookup import PromptLookup
 from .rejection import Rejection
+from .retokenized_draft import RetokenizedDraft
 from .speculative_generator import SpeculativeGenerator
 from .suffix_automaton import SuffixAutomaton
 from .tree import Tree
@@ -14,11 +16,13 @@ from .tree import Tree
 __all__ = [
     "AdaptiveLength",
     "Block",
+    "CommonTokens",
     "DraftModel",
     "DraftTree",
     "ForcedTokens",
     "PromptLookup",
     "Rejection",
+    "RetokenizedDraft",
     "SpeculativeGenerator",
     "SuffixAutomaton",
     "Tree",

@@ -7,7 +7,7 @@ import torch
 
 from decodekit.decoding import EndOfSequence, Generator, Greedy, MaxNewTokens, Sample, StopTokens
 from decodekit.processors import NoRepeatNgram, RepetitionPenalty, Temperature, TopK
-from decodekit.speculation import DraftModel, DraftTree, SpeculativeGenerator, Tree
+from decodekit.speculation import AdaptiveLength, DraftModel, DraftTree, SpeculativeGenerator, Tree
 from decodekit.testing import ScriptedDecoder
 
 VOCAB = 11

@@ -1,0 +1,244 @@
+"""Guessing with a model of another tokenizer, by what it writes."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..decoding.checks import require_decoder
+from ..decoding.history import History
+from ..decoding.protocols import Choice, Decoder, DecoderShape, Draft
+from ..decoding.slots import Slots
+from .vocabulary import Vocabulary, characters, counterparts
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+_CHUNK, _LONGEST_CHUNK = 32, 64
+"""Tokens of the target, in a text with spaces and in one without."""
+
+_MOST_DRAWN = 2
+"""Tokens of the draft for each that is to be guessed; a draft that needs more is too slow to be of use."""
+
+
+def _is_decoder(instance: object, attribute: object, value: Decoder) -> None:
+    require_decoder(value)
+
+
+@attrs.frozen(eq=False)
+class RetokenizedDraft:
+    """
+    Guess with *decoder*, a smaller model of another tokenizer, what it would write.
+
+    The target's text is tokenized for the draft, which goes on from there greedily; what it
+    writes is tokenized for the target. The two need not have a token in common. The draft's
+    model is not touched.
+
+    What the draft would draw the target's noise says nothing of, since that belongs to the
+    tokens of its own vocabulary: the higher the temperature, the fewer guesses stand, where
+    :class:`CommonTokens` keeps most of them. Processors do not reach the draft either.
+
+    Timor et al., 2025, `Accelerating LLM Inference with Lossless Speculative Decoding Algorithms
+    for Heterogeneous Vocabularies <https://arxiv.org/abs/2502.05202>`_: string-level exact match.
+    """
+
+    decoder: Decoder = attrs.field(validator=_is_decoder)
+    """Of at least as many rows as there are prompts. A row beyond its positions gets no draft."""
+
+    draft_tokenizer: Any = attrs.field(repr=False)
+    """The draft's, a Hugging Face tokenizer."""
+
+    tokenizer: Any = attrs.field(repr=False)
+    """The target's."""
+
+    _draft: Vocabulary = attrs.field(init=False, repr=False)
+    _target: Vocabulary = attrs.field(init=False, repr=False)
+    _specials: dict[int, int] = attrs.field(init=False, repr=False)
+    """The special tokens that both have: the target's ids to the draft's."""
+
+    _chunks: "_Chunks" = attrs.field(init=False, repr=False)
+    _encoded: Callable[[bytes, bool], Ints] = attrs.field(init=False, repr=False)
+
+    @_draft.default
+    def _draft_vocabulary(self) -> Vocabulary:
+        return Vocabulary(self.draft_tokenizer, self.decoder.shape.vocab_size)
+
+    @_target.default
+    def _target_vocabulary(self) -> Vocabulary:
+        return Vocabulary(self.tokenizer, 1 + max(self.tokenizer.get_vocab().values()))
+
+    @_specials.default
+    def _common_specials(self) -> dict[int, int]:
+        pairs = counterparts(self._target, self._draft)
+        return {index: pairs[index] for index in self._target.specials if index in pairs}
+
+    @_chunks.default
+    def _chunks_of_the_target(self) -> "_Chunks":
+        return _Chunks.of(self._target)
+
+    @_encoded.default
+    def _remembered(self) -> Callable[[bytes, bool], Ints]:
+        shape = self.decoder.shape
+        # By content, so it holds for any row and any text; there is room for all rows several times.
+        return functools.lru_cache(shape.batch_size * (shape.max_length // 4 + 16))(self._encode)
+
+    def check_target(self, target: DecoderShape) -> None:
+        """Raise ``ValueError`` unless this can draft for *target*."""
+        rows = self.decoder.shape.batch_size
+        if rows < target.batch_size:
+            raise ValueError(
+                f"the draft must have at least the target's {target.batch_size} rows: got {rows}"
+            )
+
+    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+        """Guess up to *budget* tokens ``[batch]`` of each row; a forward of all rows a token of the draft."""
+        slots, positions = Slots.of(self.decoder), self.decoder.shape.max_length
+        # The last token drawn need not be fed, but is written down.
+        ids = torch.zeros(len(budget), positions + 1, dtype=torch.int64)
+        length = torch.zeros(len(budget), dtype=torch.int64)
+        lines: dict[int, _Line] = {}
+        for row in budget.nonzero().flatten().tolist():
+            own, line = self._translated(history.before(row, 0).numpy())
+            if 0 < len(own) <= positions:
+                ids[row, : len(own)], length[row] = torch.from_numpy(own), len(own)
+                lines[row] = line
+        open_rows = list(lines)
+        while open_rows:
+            need = torch.zeros_like(length)
+            need[open_rows] = 1
+            with slots.lock:
+                best = slots.feed(ids, length, need)[:, 0].argmax(dim=-1)
+            ids[open_rows, length[open_rows]] = best[open_rows]
+            length += need
+            for row in open_rows:
+                self._write(lines[row], int(best[row]))
+            open_rows = [
+                row
+                for row in open_rows
+                if length[row] <= positions and not lines[row].is_enough(int(budget[row]))
+            ]
+        return Draft(_padded([lines[row].guess if row in lines else [] for row in range(len(budget))]))
+
+    def _translated(self, tokens: Ints) -> "tuple[Ints, _Line]":
+        """A text in the target's ids, in the draft's, and where it is to be gone on with."""
+        own, line = [], _Line([], opens=True)
+        for start, end, opens in self._chunks.split(tokens):
+            own.append(self._encoded(tokens[start:end].tobytes(), opens))
+            line = _Line(tokens[start:end].tolist(), opens)
+        if line.tail and line.tail[-1] in self._target.specials:
+            line = _Line([], opens=True)
+        opening = np.array(self._draft.opening, dtype=np.int64)
+        text = np.concatenate(own)
+        begun = np.array_equal(text[: len(opening)], opening)
+        return text if begun else np.concatenate([opening, text]), line
+
+    def _encode(self, chunk: bytes, opens: bool) -> Ints:
+        """A chunk of the target's ids in the draft's: a special token, or text."""
+        ids = np.frombuffer(chunk, dtype=np.int64).tolist()
+        if ids[0] in self._target.specials:
+            own = [self._specials[ids[0]]] if ids[0] in self._specials else []
+        else:
+            own = self._draft.encode(characters(self._target.bytes_of(ids, opens)), opens)
+        return np.array(own, dtype=np.int64)
+
+    def _write(self, line: "_Line", token: int) -> None:
+        """Add to *line* what the draft chose, and guess anew what that is in the target's ids."""
+        line.drawn.append(token)
+        if token in self._draft.said:
+            line.guess = self._guess(line)
+            return
+        # An end, or something else that is no text: nothing that could be guessed follows it.
+        line.ended = True
+        line.guess = line.guess + [index for index, own in self._specials.items() if own == token]
+
+    def _guess(self, line: "_Line") -> list[int]:
+        before = self._target.bytes_of(line.tail, line.opens)
+        new = self._draft.bytes_of(line.drawn, line.opens and not line.tail)
+        ids = self._target.encode(characters(before + new), line.opens)
+        if ids[: len(line.tail)] == line.tail:
+            return ids[len(line.tail) :]
+        # The target came here by other tokens than its tokenizer does. Half a character apart, it
+        # may well go on as if a text went on here.
+        whole = characters(before).encode() == before
+        return self._target.encode(characters(new), opens=False) if whole else []
+
+
+@attrs.define(eq=False)
+class _Line:
+    """The end of one row's text, and what the draft makes of it."""
+
+    tail: list[int]
+    """The target's ids since the text was last cut."""
+
+    opens: bool
+    """Whether they open a text."""
+
+    drawn: list[int] = attrs.field(factory=list, init=False)
+    """What the draft chose behind them."""
+
+    guess: list[int] = attrs.field(factory=list, init=False)
+    """The same for the target."""
+
+    ended: bool = attrs.field(default=False, init=False)
+
+    def is_enough(self, budget: int) -> bool:
+        """Whether *budget* tokens are guessed, or should have been by now."""
+        return self.ended or len(self.guess) >= budget or len(self.drawn) >= _MOST_DRAWN * budget
+
+
+@attrs.frozen(eq=False)
+class _Chunks:
+    """
+    Where a text is cut, so that what has been tokenized once stays as it is.
+
+    Before a word, where tokenizers cut as well, and at special tokens; in a text without spaces
+    after a while at any token. Where a chunk ends depends on the tokens up to there alone.
+    """
+
+    begins: Bools
+    """Which ids begin with whitespace, ``[vocab + 1]``; the last stands for those beyond."""
+
+    ends: Bools
+    """Which end with it."""
+
+    special: Bools
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary) -> "_Chunks":
+        """The kinds of its tokens."""
+        said = [vocabulary.said.get(index, b"") for index in range(vocabulary.size + 1)]
+        return cls(
+            np.array([text[:1].isspace() for text in said]),
+            np.array([text[-1:].isspace() for text in said]),
+            np.array([index in vocabulary.specials for index in range(vocabulary.size + 1)]),
+        )
+
+    def split(self, tokens: Ints) -> Iterator[tuple[int, int, bool]]:
+        """First and last token (exclusive) of each chunk, and whether it opens a text."""
+        tokens = np.minimum(tokens, len(self.special) - 1)
+        words = 1 + np.flatnonzero(self.begins[tokens[1:]] & ~self.ends[tokens[:-1]])
+        specials = np.flatnonzero(self.special[tokens])
+        start, opens = 0, True
+        while start < len(tokens):
+            special = _first(specials, start, len(tokens))
+            end = min(special, _first(words, start + _CHUNK, len(tokens)), start + _LONGEST_CHUNK)
+            end = max(end, start + 1)
+            yield start, end, opens
+            start, opens = end, special == start
+
+
+def _first(places: Ints, start: int, none: int) -> int:
+    """The first of *places* from *start* on, or *none*."""
+    index = int(places.searchsorted(start))
+    return int(places[index]) if index < len(places) else none
+
+
+def _padded(rows: list[list[int]]) -> Tensor:
+    """``[batch, k]``, -1 behind shorter ones."""
+    most = max(map(len, rows), default=0)
+    return torch.tensor([row + [-1] * (most - len(row)) for row in rows], dtype=torch.int64)
