@@ -193,7 +193,7 @@ class Loop:
         if now.length[row, 0] > now.prompt[row]:
             # Guesses behind a stop among those that stood are none.
             counted = added if stopped and added <= accepted else guessed
-            self.statistics.record(added, counted, min(accepted, counted))
+            self.statistics.record(added, counted, min(accepted, counted), row)
         else:
             self.statistics.record_first(added)
 

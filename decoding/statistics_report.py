@@ -1,5 +1,6 @@
 """What a run counted, as text and as a figure."""
 
+import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,8 +20,9 @@ def as_text(statistics: "Statistics") -> str:
     ]
     if statistics.drafted:
         low, high = statistics.mean_accepted_length_interval()
-        tau, margin = statistics.mean_accepted_length, (high - low) / 2
-        lines.append(f"τ = {tau:.3f} ± {margin:.3f} (95 %) over {statistics.steps} verifications")
+        margin = f" ± {(high - low) / 2:.3f} (95 %)" if high < math.inf else ""
+        tau = statistics.mean_accepted_length
+        lines.append(f"τ = {tau:.3f}{margin}; verifications: {statistics.steps}")
         lines += _histogram(statistics)
     if statistics.smallest_gap is not None:
         lines.append(f"smallest gap {statistics.smallest_gap:.2e}")

@@ -2,8 +2,8 @@
 
 import attrs
 
-from ..decoding.generator import Generator
-from ..decoding.protocols import Drafter
+from ..decoding.generator import Generator, a_draft_length
+from ..decoding.protocols import Drafter, DraftLength
 
 
 @attrs.frozen(eq=False)
@@ -13,13 +13,25 @@ class SpeculativeGenerator(Generator):
 
     With the default verification it gives, token for token, what the same generator gives
     without a drafter, given equal logits.
+
+    For transformers-neuronx's order of arguments, (draft, target, k), there is
+    :class:`decodekit.speculation.transformers_neuronx.SpeculativeGenerator`.
     """
 
     drafter: Drafter = attrs.field()
     """What guesses ahead: :class:`DraftModel`, :class:`PromptLookup`, or an object of yours."""
 
+    num_draft_tokens: int | DraftLength = attrs.field(default=4, validator=a_draft_length)
+    """As in any generator."""
+
     def __attrs_post_init__(self) -> None:
-        """Refuse what cannot work together, and None."""
+        """Refuse what cannot work together, None, and a decoder where a drafter belongs."""
         if self.drafter is None:
             raise TypeError("'drafter' must have propose(history, budget, choose): got None")
+        if callable(getattr(self.drafter, "forward", None)) and not hasattr(self.drafter, "propose"):
+            raise TypeError(
+                "'drafter' must have propose(history, budget, choose): got a decoder, a "
+                f"{type(self.drafter).__name__}. Write SpeculativeGenerator(target, DraftModel(draft), k), "
+                "or import it from decodekit.speculation.transformers_neuronx for (draft, target, k)"
+            )
         super().__attrs_post_init__()

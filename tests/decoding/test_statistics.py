@@ -1,17 +1,283 @@
 """What a run counts."""
 
-from decodekit.decoding import Statistics
+import importlib
+import itertools
+import math
+import random
+import statistics as by_definition
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from torch import Tensor
+
+from decodekit.decoding import (
+    AdaptiveP,
+    Agreement,
+    DecoderShape,
+    Draft,
+    EndOfSequence,
+    Event,
+    Generation,
+    Generator,
+    Greedy,
+    History,
+    MaxNewTokens,
+    Sample,
+    Statistics,
+    StopTokens,
+    noise,
+)
+from decodekit.decoding.protocols import Choice, Selection
+from decodekit.decoding.scores import Scores
+from decodekit.processors import RepetitionPenalty, Temperature, TopK
+from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
+from decodekit.testing import ScriptedDecoder, last_token
+
+VOCAB = 12
+COUNT_UP = torch.eye(8).roll(1, dims=1) * 9
 
 
-class TestStatistics:
-    def test_counts_by_position(self) -> None:
+def of_drafts(*drafts: tuple[int, int], row: int = 0) -> Statistics:
+    """Statistics of verifications, each given by the guesses drafted and accepted."""
+    statistics = Statistics()
+    for drafted, accepted in drafts:
+        statistics.record(accepted + 1, drafted, accepted, row)
+    return statistics
+
+
+@attrs.frozen(eq=False)
+class Recorder:
+    """Decoder, verification and streamer in one: writes down everything that passes."""
+
+    decoder: ScriptedDecoder
+    log: list[tuple[Any, ...]] = attrs.field(factory=list)
+
+    @property
+    def shape(self) -> DecoderShape:
+        return self.decoder.shape
+
+    def forward(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
+        self.log.append(("forward", ids.clone()))
+        return self.decoder.forward(ids, cache_pos)
+
+    def drafting(self, selection: Selection, start: Tensor) -> Selection:
+        return selection
+
+    def __call__(
+        self, draft: Draft, choices: Tensor, scores: Scores, window: History
+    ) -> tuple[Tensor, Tensor]:
+        round_ = (draft.ids.tolist(), choices.tolist(), scores.logits.clone(), window)
+        self.log.append(("verify", *round_))
+        return Agreement()(draft, choices, scores, window)
+
+    def put_event(self, event: Event) -> None:
+        self.log.append(("event", event))
+
+    def end(self) -> None:
+        pass
+
+
+@attrs.define(eq=False)
+class Recount:
+    """The same numbers, from what a :class:`Recorder` wrote down."""
+
+    tokens: int = 0
+    forwards: int = 0
+    first_tokens: int = 0
+    columns: int = 0
+    padding: int = 0
+    given: int = 0
+    lengths: list[tuple[int, int, int]] = attrs.field(factory=list)
+    """Row, guesses and those that stood, of each verification."""
+    gaps: list[float] = attrs.field(factory=list)
+
+    def read(self, log: list[tuple[Any, ...]], seed: int | None) -> None:
+        """Go through *log*, in whose rounds forwards come first, then a verification, then events."""
+        rounds = 0
+        for kind, *what in log:
+            if kind == "forward":
+                self.forwards += 1
+                if rounds:
+                    self.columns += what[0].numel()
+                    self.padding += int((what[0] == -1).sum())
+            elif kind == "verify":
+                verified, rounds = what, rounds + 1
+            else:
+                self.event(what[0], rounds > 1, *verified, seed)
+
+    def event(
+        self,
+        event: Event,
+        begun: bool,
+        drafts: list[list[int]],
+        choices: list[list[int]],
+        logits: Tensor,
+        window: History,
+        seed: int | None,
+    ) -> None:
+        row, kept = event.row, len(event.ids)
+        self.tokens += kept
+        for column in range(kept):
+            length, stream = window.length[row, column], window.stream[row : row + 1]
+            self.gaps.append(gap(logits[row, column].double().tolist(), length, stream, seed))
+        if not begun:
+            self.first_tokens += kept
+            return
+        self.given += kept
+        guesses = list(itertools.takewhile(lambda i: i >= 0, drafts[row]))
+        stood = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(guesses, choices[row]))))  # noqa: B905  # one choice more
+        if event.ending and event.ending.reason != "no_token_left" and kept <= stood:
+            self.lengths.append((row, kept, kept))
+        else:
+            self.lengths.append((row, len(guesses), stood))
+
+
+def gap(logits: list[float], position: Tensor, stream: Tensor, seed: int | None) -> float:
+    """How far the best is ahead; for a draw the lead of the block or of the token, by the definition."""
+    if seed is None:
+        first, second = sorted(logits)[:-3:-1]
+        return first - second
+    size = math.isqrt(len(logits) - 1) + 1
+    blocks = [logits[at : at + size] for at in range(0, len(logits), size)]
+
+    def noised(values: list[float], purpose: int) -> list[float]:
+        numbers = noise.gumbel(stream, position, purpose, torch.arange(len(values))).tolist()
+        return [value + number for value, number in zip(values, numbers, strict=True)]
+
+    masses = noised([math.log(sum(map(math.exp, b)) or 1e-300) for b in blocks], noise.BLOCK)
+    drawn = noised(blocks[masses.index(max(masses))], noise.TOKEN)
+    return min(sorted(values)[-1] - sorted(values)[-2] for values in (masses, drawn) if len(values) > 1)
+
+
+def nothing_after(token: int) -> Any:
+    """A processor that leaves no token after *token*."""
+
+    def processor(logits: Tensor, history: History) -> Tensor:
+        newest = history.ids[:, 0].gather(1, history.length - 1)
+        return logits.masked_fill((newest == token)[..., None], -torch.inf)
+
+    return processor
+
+
+@attrs.frozen(eq=False)
+class Ragged:
+    """Guesses as *drafter* does, but stops short now and then, differently in each row."""
+
+    drafter: Any
+
+    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+        draft = self.drafter.propose(history, budget, choose)
+        short = (history.length + torch.arange(len(budget))[:, None] * 5) % 7
+        return Draft(draft.ids.masked_fill(torch.arange(draft.ids.shape[1]) >= short, -1))
+
+
+def run(seed: int) -> tuple[Generation, Recount]:
+    """A run over ragged rows beside an idle one, with stops inside bursts, and its recount."""
+    dice = random.Random(seed)
+    table = torch.randn(61, VOCAB, generator=torch.Generator().manual_seed(seed)) * 1.5
+    shape: dict[str, Any] = {"batch_size": 4, "max_length": 40, "widths": (1, 3, 6, 16), "scored_width": 6}
+    recorder, rows = Recorder(ScriptedDecoder(table, **shape)), dice.randint(1, 4)
+    near = table + 0.7 * torch.randn(table.shape, generator=torch.Generator().manual_seed(seed + 1))
+    model = DraftModel(ScriptedDecoder(near, **shape))
+    drafters = (model, Ragged(model), PromptLookup(), DraftModel(ScriptedDecoder(table, **shape)))
+    stops = (
+        EndOfSequence([0, 1]) | MaxNewTokens(25),
+        MaxNewTokens([3 + 5 * row for row in range(rows)]),
+        MaxNewTokens(100),  # to the last position
+        StopTokens([4, 9]) & MaxNewTokens(5) | MaxNewTokens(20),
+    )
+    chains: tuple[Any, ...] = (
+        Temperature(0.7),
+        RepetitionPenalty(1.3) | Temperature(0.5),
+        RepetitionPenalty(1.1) | nothing_after(7),
+        Temperature(0.4) | TopK(6),
+    )
+    fast = SpeculativeGenerator(
+        recorder,
+        drafters[seed % 4],
+        num_draft_tokens=dice.randint(1, 5),
+        processors=chains[seed // 4 % 4],
+        selection=Greedy() if seed % 3 == 0 else Sample(seed=seed),
+        stop=stops[seed // 16 % 4],
+        verification=recorder,
+        record_gap=True,
+        exact_width=seed % 7 == 0,
+    )
+    prompts = [[dice.randrange(VOCAB) for _ in range(dice.randint(1, 20))] for _ in range(rows)]
+    recount, result = Recount(), fast(prompts, streamer=recorder)
+    recount.read(recorder.log, None if seed % 3 == 0 else seed)
+    return result, recount
+
+
+class TestAgainstARecount:
+    @pytest.mark.parametrize("block", range(4))
+    def test_every_number(self, block: int) -> None:
+        """Of 192 runs, each number is what a recount of forwards, verifications and events says."""
+        whole = verifications = 0
+        for seed in range(48 * block, 48 * (block + 1)):
+            result, recount = run(seed)
+            statistics, lengths = result.statistics, recount.lengths
+            most = max((drafted for _, drafted, _ in lengths), default=0)
+
+            def count(holds: Any, most: int = most, lengths: Any = lengths) -> list[int]:
+                return [sum(holds(i, g, a) for _, g, a in lengths) for i in range(most)]
+
+            assert sum(map(len, result.ids)) == recount.tokens == statistics.tokens, seed
+            assert recount.forwards == statistics.forwards
+            assert recount.first_tokens == statistics.first_tokens
+            assert (recount.columns, recount.padding) == (statistics.columns, statistics.padding)
+            assert recount.columns - recount.given == statistics.wasted_columns
+            assert len(lengths) == statistics.steps
+            assert count(lambda i, g, a: i < g) == statistics.drafted
+            assert count(lambda i, g, a: i < a) == statistics.accepted
+            assert count(lambda i, g, a: i < g and i <= a) == statistics.reached
+            for length in range(most + 1):
+                assert sum(g == length for _, g, _ in lengths) == statistics.draft_lengths[length]
+                assert sum(a == length for _, _, a in lengths) == statistics.accepted_lengths[length]
+            for row, (steps, accepted) in enumerate(
+                zip(statistics.row_steps, statistics.row_accepted, strict=True)
+            ):
+                assert sum(r == row for r, _, _ in lengths) == steps
+                assert sum(a for r, _, a in lengths if r == row) == accepted
+            smallest = min(recount.gaps, default=None)
+            assert smallest == pytest.approx(statistics.smallest_gap, rel=1e-9, abs=1e-12)
+            whole += sum(0 < g == a for _, g, a in lengths)
+            verifications += len(lengths)
+        # Drafts that stood whole, or were cut by a stop, as well as others.
+        assert 50 < whole < verifications - 50
+
+    def test_added_runs_are_one_after_another(self) -> None:
+        """The sum of two runs says what a recount of both says; the empty one changes nothing."""
+        (one, a), (two, b) = run(5), run(22)
+        total = sum([one.statistics, two.statistics], Statistics())
+        lengths = [*a.lengths, *b.lengths]
+
+        assert a.tokens + b.tokens == total.tokens
+        assert a.columns + b.columns - a.given - b.given == total.wasted_columns
+        assert sum(stood for _, _, stood in lengths) == sum(total.accepted)
+        assert len(one.statistics.row_steps) + len(two.statistics.row_steps) == len(total.row_steps)
+        assert min(a.gaps + b.gaps) == pytest.approx(total.smallest_gap, rel=1e-9)
+        assert one.statistics.first_token_seconds == total.first_token_seconds
+        assert one.statistics.host_seconds + two.statistics.host_seconds == pytest.approx(total.host_seconds)
+        assert {**one.statistics.seconds, **two.statistics.seconds}.keys() == total.seconds.keys()
+
+
+class TestCounts:
+    def test_by_position(self) -> None:
         """Of drafts of three and two guesses, two and none stood."""
-        statistics = Statistics()
-        statistics.record(tokens=3, drafted=3, accepted=2)
-        statistics.record(tokens=1, drafted=2, accepted=0)
+        statistics = of_drafts((3, 2), (2, 0))
 
         assert [2, 2, 1] == statistics.drafted
         assert [1, 1, 0] == statistics.accepted
+        assert [2, 1, 1] == statistics.reached
+        assert [0.5, 0.5, 0.0] == statistics.acceptance
+        assert [0.5, 1.0, 0.0] == statistics.conditional_acceptance
+        assert [1, 0, 1, 0] == statistics.accepted_lengths
+        assert [0, 0, 1, 1] == statistics.draft_lengths
         assert 4 == statistics.tokens
         assert 2.0 == statistics.mean_accepted_length
 
@@ -19,7 +285,78 @@ class TestStatistics:
         """Before anything was verified, a forward gives one token."""
         assert 1.0 == Statistics().mean_accepted_length
         assert 0.0 == Statistics().tokens_per_second
+        assert [0] == Statistics().accepted_lengths
+        assert None is Statistics().smallest_gap
 
+    def test_what_was_never_reached_has_no_share(self) -> None:
+        """A second guess after a first that never stood: none of all stood, and of none none."""
+        statistics = of_drafts((2, 0))
+
+        assert [0.0, 0.0] == statistics.acceptance
+        assert math.isnan(statistics.conditional_acceptance[1])
+
+    def test_guesses_after_one_that_fell_were_drafted(self) -> None:
+        """A draft that is always wrong: every place was guessed, the first alone was reached."""
+        target = ScriptedDecoder(COUNT_UP, line=last_token)
+        wrong = DraftModel(ScriptedDecoder(COUNT_UP.roll(1, dims=1), line=last_token))
+        statistics = SpeculativeGenerator(target, wrong, stop=MaxNewTokens(6))([1]).statistics
+
+        assert [5] * 4 == statistics.drafted
+        assert [0] * 4 == statistics.accepted
+        assert [5, 0, 0, 0] == statistics.reached
+        assert 5 * 5 - 5 == statistics.wasted_columns
+
+
+class TestInterval:
+    def test_of_one_row_is_that_of_a_mean(self) -> None:
+        """Of lengths 1, 2, 3, 3, 5: their mean, and 1.96 of its standard error to both sides."""
+        statistics, lengths = of_drafts((4, 0), (4, 1), (4, 2), (4, 2), (4, 4)), [1, 2, 3, 3, 5]
+        error = by_definition.stdev(lengths) / math.sqrt(5)
+        low, high = statistics.mean_accepted_length_interval()
+
+        assert by_definition.mean(lengths) == pytest.approx((low + high) / 2)
+        assert 2 * 1.959964 * error == pytest.approx(high - low, rel=1e-6)
+
+    def test_of_rows_takes_each_row_as_one_sample(self) -> None:
+        """Rows that agree within themselves and differ from each other: the rows' spread counts."""
+        rows = [[1] * 9, [5] * 9, [3] * 9, [1] * 9]
+        statistics = Statistics()
+        for row, lengths in enumerate(rows):
+            for length in lengths:
+                statistics.record(length, 4, length - 1, row)
+        error = by_definition.stdev([1, 5, 3, 1]) / math.sqrt(4)
+        low, high = statistics.mean_accepted_length_interval(0.5)
+
+        assert 2.5 == pytest.approx((low + high) / 2)
+        assert 2 * 0.6744898 * error == pytest.approx(high - low, rel=1e-6)
+
+    def test_covers(self) -> None:
+        """Of 400 runs of twelve rows of their own acceptance, about 95 in 100 intervals hold the truth."""
+        dice, held = random.Random(0), 0
+        for _ in range(400):
+            statistics = Statistics()
+            for row in range(12):
+                chance = dice.uniform(0.3, 0.9)  # E[accepted of one guess] = 0.6
+                for _ in range(20):
+                    statistics.record(1, 1, int(dice.random() < chance), row)
+            low, high = statistics.mean_accepted_length_interval()
+            held += low <= 1.6 <= high
+
+        assert 0.88 * 400 < held < 0.99 * 400
+
+    def test_knows_when_it_knows_nothing(self) -> None:
+        """Fewer than two verifications bound nothing."""
+        assert (1.0, math.inf) == Statistics().mean_accepted_length_interval()
+        assert (1.0, math.inf) == of_drafts((4, 2)).mean_accepted_length_interval()
+
+    @pytest.mark.parametrize("confidence", [0.0, 1.0, -1, math.nan])
+    def test_refuses_what_is_no_confidence(self, confidence: float) -> None:
+        """Above 0 and below 1."""
+        with pytest.raises(ValueError, match="'confidence' must be above 0 and below 1"):
+            Statistics().mean_accepted_length_interval(confidence)
+
+
+class TestSeconds:
     def test_phases_add_up(self) -> None:
         """A phase that is entered twice has the time of both, also when its body raises."""
         statistics = Statistics()
@@ -33,3 +370,157 @@ class TestStatistics:
 
         assert {"draft"} == set(statistics.seconds)
         assert statistics.seconds["draft"] > before > 0
+
+    def test_the_consumers_own_time_is_not_the_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By a clock that runs in forwards and in the streamer only: the latter is nobody's."""
+        now = [0.0]
+        module = importlib.import_module("decodekit.decoding.statistics")
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+        class Slow(ScriptedDecoder):
+            def forward(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
+                now[0] += 1
+                return super().forward(ids, cache_pos)
+
+        class Tokenizer:
+            def decode(self, token_ids: list[int], **options: Any) -> str:
+                now[0] += 0.125
+                return "a" * len(token_ids)
+
+            def convert_ids_to_tokens(self, index: int) -> str:
+                return "a"
+
+        class Streamer:
+            def put_event(self, event: Event) -> None:
+                now[0] += 100
+
+            def end(self) -> None:
+                now[0] += 100
+
+        generator = Generator(Slow(COUNT_UP, line=last_token), stop=MaxNewTokens(4), tokenizer=Tokenizer())
+        statistics = generator([1], streamer=Streamer()).statistics
+
+        assert {"prefill": 1, "target": 3, "choose": 0, "stop": 0} == statistics.seconds
+        assert 4 + statistics.host_seconds == statistics.total_seconds
+        assert 1 <= statistics.first_token_seconds < 3
+        assert 0 < statistics.host_seconds < 10
+        assert 4 / statistics.total_seconds == statistics.tokens_per_second
+
+
+class TestGap:
+    @pytest.mark.parametrize("selection", [Greedy(), Sample(seed=3)], ids=["greedy", "sample"])
+    def test_no_smaller_change_moves_a_choice(self, selection: Any) -> None:
+        """Logits changed by less than half the gap: the same choice. By a little more: another, at worst."""
+        generator = torch.Generator().manual_seed(0)
+        logits = torch.randn(40, 3, 17, generator=generator, dtype=torch.float64)
+        logits[:20, :, ::3] = -torch.inf
+        length = (1 + torch.arange(3)).expand(40, 3)
+        stream = noise.streams(torch.arange(40), 3)
+        history = History(torch.zeros(40, 1, 4).long(), length, torch.ones(40).long(), stream)
+        chosen, half = selection(logits, history), selection.gap(logits, history)[..., None] / 2
+        moved = torch.zeros_like(chosen, dtype=torch.bool)
+        for _ in range(200):
+            signs = torch.randint(0, 2, logits.shape, generator=generator) * 2 - 1
+
+            assert torch.equal(chosen, selection(logits + 0.999 * half * signs, history))
+            moved |= chosen != selection(logits + 1.001 * half * signs, history)
+        # The bound is tight: the chosen token alone falling and the next rising is enough.
+        assert moved.double().mean() > 0.5
+
+    @pytest.mark.parametrize("vocab", [1, 2, 3])
+    def test_of_small_vocabularies(self, vocab: int) -> None:
+        """One token has no rival; the blocks of two and three tokens have."""
+        target = ScriptedDecoder(torch.zeros(1, vocab))
+        gaps = [
+            Generator(target, selection=selection, stop=MaxNewTokens(3), record_gap=True)([0])
+            for selection in (Greedy(), Sample())
+        ]
+        greedy, sample = (result.statistics.smallest_gap for result in gaps)
+
+        assert (math.inf if vocab == 1 else 0.0) == greedy
+        assert sample is not None
+        assert sample > 0
+        assert (vocab == 1) == math.isinf(sample)
+
+    def test_is_measured_when_asked_for(self) -> None:
+        """By default not, and no time is spent on it."""
+        statistics = Generator(ScriptedDecoder(COUNT_UP), stop=MaxNewTokens(3))([1]).statistics
+
+        assert None is statistics.smallest_gap
+        assert "gap" not in statistics.seconds
+
+    def test_refuses_what_has_none(self) -> None:
+        """A selection without a gap, and a verification that does not go by the selection."""
+
+        class Compares(Agreement):
+            compares_scores = True
+
+        decoder = ScriptedDecoder(COUNT_UP)
+        with pytest.raises(TypeError, match=r"'selection' must have gap\(logits, history\)"):
+            Generator(decoder, selection=AdaptiveP(0.5), record_gap=True)
+        with pytest.raises(ValueError, match="'record_gap' must be False"):
+            Generator(decoder, verification=Compares(), record_gap=True)
+        with pytest.raises(TypeError, match="record_gap"):
+            Generator(decoder, record_gap=1)  # type: ignore[arg-type]
+
+
+def known() -> Statistics:
+    """Statistics of a known text."""
+    statistics = of_drafts((2, 0), (2, 2), (2, 1), (2, 2))
+    statistics.record_first(1)
+    statistics.forwards, statistics.columns, statistics.padding = 5, 12, 0
+    statistics.total_seconds, statistics.first_token_seconds = 2.0, 0.0125
+    statistics.seconds = {"draft": 0.5, "target": 1.25}
+    return statistics
+
+
+class TestReport:
+    def test_text(self) -> None:
+        """A few lines, the histogram among them."""
+        expected = """\
+10 tokens in 2.000 s: 5.0 tokens/s, the first after 12.5 ms
+5 forwards of the target; after the first tokens 12 columns, 3 wasted (25 %), 0 of them padding
+τ = 2.250 ± 0.938 (95 %); verifications: 4
+stood times                           guess stands  if those before do
+    0     1 ████████████
+    1     1 ████████████                     0.750               0.750
+    2     2 ████████████████████████         0.500               0.667
+seconds: draft 0.500, target 1.250, host 0.250"""
+
+        assert expected == str(known())
+
+    def test_text_of_plain_runs(self) -> None:
+        """Nothing is said of drafts where there were none, and of gaps where they were measured."""
+        statistics = Statistics(tokens=3, forwards=3, smallest_gap=0.00123)
+
+        assert str(statistics).splitlines()[1:] == [
+            "3 forwards of the target",
+            "smallest gap 1.23e-03",
+            "seconds: host 0.000",
+        ]
+
+    def test_text_of_one_verification(self) -> None:
+        """An interval that bounds nothing is not shown as one."""
+        assert "τ = 3.000; verifications: 1" in str(of_drafts((4, 2)))
+
+    def test_figure(self) -> None:
+        """Three plots, of the numbers that the statistics have, and without a window."""
+        pytest.importorskip("matplotlib")
+        lengths, guesses, seconds = known().plot().axes
+
+        assert [1, 1, 2] == [bar.get_height() for bar in lengths.patches]
+        assert [[0.75, 0.5], [0.75, 2 / 3]] == [list(line.get_ydata()) for line in guesses.lines]
+        assert [0.5, 1.25, 0.25] == [bar.get_width() for bar in seconds.patches]
+        assert "matplotlib.pyplot" not in sys.modules
+
+    def test_figure_of_nothing(self) -> None:
+        """A run without a draft has a figure too."""
+        pytest.importorskip("matplotlib")
+
+        assert 3 == len(Statistics().plot().axes)
+
+    def test_figure_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Without matplotlib the error names it."""
+        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+        with pytest.raises(ImportError, match="pip install"):
+            known().plot()
