@@ -210,11 +210,8 @@ class Grammar(Composable):
         Returns:
             The ids, a list a row. Nothing for a row without a language.
         """
-        ids, prompt, length = (
-            history.ids.cpu().numpy(),
-            history.prompt.tolist(),
-            history.length[:, 0].tolist(),
-        )
+        ids, prompt = history.ids.cpu().numpy(), history.prompt.tolist()
+        length = history.length[:, 0].tolist()
         forced: list[list[int]] = [[] for _ in length]
         walks = []
         for row, (language, wanted) in enumerate(zip(self._of_rows(len(length)), most.tolist(), strict=True)):

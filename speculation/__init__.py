@@ -6,6 +6,7 @@ from .common_tokens import CommonTokens
 from .draft_model import DraftModel
 from .draft_tree import DraftTree
 from .forced_tokens import ForcedTokens
+from .mixture import Mixture
 from .prompt_lookup import PromptLookup
 from .rejection import Rejection
 from .retokenized_draft import RetokenizedDraft
@@ -20,6 +21,7 @@ __all__ = [
     "DraftModel",
     "DraftTree",
     "ForcedTokens",
+    "Mixture",
     "PromptLookup",
     "Rejection",
     "RetokenizedDraft",
