@@ -68,13 +68,6 @@ def streams(numbers: Tensor, seed: int) -> Tensor:
     return torch.from_numpy(mix(key, _bits(numbers)).view(np.int64))
 
 
-def folded(stream: Tensor, purpose: int, start: Tensor) -> Tensor:
-    """Streams for one *purpose* alone, others for each *start*; all ``[batch]`` int64."""
-    with np.errstate(over="ignore"):
-        key = mix(mix(_begin(_bits(stream)), np.uint64(purpose)), _bits(start))
-    return torch.from_numpy(key.view(np.int64))
-
-
 Key = Tensor | NDArray[np.int64]
 
 
@@ -89,6 +82,10 @@ class Oracle(Protocol):
         """Where the number of *key*, times the weights' sum, falls among their partial sums."""
         ...
 
+    def folded(self, stream: int, result: int) -> None:
+        """Hear that *result* is one more of the streams of the row whose stream is *stream*."""
+        ...
+
 
 _oracle: contextvars.ContextVar[Oracle | None] = contextvars.ContextVar("oracle", default=None)
 
@@ -101,6 +98,17 @@ def answered_by(oracle: Oracle) -> Iterator[None]:
         yield
     finally:
         _oracle.reset(token)
+
+
+def folded(stream: Tensor, purpose: int, start: Tensor) -> Tensor:
+    """Streams for one *purpose* alone, others for each *start*; all ``[batch]`` int64."""
+    with np.errstate(over="ignore"):
+        key = mix(mix(_begin(_bits(stream)), np.uint64(purpose)), _bits(start))
+    result = torch.from_numpy(key.view(np.int64))
+    if (oracle := _oracle.get()) is not None:
+        for row in range(len(result)):
+            oracle.folded(int(stream[row]), int(result[row]))
+    return result
 
 
 def uniform(stream: Key, position: Key, purpose: Key | int, index: Key) -> Tensor:

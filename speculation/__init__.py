@@ -5,6 +5,7 @@ from .block import Block
 from .common_tokens import CommonTokens
 from .draft_model import DraftModel
 from .draft_tree import DraftTree
+from .exactness import check_exactness
 from .forced_tokens import ForcedTokens
 from .mixture import Mixture
 from .prompt_lookup import PromptLookup
@@ -28,4 +29,5 @@ __all__ = [
     "SpeculativeGenerator",
     "SuffixAutomaton",
     "Tree",
+    "check_exactness",
 ]
