@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from .cache import CacheBuffers
-from .step import DecoderStep
+from .step import Step
 
 _FINGERPRINT = "decodekit_fingerprint"
 
@@ -41,7 +41,7 @@ def has_compiler() -> bool:
     return shutil.which(os.environ.get("CXX", default)) is not None
 
 
-def compile_package(step: DecoderStep, cache: CacheBuffers, width: int, fingerprint: str) -> Package:
+def compile_package(step: Step, cache: CacheBuffers, width: int, fingerprint: str) -> Package:
     """
     Compile *step* for one width over a cache of that shape. Takes some seconds, or minutes.
 
@@ -57,16 +57,13 @@ def compile_package(step: DecoderStep, cache: CacheBuffers, width: int, fingerpr
     # Takes a second or two, and only who compiles needs it.
     from torch._inductor import aoti_compile_and_package
 
-    batch_size = cache.keys[0].shape[0]
-    ids = torch.full((batch_size, width), -1)
-    inputs = (ids, torch.zeros(batch_size, dtype=torch.int64), *cache.tensors)
     options = {
         "aot_inductor.package_constants_in_so": False,
         "aot_inductor.metadata": {_FINGERPRINT: fingerprint},
     }
     with torch.no_grad(), warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         _expect_warnings()
-        exported = torch.export.export(step, inputs, strict=False)
+        exported = torch.export.export(step, step.padding(width, cache), strict=False)
         path = aoti_compile_and_package(
             exported, package_path=str(Path(folder) / "program.pt2"), inductor_configs=options
         )
@@ -84,7 +81,7 @@ def _expect_warnings() -> None:
 class CompiledProgram:
     """A loaded program over a decoder's weights and cache."""
 
-    def __init__(self, package: Package, step: DecoderStep, cache: CacheBuffers, fingerprint: str):
+    def __init__(self, package: Package, step: Step, cache: CacheBuffers, fingerprint: str):
         """
         Load native code. The caller vouches for it.
 
@@ -107,14 +104,14 @@ class CompiledProgram:
         self._loader.load_constants(self._constants, False, True, True)
         self._cache = cache.tensors
 
-    def __call__(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
-        """Ids ``[batch, width]`` and cache_pos ``[batch]``, checked, to logits."""
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """What the step takes before the cache, checked, to logits."""
         # A program reads memory in the order that it was compiled for, whatever the strides.
-        logits: Tensor = self._loader.run([ids.contiguous(), cache_pos.contiguous(), *self._cache])[0]
+        logits: Tensor = self._loader.run([*(tensor.contiguous() for tensor in inputs), *self._cache])[0]
         return logits
 
 
-def _tensors(step: DecoderStep) -> dict[str, Tensor]:
+def _tensors(step: Step) -> dict[str, Tensor]:
     """Parameters and buffers by name; tied ones by each of their names."""
     parameters = dict(step.named_parameters(remove_duplicate=False))
     buffers = dict(step.named_buffers(remove_duplicate=False))

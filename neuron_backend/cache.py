@@ -13,26 +13,32 @@ from .geometry import Geometry
 @attrs.frozen(eq=False)
 class CacheBuffers:
     """
-    Keys and values of every layer, ``[batch, heads, max_length + 1, head_dim]``.
+    Keys and values of every layer, ``[batch, heads, slots, head_dim]``.
 
-    Slot *p* of a row belongs to its position *p*. The slot after the last is the spare one,
-    where padding goes.
+    Slot *p* of a row belongs to its position *p*. The last slot is the spare one, where padding
+    goes. Those in between are scratch, for columns of a tree that share a position with others;
+    there are none where nobody scores trees.
     """
 
     keys: list[Tensor]
     values: list[Tensor]
 
     @classmethod
-    def zeros(cls, geometry: Geometry, batch_size: int, max_length: int) -> "CacheBuffers":
-        """An empty cache for a model of that *geometry*."""
+    def zeros(cls, geometry: Geometry, batch_size: int, max_length: int, scratch: int = 0) -> "CacheBuffers":
+        """An empty cache for a model of that *geometry*, with *scratch* slots besides."""
 
         def buffer(heads: int, dim: int) -> Tensor:
-            return torch.zeros(batch_size, heads, max_length + 1, dim, dtype=geometry.cache_dtype)
+            return torch.zeros(batch_size, heads, max_length + scratch + 1, dim, dtype=geometry.cache_dtype)
 
         return cls(
             keys=[buffer(layer.key_heads, layer.key_dim) for layer in geometry.layers],
             values=[buffer(layer.value_heads, layer.value_dim) for layer in geometry.layers],
         )
+
+    @property
+    def slots(self) -> int:
+        """Slots of a row."""
+        return self.keys[0].shape[2]
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

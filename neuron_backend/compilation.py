@@ -10,6 +10,7 @@ from . import aoti, trust
 from .fingerprint import program_fingerprint
 from .shapes import DEFAULT_WIDTHS
 from .static_decoder import StaticDecoder
+from .step import Step, program_name
 from .weights import weight_dtype
 
 TARGETS = ("auto", "cpu", "eager")
@@ -22,6 +23,7 @@ def compile_decoder(
     max_length: int | None = None,
     widths: Sequence[int] = DEFAULT_WIDTHS,
     scored_width: int | None = None,
+    tree_widths: Sequence[int] = (),
     target: str = "auto",
     dtype: torch.dtype | str | None = None,
 ) -> StaticDecoder:
@@ -40,6 +42,9 @@ def compile_decoder(
 
         scored_width: Forwards up to this width score every column. None: the largest width up
             to 32, else the smallest.
+
+        tree_widths: Columns of the forwards over trees, ascending; one program each. None are
+            compiled unless asked for: see :meth:`StaticDecoder.forward_tree`.
 
         target: ``"cpu"`` compiles with AOTInductor, which takes a C++ compiler; ``"eager"``
             compiles nothing; ``"auto"`` is the first where there is a compiler, else the
@@ -60,6 +65,7 @@ def compile_decoder(
         max_length=max_length,
         widths=widths,
         scored_width=scored_width,
+        tree_widths=tree_widths,
         dtype=dtype,
     )
     if target == "cpu":
@@ -70,25 +76,34 @@ def compile_decoder(
 def compile_programs(decoder: StaticDecoder) -> None:
     """Compile every width of an eager *decoder* for the CPU, and compare with the stock model."""
     packages = {}
-    for width in decoder.shape.widths:
-        fingerprint = program_fingerprint(decoder.step, decoder.shape, width)
-        packages[width] = aoti.compile_package(decoder.step, decoder.cache, width, fingerprint)
-        trust.record(packages[width].content)
+    for step, width in decoder.steps():
+        package = aoti.compile_package(step, decoder.cache, width, _fingerprint(decoder, step, width))
+        trust.record(package.content)
+        packages[program_name(step, width)] = package
     load_programs(decoder, packages, compiled=True)
-    decoder.probe().check(decoder.forward, "the program compiled for the CPU")
+    decoder.compare("the program compiled for the CPU")
 
 
-def load_programs(decoder: StaticDecoder, packages: dict[int, aoti.Package], *, compiled: bool) -> None:
-    """Run *packages*, one for each width, from now on, and run each once."""
-    programs = {
-        width: aoti.CompiledProgram(
-            package, decoder.step, decoder.cache, program_fingerprint(decoder.step, decoder.shape, width)
-        )
-        for width, package in packages.items()
-    }
-    decoder.replace_programs(programs, target="cpu", compiled=compiled)
+def load_programs(decoder: StaticDecoder, packages: dict[str, aoti.Package], *, compiled: bool) -> None:
+    """Run *packages*, one for each program's name, from now on, and run each once."""
+
+    def program(step: Step, width: int) -> aoti.CompiledProgram:
+        package = packages[program_name(step, width)]
+        return aoti.CompiledProgram(package, step, decoder.cache, _fingerprint(decoder, step, width))
+
+    decoder.replace_programs(
+        {width: program(decoder.step, width) for width in decoder.shape.widths},
+        {width: program(decoder.tree_step, width) for width in decoder.tree_widths},
+        target="cpu",
+        compiled=compiled,
+    )
     decoder.packages = packages
     decoder.warm_up()
+
+
+def _fingerprint(decoder: StaticDecoder, step: Step, width: int) -> str:
+    scratch = decoder.cache.slots - decoder.shape.max_length - 1
+    return program_fingerprint(step, decoder.shape, width, scratch)
 
 
 def require_compiler() -> None:

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from ..decoding.protocols import DecoderShape
-from .step import DecoderStep
+from .step import Step
 from .weights import derived_buffers, dtype_name
 
 
-def program_fingerprint(step: DecoderStep, shape: DecoderShape, width: int) -> str:
+def program_fingerprint(step: Step, shape: DecoderShape, width: int, scratch: int = 0) -> str:
     """
     A digest of everything on which a program of that *width* relies without checking it.
+
+    Whatever has no *scratch* slots keeps the digest that it had before there were any.
 
     A program that is run over other shapes, dtypes or weights than it was compiled for writes
     where it should not.
@@ -30,10 +32,12 @@ def program_fingerprint(step: DecoderStep, shape: DecoderShape, width: int) -> s
         # The compiler may fold small buffers into the code, so their values count.
         "buffers": {name: _digest(tensor) for name, tensor in derived_buffers(step.model).items()},
     }
+    if scratch:
+        facts |= {"kind": step.kind, "scratch": scratch}
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def weight_table(step: DecoderStep) -> dict[str, list[Any]]:
+def weight_table(step: Step) -> dict[str, list[Any]]:
     """Name of each weight to its dtype and shape."""
     return {
         name: [dtype_name(tensor.dtype), *tensor.shape] for name, tensor in step.model.state_dict().items()

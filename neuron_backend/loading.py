@@ -21,6 +21,7 @@ from .fingerprint import weight_table
 from .manifest import Manifest
 from .saving import CONSTANTS, program_path
 from .static_decoder import StaticDecoder
+from .step import program_name
 from .weights import adopt, weight_dtype
 
 
@@ -83,7 +84,7 @@ def _eager(folder: Path, manifest: Manifest, stored: dict[str, Tensor]) -> Stati
             _set_buffer(model, name.removeprefix("buffers/"), tensor)
     # Not compared with the stock model again: the hashes say that weights and programs are the
     # ones that were.
-    decoder = StaticDecoder.unchecked(model, manifest.shape)
+    decoder = StaticDecoder.unchecked(model, manifest.shape, manifest.tree_widths)
     _check_model(decoder, manifest)
     return decoder
 
@@ -107,7 +108,8 @@ def _check_model(decoder: StaticDecoder, manifest: Manifest) -> None:
 def _add_programs(
     decoder: StaticDecoder, folder: Path, stored: dict[str, Tensor], trust_programs: bool
 ) -> None:
-    packages = {width: _package(folder, width, stored) for width in decoder.shape.widths}
+    names = [program_name(step, width) for step, width in decoder.steps()]
+    packages = {name: _package(folder, program_path(name), stored) for name in names}
     if trust_programs or all(trust.is_recorded(package.content) for package in packages.values()):
         load_programs(decoder, packages, compiled=False)
         return
@@ -115,8 +117,7 @@ def _add_programs(
     compile_programs(decoder)
 
 
-def _package(folder: Path, width: int, stored: dict[str, Tensor]) -> Package:
-    name = program_path(width)
+def _package(folder: Path, name: str, stored: dict[str, Tensor]) -> Package:
     if not (folder / name).is_file():
         raise ValueError(
             f"a saved decoder must have a program for each of its widths: got no {folder / name}"

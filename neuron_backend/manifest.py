@@ -34,6 +34,9 @@ class Manifest:
     files: dict[str, str]
     """Path below the folder to the sha256 of its content."""
 
+    tree_widths: list[int] = attrs.field(factory=list)
+    """Of the programs for trees; none in what was saved before there were any."""
+
     def write(self, folder: Path) -> None:
         """Store as decoder.json."""
         facts = {"format": _FORMAT, **attrs.asdict(self)}

@@ -1,7 +1,8 @@
 """
 Attention masks made from positions.
 
-Slot *p* of the cache belongs to position *p*; the last slot is spare and belongs to padding. A
+Slot *p* of the cache belongs to position *p*; the last slot is spare and belongs to padding.
+Between them there may be scratch slots, for the columns of a tree that have no slot by position. A
 mask is additive, ``[batch, 1, width, slots]``: 0 where a column may look, the lowest number of
 its dtype elsewhere. That absorbs any finite score, so a hidden slot weighs exactly nothing.
 """
@@ -61,9 +62,40 @@ class Reach:
         position = positions[..., None]
         seen = (slot <= position) & (slot >= self.earliest(position))
         # Padding looks at the spare slot alone: a softmax over nothing would be NaN.
-        seen = torch.where(padding[..., None], slot == slots - 1, seen)
-        mask = torch.zeros(seen.shape, dtype=dtype, device=positions.device)
-        return mask.masked_fill(~seen, torch.finfo(dtype).min)[:, None]
+        return _additive(torch.where(padding[..., None], slot == slots - 1, seen), dtype)
+
+    def tree_mask(
+        self, positions: Tensor, written: Tensor, path: Tensor, slots: int, dtype: torch.dtype
+    ) -> Tensor:
+        """
+        The additive mask of one forward over a tree.
+
+        Args:
+            positions: Position of each column, ``[batch, width]``; the tree begins at the first one's.
+
+            written: The slot that each column is written to, ``[batch, width]``.
+
+            path: The columns on the way to each, itself included, ``[batch, width, width]`` bool.
+
+            slots: Slots of the cache.
+
+            dtype: The attention scores' dtype.
+
+        Returns:
+            ``[batch, 1, width, slots]``.
+        """
+        slot = torch.arange(slots, device=positions.device)
+        earliest = self.earliest(positions[..., None])
+        before = (slot < positions[:, :1, None]) & (slot >= earliest)
+        near = path & (positions[:, None, :] >= earliest)
+        # From columns to their slots: as a product, since compilers take no scatter of booleans.
+        inside = near.to(dtype) @ (written[..., None] == slot).to(dtype) > 0
+        return _additive(before | inside, dtype)
+
+
+def _additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
+    return mask.masked_fill(~seen, torch.finfo(dtype).min)[:, None]
 
 
 def _reach(layer_type: str, config: Any, architecture: str) -> Reach:
@@ -109,6 +141,22 @@ class MaskPlan:
         self, positions: Tensor, padding: Tensor, slots: int, dtype: torch.dtype
     ) -> Tensor | dict[str, Tensor]:
         """As :meth:`Reach.mask`; a dictionary by layer type where the layers differ."""
-        masks = {name: reach.mask(positions, padding, slots, dtype) for name, reach in self.reaches.items()}
-        # A single mask goes in bare: every model takes that, not every model takes a dictionary.
-        return masks if len(masks) > 1 else next(iter(masks.values()))
+        return _bare_if_one(
+            {name: reach.mask(positions, padding, slots, dtype) for name, reach in self.reaches.items()}
+        )
+
+    def tree_masks(
+        self, positions: Tensor, written: Tensor, path: Tensor, slots: int, dtype: torch.dtype
+    ) -> Tensor | dict[str, Tensor]:
+        """As :meth:`Reach.tree_mask`; a dictionary by layer type where the layers differ."""
+        return _bare_if_one(
+            {
+                name: reach.tree_mask(positions, written, path, slots, dtype)
+                for name, reach in self.reaches.items()
+            }
+        )
+
+
+def _bare_if_one(masks: dict[str, Tensor]) -> Tensor | dict[str, Tensor]:
+    # A single mask goes in bare: every model takes that, not every model takes a dictionary.
+    return masks if len(masks) > 1 else next(iter(masks.values()))

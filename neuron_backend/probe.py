@@ -26,7 +26,7 @@ _SHORTEST = 24
 # it in float32 and float64. In half precision rounding may also choose another expert in a mixture
 # of them, so there only gross errors show, such as a program over wrong weights; architectures
 # are compared in float32 where that fits (static_decoder.py).
-_TOLERANCE = {
+TOLERANCE = {
     torch.float64: 1e-5,
     torch.float32: 1e-4,
     torch.float16: 0.3,
@@ -92,7 +92,7 @@ class Probe:
             shape=shape,
             timeline=torch.nn.functional.pad(rows, (shape.widths[-1], 0), value=-1),
             reference=reference,
-            tolerance=_TOLERANCE[model.dtype] * reference.abs().max().item(),
+            tolerance=TOLERANCE[model.dtype] * reference.abs().max().item(),
         )
 
     def check(self, forward: Forward, whose: str) -> None:

@@ -3,7 +3,7 @@ A decoder as a folder.
 
 The folder is what Hugging Face writes for the model (config.json, generation_config.json,
 model.safetensors, tokenizer files), and beside it decoder.json, constants.safetensors and
-programs/width_N.pt2. Nothing in it is pickled.
+programs/width_N.pt2, or tree_N.pt2 for those that score trees. Nothing in it is pickled.
 """
 
 import os
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 CONSTANTS = "constants.safetensors"
 
 
-def program_path(width: int) -> str:
-    """Where the program of that *width* lies in the folder."""
-    return f"programs/width_{width}.pt2"
+def program_path(name: str) -> str:
+    """Where the program of that *name* lies in the folder."""
+    return f"programs/{name}.pt2"
 
 
 def save_decoder(
@@ -58,8 +58,8 @@ def save_decoder(
 def constants(decoder: "StaticDecoder") -> dict[str, Tensor]:
     """Tensors that neither weights nor config bring back exactly, by kind and name."""
     found = {f"buffers/{name}": tensor for name, tensor in derived_buffers(decoder.step.model).items()}
-    for width, package in decoder.packages.items():
-        found |= {f"{program_path(width)}/{name}": tensor for name, tensor in package.constants.items()}
+    for program, package in decoder.packages.items():
+        found |= {f"{program_path(program)}/{name}": tensor for name, tensor in package.constants.items()}
     # safetensors stores no tensor twice, and some of these share memory.
     return {name: tensor.detach().clone() for name, tensor in found.items()}
 
@@ -71,8 +71,8 @@ def _write(decoder: "StaticDecoder", folder: Path, tokenizer: PreTrainedTokenize
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
     save_file(constants(decoder), folder / CONSTANTS)
-    for width, package in decoder.packages.items():
-        path = folder / program_path(width)
+    for program, package in decoder.packages.items():
+        path = folder / program_path(program)
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(package.content)
     _manifest(decoder, folder).write(folder)
@@ -94,6 +94,7 @@ def _manifest(decoder: "StaticDecoder", folder: Path) -> Manifest:
         instruction_sets=machine.instruction_sets(),
         weights=weight_table(decoder.step),
         files={name: file_sha256(folder / name) for name in _names(folder)},
+        tree_widths=list(decoder.tree_widths),
     )
 
 

@@ -1,6 +1,7 @@
 """A Hugging Face causal LM as a decoder of fixed shapes."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from os import PathLike
 
 import attrs
@@ -8,21 +9,26 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..decoding.checks import check_inputs
+from ..decoding.checks import check_inputs, check_tree_inputs, check_tree_widths
 from ..decoding.protocols import DecoderShape
 from .aoti import Package
 from .cache import CacheBuffers
 from .early_exit import first_layers
 from .geometry import Geometry
 from .masks import MaskPlan
-from .probe import Probe
+from .probe import TOLERANCE, Probe
 from .saving import save_decoder
 from .shapes import DEFAULT_WIDTHS, decoder_shape
-from .step import DecoderStep
+from .step import DecoderStep, Step, TreeStep
+from .tree_layout import lay_out
+from .tree_probe import check_trees
 from .weights import adopt, weight_dtype
 
 Program = Callable[[Tensor, Tensor], Tensor]
 """Ids ``[batch, width]`` and cache_pos ``[batch]`` to logits, over the decoder's own cache."""
+
+TreeProgram = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""Ids, positions, slots and paths, as :class:`~.step.TreeStep` takes them, to logits."""
 
 # A model in half precision of up to this many weights is also compared in float32, where a small
 # error of architecture does not hide behind rounding. It takes this many times 4 bytes for a moment.
@@ -40,11 +46,17 @@ class StaticDecoder:
     shape: DecoderShape
     """What :meth:`forward` takes and gives."""
 
+    tree_widths: tuple[int, ...]
+    """Columns of the forwards over trees; empty if there are none."""
+
     cache: CacheBuffers
     """Keys and values by position; the last slot of each row is the spare one."""
 
     programs: dict[int, Program]
     """What runs at each width."""
+
+    tree_programs: dict[int, TreeProgram]
+    """What runs at each tree width."""
 
     target: str = "eager"
     """What the programs were compiled for; ``"eager"`` if they were not."""
@@ -52,8 +64,8 @@ class StaticDecoder:
     compiled: bool = False
     """Whether a compiler ran to make this decoder, rather than saved programs being loaded."""
 
-    packages: dict[int, Package]
-    """The compiled programs as :meth:`save` stores them; empty if there are none."""
+    packages: dict[str, Package]
+    """The compiled programs by name, as :meth:`save` stores them; empty if there are none."""
 
     def __init__(
         self,
@@ -63,6 +75,7 @@ class StaticDecoder:
         max_length: int | None = None,
         widths: Sequence[int] = DEFAULT_WIDTHS,
         scored_width: int | None = None,
+        tree_widths: Sequence[int] = (),
         dtype: torch.dtype | str | None = None,
     ):
         """
@@ -80,6 +93,9 @@ class StaticDecoder:
 
             scored_width: Forwards up to this width score every column. None: the largest width
                 up to 32, else the smallest.
+
+            tree_widths: Columns of the forwards over trees, ascending. The cache gets as many
+                scratch slots as the largest of them has columns.
 
             dtype: Of weights and cache: float32, bfloat16, float16 or float64, or its name.
                 None: the model's own.
@@ -103,31 +119,40 @@ class StaticDecoder:
             widths=widths,
             scored_width=scored_width,
         )
-        self._assemble(model, geometry, shape)
+        self._assemble(model, geometry, shape, tree_widths)
         self._compare_widened()
-        self.probe().check(self.forward, "the eager step")
+        self.compare("the eager step")
 
     @classmethod
-    def unchecked(cls, model: PreTrainedModel, shape: DecoderShape) -> "StaticDecoder":
+    def unchecked(
+        cls, model: PreTrainedModel, shape: DecoderShape, tree_widths: Sequence[int] = ()
+    ) -> "StaticDecoder":
         """
         A decoder over *model* itself, in evaluation mode, that has been compared before.
 
         Raises:
-            ValueError: *shape* is none that *model* could have.
+            ValueError: *shape* is none that *model* could have, or *tree_widths* are no widths.
         """
         geometry = Geometry.of(model)
         possible = decoder_shape(model, **{**attrs.asdict(shape), "vocab_size": geometry.vocab_size})
         if possible != shape:
             raise ValueError(f"vocab_size must be the model's, {possible.vocab_size}: got {shape.vocab_size}")
         decoder = cls.__new__(cls)
-        decoder._assemble(model, geometry, shape)
+        decoder._assemble(model, geometry, shape, tree_widths)
         return decoder
 
-    def _assemble(self, model: PreTrainedModel, geometry: Geometry, shape: DecoderShape) -> None:
+    def _assemble(
+        self, model: PreTrainedModel, geometry: Geometry, shape: DecoderShape, tree_widths: Sequence[int]
+    ) -> None:
+        check_tree_widths(tree_widths)
         self.shape = shape
-        self.step = DecoderStep(model, shape.max_length, shape.scored_width)
-        self.cache = CacheBuffers.zeros(geometry, shape.batch_size, shape.max_length)
-        self.programs = dict.fromkeys(shape.widths, self._eager)
+        self.tree_widths = tuple(tree_widths)
+        self.step = DecoderStep(model, shape.scored_width)
+        self.tree_step = TreeStep(model)
+        scratch = max(tree_widths, default=0)
+        self.cache = CacheBuffers.zeros(geometry, shape.batch_size, shape.max_length, scratch)
+        self.programs = dict.fromkeys(shape.widths, partial(self._eager, self.step))
+        self.tree_programs = dict.fromkeys(self.tree_widths, partial(self._eager, self.tree_step))
         self.packages = {}
 
     def forward(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
@@ -151,6 +176,33 @@ class StaticDecoder:
         """
         check_inputs(ids, cache_pos, self.shape)
         return self.programs[ids.shape[1]](ids, cache_pos)
+
+    def forward_tree(self, ids: Tensor, cache_pos: Tensor, parents: Tensor) -> Tensor:
+        """
+        Score what may follow each column of a tree.
+
+        Columns off the first branch keep their keys and values in scratch slots, which no other
+        forward looks at.
+
+        Args:
+            ids: Tokens, ``[batch, width]`` int64, *width* one of :attr:`tree_widths`; -1 is
+                padding, behind the tokens of its row.
+
+            cache_pos: Position of the columns that have no parent, ``[batch]`` int64.
+
+            parents: ``[batch, width]`` int64: the column before each, or -1.
+
+        Returns:
+            Logits ``[batch, width, vocab]`` float32.
+
+        Raises:
+            ValueError: A wrong width, batch, id, parent or position. Nothing has been written.
+
+            TypeError: A wrong dtype. Nothing has been written.
+        """
+        check_tree_inputs(ids, cache_pos, parents, self.shape, self.tree_widths)
+        layout = lay_out(ids, cache_pos, parents, self.shape.max_length)
+        return self.tree_programs[ids.shape[1]](ids, *layout)
 
     def save(self, folder: str | PathLike[str], tokenizer: PreTrainedTokenizerBase | None = None) -> None:
         """
@@ -218,11 +270,36 @@ class StaticDecoder:
             target=self.target if target is None else target,
         )
 
-    def replace_programs(self, programs: Mapping[int, Program], target: str, *, compiled: bool) -> None:
-        """Run *programs*, one for each width, from now on."""
+    def steps(self) -> list[tuple[Step, int]]:
+        """What each program runs, and at which width."""
+        trees: list[tuple[Step, int]] = [(self.tree_step, width) for width in self.tree_widths]
+        return [(self.step, width) for width in self.shape.widths] + trees
+
+    def replace_programs(
+        self,
+        programs: Mapping[int, Program],
+        tree_programs: Mapping[int, TreeProgram],
+        target: str,
+        *,
+        compiled: bool,
+    ) -> None:
+        """Run *programs*, one for each width, and *tree_programs*, one for each tree width, from now on."""
         self.programs = dict(programs)
+        self.tree_programs = dict(tree_programs)
         self.target = target
         self.compiled = compiled
+
+    def compare(self, whose: str) -> None:
+        """
+        Compare with the stock model, and trees with chains.
+
+        Raises:
+            UnsupportedArchitecture: The logits differ. The message calls this decoder *whose*.
+        """
+        probe = self.probe()
+        probe.check(self.forward, whose)
+        tolerance = TOLERANCE[self.step.model.dtype]
+        check_trees(self, self.step.plan.span, tolerance, whose, probe.architecture)
 
     def probe(self) -> Probe:
         """The comparison with the stock model, at this decoder's shape."""
@@ -230,14 +307,17 @@ class StaticDecoder:
 
     def warm_up(self) -> None:
         """Run every program once, on padding."""
+        start = torch.zeros(self.shape.batch_size, dtype=torch.int64)
         for width in self.shape.widths:
-            ids = torch.full((self.shape.batch_size, width), -1)
-            self.forward(ids, torch.zeros(self.shape.batch_size, dtype=torch.int64))
+            self.forward(torch.full((self.shape.batch_size, width), -1), start)
+        for width in self.tree_widths:
+            padding = torch.full((self.shape.batch_size, width), -1)
+            self.forward_tree(padding, start, padding)
 
-    def _eager(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
+    def _eager(self, step: Step, *inputs: Tensor) -> Tensor:
         # Not inference_mode: its tensors refuse to be written in place by whoever gets the logits.
         with torch.no_grad():
-            logits: Tensor = self.step(ids, cache_pos, *self.cache.tensors)
+            logits: Tensor = step(*inputs, *self.cache.tensors)
         return logits
 
     def _compare_widened(self) -> None:
@@ -254,5 +334,6 @@ class StaticDecoder:
             max_length=shape.max_length,
             widths=shape.widths,
             scored_width=shape.scored_width,
+            tree_widths=self.tree_widths,
             dtype=torch.float32,
         )

@@ -1,12 +1,13 @@
 """One forward of a model over the cache, as a pure module of fixed shapes."""
 
 import inspect
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .cache import PositionedCache
+from .cache import CacheBuffers, PositionedCache
 from .masks import MaskPlan
 
 
@@ -23,10 +24,12 @@ class DecoderStep(nn.Module):
     and every compiler behind it take the same module.
     """
 
-    def __init__(self, model: PreTrainedModel, max_length: int, scored_width: int):
+    kind: ClassVar[str] = "width"
+    """What the names of its programs begin with."""
+
+    def __init__(self, model: PreTrainedModel, scored_width: int):
         super().__init__()
         self.model = model
-        self.max_length = max_length
         self.scored_width = scored_width
         self.plan = MaskPlan.of(model)
         self._keeps_logits = keeps_logits(model)
@@ -45,13 +48,13 @@ class DecoderStep(nn.Module):
         Returns:
             ``[batch, width or 1, vocab]`` float32.
         """
-        padding = ids < 0
+        padding, slots = ids < 0, cache[0].shape[2]
         positions = cache_pos[:, None] + torch.arange(ids.shape[1], device=ids.device)
         output = self.model(
             input_ids=ids.masked_fill(padding, 0),
-            attention_mask=self.plan.masks(positions, padding, self.max_length + 1, self.model.dtype),
+            attention_mask=self.plan.masks(positions, padding, slots, self.model.dtype),
             position_ids=positions.masked_fill(padding, 0),
-            past_key_values=PositionedCache(cache, positions.masked_fill(padding, self.max_length)),
+            past_key_values=PositionedCache(cache, positions.masked_fill(padding, slots - 1)),
             use_cache=True,
             **self._keep(ids.shape[1]),
         )
@@ -60,6 +63,75 @@ class DecoderStep(nn.Module):
             logits = logits[:, -1:]
         return logits.float()
 
+    def padding(self, width: int, cache: CacheBuffers) -> tuple[Tensor, ...]:
+        """The inputs of a forward of *width* over padding alone: what it is traced with."""
+        batch_size = cache.keys[0].shape[0]
+        ids = torch.full((batch_size, width), -1)
+        return ids, torch.zeros(batch_size, dtype=torch.int64), *cache.tensors
+
     def _keep(self, width: int) -> dict[str, int]:
         # The head is what a wide prefill would spend most on; the model skips it where it can.
         return {"logits_to_keep": 1} if self._keeps_logits and width > self.scored_width else {}
+
+
+class TreeStep(nn.Module):
+    """
+    The same as ``(ids, positions, slots, path, *cache) -> logits``, for columns that form a tree.
+
+    What the tree looks like is made on the host (:func:`~.tree_layout.lay_out`), so here too no
+    shape and no operation depends on it.
+    """
+
+    kind: ClassVar[str] = "tree"
+    """What the names of its programs begin with."""
+
+    def __init__(self, model: PreTrainedModel):
+        super().__init__()
+        self.model = model
+        self.plan = MaskPlan.of(model)
+
+    def forward(self, ids: Tensor, positions: Tensor, slots: Tensor, path: Tensor, *cache: Tensor) -> Tensor:
+        """
+        Write the columns into *cache* and score what may follow them.
+
+        Args:
+            ids: Tokens, ``[batch, width]`` int64; -1 is padding.
+
+            positions: Of each column, ``[batch, width]`` int64; the tree begins at the first one's.
+
+            slots: Where each column is written, ``[batch, width]`` int64, each slot by one column.
+
+            path: The columns on the way to each, itself included, ``[batch, width, width]`` bool.
+
+            cache: :attr:`~.cache.CacheBuffers.tensors`; written in place.
+
+        Returns:
+            ``[batch, width, vocab]`` float32.
+        """
+        output = self.model(
+            input_ids=ids.clamp(min=0),
+            attention_mask=self.plan.tree_masks(positions, slots, path, cache[0].shape[2], self.model.dtype),
+            position_ids=positions,
+            past_key_values=PositionedCache(cache, slots),
+            use_cache=True,
+        )
+        logits: Tensor = output.logits
+        return logits.float()
+
+    def padding(self, width: int, cache: CacheBuffers) -> tuple[Tensor, ...]:
+        """The inputs of a forward of *width* over padding alone: what it is traced with."""
+        batch_size = cache.keys[0].shape[0]
+        ids, positions = (
+            torch.full((batch_size, width), -1),
+            torch.zeros(batch_size, width, dtype=torch.int64),
+        )
+        path = torch.eye(width, dtype=torch.bool).expand(batch_size, -1, -1).contiguous()
+        return ids, positions, torch.arange(width).repeat(batch_size, 1), path, *cache.tensors
+
+
+Step = DecoderStep | TreeStep
+
+
+def program_name(step: Step, width: int) -> str:
+    """What files and errors call the program of *step* at one width."""
+    return f"{step.kind}_{width}"

@@ -1,0 +1,33 @@
+"""Where the columns of a tree go in a cache that is addressed by position."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..decoding.trees import depths, first_branch, paths
+
+
+def lay_out(
+    ids: Tensor, cache_pos: Tensor, parents: Tensor, max_length: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """
+    What a :class:`~.step.TreeStep` takes besides *ids*, made on the host.
+
+    Args:
+        ids: Tokens, ``[batch, width]``; -1 is padding.
+
+        cache_pos: Position of the columns that have no parent, ``[batch]``.
+
+        parents: The column before each, ``[batch, width]``.
+
+        max_length: Positions of a row; the scratch slots lie behind them, one for each column.
+
+    Returns:
+        Position of each column and slot that it is written to, ``[batch, width]``: the slot of its
+        position on the first branch, its scratch slot elsewhere. And the columns that each sees,
+        ``[batch, width, width]`` bool. Padding lies at position 0, and sees its scratch slot.
+    """
+    tree = ids.numpy(), parents.numpy()
+    positions = np.where(tree[0] >= 0, cache_pos.numpy()[:, None] + depths(*tree), 0)
+    slots = np.where(first_branch(*tree), positions, max_length + np.arange(ids.shape[1]))
+    return torch.from_numpy(positions), torch.from_numpy(slots), torch.from_numpy(paths(*tree))
