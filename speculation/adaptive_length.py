@@ -17,15 +17,16 @@ _FIRST_WAIT, _LAST_WAIT = 4, 128
 
 @attrs.define(eq=False)
 class AdaptiveLength:
-    """
+    r"""
     Guess as far ahead as gives the most tokens per second.
 
     Of *k* guesses, each of which stands with probability :math:`a_i` where those before it stood, a
-    round gives :math:`1 + a_1 + a_1 a_2 + \\dots` tokens, and it costs what drafting them and a
+    round gives :math:`1 + a_1 + a_1 a_2 + \dots` tokens, and it costs what drafting them and a
     forward of their width cost. Both are learned from past rounds, the forwards' seconds
     beforehand from idle ones, and the *k* of the best ratio is taken (Leviathan, Kalman and
     Matias, 2023, `Fast Inference from Transformers via Speculative Decoding
-    <https://arxiv.org/abs/2211.17192>`_, theorem 3.8, with measured costs and an acceptance for each position).
+    <https://arxiv.org/abs/2211.17192>`_, theorem 3.8, with measured costs and an acceptance for
+    each position).
 
     Where no length pays it is 0, plain decoding, and now and then one guess is tried to see
     whether drafts have become good: after 4 rounds, 8, 16 and so on to 128, and within an

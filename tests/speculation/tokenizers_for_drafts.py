@@ -39,7 +39,7 @@ def sentence_piece(vocab_size: int, text: str = TEXT) -> Tokenizer:
         vocab_size=vocab_size, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
     )
     trained.train_from_iterator([text], trainer)
-    scores = {name: score for name, score in json.loads(trained.to_str())["model"]["vocab"]}
+    scores = dict(json.loads(trained.to_str())["model"]["vocab"])
     pieces = [("<unk>", 0.0), *((f"<0x{byte:02X}>", -20.0) for byte in range(256))]
     pieces += [(name, score) for name, score in scores.items() if name != "<unk>"]
     backend = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=True))
