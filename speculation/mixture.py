@@ -131,22 +131,21 @@ def assign(gains: NDArray[np.float64], prices: Sequence[float]) -> list[int]:
     return best
 
 
-def _as_tuple(drafters: Iterable[Drafter]) -> tuple[Drafter, ...]:
-    return tuple(drafters)
+def _as_tuple(drafters: Any) -> Any:
+    return tuple(drafters) if isinstance(drafters, Iterable) else drafters
 
 
 def _as_costs(costs: Iterable[float] | None) -> tuple[float, ...] | None:
     return None if costs is None else tuple(map(as_real, costs))
 
 
-def _check_drafters(instance: object, attribute: "attrs.Attribute[Any]", value: tuple[Any, ...]) -> None:
-    if not value:
-        raise ValueError(f"'{attribute.name}' must be one or more: got none")
-    for drafter in value:
+def _check_drafters(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    rule = f"'{attribute.name}' must be drafters, each with propose(history, budget, choose)"
+    if value == ():
+        raise ValueError(f"{rule}: got none")
+    for drafter in value if isinstance(value, tuple) else (None,):
         if isinstance(drafter, type) or not callable(getattr(drafter, "propose", None)):
-            raise TypeError(
-                f"'{attribute.name}' must each have propose(history, budget, choose): got {drafter!r}"
-            )
+            raise TypeError(f"{rule}: got {value!r}")
 
 
 @attrs.frozen(eq=False)

@@ -18,7 +18,7 @@ class Record(Protocol):
 
     @property
     def taken(self) -> Ints:
-        """The tokens of the text as far as the record knows it."""
+        """The tokens of the text as far as the record knows it; without any it is nobody's."""
         ...
 
 
@@ -63,4 +63,4 @@ class RunningTexts(Generic[R]):
 def _continues(ids: Ints, taken: Ints) -> bool:
     n = len(taken)
     # The last one first: texts mostly begin alike.
-    return n <= len(ids) and np.array_equal(ids[n - 1 : n], taken[-1:]) and np.array_equal(ids[:n], taken)
+    return 0 < n <= len(ids) and bool(ids[n - 1] == taken[-1]) and np.array_equal(ids[:n], taken)
