@@ -12,72 +12,85 @@ from .guess_rates import GuessRates
 from .round_seconds import RoundSeconds
 
 _FIRST_WAIT, _LAST_WAIT = 4, 128
-"""Rounds without a draft before it is given a try, after the first vain try and after many."""
+"""Rounds without a draft before one is tried again: at first, and after many vain tries."""
 
 
 @attrs.define(eq=False)
 class AdaptiveLength:
-    r"""
-    Guess as far ahead as gives the most tokens per second.
+    """
+    Guess as far ahead as gives the most tokens per second, and not at all where nothing is gained.
 
-    Of *k* guesses, each of which stands with probability :math:`a_i` where those before it stood, a
-    round gives :math:`1 + a_1 + a_1 a_2 + \dots` tokens, and it costs what drafting them and a
-    forward of their width cost. Both are learned from past rounds, the forwards' seconds
-    beforehand from idle ones, and the *k* of the best ratio is taken (Leviathan, Kalman and
-    Matias, 2023, `Fast Inference from Transformers via Speculative Decoding
-    <https://arxiv.org/abs/2211.17192>`_, theorem 3.8, with measured costs and an acceptance for
-    each position).
+    A draft of *k* guesses gives 1 + a₁ + a₁a₂ + ... + a₁⋯aₖ tokens, if its *i*-th guess stands with
+    probability aᵢ where those before it stood. It costs the draft, and a forward of the width
+    that k + 1 columns need. Both are learned from past rounds, what a width costs beforehand from
+    idle forwards, and the *k* of the best ratio is taken. That is the speed-up of Leviathan,
+    Kalman and Matias, 2023, `Fast Inference from Transformers via Speculative Decoding
+    <https://arxiv.org/abs/2211.17192>`_, theorem 3.8, with an acceptance for each position and
+    with measured costs.
 
-    Where no length pays it is 0, plain decoding, and now and then one guess is tried to see
-    whether drafts have become good: after 4 rounds, 8, 16 and so on to 128, and within an
-    account. Rounds that gave fewer tokens than plain decoding would have in their time are
-    charged to it, those that gave more are credited, and nothing is drafted that it could not
-    pay for. So speculation costs at most *allowance* rounds of plain decoding and *share* of the time.
+    Where the best *k* is 0, plain decoding, one guess is tried now and then, to see whether
+    drafts have become better: after 4 rounds, and after twice as many with each try that was
+    in vain, up to 128.
 
-    What it knows stays from run to run. Share one between generators of the same target and
-    draft, not between different ones.
+    What this may lose against plain decoding is bounded. A length is not taken while it could
+    lose more than is left of *allowance*, which only what speculation gains fills up again. What a
+    try could lose must have been saved up from *share* of the time. (The draft's reading of a
+    first prompt comes on top.)
+
+    What it learned stays from run to run. Share one between generators of the same target and
+    drafter; another pair deserves one of its own. Under
+    :class:`~decodekit.decoding.agreement.Agreement` the length changes no text; under other
+    verifications a sampled text depends on it, and so on the clock, though not its distribution.
     """
 
     most: int = attrs.field(default=8, validator=[a_whole_number, validators.ge(0)])
-    """The longest draft; the decoder has to score one column more."""
+    """The longest draft. The decoder has to score one column more."""
 
     expected: float = attrs.field(
         default=0.7, converter=as_real, validator=one_real(">= 0 and <= 1", lambda value: 0 <= value <= 1)
     )
-    """The share of guesses that is expected to stand before any was seen."""
+    """The share of guesses that is taken to stand before any was seen."""
 
     memory: float = attrs.field(
-        default=32.0, converter=as_real, validator=one_real(">= 1", lambda value: value >= 1)
+        default=24.0, converter=as_real, validator=one_real(">= 1", lambda value: value >= 1)
     )
-    """After how many rounds what was seen weighs 1/e. Fewer follow a text that changes sooner."""
+    """After how many rounds what was seen weighs 1/e. Less follows a changing text sooner; 10 to 50."""
 
     allowance: float = attrs.field(
-        default=4.0, converter=as_real, validator=one_real("> 0", lambda value: value > 0)
+        default=8.0, converter=as_real, validator=one_real("> 0", lambda value: value > 0)
     )
-    """How many rounds of plain decoding the account holds, at first and at most."""
+    """How much may be lost to wrong lengths, in rounds of plain decoding."""
 
     share: float = attrs.field(
         default=0.005, converter=as_real, validator=one_real(">= 0 and < 1", lambda value: 0 <= value < 1)
     )
-    """The share of all time that goes into the account."""
+    """The share of the time that may be lost to tries, besides a quarter of *allowance*."""
 
     _rates: GuessRates = attrs.field(init=False, repr=False)
     _seconds: RoundSeconds = attrs.field(factory=RoundSeconds, init=False, repr=False)
-    _account: float = attrs.field(init=False, repr=False)
+
+    _stake: float = attrs.field(init=False, repr=False)
+    """What is left of the allowance."""
+
+    _savings: float = attrs.field(init=False, repr=False)
+    """What is there for tries."""
+
     _gap: int = attrs.field(default=0, init=False, repr=False)
-    """Rounds since the last draft."""
+    """Rounds since the last that had a draft."""
 
     _wait: int = attrs.field(default=_FIRST_WAIT, init=False, repr=False)
+    """How long that is to be before a try."""
+
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        """Know nothing, owe nothing."""
+        """Know nothing yet."""
         self._rates = GuessRates(self.most, self.expected, self.memory)
-        self._account = self.allowance
+        self._stake, self._savings = self.allowance, self.allowance / 8
 
     def prepare(self, decoder: Decoder, exact_width: bool = False) -> None:
         """
-        Time the target's forwards, idle ones; a generator calls this when it is built.
+        Time the target's forwards; a generator calls this when it is built.
 
         Args:
             decoder: The target. What its cache holds stays.
@@ -88,74 +101,96 @@ class AdaptiveLength:
             self._seconds.prepare(decoder, exact_width)
 
     def __call__(self, rows: int) -> int:
-        """How many tokens ahead each of *rows* rows may be guessed now."""
+        """How many tokens ahead each of *rows* rows may be guessed in the round that begins."""
         with self._lock:
             speeds = self._tokens_per_second(rows)
-            lengths = [k for k in range(self.most + 1) if self._price(k) <= self._account or not k]
-            best = max(lengths, key=speeds.__getitem__)
-            if best == 0 and self._gap >= self._wait and 1 in lengths:
-                return 1
-            return best
+            best = max(filter(self._affordable, range(self.most + 1)), key=speeds.__getitem__)
+            if best or not self.most or self._gap < self._wait:
+                return best
+            attempt = max(range(1, self.most + 1), key=speeds.__getitem__)
+            return attempt if self._price(attempt) <= self._savings else 0
 
     def learn(self, outcome: Round) -> None:
         """Hear what a round came to."""
         with self._lock:
             self._seconds.learn(outcome, self._gap)
             self._settle(outcome)
-            if not outcome.allowed:
-                self._gap += 1
-                return
-            if self._gap:
-                self._rates.lapse()
-            self._rates.learn(outcome)
-            if any(outcome.accepted) and self._could_pay():
-                # Worth another look at once.
-                self._wait = 0
-            elif any(outcome.drafted):
-                self._wait = min(max(2 * self._wait, _FIRST_WAIT), _LAST_WAIT)
-            self._gap = 0
+            if outcome.allowed:
+                if self._gap:
+                    self._rates.lapse()
+                self._rates.learn(outcome)
+                self._wait = self._next_wait(outcome)
+            self._gap = 0 if outcome.allowed else self._gap + 1
 
     def tokens_per_second(self, rows: int = 1) -> list[float]:
-        """What is to be expected of drafts of 0, 1, ..., *most* guesses, *rows* rows at a time."""
+        """What is expected of drafts of 0, 1, ..., *most* guesses in each of *rows* rows, all rows together."""
         with self._lock:
             return self._tokens_per_second(rows)
 
+    def __str__(self) -> str:
+        """What it knows."""
+        with self._lock:
+            speeds, standing = self._tokens_per_second(1), self._rates.standing()
+            lines = [f"guesses of 0 to {self.most}, now best {speeds.index(max(speeds))}", str(self._seconds)]
+            lines += ["guess  stands  tokens/s"]
+            lines += [
+                f"{k:5}  {f'{standing[k - 1]:6.2f}' if k else '     -'}  {speeds[k]:8.1f}"
+                for k in range(self.most + 1)
+            ]
+            return "\n".join(lines)
+
     def _tokens_per_second(self, rows: int) -> list[float]:
-        standing, made = self._rates.standing(), self._rates.made()
-        tokens, reached, stood = 1.0, 1.0, 1.0
-        # Seconds over the drafts that end before the k-th guess; those that reach it are added for each k.
-        seconds, longest = 0.0, 1.0
-        speeds = []
-        for k in range(self.most + 1):
-            if k:
-                stood *= made[k - 1] * standing[k - 1]
-                tokens += stood
-                reached *= made[k - 1]
-                # The forward is as wide as the longest draft of the rows asks for.
-                longer = 1 - (1 - reached) ** rows
-                seconds += (longest - longer) * self._of_draft(k - 1)
-                longest = longer
-            speeds.append(rows * tokens / (seconds + longest * self._of_draft(k)))
+        plain, standing, made = self._seconds.verify(0), self._rates.standing(), self._rates.made()
+        speeds = [rows / plain]
+        tokens, stood, reached, longest, ended = 1.0, 1.0, 1.0, 1.0, 0.0
+        before = self._of(0)
+        for k in range(1, self.most + 1):
+            reached *= made[k - 1]
+            stood *= made[k - 1] * standing[k - 1]
+            tokens += stood
+            # The draft and the forward are as long as the longest of the rows' drafts.
+            longer = 1 - (1 - reached) ** rows
+            ended += (longest - longer) * before
+            longest, before = longer, self._of(k)
+            speeds.append(rows * tokens / (ended + longest * before))
         return speeds
 
-    def _of_draft(self, guesses: int) -> float:
+    def _of(self, guesses: int) -> float:
+        """Seconds of a round in which the drafter was asked and made so many *guesses*."""
         return self._seconds.draft(guesses) + self._seconds.verify(guesses)
 
     def _price(self, guesses: int) -> float:
-        """What a round takes longer than one without a draft, in such rounds."""
-        if not guesses:
-            return 0.0
-        seconds = self._of_draft(guesses) + self._seconds.catch_up(self._gap)
+        """What such a round takes longer than one of plain decoding, in the latter."""
+        seconds = self._of(guesses) + (self._seconds.catch_up() if self._gap else 0.0)
         return seconds / self._seconds.verify(0) - 1
 
-    def _could_pay(self) -> bool:
-        """Whether there is a length that would gain if all its guesses stood."""
-        return any(k > self._price(k) for k in range(1, self.most + 1))
+    def _affordable(self, guesses: int) -> bool:
+        if not guesses:
+            return True
+        price = self._price(guesses)
+        return price <= self._stake and (price <= self._savings or not self._gap)
 
     def _settle(self, outcome: Round) -> None:
-        """Charge a round by what such a round takes; what this one took may be an accident."""
-        price, gain = self._price(max(outcome.drafted, default=0)), 0.0
-        if outcome.drafted:
+        """Book a round at what such a round takes: what this one took may be an accident."""
+        price = gain = 0.0
+        if outcome.allowed:
+            price = self._price(max(outcome.drafted))
             gain = sum(outcome.accepted) / len(outcome.accepted)
-        account = self._account + self.share * (1 + price) + gain - price
-        self._account = min(account, self.allowance)
+        if self._gap:
+            self._savings -= price
+        else:
+            gain -= price
+        self._stake = min(self._stake + gain, self.allowance)
+        # Saving goes on until a try can be paid for.
+        most = max(self.allowance / 8, self._price(1))
+        self._savings = min(self._savings + self.share * (1 + price), most)
+
+    def _next_wait(self, outcome: Round) -> int:
+        if any(outcome.accepted) and any(k > self._price(k) for k in range(1, self.most + 1)):
+            # It could pay: look again at once.
+            return 0
+        if not any(outcome.drafted):
+            return self._wait
+        return (
+            min(max(2 * self._wait, _FIRST_WAIT), _LAST_WAIT) if self._gap else max(self._wait, _FIRST_WAIT)
+        )

@@ -1,10 +1,8 @@
 """What rounds cost: the draft by its length, and everything else by the width of the forward."""
 
 import bisect
-import statistics
 import time
 import weakref
-from collections.abc import Sequence
 
 import attrs
 import torch
@@ -13,13 +11,16 @@ from ..decoding.protocols import Decoder, Round
 from ..decoding.slots import Slots
 
 _GUESS_PRICE = 0.1
-"""What a guess is taken to cost before one was timed, in narrow forwards of the target."""
+"""What a guess is taken to cost before one was timed, in rounds of plain decoding."""
 
 _SURPRISE = 1.5
-"""A round tells no more than that it took this many times as long as expected, or that much less."""
+"""A forward that took more than this many times what was expected says no more than this."""
 
-_RATE = 0.125
-"""How much of a surprise is believed."""
+_BELIEF = 0.125
+"""The part of a surprise that is believed."""
+
+_OUTLIER = 3.0
+"""A draft that took more than this many times what was expected says no more than this."""
 
 # By identity: decoders may compare equal and still be two programs.
 _timed: dict[int, dict[int, float]] = {}
@@ -29,29 +30,30 @@ def time_widths(decoder: Decoder) -> dict[int, float]:
     """
     Seconds of a forward in each width that scores every column, measured once a decoder.
 
-    The forwards are idle: all padding, which writes nothing. Takes six forwards a width.
+    The forwards are idle: all padding, which writes nothing. There are six of each width.
     """
-    if id(decoder) not in _timed:
+    seconds = _timed.get(id(decoder))
+    if seconds is None:
         slots, shape = Slots.of(decoder), decoder.shape
+        widths = [width for width in shape.widths if width <= shape.scored_width]
         with slots.lock, torch.no_grad():
-            seconds = {
-                width: _seconds_of(decoder, width) for width in shape.widths if width <= shape.scored_width
-            }
+            for width in widths:
+                _time_forward(decoder, width)
+            # Width by width in turn, so that a busy moment meets them all; what interrupts only adds.
+            turns = [[_time_forward(decoder, width) for width in widths] for _ in range(5)]
+        seconds = dict(zip(widths, map(min, zip(*turns, strict=True)), strict=True))
         _timed[id(decoder)] = seconds
         weakref.finalize(decoder, _timed.pop, id(decoder), None)
-    return _timed[id(decoder)]
+    return seconds
 
 
-def _seconds_of(decoder: Decoder, width: int) -> float:
-    """The median of five, after one to warm up."""
-    ids = torch.full((decoder.shape.batch_size, width), -1)
-    start, seconds = torch.zeros(decoder.shape.batch_size, dtype=torch.int64), []
-    for _ in range(6):
-        begun = time.perf_counter()
-        # Reading a number waits for a device that was only told to begin.
-        decoder.forward(ids, start)[0, 0, 0].item()
-        seconds.append(time.perf_counter() - begun)
-    return statistics.median(seconds[1:])
+def _time_forward(decoder: Decoder, width: int) -> float:
+    batch = decoder.shape.batch_size
+    ids, start = torch.full((batch, width), -1), torch.zeros(batch, dtype=torch.int64)
+    begun = time.perf_counter()
+    # Reading a number waits for a device that was only told to begin.
+    decoder.forward(ids, start)[0, 0, 0].item()
+    return time.perf_counter() - begun
 
 
 @attrs.define(eq=False)
@@ -59,43 +61,35 @@ class Line:
     """
     A line through points, the late ones weighing most.
 
-    Least squares with forgetting, and a pull of the intercept to 0 so that points of one x
-    make a line through the origin. Neither intercept nor slope is below 0.
+    Least squares with forgetting. Neither intercept nor slope is below 0, and one more point at
+    the origin makes a line through it where all points have one *x*.
     """
 
-    _n: float = 0.0
-    _x: float = 0.0
-    _xx: float = 0.0
-    _y: float = 0.0
-    _xy: float = 0.0
-
-    def __bool__(self) -> bool:
-        """Whether there is a point that says something about the slope."""
-        return self._xx > 0
-
-    def learn(self, x: float, y: float) -> None:
-        """Add a point; one far from the line is moved towards it."""
-        if self:
-            y = min(y, 3 * self(x)) if self(x) > 0 else y
-        keep = 0.9
-        self._n, self._x, self._xx = keep * self._n + 1, keep * self._x + x, keep * self._xx + x * x
-        self._y, self._xy = keep * self._y + y, keep * self._xy + x * y
+    intercept: float = attrs.field(default=0.0, init=False)
+    slope: float = attrs.field(default=0.0, init=False)
+    _n: float = attrs.field(default=1.0, init=False)
+    _x: float = attrs.field(default=0.0, init=False)
+    _xx: float = attrs.field(default=0.0, init=False)
+    _y: float = attrs.field(default=0.0, init=False)
+    _xy: float = attrs.field(default=0.0, init=False)
 
     def __call__(self, x: float) -> float:
         """The line at *x*."""
-        intercept, slope = self._coefficients()
-        return intercept + slope * x
+        return self.intercept + self.slope * x
 
-    def _coefficients(self) -> tuple[float, float]:
-        if not self:
-            return self._y / (self._n + 1), 0.0
-        n = self._n + 1
-        determinant = n * self._xx - self._x**2
-        intercept = (self._xx * self._y - self._x * self._xy) / determinant
-        if intercept < 0:
-            return 0.0, self._xy / self._xx
-        slope = (n * self._xy - self._x * self._y) / determinant
-        return (self._y / n, 0.0) if slope < 0 else (intercept, slope)
+    def learn(self, x: float, y: float) -> None:
+        """Add a point."""
+        keep = 0.9
+        # The origin is not forgotten.
+        self._n = keep * (self._n - 1) + 2
+        self._x, self._xx = keep * self._x + x, keep * self._xx + x * x
+        self._y, self._xy = keep * self._y + y, keep * self._xy + x * y
+        spread = self._n * self._xx - self._x**2
+        self.slope = (self._n * self._xy - self._x * self._y) / spread if spread > 0 else 0.0
+        self.slope = max(self.slope, 0.0)
+        self.intercept = (self._y - self.slope * self._x) / self._n
+        if self.intercept < 0:
+            self.intercept, self.slope = 0.0, self._xy / self._xx
 
 
 @attrs.define(eq=False)
@@ -103,61 +97,58 @@ class RoundSeconds:
     """
     Seconds of a round, learned from rounds.
 
-    A round that took much longer than expected is not believed at once: machines are noisy,
-    and one slow round is to change nothing.
+    Machines are noisy: a round that took much longer than expected is not believed at once, so
+    that one slow round changes nothing.
     """
 
     _verify: dict[int, float] = attrs.field(factory=dict, init=False)
-    """By width: of a whole round but for the draft."""
+    """By width: a round but for its draft."""
 
-    _widths: Sequence[int] = attrs.field(default=(), init=False)
-    """Ascending; none if any number of columns may be a forward of its own."""
+    _widths: tuple[int, ...] = attrs.field(default=(), init=False)
+    """Ascending; none where nobody said which there are."""
 
     _draft: Line = attrs.field(factory=Line, init=False)
-    """By guesses: of drafting where the round before was drafted as well."""
+    """By guesses: a draft where the round before had one too."""
 
-    _catch_up: Line = attrs.field(factory=Line, init=False)
-    """By rounds without a draft: what the next draft takes longer."""
-
-    _drafts: int = attrs.field(default=0, init=False)
+    _catch_up: float | None = attrs.field(default=None, init=False)
 
     def prepare(self, decoder: Decoder, exact_width: bool) -> None:
         """Time the widths of *decoder*; with *exact_width* every forward is of the widest."""
         seconds = time_widths(decoder)
-        self._verify = dict(list(seconds.items())[-1:] if exact_width else seconds)
+        self._verify = dict(list(seconds.items())[-1:]) if exact_width else dict(seconds)
         self._widths = tuple(self._verify)
 
     def verify(self, guesses: int) -> float:
-        """Of everything but the draft, where the longest draft is of so many *guesses*."""
-        if not self._verify:
-            return 1.0
+        """A round but for its draft, where the longest draft is of so many *guesses*."""
         width = self._width(guesses)
-        # Of the widths that were seen the nearest, where they were not timed beforehand.
-        return self._verify[min(self._verify, key=lambda known: abs(known - width))]
+        if width in self._verify:
+            return self._verify[width]
+        # Never seen: the nearest one, or any number as long as there is none.
+        nearest = min(self._verify, key=lambda known: abs(known - width), default=None)
+        return 1.0 if nearest is None else self._verify[nearest]
 
     def draft(self, guesses: int) -> float:
-        """Of drafting so many *guesses*."""
-        return self._draft(guesses) if self._draft else _GUESS_PRICE * self.verify(0) * guesses
+        """A draft of so many *guesses*."""
+        return self._draft(guesses) if self._draft.slope else _GUESS_PRICE * self.verify(0) * guesses
 
-    def catch_up(self, gap: int) -> float:
-        """Of what a drafter does first after *gap* rounds in which nobody asked it."""
-        if not gap:
-            return 0.0
-        return self._catch_up(gap) if self._catch_up else self.draft(1)
+    def catch_up(self) -> float:
+        """What a draft takes longer after rounds without one: a draft model is fed what it missed."""
+        return self.draft(1) if self._catch_up is None else self._catch_up
 
     def learn(self, outcome: Round, gap: int) -> None:
-        """Hear what a round took, *gap* rounds after the one that was drafted last."""
+        """Hear what a round took, *gap* rounds after the last one that had a draft."""
         guesses = max(outcome.drafted, default=0)
         self._learn_verify(self._width(guesses), outcome.target_seconds + outcome.other_seconds)
         if not outcome.allowed:
             return
-        self._drafts += 1
         late = outcome.draft_seconds - self.draft(guesses)
-        if gap and late > 0:
-            self._catch_up.learn(gap, late)
-        elif self._drafts > 1:
-            # The very first had the prompt to read.
-            self._draft.learn(guesses, outcome.draft_seconds)
+        if (gap or self._catch_up is None) and late > 0:
+            # A whole prompt, or an accident, is no measure of what a few rounds take to catch up.
+            self._catch_up = min(late, _OUTLIER * self.catch_up())
+        else:
+            expected = self._draft(guesses)
+            most = _OUTLIER * expected if expected > 0 else outcome.draft_seconds
+            self._draft.learn(guesses, min(outcome.draft_seconds, most))
 
     def _width(self, guesses: int) -> int:
         if not self._widths:
@@ -165,11 +156,19 @@ class RoundSeconds:
         return self._widths[min(bisect.bisect_left(self._widths, guesses + 1), len(self._widths) - 1)]
 
     def _learn_verify(self, width: int, seconds: float) -> None:
+        # A clock may not have moved.
         seconds = max(seconds, 1e-9)
-        if width not in self._verify:
-            self._verify[width] = seconds
-            return
-        surprise = min(max(seconds / self._verify[width], 1 / _SURPRISE), _SURPRISE)
+        expected = self._verify.setdefault(width, seconds)
+        surprise = min(max(seconds / expected, 1 / _SURPRISE), _SURPRISE)
+        whole, half = surprise**_BELIEF, surprise ** (_BELIEF / 2)
         for known in self._verify:
-            # Half of what surprises is the machine's or the position's, and every width's.
-            self._verify[known] *= surprise ** (_RATE if known == width else _RATE / 2)
+            # Half of what surprises is the machine's or the position's, and so every width's.
+            self._verify[known] *= whole if known == width else half
+
+    def __str__(self) -> str:
+        """Milliseconds by width, and of a draft."""
+        widths = ", ".join(
+            f"{1e3 * self._verify[width]:.2f} at width {width}" for width in sorted(self._verify)
+        )
+        draft, guess = 1e3 * self.draft(0), 1e3 * (self.draft(1) - self.draft(0))
+        return f"milliseconds: {widths or 'none timed'}; draft {draft:.2f} + {guess:.2f} a guess"
