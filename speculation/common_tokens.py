@@ -72,6 +72,8 @@ class CommonTokens:
 
     @_draft.default
     def _draft_vocabulary(self) -> Vocabulary:
+        # By itself attrs does so last, and what follows needs it done.
+        attrs.validate(self)
         return Vocabulary(self.draft_tokenizer, self.decoder.shape.vocab_size)
 
     @_target.default

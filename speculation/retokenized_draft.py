@@ -14,7 +14,7 @@ from ..decoding.checks import require_decoder
 from ..decoding.history import History
 from ..decoding.protocols import Choice, Decoder, DecoderShape, Draft
 from ..decoding.slots import Slots
-from .vocabulary import Vocabulary, characters, counterparts
+from .vocabulary import Vocabulary, characters, counterparts, ends_in_character
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -66,6 +66,8 @@ class RetokenizedDraft:
 
     @_draft.default
     def _draft_vocabulary(self) -> Vocabulary:
+        # By itself attrs does so last, and what follows needs it done.
+        attrs.validate(self)
         return Vocabulary(self.draft_tokenizer, self.decoder.shape.vocab_size)
 
     @_target.default
@@ -162,10 +164,9 @@ class RetokenizedDraft:
         ids = self._target.encode(characters(before + new), line.opens)
         if ids[: len(line.tail)] == line.tail:
             return ids[len(line.tail) :]
-        # The target came here by other tokens than its tokenizer does. Half a character apart, it
-        # may well go on as if a text went on here.
-        whole = characters(before).encode() == before
-        return self._target.encode(characters(new), opens=False) if whole else []
+        # The target came here by other tokens than its tokenizer does. Unless that was in the middle
+        # of a character, it may well go on as its tokenizer does in the middle of a text.
+        return [] if ends_in_character(before) else self._target.encode(characters(new), opens=False)
 
 
 @attrs.define(eq=False)
@@ -197,37 +198,45 @@ class _Chunks:
     Where a text is cut, so that what has been tokenized once stays as it is.
 
     Before a word, where tokenizers cut as well, and at special tokens; in a text without spaces
-    after a while at any token. Where a chunk ends depends on the tokens up to there alone.
+    after a while before any character. Where a chunk ends depends on the tokens up to there alone.
     """
 
-    begins: Bools
+    before_word: Bools
     """Which ids begin with whitespace, ``[vocab + 1]``; the last stands for those beyond."""
 
-    ends: Bools
-    """Which end with it."""
+    after_word: Bools
+    """Which do not end with it."""
+
+    before_character: Bools
+    """Which do not begin in the middle of a character."""
 
     special: Bools
 
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> "_Chunks":
         """The kinds of its tokens."""
-        said = [vocabulary.said.get(index, b"") for index in range(vocabulary.size + 1)]
+        ids = range(vocabulary.size + 1)
+        said = [vocabulary.said.get(index, b"") for index in ids]
         return cls(
             np.array([text[:1].isspace() for text in said]),
-            np.array([text[-1:].isspace() for text in said]),
-            np.array([index in vocabulary.specials for index in range(vocabulary.size + 1)]),
+            np.array([not text[-1:].isspace() for text in said]),
+            # In UTF-8 the bytes after a character's first are 10xxxxxx.
+            np.array([not text or text[0] & 0xC0 != 0x80 for text in said]),
+            np.array([index in vocabulary.specials for index in ids]),
         )
 
     def split(self, tokens: Ints) -> Iterator[tuple[int, int, bool]]:
         """First and last token (exclusive) of each chunk, and whether it opens a text."""
-        tokens = np.minimum(tokens, len(self.special) - 1)
-        words = 1 + np.flatnonzero(self.begins[tokens[1:]] & ~self.ends[tokens[:-1]])
+        tokens, count = np.minimum(tokens, len(self.special) - 1), len(tokens)
+        words = 1 + np.flatnonzero(self.after_word[tokens[:-1]] & self.before_word[tokens[1:]])
+        characters = np.flatnonzero(self.before_character[tokens])
         specials = np.flatnonzero(self.special[tokens])
         start, opens = 0, True
-        while start < len(tokens):
-            special = _first(specials, start, len(tokens))
-            end = min(special, _first(words, start + _CHUNK, len(tokens)), start + _LONGEST_CHUNK)
-            end = max(end, start + 1)
+        while start < count:
+            special = _first(specials, start, count)
+            word = _first(words, start + _CHUNK, count)
+            character = _first(characters, start + _LONGEST_CHUNK, count)
+            end = start + 1 if special == start else min(special, word, character)
             yield start, end, opens
             start, opens = end, special == start
 

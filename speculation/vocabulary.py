@@ -131,6 +131,13 @@ def characters(said: bytes) -> str:
     return codecs.getincrementaldecoder("utf-8")("ignore").decode(said)
 
 
+def ends_in_character(said: bytes) -> bool:
+    """Whether *said* ends in the middle of a character."""
+    decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+    decoder.decode(said)
+    return decoder.getstate()[0] != b""
+
+
 def _added(tokenizer: Any) -> dict[int, Any]:
     return dict(getattr(tokenizer, "added_tokens_decoder", {}))
 

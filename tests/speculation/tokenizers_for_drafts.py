@@ -9,6 +9,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from decodekit.speculation.vocabulary import Vocabulary
 from decodekit.testing import ScriptedDecoder
 
 TEXT = (
@@ -76,7 +77,7 @@ def tokenizer(kind: str) -> Any:
         "bytes-few": lambda: wrapped(byte_level(290), eos="</s>"),
         "bytes-bos": lambda: wrapped(byte_level(360, TEXT[200:]), "<s>", "</s>"),
         "pieces": lambda: wrapped(sentence_piece(400), "<s>", "</s>"),
-        "pieces-few": lambda: wrapped(sentence_piece(330), eos="<|end|>"),
+        "pieces-few": lambda: wrapped(sentence_piece(300, TEXT[200:]), eos="<|end|>"),
     }
     return makers[kind]()
 
@@ -87,12 +88,11 @@ KINDS = ["bytes", "bytes-few", "bytes-bos", "pieces", "pieces-few"]
 def permuted(kind: str, seed: int = 0) -> tuple[Any, torch.Tensor]:
     """The same byte-level tokenizer with its ids mixed up, and the new id of each."""
     state = json.loads(tokenizer(kind).backend_tokenizer.to_str())
-    size = len(tokenizer(kind))
-    new = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
-    state["model"]["vocab"] = {name: int(new[index]) for name, index in state["model"]["vocab"].items()}
-    for token in state["added_tokens"]:
-        token["id"] = int(new[token["id"]])
-    state["added_tokens"].sort(key=lambda token: token["id"])
+    vocab = state["model"]["vocab"]
+    # Added tokens always come last.
+    new = torch.arange(len(tokenizer(kind)))
+    new[: len(vocab)] = torch.randperm(len(vocab), generator=torch.Generator().manual_seed(seed))
+    state["model"]["vocab"] = {name: int(new[index]) for name, index in vocab.items()}
     eos = tokenizer(kind).eos_token
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(state)), eos_token=eos), new
 
@@ -100,15 +100,14 @@ def permuted(kind: str, seed: int = 0) -> tuple[Any, torch.Tensor]:
 def writer(kind: str, text: str, **shape: Any) -> ScriptedDecoder:
     """A decoder that goes on with *text*, in its own tokens, from wherever it is in it."""
     tokens = tokenizer(kind)
-    ids = tokens.encode(text)
+    vocabulary, ids = Vocabulary(tokens, len(tokens)), tokens.encode(text)
 
     def following(prefix: Sequence[int]) -> int:
         if ids[: len(prefix)] == list(prefix):
             return ids[len(prefix)] if len(prefix) < len(ids) else tokens.eos_token_id
-        so_far = tokens.decode(list(prefix), skip_special_tokens=True).rstrip("\ufffd")
-        rest = tokens.encode("." + text[len(so_far) :], add_special_tokens=False)
-        return (
-            rest[len(tokens.encode(".", add_special_tokens=False))] if len(rest) > 2 else tokens.eos_token_id
-        )
+        rest = text.encode()[len(vocabulary.bytes_of(prefix, opens=True)) :]
+        # It came here by other tokens than its own: the longest that fits.
+        fitting = [index for index, said in vocabulary.said.items() if said and rest.startswith(said)]
+        return max(fitting, key=lambda index: len(vocabulary.said[index]), default=tokens.eos_token_id)
 
     return ScriptedDecoder(torch.eye(len(tokens)) * 20, line=following, **shape)
