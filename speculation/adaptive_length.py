@@ -28,7 +28,7 @@ class AdaptiveLength:
     <https://arxiv.org/abs/2211.17192>`_, theorem 3.8, with an acceptance for each position and
     with measured costs.
 
-    Where the best *k* is 0, plain decoding, one guess is tried now and then, to see whether
+    Where the best *k* is 0, plain decoding, the next best is tried now and then, to see whether
     drafts have become better: after 4 rounds, and after twice as many with each try that was
     in vain, up to 128.
 
@@ -86,7 +86,7 @@ class AdaptiveLength:
     def __attrs_post_init__(self) -> None:
         """Know nothing yet."""
         self._rates = GuessRates(self.most, self.expected, self.memory)
-        self._stake, self._savings = self.allowance, self.allowance / 8
+        self._stake, self._savings = self.allowance, self.allowance / 4
 
     def prepare(self, decoder: Decoder, exact_width: bool = False) -> None:
         """
@@ -123,7 +123,7 @@ class AdaptiveLength:
             self._gap = 0 if outcome.allowed else self._gap + 1
 
     def tokens_per_second(self, rows: int = 1) -> list[float]:
-        """What is expected of drafts of 0, 1, ..., *most* guesses in each of *rows* rows, all rows together."""
+        """What is expected of 0, 1, ..., *most* guesses in each of *rows* rows, all rows together."""
         with self._lock:
             return self._tokens_per_second(rows)
 
@@ -182,7 +182,7 @@ class AdaptiveLength:
             gain -= price
         self._stake = min(self._stake + gain, self.allowance)
         # Saving goes on until a try can be paid for.
-        most = max(self.allowance / 8, self._price(1))
+        most = max(self.allowance / 4, self._price(1))
         self._savings = min(self._savings + self.share * (1 + price), most)
 
     def _next_wait(self, outcome: Round) -> int:

@@ -66,7 +66,8 @@ class GuessRates:
         return rates
 
     def made(self) -> list[float]:
-        """The share of guesses that is made where those before it were made, by position; 1 if never asked."""
+        """The share of guesses that is made where those before it were made, by position."""
+        # One that was never asked for is taken to be made.
         return [(made + 1) / (asked + 1) for made, asked in zip(self._made, self._asked, strict=True)]
 
     def _forget(self) -> None:

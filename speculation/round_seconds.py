@@ -13,11 +13,14 @@ from ..decoding.slots import Slots
 _GUESS_PRICE = 0.1
 """What a guess is taken to cost before one was timed, in rounds of plain decoding."""
 
-_SURPRISE = 1.5
+_SURPRISE = 1.25
 """A forward that took more than this many times what was expected says no more than this."""
 
 _BELIEF = 0.125
 """The part of a surprise that is believed."""
+
+_SETTLED = 64
+"""After so many forwards of a width, what still surprises is not that it was timed wrongly."""
 
 _OUTLIER = 3.0
 """A draft that took more than this many times what was expected says no more than this."""
@@ -104,6 +107,9 @@ class RoundSeconds:
     _verify: dict[int, float] = attrs.field(factory=dict, init=False)
     """By width: a round but for its draft."""
 
+    _seen: dict[int, int] = attrs.field(factory=dict, init=False)
+    """By width: forwards so far."""
+
     _widths: tuple[int, ...] = attrs.field(default=(), init=False)
     """Ascending; none where nobody said which there are."""
 
@@ -115,8 +121,11 @@ class RoundSeconds:
     def prepare(self, decoder: Decoder, exact_width: bool) -> None:
         """Time the widths of *decoder*; with *exact_width* every forward is of the widest."""
         seconds = time_widths(decoder)
-        self._verify = dict(list(seconds.items())[-1:]) if exact_width else dict(seconds)
-        self._widths = tuple(self._verify)
+        widths = tuple(seconds)[-1:] if exact_width else tuple(seconds)
+        # What rounds have said since is better than what idle forwards said.
+        if widths != self._widths:
+            self._widths, self._seen = widths, {}
+            self._verify = {width: seconds[width] for width in widths}
 
     def verify(self, guesses: int) -> float:
         """A round but for its draft, where the longest draft is of so many *guesses*."""
@@ -160,10 +169,11 @@ class RoundSeconds:
         seconds = max(seconds, 1e-9)
         expected = self._verify.setdefault(width, seconds)
         surprise = min(max(seconds / expected, 1 / _SURPRISE), _SURPRISE)
-        whole, half = surprise**_BELIEF, surprise ** (_BELIEF / 2)
+        self._seen[width] = self._seen.get(width, 0) + 1
+        # Half of it is then the machine's or the position's, and so every width's.
+        others = surprise ** (_BELIEF / 2) if self._seen[width] > _SETTLED else 1.0
         for known in self._verify:
-            # Half of what surprises is the machine's or the position's, and so every width's.
-            self._verify[known] *= whole if known == width else half
+            self._verify[known] *= surprise**_BELIEF if known == width else others
 
     def __str__(self) -> str:
         """Milliseconds by width, and of a draft."""

@@ -17,11 +17,12 @@ from decodekit.decoding import (
     Generator,
     Greedy,
     MaxNewTokens,
+    Round,
     Sample,
     Slots,
 )
 from decodekit.processors import Temperature, TopK
-from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
+from decodekit.speculation import AdaptiveLength, DraftModel, PromptLookup, SpeculativeGenerator
 from decodekit.streaming import TextIterator
 from decodekit.testing import ScriptedDecoder, last_token
 
@@ -362,6 +363,18 @@ class TestStreamer:
         assert [*generator.stream([[1], [2]]), "end"] == got
 
 
+class Unbounded:
+    """A length policy that does not say how far it goes."""
+
+    most = None
+
+    def __call__(self, rows: int) -> int:
+        return 1
+
+    def learn(self, outcome: Round) -> None:
+        pass
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("parts", "error", "message"),
@@ -385,12 +398,31 @@ class TestRefusals:
                 ValueError,
                 "'num_draft_tokens' must be >= 0",
             ),
+            (
+                {"num_draft_tokens": AdaptiveLength},
+                TypeError,
+                "'num_draft_tokens' must be an instance: got the class AdaptiveLength",
+            ),
+            (
+                {"num_draft_tokens": Unbounded()},
+                ValueError,
+                "'num_draft_tokens' must say a whole number >= 0",
+            ),
         ],
     )
     def test_parts_that_do_not_fit(self, parts: Any, error: type[Exception], message: str) -> None:
         """Refused when the generator is built."""
         with pytest.raises(error, match=message):
             counting(**parts)
+
+    def test_a_draft_length_may_be_a_number_of_numpys(self) -> None:
+        """It is the number that it is."""
+        lengths = [
+            counting(drafter=PromptLookup(), num_draft_tokens=k).num_draft_tokens for k in (np.int64(3), 3)
+        ]
+
+        assert [3, 3] == lengths
+        assert [int, int] == [type(length) for length in lengths]
 
     def test_the_decoder_must_be_one(self) -> None:
         """A model is no decoder."""
