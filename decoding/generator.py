@@ -13,6 +13,7 @@ from .agreement import Agreement
 from .background import in_threads
 from .checks import refuse_foreign, require_decoder
 from .choose import Choose
+from .drafting import Drafting
 from .events import AsyncEventStream, Event, EventStream
 from .follows_logits import FollowsLogits, begin_selection
 from .generation import Generation, collect
@@ -275,17 +276,23 @@ class Generator:
         return History(ids, length[:, None], length, noise.streams(numbers, seed))
 
     def _loop(self, statistics: Statistics, rows: int) -> Loop:
+        choose = Choose(self.processors, begin_selection(self.selection, rows))
         return Loop(
             slots=Slots.of(self.decoder),
-            choose=Choose(self.processors, begin_selection(self.selection, rows)),
+            choose=choose,
             stop=begin(self.stop),
-            drafter=self.drafter,
-            num_draft_tokens=self.num_draft_tokens,
+            drafting=self._drafting(choose),
             verification=self.verification,
             exact_width=self.exact_width,
             statistics=statistics,
             gap=getattr(self.selection, "gap", None) if self.record_gap else None,
         )
+
+    def _drafting(self, choose: Choose) -> Drafting | None:
+        if self.drafter is None:
+            return None
+        vocab_size = self.decoder.shape.vocab_size
+        return Drafting(self.drafter, self.num_draft_tokens, self.verification, choose, vocab_size)
 
     def _events(self, loop: Loop, history: History) -> EventStream:
         texts = self._texts(len(history.length))

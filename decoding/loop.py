@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from .choose import Choose
-from .draft_trees import chosen_branch, depths, pruned, tokens_ahead, tree_window
+from .draft_trees import chosen_branch, tokens_ahead, tree_window
+from .drafting import Drafting, nothing
 from .history import History
-from .protocols import Draft, Drafter, DraftLength, Ending, Round, StopCondition, Verification
+from .protocols import Draft, Ending, StopCondition, Verification
 from .slots import Slots
 from .statistics import Clock, Statistics
 
@@ -37,8 +38,7 @@ class Loop:
     slots: Slots
     choose: Choose
     stop: StopCondition
-    drafter: Drafter | None
-    num_draft_tokens: int | DraftLength
+    drafting: Drafting | None
     verification: Verification
     exact_width: bool
     statistics: Statistics
@@ -64,56 +64,22 @@ class Loop:
         while active.any():
             now = attrs.evolve(history, length=length[:, None])
             clock = Clock(self.statistics)
-            allowed = self._allowed(now, active)
-            guesses = self._guess(now, active, allowed)
+            # A first token is not kept waiting for the drafter's own prompt.
+            begun = active & (now.length[:, 0] > now.prompt)
+            drafting = self.drafting if begun.any() else None
+            draft, allowed = nothing(len(active)), 0
+            if drafting is not None and (allowed := drafting.allowed(int(begun.sum()))):
+                with self.statistics.phase("draft"):
+                    draft = drafting.guess(now, begun, allowed)
             # The logits of a round live until the next forward, whoever makes it.
             with self.slots.lock:
-                bursts, added, accepted = self._round(now, guesses, active)
-            if allowed is not None and not isinstance(self.num_draft_tokens, int):
-                self.num_draft_tokens.learn(
-                    Round(
-                        allowed,
-                        tuple(tokens_ahead(guesses)[active].tolist()),
-                        tuple(accepted[active].tolist()),
-                        **clock.read(),
-                    )
-                )
+                bursts, added, accepted = self._round(now, draft, active)
+            if drafting is not None:
+                drafting.learn(allowed, draft, accepted, begun, **clock.read())
             length += added
             for burst in bursts:
                 active[burst.row] = burst.ending is None
             yield bursts
-
-    def _allowed(self, now: History, active: Tensor) -> int | None:
-        """How many tokens ahead to guess in this round; None where nobody asks."""
-        # A first token is not kept waiting for the drafter's own prompt.
-        begun = active & (now.length[:, 0] > now.prompt)
-        if self.drafter is None or not begun.any():
-            return None
-        if isinstance(self.num_draft_tokens, int):
-            return self.num_draft_tokens
-        return self.num_draft_tokens(int(begun.sum()))
-
-    # Not around the whole run: between its rounds the caller's code runs, perhaps in another thread.
-    @torch.no_grad()
-    def _guess(self, now: History, active: Tensor, allowed: int | None) -> Draft:
-        """A draft that fits: no guess beyond a row's budget, nothing behind what is no id."""
-        batch, room = len(active), now.ids.shape[-1] - 1 - now.length[:, 0]
-        begun = now.length[:, 0] > now.prompt
-        budget = torch.where(active & begun, room.clamp(0, allowed or 0), 0)
-        if self.drafter is None or not budget.any():
-            return Draft(torch.empty(batch, 0, dtype=torch.int64))
-        # A copy: what a drafter does to it is to be nobody's length.
-        shown = attrs.evolve(now, length=now.length.clone())
-        with self.statistics.phase("draft"):
-            draft = _checked(self.drafter.propose(shown, budget, self._choose_of_the_drafter(now)), batch)
-        return _fitted(draft, budget, self.slots.decoder.shape.vocab_size)
-
-    def _choose_of_the_drafter(self, now: History) -> Choose:
-        selection = self.verification.drafting(self.choose.selection, now.length[:, 0])
-        compares = getattr(self.verification, "compares_scores", False)
-        if selection is self.choose.selection and not compares:
-            return self.choose
-        return Choose(self.choose.processors, selection, draft_scores=compares)
 
     @torch.no_grad()
     def _round(self, now: History, draft: Draft, active: Tensor) -> tuple[list[Burst], Tensor, Tensor]:
@@ -196,38 +162,6 @@ class Loop:
             self.statistics.record(added, counted, min(accepted, counted), row)
         else:
             self.statistics.record_first(added)
-
-
-def _checked(draft: Draft, rows: int) -> Draft:
-    """*draft*, if its ids have the type and shape that the protocol says."""
-    ids = getattr(draft, "ids", None)
-    rule = f"a drafter must propose a Draft of int64 ids [{rows}, k]"
-    if not isinstance(ids, Tensor) or ids.dtype != torch.int64:
-        raise TypeError(f"{rule}: got {ids.dtype if isinstance(ids, Tensor) else draft!r}")
-    if ids.ndim != 2 or len(ids) != rows:
-        raise ValueError(f"{rule}: got the shape {list(ids.shape)}")
-    parents = draft.parents
-    if parents is not None and not (
-        isinstance(parents, Tensor)
-        and parents.dtype == torch.int64
-        and parents.shape == ids.shape
-        and bool(((parents >= -1) & (parents < torch.arange(ids.shape[1]))).all())
-    ):
-        raise ValueError(f"{rule} and parents, -1 or the number of an earlier guess each: got {parents!r}")
-    return draft
-
-
-def _fitted(draft: Draft, budget: Tensor, vocab: int) -> Draft:
-    """*draft* without guesses beyond a row's budget, those that are no id, and what follows one of these."""
-    fits = (draft.ids >= 0) & (draft.ids < vocab)
-    if draft.parents is not None:
-        left = pruned(draft, fits & (depths(draft) <= budget[:, None]))
-        return left if left.ids.shape[1] else Draft(left.ids)
-    fits &= torch.arange(draft.ids.shape[1]) < budget[:, None]
-    kept = fits.cumprod(dim=-1).bool()
-    columns = int(kept.sum(dim=-1).max())
-    scores = None if draft.scores is None else draft.scores[:, :columns]
-    return Draft(draft.ids.masked_fill(~kept, -1)[:, :columns], scores)
 
 
 def _chain_window(now: History, draft: Draft) -> History:

@@ -1,0 +1,101 @@
+"""How the loop comes to its guesses."""
+
+import attrs
+import torch
+from torch import Tensor
+
+from .choose import Choose
+from .draft_trees import depths, pruned, tokens_ahead
+from .history import History
+from .protocols import Draft, Drafter, DraftLength, Round, Verification
+
+
+@attrs.frozen(eq=False)
+class Drafting:
+    """A drafter, how far ahead it guesses, and with what it draws."""
+
+    drafter: Drafter
+    length: int | DraftLength
+    verification: Verification
+    choose: Choose
+    """The target's own."""
+
+    vocab_size: int
+
+    def allowed(self, rows: int) -> int:
+        """How many tokens ahead each of *rows* rows may be guessed."""
+        return self.length if isinstance(self.length, int) else self.length(rows)
+
+    # Not around the whole run: between its rounds the caller's code runs, perhaps in another thread.
+    @torch.no_grad()
+    def guess(self, now: History, rows: Tensor, allowed: int) -> Draft:
+        """
+        A draft that fits: no guess beyond a row's budget, nothing behind what is no id.
+
+        Args:
+            now: The tokens so far, width 1.
+
+            rows: Which rows to guess for, ``[batch]`` bool.
+
+            allowed: How many tokens ahead.
+        """
+        room = now.ids.shape[-1] - 1 - now.length[:, 0]
+        budget = torch.where(rows, room.clamp(0, allowed), 0)
+        if not budget.any():
+            return nothing(len(rows))
+        # A copy: what a drafter does to it is to be nobody's length.
+        shown = attrs.evolve(now, length=now.length.clone())
+        draft = self.drafter.propose(shown, budget, self._choose_of_the_drafter(now))
+        return _fitted(_checked(draft, len(rows), self.vocab_size), budget, self.vocab_size)
+
+    def learn(self, allowed: int, draft: Draft, accepted: Tensor, rows: Tensor, **seconds: float) -> None:
+        """Tell the length policy, if it is one, what a round over *rows* came to."""
+        if not isinstance(self.length, int):
+            drafted, stood = (ahead[rows].tolist() for ahead in (tokens_ahead(draft), accepted))
+            self.length.learn(Round(allowed, tuple(drafted), tuple(stood), **seconds))
+
+    def _choose_of_the_drafter(self, now: History) -> Choose:
+        selection = self.verification.drafting(self.choose.selection, now.length[:, 0])
+        compares = getattr(self.verification, "compares_scores", False)
+        if selection is self.choose.selection and not compares:
+            return self.choose
+        return Choose(self.choose.processors, selection, draft_scores=compares)
+
+
+def nothing(rows: int) -> Draft:
+    """No guess for any row."""
+    return Draft(torch.empty(rows, 0, dtype=torch.int64))
+
+
+def _checked(draft: Draft, rows: int, vocab: int) -> Draft:
+    """*draft*, if it is of the types and shapes that the protocol says."""
+    ids = getattr(draft, "ids", None)
+    rule = f"a drafter must propose a Draft of int64 ids [{rows}, k]"
+    if not isinstance(ids, Tensor) or ids.dtype != torch.int64:
+        raise TypeError(f"{rule}: got {ids.dtype if isinstance(ids, Tensor) else draft!r}")
+    if ids.ndim != 2 or len(ids) != rows:
+        raise ValueError(f"{rule}: got the shape {list(ids.shape)}")
+    scores, parents = draft.scores, draft.parents
+    if scores is not None and scores.shape != (*ids.shape, vocab):
+        raise ValueError(f"{rule} and scores [{rows}, k, {vocab}]: got the shape {list(scores.shape)}")
+    if parents is not None and not (
+        isinstance(parents, Tensor)
+        and parents.dtype == torch.int64
+        and parents.shape == ids.shape
+        and bool(((parents >= -1) & (parents < torch.arange(ids.shape[1]))).all())
+    ):
+        raise ValueError(f"{rule} and parents, -1 or the number of an earlier guess each: got {parents!r}")
+    return draft
+
+
+def _fitted(draft: Draft, budget: Tensor, vocab: int) -> Draft:
+    """*draft* without guesses beyond a row's budget, those that are no id, and what follows one of these."""
+    fits = (draft.ids >= 0) & (draft.ids < vocab)
+    if draft.parents is not None:
+        left = pruned(draft, fits & (depths(draft) <= budget[:, None]))
+        return left if left.ids.shape[1] else Draft(left.ids)
+    fits &= torch.arange(draft.ids.shape[1]) < budget[:, None]
+    kept = fits.cumprod(dim=-1).bool()
+    columns = int(kept.sum(dim=-1).max())
+    scores = None if draft.scores is None else draft.scores[:, :columns]
+    return Draft(draft.ids.masked_fill(~kept, -1)[:, :columns], scores)
