@@ -1,0 +1,121 @@
+"""How the loop comes to its guesses."""
+
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from torch import Tensor
+
+from decodekit.decoding import Draft, EndOfSequence, Generator, History, MaxNewTokens, Round, Sample
+from decodekit.decoding.protocols import Choice
+from decodekit.speculation import Rejection
+from decodekit.testing import ScriptedDecoder, last_token
+
+# The token after i is i + 1.
+COUNTING = torch.eye(9).roll(1, dims=1) * 30
+
+
+@attrs.define(eq=False)
+class Says:
+    """Guesses what *draft* makes of the number of rows."""
+
+    draft: Any
+    tree_nodes: int | None = None
+
+    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+        result: Draft = self.draft(len(budget))
+        return result
+
+
+def generator(**parts: Any) -> Generator:
+    """Over a decoder that counts."""
+    return Generator(
+        ScriptedDecoder(COUNTING, 2, line=last_token, tree_widths=(8,)),
+        **{"stop": MaxNewTokens(6), "num_draft_tokens": 3, **parts},
+    )
+
+
+@attrs.define(eq=False)
+class Policy:
+    """Allows what *lengths* says, one round after the other, and notes what it hears."""
+
+    lengths: list[int]
+    most: int = 3
+    rows: list[int] = attrs.field(factory=list)
+    heard: list[Round] = attrs.field(factory=list)
+
+    def __call__(self, rows: int) -> int:
+        self.rows.append(rows)
+        return self.lengths[(len(self.rows) - 1) % len(self.lengths)]
+
+    def learn(self, outcome: Round) -> None:
+        self.heard.append(outcome)
+
+
+class TestDrafting:
+    @pytest.mark.parametrize(
+        ("draft", "message"),
+        [
+            (
+                lambda rows: Draft(torch.zeros(rows, 2).long(), torch.zeros(rows, 2, 8)),
+                r"and scores \[1, k, 9\]: got the shape \[1, 2, 8\]",
+            ),
+            (
+                lambda rows: Draft(torch.zeros(rows, 2).long(), parents=torch.zeros(rows, 2).long()),
+                "-1 or the number of an earlier guess each",
+            ),
+            (
+                lambda rows: Draft(torch.zeros(rows, 2).long(), parents=torch.full((rows, 1), -1)),
+                "-1 or the number of an earlier guess each",
+            ),
+            (
+                lambda rows: Draft(torch.zeros(rows, 2).long(), parents=torch.full((rows, 2), -1.0)),
+                "-1 or the number of an earlier guess each",
+            ),
+        ],
+        ids=["scores", "its own parent", "too few parents", "no numbers"],
+    )
+    def test_refuses_drafts_that_are_none(self, draft: Any, message: str) -> None:
+        """Of a chain and of a tree, before the target has seen anything of them."""
+        drafting = generator(drafter=Says(draft))
+
+        with pytest.raises(ValueError, match=message):
+            drafting([1])
+        assert [[2, 3, 4, 5, 6, 7]] == generator()([1]).ids
+
+    def test_asks_a_policy_round_by_round(self) -> None:
+        """With the rows that go on; it hears what was allowed, guessed and kept, of these rows."""
+        # The second row is always guessed wrongly, and ends first.
+        wrong = Says(lambda rows: Draft(torch.tensor([[2, 3, 4], [0, 0, 0]])))
+        policy = Policy([3, 0, 1])
+        result = generator(drafter=wrong, num_draft_tokens=policy, stop=EndOfSequence(5) | MaxNewTokens(6))(
+            [[0], [3]]
+        )
+
+        assert [[1, 2, 3, 4, 5], [4, 5]] == result.ids
+        assert [2] == policy.rows
+        assert [(3, (3, 3), (3, 0))] == [(r.allowed, r.drafted, r.accepted) for r in policy.heard]
+        assert all(r.target_seconds > 0 and r.other_seconds > 0 for r in policy.heard)
+
+    def test_a_policy_that_says_nought_is_plain_decoding(self) -> None:
+        """The drafter is not asked, and the policy hears of every round."""
+        policy = Policy([0])
+        result = generator(drafter=Says(lambda rows: 1 / 0), num_draft_tokens=policy)([1])
+
+        assert [[2, 3, 4, 5, 6, 7]] == result.ids
+        assert [(0, (0,), (0,), 0.0)] * 5 == [
+            (r.allowed, r.drafted, r.accepted, r.draft_seconds) for r in policy.heard
+        ]
+
+    def test_a_tree_is_cut_at_the_budget_and_at_what_is_no_id(self) -> None:
+        """With what follows from there; the rest is verified."""
+        tree = Draft(torch.tensor([[2, 99, 3, 4, 3, 4]]), parents=torch.tensor([[-1, 0, 0, 1, 2, 2]]))
+        result = generator(drafter=Says(lambda rows: tree, tree_nodes=6), num_draft_tokens=2)([1])
+
+        assert [[2, 3, 4, 5, 6, 7]] == result.ids
+
+    def test_rejection_takes_no_trees(self) -> None:
+        """It is said when the generator is built."""
+        with pytest.raises(ValueError, match="'verification' must take trees, as Agreement does"):
+            generator(drafter=Says(None, tree_nodes=3), verification=Rejection(), selection=Sample())
