@@ -1,25 +1,19 @@
 """Guessing with a model of another vocabulary, by the tokens that both have."""
 
-import functools
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
-import numpy as np
 import torch
 from attrs import validators
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..decoding.checks import require_decoder
 from ..decoding.history import History
 from ..decoding.protocols import Choice, Decoder, DecoderShape, Draft
 from ..decoding.slots import Slots
+from .translation import Ints, Translation
 from .vocabulary import Vocabulary, characters, counterparts
-
-Ints = NDArray[np.int64]
-
-_CHUNK = 32
 
 
 def _is_decoder(instance: object, attribute: object, value: Decoder) -> None:
@@ -68,7 +62,11 @@ class CommonTokens:
     _lacking: Tensor = attrs.field(init=False, repr=False)
     """Which tokens the draft lacks, ``[vocab]`` bool."""
 
-    _handed_over: Callable[[bytes], Ints] = attrs.field(init=False, repr=False)
+    _handed_over: dict[int, list[int]] = attrs.field(factory=dict, init=False, repr=False)
+    """Tokens that the draft lacks, tokenized again."""
+
+    _translations: dict[int, Translation] = attrs.field(factory=dict, init=False, repr=False)
+    """What each row's text was in the draft's ids when it was last asked for."""
 
     @_draft.default
     def _draft_vocabulary(self) -> Vocabulary:
@@ -94,12 +92,6 @@ class CommonTokens:
     @_lacking.default
     def _lacking_tokens(self) -> Tensor:
         return torch.tensor([index not in self._draft_of for index in range(self.vocab_size)])
-
-    @_handed_over.default
-    def _remembered(self) -> Callable[[bytes], Ints]:
-        shape = self.decoder.shape
-        # By content, so it holds for any row and any text; there is room for all rows twice.
-        return functools.lru_cache(2 * shape.batch_size * (shape.max_length // _CHUNK + 2))(self._hand_over)
 
     def check_target(self, target: DecoderShape) -> None:
         """Raise ``ValueError`` unless this can draft for *target*."""
@@ -152,24 +144,30 @@ class CommonTokens:
         ids = torch.zeros(len(budget), capacity, dtype=torch.int64)
         length = torch.zeros(len(budget), dtype=torch.int64)
         for row in budget.nonzero().flatten().tolist():
-            own = self._translated(history.before(row, 0).numpy())
+            own = self._translated(row, history.before(row, 0).numpy())
             if len(own) < capacity:
                 ids[row, : len(own)] = torch.from_numpy(own)
                 length[row] = len(own)
         return ids, length
 
-    def _translated(self, tokens: Ints) -> Ints:
-        """A text in the target's ids, in the draft's."""
-        chunks = [tokens[i : i + _CHUNK].tobytes() for i in range(0, len(tokens), _CHUNK)]
-        own = np.concatenate([self._handed_over(chunk) for chunk in chunks])
-        opening = np.array(self._draft.opening, dtype=np.int64)
-        return own if np.array_equal(own[: len(opening)], opening) else np.concatenate([opening, own])
+    def _translated(self, row: int, tokens: Ints) -> Ints:
+        """A row's text in the draft's ids."""
+        translation = self._translations.get(row, Translation()).of(tokens, _one_by_one, self._own)
+        # Replaced as a whole, so that threads that take turns never see half of one.
+        self._translations[row] = translation
+        return self._draft.opened(translation.own)
 
-    def _hand_over(self, chunk: bytes) -> Ints:
-        ids = np.frombuffer(chunk, dtype=np.int64).tolist()
-        return np.array([own for index in ids for own in self._own(index)], dtype=np.int64)
-
-    def _own(self, index: int) -> list[int]:
+    def _own(self, token: list[int], opens: bool) -> list[int]:
+        """A single token in the draft's ids."""
+        [index] = token
         if index in self._draft_of:
             return [self._draft_of[index]]
-        return self._draft.encode(characters(self._target.said.get(index, b"")), opens=False)
+        if index not in self._handed_over:
+            said = characters(self._target.said.get(index, b""))
+            self._handed_over[index] = self._draft.encode(said, opens=False)
+        return self._handed_over[index]
+
+
+def _one_by_one(tokens: Ints, start: int) -> Iterator[tuple[int, int, bool]]:
+    for place in range(start, len(tokens)):
+        yield place, place + 1, place == 0

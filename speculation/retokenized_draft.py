@@ -1,7 +1,6 @@
 """Guessing with a model of another tokenizer, by what it writes."""
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -14,9 +13,9 @@ from ..decoding.checks import require_decoder
 from ..decoding.history import History
 from ..decoding.protocols import Choice, Decoder, DecoderShape, Draft
 from ..decoding.slots import Slots
+from .translation import Ints, Translation
 from .vocabulary import Vocabulary, characters, counterparts, ends_in_character
 
-Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _CHUNK, _LONGEST_CHUNK = 32, 64
@@ -62,7 +61,8 @@ class RetokenizedDraft:
     """The special tokens that both have: the target's ids to the draft's."""
 
     _chunks: "_Chunks" = attrs.field(init=False, repr=False)
-    _encoded: Callable[[bytes, bool], Ints] = attrs.field(init=False, repr=False)
+    _translations: dict[int, Translation] = attrs.field(factory=dict, init=False, repr=False)
+    """What each row's text was in the draft's ids when it was last asked for."""
 
     @_draft.default
     def _draft_vocabulary(self) -> Vocabulary:
@@ -83,12 +83,6 @@ class RetokenizedDraft:
     def _chunks_of_the_target(self) -> "_Chunks":
         return _Chunks.of(self._target)
 
-    @_encoded.default
-    def _remembered(self) -> Callable[[bytes, bool], Ints]:
-        shape = self.decoder.shape
-        # By content, so it holds for any row and any text; there is room for all rows several times.
-        return functools.lru_cache(shape.batch_size * (shape.max_length // 4 + 16))(self._encode)
-
     def check_target(self, target: DecoderShape) -> None:
         """Raise ``ValueError`` unless this can draft for *target*."""
         rows = self.decoder.shape.batch_size
@@ -105,7 +99,7 @@ class RetokenizedDraft:
         length = torch.zeros(len(budget), dtype=torch.int64)
         lines: dict[int, _Line] = {}
         for row in budget.nonzero().flatten().tolist():
-            own, line = self._translated(history.before(row, 0).numpy())
+            own, line = self._translated(row, history.before(row, 0).numpy())
             if 0 < len(own) <= positions:
                 ids[row, : len(own)], length[row] = torch.from_numpy(own), len(own)
                 lines[row] = line
@@ -126,27 +120,21 @@ class RetokenizedDraft:
             ]
         return Draft(_padded([lines[row].guess if row in lines else [] for row in range(len(budget))]))
 
-    def _translated(self, tokens: Ints) -> "tuple[Ints, _Line]":
-        """A text in the target's ids, in the draft's, and where it is to be gone on with."""
-        own, line = [], _Line([], opens=True)
-        for start, end, opens in self._chunks.split(tokens):
-            own.append(self._encoded(tokens[start:end].tobytes(), opens))
-            line = _Line(tokens[start:end].tolist(), opens)
-        if line.tail and line.tail[-1] in self._target.specials:
-            line = _Line([], opens=True)
-        opening = np.array(self._draft.opening, dtype=np.int64)
-        text = np.concatenate(own)
-        begun = np.array_equal(text[: len(opening)], opening)
-        return text if begun else np.concatenate([opening, text]), line
+    def _translated(self, row: int, tokens: Ints) -> "tuple[Ints, _Line]":
+        """A row's text in the draft's ids, and its last chunk, to be gone on with."""
+        translation = self._translations.get(row, Translation()).of(tokens, self._chunks.split, self._encode)
+        # Replaced as a whole, so that threads that take turns never see half of one.
+        self._translations[row] = translation
+        start = int(translation.ends[-2]) if len(translation.ends) > 1 else 0
+        tail, opens = tokens[start:].tolist(), self._chunks.opens(tokens, start)
+        line = _Line([], opens=True) if tail[-1] in self._target.specials else _Line(tail, opens)
+        return self._draft.opened(translation.own), line
 
-    def _encode(self, chunk: bytes, opens: bool) -> Ints:
+    def _encode(self, chunk: list[int], opens: bool) -> list[int]:
         """A chunk of the target's ids in the draft's: a special token, or text."""
-        ids = np.frombuffer(chunk, dtype=np.int64).tolist()
-        if ids[0] in self._target.specials:
-            own = [self._specials[ids[0]]] if ids[0] in self._specials else []
-        else:
-            own = self._draft.encode(characters(self._target.bytes_of(ids, opens)), opens)
-        return np.array(own, dtype=np.int64)
+        if chunk[0] in self._target.specials:
+            return [self._specials[chunk[0]]] if chunk[0] in self._specials else []
+        return self._draft.encode(characters(self._target.bytes_of(chunk, opens)), opens)
 
     def _write(self, line: "_Line", token: int) -> None:
         """Add to *line* what the draft chose, and guess anew what that is in the target's ids."""
@@ -225,20 +213,23 @@ class _Chunks:
             np.array([index in vocabulary.specials for index in ids]),
         )
 
-    def split(self, tokens: Ints) -> Iterator[tuple[int, int, bool]]:
-        """First and last token (exclusive) of each chunk, and whether it opens a text."""
-        tokens, count = np.minimum(tokens, len(self.special) - 1), len(tokens)
-        words = 1 + np.flatnonzero(self.after_word[tokens[:-1]] & self.before_word[tokens[1:]])
-        characters = np.flatnonzero(self.before_character[tokens])
-        specials = np.flatnonzero(self.special[tokens])
-        start, opens = 0, True
+    def opens(self, tokens: Ints, start: int) -> bool:
+        """Whether the chunk that begins at *start* opens a text: the first, and behind special tokens."""
+        return start == 0 or bool(self.special[min(tokens[start - 1], len(self.special) - 1)])
+
+    def split(self, tokens: Ints, start: int) -> Iterator[tuple[int, int, bool]]:
+        """Of each chunk from *start* on: its first token, the one behind it, and whether it opens a text."""
+        rest, count = np.minimum(tokens[start:], len(self.special) - 1), len(tokens)
+        words = start + 1 + np.flatnonzero(self.after_word[rest[:-1]] & self.before_word[rest[1:]])
+        characters = start + np.flatnonzero(self.before_character[rest])
+        specials = start + np.flatnonzero(self.special[rest])
         while start < count:
             special = _first(specials, start, count)
             word = _first(words, start + _CHUNK, count)
             character = _first(characters, start + _LONGEST_CHUNK, count)
             end = start + 1 if special == start else min(special, word, character)
-            yield start, end, opens
-            start, opens = end, special == start
+            yield start, end, self.opens(tokens, start)
+            start = end
 
 
 def _first(places: Ints, start: int, none: int) -> int:

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import attrs
+import numpy as np
+from numpy.typing import NDArray
 
 from ..decoding.text import BYTE_OF, is_byte_level
 
@@ -92,6 +94,11 @@ class Vocabulary:
         """What *ids* say. If they open a text, a space that the tokenizer has put there is none."""
         said = b"".join(self.said.get(index, b"") for index in ids)
         return said[1:] if opens and self._adds_space and said.startswith(b" ") else said
+
+    def opened(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """*ids* behind the :attr:`opening`, unless they begin with it."""
+        opening = np.array(self.opening, dtype=np.int64)
+        return ids if np.array_equal(ids[: len(opening)], opening) else np.concatenate([opening, ids])
 
     def encode(self, text: str, opens: bool) -> list[int]:
         """The ids of *text*, which opens a text or goes on from another."""

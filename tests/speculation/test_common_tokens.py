@@ -157,8 +157,7 @@ def test_the_drafts_own_beginning_goes_first() -> None:
         SpeculativeGenerator(target, draft, stop=MaxNewTokens(3))(tokenizer(kind).encode("The fox"))
         fed = tokenizer("bytes-bos").decode([index for index in own.slots[0].tolist() if index >= 0])
 
-        assert fed.startswith("<s>")
-        assert 1 == fed.count("<s>")
+        assert fed.startswith(("<s>The fox", "<s> The fox"))
 
 
 def test_the_end_of_sequence_is_guessed_by_its_role() -> None:
