@@ -10,7 +10,7 @@ from ..decoding import noise
 from ..decoding.history import History
 from ..decoding.protocols import Draft, Selection
 from ..decoding.scores import Scores
-from .comparing import at_column, draft_law, drawn_apart, instead, of_guesses, target_law
+from .comparing import at_column, draft_law, drawn_apart, following, of_guesses, target_law
 
 
 @attrs.frozen(eq=False)
@@ -58,8 +58,8 @@ class Block:
         h = torch.where(r + spare > 0, r / (r + spare), 1.0).masked_fill(draft.ids < 0, 0.0)
         stands = noise.coin(window.stream[:, None], window.length[:, :1], noise.ACCEPT, torch.arange(k), h)
         accepted = (stands * torch.arange(1, k + 1)).amax(dim=-1)
-        following = instead(at_column(residual, accepted), at_column(p, accepted), window)
-        return accepted, torch.where(draft.ids[:, 0] < 0, choices[:, 0], following)
+        left, law = at_column(residual, accepted), at_column(p, accepted)
+        return accepted, following(left, law, draft, choices, window)
 
 
 def _shares(p: Tensor, q: Tensor) -> Tensor:

@@ -85,23 +85,29 @@ def of_guesses(law: Tensor, draft: Draft) -> Tensor:
     return probability.masked_fill(draft.ids < 0, 0.0)
 
 
-def instead(residual: Tensor, law: Tensor, window: History) -> Tensor:
+def following(residual: Tensor, law: Tensor, draft: Draft, choices: Tensor, window: History) -> Tensor:
     """
-    Draw what follows the accepted guesses.
+    What comes after the guesses that stand.
 
     Args:
         residual: What the guess leaves of the column's law, ``[batch, vocab]``.
 
         law: That law: taken where rounding leaves nothing, ``[batch, vocab]``.
 
+        draft: The guesses. A row without any draws nothing here.
+
+        choices: The target's own, ``[batch, k + 1]``: such a row is given the first.
+
         window: The tokens before each column.
 
     Returns:
         ``[batch]``: never a token of probability 0, and -1 where no token is left.
     """
-    start = window.length[:, 0]
+    guessed, start = draft.ids[:, 0] >= 0, window.length[:, 0]
     left = torch.where(residual.sum(dim=-1, keepdim=True) > 0, residual, law)
-    return noise.draw(window.stream, start, noise.RESIDUAL, torch.zeros_like(start), left)
+    left = torch.where(guessed[:, None], left, 0.0)
+    drawn = noise.draw(window.stream, start, noise.RESIDUAL, torch.zeros_like(start), left)
+    return torch.where(guessed, drawn, choices[:, 0])
 
 
 def at_column(values: Tensor, column: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from ..decoding import noise
 from ..decoding.history import History
 from ..decoding.protocols import Draft, Selection
 from ..decoding.scores import Scores
-from .comparing import at_column, draft_law, drawn_apart, instead, of_guesses, target_law
+from .comparing import at_column, draft_law, drawn_apart, following, of_guesses, target_law
 
 
 @attrs.frozen(eq=False)
@@ -59,5 +59,4 @@ class Rejection:
         )
         accepted = stands.cumprod(dim=-1).sum(dim=-1)
         p, q = at_column(p, accepted), at_column(q, accepted)
-        following = instead((p - q).clamp(min=0), p, window)
-        return accepted, torch.where(draft.ids[:, 0] < 0, choices[:, 0], following)
+        return accepted, following((p - q).clamp(min=0), p, draft, choices, window)

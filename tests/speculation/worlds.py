@@ -1,0 +1,104 @@
+"""Small worlds: decoders, drafters, chains and lengths of which every path can be gone."""
+
+import attrs
+import torch
+from torch import Tensor
+
+from decodekit.decoding import Draft, History, Round
+from decodekit.decoding.protocols import Choice, Drafter
+from decodekit.testing import ScriptedDecoder
+
+ROWS = 64
+"""Of the decoders: so many paths are gone at a time."""
+
+
+def table(seed: int, vocab: int, lines: int = 13) -> Tensor:
+    """Logits of which some tokens are likely and some are not."""
+    return torch.randn(lines, vocab, generator=torch.Generator().manual_seed(seed)) * 1.2
+
+
+def scripted(seed: int, vocab: int, rows: int = ROWS, max_length: int = 16) -> ScriptedDecoder:
+    """A decoder of up to 4 scored columns."""
+    return ScriptedDecoder(table(seed, vocab), rows, max_length, widths=(1, 4), scored_width=4)
+
+
+@attrs.frozen(eq=False)
+class Garbage:
+    """Certain of whatever comes to mind: tokens right and wrong, of no vocabulary, and none at all."""
+
+    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+        ids = (history.length * 7 + torch.arange(4) * 5) % 4 - (history.length % 3 == 2).long()
+        return Draft(ids)
+
+
+@attrs.frozen(eq=False)
+class LeastLikely:
+    """Certain of what the target thinks the least of: always wrong, or nearly so."""
+
+    target: Tensor
+    """The target's table."""
+
+    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+        decoder = ScriptedDecoder(self.target)
+        ids = torch.full((len(budget), int(budget.max())), -1)
+        for row in budget.nonzero().flatten().tolist():
+            text = history.before(row, 0).tolist()
+            for i in range(int(budget[row])):
+                text.append(int(decoder.table[decoder.line(text) % len(decoder.table)].argmin()))
+                ids[row, i] = text[-1]
+        return Draft(ids)
+
+
+@attrs.frozen(eq=False)
+class Mixture:
+    """By turns a guess of *drawn* and a certain one of *certain*, each row for itself: by its length and its newest token."""
+
+    drawn: Drafter
+    certain: Drafter
+
+    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+        draft = self.drawn.propose(history, budget, choose)
+        ids = self.certain.propose(history, budget, choose).ids[:, : draft.ids.shape[1]]
+        ids = torch.nn.functional.pad(ids, (0, draft.ids.shape[1] - ids.shape[1]), value=-1)
+        turn = (history.length + history.ids[:, 0].gather(-1, history.length - 1)) % 2 == 0
+        if draft.scores is None:
+            return Draft(torch.where(turn, ids, draft.ids))
+        vocab = draft.scores.shape[-1]
+        point = torch.where(ids[..., None] == torch.arange(vocab), 0.0, -torch.inf)
+        return Draft(torch.where(turn, ids, draft.ids), torch.where(turn[..., None], point, draft.scores))
+
+
+@attrs.frozen(eq=False)
+class OneAfter:
+    """As a grammar does: after token 1 only token 0 is allowed."""
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        newest = (history.length - 1).clamp(min=0)
+        last = history.ids.expand(-1, newest.shape[1], -1).gather(-1, newest[..., None])
+        others = torch.arange(logits.shape[-1]) != 0
+        return logits.masked_fill((last == 1) & others, -torch.inf)
+
+
+@attrs.frozen(eq=False)
+class NoneAfter:
+    """Leaves no token after two equal ones."""
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        ids = history.ids.expand(-1, history.length.shape[1], -1)
+        last, before = (ids.gather(-1, (history.length - n).clamp(min=0)[..., None]) for n in (1, 2))
+        return logits.masked_fill((last == before) & (history.length[..., None] > 1), -torch.inf)
+
+
+@attrs.define(eq=False)
+class AsManyAsStood:
+    """Guesses one more than stood the last time; after nothing stood, the next round goes without."""
+
+    most: int = 3
+    allowed: int = 2
+
+    def __call__(self, rows: int) -> int:
+        return self.allowed
+
+    def learn(self, outcome: Round) -> None:
+        stood = max(outcome.accepted)
+        self.allowed = 1 if outcome.allowed == 0 else min(stood + 1, self.most) if stood else 0
