@@ -73,11 +73,9 @@ def main() -> None:
     total = measure(options.prompts, options.tokens, options.temp, options.num_draft_tokens)
     print(f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}")
     print(f"{total.tokens} tokens, temperature {options.temp}, k = {options.num_draft_tokens}")
-    for i, (drafted, accepted) in enumerate(zip(total.drafted, total.accepted, strict=True), start=1):
-        print(f"guess {i}: {accepted} of {drafted} stood, {accepted / drafted:.3f}")
-    tau = total.mean_accepted_length
-    print(f"mean accepted length τ = {tau:.3f} over {total.steps} target forwards of a row")
-    print(json.dumps({**vars(options), "tau": tau, "drafted": total.drafted, "accepted": total.accepted}))
+    print(total)
+    counts = {"drafted": total.drafted, "reached": total.reached, "accepted": total.accepted}
+    print(json.dumps({**vars(options), "tau": total.mean_accepted_length, **counts}))
 
 
 if __name__ == "__main__":

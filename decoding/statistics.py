@@ -19,7 +19,7 @@ class Statistics:
     Counts and seconds of one run, or with ``a + b`` of several, one after another.
 
     Guesses count by their place in the draft, in a tree by their depth. What a stop cut off is
-    no guess, drafted or accepted: the text would not be another without it.
+    counted as no token and no guess, only among the :attr:`columns` that it took.
 
     Of four drafts of two guesses, one fell at once, one stood half and two stood whole:
 

@@ -9,6 +9,9 @@ if TYPE_CHECKING:
 _BAR = 24
 """Characters of the longest bar."""
 
+_PHASES = ("prefill", "draft", "target", "choose", "gap", "stop")
+"""In the order of a round."""
+
 
 def as_text(statistics: "Statistics") -> str:
     """A few lines, with a histogram of the accepted lengths if anything was drafted."""
@@ -55,7 +58,9 @@ def _histogram(statistics: "Statistics") -> list[str]:
 
 
 def _spent(statistics: "Statistics") -> dict[str, float]:
-    return {**statistics.seconds, "host": statistics.host_seconds}
+    spent = {phase: statistics.seconds[phase] for phase in _PHASES if phase in statistics.seconds}
+    # What somebody else's part calls otherwise comes behind.
+    return {**spent, **statistics.seconds, "host": statistics.host_seconds}
 
 
 def as_figure(statistics: "Statistics") -> Any:
@@ -81,6 +86,7 @@ def as_figure(statistics: "Statistics") -> Any:
     guesses.plot(places, statistics.acceptance, marker="o", label="of all")
     guesses.plot(places, statistics.conditional_acceptance, marker="s", label="where those before stood")
     guesses.set(title="acceptance", xlabel="guess", ylabel="share that stood", ylim=(0, 1.02))
+    guesses.xaxis.get_major_locator().set_params(integer=True)
     guesses.legend()
 
     spent = _spent(statistics)
