@@ -77,22 +77,31 @@ def tree_window(now: History, draft: Draft) -> History:
 
 @attrs.frozen(eq=False)
 class Branch:
-    """The way through a tree that the target's choices take."""
-
-    columns: Tensor
-    """``[batch, depth + 1]``: columns of the tree's window, 0 first; the last again behind a row's end."""
+    """The way through a draft that the target's choices take."""
 
     draft: Draft
     """Its guesses as a chain, ``[batch, depth]``."""
 
+    columns: Tensor | None = None
+    """
+    ``[batch, depth + 1]``: columns of the forward's window, 0 first; the last again behind a
+    row's end. None where they are the window's own.
+    """
+
     def of(self, values: Tensor) -> Tensor:
         """Of what there is a column, ``[batch, n + 1, ...]``, the branch's, ``[batch, depth + 1, ...]``."""
+        if self.columns is None:
+            return values
         index = self.columns.reshape(*self.columns.shape, *[1] * (values.ndim - 2))
         return values.gather(1, index.expand(*self.columns.shape, *values.shape[2:]))
 
     def scores(self, scores: Scores) -> Scores:
         """The branch's part of *scores*."""
         return Scores(lambda: self.of(scores.logits))
+
+    def column(self, row: int, depth: int) -> int:
+        """The window's column at *depth* of the branch."""
+        return depth if self.columns is None else int(self.columns[row, depth])
 
 
 def chosen_branch(draft: Draft, choices: Tensor) -> Branch:
@@ -117,8 +126,8 @@ def chosen_branch(draft: Draft, choices: Tensor) -> Branch:
         columns.append(at)
         ids.append(torch.where(found, chosen[:, 0], -1))
     # A row that found no child finds none at the next turn either: it stands where it stood.
-    chain = torch.stack(ids, dim=1) if ids else draft.ids[:, :0]
-    return Branch(torch.stack(columns, dim=1), Draft(chain))
+    guesses = torch.stack(ids, dim=1) if ids else draft.ids[:, :0]
+    return Branch(Draft(guesses), torch.stack(columns, dim=1))
 
 
 def _parents(draft: Draft) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .choose import Choose
-from .draft_trees import chosen_branch, tokens_ahead, tree_window
+from .draft_trees import Branch, chosen_branch, tokens_ahead, tree_window
 from .drafting import Drafting, nothing
 from .history import History
 from .protocols import Draft, Ending, StopCondition, Verification
@@ -85,24 +85,17 @@ class Loop:
     def _round(self, now: History, draft: Draft, active: Tensor) -> tuple[list[Burst], Tensor, Tensor]:
         """Let the target look at *draft*: bursts, tokens that each row gained, and guesses that stood."""
         length, ahead = now.length[:, 0], tokens_ahead(draft)
-        if draft.parents is None:
-            _write(now.ids, length, draft.ids)
-            window = _chain_window(now, draft)
-        else:
-            window = tree_window(now, draft)
+        seen = _chain_window(now, draft) if draft.parents is None else tree_window(now, draft)
         logits = self._score(now, draft, active)
 
         with self.statistics.phase("choose"):
-            choices, scores = self.choose(logits, window)
-            # Which column of the forward each of the branch's columns was.
-            places, branch_window = torch.arange(choices.shape[1]).expand_as(choices), window
+            choices, scores = self.choose(logits, seen)
+            branch, window = Branch(draft), seen
             if draft.parents is not None:
                 branch = chosen_branch(draft, choices)
-                places, draft = branch.columns, branch.draft
                 choices, scores = branch.of(choices), branch.scores(scores)
-                _write(now.ids, length, draft.ids)
-                branch_window = _chain_window(now, draft)
-            accepted, following = self.verification(draft, choices, scores, branch_window)
+                window = _chain_window(now, branch.draft)
+            accepted, following = self.verification(branch.draft, choices, scores, window)
             following = following.masked_fill(~active, -1)
             added = torch.where(active, accepted + (following >= 0), 0)
         _write(now.ids, length + accepted, following[:, None])
@@ -126,8 +119,8 @@ class Loop:
             if stopped[row]:
                 ending: Ending | None = self._endings[int(codes[row, count - 1]) - 1]
             elif following[row] < 0:
-                place = int(places[row, count])
-                ending = Ending("no_token_left", self.choose.emptied_by(logits, window, row, place))
+                column = branch.column(row, count)
+                ending = Ending("no_token_left", self.choose.emptied_by(logits, seen, row, column))
             else:
                 ending = MAX_LENGTH if start + count == now.ids.shape[-1] else None
             bursts.append(Burst(row, new, ending))
@@ -165,7 +158,12 @@ class Loop:
 
 
 def _chain_window(now: History, draft: Draft) -> History:
-    """The tokens before each column: column *i* has the first *i* guesses of *draft* before it."""
+    """
+    The tokens before each column: column *i* has the first *i* guesses of *draft* before it.
+
+    The guesses are written behind the tokens so far.
+    """
+    _write(now.ids, now.length[:, 0], draft.ids)
     guessed = (draft.ids >= 0).sum(dim=-1, keepdim=True)
     return attrs.evolve(now, length=now.length + torch.arange(draft.ids.shape[1] + 1).minimum(guessed))
 

@@ -124,6 +124,8 @@ class TestChosenBranch:
                 columns.append(at)
             depth = len(columns) - 1
 
+            assert branch.columns is not None
+            assert at == branch.column(row, depth)
             assert columns + [at] * (branch.columns.shape[1] - depth - 1) == branch.columns[row].tolist()
             assert [int(draft.ids[row, c - 1]) for c in columns[1:]] == branch.draft.ids[row, :depth].tolist()
             assert (branch.draft.ids[row, depth:] == -1).all()

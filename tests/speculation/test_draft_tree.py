@@ -125,6 +125,19 @@ class TestDraftTree:
 
             assert (plain.ids, plain.endings) == (fast.ids, fast.endings)
 
+    def test_the_smallest_gap_is_plain_decodings(self) -> None:
+        """It is that of the tokens that were kept, whatever the tree looked at besides."""
+        for seed in range(10):
+            target, parts = (
+                table(seed),
+                {"selection": Sample(seed), "stop": MaxNewTokens(15), "record_gap": True},
+            )
+            drafter = DraftTree(scripted(table(seed + 1, target)), Tree.of_children(3, 2))
+            plain = Generator(scripted(target), **parts)([[1, 2, 3], [4]]).statistics
+            fast = SpeculativeGenerator(scripted(target), drafter, **parts)([[1, 2, 3], [4]]).statistics
+
+            assert plain.smallest_gap == fast.smallest_gap
+
     def test_with_an_adaptive_length(self) -> None:
         """How deep the tree grows may be decided round by round."""
         target = table(5)
