@@ -1,0 +1,562 @@
+"""
+Question: how much faster does a draft make decoding, and does it cost anything where it is useless.
+
+    python benchmarks/speculation.py [--dtype float32|bfloat16] [--length 1 2 4 8 adaptive]
+                                     [--cache DIR] [--quick]
+
+The target is the bundled one grown to the shape of SmolLM2-135M (``grow.py``), the draft the
+bundled one as it is: real acceptance at a real shape. Side by side, on the same prompts from
+files that neither model has seen, weights and type of number, after warm-up, a turn each, round
+after round:
+
+- plain decoding, speculation at several lengths, ``transformers.generate`` with and without an
+  assistant model;
+- plain decoding and speculation with a draft that is always wrong;
+- the same with and without a draft for a batch of rows.
+
+What speculation gains is held against what it has to give (Leviathan, Kalman and Matias, 2023,
+`Fast Inference from Transformers via Speculative Decoding <https://arxiv.org/abs/2211.17192>`_,
+theorem 3.8, with measured costs): tokens a round over k c + v(k + 1), where c is a forward of the
+draft and v(w) one of the target over w columns, in forwards of the target over one. The
+difference is what the host takes, and the draft's reading of the prompt.
+"""
+
+import argparse
+import functools
+import json
+import pathlib
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import acceptance
+import attrs
+import torch
+import transformers
+from grow import SMOLLM2_135M, grow
+from torch import Tensor
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
+
+from decodekit.decoding import (
+    Decoder,
+    DraftLength,
+    Generator,
+    Greedy,
+    MaxNewTokens,
+    Round,
+    Sample,
+    Slots,
+)
+from decodekit.neuron_backend import StaticDecoder, compile_decoder, load_decoder
+from decodekit.processors import Temperature
+from decodekit.speculation import DraftModel, SpeculativeGenerator
+
+MAX_LENGTH, PREFILL = 1024, 64
+WIDTHS, BATCH_WIDTHS, DRAFT_WIDTHS = (1, 2, 3, 5, 9), (1, 2, 3, 5), (1, 2)
+"""Of forwards that score every column; a batch has more to compute for each, and pays for fewer."""
+BARS = {"of_formula": 0.95, "of_assisted": 1.5, "adversarial": 0.98, "batch": 1.0}
+
+
+@attrs.frozen(eq=False)
+class Pair:
+    """Target and draft, as transformers has them and compiled for one number of rows."""
+
+    models: tuple[LlamaForCausalLM, LlamaForCausalLM]
+    target: StaticDecoder
+    draft: StaticDecoder
+
+
+@attrs.frozen(eq=False)
+class Contrary:
+    """The draft model turned round: what it finds likely it finds unlikely. As dear, and always wrong."""
+
+    decoder: StaticDecoder
+
+    @property
+    def shape(self) -> Any:
+        """The draft's."""
+        return self.decoder.shape
+
+    def forward(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
+        """The draft's logits, negated."""
+        return -self.decoder.forward(ids, cache_pos)
+
+
+@attrs.define(eq=False)
+class Recorded:
+    """A draft length whose rounds are kept."""
+
+    length: int | DraftLength
+    rounds: list[Round] = attrs.field(factory=list)
+
+    @property
+    def most(self) -> int:
+        """The length's."""
+        return self.length if isinstance(self.length, int) else self.length.most
+
+    def __call__(self, rows: int) -> int:
+        """What the length says."""
+        return self.length if isinstance(self.length, int) else self.length(rows)
+
+    def learn(self, outcome: Round) -> None:
+        """Keep it, and let the length hear it."""
+        self.rounds.append(outcome)
+        if not isinstance(self.length, int):
+            self.length.learn(outcome)
+
+    def prepare(self, *args: Any) -> None:
+        """As the length does, if it does."""
+        getattr(self.length, "prepare", lambda *args: None)(*args)
+
+
+@attrs.frozen(eq=False)
+class Run:
+    """One contender's turn."""
+
+    seconds: float
+    """From the call to the last token."""
+
+    decode_seconds: float
+    """From the first token to the last; all of it where nobody says when the first came."""
+
+    ids: list[list[int]]
+    rounds: list[Round]
+
+    @property
+    def tokens(self) -> int:
+        """New ones, of all rows."""
+        return sum(map(len, self.ids))
+
+
+Contender = Callable[[list[list[int]]], Run]
+
+
+def models(dtype: str) -> tuple[LlamaForCausalLM, LlamaForCausalLM]:
+    """The bundled target, grown, and the bundled draft; no token ends a text."""
+    small, draft = (
+        AutoModelForCausalLM.from_pretrained(acceptance.PAIR / name, dtype=dtype).eval()
+        for name in ("target", "draft")
+    )
+    target = grow(small, **SMOLLM2_135M, max_position_embeddings=MAX_LENGTH)
+    draft.config.max_position_embeddings = MAX_LENGTH
+    for model in (target, draft):
+        model.config.eos_token_id = model.generation_config.eos_token_id = None
+        model.generation_config.pad_token_id = 0
+    return target, draft
+
+
+def compiled(
+    model: LlamaForCausalLM, name: str, widths: tuple[int, ...], batch: int, cache: pathlib.Path | None
+) -> StaticDecoder:
+    """*model* compiled for *batch* rows, taken from the folder *cache* where it is there."""
+    shape = {
+        "batch_size": batch,
+        "max_length": MAX_LENGTH,
+        "widths": (*widths, PREFILL),
+        "scored_width": widths[-1],
+    }
+    dtype = str(model.dtype).removeprefix("torch.")
+    if cache is None:
+        return compile_decoder(model, target="cpu", **shape)
+    folder = cache / f"{name}-{dtype}-b{batch}-w{'_'.join(map(str, shape['widths']))}"
+    if not folder.exists():
+        compile_decoder(model, target="cpu", **shape).save(folder)
+    return load_decoder(folder)
+
+
+def selection(temperature: float) -> dict[str, Any]:
+    """What chooses at *temperature*."""
+    if temperature == 0:
+        return {"processors": None, "selection": Greedy()}
+    return {"processors": Temperature(temperature), "selection": Sample(seed=0)}
+
+
+def of_ours(generator: Generator, decoders: Sequence[Decoder], length: Recorded | None = None) -> Contender:
+    """*generator*'s turn; what *decoders* remember of the last prompts is forgotten first."""
+
+    def run(prompts: list[list[int]]) -> Run:
+        for decoder in decoders:
+            Slots.of(decoder).forget()
+        before = 0 if length is None else len(length.rounds)
+        start = time.perf_counter()
+        result = generator(prompts)
+        seconds = time.perf_counter() - start
+        spent = result.statistics
+        decode = spent.total_seconds - (spent.first_token_seconds or 0.0)
+        return Run(seconds, decode, result.ids, [] if length is None else length.rounds[before:])
+
+    return run
+
+
+def of_transformers(model: LlamaForCausalLM, temperature: float, tokens: int, **options: Any) -> Contender:
+    """``generate``'s turn."""
+    if temperature > 0:
+        options |= {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+    else:
+        options |= {"do_sample": False}
+
+    def run(prompts: list[list[int]]) -> Run:
+        ids = torch.tensor(prompts)
+        start = time.perf_counter()
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, **options)
+        seconds = time.perf_counter() - start
+        return Run(seconds, seconds, out[:, ids.shape[1] :].tolist(), [])
+
+    return run
+
+
+def a_length(name: str, most: int) -> int | DraftLength:
+    """A number, or the controller."""
+    if name != "adaptive":
+        return int(name)
+    from decodekit.speculation import AdaptiveLength
+
+    return AdaptiveLength(most=most)
+
+
+def plain_and_drafted(
+    pair: Pair, lengths: Sequence[str], temperature: float, tokens: int, draft: Decoder | None = None
+) -> dict[str, Contender]:
+    """Ours: without a draft, and with one at each of *lengths*."""
+    draft = pair.draft if draft is None else draft
+    parts = {**selection(temperature), "stop": MaxNewTokens(tokens)}
+    contenders = {"plain": of_ours(Generator(pair.target, **parts), [pair.target])}
+    most = pair.target.shape.scored_width - 1
+    for name in lengths:
+        if name.isdecimal() and int(name) > most:
+            continue
+        length = Recorded(a_length(name, most))
+        generator = SpeculativeGenerator(
+            pair.target, drafter=DraftModel(draft), num_draft_tokens=length, **parts
+        )
+        contenders[f"k = {name}"] = of_ours(generator, [pair.target, pair.draft, draft], length)
+    return contenders
+
+
+def take_turns(
+    contenders: dict[str, Contender], batches: list[list[list[int]]], rounds: int
+) -> dict[str, list[list[Run]]]:
+    """Every contender's runs, ``[batch][round]``, after one uncounted turn each."""
+    for run in contenders.values():
+        run(batches[0])
+    runs: dict[str, list[list[Run]]] = {name: [[] for _ in batches] for name in contenders}
+    for _ in range(rounds):
+        for i, prompts in enumerate(batches):
+            for name, run in contenders.items():
+                runs[name][i].append(run(prompts))
+    return runs
+
+
+def seconds_of(runs: list[list[Run]], what: str) -> float:
+    """The median round of each batch, added up."""
+    return sum(statistics.median(getattr(run, what) for run in of_batch) for of_batch in runs)
+
+
+def forward_seconds(decoder: StaticDecoder, repeats: int) -> dict[int, float]:
+    """A forward's median seconds at each width that scores every column, a turn each."""
+    shape = decoder.shape
+    widths = [width for width in shape.widths if width <= shape.scored_width]
+    times: dict[int, list[float]] = {width: [] for width in widths}
+    position = torch.full((shape.batch_size,), MAX_LENGTH // 4)
+    Slots.of(decoder).forget()
+    for _ in range(repeats):
+        for width in widths:
+            ids = torch.full((shape.batch_size, width), 7)
+            start = time.perf_counter()
+            decoder.forward(ids, position)
+            times[width].append(time.perf_counter() - start)
+    return {width: statistics.median(spent[1:]) for width, spent in times.items()}
+
+
+@attrs.frozen
+class Costs:
+    """Of forwards, in those of the target over one column."""
+
+    narrow_seconds: float
+    c: float
+    v: dict[int, float]
+
+    @classmethod
+    def of(cls, pair: Pair, repeats: int) -> "Costs":
+        """Measured, target and draft."""
+        target, draft = forward_seconds(pair.target, repeats), forward_seconds(pair.draft, 4 * repeats)
+        return cls(target[1], draft[1] / target[1], {w: s / target[1] for w, s in target.items()})
+
+    def of_round(self, guesses: int) -> float:
+        """What a round with a draft of so many *guesses* has to cost."""
+        width = next(width for width in self.v if width > guesses)
+        return guesses * self.c + self.v[width]
+
+
+def tokens_of_round(outcome: Round) -> int:
+    """What a round gave: every row's accepted guesses and the token after them."""
+    return sum(outcome.accepted) + len(outcome.accepted)
+
+
+def by_formula(rounds: list[Round], costs: Costs) -> float:
+    """The speed-up that such rounds would have if nothing but forwards took time."""
+    gained = sum(tokens_of_round(one) / len(one.accepted) for one in rounds)
+    return gained / sum(costs.of_round(max(one.drafted, default=0)) for one in rounds)
+
+
+def standing(rounds: list[Round]) -> list[float]:
+    """For each place in a draft the share of guesses that stood where those before them had."""
+    shares = []
+    for place in range(max((max(one.drafted, default=0) for one in rounds), default=0)):
+        judged = [
+            accepted > place
+            for one in rounds
+            for drafted, accepted in zip(one.drafted, one.accepted, strict=True)
+            if drafted > place and accepted >= place
+        ]
+        shares.append(sum(judged) / max(1, len(judged)))
+    return shares
+
+
+def table(runs: dict[str, list[list[Run]]], costs: Costs) -> list[dict[str, Any]]:
+    """Print a line a contender and return the same."""
+    plain = runs["plain"]
+    print(
+        "                        tokens/s  x plain  | decoding    formula   of it |  tau   k  |"
+        " ms a round: draft target  other"
+    )
+    lines = []
+    for name, own in runs.items():
+        tokens = sum(of_batch[0].tokens for of_batch in own)
+        line: dict[str, Any] = {
+            "name": name,
+            "tokens_per_second": tokens / seconds_of(own, "seconds"),
+            "times_plain": seconds_of(plain, "seconds") / seconds_of(own, "seconds"),
+        }
+        text = f"{name:22} {line['tokens_per_second']:9.1f} {line['times_plain']:8.2f}"
+        rounds = [one for of_batch in own for run in of_batch for one in run.rounds]
+        if rounds:
+            line |= rounds_line(rounds, costs)
+            line["decode_speed_up"] = seconds_of(plain, "decode_seconds") / seconds_of(own, "decode_seconds")
+            line["of_formula"] = line["decode_speed_up"] / line["formula"]
+            text += f"  | {line['decode_speed_up']:8.2f} {line['formula']:10.2f} {line['of_formula']:7.1%} |"
+            text += f" {line['tau']:5.2f} {line['mean_length']:4.1f} |           "
+            text += " ".join(f"{line[part]:6.2f}" for part in ("draft_ms", "target_ms", "other_ms"))
+        print(text)
+        lines.append(line)
+    return lines
+
+
+def rounds_line(rounds: list[Round], costs: Costs) -> dict[str, Any]:
+    """What a contender's rounds say."""
+    spent = {
+        f"{part}_ms": 1e3 * statistics.fmean(getattr(one, f"{part}_seconds") for one in rounds)
+        for part in ("draft", "target", "other")
+    }
+    rows = sum(len(one.accepted) for one in rounds)
+    return {
+        "formula": by_formula(rounds, costs),
+        "tau": sum(map(tokens_of_round, rounds)) / rows,
+        "mean_length": statistics.fmean(max(one.drafted, default=0) for one in rounds),
+        "standing": standing(rounds),
+        **spent,
+    }
+
+
+def judge(name: str, value: float, bar: str) -> dict[str, Any]:
+    """Print a figure beside its bar."""
+    met = value >= BARS[bar]
+    print(f"    {name}: {value:.3f}, bar {BARS[bar]}: {'met' if met else 'MISSED'}")
+    return {"name": name, "value": value, "bar": BARS[bar], "met": met}
+
+
+def one_row(pair: Pair, options: argparse.Namespace, temperature: float) -> dict[str, Any]:
+    """Batch 1: ours against ourselves, the formula and transformers."""
+    target, draft = pair.models
+    contenders = plain_and_drafted(pair, options.length, temperature, options.tokens)
+    contenders["transformers"] = of_transformers(target, temperature, options.tokens)
+    contenders["transformers assisted"] = of_transformers(
+        target, temperature, options.tokens, assistant_model=draft
+    )
+    batches = [[prompt] for prompt in acceptance.held_out_prompts(options.prompts)]
+    before = Costs.of(pair, options.repeats)
+    runs = take_turns(contenders, batches, options.rounds)
+    after = Costs.of(pair, options.repeats)
+    costs = Costs(
+        (before.narrow_seconds + after.narrow_seconds) / 2,
+        (before.c + after.c) / 2,
+        {width: (before.v[width] + after.v[width]) / 2 for width in before.v},
+    )
+    print(f"\nbatch 1, temperature {temperature}: {len(batches)} prompts, {options.tokens} new tokens each")
+    print_costs(costs)
+    lines = table(runs, costs)
+    texts = {name: [of_batch[0].ids for of_batch in own] for name, own in runs.items()}
+    same = {name: own == texts["plain"] for name, own in texts.items() if name.startswith("k = ")}
+    print(f"    same text as plain decoding: {same}")
+    longest = max(lines, key=lambda line: len(line.get("standing", [])))
+    print(f"    guesses that stood, by place: {' '.join(f'{share:.3f}' for share in longest['standing'])}")
+    own = [line for line in lines if "formula" in line]
+    assisted = next(line for line in lines if line["name"] == "transformers assisted")
+    best = max(own, key=lambda line: line["tokens_per_second"])
+    chosen = next((line for line in own if line["name"] == "k = adaptive"), best)
+    bars = [
+        judge(f"{chosen['name']}, of the formula", chosen["of_formula"], "of_formula"),
+        judge(
+            f"{chosen['name']}, of transformers assisted",
+            chosen["tokens_per_second"] / assisted["tokens_per_second"],
+            "of_assisted",
+        ),
+    ]
+    print(f"    best length: {best['name']}")
+    return {
+        "temperature": temperature,
+        "costs": attrs.asdict(costs),
+        "lines": lines,
+        "same": same,
+        "bars": bars,
+    }
+
+
+def print_costs(costs: Costs) -> None:
+    """A line."""
+    widths = ", ".join(f"v({width}) {cost:.2f}" for width, cost in costs.v.items())
+    print(f"    forward over one column {1e3 * costs.narrow_seconds:.2f} ms; c {costs.c:.4f}; {widths}")
+
+
+def adversarial(pair: Pair, options: argparse.Namespace, temperature: float) -> dict[str, Any]:
+    """A draft that is always wrong."""
+    print(
+        f"\na draft that is always wrong, temperature {temperature}, {options.adversarial_tokens} new tokens"
+    )
+    contenders: dict[str, Contender] = {}
+    for name in options.length:
+        # A controller that has not met it before, every time.
+        def fresh(prompts: list[list[int]], name: str = name) -> Run:
+            few = plain_and_drafted(
+                pair, [name], temperature, options.adversarial_tokens, draft=Contrary(pair.draft)
+            )
+            return few[f"k = {name}"](prompts)
+
+        contenders[f"k = {name}"] = fresh
+    plain = plain_and_drafted(pair, [], temperature, options.adversarial_tokens)
+    batches = [[prompt] for prompt in acceptance.held_out_prompts(1)]
+    runs = take_turns({**plain, **contenders}, batches, options.rounds)
+    lines = table(runs, Costs.of(pair, options.repeats))
+    last = next((line for line in lines if line["name"] == "k = adaptive"), lines[-1])
+    bars = [judge(f"{last['name']}, of plain decoding", last["decode_speed_up"], "adversarial")]
+    return {"temperature": temperature, "lines": lines, "bars": bars}
+
+
+def batch(pair: Pair, options: argparse.Namespace, temperature: float) -> dict[str, Any]:
+    """Several rows, each accepted its own number of guesses."""
+    contenders = plain_and_drafted(pair, options.length, temperature, options.tokens)
+    batches = [acceptance.held_out_prompts(options.batch)]
+    places = [tensor.data_ptr() for tensor in pair.target.cache.tensors]
+    with counting_compilations() as compilations:
+        runs = take_turns(contenders, batches, options.rounds)
+    moved = places != [tensor.data_ptr() for tensor in pair.target.cache.tensors]
+    costs = Costs.of(pair, options.repeats)
+    print(f"\nbatch {options.batch}, temperature {temperature}: {options.tokens} new tokens a row")
+    print_costs(costs)
+    lines = table(runs, costs)
+    print(f"    compilations: {len(compilations)}; caches moved: {moved}")
+    own = [line for line in lines if "formula" in line]
+    best = max(own, key=lambda line: line["tokens_per_second"])
+    chosen = next((line for line in own if line["name"] == "k = adaptive"), best)
+    bars = [judge(f"{chosen['name']}, of plain decoding", chosen["times_plain"], "batch")]
+    return {
+        "temperature": temperature,
+        "costs": attrs.asdict(costs),
+        "lines": lines,
+        "compilations": len(compilations),
+        "caches_moved": moved,
+        "bars": bars,
+    }
+
+
+class counting_compilations:  # noqa: N801  # reads as a phrase behind ``with``
+    """Every graph that is traced and every program that is compiled inside."""
+
+    def __enter__(self) -> list[str]:
+        """The list they go into."""
+        import torch._inductor
+
+        self._found: list[str] = []
+        self._places = [
+            (torch._inductor, "aoti_compile_and_package"),
+            (torch._dynamo.convert_frame, "_compile"),
+        ]
+        self._originals = [getattr(module, name) for module, name in self._places]
+        for (module, name), original in zip(self._places, self._originals, strict=True):
+            setattr(module, name, functools.partial(self._note, original))
+        return self._found
+
+    def _note(self, original: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        self._found.append(original.__name__)
+        return original(*args, **options)
+
+    def __exit__(self, *error: object) -> None:
+        for (module, name), original in zip(self._places, self._originals, strict=True):
+            setattr(module, name, original)
+
+
+def parsed() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--length", nargs="+", default=["1", "2", "4", "8", "adaptive"])
+    parser.add_argument("--temp", type=float, nargs="+", default=[0.0, 0.8])
+    parser.add_argument(
+        "--only", nargs="+", choices=("row", "adversarial", "batch"), default=["row", "adversarial", "batch"]
+    )
+    parser.add_argument("--prompts", type=int, default=6)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--adversarial-tokens", type=int, default=512)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=20, help="forwards timed at each width")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cache", type=pathlib.Path, help="folder that keeps compiled decoders")
+    parser.add_argument("--quick", action="store_true", help="few prompts, tokens and rounds")
+    options = parser.parse_args()
+    if options.quick:
+        options.prompts, options.tokens, options.adversarial_tokens, options.rounds = 2, 48, 96, 1
+    return options
+
+
+def main() -> None:
+    """Measure, and print tables and the same as one line of JSON."""
+    options = parsed()
+    torch.set_num_threads(options.threads)
+    transformers.logging.set_verbosity_error()
+    print(
+        f"{platform.processor() or platform.machine()}, {options.threads} threads, torch {torch.__version__},"
+    )
+    print(f"transformers {transformers.__version__}, {options.dtype}")
+    both = models(options.dtype)
+    sizes = [model.num_parameters() for model in both]
+    print(f"target: the bundled one grown to {SMOLLM2_135M}: {sizes[0]:,} weights, the same function;")
+    print(f"draft: the bundled one, {sizes[1]:,} weights, {sizes[1] / sizes[0]:.1%} of the target's")
+    results: dict[str, Any] = {"dtype": options.dtype, "threads": options.threads}
+
+    def pair(rows: int, widths: tuple[int, ...]) -> Pair:
+        return Pair(
+            both,
+            compiled(both[0], "target", widths, rows, options.cache),
+            compiled(both[1], "draft", DRAFT_WIDTHS, rows, options.cache),
+        )
+
+    if {"row", "adversarial"} & set(options.only):
+        single = pair(1, WIDTHS)
+        if "row" in options.only:
+            results["row"] = [one_row(single, options, temperature) for temperature in options.temp]
+        if "adversarial" in options.only:
+            results["adversarial"] = [adversarial(single, options, t) for t in options.temp]
+        del single
+    if "batch" in options.only:
+        several = pair(options.batch, BATCH_WIDTHS)
+        results["batch"] = [batch(several, options, temperature) for temperature in options.temp]
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
