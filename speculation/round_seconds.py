@@ -22,8 +22,11 @@ _BELIEF = 0.125
 _SETTLED = 64
 """After so many forwards of a width, what still surprises is not that it was timed wrongly."""
 
-_OUTLIER = 3.0
+_OUTLIER = 4.0
 """A draft that took more than this many times what was expected says no more than this."""
+
+_ORIGIN = 0.1
+"""What it weighs that no guesses take no time, in measurements of one guess."""
 
 # By identity: decoders may compare equal and still be two programs.
 _timed: dict[int, dict[int, float]] = {}
@@ -62,15 +65,16 @@ def _time_forward(decoder: Decoder, width: int) -> float:
 @attrs.define(eq=False)
 class Line:
     """
-    A line through points, the late ones weighing most.
+    Seconds of so many guesses: a line through what was measured, the late measurements weighing most.
 
-    Least squares with forgetting. Neither intercept nor slope is below 0, and one more point at
-    the origin makes a line through it where all points have one *x*.
+    Least squares of the relative errors, with forgetting. Neither intercept nor slope is below 0,
+    and where all drafts had one length the line goes through the origin.
     """
 
     intercept: float = attrs.field(default=0.0, init=False)
     slope: float = attrs.field(default=0.0, init=False)
-    _n: float = attrs.field(default=1.0, init=False)
+    # Sums of weights, and weighted ones of x, x², y and xy. The origin weighs a little, for ever.
+    _w: float = attrs.field(default=0.0, init=False)
     _x: float = attrs.field(default=0.0, init=False)
     _xx: float = attrs.field(default=0.0, init=False)
     _y: float = attrs.field(default=0.0, init=False)
@@ -82,15 +86,14 @@ class Line:
 
     def learn(self, x: float, y: float) -> None:
         """Add a point."""
-        keep = 0.9
-        # The origin is not forgotten.
-        self._n = keep * (self._n - 1) + 2
-        self._x, self._xx = keep * self._x + x, keep * self._xx + x * x
-        self._y, self._xy = keep * self._y + y, keep * self._xy + x * y
-        spread = self._n * self._xx - self._x**2
-        self.slope = (self._n * self._xy - self._x * self._y) / spread if spread > 0 else 0.0
-        self.slope = max(self.slope, 0.0)
-        self.intercept = (self._y - self.slope * self._x) / self._n
+        keep, weight = 0.9, 1 / max(x, 1.0) ** 2
+        self._w, self._x = keep * self._w + weight, keep * self._x + weight * x
+        self._xx, self._y = keep * self._xx + weight * x * x, keep * self._y + weight * y
+        self._xy = keep * self._xy + weight * x * y
+        total = self._w + _ORIGIN
+        spread = total * self._xx - self._x**2
+        self.slope = max((total * self._xy - self._x * self._y) / spread, 0.0) if self._xx else 0.0
+        self.intercept = (self._y - self.slope * self._x) / total
         if self.intercept < 0:
             self.intercept, self.slope = 0.0, self._xy / self._xx
 
@@ -155,9 +158,8 @@ class RoundSeconds:
             # A whole prompt, or an accident, is no measure of what a few rounds take to catch up.
             self._catch_up = min(late, _OUTLIER * self.catch_up())
         else:
-            expected = self._draft(guesses)
-            most = _OUTLIER * expected if expected > 0 else outcome.draft_seconds
-            self._draft.learn(guesses, min(outcome.draft_seconds, most))
+            most = _OUTLIER * self.draft(guesses)
+            self._draft.learn(guesses, min(outcome.draft_seconds, most) if most else outcome.draft_seconds)
 
     def _width(self, guesses: int) -> int:
         if not self._widths:
