@@ -148,6 +148,32 @@ class TestPicks:
 
         assert 5 > len(dear.budgets)
 
+    @pytest.mark.parametrize(
+        ("rows", "budget", "cost", "pays"),
+        [
+            # Of what nobody has seen 4 in 5 are expected to stand; a round is worth a token a row.
+            pytest.param(1, 1, 0.75, True, id="0.8-for-0.75"),
+            pytest.param(1, 1, 0.85, False, id="0.8-for-0.85"),
+            pytest.param(4, 1, 0.75, True, id="four-rows-gain-four-times-as-much"),
+            pytest.param(4, 1, 0.85, False, id="and-lose-four-times-as-much"),
+            pytest.param(1, 2, 0.70, True, id="0.8-and-0.64-for-1.4"),
+            pytest.param(1, 2, 0.74, False, id="0.8-and-0.64-for-1.48"),
+        ],
+    )
+    def test_the_first_round(self, rows: int, budget: int, cost: float, pays: bool) -> None:
+        """Worth what it costs, or not."""
+        spy = Spy(Says(right))
+        guesses(Mixture([spy], costs=[cost]), [[0]] * rows, [budget] * rows)
+
+        assert pays == bool(spy.budgets)
+
+    def test_the_price_of_time(self) -> None:
+        """Three tokens a round, which takes half as long again for its draft: two in the time of a forward."""
+        mixture = Mixture([Says(right)], costs=[0.25])
+        follow(mixture, 500, gain=3)
+
+        assert mixture._learned.pace.price() == pytest.approx(2.0, rel=0.01)
+
     def test_what_is_cheaper_for_the_same(self) -> None:
         """Both are always right."""
         dear, cheap = Spy(Says(right)), Spy(Says(right))
@@ -195,6 +221,8 @@ class TestPicks:
         mixture = Mixture([lookup, model], costs=[0.0, 0.3])
         follow(mixture, 100)
         before = len(model.budgets)
+        # As of fifty wrong guesses, of which hardly one was used.
+        assert mixture._learned.experience.rate((0, 1), 0.8) < 0.05
         for n in range(201, 401, 2):
             guesses(mixture, [list(range(n))], [2])
 
