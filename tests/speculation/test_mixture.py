@@ -168,7 +168,7 @@ class TestPicks:
         assert pays == bool(spy.budgets)
 
     def test_the_price_of_time(self) -> None:
-        """Three tokens a round, which takes half as long again for its draft: two in the time of a forward."""
+        """Three tokens a round that takes half as long again for its draft: two for each unit of time."""
         mixture = Mixture([Says(right)], costs=[0.25])
         follow(mixture, 500, gain=3)
 
