@@ -23,14 +23,18 @@ def tokens_ahead(draft: Draft) -> Tensor:
     return depths(draft).amax(dim=-1)
 
 
-def pruned(draft: Draft, fits: Tensor) -> Draft:
+def pruned(draft: Draft, fits: Tensor, most: int) -> Draft:
     """
     What is left of a tree when guesses that do not fit go, and all that follow them.
+
+    Of more guesses than there may be the last ones go, which nothing follows.
 
     Args:
         draft: The tree.
 
         fits: ``[batch, n]`` bool.
+
+        most: How many guesses a row may have.
 
     Returns:
         A tree in which a row's guesses stand side by side, in their old order.
@@ -40,6 +44,7 @@ def pruned(draft: Draft, fits: Tensor) -> Draft:
     for guess in range(kept.shape[1]):
         follows = parents[:, guess]
         kept[:, guess] &= (follows < 0) | kept.gather(1, follows.clamp(min=0)[:, None])[:, 0]
+    kept &= kept.cumsum(dim=1) <= most
     number = kept.cumsum(dim=1) - 1
     order = (~kept).long().argsort(dim=1, stable=True)[:, : int(kept.sum(dim=1).max())]
     left = kept.gather(1, order)

@@ -21,6 +21,8 @@ class Drafting:
     """The target's own."""
 
     vocab_size: int
+    tree_width: int
+    """The widest tree that the target scores, the row's last token included; 0 if it scores none."""
 
     def allowed(self, rows: int) -> int:
         """How many tokens ahead each of *rows* rows may be guessed."""
@@ -46,7 +48,22 @@ class Drafting:
         # A copy: what a drafter does to it is to be nobody's length.
         shown = attrs.evolve(now, length=now.length.clone())
         draft = self.drafter.propose(shown, budget, self._choose_of_the_drafter(now))
-        return _fitted(_checked(draft, len(rows), self.vocab_size), budget, self.vocab_size)
+        _check(draft, len(rows), self.vocab_size)
+        if draft.parents is not None and not getattr(self.verification, "takes_trees", False):
+            raise ValueError(f"{self.verification!r} takes no trees: got one from {self.drafter!r}")
+        return self._fitted(draft, budget)
+
+    def _fitted(self, draft: Draft, budget: Tensor) -> Draft:
+        """*draft* without what is beyond a row's budget, or no id, and without what follows that."""
+        fits = (draft.ids >= 0) & (draft.ids < self.vocab_size)
+        if draft.parents is not None:
+            left = pruned(draft, fits & (depths(draft) <= budget[:, None]), self.tree_width - 1)
+            return left if left.ids.shape[1] else Draft(left.ids)
+        fits &= torch.arange(draft.ids.shape[1]) < budget[:, None]
+        kept = fits.cumprod(dim=-1).bool()
+        columns = int(kept.sum(dim=-1).max())
+        scores = None if draft.scores is None else draft.scores[:, :columns]
+        return Draft(draft.ids.masked_fill(~kept, -1)[:, :columns], scores)
 
     def learn(self, allowed: int, draft: Draft, accepted: Tensor, rows: Tensor, **seconds: float) -> None:
         """Tell the length policy, if it is one, what a round over *rows* came to."""
@@ -67,8 +84,8 @@ def nothing(rows: int) -> Draft:
     return Draft(torch.empty(rows, 0, dtype=torch.int64))
 
 
-def _checked(draft: Draft, rows: int, vocab: int) -> Draft:
-    """*draft*, if it is of the types and shapes that the protocol says."""
+def _check(draft: Draft, rows: int, vocab: int) -> None:
+    """Refuse what is not of the types and shapes that the protocol says."""
     ids = getattr(draft, "ids", None)
     rule = f"a drafter must propose a Draft of int64 ids [{rows}, k]"
     if not isinstance(ids, Tensor) or ids.dtype != torch.int64:
@@ -85,17 +102,3 @@ def _checked(draft: Draft, rows: int, vocab: int) -> Draft:
         and bool(((parents >= -1) & (parents < torch.arange(ids.shape[1]))).all())
     ):
         raise ValueError(f"{rule} and parents, -1 or the number of an earlier guess each: got {parents!r}")
-    return draft
-
-
-def _fitted(draft: Draft, budget: Tensor, vocab: int) -> Draft:
-    """*draft* without guesses beyond a row's budget, those that are no id, and what follows one of these."""
-    fits = (draft.ids >= 0) & (draft.ids < vocab)
-    if draft.parents is not None:
-        left = pruned(draft, fits & (depths(draft) <= budget[:, None]))
-        return left if left.ids.shape[1] else Draft(left.ids)
-    fits &= torch.arange(draft.ids.shape[1]) < budget[:, None]
-    kept = fits.cumprod(dim=-1).bool()
-    columns = int(kept.sum(dim=-1).max())
-    scores = None if draft.scores is None else draft.scores[:, :columns]
-    return Draft(draft.ids.masked_fill(~kept, -1)[:, :columns], scores)

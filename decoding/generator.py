@@ -291,8 +291,14 @@ class Generator:
     def _drafting(self, choose: Choose) -> Drafting | None:
         if self.drafter is None:
             return None
-        vocab_size = self.decoder.shape.vocab_size
-        return Drafting(self.drafter, self.num_draft_tokens, self.verification, choose, vocab_size)
+        return Drafting(
+            self.drafter,
+            self.num_draft_tokens,
+            self.verification,
+            choose,
+            vocab_size=self.decoder.shape.vocab_size,
+            tree_width=max(getattr(self.decoder, "tree_widths", ()), default=0),
+        )
 
     def _events(self, loop: Loop, history: History) -> EventStream:
         texts = self._texts(len(history.length))

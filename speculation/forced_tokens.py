@@ -41,6 +41,12 @@ class ForcedTokens:
     then: Drafter | None = attrs.field(default=None, validator=_a_drafter)
     """What guesses on from there, as if the forced tokens had been chosen; None for nothing."""
 
+    @property
+    def tree_nodes(self) -> int | None:
+        """How many guesses a tree of the other drafter has; None if it grows none."""
+        nodes: int | None = getattr(self.then, "tree_nodes", None)
+        return nodes
+
     def check_target(self, target: DecoderShape) -> None:
         """Raise ``ValueError`` unless the other drafter can draft for *target*."""
         check = getattr(self.then, "check_target", None)

@@ -200,6 +200,13 @@ class Mixture:
     def _nothing_yet(self) -> _Learned:
         return _Learned(Pace(self.costs))
 
+    @property
+    def tree_nodes(self) -> int | None:
+        """How many guesses the largest of their trees has; None if there is none."""
+        return (
+            max((getattr(drafter, "tree_nodes", None) or 0 for drafter in self.drafters), default=0) or None
+        )
+
     def check_target(self, target: DecoderShape) -> None:
         """Raise ``ValueError`` unless all of them can draft for *target*."""
         for drafter in self.drafters:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from ..decoding.history import History
 from ..decoding.protocols import Choice, Draft
+from ..decoding.whole_numbers import a_whole_number
 
 Ints = NDArray[np.int64]
 
@@ -24,10 +25,10 @@ class PromptLookup:
     Saxena, 2023, `Prompt Lookup Decoding <https://github.com/apoorvumang/prompt-lookup-decoding>`_.
     """
 
-    max_ngram: int = attrs.field(default=4, validator=[validators.instance_of(int), validators.ge(1)])
+    max_ngram: int = attrs.field(default=4, validator=[a_whole_number, validators.ge(1)])
     """The longest n-gram looked for."""
 
-    min_ngram: int = attrs.field(default=1, validator=[validators.instance_of(int), validators.ge(1)])
+    min_ngram: int = attrs.field(default=1, validator=[a_whole_number, validators.ge(1)])
     """The shortest. 2 guesses less often and is right more often."""
 
     @min_ngram.validator

@@ -59,17 +59,18 @@ class TestDepths:
 
 
 class TestPruned:
-    @given(trees(), st.randoms())
-    def test_keeps_what_stands_on_kept_guesses(self, draft: Draft, random: object) -> None:
-        """A guess stays if it and all on its way fit; the order stays, and -1 stands behind."""
+    @given(trees(), st.randoms(), st.integers(0, 8))
+    def test_keeps_what_stands_on_kept_guesses(self, draft: Draft, random: object, most: int) -> None:
+        """A guess stays if it and all on its way fit; the first ones do, in order, and -1 stands behind."""
         fits = torch.tensor(
             [[bool(random.getrandbits(1)) for _ in row] for row in draft.ids.tolist()],  # type: ignore[attr-defined]
             dtype=torch.bool,
         ).reshape(draft.ids.shape)
-        left = pruned(draft, fits & (draft.ids >= 0))
+        left = pruned(draft, fits & (draft.ids >= 0), most)
         for row in range(len(draft.ids)):
             real = [guess for guess in range(draft.ids.shape[1]) if draft.ids[row, guess] >= 0]
             stay = [g for g in real if all(bool(fits[row, on]) for on in path(draft, row, g))]
+            stay = stay[:most]
             expected = [tuple(int(draft.ids[row, on]) for on in path(draft, row, g)) for g in stay]
 
             assert expected == words(left, row)

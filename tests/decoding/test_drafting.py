@@ -115,6 +115,22 @@ class TestDrafting:
 
         assert [[2, 3, 4, 5, 6, 7]] == result.ids
 
+    def test_a_tree_is_cut_to_what_the_decoder_scores(self) -> None:
+        """Its last guesses go first."""
+        tree = Draft(torch.arange(9).repeat(1, 1), parents=torch.arange(-1, 8).repeat(1, 1))
+        counted = generator(drafter=Says(lambda rows: tree, tree_nodes=3), num_draft_tokens=9)([0])
+
+        assert [[1, 2, 3, 4, 5, 6]] == counted.ids
+        assert 7 == len(counted.statistics.drafted)
+
+    def test_a_tree_out_of_the_blue_is_refused_by_rejection(self) -> None:
+        """Where nobody said that there would be trees."""
+        tree = Draft(torch.tensor([[2]]), parents=torch.tensor([[-1]]))
+        drafting = generator(drafter=Says(lambda rows: tree), verification=Rejection(), selection=Sample())
+
+        with pytest.raises(ValueError, match=r"Rejection\(\) takes no trees"):
+            drafting([1])
+
     def test_rejection_takes_no_trees(self) -> None:
         """It is said when the generator is built."""
         with pytest.raises(ValueError, match="'verification' must take trees, as Agreement does"):

@@ -74,6 +74,12 @@ DRAFTERS: dict[str, Callable[[Tensor, int], Drafter]] = {
     "suffixes": lambda table, seed: SuffixAutomaton(),
     "corpus": lambda table, seed: SuffixAutomaton([[random.Random(i).randrange(VOCAB) for i in range(90)]]),
     "mixture": lambda table, seed: Mixture([PromptLookup(2), DraftModel(draft_of(table, seed))]),
+    "mixed trees": lambda table, seed: Mixture(
+        [SuffixAutomaton(), DraftTree(draft_of(table, seed), Tree.comb(2, 2))]
+    ),
+    "forced tree": lambda table, seed: ForcedTokens(
+        BRACKETS, then=DraftTree(draft_of(table, seed), Tree.of_children(2, 2))
+    ),
     "forced": lambda table, seed: ForcedTokens(BRACKETS, then=PromptLookup()),
     "comb": lambda table, seed: DraftTree(draft_of(table, seed), Tree.comb(3, 2, 2, 1)),
     "bush": lambda table, seed: DraftTree(draft_of(table, seed), Tree.of_children(2, 2, 2)),

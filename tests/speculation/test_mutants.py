@@ -197,9 +197,7 @@ class TestLengths:
         caught(drafter=Cut(keep), verification=verification, num_draft_tokens=3)
 
     @pytest.mark.parametrize("keep", PREDICTABLE, ids=lambda keep: keep.__name__)
-    def test_that_do_not(
-        self, keep: Callable[[Tensor, Tensor], Tensor], verification: Verification
-    ) -> None:
+    def test_that_do_not(self, keep: Callable[[Tensor, Tensor], Tensor], verification: Verification) -> None:
         """Decided before the guess is drawn, any length is right."""
         passes(drafter=Cut(keep), verification=verification, num_draft_tokens=2)
 
@@ -247,9 +245,7 @@ class TestNoise:
         caught(verification=verification)
 
     @BOTH
-    def test_of_draft_and_residual(
-        self, verification: Verification, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_of_draft_and_residual(self, verification: Verification, monkeypatch: pytest.MonkeyPatch) -> None:
         """The number that drew the guess draws what replaces it."""
         monkeypatch.setattr(noise, "draw", rekeyed(noise.draw, noise.RESIDUAL, as_the_draft))
         caught(verification=verification)
@@ -428,9 +424,7 @@ class TestResidual:
             monkeypatch.setattr(module, "following", mutant)
         caught(verification=verification)
 
-    def test_of_nothing_is_nothing(
-        self, verification: Verification, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_of_nothing_is_nothing(self, verification: Verification, monkeypatch: pytest.MonkeyPatch) -> None:
         """Where no token is left, a uniform draw would find one."""
         for module in (rejection, block):
             monkeypatch.setattr(module, "following", uniform_for_nothing)
@@ -510,7 +504,9 @@ class FirstColumns:
     processor: Processor
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        return self.processor(logits, attrs.evolve(history, length=history.length[:, :1].expand_as(history.length)))
+        return self.processor(
+            logits, attrs.evolve(history, length=history.length[:, :1].expand_as(history.length))
+        )
 
 
 @attrs.frozen(eq=False)
@@ -536,7 +532,11 @@ class TestWindows:
 
     @pytest.mark.parametrize(
         ("mutant", "chain"),
-        [(StepsOnly, Temperature(0.5)), (FirstColumns, FrequencyPenalty(0.8)), (CountsTwice, FrequencyPenalty(0.8))],
+        [
+            (StepsOnly, Temperature(0.5)),
+            (FirstColumns, FrequencyPenalty(0.8)),
+            (CountsTwice, FrequencyPenalty(0.8)),
+        ],
     )
     def test_are_processed_as_steps_are(
         self, mutant: Callable[[Processor], Processor], chain: Processor, verification: Verification
