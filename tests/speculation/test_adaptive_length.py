@@ -156,7 +156,7 @@ class TestAgainstTheBestFixedLength:
     def test_a_useless_draft_costs_two_percent_at_most(
         self, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Against plain decoding over 512 tokens, whatever the dice: prompt, catching up and tries included."""
+        """Against plain decoding over 512 tokens, whatever the dice: prompt, catch-up and tries included."""
         world = USELESS[name]
         worst = min(world.run(world.policy(monkeypatch), 512, seed)[0] for seed in range(12))
 
