@@ -15,31 +15,39 @@ Bools = NDArray[np.bool_]
 
 def depths(ids: Ints, parents: Ints) -> Ints:
     """How many columns lie on the way to each, ``[rows, width]``; 0 under padding."""
-    rows, parents = np.arange(len(ids)), np.where(ids >= 0, parents, -1)
-    depth = np.zeros_like(parents)
-    for column in range(1, ids.shape[1]):
-        parent = parents[:, column]
-        depth[:, column] = np.where(parent < 0, 0, depth[rows, parent] + 1)
+    depth = np.zeros_like(ids)
+    for row, before in enumerate(_parents(ids, parents)):
+        found: list[int] = []
+        for parent in before:
+            found.append(found[parent] + 1 if parent >= 0 else 0)
+        depth[row, : len(found)] = found
     return depth
 
 
 def paths(ids: Ints, parents: Ints) -> Bools:
     """``[rows, width, width]``: the columns on the way to each, and itself; itself alone under padding."""
-    rows, parents = np.arange(len(ids)), np.where(ids >= 0, parents, -1)
     path = np.repeat(np.eye(ids.shape[1], dtype=bool)[None], len(ids), axis=0)
-    for column in range(1, ids.shape[1]):
-        parent = parents[:, column]
-        path[:, column] |= path[rows, parent] & (parent >= 0)[:, None]
+    for found, before in zip(path, _parents(ids, parents), strict=True):
+        for column, parent in enumerate(before):
+            if parent >= 0:
+                found[column] |= found[parent]
     return path
 
 
 def first_branch(ids: Ints, parents: Ints) -> Bools:
     """``[rows, width]``: the first column, its first child, that one's first child, and so on."""
-    real, tip = ids >= 0, np.zeros(len(ids), dtype=np.int64)
-    branch = np.zeros_like(real)
-    branch[:, 0] = real[:, 0]
-    for column in range(1, ids.shape[1]):
-        # The tip's first child becomes the tip, so that its other children find another one.
-        branch[:, column] = real[:, column] & (parents[:, column] == tip)
-        tip[branch[:, column]] = column
+    branch = np.zeros(ids.shape, dtype=bool)
+    for row, before in enumerate(_parents(ids, parents)):
+        tip = -1
+        for column, parent in enumerate(before):
+            # The tip's first child becomes the tip, so that its other children find another one.
+            if parent == tip:
+                branch[row, column] = True
+                tip = column
     return branch
+
+
+def _parents(ids: Ints, parents: Ints) -> list[list[int]]:
+    """Of each row's tokens, as numbers: for trees as small as these, quicker than arrays."""
+    counts = (ids >= 0).sum(axis=1).tolist()
+    return [row[:count] for row, count in zip(parents.tolist(), counts, strict=True)]

@@ -237,6 +237,13 @@ class TestFeedTree:
 
         assert [fed] == decoder.forwards
 
+    def test_another_first_branch_invalidates_what_follows(self) -> None:
+        """After a tree over the middle of a text, what stood behind it is fed anew."""
+        slots = Slots(tree_decoder())
+        feed(slots, [[1, 2, 3, 4, 5, 6]], [1])
+        feed_tree(slots, [[1, 2]], FORK)
+        check([[1, 2, 7, 9, 5, 6]], [1], feed(slots, [[1, 2, 7, 9, 5, 6]], [1]))
+
     def test_idle_rows_stay_as_they_are(self) -> None:
         """Their next token is all that they are fed afterwards."""
         decoder = tree_decoder(batch_size=2)

@@ -24,6 +24,7 @@ from decodekit.neuron_backend.fingerprint import program_fingerprint
 from decodekit.neuron_backend.manifest import NAME, Manifest
 from decodekit.neuron_backend.masks import MaskPlan, Reach
 from decodekit.neuron_backend.tree_layout import lay_out
+from decodekit.neuron_backend.tree_probe import TreeProbe
 from decodekit.testing import check_decoder
 
 Models = Callable[..., PreTrainedModel]
@@ -190,6 +191,12 @@ class TestRefusal:
 
         with pytest.raises(UnsupportedArchitecture, match=r"MistralForCausalLM .* scores a tree of width 6"):
             StaticDecoder(tiny_model("mistral"), max_length=40, widths=(1, 4), tree_widths=(6,))
+
+    def test_is_of_rows_longer_than_any_window(self, tiny_model: Models) -> None:
+        """Unless the window is longer than a row: then it never closes."""
+        decoder = eager(tiny_model("llama"))
+
+        assert [46, 40, 40] == [int(TreeProbe.of(decoder, 6, span).length.max()) for span in (40, 0, 48)]
 
     @pytest.mark.parametrize("fault", ["sees all", "leaves nothing", "wrong positions"])
     def test_of_a_tree_that_is_none(
