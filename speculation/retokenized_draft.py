@@ -38,9 +38,9 @@ class RetokenizedDraft:
     writes is tokenized for the target. The two need not have a token in common. The draft's
     model is not touched.
 
-    What the draft would draw the target's noise says nothing of, since that belongs to the
-    tokens of its own vocabulary: the higher the temperature, the fewer guesses stand, where
-    :class:`CommonTokens` keeps most of them. Processors do not reach the draft either.
+    It cannot share the target's noise, which belongs to the tokens of the target's vocabulary: the
+    higher the temperature, the fewer of its guesses stand, where :class:`CommonTokens` keeps most
+    of them. Nor do the target's processors reach it.
 
     Timor et al., 2025, `Accelerating LLM Inference with Lossless Speculative Decoding Algorithms
     for Heterogeneous Vocabularies <https://arxiv.org/abs/2502.05202>`_: string-level exact match.
@@ -144,7 +144,9 @@ class RetokenizedDraft:
             return
         # An end, or something else that is no text: nothing that could be guessed follows it.
         line.ended = True
-        line.guess = line.guess + [index for index, own in self._specials.items() if own == token]
+        # Behind text that could not be guessed it would be out of place.
+        if line.guess or len(line.drawn) == 1:
+            line.guess += [index for index, own in self._specials.items() if own == token]
 
     def _guess(self, line: "_Line") -> list[int]:
         before = self._target.bytes_of(line.tail, line.opens)

@@ -215,13 +215,24 @@ class TestWhatIsGuessed:
             guesses(draft, ids[:n], 4) for n in (10, 19, 20, 21)
         ]
 
-    def test_breaks_off_when_the_draft_needs_too_many_tokens(self) -> None:
-        """A draft that spells every letter draws twice the budget at most."""
-        own = writer("bytes-few", TEXT, **LONG)
-        draft = RetokenizedDraft(own, tokenizer("bytes-few"), tokenizer("bytes"))
-        guesses(draft, tokenizer("bytes").encode(TEXT)[:12], 3)
+    def test_is_nothing_in_a_character_that_no_tokenizer_would_split(self) -> None:
+        """The rest of it cannot be told from what the draft writes, which is the whole of it."""
+        kind = tokenizer("bytes")
+        letters = [index for letter in "The quick" for index in kind.encode(letter)]
+        half = kind.convert_tokens_to_ids(["Ġ", "Ð"])
+        draft = RetokenizedDraft(writer("pieces", "The quick Жук.", **LONG), tokenizer("pieces"), kind)
 
-        assert len(own.forwards) <= 6
+        assert [] == guesses(draft, letters + half, 4)
+
+    def test_breaks_off_when_the_draft_needs_too_many_tokens(self) -> None:
+        """A draft that never comes to the end of a character draws twice the budget."""
+        table = torch.zeros(1, len(tokenizer("bytes-few")))
+        table[0, tokenizer("bytes-few").convert_tokens_to_ids("ð")] = 1.0
+        own = ScriptedDecoder(table)
+        draft = RetokenizedDraft(own, tokenizer("bytes-few"), tokenizer("bytes"))
+
+        assert [] == guesses(draft, tokenizer("bytes").encode("The fox"), 3)
+        assert 6 == len(own.forwards)
 
 
 def test_needs_as_many_rows() -> None:
