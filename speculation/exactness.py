@@ -269,7 +269,7 @@ class _Path:
         low, high = self.known.get(key, (0.0, 1.0))
         cells = [
             (i, max(low, a), min(high, b))
-            for i, (a, b) in enumerate(zip(bounds[:-1], bounds[1:], strict=True))
+            for i, (a, b) in enumerate(itertools.pairwise(bounds))
             if min(high, b) - max(low, a) > NEGLIGIBLE
         ]
         answer = 0

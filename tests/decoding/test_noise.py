@@ -86,3 +86,90 @@ class TestStreams:
             (seed - other) % 2**64 == 0
         )
         assert not torch.equal(noise.streams(row, seed), noise.streams(row + 1, seed))
+
+
+class TestCoin:
+    def test_is_the_number_below_the_probability(self) -> None:
+        """Key by key; at 0 and NaN never, at 1 and above always."""
+        position, chances = torch.arange(1000), torch.linspace(0, 1, 7, dtype=torch.float64)[:, None]
+        keys = (torch.tensor([5]), position, noise.XTC, torch.zeros_like(position))
+        u = noise.uniform(*keys)
+
+        assert torch.equal(u < chances, noise.coin(*keys, chances))
+        assert torch.equal(u < 0.1, noise.coin(*keys, 0.1))
+        assert not noise.coin(*keys, torch.tensor([[0.0], [torch.nan]])).any()
+        assert noise.coin(*keys, torch.tensor([[1.0], [2.0], [torch.inf]])).all()
+
+
+class TestDraw:
+    def test_is_a_draw_from_the_weights(self) -> None:
+        """Of 100,000 draws each token's share is within 5 sigma; weights need not add up to 1."""
+        n, weights = 100_000, torch.tensor([0.0, 1.0, 2.0, 0.0, 5.0, 0.0], dtype=torch.float64)
+        position = torch.arange(n)
+        drawn = noise.draw(torch.tensor([7]), position, noise.RESIDUAL, position * 0, weights.expand(n, -1))
+        expected = weights / weights.sum()
+        sigma = (expected * (1 - expected) / n).sqrt()
+
+        assert ((drawn.bincount(minlength=6) / n - expected).abs() <= 5 * sigma).all()
+
+    @pytest.mark.parametrize("u", [0.0, 1 - 2.0**-53], ids=["lowest", "highest"])
+    def test_never_is_one_of_no_weight(self, u: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Not at the ends of the interval either, whatever the sum."""
+        monkeypatch.setattr(noise, "uniform", lambda *keys: torch.tensor([u], dtype=torch.float64))
+        zero = torch.tensor([0])
+        for scale in (1.0, 1 / 3, 1e-300, 1e300, 0.1):
+            weights = scale * torch.tensor([[0.0, 0.1, 0.0, 0.7, 0.0]], dtype=torch.float64)
+
+            assert [1 if u == 0.0 else 3] == noise.draw(zero, zero, noise.RESIDUAL, zero, weights).tolist()
+
+    def test_of_nothing_is_none(self) -> None:
+        """-1 where all weights are 0, beside rows that have some."""
+        zero, weights = torch.zeros(2).long(), torch.tensor([[0.0, 0.0], [0.0, 3.0]]).double()
+
+        assert [-1, 1] == noise.draw(zero, zero, noise.RESIDUAL, zero, weights).tolist()
+
+
+class TestFolded:
+    def test_differ_by_stream_purpose_and_start(self) -> None:
+        """No two of 3 × 2 × 50 are equal, nor equal to the streams they come of."""
+        streams = torch.arange(3).repeat_interleave(50)
+        start = torch.arange(50).repeat(3)
+        folded = torch.cat([noise.folded(streams, why, start) for why in (noise.DRAFT, noise.ACCEPT)])
+
+        assert 303 == torch.cat([folded, streams]).unique().numel()
+
+
+class Fixed:
+    """Answers everything with yes and the last token, and notes the keys."""
+
+    def __init__(self) -> None:
+        self.keys: list[tuple[int, ...]] = []
+
+    def coin(self, key: tuple[int, ...], probability: float) -> bool:
+        self.keys.append(key)
+        return True
+
+    def draw(self, key: tuple[int, ...], weights: list[float]) -> int:
+        self.keys.append(key)
+        return len(weights) - 1
+
+    def folded(self, stream: int, result: int) -> None:
+        self.keys.append((stream,))
+
+
+class TestOracle:
+    def test_answers_while_it_is_there(self) -> None:
+        """Every key is asked once, in order; numbers themselves are refused; afterwards all is as before."""
+        stream, zero, weights = torch.tensor([3, 4]), torch.zeros(2).long(), torch.ones(2, 3).double()
+        keys = (stream, torch.tensor(9), noise.XTC, zero)
+        before, oracle = noise.uniform(*keys), Fixed()
+        with noise.answered_by(oracle):
+            coins, drawn = noise.coin(*keys, 0.0), noise.draw(*keys, weights)
+            noise.folded(stream, noise.DRAFT, zero)
+            with pytest.raises(RuntimeError, match=r"ask noise\.coin or noise\.draw"):
+                noise.gumbel(*keys)
+
+        assert [True, True] == coins.tolist()
+        assert [2, 2] == drawn.tolist()
+        assert 2 * [(3, 9, noise.XTC, 0), (4, 9, noise.XTC, 0)] + [(3,), (4,)] == oracle.keys
+        assert torch.equal(before, noise.uniform(*keys))

@@ -1,5 +1,7 @@
 """Small worlds: decoders, drafters, chains and lengths of which every path can be gone."""
 
+from collections.abc import Sequence
+
 import attrs
 import torch
 from torch import Tensor
@@ -17,9 +19,20 @@ def table(seed: int, vocab: int, lines: int = 13) -> Tensor:
     return torch.randn(lines, vocab, generator=torch.Generator().manual_seed(seed)) * 1.2
 
 
-def scripted(seed: int, vocab: int, rows: int = ROWS, max_length: int = 16) -> ScriptedDecoder:
+def every_token(prefix: Sequence[int]) -> int:
+    """A line of the table that depends on every token, the newest one too."""
+    state = 1
+    for token in prefix:
+        state = (state * 5 + token) % 13
+    return state
+
+
+def scripted(
+    seed: int, vocab: int, rows: int = ROWS, max_length: int = 16, scale: float = 1.0
+) -> ScriptedDecoder:
     """A decoder of up to 4 scored columns."""
-    return ScriptedDecoder(table(seed, vocab), rows, max_length, widths=(1, 4), scored_width=4)
+    lines = scale * table(seed, vocab)
+    return ScriptedDecoder(lines, rows, max_length, widths=(1, 4), scored_width=4, line=every_token)
 
 
 @attrs.frozen(eq=False)
@@ -39,7 +52,7 @@ class LeastLikely:
     """The target's table."""
 
     def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
-        decoder = ScriptedDecoder(self.target)
+        decoder = ScriptedDecoder(self.target, line=every_token)
         ids = torch.full((len(budget), int(budget.max())), -1)
         for row in budget.nonzero().flatten().tolist():
             text = history.before(row, 0).tolist()
@@ -51,7 +64,11 @@ class LeastLikely:
 
 @attrs.frozen(eq=False)
 class Mixture:
-    """By turns a guess of *drawn* and a certain one of *certain*, each row for itself: by its length and its newest token."""
+    """
+    By turns a guess of *drawn* and a certain one of *certain*.
+
+    Each row for itself: by its length and its newest token.
+    """
 
     drawn: Drafter
     certain: Drafter
