@@ -156,7 +156,7 @@ class TestAgainstTheBestFixedLength:
     def test_a_useless_draft_costs_two_percent_at_most(
         self, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Against plain decoding over 512 tokens, whatever the dice: prompt, catch-up and tries included."""
+        """Against plain decoding over 512 tokens, whatever the dice: prompt and tries included."""
         world = USELESS[name]
         worst = min(world.run(world.policy(monkeypatch), 512, seed)[0] for seed in range(12))
 
@@ -253,7 +253,7 @@ class TestWhatItLearns:
         assert pytest.approx((3 / 4, 1 / 3, 0.0), abs=0.01) == (first, second, third)
 
     def test_a_missing_guess_is_no_rejected_guess(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A drafter that seldom guesses and is always right is asked for everything, and costs nothing else."""
+        """A drafter that seldom guesses and is always right is asked for everything, at no other cost."""
         policy = WORLDS["good"].policy(monkeypatch)
         for i in range(200):
             made = 8 * (i % 5 == 0)
