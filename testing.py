@@ -31,7 +31,7 @@ def whole_prefix(prefix: Sequence[int]) -> int:
     """A line that depends on every token and its place, so that one wrong slot shows."""
     state = 1
     for token in prefix:
-        state = (state * 6364136223846793005 + token + 1442695040888963407) % (1 << 64)
+        state = (state + token + 1442695040888963407) * 6364136223846793005 % (1 << 64)
     return state >> 33
 
 

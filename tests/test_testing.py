@@ -31,10 +31,11 @@ class TestScriptedDecoder:
         assert torch.equal(TABLE[[3, 4]], logits[1, 2:])
 
     def test_every_token_of_a_prefix_counts(self) -> None:
-        """Another token anywhere, or another order, is another line."""
-        lines = {whole_prefix(p) for p in ([1, 2, 3], [1, 3, 2], [1, 2], [0, 1, 2, 3], [2, 2, 3])}
+        """Another token anywhere, the newest too, or another order, is another line of 61."""
+        prefixes = ([1, 2, 3], [1, 3, 2], [1, 2], [0, 1, 2, 3], [2, 2, 3], [1, 2, 4], [1, 2, 0])
+        lines = {whole_prefix(p) % 61 for p in prefixes}
 
-        assert 5 == len(lines)
+        assert len(prefixes) == len(lines)
 
 
 class TestScriptedTrees:
