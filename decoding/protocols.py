@@ -305,7 +305,13 @@ class Drafter(Protocol):
 
 
 class Verification(Protocol):
-    """Decides how much of a draft stands, and what follows it."""
+    """
+    Decides how much of a draft stands, and what follows it.
+
+    Two class attributes are optional: ``compares_scores``, True for one that looks at
+    :attr:`Draft.scores`, and ``reads_choices``, False for one that looks at the target's choices
+    in rows without guesses alone.
+    """
 
     def drafting(self, selection: Selection, start: Tensor) -> Selection:
         """

@@ -199,7 +199,7 @@ class InverseTransform:
     draws_softmax: ClassVar[bool] = True
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Logits ``[batch, width, vocab]`` to ids ``[batch, width]``, -1 where none is left."""
+        """Logits ``[batch, width, vocab]`` to ids ``[batch, width]``; all ``-inf`` gives any id."""
         law = _softmax(logits)
         zero = torch.zeros_like(history.length)
         return noise.draw(history.stream[:, None], history.length, noise.TOKEN, zero, law).clamp(min=0)
@@ -448,7 +448,7 @@ def _history(texts: list[list[int]], prompts: list[list[int]], capacity: int) ->
 
 
 def _softmax(logits: Tensor) -> Tensor:
-    """In double precision, and 0 where no token is left."""
+    """In double precision, and 0 where no token is left. Its own: it checks those of others."""
     return logits.double().softmax(dim=-1).nan_to_num(nan=0.0)
 
 
