@@ -57,7 +57,7 @@ from ..processors.languages import Brackets
 from .tokenizers_for_drafts import tokenizer
 
 VOCAB, ROWS = 12, 4
-SHAPE: dict[str, Any] = {"max_length": 40, "widths": (1, 5, 16), "scored_width": 5, "tree_widths": (8, 20)}
+SHAPE: dict[str, Any] = {"max_length": 30, "widths": (1, 5, 16), "scored_width": 5, "tree_widths": (8, 20)}
 BRACKETS = Grammar(Brackets(3))
 
 
@@ -69,7 +69,7 @@ def draft_of(table: Tensor, seed: int, **other: Any) -> ScriptedDecoder:
 
 DRAFTERS: dict[str, Callable[[Tensor, int], Drafter]] = {
     "model": lambda table, seed: DraftModel(draft_of(table, seed)),
-    "short model": lambda table, seed: DraftModel(draft_of(table, seed, max_length=20)),
+    "short model": lambda table, seed: DraftModel(draft_of(table, seed, max_length=16)),
     "lookup": lambda table, seed: PromptLookup(),
     "suffixes": lambda table, seed: SuffixAutomaton(),
     "corpus": lambda table, seed: SuffixAutomaton([[random.Random(i).randrange(VOCAB) for i in range(90)]]),
@@ -118,11 +118,11 @@ class Letters:
 def stop(seed: int) -> StopCondition:
     """Stops in the middle of bursts, and the last position."""
     return [
-        MaxNewTokens(12),
-        EndOfSequence(3) | MaxNewTokens(14),
-        StopStrings(["abba", "cab", "bbb"], Letters()) | MaxNewTokens(12),
+        MaxNewTokens(7),
+        EndOfSequence(3) | MaxNewTokens(9),
+        StopStrings(["abba", "cab", "bbb"], Letters()) | MaxNewTokens(8),
         MaxNewTokens(99),
-        StopTokens([4, 9]) | MaxNewTokens(9),
+        StopTokens([4, 9]) | MaxNewTokens(8),
     ][seed // 8 % 5]
 
 
@@ -133,7 +133,7 @@ def test_of_a_thousand_seeds(block: int) -> None:
         dice = random.Random(seed)
         rows = 1 + seed % ROWS
         table = 1.5 * torch.randn(37, VOCAB, generator=torch.Generator().manual_seed(seed))
-        prompts = [[dice.randrange(VOCAB) for _ in range(dice.randint(1, 30))] for _ in range(rows)]
+        prompts = [[dice.randrange(VOCAB) for _ in range(dice.randint(1, 24))] for _ in range(rows)]
         parts: dict[str, Any] = {
             "processors": chain(seed, rows),
             "selection": Greedy() if seed % 3 == 0 else Sample(seed),

@@ -58,8 +58,8 @@ def test_a_draft_that_writes_the_same_is_right(kind: str, draft_kind: str) -> No
 
     assert [*ids[5:], tokenizer(kind).eos_token_id] == result.ids[0]
     assert statistics.mean_accepted_length > 3.4
-    # At least three of four guesses stand, and nearly all of the first in a round.
-    assert sum(statistics.accepted) > 0.75 * sum(statistics.drafted)
+    # Of guesses before which all others stood three of four stand, and nearly all of the first in a round.
+    assert sum(statistics.accepted) > 0.75 * sum(statistics.reached)
     assert statistics.accepted[0] > 0.9 * statistics.drafted[0]
 
 
