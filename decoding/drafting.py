@@ -21,8 +21,12 @@ class Drafting:
     """The target's own."""
 
     vocab_size: int
+
+    chain_width: int
+    """The longest chain that the target scores, the row's last token included."""
+
     tree_width: int
-    """The widest tree that the target scores, the row's last token included; 0 if it scores none."""
+    """The largest tree that it scores, counted alike; 0 if it scores none."""
 
     def allowed(self, rows: int) -> int:
         """How many tokens ahead each of *rows* rows may be guessed."""
@@ -32,7 +36,7 @@ class Drafting:
     @torch.no_grad()
     def guess(self, now: History, rows: Tensor, allowed: int) -> Draft:
         """
-        A draft that fits: no guess beyond a row's budget, nothing behind what is no id.
+        A draft that fits: no guess that is beyond a row's budget, behind what is no id, or not scored.
 
         Args:
             now: The tokens so far, width 1.
@@ -54,12 +58,13 @@ class Drafting:
         return self._fitted(draft, budget)
 
     def _fitted(self, draft: Draft, budget: Tensor) -> Draft:
-        """*draft* without what is beyond a row's budget, or no id, and without what follows that."""
+        """*draft* without what is beyond a row's budget, no id or not scored, and what follows that."""
         fits = (draft.ids >= 0) & (draft.ids < self.vocab_size)
         if draft.parents is not None:
             left = pruned(draft, fits & (depths(draft) <= budget[:, None]), self.tree_width - 1)
             return left if left.ids.shape[1] else Draft(left.ids)
-        fits &= torch.arange(draft.ids.shape[1]) < budget[:, None]
+        # Who guesses trees may give a chain instead, and its budget may be more than is scored of one.
+        fits &= torch.arange(draft.ids.shape[1]) < budget[:, None].clamp(max=self.chain_width - 1)
         kept = fits.cumprod(dim=-1).bool()
         columns = int(kept.sum(dim=-1).max())
         scores = None if draft.scores is None else draft.scores[:, :columns]

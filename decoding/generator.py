@@ -297,6 +297,7 @@ class Generator:
             self.verification,
             choose,
             vocab_size=self.decoder.shape.vocab_size,
+            chain_width=self.decoder.shape.scored_width,
             tree_width=max(getattr(self.decoder, "tree_widths", ()), default=0),
         )
 

@@ -100,10 +100,15 @@ class Slots:
             Logits ``[rows, max(need), vocab]``, left-aligned: column *i* follows token
             ``length - need + i``. A row with a smaller need has garbage behind it. Valid until
             the next forward.
+
+        Raises:
+            ValueError: More is needed than the decoder scores.
         """
         # ids may be a view of a wider buffer; numpy shares its memory and costs a tenth of torch here.
         tokens, ends, wanted = ids.numpy(), length.numpy(), need.numpy()
         rows, most = len(wanted), int(wanted.max())
+        if most > self._scored[-1]:
+            raise ValueError(f"'need' must be <= {self._scored[-1]}, the scored width: got {most}")
         widths = self._scored[-1:] if exact_width else self._widths
         common = self._common(tokens, ends)
         if exact_width:

@@ -112,6 +112,11 @@ class TestFeed:
             feed(slots, [[1, 2, 99]], [1])
         check([[1, 2, 3, 4]], [1], feed(slots, [[1, 2, 3, 4]], [1]))
 
+    def test_refuses_to_score_more_than_the_decoder_does(self) -> None:
+        """No program would ever score it."""
+        with pytest.raises(ValueError, match=r"'need' must be <= 5, the scored width: got 6"):
+            feed(Slots(ScriptedDecoder(TABLE)), [[1] * 12], [6])
+
     def test_forget_feeds_everything_again(self) -> None:
         """After somebody else fed the decoder, forgetting makes the next call right."""
         decoder = ScriptedDecoder(TABLE)
