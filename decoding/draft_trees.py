@@ -12,7 +12,8 @@ from .scores import Scores
 
 def depths(draft: Draft) -> Tensor:
     """How many tokens ahead each guess of a tree is, ``[batch, n]``; 0 where there is none."""
-    steps = torch.from_numpy(trees.depths(draft.ids.numpy(), _parents(draft).numpy()))
+    # A draft may have gaps between its guesses: for its parents alone they are columns like others.
+    steps = torch.from_numpy(trees.depths(torch.zeros_like(draft.ids).numpy(), _parents(draft).numpy()))
     return (steps + 1).masked_fill(draft.ids < 0, 0)
 
 

@@ -123,6 +123,25 @@ class TestDrafting:
         assert [[1, 2, 3, 4, 5, 6]] == counted.ids
         assert 7 == len(counted.statistics.drafted)
 
+    def test_gaps_in_a_tree_do_not_hide_how_deep_it_is(self) -> None:
+        """What lies behind one is beyond the budget as it would be without, up to the last position."""
+        tree = Draft(torch.tensor([[2, -1, -1, 3, 4, 5]]), parents=torch.tensor([[-1, -1, -1, 0, 3, 4]]))
+        drafting = {"drafter": Says(lambda rows: tree, tree_nodes=6), "stop": MaxNewTokens(99)}
+        one = generator(num_draft_tokens=2, **drafting)([1])
+        last = generator(num_draft_tokens=4, **drafting)([1] * 60 + [0])
+
+        assert 2 == len(one.statistics.drafted)
+        assert [[1, 2, 3, 4]] == last.ids
+
+    def test_a_chain_among_trees_is_cut_to_what_the_decoder_scores(self) -> None:
+        """A tree may go further ahead than a chain."""
+        target = ScriptedDecoder(COUNTING, line=last_token, widths=(1, 3), scored_width=3, tree_widths=(8,))
+        chain = Says(lambda rows: Draft(torch.tensor([[3, 4, 5, 6]])), tree_nodes=4)
+        result = Generator(target, drafter=chain, num_draft_tokens=4, stop=MaxNewTokens(6))([1])
+
+        assert [[2, 3, 4, 5, 6, 7]] == result.ids
+        assert 2 == len(result.statistics.drafted)
+
     def test_a_tree_out_of_the_blue_is_refused_by_rejection(self) -> None:
         """Where nobody said that there would be trees."""
         tree = Draft(torch.tensor([[2]]), parents=torch.tensor([[-1]]))
