@@ -2,7 +2,7 @@
 
 import attrs
 
-from ..decoding.generator import Generator, a_draft_length
+from ..decoding.generator import Generator, a_draft_length, as_draft_length
 from ..decoding.protocols import Drafter, DraftLength
 
 
@@ -21,7 +21,9 @@ class SpeculativeGenerator(Generator):
     drafter: Drafter = attrs.field()
     """What guesses ahead: :class:`DraftModel`, :class:`PromptLookup`, or an object of yours."""
 
-    num_draft_tokens: int | DraftLength = attrs.field(default=4, validator=a_draft_length)
+    num_draft_tokens: int | DraftLength = attrs.field(
+        default=4, converter=as_draft_length, validator=a_draft_length
+    )
     """As in any generator."""
 
     def __attrs_post_init__(self) -> None:

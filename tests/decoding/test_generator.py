@@ -416,13 +416,12 @@ class TestRefusals:
             counting(**parts)
 
     def test_a_draft_length_may_be_a_number_of_numpys(self) -> None:
-        """It is the number that it is."""
-        lengths = [
-            counting(drafter=PromptLookup(), num_draft_tokens=k).num_draft_tokens for k in (np.int64(3), 3)
-        ]
+        """It is the number that it is, in a generator that always drafts as well."""
+        plain = counting(drafter=PromptLookup(), num_draft_tokens=np.int64(3))
+        always = SpeculativeGenerator(plain.decoder, PromptLookup(), num_draft_tokens=np.int64(3))
 
-        assert [3, 3] == lengths
-        assert [int, int] == [type(length) for length in lengths]
+        assert [int, int] == [type(one.num_draft_tokens) for one in (plain, always)]
+        assert 3 == plain.num_draft_tokens == always.num_draft_tokens
 
     def test_the_decoder_must_be_one(self) -> None:
         """A model is no decoder."""
