@@ -177,7 +177,10 @@ class Mixture:
     """A handful. Of equal promise the earlier one is taken."""
 
     costs: tuple[float, ...] | None = attrs.field(default=None, converter=_as_costs)
-    """What a token ahead costs each of them, in forwards of the target; measured if not given."""
+    """
+    What a token ahead costs each of them, in forwards of the target; measured if not given. Of
+    those that give evidence it does not count: they are asked in any case.
+    """
 
     _learned: _Learned = attrs.field(init=False, repr=False)
     _rows: RunningTexts[_Row] = attrs.field(factory=RunningTexts, init=False, repr=False)
