@@ -30,6 +30,7 @@ from decodekit.processors import (
     XTC,
     Chain,
     FrequencyPenalty,
+    Grammar,
     MinNewTokens,
     NoRepeatNgram,
     RepetitionPenalty,
@@ -37,10 +38,22 @@ from decodekit.processors import (
     TopK,
     TopP,
 )
-from decodekit.speculation import Block, DraftModel, PromptLookup, Rejection, SpeculativeGenerator
+from decodekit.speculation import (
+    Block,
+    DraftModel,
+    DraftTree,
+    ForcedTokens,
+    PromptLookup,
+    Rejection,
+    SpeculativeGenerator,
+    SuffixAutomaton,
+    Tree,
+)
+from decodekit.speculation import Mixture as MixtureThatPays
 from decodekit.speculation.exactness import chain_rule, check_exactness, law, total_variation
 from decodekit.testing import ScriptedDecoder, whole_prefix
 
+from ..processors.languages import Brackets
 from .worlds import AsManyAsStood, Garbage, LeastLikely, Mixture, NoneAfter, OneAfter, scripted, table
 
 VERIFICATIONS: dict[str, Verification] = {
@@ -166,6 +179,53 @@ def test_two_ragged_rows(drafter: str, verification: str) -> None:
     for chain, length, stop in [("no-token", "2", "three"), ("temperature", "1", "pair")]:
         make = world(drafter, verification, chain, length, stop, prompts)
         print(f"{check_exactness(make, prompts, copies=32).paths} paths")
+
+
+BRACKETS = Grammar(Brackets(2))
+
+
+@pytest.mark.parametrize("verification", VERIFICATIONS)
+class TestOtherDrafters:
+    def check(
+        self, verification: str, drafter: Callable[[], Drafter], copies: int = 32, **parts: Any
+    ) -> None:
+        """Two rows of unequal prompts."""
+        usual = {"decoder": scripted(1, 2), "num_draft_tokens": 2, "stop": MaxNewTokens(2), **parts}
+
+        def make() -> Generator:
+            return SpeculativeGenerator(
+                drafter=drafter(), verification=VERIFICATIONS[verification], selection=Sample(), **usual
+            )
+
+        check_exactness(make, [[0], [1, 0]], copies=copies)
+
+    def test_copies(self, verification: str) -> None:
+        """Of the text and of a corpus."""
+        self.check(verification, lambda: SuffixAutomaton([0, 0, 1, 0, 1, 1]), stop=MaxNewTokens(3))
+
+    def test_forced_tokens_and_draws_behind_them(self, verification: str) -> None:
+        """Guesses that are certain, and in the same row guesses that are drawn."""
+        drafter = ForcedTokens(BRACKETS, then=DraftModel(scripted(2, 4)))
+        chain = BRACKETS | Temperature(0.8)
+        self.check(verification, lambda: drafter, decoder=scripted(1, 4), processors=chain)
+
+    def test_a_mixture_that_learns(self, verification: str) -> None:
+        """It picks by what has become of guesses, the drawn ones among them."""
+        drafters, costs = (SuffixAutomaton(), DraftModel(scripted(2, 2))), (0, 0.1)
+        self.check(verification, lambda: MixtureThatPays(drafters, costs), copies=1)
+
+
+@pytest.mark.parametrize("tree", [Tree.comb(2, 2), Tree([-1, -1, 1])], ids=["comb", "second"])
+def test_trees(tree: Tree) -> None:
+    """Whichever branch is taken, and what a processor makes of its tokens."""
+    target, drafter = scripted(1, 2), DraftTree(scripted(3, 2), tree)
+
+    def make() -> Generator:
+        return SpeculativeGenerator(
+            target, drafter, processors=FrequencyPenalty(0.8), selection=Sample(), stop=MaxNewTokens(4)
+        )
+
+    check_exactness(make, [[0, 1]], copies=32)
 
 
 @pytest.mark.parametrize("verification", VERIFICATIONS)

@@ -30,9 +30,11 @@ def every_token(prefix: Sequence[int]) -> int:
 def scripted(
     seed: int, vocab: int, rows: int = ROWS, max_length: int = 16, scale: float = 1.0
 ) -> ScriptedDecoder:
-    """A decoder of up to 4 scored columns."""
+    """A decoder of up to 4 scored columns, and of trees of up to 7."""
     lines = scale * table(seed, vocab)
-    return ScriptedDecoder(lines, rows, max_length, widths=(1, 4), scored_width=4, line=every_token)
+    return ScriptedDecoder(
+        lines, rows, max_length, widths=(1, 4), scored_width=4, line=every_token, tree_widths=(7,)
+    )
 
 
 @attrs.frozen(eq=False)
