@@ -1,6 +1,7 @@
 """A draft length that pays."""
 
 import threading
+from typing import Any
 
 import attrs
 from attrs import validators
@@ -37,8 +38,8 @@ class AdaptiveLength:
     try could lose must have been saved up from *share* of the time. (The draft's reading of a
     first prompt comes on top.)
 
-    What it learned stays from run to run. Share one between generators of the same target and
-    drafter; another pair deserves one of its own. Under
+    What it learned stays from run to run; a copy starts anew. Share one between generators of
+    the same target and drafter; another pair deserves one of its own. Under
     :class:`~decodekit.decoding.agreement.Agreement` the length changes no text; under other
     verifications a sampled text depends on it, and so on the clock, though not its distribution.
     """
@@ -87,6 +88,10 @@ class AdaptiveLength:
         """Know nothing yet."""
         self._rates = GuessRates(self.most, self.expected, self.memory)
         self._stake, self._savings = self.allowance, self.allowance / 4
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A lock cannot be copied, and what was learned is another machine's, or another pair's.
+        return type(self), (self.most, self.expected, self.memory, self.allowance, self.share)
 
     def prepare(self, decoder: Decoder, exact_width: bool = False) -> None:
         """

@@ -1,6 +1,8 @@
 """The length that pays: on invented seconds against the best fixed length, and in the loop."""
 
+import copy
 import gc
+import pickle
 import random
 import threading
 from collections.abc import Callable
@@ -335,6 +337,17 @@ class TestWhatItLearns:
         speed, _ = world.run(AdaptiveLength(), 1000, 0)
 
         assert speed > 0.93 * max(world.fixed(k) for k in range(9))
+
+    @pytest.mark.parametrize("copied", [copy.deepcopy, lambda policy: pickle.loads(pickle.dumps(policy))])
+    def test_a_copy_starts_anew(self, copied: Callable[[AdaptiveLength], AdaptiveLength]) -> None:
+        """With the same options."""
+        policy = AdaptiveLength(4, expected=0.5, memory=20, allowance=6, share=0.01)
+        anew = policy.tokens_per_second()
+        policy.learn(Round(4, (4,), (4,), 0.1, 1.0, 0.1))
+        other = copied(policy)
+
+        assert repr(policy) == repr(other)
+        assert anew == other.tokens_per_second() != policy.tokens_per_second()
 
     def test_says_what_it_knows(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """As text: lengths, rates and seconds; its repr is how it was made."""
