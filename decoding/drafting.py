@@ -53,9 +53,15 @@ class Drafting:
         shown = attrs.evolve(now, length=now.length.clone())
         draft = self.drafter.propose(shown, budget, self._choose_of_the_drafter(now))
         _check(draft, len(rows), self.vocab_size)
-        if draft.parents is not None and not getattr(self.verification, "takes_trees", False):
-            raise ValueError(f"{self.verification!r} takes no trees: got one from {self.drafter!r}")
+        if draft.parents is not None:
+            self._require_trees()
         return self._fitted(draft, budget)
+
+    def _require_trees(self) -> None:
+        if not getattr(self.verification, "takes_trees", False):
+            raise ValueError(f"{self.verification!r} takes no trees: got one from {self.drafter!r}")
+        if not self.tree_width:
+            raise ValueError(f"the decoder must score trees: got one from {self.drafter!r}")
 
     def _fitted(self, draft: Draft, budget: Tensor) -> Draft:
         """*draft* without what is beyond a row's budget, no id or not scored, and what follows that."""

@@ -152,6 +152,8 @@ class Generator:
     def _check_drafter(self) -> None:
         if not callable(getattr(self.drafter, "propose", None)):
             raise TypeError(f"'drafter' must have propose(history, budget, choose): got {self.drafter!r}")
+        if not callable(getattr(self.verification, "drafting", None)):
+            raise TypeError(f"'verification' must have drafting(selection, start): got {self.verification!r}")
         if getattr(self.selection, "follows_logits", False):
             raise ValueError(f"{self.selection!r} depends on past logits: it cannot run under speculation")
         self.verification.drafting(cast("Selection", self.selection), torch.zeros(1, dtype=torch.int64))

@@ -150,6 +150,15 @@ class TestDrafting:
         with pytest.raises(ValueError, match=r"Rejection\(\) takes no trees"):
             drafting([1])
 
+    def test_a_tree_out_of_the_blue_needs_a_decoder_that_scores_it(self) -> None:
+        """It is not dropped without a word."""
+        tree = Draft(torch.tensor([[2]]), parents=torch.tensor([[-1]]))
+        target = ScriptedDecoder(COUNTING, line=last_token)
+        drafting = Generator(target, drafter=Says(lambda rows: tree), stop=MaxNewTokens(6))
+
+        with pytest.raises(ValueError, match=r"the decoder must score trees: got one from Says"):
+            drafting([1])
+
     def test_rejection_takes_no_trees(self) -> None:
         """It is said when the generator is built."""
         with pytest.raises(ValueError, match="'verification' must take trees, as Agreement does"):

@@ -399,6 +399,11 @@ class TestRefusals:
                 "'num_draft_tokens' must be >= 0",
             ),
             (
+                {"drafter": PromptLookup(), "verification": print},
+                TypeError,
+                "'verification' must have drafting",
+            ),
+            (
                 {"num_draft_tokens": AdaptiveLength},
                 TypeError,
                 "'num_draft_tokens' must be an instance: got the class AdaptiveLength",
