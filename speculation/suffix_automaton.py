@@ -75,7 +75,7 @@ class _Text:
         """What stood behind the end of the text the time before."""
         length, end = self.index.repeated()
         # What is copied may reach the end of the text: then it goes on with the copy.
-        circle = itertools.cycle(self.index.tokens[end:]) if length else iter(())
+        circle = itertools.cycle(self.index.tokens[end : end + budget]) if length else iter(())
         return _Match(length, list(itertools.islice(circle, budget)))
 
 
@@ -108,8 +108,8 @@ class SuffixAutomaton:
 
     Like :class:`~decodekit.speculation.PromptLookup` without a limit to the n-gram, in amortised
     constant time for a new token instead of a scan: the suffix automaton of each row is kept, and
-    extended. A row that does not continue a text that is known is indexed anew, some
-    microseconds a token.
+    extended. To find it, the row is compared with the texts that are known, as arrays. A row that
+    continues none of them is indexed anew, some microseconds a token.
 
     Hu et al., 2024, `SAM Decoding: Speculative Decoding via Suffix Automaton
     <https://arxiv.org/abs/2411.10666>`_; there a state keeps its first occurrence.
