@@ -12,8 +12,8 @@ Pseudorandom Number Generators <https://doi.org/10.1145/2660193.2660195>`_, sect
 Numbers are made by eager float64 on the host and passed *into* compiled graphs: a float32
 uniform has ties and gives infinite Gumbels, and a compiled ``log`` differs in its last bits.
 
-Besides numbers there are two questions, :func:`coin` and :func:`draw`. Who asks nothing else
-can be put before an :class:`Oracle` that answers them one way after the other, which is how
+Besides numbers there are two questions, :func:`coin` and :func:`draw`. Where code asks nothing
+else, an :class:`Oracle` can answer in place of the noise, one way after the other. So
 :mod:`decodekit.speculation.exactness` finds what a loop does with which probability.
 """
 

@@ -43,18 +43,18 @@ from decodekit.speculation import (
     DraftModel,
     DraftTree,
     ForcedTokens,
+    Mixture,
     PromptLookup,
     Rejection,
     SpeculativeGenerator,
     SuffixAutomaton,
     Tree,
 )
-from decodekit.speculation import Mixture as MixtureThatPays
 from decodekit.speculation.exactness import chain_rule, check_exactness, law, total_variation
 from decodekit.testing import ScriptedDecoder, whole_prefix
 
 from ..processors.languages import Brackets
-from .worlds import AsManyAsStood, Garbage, LeastLikely, Mixture, NoneAfter, OneAfter, scripted, table
+from .worlds import AsManyAsStood, ByTurns, Garbage, LeastLikely, NoneAfter, OneAfter, scripted, table
 
 VERIFICATIONS: dict[str, Verification] = {
     "agreement": Agreement(),
@@ -68,7 +68,7 @@ DRAFTERS: dict[str, Callable[[int, int], Drafter]] = {
     "lookup": lambda seed, vocab: PromptLookup(),
     "garbage": lambda seed, vocab: Garbage(),
     "wrong": lambda seed, vocab: LeastLikely(table(seed, vocab)),
-    "mixture": lambda seed, vocab: Mixture(DraftModel(scripted(seed + 1, vocab)), PromptLookup()),
+    "by turns": lambda seed, vocab: ByTurns(DraftModel(scripted(seed + 1, vocab)), PromptLookup()),
 }
 
 CHAINS: dict[str, Processor | None] = {
@@ -161,7 +161,7 @@ def test_one_row(drafter: str, verification: str) -> None:
 
 
 @pytest.mark.parametrize("verification", VERIFICATIONS)
-@pytest.mark.parametrize("drafter", ["other", "mixture"])
+@pytest.mark.parametrize("drafter", ["other", "by turns"])
 def test_more_tokens(drafter: str, verification: str) -> None:
     """Three and four tokens of vocabulary, and of text, where it is random the most."""
     paths = 0
@@ -212,7 +212,7 @@ class TestOtherDrafters:
     def test_a_mixture_that_learns(self, verification: str) -> None:
         """It picks by what has become of guesses, the drawn ones among them."""
         drafters, costs = (SuffixAutomaton(), DraftModel(scripted(2, 2))), (0, 0.1)
-        self.check(verification, lambda: MixtureThatPays(drafters, costs), copies=1)
+        self.check(verification, lambda: Mixture(drafters, costs), copies=1)
 
 
 @pytest.mark.parametrize("tree", [Tree.comb(2, 2), Tree([-1, -1, 1])], ids=["comb", "second"])

@@ -65,7 +65,7 @@ class LeastLikely:
 
 
 @attrs.frozen(eq=False)
-class Mixture:
+class ByTurns:
     """
     By turns a guess of *drawn* and a certain one of *certain*.
 
