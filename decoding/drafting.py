@@ -8,6 +8,7 @@ from .choose import Choose
 from .draft_trees import depths, pruned, tokens_ahead
 from .history import History
 from .protocols import Draft, Drafter, DraftLength, Round, Verification
+from .whole_numbers import is_whole
 
 
 @attrs.frozen(eq=False)
@@ -30,7 +31,12 @@ class Drafting:
 
     def allowed(self, rows: int) -> int:
         """How many tokens ahead each of *rows* rows may be guessed."""
-        return self.length if isinstance(self.length, int) else self.length(rows)
+        if isinstance(self.length, int):
+            return self.length
+        allowed, most = self.length(rows), self.length.most
+        if not is_whole(allowed) or not 0 <= allowed <= most:
+            raise ValueError(f"a draft length must say whole numbers >= 0 and <= {most}: got {allowed!r}")
+        return int(allowed)
 
     # Not around the whole run: between its rounds the caller's code runs, perhaps in another thread.
     @torch.no_grad()

@@ -108,6 +108,13 @@ class TestDrafting:
             (r.allowed, r.drafted, r.accepted, r.draft_seconds) for r in policy.heard
         ]
 
+    @pytest.mark.parametrize("allowed", [-1, 4, 1.5, None])
+    def test_a_policy_has_to_say_what_it_may(self, allowed: Any) -> None:
+        """Neither less than nothing, nor more than the decoder was found to score."""
+        drafting = generator(drafter=Says(None), num_draft_tokens=Policy([allowed]))
+        with pytest.raises(ValueError, match=rf"must say whole numbers >= 0 and <= 3: got {allowed}"):
+            drafting([1])
+
     def test_a_tree_is_cut_at_the_budget_and_at_what_is_no_id(self) -> None:
         """With what follows from there; the rest is verified."""
         tree = Draft(torch.tensor([[2, 99, 3, 4, 3, 4]]), parents=torch.tensor([[-1, 0, 0, 1, 2, 2]]))
