@@ -18,11 +18,12 @@ class DraftTree(DraftModel):
     Guess several ways in which the text may go on, with *decoder*, a smaller model.
 
     At each guess the draft takes the tokens that the noise of the position favours, not its own
-    choice alone: Gumbel-top-k (Kool, van Hoof and Welling, 2019, `Stochastic Beams and Where to
-    Find Them <https://arxiv.org/abs/1903.06059>`_, section 2.3) under the noise that the target
-    meets there. The target scores the tree in one forward and goes from each token to the child
-    that it chooses itself, so the text stays plain decoding's. For greedy decoding the children
-    are the likeliest tokens.
+    choice alone, under the noise that the target meets there: Gumbel-top-k (Kool, van Hoof and
+    Welling, 2019, `Stochastic Beams and Where to Find Them <https://arxiv.org/abs/1903.06059>`_,
+    section 2.3) where the noise is flat, and something close to it in the two levels of
+    :meth:`Sample <decodekit.decoding.Sample.several>`. The target scores the tree in one forward
+    and goes from each token to the child that it chooses itself, so the text stays plain
+    decoding's. For greedy decoding the children are the likeliest tokens.
 
     Compile the target with ``tree_widths``: one more than the tree has guesses, and best as many
     more as it is deep. With those a branch other than the first, which alone is kept in the
