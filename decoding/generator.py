@@ -55,7 +55,8 @@ class Generator:
 
     Every part may be any object of its protocol (:mod:`decodekit.decoding.protocols`). A row's
     text is a function of its prompt, its stream and the parts alone: neighbours, batch and
-    drafter do not change it.
+    drafter do not change it. (With a verification that compares distributions the drafter and
+    its lengths do, though not the text's distribution.)
     """
 
     decoder: Decoder = attrs.field(kw_only=False)

@@ -103,7 +103,9 @@ Selection: TypeAlias = Callable[[Tensor, History], Tensor]
 Processed logits ``[batch, width, vocab]`` to the chosen ids ``[batch, width]``.
 
 Pure as well: a selection that draws takes its numbers from :mod:`decodekit.decoding.noise`.
-One with an attribute ``seed`` has that seed folded into the rows' random streams.
+One with an attribute ``seed`` has that seed folded into the rows' random streams. Under trees
+it has ``several(logits, history, n)``, and ``gap(logits, history)`` where gaps are recorded, as
+:class:`~.sample.Sample` has; ``draws_softmax`` says that it draws from the softmax of the logits.
 """
 
 
@@ -213,7 +215,8 @@ class DraftLength(Protocol):
     Says how far ahead to guess, round by round.
 
     It may look at what past rounds came to, never at the guesses that it decides on: that would
-    bias what a sampled text says under any verification but agreement.
+    bias what a sampled text says under any verification but agreement. One that has
+    ``prepare(decoder, exact_width)`` is shown the target when a generator is built.
     """
 
     @property
@@ -308,9 +311,10 @@ class Verification(Protocol):
     """
     Decides how much of a draft stands, and what follows it.
 
-    Two class attributes are optional: ``compares_scores``, True for one that looks at
-    :attr:`Draft.scores`, and ``reads_choices``, False for one that looks at the target's choices
-    in rows without guesses alone.
+    What it is like, it may say by attributes: ``takes_trees``, if the branch that the target's
+    own choices take is all that it would keep of a tree; ``compares_scores``, if it looks at
+    :attr:`Draft.scores`; ``reads_choices``, False if it looks at the target's own choices in
+    rows without guesses alone.
     """
 
     def drafting(self, selection: Selection, start: Tensor) -> Selection:
