@@ -72,14 +72,20 @@ class Loop:
                 with self.statistics.phase("draft"):
                     draft = drafting.guess(now, begun, allowed)
             # The logits of a round live until the next forward, whoever makes it.
-            with self.slots.lock:
+            with clock.stopped():
+                self.slots.lock.acquire()
+            try:
                 bursts, added, accepted = self._round(now, draft, active)
-            if drafting is not None:
-                drafting.learn(allowed, draft, accepted, begun, **clock.read())
+            finally:
+                self.slots.lock.release()
+            seconds = clock.read()
             length += added
             for burst in bursts:
                 active[burst.row] = burst.ending is None
             yield bursts
+            # Now that nothing can be lost by it.
+            if drafting is not None:
+                drafting.learn(allowed, draft, accepted, begun, **seconds)
 
     @torch.no_grad()
     def _round(self, now: History, draft: Draft, active: Tensor) -> tuple[list[Burst], Tensor, Tensor]:

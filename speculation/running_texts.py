@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 
-_MOST_IDLE = 64
-"""Records kept between calls, unless one call has more rows."""
+_MOST_IDLE, _MOST_TOKENS = 64, 2**17
+"""Records kept between calls, and tokens that they know of, unless one call's rows have more."""
 
 
 class Record(Protocol):
@@ -57,7 +57,9 @@ class RunningTexts(Generic[R]):
         """Keep *records* for the next call; the oldest go where there are too many."""
         with self._lock:
             self._idle += records
-            del self._idle[: -max(_MOST_IDLE, len(records))]
+            tokens = sum(len(record.taken) for record in self._idle)
+            while len(self._idle) > len(records) and (len(self._idle) > _MOST_IDLE or tokens > _MOST_TOKENS):
+                tokens -= len(self._idle.pop(0).taken)
 
 
 def _continues(ids: Ints, taken: Ints) -> bool:

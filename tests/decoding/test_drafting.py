@@ -1,5 +1,6 @@
 """How the loop comes to its guesses."""
 
+import contextlib
 from typing import Any
 
 import attrs
@@ -97,6 +98,25 @@ class TestDrafting:
         assert [2] == policy.rows
         assert [(3, (3, 3), (3, 0))] == [(r.allowed, r.drafted, r.accepted) for r in policy.heard]
         assert all(r.target_seconds > 0 and r.other_seconds > 0 for r in policy.heard)
+
+    def test_a_policy_that_breaks_loses_no_token(self) -> None:
+        """What the round gave has been said by then, and the next call is right."""
+
+        @attrs.define(eq=False)
+        class Broken(Policy):
+            def learn(self, outcome: Round) -> None:
+                super().learn(outcome)
+                if len(self.heard) == 1:
+                    raise RuntimeError("broken")
+
+        right = Says(lambda rows: Draft(torch.tensor([[2, 3]])))
+        speculating, said = generator(drafter=right, num_draft_tokens=Broken([2])), []
+        with contextlib.suppress(RuntimeError):
+            for event in speculating.stream([0]):
+                said += event.ids
+
+        assert [1, 2, 3, 4] == said
+        assert [[1, 2, 3, 4, 5, 6]] == speculating([0]).ids
 
     def test_a_policy_that_says_nought_is_plain_decoding(self) -> None:
         """The drafter is not asked, and the policy hears of every round."""

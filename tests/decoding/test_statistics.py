@@ -6,6 +6,7 @@ import math
 import random
 import statistics as by_definition
 import sys
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +34,7 @@ from decodekit.decoding import (
 )
 from decodekit.decoding.protocols import Choice, Selection
 from decodekit.decoding.scores import Scores
+from decodekit.decoding.statistics import Clock
 from decodekit.processors import RepetitionPenalty, Temperature, TopK
 from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
 from decodekit.testing import ScriptedDecoder, last_token
@@ -527,3 +529,21 @@ seconds: draft 0.500, target 1.250, host 0.250"""
         monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
         with pytest.raises(ImportError, match="pip install"):
             known().plot()
+
+
+class TestClock:
+    def test_reads_what_was_spent_but_for_waiting(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Drafter and target by their phases, everything else besides, and not while it is stopped."""
+        now = [10.0]
+        monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+        statistics = Statistics(seconds={"draft": 5.0})
+        clock = Clock(statistics)
+        with statistics.phase("draft"):
+            now[0] += 1
+        with clock.stopped():
+            now[0] += 100
+        with statistics.phase("target"):
+            now[0] += 2
+        now[0] += 4
+
+        assert {"draft_seconds": 1.0, "target_seconds": 2.0, "other_seconds": 4.0} == clock.read()

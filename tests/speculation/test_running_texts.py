@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from decodekit.speculation import running_texts
@@ -46,6 +47,20 @@ class TestRunningTexts:
         texts.put(notes)
 
         assert notes == [texts.take(ids(1, 2)), texts.take(ids(1, 3))]
+
+    def test_long_texts_are_fewer(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The oldest go when all together are too long, though never those of the latest call."""
+        monkeypatch.setattr(running_texts, "_MOST_TOKENS", 5)
+        texts, notes = RunningTexts[Note](), [Note([1, 1, 1]), Note([2, 2]), Note([3])]
+        texts.put(notes[:2])
+        texts.put(notes[2:])
+
+        assert texts.take(notes[0].taken) is None
+        assert notes[1:] == [texts.take(note.taken) for note in notes[1:]]
+
+        texts.put([Note([4] * 9), Note([5] * 9)])
+
+        assert texts.take(ids(*[4] * 9)) is not None
 
     def test_is_bounded(self) -> None:
         """The oldest go, but never those of the latest call."""
