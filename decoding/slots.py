@@ -21,6 +21,8 @@ _TREE = 0
 
 # By identity: decoders may compare equal and still have a cache each.
 _records: "dict[int, Slots]" = {}
+# Two threads that meet a decoder at the same time must not have a record each.
+_records_lock = threading.Lock()
 
 
 class Slots:
@@ -64,17 +66,18 @@ class Slots:
     @classmethod
     def of(cls, decoder: Decoder) -> "Slots":
         """The slots of *decoder*: always the same ones."""
-        slots = _records.get(id(decoder))
-        if slots is None:
-            try:
-                # The record must not keep the decoder alive, and goes with it.
-                slots = cls(weakref.proxy(decoder))
-            except TypeError as error:
-                rule = "a decoder must be an object that Python can refer to weakly"
-                raise TypeError(f"{rule} (__slots__ needs '__weakref__'): got {decoder!r}") from error
-            _records[id(decoder)] = slots
-            weakref.finalize(decoder, _records.pop, id(decoder), None)
-        return slots
+        with _records_lock:
+            slots = _records.get(id(decoder))
+            if slots is None:
+                try:
+                    # The record must not keep the decoder alive, and goes with it.
+                    slots = cls(weakref.proxy(decoder))
+                except TypeError as error:
+                    rule = "a decoder must be an object that Python can refer to weakly"
+                    raise TypeError(f"{rule} (__slots__ needs '__weakref__'): got {decoder!r}") from error
+                _records[id(decoder)] = slots
+                weakref.finalize(decoder, _records.pop, id(decoder), None)
+            return slots
 
     def forget(self) -> None:
         """Take nothing as fed: for a decoder that somebody has fed by hand."""

@@ -1,6 +1,9 @@
 """One rule by which tokens reach a decoder."""
 
+import contextlib
 import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import attrs
@@ -125,6 +128,11 @@ class TestFeed:
         decoder.forward(torch.tensor([[7]]), torch.tensor([1]))
         slots.forget()
         check([[1, 2, 3]], [1], feed(slots, [[1, 2, 3]], [1]))
+
+    def test_refuses_what_cannot_be_scored(self) -> None:
+        """More columns than a forward scores: no number of forwards would do."""
+        with pytest.raises(ValueError, match="'need' must be <= 5, the scored width: got 6"):
+            feed(Slots(ScriptedDecoder(TABLE)), [list(range(10))], [6])
 
 
 @attrs.frozen(eq=False)
@@ -295,6 +303,25 @@ class TestOf:
 
         assert Slots.of(one) is Slots.of(one)
         assert Slots.of(one) is not Slots.of(other)
+
+    def test_is_one_record_for_threads_that_meet_it_together(self) -> None:
+        """Two records would be two locks, and each would not know what the other has fed."""
+        both_here = threading.Barrier(2)
+
+        class Slow(ScriptedDecoder):
+            """Lets whoever looks at its shape wait for another."""
+
+            def __getattribute__(self, name: str) -> Any:
+                if name == "shape":
+                    with contextlib.suppress(threading.BrokenBarrierError):
+                        both_here.wait(timeout=0.2)
+                return super().__getattribute__(name)
+
+        decoder = Slow(TABLE)
+        with ThreadPoolExecutor(2) as pool:
+            one, other = pool.map(Slots.of, [decoder, decoder])
+
+        assert one is other
 
     def test_does_not_keep_the_decoder(self) -> None:
         """The record goes with the decoder."""
