@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .protocols import DecoderShape
-from .trees import depths
+from .tree_arrays import depths
 
 
 def require_decoder(decoder: object) -> None:

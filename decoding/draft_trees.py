@@ -4,7 +4,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from . import trees
+from . import tree_arrays
 from .history import History
 from .protocols import Draft
 from .scores import Scores
@@ -13,7 +13,7 @@ from .scores import Scores
 def depths(draft: Draft) -> Tensor:
     """How many tokens ahead each guess of a tree is, ``[batch, n]``; 0 where there is none."""
     # A draft may have gaps between its guesses: for its parents alone they are columns like others.
-    steps = torch.from_numpy(trees.depths(torch.zeros_like(draft.ids).numpy(), _parents(draft).numpy()))
+    steps = torch.from_numpy(tree_arrays.depths(torch.zeros_like(draft.ids).numpy(), _parents(draft).numpy()))
     return (steps + 1).masked_fill(draft.ids < 0, 0)
 
 

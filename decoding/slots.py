@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .protocols import Decoder, ScoresTrees
-from .trees import first_branch
+from .tree_arrays import first_branch
 
 Ints = NDArray[np.int64]
 

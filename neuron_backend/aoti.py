@@ -81,7 +81,7 @@ def _choose_linear(graph: GraphModule) -> None:
     A verification multiplies a few rows by every weight. MKL takes 1.7 times as long for five of
     them as for one, and longer for one than oneDNN does (AMD EPYC, shapes of SmolLM2-135M).
     """
-    if not torch.backends.mkldnn.is_available():
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.linear.default):
         x, weight, *bias = node.args

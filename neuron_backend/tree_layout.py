@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..decoding.trees import depths, first_branch, paths
+from ..decoding.tree_arrays import depths, first_branch, paths
 
 
 def lay_out(

@@ -9,8 +9,8 @@ from attrs import validators
 from ..decoding.protocols import Decoder, Round
 from ..decoding.real_numbers import as_real, one_real
 from ..decoding.whole_numbers import a_whole_number
-from .guess_rates import GuessRates
-from .round_seconds import RoundSeconds
+from .adaptive_rates import GuessRates
+from .adaptive_seconds import RoundSeconds
 
 _FIRST_WAIT, _LAST_WAIT = 4, 128
 """Rounds without a draft before one is tried again: at first, and after many vain tries."""

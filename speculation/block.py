@@ -10,7 +10,7 @@ from ..decoding import noise
 from ..decoding.history import History
 from ..decoding.protocols import Draft, Selection
 from ..decoding.scores import Scores
-from .comparing import at_column, draft_law, drawn_apart, following, of_guesses, target_law
+from .distributions import at_column, draft_law, drawn_apart, following, of_guesses, target_law
 
 
 @attrs.frozen(eq=False)

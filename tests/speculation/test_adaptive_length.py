@@ -22,7 +22,7 @@ from decodekit.speculation import (
     DraftModel,
     PromptLookup,
     SpeculativeGenerator,
-    round_seconds,
+    adaptive_seconds,
 )
 from decodekit.testing import ScriptedDecoder
 
@@ -59,7 +59,7 @@ class World:
     def policy(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> AdaptiveLength:
         """One that has timed this world's forwards."""
         seconds = {width: cost * UNIT for width, cost in self.widths.items()}
-        monkeypatch.setattr(round_seconds, "time_widths", lambda decoder: seconds)
+        monkeypatch.setattr(adaptive_seconds, "time_widths", lambda decoder: seconds)
         policy = AdaptiveLength(**{"most": 8, **options})
         policy.prepare(ScriptedDecoder(torch.zeros(1, 2)))
         return policy
@@ -435,14 +435,14 @@ class TestInTheLoop:
     def test_timing_keeps_no_decoder_alive(self) -> None:
         """The record of a decoder goes with it."""
         target = ScriptedDecoder(TABLE)
-        round_seconds.time_widths(target)
+        adaptive_seconds.time_widths(target)
         number = id(target)
 
-        assert number in round_seconds._timed
+        assert number in adaptive_seconds._timed
         del target
         gc.collect()
 
-        assert number not in round_seconds._timed
+        assert number not in adaptive_seconds._timed
 
     def test_threads_may_share_one(self) -> None:
         """Two generators that take turns on one policy say what they say alone."""

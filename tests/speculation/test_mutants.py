@@ -32,7 +32,7 @@ from decodekit.speculation import (
     Rejection,
     SpeculativeGenerator,
     block,
-    comparing,
+    distributions,
     rejection,
 )
 from decodekit.speculation.exactness import check_exactness, law
@@ -387,7 +387,7 @@ def certain_of_the_draft() -> Callable[[Tensor, Draft], Tensor]:
 
     def of_guesses(law: Tensor, draft: Draft) -> Tensor:
         is_own = not law[:, -1].any()
-        return torch.ones(draft.ids.shape).double() if is_own else comparing.of_guesses(law, draft)
+        return torch.ones(draft.ids.shape).double() if is_own else distributions.of_guesses(law, draft)
 
     return of_guesses
 
@@ -396,15 +396,15 @@ def certain_of_the_draft() -> Callable[[Tensor, Draft], Tensor]:
 
 
 def softmaxed(residual: Tensor, law: Tensor, *others: Any) -> Tensor:
-    return comparing.following(residual.softmax(dim=-1), law, *others)
+    return distributions.following(residual.softmax(dim=-1), law, *others)
 
 
 def unsubtracted(residual: Tensor, law: Tensor, *others: Any) -> Tensor:
-    return comparing.following(law, law, *others)
+    return distributions.following(law, law, *others)
 
 
 def uniform_for_nothing(residual: Tensor, law: Tensor, *others: Any) -> Tensor:
-    return comparing.following(residual, torch.where(law.sum(-1, True) > 0, law, 1.0), *others)
+    return distributions.following(residual, torch.where(law.sum(-1, True) > 0, law, 1.0), *others)
 
 
 @BOTH

@@ -2,7 +2,7 @@
 
 import pytest
 
-from decodekit.speculation.pace import Pace
+from decodekit.speculation.mixture_pace import Pace
 
 
 class TestPrice:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodekit.speculation.experience import Experience, Guess, expected
+from decodekit.speculation.mixture_experience import Experience, Guess, expected
 
 
 class TestGuess:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from decodekit.decoding.trees import Bools, Ints, depths, first_branch, paths
+from decodekit.decoding.tree_arrays import Bools, Ints, depths, first_branch, paths
 
 # 0 - 1 - 4        and, in the other row, two tokens of which the first is the only child of none
 #   \\ 2 - 3
