@@ -69,7 +69,7 @@ class Vocabulary:
         ids = self.tokenizer.encode("a")
         bare = self._encode("a")
         ends = [end for end in range(len(ids)) if ids[end : end + len(bare)] == bare]
-        return ids[: ends[0]] if ends else []
+        return [index for index in ids[: ends[0]] if index < self.size] if ends else []
 
     @_adds_space.default
     def _finds_a_space(self) -> bool:

@@ -40,6 +40,11 @@ class TestVocabulary:
         """The tokens that the tokenizer adds by itself."""
         assert opening == tokenizer(kind).convert_ids_to_tokens(vocabulary(kind).opening)
 
+    def test_puts_nothing_before_a_text_that_the_model_lacks(self) -> None:
+        """A beginning of sequence that is no id of the model's could not be fed."""
+        kind = "bytes-bos"
+        assert [] == Vocabulary(tokenizer(kind), tokenizer(kind).bos_token_id).opening
+
     def test_special_tokens_say_nothing(self) -> None:
         """They are no text, whatever their names."""
         voc = vocabulary("pieces")
