@@ -12,8 +12,9 @@ from ..decoding.checks import require_decoder
 from ..decoding.history import History
 from ..decoding.protocols import Choice, Decoder, DecoderShape, Draft
 from ..decoding.slots import Slots
+from ..decoding.whole_numbers import a_whole_number
 from .translation import Ints, Translation
-from .vocabulary import Vocabulary, characters, counterparts
+from .vocabulary import Vocabulary, a_tokenizer, characters, counterparts
 
 
 def _is_decoder(instance: object, attribute: object, value: Decoder) -> None:
@@ -42,13 +43,13 @@ class CommonTokens:
     decoder: Decoder = attrs.field(validator=_is_decoder)
     """Of at least as many rows as there are prompts. A row beyond its positions gets no draft."""
 
-    draft_tokenizer: Any = attrs.field(repr=False)
+    draft_tokenizer: Any = attrs.field(repr=False, validator=a_tokenizer)
     """The draft's, a Hugging Face tokenizer."""
 
-    tokenizer: Any = attrs.field(repr=False)
+    tokenizer: Any = attrs.field(repr=False, validator=a_tokenizer)
     """The target's."""
 
-    vocab_size: int = attrs.field(validator=[validators.instance_of(int), validators.ge(1)])
+    vocab_size: int = attrs.field(validator=[a_whole_number, validators.ge(1)])
     """The target's logits per column, ``target.shape.vocab_size``; often more than it has tokens."""
 
     _draft: Vocabulary = attrs.field(init=False, repr=False)

@@ -135,13 +135,13 @@ def _as_tuple(drafters: Any) -> Any:
     return tuple(drafters) if isinstance(drafters, Iterable) else drafters
 
 
-def _as_costs(costs: Iterable[float] | None) -> tuple[float, ...] | None:
-    return None if costs is None else tuple(map(as_real, costs))
+def _as_costs(costs: Any) -> Any:
+    return tuple(map(as_real, costs)) if isinstance(costs, Iterable) else costs
 
 
 def _check_drafters(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
     rule = f"'{attribute.name}' must be drafters, each with propose(history, budget, choose)"
-    if value == ():
+    if isinstance(value, tuple) and not value:
         raise ValueError(f"{rule}: got none")
     for drafter in value if isinstance(value, tuple) else (None,):
         if isinstance(drafter, type) or not callable(getattr(drafter, "propose", None)):
@@ -186,9 +186,11 @@ class Mixture:
     _rows: RunningTexts[_Row] = attrs.field(factory=RunningTexts, init=False, repr=False)
 
     @costs.validator
-    def _(self, attribute: object, value: tuple[Any, ...] | None) -> None:
+    def _(self, attribute: object, value: Any) -> None:
         if value is None:
             return
+        if not isinstance(value, tuple):
+            raise TypeError(f"'costs' must be None or numbers, one a drafter: got {value!r}")
         if len(value) != len(self.drafters):
             raise ValueError(
                 f"'costs' must be one a drafter: got {len(value)} for {len(self.drafters)} drafters"

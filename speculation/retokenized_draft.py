@@ -14,7 +14,7 @@ from ..decoding.history import History
 from ..decoding.protocols import Choice, Decoder, DecoderShape, Draft
 from ..decoding.slots import Slots
 from .translation import Ints, Translation
-from .vocabulary import Vocabulary, characters, counterparts, ends_in_character
+from .vocabulary import Vocabulary, a_tokenizer, characters, counterparts, ends_in_character
 
 Bools = NDArray[np.bool_]
 
@@ -49,10 +49,10 @@ class RetokenizedDraft:
     decoder: Decoder = attrs.field(validator=_is_decoder)
     """Of at least as many rows as there are prompts. A row beyond its positions gets no draft."""
 
-    draft_tokenizer: Any = attrs.field(repr=False)
+    draft_tokenizer: Any = attrs.field(repr=False, validator=a_tokenizer)
     """The draft's, a Hugging Face tokenizer."""
 
-    tokenizer: Any = attrs.field(repr=False)
+    tokenizer: Any = attrs.field(repr=False, validator=a_tokenizer)
     """The target's."""
 
     _draft: Vocabulary = attrs.field(init=False, repr=False)

@@ -1,6 +1,7 @@
 """Shapes of trees of guesses."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import attrs
 
@@ -10,8 +11,8 @@ ROOT = -1
 """The row's last token, which every tree follows."""
 
 
-def _as_tuple(parents: Iterable[int]) -> tuple[int, ...]:
-    return tuple(parents)
+def _as_tuple(parents: Any) -> Any:
+    return tuple(parents) if isinstance(parents, Iterable) else parents
 
 
 @attrs.frozen
@@ -29,7 +30,9 @@ class Tree:
     """Of each guess the number of the one that it follows, smaller than its own; -1 for the last token."""
 
     @parents.validator
-    def _(self, attribute: object, value: tuple[int, ...]) -> None:
+    def _(self, attribute: object, value: Any) -> None:
+        if not isinstance(value, tuple):
+            raise TypeError(f"'parents' must be whole numbers: got {value!r}")
         wrong = [parent for i, parent in enumerate(value) if not is_whole(parent) or not ROOT <= parent < i]
         if wrong or not value:
             raise ValueError(

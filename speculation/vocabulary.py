@@ -14,6 +14,12 @@ from ..decoding.text import BYTE_OF, is_byte_level
 _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
+def a_tokenizer(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    """Refuse what has no vocabulary."""
+    if isinstance(value, type) or not callable(getattr(value, "get_vocab", None)):
+        raise TypeError(f"'{attribute.name}' must be a Hugging Face tokenizer: got {value!r}")
+
+
 @attrs.frozen(eq=False)
 class Vocabulary:
     """

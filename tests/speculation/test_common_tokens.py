@@ -2,13 +2,14 @@
 
 import copy
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from decodekit.decoding import (
     Choose,
@@ -21,7 +22,7 @@ from decodekit.decoding import (
 )
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.processors import AllowedTokens, RepetitionPenalty, Temperature, TopP
-from decodekit.speculation import CommonTokens, DraftModel, SpeculativeGenerator
+from decodekit.speculation import CommonTokens, DraftModel, RetokenizedDraft, SpeculativeGenerator
 from decodekit.testing import ScriptedDecoder
 
 from .tokenizers_for_drafts import KINDS, TEXT, permuted, tokenizer, writer
@@ -250,7 +251,18 @@ class TestRefusal:
         with pytest.raises(ValueError, match="must have a token in common with the target's"):
             CommonTokens(own, tokenizer("pieces"), tokenizer("bytes"), 3)
 
-    @pytest.mark.parametrize("value", [0, "many", None])
+    @pytest.mark.parametrize("value", [None, "gpt2", PreTrainedTokenizerFast])
+    @pytest.mark.parametrize("name", ["draft_tokenizer", "tokenizer"])
+    def test_of_what_is_no_tokenizer(self, name: str, value: Any) -> None:
+        """A name or a class is none yet."""
+        both = {"draft_tokenizer": tokenizer("bytes"), "tokenizer": tokenizer("bytes"), name: value}
+        message = re.escape(f"'{name}' must be a Hugging Face tokenizer: got {value!r}")
+        with pytest.raises(TypeError, match=message):
+            CommonTokens(random_decoder("bytes", 1), **both, vocab_size=426)
+        with pytest.raises(TypeError, match=message):
+            RetokenizedDraft(random_decoder("bytes", 1), **both)
+
+    @pytest.mark.parametrize("value", [0, "many", None, True])
     def test_of_a_size_that_is_none(self, value: Callable[..., Any]) -> None:
         """A vocabulary has at least one id."""
         with pytest.raises((TypeError, ValueError), match="vocab_size"):

@@ -338,7 +338,7 @@ class Script:
 
 class TestRefuses:
     @pytest.mark.parametrize(
-        "drafters", [3, DraftModel, [DraftModel], [PromptLookup(), None], PromptLookup()]
+        "drafters", [3, np.int64(3), DraftModel, [DraftModel], [PromptLookup(), None], PromptLookup()]
     )
     def test_what_is_no_drafter(self, drafters: object) -> None:
         """A class or a single one is a likely mistake."""
@@ -358,6 +358,7 @@ class TestRefuses:
             ([0.1, float("nan")], ValueError, "'costs' must be >= 0: got nan"),
             ([0.1, "free"], TypeError, "'costs' must be numbers: got 'free'"),
             ([0.1, True], TypeError, "'costs' must be numbers: got True"),
+            (0.1, TypeError, "'costs' must be None or numbers, one a drafter: got 0.1"),
         ],
     )
     def test_costs(self, costs: list[Any], error: type[Exception], message: str) -> None:

@@ -1,5 +1,7 @@
 """Shapes of trees of guesses."""
 
+from typing import Any
+
 import pytest
 
 from decodekit.speculation import Tree
@@ -28,6 +30,12 @@ class TestTree:
     def test_a_parent_comes_before_its_child(self, parents: tuple[int, ...]) -> None:
         """A guess follows the last token or an earlier guess, and there is at least one."""
         with pytest.raises(ValueError, match="'parents' must be -1 or the number of an earlier guess each"):
+            Tree(parents)
+
+    @pytest.mark.parametrize("parents", [None, -1, 1.5])
+    def test_there_are_several_of_them(self, parents: Any) -> None:
+        """A single number is a likely mistake."""
+        with pytest.raises(TypeError, match=f"'parents' must be whole numbers: got {parents}"):
             Tree(parents)
 
     @pytest.mark.parametrize("children", [(), (0,), (2, -1), (1.5,), (True,)])
