@@ -1,7 +1,7 @@
 """
 Question: how much faster does a draft make decoding, and does it cost anything where it is useless.
 
-    python benchmarks/speculation.py [--dtype float32|bfloat16] [--length 1 2 4 8 adaptive]
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/speculation.py [--dtype float32|bfloat16] [--length 1 2 4 8 adaptive]
                                      [--cache DIR] [--quick]
 
 The target is the bundled one grown to the shape of SmolLM2-135M (``grow.py``), the draft the
@@ -148,7 +148,12 @@ def models(dtype: str) -> tuple[LlamaForCausalLM, LlamaForCausalLM]:
 
 
 def compiled(
-    model: LlamaForCausalLM, name: str, widths: tuple[int, ...], batch: int, cache: pathlib.Path | None
+    model: LlamaForCausalLM,
+    name: str,
+    widths: tuple[int, ...],
+    batch: int,
+    cache: pathlib.Path | None,
+    threads: int | None = None,
 ) -> StaticDecoder:
     """*model* compiled for *batch* rows, taken from the folder *cache* where it is there."""
     shape = {
@@ -159,11 +164,13 @@ def compiled(
     }
     dtype = str(model.dtype).removeprefix("torch.")
     if cache is None:
-        return compile_decoder(model, target="cpu", **shape)
+        return compile_decoder(model, target="cpu", threads=threads, **shape)
     folder = cache / f"{name}-{dtype}-b{batch}-w{'_'.join(map(str, shape['widths']))}"
     if not folder.exists():
         compile_decoder(model, target="cpu", **shape).save(folder)
-    return load_decoder(folder)
+    decoder = load_decoder(folder)
+    decoder.threads = threads
+    return decoder
 
 
 def selection(temperature: float) -> dict[str, Any]:
@@ -542,7 +549,8 @@ def main() -> None:
         return Pair(
             both,
             compiled(both[0], "target", widths, rows, options.cache),
-            compiled(both[1], "draft", DRAFT_WIDTHS, rows, options.cache),
+            # So small a model is done before a second thread has begun.
+            compiled(both[1], "draft", DRAFT_WIDTHS, rows, options.cache, threads=1),
         )
 
     if {"row", "adversarial"} & set(options.only):

@@ -11,6 +11,7 @@ from .fingerprint import program_fingerprint
 from .shapes import DEFAULT_WIDTHS
 from .static_decoder import StaticDecoder
 from .step import Step, program_name
+from .threads import check_threads
 from .weights import weight_dtype
 
 TARGETS = ("auto", "cpu", "eager")
@@ -26,6 +27,7 @@ def compile_decoder(
     tree_widths: Sequence[int] = (),
     target: str = "auto",
     dtype: torch.dtype | str | None = None,
+    threads: int | None = None,
 ) -> StaticDecoder:
     """
     Compile *model* for fixed shapes. No forward compiles anything later.
@@ -53,12 +55,16 @@ def compile_decoder(
         dtype: Of weights and cache: float32, bfloat16, float16 or float64, or its name. None:
             the model's own.
 
+        threads: How many a forward may use. None: as many as torch does; 1 is best for a small
+            draft. It may be changed later, as ``decoder.threads``.
+
     Raises:
         UnsupportedArchitecture: The logits differ from *model*'s, or it cannot be rewound.
 
         ValueError: An argument breaks its rule.
     """
     target = _resolve(target)
+    check_threads(threads)
     decoder = StaticDecoder(
         model if isinstance(model, PreTrainedModel) else _load(model, weight_dtype(dtype)),
         batch_size=batch_size,
@@ -68,6 +74,7 @@ def compile_decoder(
         tree_widths=tree_widths,
         dtype=dtype,
     )
+    decoder.threads = threads
     if target == "cpu":
         compile_programs(decoder)
     return decoder

@@ -20,6 +20,7 @@ from .probe import TOLERANCE, Probe
 from .saving import save_decoder
 from .shapes import DEFAULT_WIDTHS, decoder_shape
 from .step import DecoderStep, Step, TreeStep
+from .threads import on_threads
 from .tree_layout import lay_out
 from .tree_probe import check_trees
 from .weights import adopt, weight_dtype
@@ -57,6 +58,12 @@ class StaticDecoder:
 
     tree_programs: dict[int, TreeProgram]
     """What runs at each tree width."""
+
+    threads: int | None = None
+    """
+    How many threads a forward may use; None leaves it to torch. A model as small as a draft is
+    fastest with 1: several threads take longer to meet than it takes to compute.
+    """
 
     target: str = "eager"
     """What the programs were compiled for; ``"eager"`` if they were not."""
@@ -175,7 +182,8 @@ class StaticDecoder:
             TypeError: A wrong dtype. Nothing has been written.
         """
         check_inputs(ids, cache_pos, self.shape)
-        return self.programs[ids.shape[1]](ids, cache_pos)
+        with on_threads(self.threads):
+            return self.programs[ids.shape[1]](ids, cache_pos)
 
     def forward_tree(self, ids: Tensor, cache_pos: Tensor, parents: Tensor) -> Tensor:
         """
@@ -202,7 +210,8 @@ class StaticDecoder:
         """
         check_tree_inputs(ids, cache_pos, parents, self.shape, self.tree_widths)
         layout = lay_out(ids, cache_pos, parents, self.shape.max_length)
-        return self.tree_programs[ids.shape[1]](ids, *layout)
+        with on_threads(self.threads):
+            return self.tree_programs[ids.shape[1]](ids, *layout)
 
     def save(self, folder: str | PathLike[str], tokenizer: PreTrainedTokenizerBase | None = None) -> None:
         """
