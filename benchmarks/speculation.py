@@ -1,11 +1,12 @@
 """
 Question: how much faster does a draft make decoding, and does it cost anything where it is useless.
 
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/speculation.py [--dtype float32|bfloat16] [--length 1 2 4 8 adaptive]
-                                     [--cache DIR] [--quick]
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/speculation.py [--dtype float32|bfloat16]
+                                [--length 1 2 4 8 adaptive] [--cache DIR] [--quick]
 
-The target is the bundled one grown to the shape of SmolLM2-135M (``grow.py``), the draft the
-bundled one as it is: real acceptance at a real shape. Side by side, on the same prompts from
+The target is the bundled one grown to nearly the shape of SmolLM2-135M (``grow.py``: 18/6 heads of
+32 dimensions for its 9/3 of 64, and a vocabulary of 4,096), the draft the bundled one as it is:
+real acceptance at a real shape. Side by side, on the same prompts from
 files that neither model has seen, weights and type of number, after warm-up, a turn each, round
 after round:
 
