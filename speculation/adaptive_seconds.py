@@ -133,11 +133,13 @@ class RoundSeconds:
     def verify(self, guesses: int) -> float:
         """A round but for its draft, where the longest draft is of so many *guesses*."""
         width = self._width(guesses)
-        if width in self._verify:
-            return self._verify[width]
         # Never seen: the nearest one, or any number as long as there is none.
         nearest = min(self._verify, key=lambda known: abs(known - width), default=None)
-        return 1.0 if nearest is None else self._verify[nearest]
+        if nearest is None:
+            return 1.0
+        # What is wider takes no less. A machine that has become slow since the wider ones were
+        # timed would make them look cheap, and drafts that never stand worth their while.
+        return max(seconds for known, seconds in self._verify.items() if known <= nearest)
 
     def draft(self, guesses: int) -> float:
         """A draft of so many *guesses*."""

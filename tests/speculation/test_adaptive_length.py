@@ -237,6 +237,16 @@ class TestChanges:
 
 
 class TestWhatItLearns:
+    def test_that_what_is_wider_takes_no_less(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Though the machine has become slow since the wider forwards were timed."""
+        monkeypatch.setattr(adaptive_seconds, "time_widths", lambda decoder: {1: 1.0, 2: 1.2, 5: 1.5})
+        seconds = adaptive_seconds.RoundSeconds()
+        seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
+        for _ in range(50):
+            seconds.learn(Round(0, (0,), (0,), 0.0, 4.0, 0.0), 0)
+
+        assert 2.0 < seconds.verify(0) <= seconds.verify(1) <= seconds.verify(4)
+
     def test_unseen_places_go_on_like_the_last_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Only first guesses were ever made, and they stood: longer drafts are expected to stand as well."""
         policy = WORLDS["good"].policy(monkeypatch)

@@ -40,8 +40,9 @@ class Entry:
     host_only: bool = False
     """Whether it runs Python that no graph can hold."""
 
+    rtol: float = 0.0
     atol: float = 0.0
-    """How far from the reference it may lie."""
+    """How far from the reference it may lie, relatively and absolutely."""
 
 
 def off_or(neutral: Any, make: Callable[[Any], Any]) -> Callable[[Any, int], Any]:
