@@ -1,5 +1,6 @@
 """One line of the catalogue."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -40,9 +41,11 @@ class Entry:
     host_only: bool = False
     """Whether it runs Python that no graph can hold."""
 
-    rtol: float = 0.0
     atol: float = 0.0
-    """How far from the reference it may lie, relatively and absolutely."""
+    """How far from the reference it may lie."""
+
+    floor: float = -math.inf
+    """Below this it is next to nothing, and anything else below it as good."""
 
 
 def off_or(neutral: Any, make: Callable[[Any], Any]) -> Callable[[Any, int], Any]:
