@@ -8,17 +8,13 @@ import torch
 from attrs import validators
 from torch import Tensor
 
-from ..decoding.checks import require_decoder
 from ..decoding.history import History
 from ..decoding.protocols import Choice, Decoder, DecoderShape, Draft
 from ..decoding.slots import Slots
 from ..decoding.whole_numbers import a_whole_number
+from .draft_decoder import a_decoder, check_rows
 from .translation import Ints, Translation
 from .vocabulary import Vocabulary, a_tokenizer, characters, counterparts
-
-
-def _is_decoder(instance: object, attribute: object, value: Decoder) -> None:
-    require_decoder(value)
 
 
 @attrs.frozen(eq=False)
@@ -40,7 +36,7 @@ class CommonTokens:
     for Heterogeneous Vocabularies <https://arxiv.org/abs/2502.05202>`_: token-level intersection.
     """
 
-    decoder: Decoder = attrs.field(validator=_is_decoder)
+    decoder: Decoder = attrs.field(validator=a_decoder)
     """Of at least as many rows as there are prompts. A row beyond its positions gets no draft."""
 
     draft_tokenizer: Any = attrs.field(repr=False, validator=a_tokenizer)
@@ -98,11 +94,7 @@ class CommonTokens:
         """Raise ``ValueError`` unless this can draft for *target*."""
         if self.vocab_size != target.vocab_size:
             raise ValueError(f"'vocab_size' must be the target's, {target.vocab_size}: got {self.vocab_size}")
-        rows = self.decoder.shape.batch_size
-        if rows < target.batch_size:
-            raise ValueError(
-                f"the draft must have at least the target's {target.batch_size} rows: got {rows}"
-            )
+        check_rows(self.decoder, target)
 
     def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
         """Guess up to *budget* tokens ``[batch]`` of each row, one forward of all rows a token."""

@@ -3,14 +3,10 @@
 import attrs
 import torch
 
-from ..decoding.checks import require_decoder
 from ..decoding.history import History
 from ..decoding.protocols import Choice, Decoder, DecoderShape, Draft
 from ..decoding.slots import Slots
-
-
-def _is_decoder(instance: object, attribute: object, value: Decoder) -> None:
-    require_decoder(value)
+from .draft_decoder import a_decoder, check_rows
 
 
 @attrs.frozen(eq=False)
@@ -24,7 +20,7 @@ class DraftModel:
     :class:`~decodekit.decoding.slots.Slots`.
     """
 
-    decoder: Decoder = attrs.field(validator=_is_decoder)
+    decoder: Decoder = attrs.field(validator=a_decoder)
     """Of at least as many rows as there are prompts. A row beyond its positions gets no draft."""
 
     def check_target(self, target: DecoderShape) -> None:
@@ -34,10 +30,7 @@ class DraftModel:
             raise ValueError(
                 f"the draft's vocabulary must be the target's, {target.vocab_size}: got {own.vocab_size}"
             )
-        if own.batch_size < target.batch_size:
-            raise ValueError(
-                f"the draft must have at least the target's {target.batch_size} rows: got {own.batch_size}"
-            )
+        check_rows(self.decoder, target)
 
     def propose(self, history: History, budget: torch.Tensor, choose: Choice) -> Draft:
         """Guess up to *budget* tokens ``[batch]`` of each row, one forward of all rows a token."""

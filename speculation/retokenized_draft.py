@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..decoding.checks import require_decoder
 from ..decoding.history import History
 from ..decoding.protocols import Choice, Decoder, DecoderShape, Draft
 from ..decoding.slots import Slots
+from .draft_decoder import a_decoder, check_rows
 from .translation import Ints, Translation
 from .vocabulary import Vocabulary, a_tokenizer, characters, counterparts, ends_in_character
 
@@ -23,10 +23,6 @@ _CHUNK, _LONGEST_CHUNK = 32, 64
 
 _MOST_DRAWN = 2
 """Tokens of the draft for each that is to be guessed; a draft that needs more is too slow to be of use."""
-
-
-def _is_decoder(instance: object, attribute: object, value: Decoder) -> None:
-    require_decoder(value)
 
 
 @attrs.frozen(eq=False)
@@ -46,7 +42,7 @@ class RetokenizedDraft:
     for Heterogeneous Vocabularies <https://arxiv.org/abs/2502.05202>`_: string-level exact match.
     """
 
-    decoder: Decoder = attrs.field(validator=_is_decoder)
+    decoder: Decoder = attrs.field(validator=a_decoder)
     """Of at least as many rows as there are prompts. A row beyond its positions gets no draft."""
 
     draft_tokenizer: Any = attrs.field(repr=False, validator=a_tokenizer)
@@ -85,11 +81,7 @@ class RetokenizedDraft:
 
     def check_target(self, target: DecoderShape) -> None:
         """Raise ``ValueError`` unless this can draft for *target*."""
-        rows = self.decoder.shape.batch_size
-        if rows < target.batch_size:
-            raise ValueError(
-                f"the draft must have at least the target's {target.batch_size} rows: got {rows}"
-            )
+        check_rows(self.decoder, target)
 
     def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
         """Guess up to *budget* tokens ``[batch]`` of each row; a forward of all rows a token of the draft."""
