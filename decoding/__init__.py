@@ -9,6 +9,7 @@ from .generation import Generation
 from .generator import Generator
 from .greedy import Greedy
 from .history import History
+from .logprobs import TokenLogprob
 from .mirostat import Mirostat, MirostatRun
 from .protocols import (
     Decoder,
@@ -65,5 +66,6 @@ __all__ = [
     "StopCondition",
     "StopStrings",
     "StopTokens",
+    "TokenLogprob",
     "Verification",
 ]

@@ -1,10 +1,12 @@
 """What a running generation tells the outside."""
 
+import math
 from collections.abc import AsyncGenerator, Generator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
+from .logprobs import TokenLogprob
 from .protocols import Ending
 
 
@@ -23,6 +25,37 @@ class Event:
 
     ending: Ending | None = None
     """Why the row ended; set on its last event."""
+
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    """One for each of the ids; None unless they were asked for."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """
+        The same in what JSON knows, without what is not set.
+
+        A log-probability of ``-inf`` is None: JSON has no infinity.
+
+        >>> Event(0, (5, 6), "Hello", Ending("stop_string", "END", hide=True)).as_dict()
+        {'row': 0, 'ids': [5, 6], 'text': 'Hello', 'ending': {'reason': 'stop_string', 'matched': 'END'}}
+        """
+        said: dict[str, Any] = {"row": self.row, "ids": list(self.ids)}
+        if self.text is not None:
+            said["text"] = self.text
+        if self.ending is not None:
+            matched = {} if self.ending.matched is None else {"matched": self.ending.matched}
+            said["ending"] = {"reason": self.ending.reason, **matched}
+        if self.logprobs is not None:
+            said["logprobs"] = [_logprob_as_dict(logprob) for logprob in self.logprobs]
+        return said
+
+
+def _logprob_as_dict(one: TokenLogprob) -> dict[str, Any]:
+    top = [[token, _finite(logprob)] for token, logprob in one.top]
+    return {"id": one.id, "logprob": _finite(one.logprob), "rank": one.rank, "top": top}
+
+
+def _finite(logprob: float) -> float | None:
+    return logprob if math.isfinite(logprob) else None
 
 
 EventStream: TypeAlias = Generator[Event, None, None]

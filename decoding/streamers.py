@@ -17,8 +17,9 @@ class Streamer(Protocol):
     """
     Is told every event while it happens.
 
-    A streamer may also have ``fail(error)``, called in place of :meth:`end` when the generation
-    raised; one without it is ended.
+    A streamer may also have ``begin(prompts)``, called with every row's ids before anything is
+    decoded, and ``fail(error)``, called in place of :meth:`end` when the generation raised; one
+    without it is ended.
     """
 
     def put_event(self, event: Event) -> None:
@@ -94,7 +95,7 @@ def _listener(streamer: Any, prompts: list[list[int]]) -> "_Ours | _HuggingFace"
         return all(callable(getattr(streamer, name, None)) for name in names)
 
     if has("put_event", "end"):
-        return _Ours(streamer)
+        return _Ours(streamer, prompts)
     if not has("put", "end"):
         raise TypeError(
             "'streamer' must have put_event(event) and end(), or put(ids) and end() as Hugging Face's "
@@ -111,9 +112,12 @@ def _listener(streamer: Any, prompts: list[list[int]]) -> "_Ours | _HuggingFace"
 @attrs.frozen(eq=False)
 class _Ours:
     _streamer: Streamer
+    _prompts: list[list[int]]
 
     def begin(self) -> None:
-        pass
+        tell = getattr(self._streamer, "begin", None)
+        if callable(tell):
+            tell([list(prompt) for prompt in self._prompts])
 
     def put_event(self, event: Event) -> None:
         self._streamer.put_event(event)

@@ -91,6 +91,21 @@ class TestForward:
         for event in forward(Source()(), streamer, [[7]]):
             assert streamer.told[-1] is event
 
+    def test_who_wants_the_prompts_gets_them_first(self) -> None:
+        """Copies of its own, before any event."""
+
+        class Curious(Ours):
+            def begin(self, prompts: list[list[int]]) -> None:
+                self.told.append(prompts)
+                prompts[0].clear()
+
+        streamer, prompts = Curious(), [[7, 8], [9]]
+
+        events = list(forward(iter(EVENTS), streamer, prompts))
+
+        assert [[[], [9]], *events, "end"] == streamer.told
+        assert [[7, 8], [9]] == prompts
+
     def test_hugging_face_streamers_get_the_prompt_and_then_ids(self) -> None:
         """``[1, length]``, then ``[n]`` for each event that has any."""
         streamer = HuggingFace()

@@ -1,0 +1,28 @@
+"""An event says the same as a dictionary."""
+
+import json
+import math
+
+from decodekit.decoding import Ending, Event, TokenLogprob
+
+
+class TestAsDict:
+    """What JSON knows."""
+
+    def test_what_is_not_set_is_left_out(self) -> None:
+        """Without a tokenizer, in the middle of a row."""
+        assert {"row": 2, "ids": [5]} == Event(2, (5,)).as_dict()
+
+    def test_everything_survives_json(self) -> None:
+        """Even a forbidden token's log-probability, as null."""
+        logprob = TokenLogprob(5, -math.inf, 3, ((7, -0.5), (8, -1.5)))
+        event = Event(0, (5,), "é", Ending("max_new_tokens"), (logprob,))
+
+        expected = {
+            "row": 0,
+            "ids": [5],
+            "text": "é",
+            "ending": {"reason": "max_new_tokens"},
+            "logprobs": [{"id": 5, "logprob": None, "rank": 3, "top": [[7, -0.5], [8, -1.5]]}],
+        }
+        assert expected == json.loads(json.dumps(event.as_dict(), allow_nan=False))
