@@ -17,9 +17,9 @@ from pathlib import Path
 import attrs
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
 
 from .cache import CacheBuffers
+from .cpu_kernels import choose_kernels
 from .step import Step
 
 _FINGERPRINT = "decodekit_fingerprint"
@@ -65,30 +65,13 @@ def compile_package(step: Step, cache: CacheBuffers, width: int, fingerprint: st
     with torch.no_grad(), warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         _expect_warnings()
         exported = torch.export.export(step, step.padding(width, cache), strict=False)
-        _choose_linear(exported.graph_module)
+        choose_kernels(exported.graph_module)
         path = aoti_compile_and_package(
             exported, package_path=str(Path(folder) / "program.pt2"), inductor_configs=options
         )
         content = Path(path).read_bytes()
     known = _tensors(step)
     return Package(content, {n: t for n, t in exported.constants.items() if n not in known})
-
-
-def _choose_linear(graph: GraphModule) -> None:
-    """
-    Multiply by float32 weights with oneDNN, where torch would take the BLAS that it was built with.
-
-    A verification multiplies a few rows by every weight. MKL takes 1.7 times as long for five of
-    them as for one, and longer for one than oneDNN does (AMD EPYC, shapes of SmolLM2-135M).
-    """
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return
-    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.linear.default):
-        x, weight, *bias = node.args
-        if weight.meta["val"].dtype == torch.float32:
-            node.target = torch.ops.mkldnn._linear_pointwise.default
-            node.args = (x, weight, bias[0] if bias else None, "none", [], "")
-    graph.recompile()
 
 
 def _expect_warnings() -> None:
