@@ -108,6 +108,9 @@ class AdaptiveLength:
     def __call__(self, rows: int) -> int:
         """How many tokens ahead each of *rows* rows may be guessed in the round that begins."""
         with self._lock:
+            if 0 < self._gap < self._wait:
+                # Nothing was heard of drafts since plain decoding was found best.
+                return 0
             speeds = self._tokens_per_second(rows)
             best = max(filter(self._affordable, range(self.most + 1)), key=speeds.__getitem__)
             if best or not self.most or self._gap < self._wait:
@@ -186,9 +189,10 @@ class AdaptiveLength:
         else:
             gain -= price
         self._stake = min(self._stake + gain, self.allowance)
-        # Saving goes on until a try can be paid for.
-        most = max(self.allowance / 4, self._price(1))
-        self._savings = min(self._savings + self.share * (1 + price), most)
+        self._savings += self.share * (1 + price)
+        if self._savings > self.allowance / 4:
+            # Saving goes on until a try can be paid for.
+            self._savings = min(self._savings, max(self.allowance / 4, self._price(1)))
 
     def _next_wait(self, outcome: Round) -> int:
         if any(outcome.accepted) and any(k > self._price(k) for k in range(1, self.most + 1)):
