@@ -1,7 +1,7 @@
 """
 Question: how much faster does a draft make decoding, and does it cost anything where it is useless.
 
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/speculation.py [--dtype float32|bfloat16]
+    GOMP_SPINCOUNT=10000 python benchmarks/speculation.py [--dtype float32|bfloat16]
                                 [--length 1 2 4 8 adaptive] [--cache DIR] [--quick]
 
 The target is the bundled one grown to nearly the shape of SmolLM2-135M (``grow.py``: 18/6 heads of
@@ -18,12 +18,18 @@ after round:
 What speculation gains is held against what it has to give (Leviathan, Kalman and Matias, 2023,
 `Fast Inference from Transformers via Speculative Decoding <https://arxiv.org/abs/2211.17192>`_,
 theorem 3.8, with measured costs): tokens a round over k c + v(k + 1), where c is a forward of the
-draft and v(w) one of the target over w columns, in forwards of the target over one. The
-difference is what the host takes, and the draft's reading of the prompt.
+draft and v(w) one of the target over w columns, in forwards of plain decoding, all timed where
+they happen. The difference is what the host takes, and the draft's reading of the prompt.
+
+OpenMP's threads wait for each other some hundred times in a forward. Let them spin for some
+microseconds and sleep then: ``GOMP_SPINCOUNT=10000``. As long as they always sleep
+(``OMP_WAIT_POLICY=PASSIVE``) a forward takes twice as long, and as long as they always spin, on
+a machine that others use too, up to four times.
 """
 
 import argparse
 import functools
+import itertools
 import json
 import pathlib
 import platform
@@ -41,6 +47,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from decodekit.decoding import (
+    Agreement,
     Decoder,
     DraftLength,
     Generator,
@@ -49,10 +56,11 @@ from decodekit.decoding import (
     Round,
     Sample,
     Slots,
+    Verification,
 )
 from decodekit.neuron_backend import StaticDecoder, compile_decoder, load_decoder
 from decodekit.processors import Temperature
-from decodekit.speculation import DraftModel, SpeculativeGenerator
+from decodekit.speculation import Block, DraftModel, SpeculativeGenerator
 
 MAX_LENGTH, PREFILL = 1024, 64
 WIDTHS, BATCH_WIDTHS, DRAFT_WIDTHS = (1, 2, 3, 5, 9), (1, 2, 3, 5), (1, 2)
@@ -61,19 +69,46 @@ BARS = {"of_formula": 0.95, "of_assisted": 1.5, "adversarial": 0.98, "batch": 1.
 
 
 @attrs.frozen(eq=False)
+class Watched:
+    """A decoder whose forwards are timed where they happen: in a run, among everything else."""
+
+    decoder: StaticDecoder
+    seconds: dict[int, list[float]] = attrs.field(factory=dict)
+    """Of every forward, by its width."""
+
+    @property
+    def shape(self) -> Any:
+        """The decoder's."""
+        return self.decoder.shape
+
+    def forward(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
+        """The decoder's."""
+        start = time.perf_counter()
+        logits = self.decoder.forward(ids, cache_pos)
+        self.seconds.setdefault(ids.shape[1], []).append(time.perf_counter() - start)
+        return logits
+
+    def taken(self) -> dict[int, list[float]]:
+        """What was timed since the last call."""
+        seconds = dict(self.seconds)
+        self.seconds.clear()
+        return seconds
+
+
+@attrs.frozen(eq=False)
 class Pair:
     """Target and draft, as transformers has them and compiled for one number of rows."""
 
     models: tuple[LlamaForCausalLM, LlamaForCausalLM]
-    target: StaticDecoder
-    draft: StaticDecoder
+    target: Watched
+    draft: Watched
 
 
 @attrs.frozen(eq=False)
 class Contrary:
     """The draft model turned round: what it finds likely it finds unlikely. As dear, and always wrong."""
 
-    decoder: StaticDecoder
+    decoder: Watched
 
     @property
     def shape(self) -> Any:
@@ -124,6 +159,12 @@ class Run:
 
     ids: list[list[int]]
     rounds: list[Round]
+
+    target: dict[int, list[float]] = attrs.field(factory=dict)
+    """Seconds of each of the target's forwards, by width."""
+
+    draft: dict[int, list[float]] = attrs.field(factory=dict)
+    """Of the draft's."""
 
     @property
     def tokens(self) -> int:
@@ -181,19 +222,23 @@ def selection(temperature: float) -> dict[str, Any]:
     return {"processors": Temperature(temperature), "selection": Sample(seed=0)}
 
 
-def of_ours(generator: Generator, decoders: Sequence[Decoder], length: Recorded | None = None) -> Contender:
-    """*generator*'s turn; what *decoders* remember of the last prompts is forgotten first."""
+def of_ours(
+    generator: Generator, pair: Pair, drafter: Decoder | None = None, length: Recorded | None = None
+) -> Contender:
+    """*generator*'s turn; what the decoders remember of the last prompts is forgotten first."""
 
     def run(prompts: list[list[int]]) -> Run:
-        for decoder in decoders:
+        for decoder in (pair.target, pair.draft, drafter or pair.draft):
             Slots.of(decoder).forget()
         before = 0 if length is None else len(length.rounds)
+        pair.target.taken(), pair.draft.taken()
         start = time.perf_counter()
         result = generator(prompts)
         seconds = time.perf_counter() - start
         spent = result.statistics
         decode = spent.total_seconds - (spent.first_token_seconds or 0.0)
-        return Run(seconds, decode, result.ids, [] if length is None else length.rounds[before:])
+        rounds = [] if length is None else length.rounds[before:]
+        return Run(seconds, decode, result.ids, rounds, pair.target.taken(), pair.draft.taken())
 
     return run
 
@@ -227,19 +272,29 @@ def a_length(name: str, most: int) -> int | DraftLength:
 def plain_and_drafted(
     pair: Pair, lengths: Sequence[str], temperature: float, tokens: int, draft: Decoder | None = None
 ) -> dict[str, Contender]:
-    """Ours: without a draft, and with one at each of *lengths*."""
+    """
+    Ours: without a draft, and with one at each of *lengths*.
+
+    Sampled text is verified by agreement, which gives plain decoding's, and by blocks, which
+    keep its distribution alone, as transformers does.
+    """
     draft = pair.draft if draft is None else draft
     parts = {**selection(temperature), "stop": MaxNewTokens(tokens)}
-    contenders = {"plain": of_ours(Generator(pair.target, **parts), [pair.target])}
+    contenders = {"plain": of_ours(Generator(pair.target, **parts), pair)}
     most = pair.target.shape.scored_width - 1
-    for name in lengths:
+    verifications: dict[str, Verification] = {"": Agreement()} | ({", Block": Block()} if temperature else {})
+    for (how, verification), name in itertools.product(verifications.items(), lengths):
         if name.isdecimal() and int(name) > most:
             continue
         length = Recorded(a_length(name, most))
         generator = SpeculativeGenerator(
-            pair.target, drafter=DraftModel(draft), num_draft_tokens=length, **parts
+            pair.target,
+            drafter=DraftModel(draft),
+            num_draft_tokens=length,
+            verification=verification,
+            **parts,
         )
-        contenders[f"k = {name}"] = of_ours(generator, [pair.target, pair.draft, draft], length)
+        contenders[f"k = {name}{how}"] = of_ours(generator, pair, draft, length)
     return contenders
 
 
@@ -262,40 +317,36 @@ def seconds_of(runs: list[list[Run]], what: str) -> float:
     return sum(statistics.median(getattr(run, what) for run in of_batch) for of_batch in runs)
 
 
-def forward_seconds(decoder: StaticDecoder, repeats: int) -> dict[int, float]:
-    """A forward's median seconds at each width that scores every column, a turn each."""
-    shape = decoder.shape
-    widths = [width for width in shape.widths if width <= shape.scored_width]
-    times: dict[int, list[float]] = {width: [] for width in widths}
-    position = torch.full((shape.batch_size,), MAX_LENGTH // 4)
-    Slots.of(decoder).forget()
-    for _ in range(repeats):
-        for width in widths:
-            ids = torch.full((shape.batch_size, width), 7)
-            start = time.perf_counter()
-            decoder.forward(ids, position)
-            times[width].append(time.perf_counter() - start)
-    return {width: statistics.median(spent[1:]) for width, spent in times.items()}
-
-
 @attrs.frozen
 class Costs:
-    """Of forwards, in those of the target over one column."""
+    """Of forwards as they ran, among everything else, in those of the target over one column."""
 
     narrow_seconds: float
     c: float
     v: dict[int, float]
 
     @classmethod
-    def of(cls, pair: Pair, repeats: int) -> "Costs":
-        """Measured, target and draft."""
-        target, draft = forward_seconds(pair.target, repeats), forward_seconds(pair.draft, 4 * repeats)
-        return cls(target[1], draft[1] / target[1], {w: s / target[1] for w, s in target.items()})
+    def of(cls, runs: list[list[Run]], plain: list[list[Run]], widths: Sequence[int]) -> "Costs":
+        """Measured in a contender's *runs* and in those of *plain* decoding: medians."""
+        narrow = statistics.median(_seconds(plain, "target")[1])
+        target, draft = _seconds(runs, "target"), _seconds(runs, "draft")
+        steps = [s for width, seconds in draft.items() if width in DRAFT_WIDTHS for s in seconds]
+        v = {w: statistics.median(target[w]) / narrow for w in sorted(target) if w in widths}
+        return cls(narrow, statistics.median(steps) / narrow if steps else 0.0, {1: 1.0} | v)
 
     def of_round(self, guesses: int) -> float:
         """What a round with a draft of so many *guesses* has to cost."""
         width = next(width for width in self.v if width > guesses)
         return guesses * self.c + self.v[width]
+
+
+def _seconds(runs: list[list[Run]], model: str) -> dict[int, list[float]]:
+    """Of every forward of *model* in *runs*, by width."""
+    seconds: dict[int, list[float]] = {}
+    for run in itertools.chain.from_iterable(runs):
+        for width, spent in getattr(run, model).items():
+            seconds.setdefault(width, []).extend(spent)
+    return seconds
 
 
 def tokens_of_round(outcome: Round) -> int:
@@ -323,8 +374,8 @@ def standing(rounds: list[Round]) -> list[float]:
     return shares
 
 
-def table(runs: dict[str, list[list[Run]]], costs: Costs) -> list[dict[str, Any]]:
-    """Print a line a contender and return the same."""
+def table(runs: dict[str, list[list[Run]]], widths: Sequence[int]) -> list[dict[str, Any]]:
+    """Print a line a contender and return the same; every column of *widths* is scored."""
     plain = runs["plain"]
     print(
         "                        tokens/s  x plain  | decoding    formula   of it |  tau   k  |"
@@ -341,12 +392,16 @@ def table(runs: dict[str, list[list[Run]]], costs: Costs) -> list[dict[str, Any]
         text = f"{name:22} {line['tokens_per_second']:9.1f} {line['times_plain']:8.2f}"
         rounds = [one for of_batch in own for run in of_batch for one in run.rounds]
         if rounds:
+            costs = Costs.of(own, plain, widths)
             line |= rounds_line(rounds, costs)
             line["decode_speed_up"] = seconds_of(plain, "decode_seconds") / seconds_of(own, "decode_seconds")
             line["of_formula"] = line["decode_speed_up"] / line["formula"]
             text += f"  | {line['decode_speed_up']:8.2f} {line['formula']:10.2f} {line['of_formula']:7.1%} |"
             text += f" {line['tau']:5.2f} {line['mean_length']:4.1f} |           "
             text += " ".join(f"{line[part]:6.2f}" for part in ("draft_ms", "target_ms", "other_ms"))
+            text += f" | c {costs.c:.3f}; " + ", ".join(
+                f"v({w}) {v:.2f}" for w, v in costs.v.items() if w > 1
+            )
         print(text)
         lines.append(line)
     return lines
@@ -360,6 +415,7 @@ def rounds_line(rounds: list[Round], costs: Costs) -> dict[str, Any]:
     }
     rows = sum(len(one.accepted) for one in rounds)
     return {
+        "costs": attrs.asdict(costs),
         "formula": by_formula(rounds, costs),
         "tau": sum(map(tokens_of_round, rounds)) / rows,
         "mean_length": statistics.fmean(max(one.drafted, default=0) for one in rounds),
@@ -384,48 +440,35 @@ def one_row(pair: Pair, options: argparse.Namespace, temperature: float) -> dict
         target, temperature, options.tokens, assistant_model=draft
     )
     batches = [[prompt] for prompt in acceptance.held_out_prompts(options.prompts)]
-    before = Costs.of(pair, options.repeats)
     runs = take_turns(contenders, batches, options.rounds)
-    after = Costs.of(pair, options.repeats)
-    costs = Costs(
-        (before.narrow_seconds + after.narrow_seconds) / 2,
-        (before.c + after.c) / 2,
-        {width: (before.v[width] + after.v[width]) / 2 for width in before.v},
-    )
     print(f"\nbatch 1, temperature {temperature}: {len(batches)} prompts, {options.tokens} new tokens each")
-    print_costs(costs)
-    lines = table(runs, costs)
+    lines = table(runs, WIDTHS)
     texts = {name: [of_batch[0].ids for of_batch in own] for name, own in runs.items()}
-    same = {name: own == texts["plain"] for name, own in texts.items() if name.startswith("k = ")}
+    same = {
+        name: own == texts["plain"]
+        for name, own in texts.items()
+        if name.startswith("k = ") and "Block" not in name
+    }
     print(f"    same text as plain decoding: {same}")
     longest = max(lines, key=lambda line: len(line.get("standing", [])))
     print(f"    guesses that stood, by place: {' '.join(f'{share:.3f}' for share in longest['standing'])}")
     own = [line for line in lines if "formula" in line]
     assisted = next(line for line in lines if line["name"] == "transformers assisted")
     best = max(own, key=lambda line: line["tokens_per_second"])
-    chosen = next((line for line in own if line["name"] == "k = adaptive"), best)
-    bars = [
-        judge(f"{chosen['name']}, of the formula", chosen["of_formula"], "of_formula"),
-        judge(
-            f"{chosen['name']}, of transformers assisted",
-            chosen["tokens_per_second"] / assisted["tokens_per_second"],
-            "of_assisted",
-        ),
-    ]
+    bars = []
+    for chosen in [line for line in own if "adaptive" in line["name"]] or [best]:
+        times = chosen["tokens_per_second"] / assisted["tokens_per_second"]
+        bars += [
+            judge(f"{chosen['name']}, of the formula", chosen["of_formula"], "of_formula"),
+            judge(f"{chosen['name']}, of transformers assisted", times, "of_assisted"),
+        ]
     print(f"    best length: {best['name']}")
     return {
         "temperature": temperature,
-        "costs": attrs.asdict(costs),
         "lines": lines,
         "same": same,
         "bars": bars,
     }
-
-
-def print_costs(costs: Costs) -> None:
-    """A line."""
-    widths = ", ".join(f"v({width}) {cost:.2f}" for width, cost in costs.v.items())
-    print(f"    forward over one column {1e3 * costs.narrow_seconds:.2f} ms; c {costs.c:.4f}; {widths}")
 
 
 def adversarial(pair: Pair, options: argparse.Namespace, temperature: float) -> dict[str, Any]:
@@ -446,7 +489,7 @@ def adversarial(pair: Pair, options: argparse.Namespace, temperature: float) -> 
     plain = plain_and_drafted(pair, [], temperature, options.adversarial_tokens)
     batches = [[prompt] for prompt in acceptance.held_out_prompts(1)]
     runs = take_turns({**plain, **contenders}, batches, options.rounds)
-    lines = table(runs, Costs.of(pair, options.repeats))
+    lines = table(runs, WIDTHS)
     last = next((line for line in lines if line["name"] == "k = adaptive"), lines[-1])
     bars = [judge(f"{last['name']}, of plain decoding", last["decode_speed_up"], "adversarial")]
     return {"temperature": temperature, "lines": lines, "bars": bars}
@@ -456,14 +499,12 @@ def batch(pair: Pair, options: argparse.Namespace, temperature: float) -> dict[s
     """Several rows, each accepted its own number of guesses."""
     contenders = plain_and_drafted(pair, options.length, temperature, options.tokens)
     batches = [acceptance.held_out_prompts(options.batch)]
-    places = [tensor.data_ptr() for tensor in pair.target.cache.tensors]
+    places = [tensor.data_ptr() for tensor in pair.target.decoder.cache.tensors]
     with counting_compilations() as compilations:
         runs = take_turns(contenders, batches, options.rounds)
-    moved = places != [tensor.data_ptr() for tensor in pair.target.cache.tensors]
-    costs = Costs.of(pair, options.repeats)
+    moved = places != [tensor.data_ptr() for tensor in pair.target.decoder.cache.tensors]
     print(f"\nbatch {options.batch}, temperature {temperature}: {options.tokens} new tokens a row")
-    print_costs(costs)
-    lines = table(runs, costs)
+    lines = table(runs, BATCH_WIDTHS)
     print(f"    compilations: {len(compilations)}; caches moved: {moved}")
     own = [line for line in lines if "formula" in line]
     best = max(own, key=lambda line: line["tokens_per_second"])
@@ -471,7 +512,6 @@ def batch(pair: Pair, options: argparse.Namespace, temperature: float) -> dict[s
     bars = [judge(f"{chosen['name']}, of plain decoding", chosen["times_plain"], "batch")]
     return {
         "temperature": temperature,
-        "costs": attrs.asdict(costs),
         "lines": lines,
         "compilations": len(compilations),
         "caches_moved": moved,
@@ -521,7 +561,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--adversarial-tokens", type=int, default=512)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--repeats", type=int, default=20, help="forwards timed at each width")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--cache", type=pathlib.Path, help="folder that keeps compiled decoders")
     parser.add_argument("--quick", action="store_true", help="few prompts, tokens and rounds")
@@ -549,9 +588,9 @@ def main() -> None:
     def pair(rows: int, widths: tuple[int, ...]) -> Pair:
         return Pair(
             both,
-            compiled(both[0], "target", widths, rows, options.cache),
+            Watched(compiled(both[0], "target", widths, rows, options.cache)),
             # So small a model is done before a second thread has begun.
-            compiled(both[1], "draft", DRAFT_WIDTHS, rows, options.cache, threads=1),
+            Watched(compiled(both[1], "draft", DRAFT_WIDTHS, rows, options.cache, threads=1)),
         )
 
     if {"row", "adversarial"} & set(options.only):
