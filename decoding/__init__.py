@@ -9,7 +9,7 @@ from .generation import Generation
 from .generator import Generator
 from .greedy import Greedy
 from .history import History
-from .logprobs import TokenLogprob
+from .logprobs import Logprobs, TokenLogprob
 from .mirostat import Mirostat, MirostatRun
 from .protocols import (
     Decoder,
@@ -51,6 +51,7 @@ __all__ = [
     "Generator",
     "Greedy",
     "History",
+    "Logprobs",
     "MaxLength",
     "MaxNewTokens",
     "MaxTime",

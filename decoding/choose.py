@@ -37,11 +37,13 @@ class Choose:
     draft_scores: bool = False
     """Whether a drafter that chooses with this is to give the scores as well."""
 
-    _stages: tuple[Processor, ...] = attrs.field(init=False, repr=False)
+    stages: tuple[Processor, ...] = attrs.field(init=False, repr=False)
+    """The processors one by one."""
+
     _needed: int = attrs.field(init=False, repr=False)
     """How many of the stages bear on the choice, unless the two largest logits are too close."""
 
-    @_stages.default
+    @stages.default
     def _all_stages(self) -> tuple[Processor, ...]:
         alone = () if self.processors is None else (self.processors,)
         stages: tuple[Processor, ...] = getattr(self.processors, "processors", alone)
@@ -49,9 +51,9 @@ class Choose:
 
     @_needed.default
     def _count_needed(self) -> int:
-        needed = len(self._stages)
+        needed = len(self.stages)
         if getattr(self.selection, "takes_argmax", False):
-            while needed and getattr(self._stages[needed - 1], "keeps_argmax", False):
+            while needed and getattr(self.stages[needed - 1], "keeps_argmax", False):
                 needed -= 1
         return needed
 
@@ -71,9 +73,8 @@ class Choose:
         Raises:
             ValueError: A part gave something of another shape.
         """
-        # What looks through the history is spared what lies beyond every column's tokens.
-        seen = attrs.evolve(history, ids=history.ids[..., : max(1, int(history.length.max()))])
-        needed, skipped = self._stages[: self._needed], self._stages[self._needed :]
+        seen = _within(history)
+        needed, skipped = self.stages[: self._needed], self.stages[self._needed :]
         work, raw = Workspace(), _full_precision(logits.detach())
         try:
             left = _run(needed, raw, seen, work)
@@ -82,7 +83,7 @@ class Choose:
             ids = self._select(left, history, work)
             if not isinstance(left, Candidates) and work.holds(left):
                 # What lies in the workspace does not leave the call.
-                left, skipped = raw, self._stages
+                left, skipped = raw, self.stages
         finally:
             work.close()
         return ids, Scores(lambda: _dense(_run(skipped, left, seen)))
@@ -126,10 +127,14 @@ class Choose:
         possible = (scores.logits.gather(-1, others) > -torch.inf) & (ids[..., None] >= 0)
         return torch.nn.functional.pad(others.masked_fill(~possible, -1), (0, n - left), value=-1)
 
+    def after(self, stages: int, logits: Tensor, history: History) -> Tensor:
+        """Raw logits after the first so many *stages*, ``[batch, width, vocab]``; arguments as in a call."""
+        return _dense(_run(self.stages[:stages], _full_precision(logits), _within(history)))
+
     def emptied_by(self, logits: Tensor, history: History, row: int, column: int) -> str:
         """Name the stage after which one *column* of *row* has no choice; arguments as in a call."""
         if _has_choice(logits[row, column]):
-            for stage in self._stages:
+            for stage in self.stages:
                 logits = stage(logits, history)
                 if not _has_choice(logits[row, column]):
                     return _blame(repr(stage), logits[row, column])
@@ -177,6 +182,11 @@ def _among(stage: Processor, left: Candidates, history: History) -> Candidates:
     logits = stage(left.logits, history)
     _check_shape("processors", stage, logits, left.logits.shape)
     return attrs.evolve(left, logits=logits)
+
+
+def _within(history: History) -> History:
+    """*history* without what lies beyond every column's tokens, so that nobody looks through it."""
+    return attrs.evolve(history, ids=history.ids[..., : max(1, int(history.length.max()))])
 
 
 def _full_precision(logits: Tensor) -> Tensor:

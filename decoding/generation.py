@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import attrs
 
 from .events import Event
+from .logprobs import TokenLogprob
 from .protocols import Ending
 from .statistics import Statistics
 
@@ -28,6 +29,9 @@ class Generation:
     statistics: Statistics
     """Counts and seconds."""
 
+    logprobs: list[list[TokenLogprob]] | None = None
+    """One for each of the new tokens; None unless they were asked for."""
+
     @property
     def sequences(self) -> list[list[int]]:
         """Prompt and new tokens."""
@@ -39,12 +43,16 @@ def collect(events: Iterable[Event], prompts: list[list[int]], statistics: Stati
     ids: list[list[int]] = [[] for _ in prompts]
     pieces: list[list[str]] = [[] for _ in prompts]
     endings: list[Ending | None] = [None] * len(prompts)
-    has_text = False
+    logprobs: list[list[TokenLogprob]] = [[] for _ in prompts]
+    has_text = has_logprobs = False
     for event in events:
         ids[event.row] += event.ids
         endings[event.row] = event.ending
         if event.text is not None:
             has_text = True
             pieces[event.row].append(event.text)
+        if event.logprobs is not None:
+            has_logprobs = True
+            logprobs[event.row] += event.logprobs
     text = ["".join(row) for row in pieces] if has_text else None
-    return Generation(prompts, ids, text, endings, statistics)
+    return Generation(prompts, ids, text, endings, statistics, logprobs if has_logprobs else None)

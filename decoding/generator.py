@@ -19,7 +19,10 @@ from .follows_logits import FollowsLogits, begin_selection
 from .generation import Generation, collect
 from .greedy import Greedy
 from .history import History
+from .logprob_recorder import LogprobRecorder, recorder
+from .logprobs import Logprobs, TokenLogprob
 from .loop import Burst, Loop
+from .prompt_logprobs import score_prompts
 from .prompts import as_rows, stream_numbers
 from .protocols import Decoder, Drafter, DraftLength, Processor, Selection, StopCondition, Verification
 from .row_text import RowText
@@ -197,7 +200,11 @@ class Generator:
             )
 
     def __call__(
-        self, prompts: Any, streams: Sequence[int] | None = None, streamer: Any = None
+        self,
+        prompts: Any,
+        streams: Sequence[int] | None = None,
+        streamer: Any = None,
+        logprobs: Logprobs | None = None,
     ) -> Generation:
         """
         Generate until every row has ended.
@@ -213,14 +220,19 @@ class Generator:
             streamer: Told of every event as it happens: an object with ``put_event`` and
                 ``end``, or one of Hugging Face's with ``put`` and ``end``.
 
+            logprobs: Which log-probabilities to tell of the new tokens; None for none. Where a
+                verification compares distributions, they are the target's all the same.
+
         Raises:
             TypeError: A prompt that is no ids, or a streamer that is none.
 
-            ValueError: A prompt that is empty, too long or outside the vocabulary, or too many.
+            ValueError: A prompt that is empty, too long or outside the vocabulary, or too many;
+                log-probabilities after a stage that the chain does not have.
         """
         try:
             rows, statistics = as_rows(prompts, self.decoder.shape, self.tokenizer), Statistics()
-            events = self._events(self._loop(statistics, len(rows)), self._history(rows, streams))
+            loop = self._loop(statistics, len(rows), logprobs)
+            events = self._events(loop, self._history(rows, streams))
             if streamer is not None:
                 events = forward(events, streamer, rows)
         except BaseException as error:
@@ -229,7 +241,9 @@ class Generator:
             raise
         return collect(events, rows, statistics)
 
-    def stream(self, prompts: Any, streams: Sequence[int] | None = None) -> EventStream:
+    def stream(
+        self, prompts: Any, streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
+    ) -> EventStream:
         """
         Generate event by event; arguments as in a call.
 
@@ -237,11 +251,41 @@ class Generator:
         the iterator ends decoding, and the generator is ready for the next call.
         """
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
-        return self._events(self._loop(Statistics(), len(rows)), self._history(rows, streams))
+        return self._events(self._loop(Statistics(), len(rows), logprobs), self._history(rows, streams))
 
-    def astream(self, prompts: Any, streams: Sequence[int] | None = None) -> AsyncEventStream:
+    def astream(
+        self, prompts: Any, streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
+    ) -> AsyncEventStream:
         """Generate event by event without blocking the event loop; arguments as in a call."""
-        return in_threads(self.stream(prompts, streams))
+        return in_threads(self.stream(prompts, streams, logprobs))
+
+    def prompt_logprobs(
+        self, prompts: Any, logprobs: Logprobs | None = None, streams: Sequence[int] | None = None
+    ) -> list[list[TokenLogprob | None]]:
+        """
+        What the decoder thinks of the tokens of *prompts* themselves.
+
+        After a stage of the chain, a token is seen as the first new one after a prompt that ends
+        before it. A generation that follows has nothing of the prompts to feed but the last token.
+
+        Args:
+            prompts: As in a call.
+
+            logprobs: Which log-probabilities; those of ``Logprobs()`` if not given.
+
+            streams: As in a call.
+
+        Returns:
+            For each prompt one for each of its tokens. The first is None: nothing precedes it.
+
+        Raises:
+            TypeError: As in a call.
+
+            ValueError: As in a call.
+        """
+        rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
+        reads = self._recorder(Logprobs() if logprobs is None else logprobs, self._choose(len(rows)))
+        return score_prompts(Slots.of(self.decoder), self._history(rows, streams), reads, self.exact_width)
 
     def logits(self, prompts: Any, streams: Sequence[int] | None = None) -> tuple[Tensor, History]:
         """
@@ -278,8 +322,14 @@ class Generator:
         seed = getattr(self.selection, "seed", 0)
         return History(ids, length[:, None], length, noise.streams(numbers, seed))
 
-    def _loop(self, statistics: Statistics, rows: int) -> Loop:
-        choose = Choose(self.processors, begin_selection(self.selection, rows))
+    def _choose(self, rows: int) -> Choose:
+        return Choose(self.processors, begin_selection(self.selection, rows))
+
+    def _recorder(self, logprobs: Logprobs, choose: Choose) -> LogprobRecorder:
+        return recorder(logprobs, choose, self.decoder.shape.vocab_size)
+
+    def _loop(self, statistics: Statistics, rows: int, logprobs: Logprobs | None) -> Loop:
+        choose = self._choose(rows)
         return Loop(
             slots=Slots.of(self.decoder),
             choose=choose,
@@ -289,6 +339,7 @@ class Generator:
             exact_width=self.exact_width,
             statistics=statistics,
             gap=getattr(self.selection, "gap", None) if self.record_gap else None,
+            recorder=None if logprobs is None else self._recorder(logprobs, choose),
         )
 
     def _drafting(self, choose: Choose) -> Drafting | None:
@@ -320,4 +371,4 @@ class Generator:
 
 def _event(burst: Burst, texts: list[RowText] | None) -> Event:
     text = None if texts is None else texts[burst.row].push(burst.ids, burst.ending)
-    return Event(burst.row, burst.ids, text, burst.ending)
+    return Event(burst.row, burst.ids, text, burst.ending, burst.logprobs)

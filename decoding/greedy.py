@@ -3,13 +3,13 @@
 from typing import ClassVar
 
 import attrs
-import numpy as np
 import torch
 from torch import Tensor
 
 from .candidates import Candidates
 from .history import History
 from .lead import lead
+from .likeliest import likeliest
 
 
 @attrs.frozen(eq=False)
@@ -35,14 +35,7 @@ class Greedy:
 
     def several(self, logits: Tensor, history: History, n: int) -> Tensor:
         """The *n* likeliest tokens ``[batch, width, n]``, first what a call chooses; *n* <= vocab."""
-        scores = np.where(np.isnan(logits.numpy(force=True)), -np.inf, logits.numpy(force=True))
-        kept = np.partition(scores, -n, axis=-1)[..., -n]
-        ids = np.empty((*kept.shape, n), dtype=np.int64)
-        for cell in np.ndindex(*kept.shape):
-            # All that tie with the last, so that the lowest ids can be taken.
-            likely = np.flatnonzero(scores[cell] >= kept[cell])
-            ids[cell] = likely[np.argsort(-scores[cell][likely], kind="stable")[:n]]
-        return torch.from_numpy(ids)
+        return likeliest(logits, n)
 
     def gap(self, logits: Tensor, history: History) -> Tensor:
         """

@@ -10,7 +10,10 @@ from .choose import Choose
 from .draft_trees import Branch, chosen_branch, tokens_ahead, tree_window
 from .drafting import Drafting, nothing
 from .history import History
+from .logprob_recorder import LogprobRecorder
+from .logprobs import TokenLogprob
 from .protocols import Draft, Ending, StopCondition, Verification
+from .scores import Scores
 from .slots import Slots
 from .statistics import Clock, Statistics
 
@@ -25,6 +28,7 @@ class Burst:
     row: int
     ids: tuple[int, ...]
     ending: Ending | None
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
 
 @attrs.frozen(eq=False)
@@ -44,6 +48,8 @@ class Loop:
     statistics: Statistics
     gap: Callable[[Tensor, History], Tensor] | None = None
     """The selection's own, if it is to be recorded: logits to how far each column's choice is ahead."""
+    recorder: LogprobRecorder | None = None
+    """Of log-probabilities, if they were asked for."""
     # Once a run: conditions make theirs anew whenever they are asked.
     _endings: tuple[Ending, ...] = attrs.field(init=False, repr=False)
 
@@ -107,31 +113,46 @@ class Loop:
         _write(now.ids, length + accepted, following[:, None])
 
         with self.statistics.phase("stop"):
-            columns = torch.arange(choices.shape[1])
-            after = attrs.evolve(now, length=length[:, None] + (columns + 1).minimum(added[:, None]))
-            codes = _known(self.stop(scores, after), after, len(self._endings))
-            codes = codes.masked_fill(columns >= added[:, None], 0)
-            stopped = (codes > 0).any(dim=-1)
-            added = torch.where(stopped, (codes > 0).long().argmax(dim=-1) + 1, added)
+            added, codes = self._until_stop(now, added, scores, choices.shape[1])
         if self.gap is not None:
             with self.statistics.phase("gap"):
                 gap = self.gap(scores.logits, window)
-                self.statistics.record_gaps(gap[columns < added[:, None]].tolist())
+                kept = torch.arange(gap.shape[1]) < added[:, None]
+                self.statistics.record_gaps(gap[kept].tolist())
+        new = _tokens(now.ids, length, added)
+        logprobs = None
+        if self.recorder is not None:
+            with self.statistics.phase("logprobs"):
+                logprobs = self.recorder.chosen(logits, seen, branch, scores, new)
 
         bursts = []
         for row in active.nonzero().flatten().tolist():
-            start, count = int(length[row]), int(added[row])
-            new = tuple(now.ids[row, 0, start : start + count].tolist())
-            if stopped[row]:
-                ending: Ending | None = self._endings[int(codes[row, count - 1]) - 1]
+            count, code = int(added[row]), int(codes[row])
+            if code:
+                ending: Ending | None = self._endings[code - 1]
             elif following[row] < 0:
                 column = branch.column(row, count)
                 ending = Ending("no_token_left", self.choose.emptied_by(logits, seen, row, column))
             else:
-                ending = MAX_LENGTH if start + count == now.ids.shape[-1] else None
-            bursts.append(Burst(row, new, ending))
-            self._count(now, row, count, int(ahead[row]), int(accepted[row]), bool(stopped[row]))
+                ending = MAX_LENGTH if int(length[row]) + count == now.ids.shape[-1] else None
+            bursts.append(Burst(row, new[row], ending, None if logprobs is None else logprobs[row]))
+            self._count(now, row, count, int(ahead[row]), int(accepted[row]), code > 0)
         return bursts, added, accepted
+
+    def _until_stop(self, now: History, added: Tensor, scores: Scores, width: int) -> tuple[Tensor, Tensor]:
+        """
+        Cut what each row gained at its first stop.
+
+        Returns:
+            How many tokens are left of it, ``[batch]``, and the stop's code, 0 for none, ``[batch]``.
+        """
+        columns = torch.arange(width)
+        after = attrs.evolve(now, length=now.length + (columns + 1).minimum(added[:, None]))
+        codes = _known(self.stop(scores, after), after, len(self._endings))
+        codes = codes.masked_fill(columns >= added[:, None], 0)
+        first = (codes > 0).long().argmax(dim=-1, keepdim=True)
+        code = codes.gather(1, first)[:, 0]
+        return torch.where(code > 0, first[:, 0] + 1, added), code
 
     def _score(self, now: History, draft: Draft, active: Tensor) -> Tensor:
         """Feed the active rows their tokens and guesses: logits ``[batch, k + 1, vocab]``."""
@@ -183,6 +204,12 @@ def _known(codes: Tensor, after: History, endings: int) -> Tensor:
             f"got {codes!r}"
         )
     return codes
+
+
+def _tokens(ids: Tensor, start: Tensor, count: Tensor) -> list[tuple[int, ...]]:
+    """*count* ids of each row, from its *start* on."""
+    spans = zip(start.tolist(), (start + count).tolist(), strict=True)
+    return [tuple(ids[row, 0, first:end].tolist()) for row, (first, end) in enumerate(spans)]
 
 
 def _write(ids: Tensor, start: Tensor, new: Tensor) -> None:

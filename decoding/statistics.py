@@ -52,7 +52,10 @@ class Statistics:
     """Those of them that stood."""
 
     seconds: dict[str, float] = attrs.field(factory=dict)
-    """By phase: ``"prefill"``, ``"draft"``, ``"target"``, ``"choose"``, ``"stop"``, ``"gap"``."""
+    """
+    By phase: ``"prefill"``, ``"draft"``, ``"target"``, ``"choose"``, ``"stop"``, ``"gap"``,
+    ``"logprobs"``.
+    """
 
     first_token_seconds: float | None = None
     """From the call to the first token of any row."""

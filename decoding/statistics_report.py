@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 _BAR = 24
 """Characters of the longest bar."""
 
-_PHASES = ("prefill", "draft", "target", "choose", "gap", "stop")
+_PHASES = ("prefill", "draft", "target", "choose", "gap", "stop", "logprobs")
 """In the order of a round."""
 
 

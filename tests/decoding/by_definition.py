@@ -1,11 +1,12 @@
 """Slow and plain: what selections are defined to do, on lists."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from decodekit.decoding import History, noise
+from decodekit.decoding import History, TokenLogprob, noise
 
 
 def history_at(length: list[int], streams: Tensor) -> History:
@@ -37,3 +38,28 @@ def draw(scores: list[float], stream: int, position: int) -> int:
     blocks = [range(start, min(start + size, len(scores))) for start in range(0, len(scores), size)]
     best = max(range(len(blocks)), key=lambda j: mass(blocks[j]) + gumbel(noise.BLOCK, j))
     return max(blocks[best], key=lambda i: scores[i] + gumbel(noise.TOKEN, i - blocks[best][0]))
+
+
+def logprob_of(token: int, logits: list[float], top: int) -> TokenLogprob:
+    """What logits say of a token and of the likeliest."""
+    best = max(logits)
+    normaliser = best + math.log(math.fsum(math.exp(x - best) for x in logits))
+    order = sorted(range(len(logits)), key=lambda i: (-logits[i], i))[:top]
+    rank = 1 + sum(x > logits[token] for x in logits)
+    return TokenLogprob(
+        token, logits[token] - normaliser, rank, tuple((i, logits[i] - normaliser) for i in order)
+    )
+
+
+def check_alike(expected: Sequence[TokenLogprob | None], actual: Sequence[TokenLogprob | None]) -> None:
+    """As many, of the same tokens, ranks and order, and equal up to the rounding of float64."""
+    assert len(expected) == len(actual)
+    for one, other in zip(expected, actual, strict=True):
+        if one is None or other is None:
+            assert one is other
+            continue
+        assert (one.id, one.rank) == (other.id, other.rank)
+        assert [token for token, _ in one.top] == [token for token, _ in other.top]
+        pairs = [(one.logprob, other.logprob)]
+        pairs += [(a, b) for (_, a), (_, b) in zip(one.top, other.top, strict=True)]
+        assert all(math.isclose(a, b, rel_tol=1e-12, abs_tol=1e-12) for a, b in pairs), (one, other)

@@ -1,0 +1,117 @@
+"""How a run comes to its log-probabilities."""
+
+from collections.abc import Sequence
+from itertools import islice
+
+import attrs
+import torch
+from torch import Tensor
+
+from .choose import Choose
+from .draft_trees import Branch
+from .history import History
+from .logprobs import Logprobs, TokenLogprob, token_logprobs
+from .scores import Scores
+
+
+@attrs.frozen(eq=False)
+class LogprobRecorder:
+    """Reads the log-probabilities that were asked for off a round's logits, while they live."""
+
+    choose: Choose
+    """The target's own."""
+
+    stages: int
+    """How many stages of its chain the logits have gone through by then."""
+
+    top: int
+
+    def chosen(
+        self, logits: Tensor, seen: History, branch: Branch, scores: Scores, ids: Sequence[Sequence[int]]
+    ) -> list[tuple[TokenLogprob, ...]]:
+        """
+        Of the tokens that a round kept.
+
+        Args:
+            logits: The round's raw logits, ``[batch, n + 1, vocab]``.
+
+            seen: The tokens before each of their columns.
+
+            branch: The columns that the tokens were chosen in.
+
+            scores: The processed logits in those, which are not made a second time.
+
+            ids: The tokens of each row.
+        """
+        if self.stages == len(self.choose.stages):
+            return self._read(scores.logits, ids)
+        return self._read(branch.of(self.choose.after(self.stages, logits, seen)), ids)
+
+    def given(
+        self, logits: Tensor, seen: History, ids: Sequence[Sequence[int]]
+    ) -> list[tuple[TokenLogprob, ...]]:
+        """
+        Of tokens that stand in a prompt, each seen as the first one after a prompt that ends there.
+
+        Args:
+            logits: Raw logits, ``[batch, width, vocab]``.
+
+            seen: The tokens before each column.
+
+            ids: The tokens of each row, from its first column on.
+        """
+        if not self.stages:
+            return self._read(self.choose.after(0, logits, seen), ids)
+        # For each column the prompt is another one.
+        columns = [
+            self.choose.after(self.stages, logits[:, [column]], _cut(seen, column))
+            for column in range(logits.shape[1])
+        ]
+        return self._read(torch.cat(columns, dim=1), ids)
+
+    def _read(self, logits: Tensor, ids: Sequence[Sequence[int]]) -> list[tuple[TokenLogprob, ...]]:
+        """Of the tokens in each row's first columns."""
+        places = [(row, column) for row, new in enumerate(ids) for column in range(len(new))]
+        rows, columns = torch.tensor(places, dtype=torch.int64).reshape(-1, 2).unbind(dim=1)
+        new = torch.tensor([token for row in ids for token in row], dtype=torch.int64)
+        read = iter(token_logprobs(logits[rows, columns], new, self.top))
+        return [tuple(islice(read, len(row))) for row in ids]
+
+
+def recorder(request: Logprobs, choose: Choose, vocab_size: int) -> LogprobRecorder:
+    """
+    What records as *request* has it.
+
+    Raises:
+        TypeError: *request* is none.
+
+        ValueError: The chain has no such stage, or several; or more tokens than there are.
+    """
+    if not isinstance(request, Logprobs):
+        raise TypeError(f"'logprobs' must be a request, such as Logprobs(top=5): got {request!r}")
+    if request.top > vocab_size:
+        raise ValueError(f"'top' must be <= {vocab_size}, the vocabulary: got {request.top}")
+    return LogprobRecorder(choose, _stages_until(request.stage, choose.stages), request.top)
+
+
+def _stages_until(stage: str | int, chain: Sequence[object]) -> int:
+    """How many stages of *chain* have run at *stage*."""
+    if stage == "raw":
+        return 0
+    if stage == "processed":
+        return len(chain)
+    names = [getattr(part, "__name__", type(part).__name__) for part in chain]
+    found = [place for place, name in enumerate(names) if stage in (place, name)]
+    if len(found) != 1:
+        known = ", ".join(f"{place} {name!r}" for place, name in enumerate(names)) or "none"
+        raise ValueError(
+            f"'stage' must be 'raw', 'processed' or one of the chain's stages ({known}): got {stage!r}"
+            + (f", which are {len(found)}: give the place of one" if found else "")
+        )
+    return found[0] + 1
+
+
+def _cut(seen: History, column: int) -> History:
+    """*seen* before one column, all of which is prompt."""
+    length = seen.length[:, [column]]
+    return attrs.evolve(seen, length=length, prompt=length[:, 0])

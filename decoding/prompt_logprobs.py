@@ -1,0 +1,51 @@
+"""What a decoder thinks of a prompt."""
+
+import attrs
+import torch
+from torch import Tensor
+
+from .history import History
+from .logprob_recorder import LogprobRecorder
+from .logprobs import TokenLogprob
+from .slots import Slots
+
+
+def score_prompts(
+    slots: Slots, history: History, recorder: LogprobRecorder, exact_width: bool
+) -> list[list[TokenLogprob | None]]:
+    """
+    The log-probabilities of the prompts' tokens, None for each prompt's first.
+
+    They are fed in forwards of the scored width, also where the cache holds them already: it
+    keeps no logits. What it holds stays valid, and other users of the decoder may have their
+    turns between the forwards.
+
+    Args:
+        slots: The decoder's.
+
+        history: The prompts, width 1.
+
+        recorder: What reads off the log-probabilities.
+
+        exact_width: As in a generation.
+    """
+    length = history.length[:, 0]
+    found: list[list[TokenLogprob | None]] = [[None] for _ in length]
+    width = slots.decoder.shape.scored_width
+    # Nothing follows a prompt's last token.
+    for start in range(0, int(length.max()) - 1, width):
+        end = (length - 1).clamp(max=start + width)
+        need = (end - start).clamp(min=0)
+        seen = attrs.evolve(history, length=_lengths(start, end, int(need.max())))
+        ids = [history.ids[row, 0, start + 1 : stop + 1].tolist() for row, stop in enumerate(end.tolist())]
+        with slots.lock, torch.no_grad():
+            logits = slots.feed(history.ids[:, 0], end, need, exact_width)
+            chunk = recorder.given(logits, seen, ids)
+        for row, logprobs in zip(found, chunk, strict=True):
+            row += logprobs
+    return found
+
+
+def _lengths(start: int, end: Tensor, width: int) -> Tensor:
+    """How many tokens precede each column of a chunk, ``[batch, width]``; a row's last again behind it."""
+    return (start + 1 + torch.arange(width)).minimum(end[:, None]).clamp(min=1)
