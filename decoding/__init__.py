@@ -3,6 +3,7 @@
 from .adaptive_p import AdaptiveP, AdaptivePRun
 from .agreement import Agreement
 from .choose import Choose
+from .entropy import HighEntropy, LowEntropy
 from .events import Event
 from .follows_logits import FollowsLogits
 from .generation import Generation
@@ -10,7 +11,10 @@ from .generator import Generator
 from .greedy import Greedy
 from .history import History
 from .logprobs import Logprobs, TokenLogprob
+from .low_confidence import LowConfidence
+from .max_time import MaxTime
 from .mirostat import Mirostat, MirostatRun
+from .not_before import NotBefore
 from .protocols import (
     Decoder,
     DecoderShape,
@@ -25,12 +29,16 @@ from .protocols import (
     StopCondition,
     Verification,
 )
+from .repetition_loop import RepetitionLoop
 from .sample import Sample
 from .slots import Slots
 from .statistics import Statistics
+from .stop_sequences import StopSequences, TokenSequence
 from .stop_strings import StopStrings
-from .stopping import EndOfSequence, MaxLength, MaxNewTokens, MaxTime, StopTokens
+from .stop_when import StopWhen
+from .stopping import EndOfSequence, MaxLength, MaxNewTokens, Stop, StopTokens
 from .text import Detokenizer
+from .transformers_criteria import TransformersCriteria, stop_from_transformers
 
 __all__ = [
     "AdaptiveP",
@@ -50,23 +58,34 @@ __all__ = [
     "Generation",
     "Generator",
     "Greedy",
+    "HighEntropy",
     "History",
     "Logprobs",
+    "LowConfidence",
+    "LowEntropy",
     "MaxLength",
     "MaxNewTokens",
     "MaxTime",
     "Mirostat",
     "MirostatRun",
+    "NotBefore",
     "Processor",
+    "RepetitionLoop",
     "Round",
     "Sample",
     "ScoresTrees",
     "Selection",
     "Slots",
     "Statistics",
+    "Stop",
     "StopCondition",
+    "StopSequences",
     "StopStrings",
     "StopTokens",
+    "StopWhen",
     "TokenLogprob",
+    "TokenSequence",
+    "TransformersCriteria",
     "Verification",
+    "stop_from_transformers",
 ]

@@ -1,7 +1,6 @@
 """Where a row ends: what all stop conditions share, and the ones that look at ids."""
 
 import abc
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -39,13 +38,13 @@ class Stop(abc.ABC):
         return self
 
     def __or__(self, other: StopCondition) -> "AnyOf":
-        return AnyOf((self, _condition(other)))
+        return AnyOf((self, a_condition(other)))
 
     def __ror__(self, other: StopCondition) -> "AnyOf":
-        return AnyOf((_condition(other), self))
+        return AnyOf((a_condition(other), self))
 
     def __and__(self, other: StopCondition) -> "AllOf":
-        return AllOf(self, _condition(other))
+        return AllOf(self, a_condition(other))
 
 
 def begin(condition: StopCondition) -> StopCondition:
@@ -64,10 +63,20 @@ def parts(condition: StopCondition) -> Iterator[StopCondition]:
             yield from parts(part)
 
 
-def _condition(other: StopCondition) -> StopCondition:
+def a_condition(other: StopCondition) -> StopCondition:
+    """*other*, if it is a stop condition."""
     if not (callable(other) and hasattr(other, "endings")):
-        raise TypeError(f"a stop condition composes with stop conditions: got {other!r}")
+        hint = " (wrap a function in StopWhen, Hugging Face's criteria in stop_from_transformers)"
+        raise TypeError(
+            f"a stop condition composes with stop conditions{hint * callable(other)}: got {other!r}"
+        )
     return other
+
+
+def newest(history: History) -> Tensor:
+    """The newest token of each column, its own: ``[batch, width]``; anything in a column without tokens."""
+    last = (history.length - 1).clamp(min=0)
+    return history.ids.expand(-1, last.shape[1], -1).gather(-1, last[..., None])[..., 0]
 
 
 @attrs.frozen(eq=False)
@@ -126,22 +135,22 @@ class AllOf(Stop):
         return torch.where((a > 0) & (b > 0), (a - 1) * len(self.second.endings) + b, 0)
 
 
-def _counts(value: Any) -> Tensor:
-    """A whole number, or one a row, as ``[1]`` or ``[rows]``."""
+def counts(value: Any) -> Tensor:
+    """A whole number *n* of at least 1, or one a row, as ``[1]`` or ``[rows]``."""
     values = value.tolist() if hasattr(value, "tolist") else value
-    counts = list(values) if isinstance(values, Sequence) else [values]
-    if not counts or not all(is_whole(count) for count in counts):
+    numbers = list(values) if isinstance(values, Sequence) else [values]
+    if not numbers or not all(is_whole(number) for number in numbers):
         raise TypeError(f"'n' must be a whole number or one for each row: got {value!r}")
-    if min(counts) < 1:
+    if min(numbers) < 1:
         raise ValueError(f"'n' must be at least 1: got {value!r}")
-    return torch.tensor([int(count) for count in counts])
+    return torch.tensor([int(number) for number in numbers])
 
 
 @attrs.frozen(eq=False)
 class MaxNewTokens(Stop):
     """End a row after *n* new tokens."""
 
-    n: Tensor = attrs.field(converter=_counts)
+    n: Tensor = attrs.field(converter=counts)
     """One number for all rows, or one for each; at least 1."""
 
     @property
@@ -151,7 +160,7 @@ class MaxNewTokens(Stop):
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
-        return (history.num_generated() >= _limits(self.n, history)).long()
+        return (history.num_generated() >= limits(self.n, history)).long()
 
 
 @attrs.frozen(eq=False)
@@ -162,7 +171,7 @@ class MaxLength(Stop):
     One token is always chosen, however long the prompt.
     """
 
-    n: Tensor = attrs.field(converter=_counts)
+    n: Tensor = attrs.field(converter=counts)
     """One number for all rows, or one for each; at least 1."""
 
     @property
@@ -172,31 +181,37 @@ class MaxLength(Stop):
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
-        return (history.length >= _limits(self.n, history)).long()
+        return (history.length >= limits(self.n, history)).long()
 
 
-def _limits(n: Tensor, history: History) -> Tensor:
+def limits(n: Tensor, history: History) -> Tensor:
+    """One limit for all rows or one for each, ``[1, 1]`` or ``[rows, 1]``."""
     rows = len(history.length)
     if len(n) not in (1, rows):
         raise ValueError(f"'n' must be one number or one for each of the {rows} rows: got {len(n)}")
     return n[:, None]
 
 
-def _token_ids(value: Any) -> tuple[int, ...]:
+def token_ids(name: str, value: Any) -> tuple[int, ...]:
+    """One token id or several; *name* is the parameter's, for the error."""
     values = value.tolist() if hasattr(value, "tolist") else value
     ids = tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else (values,)
     if not ids or not all(is_whole(i) for i in ids):
-        raise TypeError(f"'ids' must be a token id or several: got {value!r}")
+        raise TypeError(f"'{name}' must be a token id or several: got {value!r}")
     if min(ids) < 0:
-        raise ValueError(f"'ids' must be >= 0: got {value!r}")
+        raise ValueError(f"'{name}' must be >= 0: got {value!r}")
     return tuple(int(i) for i in ids)
+
+
+def _ids(value: Any) -> tuple[int, ...]:
+    return token_ids("ids", value)
 
 
 @attrs.frozen(eq=False)
 class StopTokens(Stop):
     """End a row with any of the tokens *ids*."""
 
-    ids: tuple[int, ...] = attrs.field(converter=_token_ids)
+    ids: tuple[int, ...] = attrs.field(converter=_ids)
     hide: bool = attrs.field(default=False, validator=validators.instance_of(bool))
     """Whether the text leaves the token out. The ids keep it."""
 
@@ -209,9 +224,7 @@ class StopTokens(Stop):
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
-        newest = (history.length - 1).clamp(min=0)
-        ids = history.ids.expand(-1, newest.shape[1], -1).gather(-1, newest[..., None])
-        hit = ids == torch.tensor(self.ids)
+        hit = newest(history)[..., None] == torch.tensor(self.ids)
         return torch.where(hit.any(dim=-1), hit.long().argmax(dim=-1) + 1, 0)
 
 
@@ -220,34 +233,3 @@ class EndOfSequence(StopTokens):
     """End a row with the model's own end-of-sequence token, or any of several."""
 
     reason: ClassVar[str] = "end_of_sequence"
-
-
-@attrs.frozen(eq=False)
-class MaxTime(Stop):
-    """
-    End every row *seconds* after the call of the generator or of its ``stream``.
-
-    The one condition that is no function of the tokens: no promise of equal text covers it.
-    """
-
-    seconds: float = attrs.field(converter=float, validator=validators.gt(0.0))
-    """At least one token is chosen, however short the time."""
-
-    _deadline: float = attrs.field(init=False, repr=False)
-
-    @_deadline.default
-    def _(self) -> float:
-        return time.monotonic() + self.seconds
-
-    @property
-    def endings(self) -> tuple[Ending, ...]:
-        """One."""
-        return (Ending("max_time"),)
-
-    def begin(self) -> "MaxTime":
-        """A copy whose clock starts now."""
-        return MaxTime(self.seconds)
-
-    def __call__(self, scores: Scores, history: History) -> Tensor:
-        """Codes ``[batch, width]``."""
-        return torch.full_like(history.length, int(time.monotonic() >= self._deadline))

@@ -7,10 +7,11 @@ import attrs
 from torch import Tensor
 
 from ..decoding.greedy import Greedy
+from ..decoding.max_time import MaxTime
 from ..decoding.protocols import Processor, Selection, StopCondition
 from ..decoding.sample import Sample
 from ..decoding.stop_strings import StopStrings
-from ..decoding.stopping import AnyOf, EndOfSequence, MaxLength, MaxNewTokens, MaxTime
+from ..decoding.stopping import AnyOf, EndOfSequence, MaxLength, MaxNewTokens
 from .chain import Chain
 from .generation_fields import CHOICE_AND_END, METADATA, REFUSED, STAGES, WITHOUT_BEARING, Rest, Stage
 
@@ -218,7 +219,7 @@ def _stop_field(part: Any) -> tuple[str, Any]:
         return "eos_token_id", part.ids[0] if len(part.ids) == 1 else list(part.ids)
     if isinstance(part, MaxNewTokens | MaxLength) and len(part.n) == 1:
         return ("max_new_tokens" if isinstance(part, MaxNewTokens) else "max_length"), int(part.n)
-    if isinstance(part, MaxTime):
+    if isinstance(part, MaxTime) and part.since == "call":
         return "max_time", part.seconds
     if isinstance(part, StopStrings) and not part.hide:
         return "stop_strings", list(part.strings)

@@ -1,0 +1,70 @@
+"""Ending a row where the model is uncertain, or sure of itself."""
+
+import attrs
+import torch
+from torch import Tensor
+
+from .history import History
+from .protocols import Ending
+from .real_numbers import as_real, one_real
+from .scores import Scores
+from .stopping import Stop
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """
+    The entropy of the softmax of *logits*, in nats.
+
+    Args:
+        logits: ``[batch, width, vocab]``.
+
+    Returns:
+        ``[batch, width]`` float64; NaN where all logits are ``-inf``.
+    """
+    terms = torch.special.entr(logits.softmax(dim=-1)).double()
+    # By numpy, which sums each column by itself: torch splits a lone one among threads, and so
+    # rounds it otherwise than in a batch.
+    return torch.from_numpy(terms.numpy(force=True).sum(axis=-1))
+
+
+@attrs.frozen(eq=False)
+class HighEntropy(Stop):
+    """
+    End a row with a token that was chosen from a distribution of an entropy above *nats*.
+
+    The distribution is the softmax of the processed logits. Builds them, which takes time.
+    For a stretch of uncertain tokens: ``Consecutive(n, HighEntropy(nats))``.
+    """
+
+    nats: float = attrs.field(converter=as_real, validator=one_real(">= 0", lambda nats: nats >= 0))
+    """A uniform choice among n tokens has the entropy log n: 0.69 for two, 2.3 for ten."""
+
+    @property
+    def endings(self) -> tuple[Ending, ...]:
+        """One."""
+        return (Ending("high_entropy"),)
+
+    def __call__(self, scores: Scores, history: History) -> Tensor:
+        """Codes ``[batch, width]``."""
+        return (entropy(scores.logits) > self.nats).long()
+
+
+@attrs.frozen(eq=False)
+class LowEntropy(Stop):
+    """
+    End a row with a token that was chosen from a distribution of an entropy below *nats*.
+
+    The distribution is the softmax of the processed logits. Builds them, which takes time.
+    """
+
+    nats: float = attrs.field(converter=as_real, validator=one_real("> 0", lambda nats: nats > 0))
+    """As for :class:`HighEntropy`."""
+
+    @property
+    def endings(self) -> tuple[Ending, ...]:
+        """One."""
+        return (Ending("low_entropy"),)
+
+    def __call__(self, scores: Scores, history: History) -> Tensor:
+        """Codes ``[batch, width]``."""
+        return (entropy(scores.logits) < self.nats).long()

@@ -1,0 +1,36 @@
+"""Ending a row with an unlikely token."""
+
+import attrs
+from torch import Tensor
+
+from .history import History
+from .protocols import Ending
+from .real_numbers import as_real, one_real
+from .scores import Scores
+from .stopping import Stop, newest
+
+
+@attrs.frozen(eq=False)
+class LowConfidence(Stop):
+    """
+    End a row with a token that had a probability below *p* where it was chosen.
+
+    The probability is that of the softmax of the processed logits: a top-k raises it, and at
+    low temperature it is near 1 wherever one token leads. Builds the processed logits, which
+    takes time.
+    """
+
+    p: float = attrs.field(converter=as_real, validator=one_real("in (0, 1]", lambda p: 0 < p <= 1))
+    """The token of a lower probability is the row's last."""
+
+    @property
+    def endings(self) -> tuple[Ending, ...]:
+        """One."""
+        return (Ending("low_confidence"),)
+
+    def __call__(self, scores: Scores, history: History) -> Tensor:
+        """Codes ``[batch, width]``."""
+        logprobs = scores.logits.log_softmax(dim=-1)
+        # A row without a token of its own may have anything there.
+        chosen = newest(history).clamp(0, logprobs.shape[-1] - 1)
+        return (logprobs.gather(-1, chosen[..., None])[..., 0].exp() < self.p).long()

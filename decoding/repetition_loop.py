@@ -1,0 +1,66 @@
+"""Ending a row that goes in circles."""
+
+from typing import Any
+
+import attrs
+import torch
+from attrs import validators
+from torch import Tensor
+
+from .history import History
+from .protocols import Ending
+from .scores import Scores
+from .stopping import Stop, newest
+from .whole_numbers import a_whole_number
+
+
+@attrs.frozen(eq=False)
+class RepetitionLoop(Stop):
+    """
+    End a row whose newest tokens are a pattern *repeats* times over.
+
+    The prompt does not count. A greedy text that has come this far seldom gets out again; a
+    table, or a poem, may. Costs the same however long the text.
+    """
+
+    max_period: int = attrs.field(validator=[a_whole_number, validators.ge(1)])
+    """Tokens of the longest pattern looked for."""
+
+    repeats: int = attrs.field(default=3, validator=[a_whole_number, validators.ge(2)])
+    """How many times the pattern stands there, at least 2."""
+
+    min_period: int = attrs.field(default=1, validator=[a_whole_number, validators.ge(1)])
+    """Tokens of the shortest: above 1, one token over and over is a pattern only as several of it."""
+
+    _periods: Tensor = attrs.field(init=False, repr=False)
+
+    @min_period.validator
+    def _is_not_above_the_longest(self, attribute: "attrs.Attribute[Any]", value: int) -> None:
+        if value > self.max_period:
+            raise ValueError(f"'min_period' must be <= max_period, {self.max_period}: got {value}")
+
+    @_periods.default
+    def _all_periods(self) -> Tensor:
+        return torch.arange(self.min_period, self.max_period + 1)
+
+    @property
+    def endings(self) -> tuple[Ending, ...]:
+        """One."""
+        return (Ending("repetition_loop"),)
+
+    def __call__(self, scores: Scores, history: History) -> Tensor:
+        """Codes ``[batch, width]``."""
+        codes = torch.zeros_like(history.length)
+        for row, column, period in self._candidates(history).nonzero().tolist():
+            if not codes[row, column]:
+                period += self.min_period
+                end = history.before(row, column)[-period * self.repeats :]
+                codes[row, column] = torch.equal(end[period:], end[:-period])
+        return codes
+
+    def _candidates(self, history: History) -> Tensor:
+        """Which periods the newest token and the number of tokens allow, ``[batch, width, periods]``."""
+        earlier = (history.length[..., None] - 1 - self._periods).clamp(min=0)
+        ids = history.ids.expand(-1, earlier.shape[1], -1).gather(-1, earlier)
+        enough = history.num_generated()[..., None] >= self._periods * self.repeats
+        return (ids == newest(history)[..., None]) & enough

@@ -1,0 +1,69 @@
+"""Ending a row where a function says so."""
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import torch
+from attrs import validators
+from torch import Tensor
+
+from .history import History
+from .protocols import Ending
+from .scores import Scores
+from .stopping import Stop
+
+
+def _a_function(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    if isinstance(value, type) or not callable(value):
+        raise TypeError(f"'function' must be callable as function(history): got {value!r}")
+    if hasattr(value, "endings"):
+        raise TypeError(f"'function' must not be a stop condition, which needs no wrapping: got {value!r}")
+
+
+@attrs.frozen(eq=False)
+class StopWhen(Stop):
+    """
+    End a row where *function* says so.
+
+    One token a row at a time: under speculation the function is called for each in turn, and
+    for some that are dropped. It has to depend on what it is given alone.
+    """
+
+    function: Callable[[History], Any] = attrs.field(validator=_a_function)
+    """
+    The tokens so far, the newest included, as a history of width 1, to a bool for each row,
+    ``[batch]`` or ``[batch, 1]``, or one for all. Row *b* has the tokens ``history.before(b, 0)``,
+    which are not to be written to; a row that has ended is shown as it ended.
+    """
+
+    reason: str = attrs.field(default="stop_when", validator=validators.instance_of(str))
+    """What the ending says."""
+
+    @property
+    def endings(self) -> tuple[Ending, ...]:
+        """One."""
+        return (Ending(self.reason),)
+
+    def __call__(self, scores: Scores, history: History) -> Tensor:
+        """Codes ``[batch, width]``."""
+        columns = range(history.length.shape[1])
+        return torch.stack([self._ask(_column(history, column)) for column in columns], dim=1).long()
+
+    def _ask(self, history: History) -> Tensor:
+        """What the function says of each row, ``[batch]`` bool."""
+        said, rows = self.function(history), len(history.length)
+        try:
+            ends = torch.as_tensor(said)
+        except (TypeError, ValueError, RuntimeError):
+            ends = torch.empty(0)
+        if ends.dtype != torch.bool or list(ends.shape) not in ([], [rows], [rows, 1]):
+            raise TypeError(f"'function' must give a bool, or one for each of the {rows} rows: got {said!r}")
+        return ends.flatten().expand(rows)
+
+
+def _column(history: History, column: int) -> History:
+    """One column, on its own path."""
+    path = column if history.ids.shape[1] > 1 else 0
+    ids, length = history.ids[:, path : path + 1], history.length[:, column : column + 1]
+    return attrs.evolve(history, ids=ids, length=length)

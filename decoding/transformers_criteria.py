@@ -1,0 +1,117 @@
+"""Hugging Face's stopping criteria among our stop conditions."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import attrs
+import torch
+from attrs import validators
+from torch import Tensor
+
+from .history import History
+from .protocols import Ending
+from .scores import Scores
+from .stopping import Stop
+
+Criterion: TypeAlias = Callable[[Tensor, Any], Any]
+"""As ``transformers.StoppingCriteria``: ids ``[1, length]`` and scores or None to a bool, or to ``[1]``."""
+
+_REFUSED = {
+    "EncoderExhaustedCriteria": "it asks the model how far its encoder has come",
+    "PocketTTSEosThresholdCriteria": "it counts its calls",
+}
+
+
+def stop_from_transformers(
+    criteria: Criterion | Iterable[Criterion], *, scores: bool = False
+) -> "TransformersCriteria":
+    """
+    A ``transformers.StoppingCriteria``, a ``StoppingCriteriaList`` or a function, as one of our conditions.
+
+    Each is called for each row and each new token, with the row's own tokens up to that one,
+    ``[1, length]``, prompt and all. So speculation works, rows end one by one, and there is no
+    padding; but a criterion sees every row as row 0 of its batch. It has to be a function of what
+    it is given: rows take turns, and some tokens are dropped later.
+
+    Ours do the same in less time for what they know: :class:`~.stopping.EndOfSequence`,
+    :class:`~.stopping.MaxLength`, :class:`~.stop_strings.StopStrings`,
+    :class:`~.low_confidence.LowConfidence`, and :class:`~.max_time.MaxTime`, whose clock starts
+    anew with every call, while theirs starts when it is built.
+
+    Args:
+        criteria: Callable as ``criterion(input_ids, scores)``, giving a bool, of Python's or as
+            an array of one; or a list of such. The ending's ``matched`` is the number in the list
+            of the one that ended the row, the first if several did.
+
+        scores: Whether they look at the scores. If so they get a tuple of one, the processed
+            logits ``[1, vocab]`` that the newest token was chosen from, which takes time to build;
+            earlier ones are gone. Otherwise None, which is what ``generate`` gives by default.
+
+    Raises:
+        TypeError: No callable.
+
+        ValueError: One of Hugging Face's that depends on more than it is given;
+            ``ConfidenceCriteria`` without *scores*.
+    """
+    return TransformersCriteria(criteria, scores)
+
+
+def _as_tuple(criteria: Any) -> Any:
+    # Their list is a list, and callable.
+    return tuple(criteria) if isinstance(criteria, list | tuple) else (criteria,)
+
+
+def _check(instance: "TransformersCriteria", attribute: "attrs.Attribute[Any]", criteria: Any) -> None:
+    if not criteria or any(isinstance(one, type) or not callable(one) for one in criteria):
+        raise TypeError(f"'criteria' must be callable as criterion(input_ids, scores): got {criteria!r}")
+    for one in criteria:
+        names = [kind.__name__ for kind in type(one).__mro__]
+        for name in _REFUSED.keys() & names:
+            raise ValueError(
+                f"'criteria' must be functions of the ids and the scores: got {one!r}; {_REFUSED[name]}"
+            )
+        if "ConfidenceCriteria" in names and not instance.scores:
+            raise ValueError(f"'scores' must be True for {one!r}, which looks at them: got False")
+
+
+@attrs.frozen(eq=False)
+class TransformersCriteria(Stop):
+    """What :func:`stop_from_transformers` makes."""
+
+    criteria: tuple[Criterion, ...] = attrs.field(converter=_as_tuple, validator=_check)
+    """Theirs."""
+
+    scores: bool = attrs.field(default=False, validator=validators.instance_of(bool))
+    """Whether they get them."""
+
+    @property
+    def endings(self) -> tuple[Ending, ...]:
+        """One for each criterion."""
+        return tuple(Ending("stopping_criteria", matched=number) for number in range(len(self.criteria)))
+
+    def __call__(self, scores: Scores, history: History) -> Tensor:
+        """Codes ``[batch, width]``."""
+        batch, width = history.length.shape
+        codes = torch.zeros_like(history.length)
+        for row in range(batch):
+            for column in range(width):
+                ids = history.before(row, column)[None]
+                seen = (scores.logits[row, column][None].clone(),) if self.scores else None
+                codes[row, column] = self._first(ids, seen)
+        return codes
+
+    def _first(self, ids: Tensor, scores: tuple[Tensor] | None) -> int:
+        """The code of the first criterion that holds."""
+        for code, criterion in enumerate(self.criteria, start=1):
+            if _holds(criterion, criterion(ids.clone(), scores)):
+                return code
+        return 0
+
+
+def _holds(criterion: Criterion, said: Any) -> bool:
+    ends = said if isinstance(said, Tensor) else torch.as_tensor(said)
+    if ends.dtype != torch.bool or ends.numel() != 1:
+        raise TypeError(
+            f"a criterion must give a bool, or one for its one row: got {said!r} from {criterion!r}"
+        )
+    return bool(ends)
