@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from decodekit.decoding.protocols import Ending
 from decodekit.decoding.row_text import RowText
+from decodekit.decoding.stop_sequences import TokenSequence
 from decodekit.decoding.text import Detokenizer
 
 VOCAB = ["a", "b", "ab", "ba", "aab", "bb", "c", "abc", "<0x61>", "<0x62>", "<0xC3>", "<0xA9>"]
@@ -209,6 +210,72 @@ class TestStopIds:
 
         assert row.push(ids_of("<0xC3>")) == ""
         assert row.push(ids_of("ab"), Ending("end_of_sequence", 2, hide=True)) == "\ufffd"
+
+
+class TestStopSequences:
+    """Matches of several ids."""
+
+    @settings(max_examples=300, deadline=None)
+    @given(
+        ids=st.lists(st.integers(0, 3) | st.integers(8, 11), min_size=1, max_size=14),
+        sequences=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), min_size=1, max_size=3),
+        late=st.integers(1, 5),
+        hide=st.booleans(),
+        sizes=SIZES,
+    )
+    def test_the_text_is_that_of_the_other_tokens(
+        self, ids: list[int], sequences: list[list[int]], late: int, hide: bool, sizes: list[int]
+    ) -> None:
+        """The decode of what precedes the match, whatever stood there as its beginning before."""
+        ending, shown = Ending("max_new_tokens"), ids
+        for end in range(late, len(ids) + 1):
+            met = [one for one in sequences if ids[max(0, end - len(one)) : end] == one]
+            if met:
+                ids, longest = ids[:end], max(met, key=len)
+                ending = Ending("stop_sequence", TokenSequence(longest), hide)
+                shown = ids[: end - len(longest)] if hide else ids
+                break
+        row = row_text(*map(TokenSequence, sequences), hide=hide)
+
+        assert decode(shown) == "".join(streamed(row, ids, sizes, ending))
+
+    def test_held_is_a_live_partial_match(self) -> None:
+        """Worked by hand: "a" waits until it is clear that no "b", "c" follows."""
+        row = row_text(TokenSequence(ids_of("a", "b", "c")))
+
+        assert ["", "a", "", "ab", "aab"] == [row.push(ids_of(token)) for token in ("a", "a", "b", "a", "ab")]
+        assert "" == row.push(ids_of("a", "b"))
+        assert "" == row.push(ids_of("c"), Ending("met", TokenSequence(ids_of("a", "b", "c")), hide=True))
+
+    def test_one_that_shows_is_not_held(self) -> None:
+        """It is text as any other."""
+        row = row_text(TokenSequence(ids_of("a", "b")), hide=False)
+
+        assert "a" == row.push(ids_of("a"))
+        assert "b" == row.push(ids_of("b"), Ending("met", TokenSequence(ids_of("a", "b"))))
+
+    def test_what_waits_comes_out_in_the_end(self) -> None:
+        """However the row ends; before a hidden string as well."""
+        for ending, expected in [(Ending("limit"), "aab"), (Ending("met", "ab", hide=True), "a")]:
+            row = row_text(TokenSequence(ids_of("a", "ab", "c")))
+
+            assert "" == row.push(ids_of("a"))
+            assert expected == row.push(ids_of("ab"), ending)
+
+    def test_a_sequence_is_no_pair(self) -> None:
+        """Two stop tokens that are both met hide one token, a sequence of two hides two."""
+        pair, sequence = (2, 2), TokenSequence((2, 2))
+
+        assert "ab" == row_text(pair).push(ids_of("ab", "ab"), Ending("both", pair, hide=True))
+        assert "" == row_text(sequence).push(ids_of("ab", "ab"), Ending("met", sequence, hide=True))
+        assert "" == row_text((sequence, 2)).push([2, 2], Ending("both", (sequence, 2), hide=True))
+
+    def test_one_that_was_not_announced_is_no_error(self) -> None:
+        """What is out stays out."""
+        row = row_text()
+
+        assert "a" == row.push(ids_of("a"))
+        assert "" == row.push(ids_of("b"), Ending("met", TokenSequence(ids_of("a", "b")), hide=True))
 
 
 def test_long_stop_strings_cost_no_more_than_their_length() -> None:
