@@ -3,6 +3,7 @@
 from .adaptive_p import AdaptiveP, AdaptivePRun
 from .agreement import Agreement
 from .choose import Choose
+from .consecutive import Consecutive
 from .entropy import HighEntropy, LowEntropy
 from .events import Event
 from .follows_logits import FollowsLogits
@@ -45,6 +46,7 @@ __all__ = [
     "AdaptivePRun",
     "Agreement",
     "Choose",
+    "Consecutive",
     "Decoder",
     "DecoderShape",
     "Detokenizer",

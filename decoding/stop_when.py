@@ -53,13 +53,19 @@ class StopWhen(Stop):
     def _ask(self, history: History) -> Tensor:
         """What the function says of each row, ``[batch]`` bool."""
         said, rows = self.function(history), len(history.length)
-        try:
-            ends = torch.as_tensor(said)
-        except (TypeError, ValueError, RuntimeError):
-            ends = torch.empty(0)
-        if ends.dtype != torch.bool or list(ends.shape) not in ([], [rows], [rows, 1]):
+        ends = as_bools(said)
+        if ends is None or list(ends.shape) not in ([], [rows], [rows, 1]):
             raise TypeError(f"'function' must give a bool, or one for each of the {rows} rows: got {said!r}")
         return ends.flatten().expand(rows)
+
+
+def as_bools(said: Any) -> Tensor | None:
+    """A bool, or an array or list of them, as a tensor; None for anything else."""
+    try:
+        bools = torch.as_tensor(said)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return bools if bools.dtype == torch.bool else None
 
 
 def _column(history: History, column: int) -> History:

@@ -11,9 +11,10 @@ from torch import Tensor
 from .history import History
 from .protocols import Ending
 from .scores import Scores
+from .stop_when import as_bools
 from .stopping import Stop
 
-Criterion: TypeAlias = Callable[[Tensor, Any], Any]
+Criterion: TypeAlias = Callable[..., Any]
 """As ``transformers.StoppingCriteria``: ids ``[1, length]`` and scores or None to a bool, or to ``[1]``."""
 
 _REFUSED = {
@@ -109,9 +110,7 @@ class TransformersCriteria(Stop):
 
 
 def _holds(criterion: Criterion, said: Any) -> bool:
-    ends = said if isinstance(said, Tensor) else torch.as_tensor(said)
-    if ends.dtype != torch.bool or ends.numel() != 1:
-        raise TypeError(
-            f"a criterion must give a bool, or one for its one row: got {said!r} from {criterion!r}"
-        )
+    ends = as_bools(said)
+    if ends is None or ends.numel() != 1:
+        raise TypeError(f"a criterion must give a bool, or [1] of them: got {said!r} from {criterion!r}")
     return bool(ends)

@@ -1,25 +1,18 @@
 """Where rows end."""
 
-import time
-
 import pytest
 import torch
 
 from decodekit.decoding import (
     Ending,
     EndOfSequence,
-    Generator,
     History,
     MaxLength,
     MaxNewTokens,
-    MaxTime,
     StopTokens,
 )
 from decodekit.decoding.protocols import StopCondition
 from decodekit.processors import TopK
-from decodekit.testing import ScriptedDecoder, last_token
-
-COUNT_UP = torch.eye(10).roll(1, dims=1)
 
 
 def codes(condition: StopCondition, ids: list[list[int]], prompt: int = 1) -> list[list[int]]:
@@ -139,28 +132,3 @@ class TestComposition:
                 return torch.zeros_like(history.length)
 
         assert [[0, 2]] == codes(MaxNewTokens.__ror__(MaxNewTokens(2), Never()), [[9, 1, 2]])
-
-
-class TestMaxTime:
-    def test_starts_with_the_call(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The clock starts with each call: the second call has all its time again."""
-        now = [0.0]
-        monkeypatch.setattr(time, "monotonic", lambda: now[0])
-
-        class Slow(ScriptedDecoder):
-            def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
-                now[0] += 1.0
-                return super().forward(ids, cache_pos)
-
-        generator = Generator(Slow(COUNT_UP, line=last_token), stop=MaxTime(3.5) | MaxNewTokens(20))
-        now[0] += 100
-        for _ in range(2):
-            result = generator([0])
-
-            assert [[1, 2, 3, 4]] == result.ids
-            assert [Ending("max_time")] == result.endings
-
-    def test_must_be_positive(self) -> None:
-        """No time at all is refused."""
-        with pytest.raises(ValueError, match="seconds"):
-            MaxTime(0)

@@ -1,0 +1,69 @@
+"""Conditions that wait."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from decodekit.decoding import (
+    Ending,
+    EndOfSequence,
+    Generator,
+    MaxNewTokens,
+    NotBefore,
+    StopSequences,
+    StopStrings,
+)
+from decodekit.testing import ScriptedDecoder, last_token
+
+from .test_stop_strings import Pieces
+
+COUNT_UP = torch.eye(4).roll(1, dims=1)
+
+
+def run(stop: Any, tokenizer: Any = None) -> Any:
+    """Rows that count up and begin anew."""
+    decoder = ScriptedDecoder(torch.eye(8)[[1, 2, 3, 0]], 2, line=last_token)
+    return Generator(decoder, stop=stop | MaxNewTokens(20), tokenizer=tokenizer)([[0], [1]])
+
+
+def test_ends_no_row_before_its_time() -> None:
+    """The token that would have ended it is one like others; the ending is the condition's own."""
+    assert [[1, 2], [2]] == run(EndOfSequence(2)).ids
+    assert [[1, 2], [2, 3, 0, 1, 2]] == run(NotBefore(2, EndOfSequence(2))).ids
+    assert [Ending("end_of_sequence", 2)] * 2 == run(NotBefore(2, EndOfSequence(2))).endings
+
+
+def test_the_nth_token_may_be_the_last() -> None:
+    """It counts."""
+    assert [6, 5] == [len(ids) for ids in run(NotBefore([3, 5], EndOfSequence(2))).ids]
+    assert [2, 1] == [len(ids) for ids in run(NotBefore(1, EndOfSequence(2))).ids]
+
+
+def test_holds_for_all_of_a_composition() -> None:
+    """And not for what is beside it."""
+    stop = NotBefore(5, EndOfSequence(2) | StopSequences([3, 0])) | MaxNewTokens([9, 3])
+    result = run(stop)
+
+    assert [[1, 2, 3, 0, 1, 2], [2, 3, 0]] == result.ids
+    assert [Ending("end_of_sequence", 2), Ending("max_new_tokens")] == result.endings
+
+
+def test_what_is_met_early_shows() -> None:
+    """Text that was held back as the beginning of a hidden match comes out."""
+    # Pieces: a, b, ab, ba.
+    for condition in (StopSequences([1, 2], hide=True), StopStrings("bab", Pieces())):
+        result = run(NotBefore(4, condition), Pieces())
+
+        assert [[1, 2, 3, 0, 1, 2], [2, 3, 0, 1, 2]] == result.ids
+        assert ["babbaa", "abbaa"] == result.text
+
+
+@pytest.mark.parametrize(
+    ("n", "condition", "error"),
+    [(0, EndOfSequence(2), ValueError), (1.5, EndOfSequence(2), TypeError), (2, len, TypeError)],
+)
+def test_parameters_are_checked(n: Any, condition: Any, error: type[Exception]) -> None:
+    """A number of tokens and a condition."""
+    with pytest.raises(error):
+        NotBefore(n, condition)
