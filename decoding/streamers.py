@@ -53,7 +53,7 @@ def forward(events: Iterator[Event], streamer: Any, prompts: list[list[int]]) ->
 
         ValueError: A Hugging Face streamer with more than one prompt. Nothing has been decoded.
     """
-    return _forward(events, _listener(streamer, prompts))
+    return _forward(events, listener(streamer, prompts))
 
 
 def report_failure(streamer: Any, error: BaseException) -> None:
@@ -65,38 +65,69 @@ def report_failure(streamer: Any, error: BaseException) -> None:
         end()
 
 
-def _forward(events: Iterator[Event], listener: "_Ours | _HuggingFace") -> EventStream:
+def _forward(events: Iterator[Event], one: "Listener") -> EventStream:
     try:
-        listener.begin()
+        one.begin()
         for event in events:
-            listener.put_event(event)
+            one.put_event(event)
             yield event
     except ClosedError:
         _close(events)
-        listener.end()
+        one.end()
         return
     except GeneratorExit:
         _close(events)
-        listener.end()
+        one.end()
         raise
     except BaseException as error:
         _close(events)
-        listener.fail(error)
+        one.fail(error)
         raise
-    listener.end()
+    one.end()
 
 
 def _close(events: Iterator[Event]) -> None:
     getattr(events, "close", lambda: None)()
 
 
-def _listener(streamer: Any, prompts: list[list[int]]) -> "_Ours | _HuggingFace":
-    def has(*names: str) -> bool:
-        return all(callable(getattr(streamer, name, None)) for name in names)
+class Listener(Protocol):
+    """A streamer of either kind, for one generation, with all that it may be told."""
 
-    if has("put_event", "end"):
+    def begin(self) -> None:
+        """The prompts, if it wants them."""
+        ...
+
+    def put_event(self, event: Event) -> None:
+        """An event, or of a Hugging Face streamer its ids."""
+        ...
+
+    def end(self) -> None:
+        """There are no more."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """In place of :meth:`end`: the generation raised *error*."""
+        ...
+
+
+def is_streamer(streamer: Any) -> bool:
+    """Whether *streamer* is one of ours or one of Hugging Face's."""
+    return _has(streamer, "put_event", "end") or _has(streamer, "put", "end")
+
+
+def _has(streamer: Any, *names: str) -> bool:
+    return all(callable(getattr(streamer, name, None)) for name in names)
+
+
+def listener(streamer: Any, prompts: list[list[int]]) -> Listener:
+    """
+    *streamer* for a generation from *prompts*; arguments and errors as of :func:`forward`.
+
+    It has been told of nothing yet.
+    """
+    if _has(streamer, "put_event", "end"):
         return _Ours(streamer, prompts)
-    if not has("put", "end"):
+    if not is_streamer(streamer):
         raise TypeError(
             "'streamer' must have put_event(event) and end(), or put(ids) and end() as Hugging Face's "
             f"have: got {streamer!r}, a {type(streamer).__name__}"

@@ -1,7 +1,28 @@
 """Events to people and programs."""
 
 from ..decoding.streamers import ClosedError
+from .batch_display import BatchDisplay
+from .callback import Callback
+from .fan_out import FanOut
+from .json_lines import JsonLines
+from .latency_meter import Latency, LatencyMeter, RowLatency
+from .sse import async_server_sent_events, server_sent_events
 from .text_iterator import TextIterator
 from .text_streamer import TextStreamer
+from .transformers_streamer import TransformersStreamer
 
-__all__ = ["ClosedError", "TextIterator", "TextStreamer"]
+__all__ = [
+    "BatchDisplay",
+    "Callback",
+    "ClosedError",
+    "FanOut",
+    "JsonLines",
+    "Latency",
+    "LatencyMeter",
+    "RowLatency",
+    "TextIterator",
+    "TextStreamer",
+    "TransformersStreamer",
+    "async_server_sent_events",
+    "server_sent_events",
+]

@@ -12,7 +12,9 @@ class TextStreamer:
     """
     Print the text of one row as it becomes final.
 
-    Needs a generator with a tokenizer, and a single prompt.
+    Needs a generator with a tokenizer, and a single prompt. The text is printed as it is, with any
+    escape sequences that the model may have made up, as Hugging Face's streamer does: into a file or
+    a pipe nothing else would be right. :class:`~.batch_display.BatchDisplay` makes them harmless.
 
     Args:
         file: Where to print; None is whatever ``sys.stdout`` is at that time.

@@ -1,0 +1,58 @@
+from collections.abc import Callable as Function
+from typing import Any
+
+import attrs
+
+from ..decoding.events import Event
+
+
+def _a_function(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    if not callable(value):
+        raise TypeError(f"'{attribute.name}' must be a function: got {value!r}")
+
+
+def _a_function_or_none(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    if value is not None:
+        _a_function(instance, attribute, value)
+
+
+@attrs.frozen(eq=False)
+class Callback:
+    """
+    Call a function with every event.
+
+    What a function raises stops the generation; :class:`~decodekit.decoding.streamers.ClosedError`
+    stops it quietly. They are called in the generation's thread, which waits for them.
+
+    Args:
+        on_event: Called with each event. What it returns is not looked at.
+
+        on_end: Called without arguments when there are no more events.
+
+        on_error: Called with what the generation raised, in place of *on_end*. Without it, a
+            generation that raises is an end like any other.
+
+    >>> streamer = Callback(lambda event: print(event.row, event.ids))
+    >>> streamer.put_event(Event(row=0, ids=(5, 6)))
+    0 (5, 6)
+    """
+
+    on_event: Function[[Event], Any] = attrs.field(validator=_a_function)
+    on_end: Function[[], Any] | None = attrs.field(default=None, validator=_a_function_or_none)
+    on_error: Function[[BaseException], Any] | None = attrs.field(default=None, validator=_a_function_or_none)
+
+    def put_event(self, event: Event) -> None:
+        """Call *on_event*."""
+        self.on_event(event)
+
+    def end(self) -> None:
+        """Call *on_end*."""
+        if self.on_end is not None:
+            self.on_end()
+
+    def fail(self, error: BaseException) -> None:
+        """Call *on_error*, or *on_end* if there is none."""
+        if self.on_error is None:
+            self.end()
+        else:
+            self.on_error(error)

@@ -1,0 +1,88 @@
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
+
+import attrs
+
+from ..decoding.events import Event
+
+
+def _a_file(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    if not isinstance(value, str | os.PathLike) and not callable(getattr(value, "write", None)):
+        raise TypeError(f"'{attribute.name}' must be a path or an open text file: got {value!r}")
+
+
+@attrs.define(eq=False)
+class JsonLines:
+    """
+    Log every event as one line of JSON.
+
+    Each line has ``time``, seconds on a clock that never goes back; only differences mean
+    anything. One generation writes::
+
+        {"time": 51.0, "prompt_lengths": [3]}
+        {"time": 51.2, "row": 0, "ids": [5, 6], "text": "Hello"}
+        {"time": 51.3, "row": 0, "ids": [2], "text": "", "ending": {"reason": "max_new_tokens"}}
+        {"time": 51.3, "end": true}
+
+    and in place of the last, one that raised::
+
+        {"time": 51.3, "error": {"type": "RuntimeError", "message": "out of device memory"}}
+
+    Every line is written in one piece and flushed. The same log serves one generation after
+    another; those that run at the same time have one each, which may append to the same path.
+
+    Args:
+        file: A path, which is appended to and open while a generation lasts, or an open text
+            file, which stays open.
+
+        fields: Written on each line, to tell generations apart: ``{"request": 17}``.
+
+        clock: Seconds.
+    """
+
+    file: str | os.PathLike[str] | TextIO = attrs.field(validator=_a_file)
+    fields: Mapping[str, Any] = attrs.field(factory=dict)
+    clock: Callable[[], float] = attrs.field(default=time.monotonic, repr=False)
+    _open: TextIO | None = attrs.field(init=False, repr=False, default=None)
+
+    def begin(self, prompts: list[list[int]]) -> None:
+        """Log how long the prompts are."""
+        self._write({"prompt_lengths": [len(prompt) for prompt in prompts]})
+
+    def put_event(self, event: Event) -> None:
+        """Log an event."""
+        self._write(event.as_dict())
+
+    def end(self) -> None:
+        """Log the end."""
+        self._write_last({"end": True})
+
+    def fail(self, error: BaseException) -> None:
+        """Log what the generation raised."""
+        self._write_last({"error": {"type": type(error).__name__, "message": str(error)}})
+
+    def _write(self, said: dict[str, Any]) -> None:
+        line = {"time": self.clock(), **self.fields, **said}
+        file = self._opened()
+        # Who matched what may be any object of a user's.
+        file.write(json.dumps(line, ensure_ascii=False, default=repr) + "\n")
+        file.flush()
+
+    def _write_last(self, said: dict[str, Any]) -> None:
+        try:
+            self._write(said)
+        finally:
+            file, self._open = self._open, None
+            if file is not None and file is not self.file:
+                file.close()
+
+    def _opened(self) -> TextIO:
+        if self._open is None:
+            if isinstance(self.file, str | os.PathLike):
+                self._open = open(self.file, "a", encoding="utf-8", newline="\n")  # noqa: SIM115  # till the end
+            else:
+                self._open = self.file
+        return self._open

@@ -1,0 +1,156 @@
+"""
+Server-sent events: events as ``text/event-stream``.
+
+The format is the `HTML standard's, section 9.2
+<https://html.spec.whatwg.org/multipage/server-sent-events.html>`_. Each event is one message
+whose data is :meth:`Event.as_dict <decodekit.decoding.events.Event.as_dict>` in JSON, on one line
+whatever the text holds::
+
+    id: 0
+    data: {"row": 0, "ids": [5, 6], "text": "Hello"}
+
+Behind the last comes a message ``event: done``, or ``event: failed`` when the generation raised.
+(It is not named ``error``: to a browser's ``EventSource`` that is a lost connection.) An
+``EventSource`` connects again when a connection ends, and would ask for a new text: it is to be
+closed at either.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable
+from typing import Any
+
+from ..decoding.events import Event
+
+_LOG = logging.getLogger(__name__)
+
+_KEEP_ALIVE = ": keep-alive\n\n"
+"""A comment: parsers skip it, and a proxy sees that the connection lives."""
+
+
+def say_nothing_of(error: Exception) -> str:
+    """What a client is told of *error* by default: that there was one."""
+    return "the generation failed"
+
+
+def server_sent_events(
+    events: Iterable[Event], *, describe: Callable[[Exception], str] = say_nothing_of
+) -> Generator[str, None, None]:
+    """
+    *events* as messages of a ``text/event-stream``.
+
+    Whatever the client does, *events* are closed: with this iterator, which ends the decoding.
+
+    Args:
+        events: Such as ``generator.stream(prompt)``.
+
+        describe: What the client is told of an error. The error itself, with its traceback, is
+            logged and goes nowhere else.
+
+    Returns:
+        Messages, each complete, to be encoded as UTF-8.
+
+    >>> for message in server_sent_events([Event(row=0, ids=(5, 6), text="Hello")]):
+    ...     print(message, end="")
+    id: 0
+    data: {"row": 0, "ids": [5, 6], "text": "Hello"}
+    <BLANKLINE>
+    event: done
+    data: {}
+    <BLANKLINE>
+    """
+    source = iter(events)
+    number = 0
+    try:
+        while True:
+            try:
+                event = next(source)
+            except StopIteration:
+                break
+            except Exception as error:
+                yield _failed(error, describe)
+                return
+            yield _message(event.as_dict(), number)
+            number += 1
+        yield _message({}, name="done")
+    finally:
+        getattr(source, "close", lambda: None)()
+
+
+async def async_server_sent_events(
+    events: AsyncIterable[Event],
+    *,
+    keep_alive: float | None = 15.0,
+    describe: Callable[[Exception], str] = say_nothing_of,
+) -> AsyncGenerator[str, None]:
+    """
+    The same for an event loop, with a comment whenever nothing has come for a while.
+
+    With Starlette or FastAPI, a handler returns ``StreamingResponse(async_server_sent_events(
+    generator.astream(prompt)), media_type="text/event-stream")``: a client that drops cancels it.
+
+    Args:
+        events: Such as ``generator.astream(prompt)``.
+
+        keep_alive: Seconds after which a comment is sent, so that proxies do not take the
+            connection for dead; None for never.
+
+        describe: What the client is told of an error. The error itself, with its traceback, is
+            logged and goes nowhere else.
+
+    Returns:
+        Messages, each complete, to be encoded as UTF-8.
+    """
+    source = aiter(events)
+    step: asyncio.Future[Event] | None = None
+    number = 0
+    try:
+        while True:
+            step = asyncio.ensure_future(anext(source))
+            while not (await asyncio.wait([step], timeout=keep_alive))[0]:
+                yield _KEEP_ALIVE
+            try:
+                event = step.result()
+            except StopAsyncIteration:
+                break
+            except Exception as error:
+                yield _failed(error, describe)
+                return
+            yield _message(event.as_dict(), number)
+            number += 1
+        yield _message({}, name="done")
+    finally:
+        await _stopped(step)
+        close = getattr(source, "aclose", None)
+        if close is not None:
+            await close()
+
+
+async def _stopped(step: "asyncio.Future[Event] | None") -> None:
+    """Cancel *step* and wait until it has come back; cancels that come meanwhile are raised after it."""
+    cancelled: asyncio.CancelledError | None = None
+    if step is not None:
+        step.cancel()
+    while step is not None and not step.done():
+        try:
+            await asyncio.wait([step])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if step is not None and not step.cancelled():
+        step.exception()  # looked at, or asyncio would report what nobody waits for any more
+    if cancelled is not None:
+        raise cancelled
+
+
+def _failed(error: Exception, describe: Callable[[Exception], str]) -> str:
+    _LOG.error("a generation failed while its events were sent", exc_info=error)
+    return _message({"error": describe(error)}, name="failed")
+
+
+def _message(data: dict[str, Any], number: int | None = None, name: str | None = None) -> str:
+    # JSON writes every line break inside a text as an escape.
+    said = json.dumps(data, ensure_ascii=False, default=repr)
+    head = "" if number is None else f"id: {number}\n"
+    head += "" if name is None else f"event: {name}\n"
+    return f"{head}data: {said}\n\n"

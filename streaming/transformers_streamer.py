@@ -1,0 +1,169 @@
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any
+
+import attrs
+from torch import Tensor
+
+from ..decoding.events import Event
+from ..decoding.protocols import Ending
+from ..decoding.row_text import RowText
+from ..decoding.streamers import ClosedError, Listener, listener
+from ..decoding.text import Detokenizer
+from ..decoding.whole_numbers import is_whole
+
+_STOPPED = Ending("stopped")
+"""``generate`` does not say why it returned."""
+
+
+def _ids_or_none(value: Any) -> Any:
+    if value is None:
+        return None
+    values = value.tolist() if hasattr(value, "tolist") else value
+    ids = tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else (values,)
+    if not all(is_whole(i) for i in ids):
+        raise TypeError(f"'eos_token_id' must be a token id, several, or None: got {value!r}")
+    return tuple(int(i) for i in ids)
+
+
+def _one_of_ours(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    if not all(callable(getattr(value, name, None)) for name in ("put_event", "end")):
+        raise TypeError(f"'{attribute.name}' must have put_event(event) and end(): got {value!r}")
+
+
+@attrs.define(eq=False)
+class _Progress:
+    """One row of a running ``generate``."""
+
+    text: RowText | None
+    ended: bool = False
+
+
+@attrs.define(eq=False)
+class TransformersStreamer:
+    """
+    Let a streamer of ours listen to ``generate`` of transformers.
+
+    ::
+
+        model.generate(**inputs, streamer=TransformersStreamer(BatchDisplay(), tokenizer))
+
+    It takes batches, too, which Hugging Face's own streamers do not, and what assisted decoding
+    puts several at a time. A row ends with its end-of-sequence token: the padding that
+    ``generate`` puts behind it is no part of its text. Rows that have not ended when ``generate``
+    returns end with the reason ``"stopped"``, since it does not say why.
+
+    ``generate`` tells a streamer nothing when it raises. As a context manager this one sees it::
+
+        with TransformersStreamer(texts, tokenizer) as streamer:
+            model.generate(**inputs, streamer=streamer)
+
+    What the listening streamer raises goes through ``generate`` to its caller;
+    :class:`~decodekit.decoding.streamers.ClosedError` too, which is the only way to stop it.
+
+    Args:
+        streamer: One of ours. Its prompts are as ``generate`` has them, padding included.
+
+        tokenizer: Makes text of ids, and says what ends a sequence; without one, events have
+            no text.
+
+        eos_token_id: The end-of-sequence token or tokens, as ``model.generation_config`` has
+            them; None for the tokenizer's, ``()`` for none.
+
+        skip_special_tokens: Whether the text leaves special tokens out.
+    """
+
+    streamer: Any = attrs.field(validator=_one_of_ours)
+    tokenizer: Any = attrs.field(default=None, repr=False)
+    eos_token_id: tuple[int, ...] | None = attrs.field(default=None, converter=_ids_or_none)
+    skip_special_tokens: bool = attrs.field(default=True, validator=attrs.validators.instance_of(bool))
+    # None while nothing is generated.
+    _listener: Listener | None = attrs.field(init=False, repr=False, default=None)
+    _rows: list[_Progress] = attrs.field(init=False, repr=False, factory=list)
+    _told: bool = attrs.field(init=False, repr=False, default=False)
+    _eos: tuple[int, ...] = attrs.field(init=False, repr=False)
+
+    @_eos.default
+    def _the_tokenizers(self) -> tuple[int, ...]:
+        if self.eos_token_id is not None:
+            return self.eos_token_id
+        return _ids_or_none(getattr(self.tokenizer, "eos_token_id", None)) or ()
+
+    def put(self, value: Tensor) -> None:
+        """
+        Take what ``generate`` puts.
+
+        Args:
+            value: First the prompts, ``[batch, length]``. Then new ids: ``[batch]``, one for each
+                row, or ``[batch, n]``.
+        """
+        if self._listener is None:
+            self._begin((value if value.dim() == 2 else value[None]).tolist())
+            return
+        for number, ids in enumerate(value.reshape(len(self._rows), -1).tolist()):
+            if not self._rows[number].ended:
+                self._put_row(number, ids)
+
+    def end(self) -> None:
+        """End the rows that have not ended, and the streamer."""
+        for number, row in enumerate(self._rows):
+            if not row.ended:
+                self._put_event(number, (), _STOPPED)
+        if not self._told:
+            self._over().end()
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the streamer that ``generate`` raised *error*, unless it knows of the end already."""
+        if not self._told:
+            self._over().fail(error)
+
+    def __enter__(self) -> "TransformersStreamer":
+        self._told = False
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.fail(error)
+
+    def _begin(self, prompts: list[list[int]]) -> None:
+        one = self._listener = listener(self.streamer, prompts)
+        self._rows = [_Progress(self._text()) for _ in prompts]
+        self._told = False
+        self._tell(one.begin)
+
+    def _text(self) -> RowText | None:
+        if self.tokenizer is None:
+            return None
+        return RowText(Detokenizer(self.tokenizer, self.skip_special_tokens))
+
+    def _put_row(self, number: int, ids: list[int]) -> None:
+        end = next((place for place, token in enumerate(ids) if token in self._eos), None)
+        if end is None:
+            self._put_event(number, tuple(ids), None)
+        else:
+            self._put_event(number, tuple(ids[: end + 1]), Ending("end_of_sequence", ids[end]))
+
+    def _put_event(self, number: int, ids: tuple[int, ...], ending: Ending | None) -> None:
+        row = self._rows[number]
+        row.ended = ending is not None
+        text = None if row.text is None else row.text.push(ids, ending)
+        event = Event(number, ids, text, ending)
+        self._tell(lambda: self.streamer.put_event(event))
+
+    def _tell(self, something: Callable[[], None]) -> None:
+        try:
+            something()
+        except ClosedError:
+            self._over().end()
+            raise
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    def _over(self) -> Listener:
+        """Forget the generation: who listened to it is told of the end, and then of nothing more."""
+        one = self._listener or listener(self.streamer, [[]])
+        self._listener, self._rows, self._told = None, [], True
+        return one
