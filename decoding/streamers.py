@@ -116,7 +116,8 @@ def is_streamer(streamer: Any) -> bool:
 
 
 def _has(streamer: Any, *names: str) -> bool:
-    return all(callable(getattr(streamer, name, None)) for name in names)
+    # A class has the functions, and nobody to call them on.
+    return not isinstance(streamer, type) and all(callable(getattr(streamer, name, None)) for name in names)
 
 
 def listener(streamer: Any, prompts: list[list[int]]) -> Listener:

@@ -158,8 +158,9 @@ class BatchDisplay:
         room = max(1, height - 1)
         numbers = sorted(self._rows)
         if len(numbers) > room:
+            room -= 1
             running_first = sorted(numbers, key=lambda number: self._rows[number].ended)
-            numbers = sorted(running_first[: room - 1])
+            numbers = sorted(running_first[:room])
         count = min(self.lines, max(1, room // max(1, len(numbers))))
         lines = [line for number in numbers for line in self._row_lines(number, count, columns)]
         if hidden := len(self._rows) - len(numbers):

@@ -80,6 +80,8 @@ class Screen:
     def _put(self, character: str) -> None:
         if character == "\r":
             self.column = 0
+        elif character == "\t":
+            self.column = min(self.column // 8 * 8 + 8, self.columns - 1)
         elif character == "\n":
             self.row += 1
             if self.row == len(self.grid):

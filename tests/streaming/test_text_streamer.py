@@ -8,6 +8,9 @@ import pytest
 from decodekit.decoding.events import Event
 from decodekit.streaming import TextStreamer
 
+from .bursts import TEXTS, events_of
+from .terminal import terminal
+
 
 class Recorded(io.StringIO):
     """Counts its flushes."""
@@ -68,3 +71,39 @@ class TestTextStreamer:
         """They come of a generator without a tokenizer."""
         with pytest.raises(ValueError, match="pass tokenizer= to the Generator"):
             TextStreamer(io.StringIO()).put_event(Event(0, (1,), None))
+
+
+class TestInATerminal:
+    """A real pseudo-terminal."""
+
+    @pytest.mark.parametrize("burst", range(1, 9))
+    def test_the_screen_shows_the_text(self, burst: int) -> None:
+        """Whatever the bursts, each as soon as it is told, and the cursor below at the end."""
+        for text in TEXTS:
+            with terminal(columns=60) as one:
+                streamer, told = TextStreamer(one.file), ""
+                for event in events_of([text], burst):
+                    streamer.put_event(event)
+                    told += event.text or ""
+
+                    assert [line.rstrip() for line in told.split("\n")] == one.show().text
+                streamer.end()
+
+                assert [*text.split("\n"), ""] == one.show().text
+                assert 0 == one.screen.column
+
+    def test_long_lines_are_the_terminals_to_wrap(self) -> None:
+        """Which knows its width best."""
+        with terminal(columns=10) as one:
+            streamer = TextStreamer(one.file)
+            for piece in ("abcdefgh", "日本語", "xyz"):
+                streamer.put_event(Event(0, (1,), piece))
+
+            assert ["abcdefgh日", "本語xyz"] == one.show().text
+
+    def test_text_is_printed_as_it_is(self) -> None:
+        """Escape sequences too: it is the caller's terminal, and a pipe takes the same bytes."""
+        with terminal() as one:
+            TextStreamer(one.file).put_event(Event(0, (1,), "a\x1b[31mb"))
+
+            assert "a\x1b[31mb" == one.received()
