@@ -110,9 +110,14 @@ class Listener(Protocol):
         ...
 
 
-def is_streamer(streamer: Any) -> bool:
-    """Whether *streamer* is one of ours or one of Hugging Face's."""
-    return _has(streamer, "put_event", "end") or _has(streamer, "put", "end")
+def takes_events(streamer: Any) -> bool:
+    """Whether *streamer* is a :class:`Streamer`."""
+    return _has(streamer, "put_event", "end")
+
+
+def takes_ids(streamer: Any) -> bool:
+    """Whether *streamer* is one as Hugging Face's are; one that takes events as well is told those."""
+    return _has(streamer, "put", "end")
 
 
 def _has(streamer: Any, *names: str) -> bool:
@@ -126,9 +131,9 @@ def listener(streamer: Any, prompts: list[list[int]]) -> Listener:
 
     It has been told of nothing yet.
     """
-    if _has(streamer, "put_event", "end"):
+    if takes_events(streamer):
         return _Ours(streamer, prompts)
-    if not is_streamer(streamer):
+    if not takes_ids(streamer):
         raise TypeError(
             "'streamer' must have put_event(event) and end(), or put(ids) and end() as Hugging Face's "
             f"have: got {streamer!r}, a {type(streamer).__name__}"

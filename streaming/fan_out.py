@@ -4,14 +4,14 @@ from typing import Any
 import attrs
 
 from ..decoding.events import Event
-from ..decoding.streamers import ClosedError, Listener, is_streamer, listener
+from ..decoding.streamers import ClosedError, Listener, listener, takes_events, takes_ids
 
 
 def _streamers(instance: Any, attribute: "attrs.Attribute[Any]", value: tuple[Any, ...]) -> None:
     if not value:
         raise ValueError("'streamers' must be at least one: got none")
     for streamer in value:
-        if not is_streamer(streamer):
+        if not (takes_events(streamer) or takes_ids(streamer)):
             raise TypeError(
                 "'streamers' must each have put_event(event) and end(), or put(ids) and end() as Hugging "
                 f"Face's have: got {streamer!r}, a {type(streamer).__name__}"

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..decoding.events import Event
 from ..decoding.protocols import Ending
 from ..decoding.row_text import RowText
-from ..decoding.streamers import ClosedError, Listener, listener
+from ..decoding.streamers import ClosedError, Listener, listener, takes_events
 from ..decoding.text import Detokenizer
 from ..decoding.whole_numbers import is_whole
 
@@ -27,7 +27,7 @@ def _ids_or_none(value: Any) -> Any:
 
 
 def _one_of_ours(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    if not all(callable(getattr(value, name, None)) for name in ("put_event", "end")):
+    if not takes_events(value):
         raise TypeError(f"'{attribute.name}' must have put_event(event) and end(): got {value!r}")
 
 

@@ -87,7 +87,9 @@ class TestFanOut:
         with pytest.raises(OSError, match="full") as caught:
             list(forward(iter(EVENTS), FanOut(first, bad, last), PROMPTS))
 
-        assert ["a streamer that was told of this raised LookupError('cannot even fail')"] == caught.value.__notes__
+        assert [
+            "a streamer that was told of this raised LookupError('cannot even fail')"
+        ] == caught.value.__notes__
         assert 1 == len(last.last_words) == len(bad.last_words)
 
         bad, last = Bad(), Recorder()

@@ -43,7 +43,7 @@ class TestJsonLines:
     def test_a_line_is_one_line(self) -> None:
         """Whatever the text; and nothing that is no JSON."""
         file = io.StringIO()
-        text = "\u2028 \x85 \r\n \0 \"é日"
+        text = '\u2028 \x85 \r\n \0 "é日'
         token = TokenLogprob(1, -float("inf"), 1, ((1, -float("inf")),))
         JsonLines(file).put_event(Event(0, (1,), text, Ending("mine", {7}), (token,)))
         raw = file.getvalue()
@@ -59,7 +59,9 @@ class TestJsonLines:
         """What was raised, without the traceback."""
         file = io.StringIO()
         with pytest.raises(RuntimeError):
-            list(forward(Source(events_of(TEXTS, 2), RuntimeError("no memory"))(), JsonLines(file), [[1]] * 5))
+            list(
+                forward(Source(events_of(TEXTS, 2), RuntimeError("no memory"))(), JsonLines(file), [[1]] * 5)
+            )
 
         last = lines_of(file.getvalue())[-1]
         assert {"type": "RuntimeError", "message": "no memory"} == last["error"]
@@ -80,7 +82,8 @@ class TestJsonLines:
         path, events = tmp_path / "log.jsonl", events_of(TEXTS, 1)
         logs = [JsonLines(path, fields={"request": number}) for number in range(4)]
         threads = [
-            threading.Thread(target=list, args=[forward(iter(events), log, prompts_of(TEXTS))]) for log in logs
+            threading.Thread(target=list, args=[forward(iter(events), log, prompts_of(TEXTS))])
+            for log in logs
         ]
         for thread in threads:
             thread.start()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -85,7 +86,9 @@ class TestServerSentEvents:
 
     @given(
         st.text(max_size=20),
-        st.one_of(st.none(), st.text(max_size=5), st.integers(), st.tuples(st.integers(), st.text(max_size=3))),
+        st.one_of(
+            st.none(), st.text(max_size=5), st.integers(), st.tuples(st.integers(), st.text(max_size=3))
+        ),
         st.lists(st.floats(max_value=0, allow_nan=False), max_size=2),
     )
     def test_any_text_survives(self, text: str, matched: Any, logprobs: list[float]) -> None:
@@ -249,6 +252,37 @@ class TestAsyncServerSentEvents:
             assert task.cancelled() == (drop != "close")
 
         asyncio.run(main())
+
+    def test_a_client_that_drops_during_a_forward(self) -> None:
+        """The thread comes back first; then the decoder serves the next call."""
+        entered, go_on = threading.Event(), threading.Event()
+
+        class Slow(ScriptedDecoder):
+            def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
+                entered.set()
+                assert go_on.wait(10)
+                return super().forward(ids, cache_pos)
+
+        torch.manual_seed(0)
+        one = Generator(Slow(torch.randn(31, 11)), stop=MaxNewTokens(8))
+
+        async def main() -> None:
+            task = asyncio.ensure_future(anext(async_server_sent_events(one.astream([1, 2]))))
+            await asyncio.to_thread(entered.wait, 10)
+            for _ in range(3):
+                task.cancel()
+                await asyncio.wait([task], timeout=0.01)
+
+            assert not task.done()
+            go_on.set()
+            await asyncio.wait([task])
+
+            assert task.cancelled()
+            assert 1 == len(asyncio.all_tasks())
+
+        asyncio.run(main())
+
+        assert generator()([1, 2]).ids == one([1, 2]).ids
 
     def test_closing_reaches_the_generator(self) -> None:
         """No task is left behind, and the decoder serves the next call."""

@@ -55,7 +55,9 @@ class TestCells:
     )
     def test_by_hand(self, characters: str, expected: int) -> None:
         """Letters; ideographs, syllables, full-width forms and emoji; marks and joiners; seen formats."""
-        assert [expected] * len(characters) == [cells(character) for character in characters.replace(",", "，")]
+        assert [expected] * len(characters) == [
+            cells(character) for character in characters.replace(",", "，")
+        ]
 
 
 class TestWrap:
