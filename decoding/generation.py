@@ -21,7 +21,7 @@ class Generation:
     """New tokens only."""
 
     text: list[str] | None
-    """The new text, when the generator has a tokenizer."""
+    """The new text, behind the prompt's if that is echoed; None without a tokenizer."""
 
     endings: list[Ending | None]
     """Why each row ended."""

@@ -94,6 +94,13 @@ class Generator:
     skip_special_tokens: bool = attrs.field(default=True, validator=validators.instance_of(bool))
     """Whether the text leaves special tokens out."""
 
+    echo_prompt: bool = attrs.field(default=False, validator=validators.instance_of(bool))
+    """
+    Whether the text begins with the prompt's: each row's first event carries it before its own.
+    Then both are decoded as one, so that a space or a character between them is what it is.
+    Stop strings do not look into the prompt.
+    """
+
     exact_width: bool = attrs.field(default=False, validator=validators.instance_of(bool))
     """
     Whether every token goes through one program, the widest that scores all its columns.
@@ -126,6 +133,8 @@ class Generator:
         if not hasattr(self.stop, "endings"):
             raise TypeError(f"'stop' must be a stop condition, with endings: got {self.stop!r}")
         self._check_stop_strings()
+        if self.echo_prompt and self.tokenizer is None:
+            raise ValueError("'tokenizer' must be given where 'echo_prompt' is True: got None")
         if self.record_gap:
             self._check_gap()
         if self.drafter is not None:
@@ -356,17 +365,25 @@ class Generator:
         )
 
     def _events(self, loop: Loop, history: History) -> EventStream:
-        texts = self._texts(len(history.length))
+        texts = self._texts(history)
         for bursts in loop.run(history):
             events = [_event(burst, texts) for burst in bursts]
             with loop.statistics.paused():
                 yield from events
 
-    def _texts(self, rows: int) -> list[RowText] | None:
+    def _texts(self, history: History) -> list[RowText] | None:
         if self.tokenizer is None:
             return None
         endings = self.stop.endings
-        return [RowText(Detokenizer(self.tokenizer, self.skip_special_tokens), endings) for _ in range(rows)]
+        prompts = [history.before(row, 0).tolist() for row in range(len(history.length))]
+        return [
+            RowText(
+                Detokenizer(self.tokenizer, self.skip_special_tokens),
+                endings,
+                prompt if self.echo_prompt else (),
+            )
+            for prompt in prompts
+        ]
 
 
 def _event(burst: Burst, texts: list[RowText] | None) -> Event:

@@ -5,10 +5,11 @@ from typing import Any
 
 import attrs
 
+from .aho_corasick import AhoCorasick
 from .protocols import Ending
 from .stop_sequences import TokenSequence
-from .stop_strings import completed, unfinished
-from .text import Detokenizer
+from .stop_strings import unfinished
+from .text import Detokenizer, agreement
 
 
 @attrs.define(eq=False)
@@ -23,28 +24,40 @@ class RowText:
         detokenizer: A fresh one.
 
         endings: Every ending that the row's stop condition can give.
+
+        prompt: The ids of the row's prompt, if the text is to begin with it. No string is looked
+            for in what it says by itself.
     """
 
     detokenizer: Detokenizer
     endings: tuple[Ending, ...] = ()
-    _partials: "list[_Partial]" = attrs.field(init=False, repr=False)
-    # The newest ids, as long as they are the beginning of a hidden sequence: not detokenised yet.
-    _sequences: "list[_Partial]" = attrs.field(init=False, repr=False)
+    prompt: Sequence[int] = attrs.field(default=(), repr=False)
+    # Finds the hidden strings, and where in them the text is that has become final.
+    _machine: AhoCorasick = attrs.field(init=False, repr=False)
+    _state: int = attrs.field(init=False, repr=False, default=0)
+    # The same of the hidden sequences of tokens, and the newest ids, as long as they are the
+    # beginning of one: not detokenised yet.
+    _sequences: AhoCorasick = attrs.field(init=False, repr=False)
+    _sequence: int = attrs.field(init=False, repr=False, default=0)
     _waiting: list[int] = attrs.field(init=False, repr=False, factory=list)
     # How much of the text that is out a string may have begun in, and that text.
     _reach: int = attrs.field(init=False, repr=False)
     _tail: str = attrs.field(init=False, repr=False, default="")
     _held: str = attrs.field(init=False, repr=False, default="")
+    _echo: str = attrs.field(init=False, repr=False)
 
-    @_partials.default
-    def _partials_of_hidden_strings(self) -> "list[_Partial]":
-        hidden = [ending for ending in self.endings if ending.hide]
-        return [_Partial(string) for string in dict.fromkeys(_strings(hidden))]
+    @_machine.default
+    def _machine_of_hidden_strings(self) -> AhoCorasick:
+        return AhoCorasick.of(tuple(_strings([ending for ending in self.endings if ending.hide])))
+
+    @_echo.default
+    def _echo_of_the_prompt(self) -> str:
+        return self.detokenizer.push(self.prompt)
 
     @_sequences.default
-    def _partials_of_hidden_sequences(self) -> "list[_Partial]":
+    def _machine_of_hidden_sequences(self) -> AhoCorasick:
         hidden = (match for ending in self.endings if ending.hide for match in _parts(ending.matched))
-        return [_Partial(match) for match in dict.fromkeys(hidden) if isinstance(match, TokenSequence)]
+        return AhoCorasick.of(tuple(match for match in hidden if isinstance(match, TokenSequence)))
 
     @_reach.default
     def _reach_of_the_longest_string(self) -> int:
@@ -61,14 +74,19 @@ class RowText:
                 string that ends first in the newest token's text cuts the text, before it when
                 the ending hides it and else after it. Without one, a hidden token or sequence of
                 tokens is left out.
+
+        Returns:
+            The text; what the prompt says stands before the first.
         """
-        if ending is not None:
-            return self._end(self._waiting + list(ids), ending)
-        new = self.detokenizer.push(self._decided(ids))
-        for partial in self._partials:
-            partial.feed(new)
+        echo, self._echo = self._echo, ""
+        waiting = [*self._waiting, *ids]
+        return echo + (self._go_on(self._decided(ids)) if ending is None else self._end(waiting, ending))
+
+    def _go_on(self, ids: Sequence[int]) -> str:
+        new = self.detokenizer.push(ids)
+        self._state = self._machine.read(self._state, new)
         text = self._held + new
-        final = len(text) - max((partial.length for partial in self._partials), default=0)
+        final = len(text) - self._machine.live[self._state]
         self._held = text[final:]
         out = self._tail + text[:final]
         self._tail = out[max(0, len(out) - self._reach) :]
@@ -76,10 +94,9 @@ class RowText:
 
     def _decided(self, ids: Sequence[int]) -> list[int]:
         """The ids, now with *ids*, that no sequence may come to hide any more."""
-        for partial in self._sequences:
-            partial.feed(ids)
-        known = self._waiting + list(ids)
-        decided = len(known) - max((partial.length for partial in self._sequences), default=0)
+        self._sequence = self._sequences.read(self._sequence, ids)
+        known = [*self._waiting, *ids]
+        decided = len(known) - self._sequences.live[self._sequence]
         self._waiting = known[decided:]
         return known[:decided]
 
@@ -90,7 +107,7 @@ class RowText:
         final = self._tail + self._held + self.detokenizer.push(ids[:-1])
         before = final + unfinished(self.detokenizer)
         text = final + self.detokenizer.push(ids[-1:]) + self.detokenizer.flush()
-        match = completed(strings, before, text)
+        match = _completed(strings, before, text)
         if match is None:
             return text[len(self._tail) :]
         index, start = match
@@ -116,34 +133,20 @@ def _tokens(match: Any) -> int:
     return len(match) if isinstance(match, TokenSequence) else int(isinstance(match, int))
 
 
-@attrs.define(eq=False)
-class _Partial:
+def _completed(strings: Sequence[str], before: str, text: str) -> tuple[int, int] | None:
     """
-    How much of a string, or of a sequence of ids, the end of a text matches, the whole excepted.
+    Find the string that ends first in what *text* has new since *before*; then the longest.
 
-    Knuth, Morris and Pratt, 1977, `Fast Pattern Matching in Strings
-    <https://doi.org/10.1137/0206024>`_: amortised constant time per character.
+    Returns:
+        Its index in *strings* and where it begins in *text*; None when there is none.
     """
-
-    _string: Sequence[object]
-    length: int = attrs.field(init=False, default=0)
-    # Of every beginning of the string, how much of its end is a shorter beginning.
-    _borders: list[int] = attrs.field(init=False)
-
-    @_borders.default
-    def _borders_of_the_string(self) -> list[int]:
-        borders = [0]
-        for character in self._string[1:]:
-            border = borders[-1]
-            while border and self._string[border] != character:
-                border = borders[border - 1]
-            borders.append(border + (self._string[border] == character))
-        return borders
-
-    def feed(self, text: Sequence[object]) -> None:
-        for character in text:
-            while self.length and self._string[self.length] != character:
-                self.length = self._borders[self.length - 1]
-            self.length += self._string[self.length] == character
-            if self.length == len(self._string):
-                self.length = self._borders[-1]
+    known = agreement(before, text)
+    found = []
+    for index, string in enumerate(strings):
+        start = text.find(string, max(0, known - len(string) + 1))
+        if start >= 0:
+            found.append((start + len(string), start, index))
+    if not found:
+        return None
+    _, start, index = min(found)
+    return index, start

@@ -1,18 +1,21 @@
 """Ending a row with a string."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
+import numpy as np
 import torch
 from attrs import validators
+from numpy.typing import NDArray
 from torch import Tensor
 
+from .aho_corasick import AhoCorasick
 from .history import History
 from .protocols import Ending
 from .scores import Scores
 from .stopping import Stop
-from .text import Detokenizer
+from .text import Detokenizer, agreement
 
 
 def _strings(value: str | Iterable[str]) -> tuple[str, ...]:
@@ -22,33 +25,6 @@ def _strings(value: str | Iterable[str]) -> tuple[str, ...]:
     if not all(strings):
         raise ValueError(f"'strings' must not be empty: got {value!r}")
     return strings
-
-
-def completed(strings: Sequence[str], before: str, text: str) -> tuple[int, int] | None:
-    """
-    Find the string that ends first in what *text* has new since *before*; then the longest.
-
-    Returns:
-        Its index in *strings* and where it begins in *text*; None when there is none.
-    """
-    known = _agreement(before, text)
-    found = []
-    for index, string in enumerate(strings):
-        start = text.find(string, max(0, known - len(string) + 1))
-        if start >= 0:
-            found.append((start + len(string), start, index))
-    if not found:
-        return None
-    _, start, index = min(found)
-    return index, start
-
-
-def _agreement(before: str, text: str) -> int:
-    if text.startswith(before):
-        return len(before)
-    # What looked like several bad bytes may have become one character.
-    pairs = enumerate(zip(before, text, strict=False))
-    return next((i for i, (one, other) in pairs if one != other), len(text))
 
 
 def unfinished(detokenizer: Detokenizer) -> str:
@@ -61,15 +37,33 @@ class _Row:
     """What one row's generated ids say: a cache, made anew when they turn out to be others."""
 
     detokenizer: Detokenizer
-    ids: list[int] = attrs.field(factory=list)
-    tail: str = ""
-    """The last of its final text: all that a match may begin in."""
+    ids: bytearray = attrs.field(factory=bytearray)
+    """As they lie in memory, since nothing compares faster."""
+
+    state: int = 0
+    """Of the machine that looks for the strings, behind the final text."""
 
     held: str = ""
-    """What follows it, as it looks so far."""
+    """What follows that, as it looks so far."""
 
     code: int = 0
     """The code of the newest token."""
+
+    def read(self, token: int, machine: AhoCorasick) -> None:
+        """Take the next token."""
+        final = self.detokenizer.push([token])
+        before, self.held = self.held, unfinished(self.detokenizer)
+        looks = final + self.held
+        # What looked like several bad bytes may have become one character.
+        known = agreement(before, looks)
+        self.code, state = 0, self.state
+        for end, character in enumerate(looks, start=1):
+            state = machine.step(state, character)
+            if end == len(final):
+                self.state = state
+            found = machine.found[state]
+            if found is not None and end > known and not self.code:
+                self.code = found + 1
 
 
 @attrs.frozen(eq=False)
@@ -88,11 +82,16 @@ class StopStrings(Stop):
 
     skip_special_tokens: bool = attrs.field(default=True, validator=validators.instance_of(bool))
     _rows: dict[int, _Row] = attrs.field(factory=dict, init=False, repr=False)
+    _machine: AhoCorasick = attrs.field(init=False, repr=False)
 
     @tokenizer.validator
     def _decodes(self, attribute: "attrs.Attribute[Any]", value: Any) -> None:
         if not callable(getattr(value, "decode", None)):
             raise TypeError(f"'tokenizer' must have a method decode: got {value!r}")
+
+    @_machine.default
+    def _machine_of_the_strings(self) -> AhoCorasick:
+        return AhoCorasick.of(self.strings)
 
     @property
     def endings(self) -> tuple[Ending, ...]:
@@ -105,25 +104,23 @@ class StopStrings(Stop):
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
-        codes = torch.zeros_like(history.length)
-        for b, lengths in enumerate(history.length.tolist()):
-            start = int(history.prompt[b])
-            for i, length in enumerate(lengths):
-                path = history.ids[b, min(i, history.ids.shape[1] - 1)]
-                codes[b, i] = self._read(b, path[start:length].tolist())
-        return codes
+        paths, prompts = history.ids.numpy(), history.prompt.tolist()
+        codes = [
+            [
+                self._read(b, paths[b, min(i, paths.shape[1] - 1), prompts[b] : length])
+                for i, length in enumerate(lengths)
+            ]
+            for b, lengths in enumerate(history.length.tolist())
+        ]
+        return torch.tensor(codes)
 
-    def _read(self, row: int, ids: list[int]) -> int:
+    def _read(self, row: int, ids: NDArray[np.int64]) -> int:
         """The code of the last of *ids*, the generated tokens of *row*."""
         seen = self._rows.get(row)
-        if seen is None or seen.ids != ids[: len(seen.ids)]:
+        if seen is None or seen.ids != ids[: len(seen.ids) // ids.itemsize].tobytes():
             seen = self._rows[row] = _Row(Detokenizer(self.tokenizer, self.skip_special_tokens))
-        reach = max(map(len, self.strings)) - 1
-        for token in ids[len(seen.ids) :]:
-            before, final = seen.tail + seen.held, seen.tail + seen.detokenizer.push([token])
-            seen.held = unfinished(seen.detokenizer)
-            match = completed(self.strings, before, final + seen.held)
-            seen.code = 0 if match is None else match[0] + 1
-            seen.tail = final[max(0, len(final) - reach) :]
-            seen.ids.append(token)
+        new = ids[len(seen.ids) // ids.itemsize :]
+        for token in new.tolist():
+            seen.read(token, self._machine)
+        seen.ids += new.tobytes()
         return seen.code

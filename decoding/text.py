@@ -6,7 +6,6 @@ join to ``tokenizer.decode`` of all the ids. A piece is never taken back, so wha
 could still change is held: the first bytes of a character, a run of byte tokens.
 """
 
-import codecs
 import enum
 import json
 import re
@@ -14,6 +13,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import attrs
+
+from .clean_up import CleanUp, cleans_up
+from .per_tokenizer import PerTokenizer
+from .utf8 import open_from
 
 
 class Tokenizer(Protocol):
@@ -33,8 +36,9 @@ class Detokenizer:
     """
     The text of one row, as it becomes final.
 
-    Costs a few decodes of bounded windows per call, and two single-token decodes per distinct id:
-    linear in the length of the row. The tokenizer is not to change meanwhile.
+    Costs at most a decode or two of a bounded window per call, and a few of single tokens once per
+    distinct id of a tokenizer: linear in the length of the row. The tokenizer is not to change
+    while a row lasts.
 
     Args:
         tokenizer: A Hugging Face tokenizer, fast or slow.
@@ -44,12 +48,14 @@ class Detokenizer:
 
     tokenizer: Tokenizer = attrs.field(repr=False)
     skip_special_tokens: bool = True
-    _method: "_Bytes | _Window" = attrs.field(init=False, repr=False)
+    _method: "_Bytes | _Window | _Cleaned" = attrs.field(init=False, repr=False)
 
     @_method.default
-    def _method_of_the_family(self) -> "_Bytes | _Window":
-        family = _Bytes if is_byte_level(self.tokenizer) else _Window
-        return family(self.tokenizer, self.skip_special_tokens)
+    def _method_of_the_family(self) -> "_Bytes | _Window | _Cleaned":
+        vocabulary = _VOCABULARIES[self.skip_special_tokens].of(self.tokenizer)
+        family = _Bytes if vocabulary.byte_level else _Window
+        method = family(self.tokenizer, self.skip_special_tokens, vocabulary)
+        return _Cleaned(method) if cleans_up(self.tokenizer) else method
 
     def push(self, ids: Sequence[int]) -> str:
         """Take the row's next *ids*, one or a burst, and return the text that has become final."""
@@ -64,6 +70,14 @@ class Detokenizer:
         return self._method.peek()
 
 
+def agreement(before: str, text: str) -> int:
+    """How many characters both begin with: all of *before*, mostly."""
+    if text.startswith(before):
+        return len(before)
+    pairs = enumerate(zip(before, text, strict=False))
+    return next((i for i, (one, other) in pairs if one != other), len(text))
+
+
 def _decode(tokenizer: Tokenizer, ids: list[int], skip_special_tokens: bool) -> str:
     if not ids:
         return ""
@@ -73,24 +87,26 @@ def _decode(tokenizer: Tokenizer, ids: list[int], skip_special_tokens: bool) -> 
     return text
 
 
-# Byte-level vocabularies: every token is bytes, and the text is the bytes read as UTF-8.
-
-
 def is_byte_level(tokenizer: Any) -> bool:
     """Whether each token of *tokenizer* stands for bytes, spelled as :data:`BYTE_OF` says."""
+    return _decoder_steps(tokenizer) == ["ByteLevel"]
+
+
+def _decoder_steps(tokenizer: Any) -> list[str]:
+    """What the tokenizers library does to tokens, step by step; none where it cannot be known."""
     # Whoever calls has a tokenizer, so transformers is loaded already.
     from transformers import PreTrainedTokenizerFast as Fast
 
     family = type(tokenizer)
-    # Some classes (Whisper, CodeGen) rework what the library decodes; theirs is not plain bytes.
+    # Some classes (Whisper, CodeGen) rework what the library decodes.
     if any(getattr(family, name, None) is not getattr(Fast, name) for name in ("decode", "_decode")):
-        return False
+        return []
     decoder = tokenizer.backend_tokenizer.decoder
     try:
         state = json.loads(decoder.__getstate__())
     except Exception:  # no decoder at all, or one written in Python, which cannot be pickled
-        return False
-    return [part["type"] for part in state.get("decoders", [state])] == ["ByteLevel"]
+        return []
+    return [part["type"] for part in state.get("decoders", [state])]
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -105,35 +121,76 @@ BYTE_OF = _byte_alphabet()
 """A character of a byte-level vocabulary to the byte that it stands for."""
 
 
+class _Kind(enum.Enum):
+    SKIPPED = enum.auto()
+    BYTE = enum.auto()
+    REPLACEMENT = enum.auto()
+    PLAIN = enum.auto()
+
+
+@attrs.frozen(eq=False)
+class _Piece:
+    """What is known of one token where texts are decoded in windows."""
+
+    kind: _Kind
+    byte: bytes = b""
+    """Of a byte token."""
+
+    open: int = 0
+    """How many characters at its end any token behind it would take away."""
+
+
+@attrs.frozen(eq=False)
+class _Vocabulary:
+    """What is known of a tokenizer, each token's part when it was first met."""
+
+    byte_level: bool
+    byte_fallback: bool
+    bytes_of: dict[int, bytes] = attrs.field(init=False, factory=dict)
+    pieces: dict[int, _Piece] = attrs.field(init=False, factory=dict)
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> "_Vocabulary":
+        steps = _decoder_steps(tokenizer)
+        return cls(steps == ["ByteLevel"], "ByteFallback" in steps)
+
+
+# By whether special tokens are skipped, which decides what a token is.
+_VOCABULARIES = {skip: PerTokenizer(_Vocabulary.of) for skip in (False, True)}
+
+
+# Byte-level vocabularies: every token is bytes, and the text is the bytes read as UTF-8.
+
+
 @attrs.define(eq=False)
 class _Bytes:
-    """Feed the tokens' bytes to an incremental UTF-8 decoder."""
+    """Read the tokens' bytes as UTF-8, up to the character that is not complete."""
 
     _tokenizer: Tokenizer
     _skip_special_tokens: bool
-    _bytes: dict[int, bytes] = attrs.field(factory=dict)
-    # Malformed bytes become U+FFFD one for one as in the library: both follow Unicode's
-    # "substitution of maximal subparts".
-    _utf8: codecs.IncrementalDecoder = attrs.field(
-        factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
-    )
+    _vocabulary: _Vocabulary
+    _open: bytes = b""
 
     def push(self, ids: Sequence[int]) -> str:
-        return self._utf8.decode(b"".join(map(self._bytes_of, ids)))
+        data = self._open + b"".join(map(self._bytes_of, ids))
+        end = open_from(data)
+        self._open = data[end:]
+        # Malformed bytes become U+FFFD one for one as in the library: both follow Unicode's
+        # "substitution of maximal subparts".
+        return data[:end].decode(errors="replace")
 
     def flush(self) -> str:
-        return self._utf8.decode(b"", final=True)
-
-    def peek(self) -> str:
-        state = self._utf8.getstate()
-        text = self.flush()
-        self._utf8.setstate(state)
+        text, self._open = self.peek(), b""
         return text
 
+    def peek(self) -> str:
+        return self._open.decode(errors="replace")
+
     def _bytes_of(self, index: int) -> bytes:
-        if index not in self._bytes:
-            self._bytes[index] = self._spell(index)
-        return self._bytes[index]
+        known = self._vocabulary.bytes_of
+        if index not in known:
+            known[index] = self._spell(index)
+        return known[index]
 
     def _spell(self, index: int) -> bytes:
         # Half a character decodes to U+FFFD: only what is skipped or unknown decodes to nothing.
@@ -150,7 +207,7 @@ class _Bytes:
 
 _NEIGHBOURS = 8
 """
-Tokens decoded again as context.
+Tokens decoded again as context, at least; at most twice as many.
 
 One would do where the first token of a text is merely spelled differently. Where tokens are
 single bytes, eight hold the last character whole. Whatever the cut makes of the tokens behind
@@ -160,36 +217,39 @@ it, it makes with and without the new ones alike.
 _BYTE_TOKEN = re.compile("<0x[+0-9A-Fa-f][0-9A-Fa-f]>")
 
 
-class _Kind(enum.Enum):
-    SKIPPED = enum.auto()
-    BYTE = enum.auto()
-    REPLACEMENT = enum.auto()
-    PLAIN = enum.auto()
-
-
 @attrs.define(eq=False)
 class _Window:
     """Decode new tokens behind a few that are out already, and return what they add."""
 
     _tokenizer: Tokenizer
     _skip_special_tokens: bool
-    _kinds: dict[int, _Kind] = attrs.field(factory=dict)
-    # The last tokens that are out, and how many characters at their end are not.
+    _vocabulary: _Vocabulary
+    # The last tokens, how many characters of their text are out, and how many behind those not.
     _context: list[int] = attrs.field(factory=list)
+    _shown: int = 0
     _held: int = 0
     # Byte tokens whose run has not ended. One bad byte turns its whole run into U+FFFD, so
     # nothing in it is final, and looking into it would only cost time.
     _run: list[int] = attrs.field(factory=list)
+    # What of the run's bytes is no whole character yet.
+    _open: bytes = b""
+    # The last tokens up to the bad byte, while such a run lasts.
+    _bad: list[int] = attrs.field(factory=list)
 
     def push(self, ids: Sequence[int]) -> str:
         ready: list[int] = []
         for index in ids:
-            kind = self._kind(index)
-            if kind is _Kind.SKIPPED:
+            piece = self._piece(index)
+            if piece.kind is _Kind.SKIPPED:
                 # It neither ends a run nor may it push real tokens out of the context.
                 continue
             self._run.append(index)
-            if kind is not _Kind.BYTE:
+            if piece.kind is not _Kind.BYTE:
+                self._open, self._bad = b"", []
+            elif not self._bad and self._vocabulary.byte_fallback and self._breaks(piece.byte):
+                # A character is no longer than four bytes, so these alone are as bad.
+                self._bad = self._run[-4:]
+            if piece.kind is not _Kind.BYTE or self._bad:
                 ready += self._run
                 self._run.clear()
         return self._advance(ready) if ready else ""
@@ -201,32 +261,74 @@ class _Window:
     def peek(self) -> str:
         if not self._run and not self._held:
             return ""
-        shown = len(self._text(self._context)) - self._held
-        return self._text(self._context + self._run)[shown:]
+        return self._text(self._context + self._run)[self._shown :]
+
+    def _breaks(self, byte: bytes) -> bool:
+        """Whether *byte* is one that no character of the run's can have there."""
+        data = self._open + byte
+        end = open_from(data)
+        self._open = data[end:]
+        try:
+            data[:end].decode()
+        except UnicodeDecodeError:
+            return True
+        return False
 
     def _advance(self, ready: list[int], last: bool = False) -> str:
-        shown = len(self._text(self._context)) - self._held
         window = self._context + ready
         text = self._text(window)
+        self._held = 0 if last or not window else self._open_end(text, self._piece(window[-1]))
+        new = text[self._shown : len(text) - self._held]
+        if self._bad:
+            # As long as the run lasts, each of its bytes adds what it adds behind these.
+            window, text = self._bad, self._text(self._bad)
+        elif len(window) > 2 * _NEIGHBOURS:
+            window = window[-_NEIGHBOURS:]
+            text = self._text(window)
+        self._context, self._shown = window, len(text) - self._held
+        return new
+
+    def _open_end(self, text: str, newest: _Piece) -> int:
+        """How many characters at the end of *text* the next token may change."""
         # The first bytes of a character read as one U+FFFD, until the others come.
-        incomplete = text.endswith("\ufffd") and self._kind(window[-1]) is not _Kind.REPLACEMENT
-        self._held = int(incomplete and not last)
-        self._context = window[-_NEIGHBOURS:]
-        return text[shown : len(text) - self._held]
+        incomplete = text.endswith("\ufffd") and newest.kind is not _Kind.REPLACEMENT and not self._bad
+        return newest.open or int(incomplete)
 
     def _text(self, ids: list[int]) -> str:
         return _decode(self._tokenizer, ids, self._skip_special_tokens)
 
-    def _kind(self, index: int) -> _Kind:
-        if index not in self._kinds:
-            self._kinds[index] = self._classify(index)
-        return self._kinds[index]
+    def _piece(self, index: int) -> _Piece:
+        known = self._vocabulary.pieces
+        if index not in known:
+            known[index] = self._classify(index)
+        return known[index]
 
-    def _classify(self, index: int) -> _Kind:
-        token = self._tokenizer.convert_ids_to_tokens(index)
+    def _classify(self, index: int) -> _Piece:
+        token, alone = self._tokenizer.convert_ids_to_tokens(index), self._text([index])
         # A token may well be silent when alone (a leading space). A skipped one is silent just here.
-        if token is None or (not self._text([index]) and _decode(self._tokenizer, [index], False)):
-            return _Kind.SKIPPED
+        if token is None or (not alone and _decode(self._tokenizer, [index], False)):
+            return _Piece(_Kind.SKIPPED)
+        if isinstance(token, bytes):  # tiktoken's own spelling
+            token = token.decode(errors="ignore")
         if _BYTE_TOKEN.fullmatch(token):
-            return _Kind.BYTE
-        return _Kind.REPLACEMENT if "\ufffd" in token else _Kind.PLAIN
+            return _Piece(_Kind.BYTE, bytes([int(token[3:5], base=16)]))
+        kind = _Kind.REPLACEMENT if "\ufffd" in token else _Kind.PLAIN
+        # "@@" at the end of a piece, say, goes away when the word goes on.
+        return _Piece(kind, open=len(alone) - agreement(alone, self._text([index] * 2)))
+
+
+@attrs.define(eq=False)
+class _Cleaned:
+    """What another method gives, without the spaces that the tokenizer takes out of it."""
+
+    _method: _Bytes | _Window
+    _clean_up: CleanUp = attrs.field(factory=CleanUp)
+
+    def push(self, ids: Sequence[int]) -> str:
+        return self._clean_up.push(self._method.push(ids))
+
+    def flush(self) -> str:
+        return self._clean_up.push(self._method.flush()) + self._clean_up.flush()
+
+    def peek(self) -> str:
+        return self._clean_up.peek(self._method.peek())
