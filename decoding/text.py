@@ -207,7 +207,7 @@ class _Bytes:
 
 _NEIGHBOURS = 8
 """
-Tokens decoded again as context, at least; at most twice as many.
+Tokens decoded again as context, at least; at most about twice as many.
 
 One would do where the first token of a text is merely spelled differently. Where tokens are
 single bytes, eight hold the last character whole. Whatever the cut makes of the tokens behind
@@ -282,7 +282,8 @@ class _Window:
         if self._bad:
             # As long as the run lasts, each of its bytes adds what it adds behind these.
             window, text = self._bad, self._text(self._bad)
-        elif len(window) > 2 * _NEIGHBOURS:
+        elif len(window) > 2 * _NEIGHBOURS and text != self._text(window[:-1]):
+            # Not between silent tokens, though: some decoders drop spaces until something follows.
             window = window[-_NEIGHBOURS:]
             text = self._text(window)
         self._context, self._shown = window, len(text) - self._held

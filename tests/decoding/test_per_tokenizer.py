@@ -1,0 +1,138 @@
+"""One value for each tokenizer, as long as both are the same."""
+
+import gc
+import threading
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, decoders, models
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
+
+from decodekit.decoding.per_tokenizer import PerTokenizer
+from decodekit.decoding.text import Detokenizer
+
+
+def tokenizer(**options: Any) -> PreTrainedTokenizerFast:
+    backend = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **options)
+
+
+def a_new_list(tokenizer: Any) -> list[int]:
+    return []
+
+
+def test_is_made_once() -> None:
+    """For each tokenizer its own."""
+    values, one, other = PerTokenizer(a_new_list), tokenizer(), tokenizer()
+
+    assert values.of(one) is values.of(one)
+    assert values.of(other) is not values.of(one)
+
+
+CHANGES = {
+    "add-tokens": lambda t: t.add_tokens(["c"]),
+    "now-special": lambda t: t.add_tokens(["b"], special_tokens=True),
+    "role": lambda t: setattr(t, "eos_token", "b"),
+    "decoder": lambda t: setattr(t.backend_tokenizer, "decoder", decoders.Fuse()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_tokenizer_gets_another(change: str) -> None:
+    """Whatever was changed that its text depends on."""
+    values, changing = PerTokenizer(a_new_list), tokenizer()
+    before = values.of(changing)
+    CHANGES[change](changing)
+
+    assert values.of(changing) is not before
+    assert values.of(changing) is values.of(changing)
+
+
+def test_texts_follow_the_change() -> None:
+    """What a token was known to be is forgotten when it has become special."""
+    changing = tokenizer()
+
+    assert Detokenizer(changing).push([0, 1]) == "a b"
+    changing.add_tokens(["b"], special_tokens=True)
+    assert Detokenizer(changing).push([0, 1]) == "a"
+    assert Detokenizer(changing, skip_special_tokens=False).push([0, 1]) == "a b"
+
+
+def test_slow_tokenizers_are_known_too() -> None:
+    """Their added tokens are no dictionary of the library's."""
+    values, slow = PerTokenizer(a_new_list), ByT5Tokenizer()
+    before = values.of(slow)
+
+    assert before is values.of(slow)
+    slow.add_tokens(["word"])
+    assert before is not values.of(slow)
+
+
+def test_goes_with_its_tokenizer() -> None:
+    """Nothing keeps either alive."""
+    values = PerTokenizer(a_new_list)
+    for _ in range(3):
+        values.of(tokenizer())
+    gc.collect()
+
+    assert values._known == {}
+
+
+class Strange:
+    """Looks like a tokenizer, equals all others, and cannot be referenced weakly."""
+
+    __slots__ = ("added_tokens_decoder",)
+    all_special_ids = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        self.added_tokens_decoder: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return 3
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+class Referable(Strange):
+    """The same, but for that."""
+
+    __slots__ = ("__weakref__",)
+
+
+def test_what_cannot_be_kept_is_made_anew() -> None:
+    """No weak reference, or no way to see a change."""
+    values, strange, bare = PerTokenizer(a_new_list), Strange(), object()
+
+    assert values.of(strange) is not values.of(strange)
+    assert values.of(bare) is not values.of(bare)
+    assert values._known == {}
+
+
+def test_equal_is_not_the_same() -> None:
+    """Two that are equal may become different; and nobody needs a hash."""
+    values, one, other = PerTokenizer(a_new_list), Referable(), Referable()
+
+    assert one == other
+    assert values.of(one) is values.of(one)
+    assert values.of(one) is not values.of(other)
+
+
+def test_threads_get_the_same() -> None:
+    """However many ask at once."""
+    values, shared, got = PerTokenizer(a_new_list), tokenizer(), []
+    barrier = threading.Barrier(8)
+
+    def ask() -> None:
+        barrier.wait()
+        got.append(values.of(shared))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(got) == 8
+    assert all(value is got[0] for value in got)
