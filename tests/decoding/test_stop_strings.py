@@ -1,5 +1,8 @@
 """Ending rows with strings."""
 
+import itertools
+import os.path
+import random
 from typing import Any
 
 import pytest
@@ -12,6 +15,8 @@ from transformers import PreTrainedTokenizerFast
 from decodekit.decoding import Ending, Generator, History, MaxNewTokens, StopStrings
 from decodekit.speculation import PromptLookup, SpeculativeGenerator
 from decodekit.testing import ScriptedDecoder
+
+from ..texts_in_scripts import FAMILIES, cases, decoded
 
 PIECES = ["a", "b", "ab", "ba", "aa", "é", "bb", "c"]
 
@@ -81,6 +86,69 @@ class TestStopStrings:
             got = stop(torch.empty(0), history(ids, lengths, prompt))[0].tolist()
 
             assert [completes(strings, ids, prompt, n) for n in lengths] == got
+
+    @given(data=st.data())
+    def test_equals_the_definition_whatever_was_seen(self, data: st.DataObject) -> None:
+        """Rows change places, go back, go on otherwise, have other prompts; each column its own path or not."""
+        texts = data.draw(
+            st.lists(st.lists(st.integers(0, 7), min_size=2, max_size=9), min_size=1, max_size=4)
+        )
+        strings = ["ab", "ba", "aab", "bab", "éa"]
+        stop = StopStrings(strings, Pieces()).begin()
+        for _ in range(6):
+            rows, width = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
+            paths = data.draw(st.sampled_from((1, width)))
+            ids, lengths, prompts = torch.full((rows, paths, 12), 7), torch.zeros(rows, width), []
+            for b in range(rows):
+                chosen = [data.draw(st.sampled_from(texts)) for _ in range(paths)]
+                prompts.append(data.draw(st.integers(0, min(map(len, chosen)) - 1)))
+                for path, text in enumerate(chosen):
+                    ids[b, path, : len(text)] = torch.tensor(text)
+                for i in range(width):
+                    lengths[b, i] = data.draw(st.integers(prompts[b] + 1, len(chosen[i % paths])))
+            now = History(ids, lengths.long(), torch.tensor(prompts), torch.zeros(rows, dtype=torch.int64))
+            expected = [
+                [
+                    completes(strings, ids[b, i % paths].tolist(), prompts[b], int(lengths[b, i]))
+                    for i in range(width)
+                ]
+                for b in range(rows)
+            ]
+
+            assert expected == stop(torch.empty(0), now).tolist()
+
+    @given(st.lists(st.integers(0, 7), min_size=2, max_size=20), st.randoms(use_true_random=False))
+    def test_hundreds_of_strings_equal_the_definition(self, ids: list[int], choice: random.Random) -> None:
+        """However many, some in others."""
+        strings = ["".join(choice.choices("abéc", k=choice.randint(2, 5))) for _ in range(300)]
+        stop = StopStrings(strings, Pieces()).begin()
+        lengths = list(range(2, len(ids) + 1))
+
+        assert [completes(strings, ids, 1, n) for n in lengths] == stop(
+            torch.empty(0), history(ids, lengths, 1)
+        )[0].tolist()
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_equals_the_definition_in_every_script(self, family: str) -> None:
+        """Strings out of the texts themselves, looked for after every token, as in the decode of all so far."""
+        choice = random.Random(0)
+        for case in cases(30, families=(family,)):
+            skip, tokenizer = case.skip_special_tokens, case.tokenizer
+            sizes = range(len(case.ids) + 1)
+            looks = [decoded(tokenizer, case.ids[:n], skip).rstrip("\ufffd") for n in sizes]
+            text = looks[-1].replace("\ufffd", "") or "x"
+            starts = [choice.randrange(len(text)) for _ in range(3)]
+            strings = [text[start : start + choice.randint(1, 4)] for start in starts]
+            expected = []
+            for before, after in itertools.pairwise(looks):
+                known = len(os.path.commonprefix([before, after]))  # noqa: RUF071
+                ends = [(after.find(s, max(0, known - len(s) + 1)) + len(s), -len(s)) for s in strings]
+                found = [(*end, s) for end, s in zip(ends, strings, strict=True) if end[0] >= len(s)]
+                expected.append(strings.index(min(found)[-1]) + 1 if found else 0)
+            stop = StopStrings(strings, tokenizer, skip_special_tokens=skip).begin()
+            got = stop(torch.empty(0), history([0, *case.ids], [1 + n for n in sizes[1:]], 1))
+
+            assert expected == got[0].tolist(), case
 
     def test_other_tokens_are_read_anew(self) -> None:
         """After a row's tokens were replaced, nothing of the old ones is remembered."""
