@@ -60,6 +60,9 @@ class Generator:
     text is a function of its prompt, its stream and the parts alone: neighbours, batch and
     drafter do not change it. (With a verification that compares distributions the drafter and
     its lengths do, though not the text's distribution.)
+
+    Threads may share a generator, and generators a decoder: they take turns by the round, and
+    each says what it says alone (see :class:`~.slots.Slots`).
     """
 
     decoder: Decoder = attrs.field(kw_only=False)
@@ -257,7 +260,8 @@ class Generator:
         Generate event by event; arguments as in a call.
 
         Nothing runs ahead: the next round is decoded when the next event is asked for. Closing
-        the iterator ends decoding, and the generator is ready for the next call.
+        the iterator ends decoding, and so does leaving a loop over it; the generator is ready for
+        the next call.
         """
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
         return self._events(self._loop(Statistics(), len(rows), logprobs), self._history(rows, streams))
@@ -265,7 +269,12 @@ class Generator:
     def astream(
         self, prompts: Any, streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
     ) -> AsyncEventStream:
-        """Generate event by event without blocking the event loop; arguments as in a call."""
+        """
+        Generate event by event without blocking the event loop; arguments as in a call.
+
+        As in :meth:`stream` nothing runs ahead. A consumer that breaks off, raises or is cancelled
+        ends decoding; ``aclose()`` comes back when no thread is inside any more.
+        """
         return in_threads(self.stream(prompts, streams, logprobs))
 
     def prompt_logprobs(

@@ -1,5 +1,6 @@
 """The loop: propose, score, choose, keep, stop."""
 
+import time
 from collections.abc import Callable, Iterator
 
 import attrs
@@ -78,12 +79,11 @@ class Loop:
                 with self.statistics.phase("draft"):
                     draft = drafting.guess(now, begun, allowed)
             # The logits of a round live until the next forward, whoever makes it.
-            with clock.stopped():
-                self.slots.lock.acquire()
-            try:
+            asked = time.perf_counter()
+            # Not by acquire() and release(): an interrupt may come between that and a try.
+            with self.slots.lock:
+                clock.leave_out(time.perf_counter() - asked)
                 bursts, added, accepted = self._round(now, draft, active)
-            finally:
-                self.slots.lock.release()
             seconds = clock.read()
             length += added
             for burst in bursts:
@@ -96,9 +96,19 @@ class Loop:
     @torch.no_grad()
     def _round(self, now: History, draft: Draft, active: Tensor) -> tuple[list[Burst], Tensor, Tensor]:
         """Let the target look at *draft*: bursts, tokens that each row gained, and guesses that stood."""
-        length, ahead = now.length[:, 0], tokens_ahead(draft)
         seen = _chain_window(now, draft) if draft.parents is None else tree_window(now, draft)
         logits = self._score(now, draft, active)
+        self.slots.lent = True
+        try:
+            return self._judge(logits, seen, now, draft, active)
+        finally:
+            self.slots.lent = False
+
+    def _judge(
+        self, logits: Tensor, seen: History, now: History, draft: Draft, active: Tensor
+    ) -> tuple[list[Burst], Tensor, Tensor]:
+        """Choose from *logits*, which follow the columns *seen*, and stop: as :meth:`_round`."""
+        length, ahead = now.length[:, 0], tokens_ahead(draft)
 
         with self.statistics.phase("choose"):
             choices, scores = self.choose(logits, seen)

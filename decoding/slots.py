@@ -37,6 +37,11 @@ class Slots:
     The record belongs to the decoder, not to whoever decodes: take it with :meth:`of`. Then
     several generators may share one decoder and even take turns, in several threads too if
     each holds :attr:`lock` from a feed to the last use of its logits.
+
+    Turns are rounds. Nobody is inside while somebody else's round lasts, and each feeds again
+    what the others have overwritten: right and fair, if slow. Whole generations in turn would
+    feed less, but a stream that nobody reads on would keep all others waiting, for ever those of
+    its own thread.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -53,6 +58,9 @@ class Slots:
         self._width: Ints = np.zeros_like(self._fed)
         self.lock = threading.RLock()
         """One user at a time: the next forward ends the life of the logits before it."""
+
+        self.lent = False
+        """Whether somebody still reads the logits: then what he calls must not feed."""
 
         self.forwards = 0
         """Forwards so far."""
@@ -106,7 +114,10 @@ class Slots:
 
         Raises:
             ValueError: More is needed than the decoder scores.
+
+            RuntimeError: The logits are :attr:`lent`.
         """
+        self._require_returned()
         # ids may be a view of a wider buffer; numpy shares its memory and costs a tenth of torch here.
         tokens, ends, wanted = ids.numpy(), length.numpy(), need.numpy()
         rows, most = len(wanted), int(wanted.max())
@@ -152,7 +163,10 @@ class Slots:
 
         Raises:
             ValueError: The decoder scores no trees, or none of so many guesses.
+
+            RuntimeError: The logits are :attr:`lent`.
         """
+        self._require_returned()
         tokens, ends, drafted = ids.numpy(), length.numpy(), guesses.numpy()
         guessed = np.where(active.numpy(), (drafted >= 0).sum(axis=1), 0)
         self._require_tree(int(guessed.max()))
@@ -163,6 +177,13 @@ class Slots:
         width = _smallest(self.tree_widths, int(columns))
         logits = self._forward_tree(tokens, starts, ends, drafted, parents.numpy(), width)
         return _columns(logits[: len(tokens)], ends - starts - last, 1 + drafted.shape[1])
+
+    def _require_returned(self) -> None:
+        if self.lent:
+            raise RuntimeError(
+                "a processor, a selection, a stop condition or a verification must not use the decoder whose "
+                "logits it looks at: give it one of its own"
+            )
 
     def _require_tree(self, guesses: int) -> None:
         if not self.tree_widths:

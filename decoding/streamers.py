@@ -1,6 +1,6 @@
 """Who listens to a generation: streamers of ours, and Hugging Face's."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import attrs
@@ -23,7 +23,11 @@ class Streamer(Protocol):
     """
 
     def put_event(self, event: Event) -> None:
-        """Take an event. Raising stops the generation; :class:`ClosedError` stops it quietly."""
+        """
+        Take an event.
+
+        Raising stops the generation; :class:`ClosedError` stops it quietly, here and in ``begin``.
+        """
         ...
 
     def end(self) -> None:
@@ -67,14 +71,12 @@ def report_failure(streamer: Any, error: BaseException) -> None:
 
 def _forward(events: Iterator[Event], one: "Listener") -> EventStream:
     try:
-        one.begin()
-        for event in events:
-            one.put_event(event)
-            yield event
-    except ClosedError:
+        if _hears(one.begin):
+            for event in events:
+                if not _hears(one.put_event, event):
+                    break
+                yield event
         _close(events)
-        one.end()
-        return
     except GeneratorExit:
         _close(events)
         one.end()
@@ -84,6 +86,15 @@ def _forward(events: Iterator[Event], one: "Listener") -> EventStream:
         one.fail(error)
         raise
     one.end()
+
+
+def _hears(tell: Callable[..., None], *said: Event) -> bool:
+    """Whether the listener that is told wants to hear more. A part that raises the same is not asked."""
+    try:
+        tell(*said)
+    except ClosedError:
+        return False
+    return True
 
 
 def _close(events: Iterator[Event]) -> None:

@@ -1,8 +1,11 @@
 """Events to people and programs."""
 
 from ..decoding.streamers import ClosedError
+from .async_event_iterator import AsyncEventIterator
+from .async_text_iterator import AsyncTextIterator
 from .batch_display import BatchDisplay
 from .callback import Callback
+from .event_iterator import EventIterator
 from .fan_out import FanOut
 from .json_lines import JsonLines
 from .latency_meter import Latency, LatencyMeter, RowLatency
@@ -12,9 +15,12 @@ from .text_streamer import TextStreamer
 from .transformers_streamer import TransformersStreamer
 
 __all__ = [
+    "AsyncEventIterator",
+    "AsyncTextIterator",
     "BatchDisplay",
     "Callback",
     "ClosedError",
+    "EventIterator",
     "FanOut",
     "JsonLines",
     "Latency",

@@ -1,0 +1,98 @@
+from collections.abc import AsyncGenerator
+from types import TracebackType
+
+import attrs
+from attrs import validators
+
+from ..decoding.events import Event
+from .event_queue import EventQueue, WhenFull
+from .one_row import text_of
+
+
+@attrs.define(eq=False)
+class AsyncTextIterator:
+    """
+    Read the text of one row in an event loop while a thread generates it.
+
+    :class:`~.text_iterator.TextIterator` for tasks::
+
+        async with AsyncTextIterator() as pieces:
+            generation = asyncio.create_task(asyncio.to_thread(generator, prompt, streamer=pieces))
+            async for piece in pieces:
+                ...
+
+    Leaving the loop or the block stops the generation within a step, and so does a cancel that
+    ends either. It may be made anywhere: it belongs to the event loop in which it is first read,
+    and the generation stops when that is closed.
+
+    Args:
+        timeout: Longest time in seconds to wait for a piece; None waits for as long as it takes.
+
+        capacity: Pieces that may wait to be read.
+
+        when_full: What the generation does while as many wait: ``"wait"`` for the reader, or
+            ``"merge"`` what comes into the last of them and go on. Nothing is lost either way.
+    """
+
+    timeout: float | None = attrs.field(default=None, validator=validators.optional(validators.gt(0)))
+    capacity: int = 64
+    when_full: WhenFull = "wait"
+    _queue: EventQueue = attrs.field(init=False, repr=False)
+
+    @_queue.default
+    def _a_queue(self) -> EventQueue:
+        return EventQueue(self.capacity, self.when_full, for_tasks=True)
+
+    # The generation's side.
+
+    def begin(self, prompts: list[list[int]]) -> None:
+        """Refuse a second generation, and one that nobody reads."""
+        self._queue.begin()
+
+    def put_event(self, event: Event) -> None:
+        """
+        Pass on what the event adds.
+
+        Raises:
+            ClosedError: The reader is gone.
+        """
+        if text_of(event):
+            self._queue.put(event)
+        else:
+            self._queue.require_reader()
+
+    def end(self) -> None:
+        """Let the reader stop behind the last piece."""
+        self._queue.end()
+
+    def fail(self, error: BaseException) -> None:
+        """Let the reader raise *error* behind the last piece."""
+        self._queue.fail(error)
+
+    # The reader's side.
+
+    async def __aiter__(self) -> AsyncGenerator[str, None]:
+        """Read to the end; a loop that is left before closes this."""
+        try:
+            while (event := await self._queue.take_in_task(self.timeout)) is not None:
+                yield text_of(event)
+        finally:
+            self._queue.close()
+
+    async def __anext__(self) -> str:
+        event = await self._queue.take_in_task(self.timeout)
+        if event is None:
+            raise StopAsyncIteration
+        return text_of(event)
+
+    async def aclose(self) -> None:
+        """Read no further: the generation's next event raises :class:`ClosedError` there."""
+        self._queue.close()
+
+    async def __aenter__(self) -> "AsyncTextIterator":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._queue.close()
