@@ -231,6 +231,22 @@ class TestThreads:
 
         assert expected == asyncio.run(run())
 
+    def test_what_looks_at_logits_cannot_use_their_decoder(self) -> None:
+        """Its forward would end their life in the midst of the round; the decoder stays usable."""
+        decoder = ScriptedDecoder(TABLE)
+        plain = Generator(decoder, stop=MaxNewTokens(3))
+
+        def nested(logits: torch.Tensor, history: Any) -> torch.Tensor:
+            plain([5])
+            return logits
+
+        expected = plain([1]).ids
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="give it one of its own"):
+                Generator(decoder, processors=nested)([1])
+
+        assert expected == plain([1]).ids
+
     def test_a_decoder_may_draft_for_itself(self) -> None:
         """Target and draft may be one decoder: each finds what the other has fed."""
         decoder = ScriptedDecoder(TABLE)

@@ -14,7 +14,7 @@ from transformers import TextStreamer as HuggingFaceTextStreamer
 
 from decodekit.decoding.events import Event
 from decodekit.decoding.protocols import Ending
-from decodekit.decoding.streamers import forward
+from decodekit.decoding.streamers import ClosedError, forward
 
 EVENTS = [Event(0, (1,), "b"), Event(0, (2, 0), "ca"), Event(0, (3,), " ", Ending("max_new_tokens"))]
 
@@ -153,6 +153,42 @@ class TestForward:
 
         assert source.closed
         assert [repr(told) for told in streamer.told] == ["OSError('disk full')"]
+
+    def test_a_streamer_that_nobody_reads_stops_quietly(self) -> None:
+        """When it says so: with what has been told before, and then the end."""
+
+        class Left(Failing):
+            def put_event(self, event: Event) -> None:
+                if event is EVENTS[1]:
+                    raise ClosedError
+                super().put_event(event)
+
+        source, streamer = Source(), Left()
+        inner = source()
+
+        assert EVENTS[:1] == list(forward(inner, streamer, [[7]]))
+        assert source.closed
+        assert [EVENTS[0], "end"] == streamer.told
+
+    def test_a_streamer_that_nobody_reads_may_say_so_at_once(self) -> None:
+        """Then nothing is decoded."""
+
+        class Left(Failing):
+            def begin(self, prompts: list[list[int]]) -> None:
+                raise ClosedError
+
+        streamer = Left()
+
+        assert [] == list(forward(Source(KeyError("decoded"))(), streamer, [[7]]))
+        assert ["end"] == streamer.told
+
+    def test_a_part_cannot_stop_quietly(self) -> None:
+        """Whatever it raises is an error: the generation is not complete."""
+        error, streamer = ClosedError("of a generation inside this one"), Failing()
+        with pytest.raises(ClosedError):
+            list(forward(Source(error)(), streamer, [[7]]))
+
+        assert [*EVENTS, error] == streamer.told
 
     def test_closing_closes_the_events_and_ends_the_streamer(self) -> None:
         """A consumer that leaves early is no error."""
