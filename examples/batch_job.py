@@ -1,0 +1,84 @@
+"""
+Complete a file of prompts with as many decoders as there are cores for, by Ray Data.
+
+    pip install "decodekit[ray]"
+    python examples/batch_job.py --model examples/pair/target prompts.jsonl completions --replicas 4 --neuron-cores 2
+
+Each line of the prompts is a JSON object with a "prompt". The output is a folder of JSON lines
+with a "number", a "completion" and an "ending" besides, in no order. A prompt's random stream
+is its number, so its completion does not depend on how the prompts fall into batches, nor on how
+many decoders there are.
+"""
+
+import argparse
+import json
+import pathlib
+from typing import Any
+
+import ray
+from transformers import AutoTokenizer
+
+from decodekit.decoding import EndOfSequence, Generator, MaxNewTokens, Sample
+from decodekit.neuron_backend import compile_decoder
+from decodekit.processors import Temperature
+
+
+class Complete:
+    """One decoder. Ray makes it in a process that sees the cores it was given, and keeps it for all batches."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        tokenizer = AutoTokenizer.from_pretrained(options.model)
+        decoder = compile_decoder(
+            options.model,
+            batch_size=options.batch_size,
+            max_length=options.max_length,
+            widths=(1, 64),
+            target=options.target,
+        )
+        self.generator = Generator(
+            decoder,
+            processors=Temperature(options.temp),
+            selection=Sample(seed=options.seed),
+            stop=EndOfSequence(tokenizer.eos_token_id) | MaxNewTokens(options.max_tokens),
+            tokenizer=tokenizer,
+        )
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        result = self.generator(list(batch["prompt"]), streams=batch["number"])
+        endings = [ending.reason for ending in result.endings]
+        return {**batch, "completion": result.text, "ending": endings}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("prompts", type=pathlib.Path)
+    add("output", type=pathlib.Path)
+    add("--model", required=True)
+    add("--batch-size", type=int, default=4, help="rows of each decoder (%(default)s)")
+    add("--replicas", type=int, default=1, help="decoders (%(default)s)")
+    add("--neuron-cores", type=int, default=0, help="NeuronCores of each (%(default)s)")
+    add("--max-length", type=int, default=512)
+    add("--max-tokens", type=int, default=64)
+    add("--temp", type=float, default=0.7)
+    add("--seed", type=int, default=0)
+    add("--target", default="auto", help="as compile_decoder takes it (%(default)s)")
+    options = parser.parse_args()
+
+    lines = options.prompts.read_text(encoding="utf-8").splitlines()
+    items = [{"number": number, "prompt": json.loads(line)["prompt"]} for number, line in enumerate(lines)]
+    completed = ray.data.from_items(items).map_batches(
+        Complete,
+        fn_constructor_args=(options,),
+        batch_size=options.batch_size,
+        compute=ray.data.ActorPoolStrategy(size=options.replicas),
+        resources={"neuron_cores": options.neuron_cores} if options.neuron_cores else None,
+    )
+    completed.write_json(str(options.output.resolve()))
+    print(f"{len(items)} completions in {options.output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""
+An application on a Ray of two processors, for test_ray_serve.py: ``ray_cluster.py FOLDER``.
+
+It says in one line of JSON what it saw through a handle and where HTTP is answered, and serves until
+its standard input ends. In a process of its own, Ray leaves nothing behind in the tests'.
+"""
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from decodekit.decoding import Generator, MaxNewTokens
+from decodekit.decoding.protocols import DecoderShape
+from decodekit.streaming.ray_serve import serve_app
+from decodekit.testing import ScriptedDecoder
+
+TOKENS = 150
+"""What every generation has."""
+
+FORBIDDEN = 10
+"""A token that no forward takes."""
+
+
+@attrs.define(eq=False)
+class Watched:
+    """A scripted decoder that takes its time, and writes a byte into *file* for each forward."""
+
+    file: Path
+    pause: float = 0.01
+    _decoder: ScriptedDecoder = attrs.field(init=False)
+
+    @_decoder.default
+    def _scripted(self) -> ScriptedDecoder:
+        table = torch.randn(31, 11, generator=torch.Generator().manual_seed(0))
+        table[:, FORBIDDEN] = -torch.inf
+        return ScriptedDecoder(table, batch_size=2, max_length=256)
+
+    @property
+    def shape(self) -> DecoderShape:
+        return self._decoder.shape
+
+    def forward(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
+        if (ids == FORBIDDEN).any():
+            raise RuntimeError("a secret of the server's")
+        with self.file.open("ab") as file:
+            file.write(b".")
+        time.sleep(self.pause)
+        return self._decoder.forward(ids, cache_pos)
+
+
+def generator(file: Path, pause: float = 0.01) -> Generator:
+    """What each replica has."""
+    return Generator(Watched(file, pause), stop=MaxNewTokens(TOKENS))
+
+
+def builder(folder: Path) -> Callable[[], Generator]:
+    """What makes it, and a note of the cores that it was given."""
+
+    def build() -> Generator:
+        (folder / f"{os.getpid()}.cores").write_text(os.environ.get("NEURON_RT_VISIBLE_CORES", "none"))
+        return generator(folder / f"{os.getpid()}.forwards")
+
+    return build
+
+
+def forwards(folder: Path) -> int:
+    """Of all replicas so far."""
+    return sum(file.stat().st_size for file in folder.glob("*.forwards"))
+
+
+def settled(folder: Path) -> int:
+    """Forwards when no more came for half a second."""
+    before, now = -1, forwards(folder)
+    while now != before:
+        time.sleep(0.5)
+        before, now = now, forwards(folder)
+    return now
+
+
+def through_the_handle(handle: Any, folder: Path) -> dict[str, Any]:
+    """What a caller in Python sees."""
+    seen: dict[str, Any] = {}
+    start = forwards(folder)
+    events = handle.options(stream=True).stream.remote([[1, 2, 3], [4]])
+    first = next(events)
+    seen["forwards at the first event"] = forwards(folder) - start
+    seen["streamed"] = [event.as_dict() for event in (first, *events)]
+    seen["generated"] = [row.as_dict() for row in handle.generate.remote([1, 2, 3], streams=[7]).result()]
+
+    start = forwards(folder)
+    events = handle.options(stream=True).stream.remote([5, 6])
+    next(events)
+    events.cancel()
+    seen["forwards of the cancelled stream"] = settled(folder) - start
+
+    start = forwards(folder)
+    whole = handle.generate.remote([5, 6])
+    while forwards(folder) == start:
+        time.sleep(0.01)
+    whole.cancel()
+    seen["forwards of the cancelled generation"] = settled(folder) - start
+
+    start = forwards(folder)
+    try:
+        handle.generate.remote([11]).result()
+    except ValueError as error:
+        seen["refused"] = str(error)
+    seen["forwards of the refused"] = forwards(folder) - start
+    return seen
+
+
+def free_port() -> int:
+    """One that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def main(folder: Path) -> None:
+    """Serve, tell, and wait."""
+    import ray
+    from ray import serve
+
+    address = ray.init(
+        num_cpus=2,
+        resources={"neuron_cores": 4},
+        # A container may have 64 MB of shared memory, or none to speak of.
+        object_store_memory=80 * 2**20,
+        _plasma_directory=str(folder),
+        _temp_dir=str(folder / "ray"),
+        include_dashboard=False,
+        log_to_driver=False,
+    ).address_info["address"]
+    port = free_port()
+    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    app = serve_app(
+        builder(folder),
+        neuron_cores=2,
+        autoscaling_config={"min_replicas": 2, "max_replicas": 2},
+        # Leaves the processors to the batch job.
+        ray_actor_options={"num_cpus": 0},
+    )
+    handle = serve.run(app)
+    print(json.dumps({"address": address, "port": port, **through_the_handle(handle, folder)}), flush=True)
+    sys.stdin.read()
+    serve.shutdown()
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
