@@ -17,14 +17,16 @@ def likeliest(logits: Tensor, n: int) -> Tensor:
     Returns:
         Ids ``[..., n]``, the largest first.
     """
-    # On the host numpy looks through them some ten times as fast.
     known = np.fmax(logits.numpy(force=True), -np.inf)
-    last = np.partition(known, -n, axis=-1)[..., -n]
+    # Numpy's partition takes thirty times as long where most of them are -inf.
+    last = torch.from_numpy(known).topk(n, dim=-1).values[..., -1].numpy()
     ids = np.empty((*last.shape, n), dtype=np.int64)
     for cell in np.ndindex(*last.shape):
         scores = known[cell]
         above = np.flatnonzero(scores > last[cell])
-        # Of those that tie with the last, as many as there is room for: the lowest ids.
-        level = np.flatnonzero(scores == last[cell])[: n - len(above)]
+        # Of those that tie with the last, as many as there is room for: the lowest ids. Where that
+        # is what has been forbidden, most of the vocabulary perhaps, the first n ids have enough.
+        tied = scores[:n] if last[cell] == -np.inf else scores
+        level = np.flatnonzero(tied == last[cell])[: n - len(above)]
         ids[cell] = np.concatenate([above[np.argsort(-scores[above], kind="stable")], level])
     return torch.from_numpy(ids)

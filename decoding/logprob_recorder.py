@@ -1,7 +1,6 @@
 """How a run comes to its log-probabilities."""
 
 from collections.abc import Sequence
-from itertools import islice
 
 import attrs
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 from .choose import Choose
 from .draft_trees import Branch
 from .history import History
-from .logprobs import Logprobs, TokenLogprob, token_logprobs
+from .logprobs import Logprobs, TokenLogprob, token_logprob
 from .scores import Scores
 
 
@@ -71,11 +70,10 @@ class LogprobRecorder:
 
     def _read(self, logits: Tensor, ids: Sequence[Sequence[int]]) -> list[tuple[TokenLogprob, ...]]:
         """Of the tokens in each row's first columns."""
-        places = [(row, column) for row, new in enumerate(ids) for column in range(len(new))]
-        rows, columns = torch.tensor(places, dtype=torch.int64).reshape(-1, 2).unbind(dim=1)
-        new = torch.tensor([token for row in ids for token in row], dtype=torch.int64)
-        read = iter(token_logprobs(logits[rows, columns], new, self.top))
-        return [tuple(islice(read, len(row))) for row in ids]
+        return [
+            tuple(token_logprob(column, token, self.top) for column, token in zip(row, new, strict=False))
+            for row, new in zip(logits, ids, strict=True)
+        ]
 
 
 def recorder(request: Logprobs, choose: Choose, vocab_size: int) -> LogprobRecorder:

@@ -1,8 +1,10 @@
 """What a token's probability was."""
 
+import math
 from typing import Any
 
 import attrs
+import numpy as np
 import torch
 from attrs import validators
 from torch import Tensor
@@ -65,31 +67,35 @@ class TokenLogprob:
     """
 
 
-def token_logprobs(logits: Tensor, ids: Tensor, top: int) -> list[TokenLogprob]:
+def token_logprob(logits: Tensor, token: int, top: int) -> TokenLogprob:
     """
-    What logits say of a token each.
+    What logits say of one token.
 
-    Ranks and the likeliest are read from the logits themselves. The logarithms are taken in
-    float64, each row's by itself, so that they do not depend on the other rows.
+    Ranks and the likeliest are read from the logits themselves; the logarithms are taken in
+    float64. All of it depends on nothing but the column's own logits.
 
     Args:
-        logits: ``[n, vocab]`` of any precision.
+        logits: ``[vocab]`` float32 or float64.
 
-        ids: The tokens, ``[n]``.
+        token: Which one.
 
         top: How many of the likeliest to tell besides.
     """
-    logits = logits.cpu()
-    best = likeliest(logits, top) if top else ids.new_empty(len(ids), 0)
-    shown = torch.cat([ids[:, None], best], dim=-1)
-    shown_logits = logits.gather(-1, shown)
-    # A softmax sums each row by itself; a logsumexp splits a single one among threads.
-    logprobs = logits.double().log_softmax(dim=-1).gather(-1, shown)
-    logprobs = logprobs.masked_fill(shown_logits == -torch.inf, -torch.inf)
-    ranks = (logits > shown_logits[:, :1]).sum(dim=-1) + 1
-    return [
-        TokenLogprob(token, logprob, rank, tuple(zip(likely, theirs, strict=True)))
-        for (token, *likely), (logprob, *theirs), rank in zip(
-            shown.tolist(), logprobs.tolist(), ranks.tolist(), strict=True
-        )
-    ]
+    scores = logits.numpy(force=True)
+    best = scores.max()
+    total = _log_total(logits, float(best))
+
+    def logprob(one: int) -> float:
+        return -math.inf if scores[one] == -math.inf else float(scores[one]) - float(best) - total
+
+    rank = 1 + int(np.count_nonzero(scores > scores[token]))
+    likely = likeliest(logits, top).tolist() if top else []
+    return TokenLogprob(token, logprob(token), rank, tuple((one, logprob(one)) for one in likely))
+
+
+def _log_total(logits: Tensor, best: float) -> float:
+    """The logarithm of the sum of all exponentials, relative to that of the *best* logit."""
+    # What is e⁻⁷⁰⁰ of the best adds nothing; exponentials of -inf take their time.
+    relative = logits.to(torch.float64, copy=True).sub_(best).clamp_(min=-700.0).exp_()
+    # Numpy adds up in an order of its own, torch in one that the number of threads decides.
+    return math.log(relative.numpy(force=True).sum())

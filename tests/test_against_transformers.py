@@ -3,15 +3,17 @@
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 import torch
 import torch._dynamo.convert_frame
 import torch._inductor
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from decodekit.decoding import Generator, MaxNewTokens
+from decodekit.decoding import Generator, History, Logprobs, MaxNewTokens
 from decodekit.neuron_backend import StaticDecoder
-from decodekit.processors import MinNewTokens, NoRepeatNgram, RepetitionPenalty
+from decodekit.processors import MinNewTokens, NoRepeatNgram, RepetitionPenalty, Temperature, TopK
 from decodekit.speculation import PromptLookup, SpeculativeGenerator
 
 ARCHITECTURES = (
@@ -94,3 +96,71 @@ def test_processors(ours: Any, theirs: dict[str, Any], tiny_model: Callable[...,
     fast = SpeculativeGenerator(decoder, PromptLookup(), processors=ours, stop=MaxNewTokens(40))
 
     assert text == fast(PROMPTS[0]).ids[0][: len(text)]
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_logprobs(name: str, tiny_model: Callable[..., PreTrainedModel]) -> None:
+    """At both ends of a chain, those of ``output_logits`` and ``output_scores``, with a draft as well."""
+    model = tiny_model(name, torch.float64)
+    ours: dict[str, Any] = {
+        "processors": RepetitionPenalty(1.3) | Temperature(0.7) | TopK(9),
+        "stop": MaxNewTokens(25),
+    }
+    theirs = {"repetition_penalty": 1.3, "temperature": 0.7, "top_k": 9, "do_sample": True}
+    decoder = StaticDecoder(model, max_length=96, widths=(1, 5, 16))
+    for prompt in PROMPTS:
+        expected = model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt)).long(),
+            max_new_tokens=25,
+            pad_token_id=0,
+            output_logits=True,
+            output_scores=True,
+            return_dict_in_generate=True,
+            **theirs,
+        )
+        new = expected.sequences[0, len(prompt) :].tolist()
+        for stage, logits in (("raw", expected.logits), ("processed", expected.scores)):
+            law = torch.cat(logits).double().log_softmax(dim=-1)
+            for drafter in (None, PromptLookup()):
+                # Their draws, whatever ours would be.
+                generate = Generator(decoder, selection=Says(tuple(prompt + new)), drafter=drafter, **ours)
+                result = generate(prompt, logprobs=Logprobs(4, stage))
+
+                assert [new] == result.ids
+                assert result.logprobs is not None
+                for logprob, row in zip(result.logprobs[0], law, strict=True):
+                    assert float(row[logprob.id]) == pytest.approx(logprob.logprob, abs=1e-5)
+                    assert row.topk(4).values.tolist() == pytest.approx(
+                        [value for _, value in logprob.top], abs=1e-5
+                    )
+                    assert all(float(row[token]) == pytest.approx(p, abs=1e-5) for token, p in logprob.top)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
+def test_prompt_logprobs(name: str, tiny_model: Callable[..., PreTrainedModel]) -> None:
+    """Those of one forward of the stock model, ragged and in chunks, the second time from a full cache."""
+    model = tiny_model(name)
+    decoder = StaticDecoder(model, batch_size=3, max_length=96, widths=(1, 5, 16), scored_width=5)
+    generate = Generator(decoder, stop=MaxNewTokens(3))
+    for _ in range(2):
+        for prompt, logprobs in zip(PROMPTS, generate.prompt_logprobs(PROMPTS, Logprobs(2)), strict=True):
+            law = model(torch.tensor([prompt])).logits[0].detach().double().log_softmax(dim=-1)
+            expected = [float(law[i, token]) for i, token in enumerate(prompt[1:])]
+
+            assert logprobs[0] is None
+            assert expected == pytest.approx([one.logprob for one in logprobs[1:] if one], abs=1e-4)
+            assert law[:-1].topk(2).indices.tolist() == [
+                [token for token, _ in one.top] for one in logprobs[1:] if one
+            ]
+        generate(PROMPTS)
+
+
+@attrs.frozen(eq=False)
+class Says:
+    """Chooses what a text says."""
+
+    text: tuple[int, ...]
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        return torch.tensor(self.text)[history.length.clamp(max=len(self.text) - 1)]

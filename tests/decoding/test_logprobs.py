@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decodekit.decoding import Logprobs, TokenLogprob
-from decodekit.decoding.logprobs import token_logprobs
+from decodekit.decoding.logprobs import token_logprob
 
 from .by_definition import check_alike, logprob_of
 
@@ -52,20 +52,18 @@ class TestLogprobs:
             Logprobs(**parts)
 
 
-class TestTokenLogprobs:
-    @given(st.lists(st.tuples(ROW, st.integers(0, VOCAB - 1)), min_size=1, max_size=5), st.integers(0, VOCAB))
-    def test_by_definition(self, rows: list[tuple[list[float], int]], top: int) -> None:
+class TestTokenLogprob:
+    @given(ROW, st.integers(0, VOCAB - 1), st.integers(0, VOCAB))
+    def test_by_definition(self, row: list[float], token: int, top: int) -> None:
         """Ranks, ties and forbidden tokens included."""
-        ids = torch.tensor([token for _, token in rows])
-        expected = [logprob_of(token, row, top) for row, token in rows]
         for dtype in (torch.float32, torch.float64):
-            actual = token_logprobs(torch.tensor([row for row, _ in rows], dtype=dtype), ids, top)
-            check_alike(expected, actual)
+            actual = token_logprob(torch.tensor(row, dtype=dtype), token, top)
+
+            check_alike([logprob_of(token, row, top)], [actual])
 
     def test_in_the_head(self) -> None:
-        """Of 1/2, 1/4, 1/8, 1/8 the third: two are likelier, and one is as likely."""
-        law = torch.tensor([[0.5, 0.25, 0.125, 0.125]])
-        (answer,) = token_logprobs(law.log(), torch.tensor([3]), 3)
+        """Of 1/2, 1/4, 1/8, 1/8 the last: two are likelier, and one is as likely."""
+        answer = token_logprob(torch.tensor([0.5, 0.25, 0.125, 0.125]).log(), 3, 3)
 
         assert (3, 3) == (answer.id, answer.rank)
         assert [0, 1, 2] == [token for token, _ in answer.top]
@@ -73,61 +71,52 @@ class TestTokenLogprobs:
 
     def test_a_shift_does_not_matter(self) -> None:
         """Large logits are as good as small ones: the largest is taken off before anything is summed."""
-        logits = torch.tensor([[0.0, 1.0, 3.0]])
-        ids = torch.tensor([1])
+        logits = torch.tensor([0.0, 1.0, 3.0])
 
-        assert token_logprobs(logits, ids, 3) == token_logprobs(logits + 2.0**20, ids, 3)
-        assert token_logprobs(logits, ids, 3) == token_logprobs(logits - 2.0**20, ids, 3)
+        assert token_logprob(logits, 1, 3) == token_logprob(logits + 2.0**20, 1, 3)
+        assert token_logprob(logits, 1, 3) == token_logprob(logits - 2.0**20, 1, 3)
 
-    def test_a_row_by_itself(self) -> None:
-        """A row of a large vocabulary is bit for bit what it is among others, with any number of threads."""
-        logits = 4 * torch.randn(7, 50_000, generator=torch.Generator().manual_seed(0))
-        ids = torch.arange(7) * 1000
-        together = token_logprobs(logits, ids, 3)
+    def test_the_number_of_threads_does_not_matter(self) -> None:
+        """Bit for bit, and neither does where the logits lie."""
+        logits = 4 * torch.randn(3, 90_001, generator=torch.Generator().manual_seed(0))
         threads = torch.get_num_threads()
         try:
-            for number in (1, 2):
+            answers = []
+            for number in (1, 2, 3):
                 torch.set_num_threads(number)
-                for row in range(7):
-                    assert [together[row]] == token_logprobs(logits[row : row + 1], ids[row : row + 1], 3)
+                answers += [token_logprob(logits[1], 5, 3), token_logprob(logits[1].clone(), 5, 3)]
         finally:
             torch.set_num_threads(threads)
 
+        assert [answers[0]] * 6 == answers
+
     def test_tells_small_probabilities(self) -> None:
         """One that single precision does not hold; the others' sum is not lost beside the largest."""
-        (answer,) = token_logprobs(torch.tensor([[0.0, -200.0, -20.0]]), torch.tensor([1]), 1)
-        normaliser = math.log1p(math.exp(-20) + math.exp(-200))
+        answer = token_logprob(torch.tensor([0.0, -2000.0, -20.0]), 1, 1)
+        normaliser = math.log1p(math.exp(-20))
 
-        assert math.isclose(-200 - normaliser, answer.logprob, rel_tol=1e-15)
+        assert math.isclose(-2000 - normaliser, answer.logprob, rel_tol=1e-15)
         assert math.isclose(-normaliser, answer.top[0][1], rel_tol=1e-6)
 
     def test_forbidden_tokens(self) -> None:
         """They have no probability, also where nothing has one."""
-        rows = torch.tensor([[0.0, -math.inf], [-math.inf, -math.inf]])
+        one, none = torch.tensor([0.0, -math.inf]), torch.tensor([-math.inf, -math.inf])
 
-        assert [
-            TokenLogprob(1, -math.inf, 2, ((0, 0.0), (1, -math.inf))),
-            TokenLogprob(1, -math.inf, 1, ((0, -math.inf), (1, -math.inf))),
-        ] == token_logprobs(rows, torch.tensor([1, 1]), 2)
+        assert TokenLogprob(1, -math.inf, 2, ((0, 0.0), (1, -math.inf))) == token_logprob(one, 1, 2)
+        assert TokenLogprob(1, -math.inf, 1, ((0, -math.inf), (1, -math.inf))) == token_logprob(none, 1, 2)
 
     @pytest.mark.parametrize("bad", [math.nan, math.inf])
     def test_what_is_no_number(self, bad: float) -> None:
-        """One leaves its row without probabilities, the forbidden tokens' excepted, and no other row."""
-        rows = torch.tensor([[0.0, bad, -math.inf], [0.0, 0.0, -math.inf]])
-        wrong, right = token_logprobs(rows, torch.tensor([0, 0]), 3)
+        """One leaves its column without probabilities, the forbidden tokens' excepted."""
+        answer = token_logprob(torch.tensor([0.0, bad, -math.inf]), 0, 3)
 
-        assert math.isnan(wrong.logprob)
-        assert {0: True, 1: True, 2: False} == {token: math.isnan(logprob) for token, logprob in wrong.top}
-        assert -math.inf == dict(wrong.top)[2]
-        check_alike([logprob_of(0, [0.0, 0.0, -math.inf], 3)], [right])
-
-    def test_of_nothing(self) -> None:
-        """No rows, no answers."""
-        assert [] == token_logprobs(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), 2)
+        assert math.isnan(answer.logprob)
+        assert {0: True, 1: True, 2: False} == {token: math.isnan(logprob) for token, logprob in answer.top}
+        assert -math.inf == dict(answer.top)[2]
 
     def test_does_not_write(self) -> None:
         """The logits are the decoder's."""
-        logits = torch.arange(4.0)[None]
-        token_logprobs(logits, torch.tensor([2]), 2)
+        logits = torch.arange(4.0, dtype=torch.float64)
+        token_logprob(logits, 2, 2)
 
-        assert [[0.0, 1.0, 2.0, 3.0]] == logits.tolist()
+        assert [0.0, 1.0, 2.0, 3.0] == logits.tolist()
