@@ -8,6 +8,7 @@ from .history import History
 from .protocols import Ending
 from .real_numbers import as_real, one_real
 from .scores import Scores
+from .scratch import scratch
 from .stopping import Stop
 
 
@@ -19,12 +20,16 @@ def entropy(logits: Tensor) -> Tensor:
         logits: ``[batch, width, vocab]``.
 
     Returns:
-        ``[batch, width]`` float64; NaN where all logits are ``-inf``.
+        ``[batch, width]``, on the host; NaN where all logits are ``-inf``.
     """
-    terms = torch.special.entr(logits.softmax(dim=-1)).double()
+    logits = logits.detach().cpu()
+    log_p = torch.log_softmax(logits, dim=-1, out=scratch(logits, "log_p"))
+    # -inf times 0 would be NaN.
+    log_p.clamp_(min=torch.finfo(log_p.dtype).min)
+    terms = torch.exp(log_p, out=scratch(logits, "p")).mul_(log_p)
     # By numpy, which sums each column by itself: torch splits a lone one among threads, and so
     # rounds it otherwise than in a batch.
-    return torch.from_numpy(terms.numpy(force=True).sum(axis=-1))
+    return torch.from_numpy(-terms.numpy().sum(axis=-1))
 
 
 @attrs.frozen(eq=False)

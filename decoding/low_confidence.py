@@ -30,7 +30,7 @@ class LowConfidence(Stop):
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
-        logprobs = scores.logits.log_softmax(dim=-1)
+        logprobs = scores.logits.cpu().log_softmax(dim=-1)
         # A row without a token of its own may have anything there.
         chosen = newest(history).clamp(0, logprobs.shape[-1] - 1)
         return (logprobs.gather(-1, chosen[..., None])[..., 0].exp() < self.p).long()

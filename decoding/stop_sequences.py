@@ -84,11 +84,12 @@ class StopSequences(Stop):
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
         codes, count = torch.zeros_like(history.length), history.num_generated()
-        ends = (newest(history)[..., None] == torch.tensor(list(self._ends.before))).any(dim=-1)
-        for row, column in ends.nonzero().tolist():
-            ids = history.before(row, column)
-            reach = min(int(count[row, column]), self._longest)
-            codes[row, column] = self._match(ids[len(ids) - reach :].tolist())
+        for row, tokens in enumerate(newest(history).tolist()):
+            for column, token in enumerate(tokens):
+                if token in self._ends.before:
+                    ids = history.before(row, column)
+                    reach = min(int(count[row, column]), self._longest)
+                    codes[row, column] = self._match(ids[len(ids) - reach :].tolist())
         return codes
 
     def _match(self, ids: list[int]) -> int:

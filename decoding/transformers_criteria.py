@@ -97,7 +97,7 @@ class TransformersCriteria(Stop):
         for row in range(batch):
             for column in range(width):
                 ids = history.before(row, column)[None]
-                seen = (scores.logits[row, column][None].clone(),) if self.scores else None
+                seen = (scores.logits[row, column][None].clone().cpu(),) if self.scores else None
                 codes[row, column] = self._first(ids, seen)
         return codes
 
