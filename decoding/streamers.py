@@ -1,7 +1,7 @@
 """Who listens to a generation: streamers of ours, and Hugging Face's."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import attrs
 import torch
@@ -69,23 +69,23 @@ def report_failure(streamer: Any, error: BaseException) -> None:
         end()
 
 
-def _forward(events: Iterator[Event], one: "Listener") -> EventStream:
+def _forward(events: Iterator[Event], listener: "Listener") -> EventStream:
     try:
-        if _hears(one.begin):
+        if _hears(listener.begin):
             for event in events:
-                if not _hears(one.put_event, event):
+                if not _hears(listener.put_event, event):
                     break
                 yield event
         _close(events)
     except GeneratorExit:
         _close(events)
-        one.end()
+        listener.end()
         raise
     except BaseException as error:
         _close(events)
-        one.fail(error)
+        listener.fail(error)
         raise
-    one.end()
+    listener.end()
 
 
 def _hears(tell: Callable[..., None], *said: Event) -> bool:
@@ -99,26 +99,6 @@ def _hears(tell: Callable[..., None], *said: Event) -> bool:
 
 def _close(events: Iterator[Event]) -> None:
     getattr(events, "close", lambda: None)()
-
-
-class Listener(Protocol):
-    """A streamer of either kind, for one generation, with all that it may be told."""
-
-    def begin(self) -> None:
-        """The prompts, if it wants them."""
-        ...
-
-    def put_event(self, event: Event) -> None:
-        """An event, or of a Hugging Face streamer its ids."""
-        ...
-
-    def end(self) -> None:
-        """There are no more."""
-        ...
-
-    def fail(self, error: BaseException) -> None:
-        """In place of :meth:`end`: the generation raised *error*."""
-        ...
 
 
 def takes_events(streamer: Any) -> bool:
@@ -136,7 +116,7 @@ def _has(streamer: Any, *names: str) -> bool:
     return not isinstance(streamer, type) and all(callable(getattr(streamer, name, None)) for name in names)
 
 
-def listener(streamer: Any, prompts: list[list[int]]) -> Listener:
+def listener(streamer: Any, prompts: list[list[int]]) -> "Listener":
     """
     *streamer* for a generation from *prompts*; arguments and errors as of :func:`forward`.
 
@@ -195,3 +175,7 @@ class _HuggingFace:
     def fail(self, error: BaseException) -> None:
         # There is no other way to tell it, and who waits for it must not wait for ever.
         self._streamer.end()
+
+
+Listener: TypeAlias = _Ours | _HuggingFace
+"""A streamer of either kind for one generation; it has ``begin``, ``put_event``, ``end`` and ``fail``."""

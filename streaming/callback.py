@@ -1,4 +1,4 @@
-from collections.abc import Callable as Function
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -37,9 +37,9 @@ class Callback:
     0 (5, 6)
     """
 
-    on_event: Function[[Event], Any] = attrs.field(validator=_a_function)
-    on_end: Function[[], Any] | None = attrs.field(default=None, validator=_a_function_or_none)
-    on_error: Function[[BaseException], Any] | None = attrs.field(default=None, validator=_a_function_or_none)
+    on_event: Callable[[Event], Any] = attrs.field(validator=_a_function)
+    on_end: Callable[[], Any] | None = attrs.field(default=None, validator=_a_function_or_none)
+    on_error: Callable[[BaseException], Any] | None = attrs.field(default=None, validator=_a_function_or_none)
 
     def put_event(self, event: Event) -> None:
         """Call *on_event*."""

@@ -51,7 +51,9 @@ class TransformersStreamer:
     It takes batches, too, which Hugging Face's own streamers do not, and what assisted decoding
     puts several at a time. A row ends with its end-of-sequence token: the padding that
     ``generate`` puts behind it is no part of its text. Rows that have not ended when ``generate``
-    returns end with the reason ``"stopped"``, since it does not say why.
+    returns end with the reason ``"stopped"``, since it does not say why; nor does it say that a
+    stopping criterion of another kind has ended one row before the others, so that the padding
+    behind it is taken for tokens.
 
     ``generate`` tells a streamer nothing when it raises. As a context manager this one sees it::
 
@@ -99,16 +101,12 @@ class TransformersStreamer:
         """
         if self._listener is None:
             self._begin((value if value.dim() == 2 else value[None]).tolist())
-            return
-        for number, ids in enumerate(value.reshape(len(self._rows), -1).tolist()):
-            if not self._rows[number].ended:
-                self._put_row(number, ids)
+        else:
+            self._tell(lambda: self._put_rows(value.reshape(len(self._rows), -1).tolist()))
 
     def end(self) -> None:
         """End the rows that have not ended, and the streamer."""
-        for number, row in enumerate(self._rows):
-            if not row.ended:
-                self._put_event(number, (), _STOPPED)
+        self._tell(self._end_rows)
         if not self._told:
             self._over().end()
 
@@ -138,19 +136,26 @@ class TransformersStreamer:
             return None
         return RowText(Detokenizer(self.tokenizer, self.skip_special_tokens))
 
-    def _put_row(self, number: int, ids: list[int]) -> None:
-        end = next((place for place, token in enumerate(ids) if token in self._eos), None)
-        if end is None:
-            self._put_event(number, tuple(ids), None)
-        else:
-            self._put_event(number, tuple(ids[: end + 1]), Ending("end_of_sequence", ids[end]))
+    def _put_rows(self, rows: list[list[int]]) -> None:
+        for number, ids in enumerate(rows):
+            if self._rows[number].ended:
+                continue
+            end = next((place for place, token in enumerate(ids) if token in self._eos), None)
+            if end is None:
+                self._put_event(number, tuple(ids), None)
+            else:
+                self._put_event(number, tuple(ids[: end + 1]), Ending("end_of_sequence", ids[end]))
+
+    def _end_rows(self) -> None:
+        for number, row in enumerate(self._rows):
+            if not row.ended:
+                self._put_event(number, (), _STOPPED)
 
     def _put_event(self, number: int, ids: tuple[int, ...], ending: Ending | None) -> None:
         row = self._rows[number]
         row.ended = ending is not None
         text = None if row.text is None else row.text.push(ids, ending)
-        event = Event(number, ids, text, ending)
-        self._tell(lambda: self.streamer.put_event(event))
+        self.streamer.put_event(Event(number, ids, text, ending))
 
     def _tell(self, something: Callable[[], None]) -> None:
         try:

@@ -303,6 +303,23 @@ class TestUnderGenerate:
 
         assert generated(model, prompts, streamer) == result_of(recorder, prompts).ids
 
+    def test_a_tokenizer_that_raises(self) -> None:
+        """Fails the generation, as the streamer learns at once."""
+
+        class Broken:
+            def __getattr__(self, name: str) -> Any:
+                if name == "decode":
+                    raise LookupError("no such id")
+                return getattr(tokenizer(), name)
+
+        recorder = Recorder()
+        streamer = TransformersStreamer(recorder, Broken())
+        streamer.put(torch.tensor([[4]]))
+        with pytest.raises(LookupError) as caught:
+            streamer.put(torch.tensor([5]))
+
+        assert [("fail", caught.value)] == recorder.last_words
+
     @pytest.mark.parametrize(
         ("options", "match"),
         [
