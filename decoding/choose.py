@@ -186,7 +186,8 @@ def _among(stage: Processor, left: Candidates, history: History) -> Candidates:
 
 def _within(history: History) -> History:
     """*history* without what lies beyond every column's tokens, so that nobody looks through it."""
-    return attrs.evolve(history, ids=history.ids[..., : max(1, int(history.length.max()))])
+    ids = history.ids[..., : max(1, int(history.length.max()))]
+    return History(ids, history.length, history.prompt, history.stream)
 
 
 def _full_precision(logits: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ class Drafting:
         if not budget.any():
             return nothing(len(rows))
         # A copy: what a drafter does to it is to be nobody's length.
-        shown = attrs.evolve(now, length=now.length.clone())
+        shown = now.at(now.length.clone())
         draft = self.drafter.propose(shown, budget, self._choose_of_the_drafter(now))
         _check(draft, len(rows), self.vocab_size)
         if draft.parents is not None:

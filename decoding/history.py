@@ -27,6 +27,10 @@ class History:
     stream: Tensor
     """``[batch]`` int64: the random stream of each row, the seed folded in."""
 
+    def at(self, length: Tensor) -> "History":
+        """The same texts, seen from columns that have *length* ``[batch, width]`` tokens before them."""
+        return History(self.ids, length, self.prompt, self.stream)
+
     def rows(self, index: Tensor | slice) -> "History":
         """The rows at *index* alone."""
         return History(self.ids[index], self.length[index], self.prompt[index], self.stream[index])

@@ -1,6 +1,5 @@
 """What a decoder thinks of a prompt."""
 
-import attrs
 import torch
 from torch import Tensor
 
@@ -36,7 +35,7 @@ def score_prompts(
     for start in range(0, int(length.max()) - 1, width):
         end = (length - 1).clamp(max=start + width)
         need = (end - start).clamp(min=0)
-        seen = attrs.evolve(history, length=_lengths(start, end, int(need.max())))
+        seen = history.at(_lengths(start, end, int(need.max())))
         ids = [history.ids[row, 0, start + 1 : stop + 1].tolist() for row, stop in enumerate(end.tolist())]
         with slots.lock, torch.no_grad():
             logits = slots.feed(history.ids[:, 0], end, need, exact_width)

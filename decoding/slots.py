@@ -207,9 +207,10 @@ class Slots:
         """How many leading tokens of each row the cache already holds, ``[rows]``."""
         rows, reach = len(tokens), int(ends.max(initial=0))
         reach = min(reach, self._fed.shape[1])
+        common: Ints = np.minimum(self._valid[:rows], ends)
         differs = self._fed[:rows, :reach] != tokens[:, :reach]
-        same = np.where(differs.any(axis=1), differs.argmax(axis=1), reach)
-        common: Ints = np.minimum(same, np.minimum(self._valid[:rows], ends))
+        if differs.any():
+            common = np.minimum(common, np.where(differs.any(axis=1), differs.argmax(axis=1), reach))
         return common
 
     def _leading(self, rows: int, width: int) -> Ints:
