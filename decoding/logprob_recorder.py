@@ -63,7 +63,7 @@ class LogprobRecorder:
             return self._read(self.choose.after(0, logits, seen), ids)
         # For each column the prompt is another one.
         columns = [
-            self.choose.after(self.stages, logits[:, [column]], _cut(seen, column))
+            self.choose.after(self.stages, logits[:, column : column + 1], _cut(seen, column))
             for column in range(logits.shape[1])
         ]
         return self._read(torch.cat(columns, dim=1), ids)
@@ -111,5 +111,5 @@ def _stages_until(stage: str | int, chain: Sequence[object]) -> int:
 
 def _cut(seen: History, column: int) -> History:
     """*seen* before one column, all of which is prompt."""
-    length = seen.length[:, [column]]
+    length = seen.length[:, column : column + 1]
     return attrs.evolve(seen, length=length, prompt=length[:, 0])
