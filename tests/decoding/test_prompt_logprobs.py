@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decodekit.decoding import Generator, Logprobs, MaxNewTokens, Sample, TokenLogprob
-from decodekit.processors import MinNewTokens, RepetitionPenalty, SuppressFirst, Temperature, TopK
+from decodekit.processors import ForcedFirst, MinNewTokens, RepetitionPenalty, Temperature, TopK
 from decodekit.testing import ScriptedDecoder, whole_prefix
 
 from .by_definition import check_alike, logprob_of
@@ -109,11 +109,15 @@ class TestPromptLogprobs:
 
         assert expected == rows
 
-    @pytest.mark.parametrize("stage", ["raw", "SuppressFirst", 2, "TopK", "MinNewTokens", "processed"])
+    @pytest.mark.parametrize("stage", ["raw", "ForcedFirst", 2, "TopK", "MinNewTokens", "processed"])
     def test_after_a_stage(self, stage: str | int) -> None:
         """Each token as the first one after a prompt that ends before it."""
         chain = (
-            SuppressFirst([3]) | RepetitionPenalty(1.5) | Temperature(0.7) | TopK(4) | MinNewTokens(2, [0])
+            ForcedFirst([0, 1, 2, 4, 5])
+            | RepetitionPenalty(1.5)
+            | Temperature(0.7)
+            | TopK(4)
+            | MinNewTokens(2, [0])
         )
         generate = generator(processors=chain, selection=Sample(1), stop=MaxNewTokens(1))
         prompts = [[1, 2, 0, 3, 1, 1, 4, 0], [5, 6, 0]]
