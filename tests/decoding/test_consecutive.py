@@ -68,6 +68,11 @@ def test_what_was_not_shown_does_not_count() -> None:
     assert [0] == ask(stop, [9, 4, 5, 5, 5], [5], 1)
 
 
+def test_the_prompt_does_not_count() -> None:
+    """Not even where its last token is shown, as that of a row without a token of its own is."""
+    assert [0, 0, 1] == ask(Consecutive(2, StopTokens(5)), [5, 5, 5, 5], [2, 3, 4], prompt=2)
+
+
 def test_ends_with_the_newest_ending() -> None:
     """Different endings of one condition make a stretch."""
     decoder = ScriptedDecoder(torch.eye(9).roll(1, dims=1), line=last_token)

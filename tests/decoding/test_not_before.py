@@ -1,5 +1,6 @@
 """Conditions that wait."""
 
+import time
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from decodekit.decoding import (
     EndOfSequence,
     Generator,
     MaxNewTokens,
+    MaxTime,
     NotBefore,
     StopSequences,
     StopStrings,
@@ -57,6 +59,16 @@ def test_what_is_met_early_shows() -> None:
 
         assert [[1, 2, 3, 0, 1, 2], [2, 3, 0, 1, 2]] == result.ids
         assert ["babbaa", "abbaa"] == result.text
+
+
+def test_the_condition_is_made_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock inside starts with the call."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    stop = NotBefore(2, MaxTime(5))
+    now[0] = 100.0
+
+    assert [Ending("max_new_tokens")] * 2 == run(stop).endings
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,8 @@ def test_ends_a_row_in_the_loop() -> None:
 def test_the_shortest_pattern_counts() -> None:
     """One token over and over is a pattern of two tokens only when there are enough for that."""
     assert [0, 0, 1, 1, 1, 1] == codes(RepetitionLoop(2, repeats=3), [9, 5, 5, 5, 5, 5, 5], 1)
+    # The longer pattern begins as if there were another copy, and there is none.
+    assert [0, 0, 1, 1] == codes(RepetitionLoop(2, repeats=2), [9, 0, 1, 1, 1], 1)
     assert [0, 0, 0, 0, 0, 1] == codes(RepetitionLoop(2, 3, min_period=2), [9, 5, 5, 5, 5, 5, 5], 1)
 
 

@@ -18,7 +18,8 @@ from transformers import (
 )
 from transformers.generation.stopping_criteria import ConfidenceCriteria
 
-from decodekit.decoding import Ending, Generator, MaxNewTokens, stop_from_transformers
+from decodekit.decoding import Ending, Generator, History, MaxNewTokens, stop_from_transformers
+from decodekit.decoding.scores import Scores
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.speculation import PromptLookup, SpeculativeGenerator
 from decodekit.testing import ScriptedDecoder, last_token
@@ -112,6 +113,21 @@ def test_scores_are_given_where_they_are_asked_for() -> None:
 
         assert [[5, 6]] == Generator(generator, stop=stop)([4]).ids
         assert expected == seen
+
+
+def test_what_they_write_reaches_nobody() -> None:
+    """They have tokens and scores of their own."""
+
+    def write(ids: torch.Tensor, scores: Any) -> bool:
+        ids.fill_(7)
+        scores[-1].fill_(7)
+        return False
+
+    ids, logits = torch.zeros(1, 1, 4, dtype=torch.int64), torch.zeros(1, 1, 5)
+    history = History(ids, torch.tensor([[3]]), torch.tensor([1]), torch.tensor([0]))
+
+    assert [[0]] == stop_from_transformers(write, scores=True)(Scores(lambda: logits), history).tolist()
+    assert 0 == int(ids.sum()) + int(logits.sum())
 
 
 class EncoderExhaustedCriteria(StoppingCriteria):

@@ -458,6 +458,11 @@ class TestToGenerationConfig:
             ),
             pytest.param({"stop": EndOfSequence(3, hide=True) | MaxNewTokens(5)}, "hide=True", id="hidden"),
             pytest.param({"stop": StopStrings("a", Letters()) | MaxNewTokens(5)}, "hide=True", id="cut"),
+            pytest.param(
+                {"stop": MaxTime(3, since="first_token") | MaxNewTokens(5)},
+                "since='first_token'",
+                id="time-from-the-first-token",
+            ),
             pytest.param({"stop": MaxNewTokens([5, 6])}, "what a generation config can say", id="limits"),
         ],
     )
