@@ -117,7 +117,7 @@ class Ending:
     """In one word: ``"end_of_sequence"``, ``"max_new_tokens"``, ``"stop_string"``, ..."""
 
     matched: Any = None
-    """What was met: a token, a string; a pair of such for ``a & b``; None for a limit."""
+    """What was met: a token, a tuple of them, a string; a pair of such for ``a & b``; None for a limit."""
 
     hide: bool = False
     """Whether the text leaves the match out. The ids keep it."""
