@@ -253,6 +253,39 @@ class TestAsyncServerSentEvents:
 
         asyncio.run(main())
 
+    def test_a_cancel_while_it_closes_is_not_lost(self) -> None:
+        """It is raised when the source has come back."""
+
+        async def slow_to_close() -> AsyncEventStream:
+            try:
+                await asyncio.sleep(3600)
+                yield Event(0, (1,), "a")
+            finally:
+                await go_on.wait()
+                closed.append(True)
+
+        async def read() -> None:
+            messages = async_server_sent_events(slow_to_close(), keep_alive=0.01)
+            assert ": keep-alive\n\n" == await anext(messages)
+            await messages.aclose()
+
+        async def main() -> None:
+            task = asyncio.ensure_future(read())
+            await asyncio.sleep(0.05)
+            task.cancel()
+            await asyncio.wait([task], timeout=0.01)
+
+            assert not task.done()
+            go_on.set()
+            await asyncio.wait([task])
+
+            assert task.cancelled()
+            assert [True] == closed
+
+        closed: list[bool] = []
+        go_on = asyncio.Event()
+        asyncio.run(main())
+
     def test_a_client_that_drops_during_a_forward(self) -> None:
         """The thread comes back first; then the decoder serves the next call."""
         entered, go_on = threading.Event(), threading.Event()
