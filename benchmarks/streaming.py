@@ -29,11 +29,15 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from decodekit.decoding import DecoderShape, Event, Generator, Greedy, History, MaxNewTokens, StopStrings
+from decodekit.decoding import DecoderShape, Generator, Greedy, History, MaxNewTokens, StopStrings
 from decodekit.streaming import AsyncEventIterator, AsyncTextIterator, EventIterator, TextIterator
 
 TOKENIZER = pathlib.Path(__file__).parents[1] / "examples" / "pair" / "target"
-TEXT = 'def double(values):\n    """Twice each of *values*: 2·x — «naïve»."""\n    return [2 * value for value in values]\n\n'
+TEXT = '''def double(values):
+    """Twice each of *values*: 2·x — «naïve»."""
+    return [2 * value for value in values]
+
+'''
 STOP_STRINGS = ("<|never|>", "\n\n\n\n")
 UNCOUNTED = 50
 """The first tokens find everything cold."""
@@ -55,6 +59,7 @@ class Recitation:
         self.shape = DecoderShape(1, len(self.ids) + 1, self.vocab_size, (1,), 1)
 
     def forward(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
+        """One column, whatever the cache holds."""
         if self.spins:
             until = time.perf_counter() + self.seconds
             while time.perf_counter() < until:
@@ -73,6 +78,7 @@ class Timed:
     chosen: list[float] = attrs.field(factory=list)
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Choose, then look at the clock."""
         ids = Greedy()(logits, history)
         self.chosen.append(time.perf_counter())
         return ids
@@ -86,6 +92,7 @@ class Arrivals:
     at: dict[int, float] = attrs.field(factory=dict)
 
     def note(self, text: str | None) -> None:
+        """Take a piece."""
         now = time.perf_counter()
         if text:
             self.characters += len(text)

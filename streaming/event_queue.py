@@ -22,6 +22,10 @@ WhenFull: TypeAlias = Literal["wait", "merge"]
 # Nobody tells that an event loop was closed, or that the interpreter would like to exit.
 _SECONDS_BETWEEN_GLANCES = 0.2
 
+# A reader needs some 50 microseconds to wake up. If the next forward has begun by then and keeps the
+# interpreter's lock, as compiled programs do, it gets the text one forward late.
+_SECONDS_FOR_A_READER = 0.0005
+
 
 def joined(events: Sequence[Event]) -> Event:
     """
@@ -72,6 +76,8 @@ class EventQueue:
     _closed: bool = attrs.field(init=False, default=False)
     _error: BaseException | None = attrs.field(init=False, repr=False, default=None)
     _reader_is_gone: Callable[[], bool] = attrs.field(init=False, repr=False)
+    # Readers that wait: threads, and of tasks what to tell.
+    _threads: int = attrs.field(init=False, default=0)
     _tasks: set["asyncio.Future[None]"] = attrs.field(init=False, repr=False, factory=set)
     # Guards all of the above, and is notified whenever any of it changes. It is reentrant: a
     # collection of garbage may close this queue from within any line.
@@ -115,7 +121,10 @@ class EventQueue:
             if self._ended:
                 raise RuntimeError("this iterator has ended: make a new one for each generation")
             self._add(event)
+            awaited = self._threads > 0 or len(self._tasks) > 0
             self._tell_readers()
+            if awaited and not (self.for_tasks and _runs_an_event_loop()):
+                self._change.wait_for(lambda: not self._waiting, _SECONDS_FOR_A_READER)
 
     def require_reader(self) -> None:
         """
@@ -155,8 +164,12 @@ class EventQueue:
         """
         with self._change:
             self._reader_is_gone = _end_of(threading.current_thread())
-            if not self._change.wait_for(self._is_decided, timeout):
-                raise _too_late(timeout)
+            self._threads += 1
+            try:
+                if not self._change.wait_for(self._is_decided, timeout):
+                    raise _too_late(timeout)
+            finally:
+                self._threads -= 1
             return self._take()
 
     async def take_in_task(self, timeout: float | None) -> Event | None:

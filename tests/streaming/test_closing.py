@@ -77,7 +77,7 @@ def in_a_thread(generator: Generator, streamer: Any) -> threading.Thread:
     return thread
 
 
-class Left(Exception):
+class LeftError(Exception):
     """Raised by a consumer."""
 
 
@@ -88,10 +88,10 @@ def breaks_off(items: Any) -> None:
 
 
 def raises(items: Any) -> None:
-    with suppress(Left):
+    with suppress(LeftError):
         for i, _ in enumerate(items):
             if i == 3:
-                raise Left
+                raise LeftError
 
 
 def interrupts(items: Any) -> None:
@@ -162,7 +162,7 @@ class TestEventLoops:
                     if way == "break":
                         break
                     if way == "raise":
-                        raise Left
+                        raise LeftError
                     if way == "cancel":
                         task = asyncio.current_task()
                         assert task is not None
@@ -183,7 +183,7 @@ class TestEventLoops:
             }[kind]()
             if kind != "astream":
                 generation = asyncio.create_task(asyncio.to_thread(endless, [1], streamer=items))
-            with suppress(Left, TimeoutError, asyncio.CancelledError):
+            with suppress(LeftError, TimeoutError, asyncio.CancelledError):
                 async with asyncio.timeout(0.03 if way == "timeout" else None):
                     await asyncio.create_task(consume(items))
             # A loop that is left over an asynchronous generator is closed by a task of the event loop.
