@@ -8,7 +8,6 @@ import attrs
 from .aho_corasick import AhoCorasick
 from .protocols import Ending
 from .stop_sequences import TokenSequence
-from .stop_strings import unfinished
 from .text import Detokenizer, agreement
 
 
@@ -105,7 +104,7 @@ class RowText:
         if ending.hide and not strings:
             ids = ids[: max(0, len(ids) - max(map(_tokens, _parts(ending.matched)), default=0))]
         final = self._tail + self._held + self.detokenizer.push(ids[:-1])
-        before = final + unfinished(self.detokenizer)
+        before = final + self.detokenizer.preview()
         text = final + self.detokenizer.push(ids[-1:]) + self.detokenizer.flush()
         match = _completed(strings, before, text)
         if match is None:

@@ -27,11 +27,6 @@ def _strings(value: str | Iterable[str]) -> tuple[str, ...]:
     return strings
 
 
-def unfinished(detokenizer: Detokenizer) -> str:
-    """What is held back of a row's text, less the character that may still be incomplete."""
-    return detokenizer.peek().rstrip("\ufffd")
-
-
 @attrs.define(eq=False)
 class _Row:
     """What one row's generated ids say: a cache, made anew when they turn out to be others."""
@@ -46,24 +41,33 @@ class _Row:
     held: str = ""
     """What follows that, as it looks so far."""
 
+    ahead: int = 0
+    """The machine's state behind that."""
+
     code: int = 0
     """The code of the newest token."""
 
     def read(self, token: int, machine: AhoCorasick) -> None:
         """Take the next token."""
-        final = self.detokenizer.push([token])
-        before, self.held = self.held, unfinished(self.detokenizer)
-        looks = final + self.held
-        # What looked like several bad bytes may have become one character.
-        known = agreement(before, looks)
-        self.code, state = 0, self.state
-        for end, character in enumerate(looks, start=1):
-            state = machine.step(state, character)
-            if end == len(final):
+        final, before = self.detokenizer.push([token]), self.held
+        self.held = self.detokenizer.preview()
+        text = final + self.held
+        known = agreement(before, text)
+        # What was held is held still, or final now: no need to read it again. If not, what looked
+        # like a character has become bad bytes, say.
+        goes_on = known == len(before) and not 0 < len(final) < known
+        start, state = (known, self.ahead) if goes_on else (0, self.state)
+        self.code = 0
+        for position in range(start, len(text)):
+            if position == len(final):
                 self.state = state
+            state = machine.step(state, text[position])
             found = machine.found[state]
-            if found is not None and end > known and not self.code:
+            if found is not None and position >= known and not self.code:
                 self.code = found + 1
+        if not self.held:
+            self.state = state
+        self.ahead = state
 
 
 @attrs.frozen(eq=False)

@@ -69,6 +69,15 @@ class Detokenizer:
         """What :meth:`flush` would return now, at the cost of decoding what is held."""
         return self._method.peek()
 
+    def preview(self) -> str:
+        """
+        What is held, as it looks so far: less the character whose last bytes are still to come.
+
+        A later token may show that it reads otherwise. Costs a decode or two of what is new since
+        it was last asked for.
+        """
+        return self._method.preview()
+
 
 def agreement(before: str, text: str) -> int:
     """How many characters both begin with: all of *before*, mostly."""
@@ -186,6 +195,9 @@ class _Bytes:
     def peek(self) -> str:
         return self._open.decode(errors="replace")
 
+    def preview(self) -> str:
+        return ""
+
     def _bytes_of(self, index: int) -> bytes:
         known = self._vocabulary.bytes_of
         if index not in known:
@@ -218,6 +230,22 @@ _BYTE_TOKEN = re.compile("<0x[+0-9A-Fa-f][0-9A-Fa-f]>")
 
 
 @attrs.define(eq=False)
+class _Preview:
+    """What the whole characters of a run of byte tokens say."""
+
+    context: list[int]
+    """The last tokens that were read: whole characters, too."""
+
+    shown: int
+    """How many characters of their text are not the preview's."""
+
+    size: int = 0
+    """How many tokens of the run were read."""
+
+    text: str = ""
+
+
+@attrs.define(eq=False)
 class _Window:
     """Decode new tokens behind a few that are out already, and return what they add."""
 
@@ -235,6 +263,8 @@ class _Window:
     _open: bytes = b""
     # The last tokens up to the bad byte, while such a run lasts.
     _bad: list[int] = attrs.field(factory=list)
+    # None until somebody asks for it.
+    _preview: _Preview | None = None
 
     def push(self, ids: Sequence[int]) -> str:
         ready: list[int] = []
@@ -252,6 +282,7 @@ class _Window:
             if piece.kind is not _Kind.BYTE or self._bad:
                 ready += self._run
                 self._run.clear()
+                self._preview = None
         return self._advance(ready) if ready else ""
 
     def flush(self) -> str:
@@ -262,6 +293,18 @@ class _Window:
         if not self._run and not self._held:
             return ""
         return self._text(self._context + self._run)[self._shown :]
+
+    def preview(self) -> str:
+        if not (self._run and self._vocabulary.byte_fallback):
+            return self.peek().rstrip("\ufffd")
+        seen = self._preview
+        if seen is None:
+            seen = self._preview = _Preview(self._context, self._shown)
+        new = self._run[seen.size : len(self._run) - len(self._open)]
+        if new:
+            seen.text += self._text(seen.context + new)[seen.shown :]
+            seen.context, seen.shown, seen.size = new, len(self._text(new)), seen.size + len(new)
+        return seen.text
 
     def _breaks(self, byte: bytes) -> bool:
         """Whether *byte* is one that no character of the run's can have there."""
@@ -333,3 +376,6 @@ class _Cleaned:
 
     def peek(self) -> str:
         return self._clean_up.peek(self._method.peek())
+
+    def preview(self) -> str:
+        return self._clean_up.peek(self._method.preview())

@@ -7,6 +7,7 @@ Whoever streams text takes its cases from :func:`cases`: what was streamed has t
 
 import base64
 import functools
+import itertools
 import json
 import random
 import tempfile
@@ -20,6 +21,9 @@ from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 from transformers.models.ctrl.tokenization_ctrl import CTRLTokenizer
+
+from decodekit.decoding.text import BYTE_OF
+from decodekit.decoding.utf8 import open_from
 
 SCRIPTS = {
     "latin": "The quick brown fox, it's said, jumps over 13 lazy dogs! Žluťoučký kůň, e\u0301a\u0302o\u0323?",
@@ -91,8 +95,6 @@ class _Reworked(PreTrainedTokenizerFast):
 
 def _ranks() -> dict[bytes, int]:
     """The tokens of a byte-level vocabulary as bytes, in the order in which they were merged."""
-    from decodekit.decoding.text import BYTE_OF
-
     vocabulary = sorted(_byte_level_backend().get_vocab().items(), key=lambda item: item[1])
     return {bytes(BYTE_OF[c] for c in token): rank for rank, (token, _) in enumerate(vocabulary)}
 
@@ -272,6 +274,14 @@ def tokenizer_of(family: str) -> Any:
 def decoded(tokenizer: Any, ids: list[int], skip_special_tokens: bool = True) -> str:
     """What every streamer's text has to add up to."""
     return tokenizer.decode(ids, skip_special_tokens=skip_special_tokens) if ids else ""
+
+
+def whole_characters(tokenizer: Any, ids: list[int], skip: bool) -> str:
+    """The decode of *ids*, less a character at its end that is not complete."""
+    tokens = [tokenizer.convert_ids_to_tokens(i) for i in ids if decoded(tokenizer, [i], skip)]
+    run = list(itertools.takewhile(lambda token: str(token).startswith("<0x"), reversed(tokens)))
+    data = bytes(int(token[3:5], 16) for token in reversed(run))
+    return decoded(tokenizer, ids[: len(ids) - len(data) + open_from(data)], skip).rstrip("\ufffd")
 
 
 # Cases.

@@ -42,6 +42,17 @@ def decode(ids: list[int]) -> str:
     return tokenizer().decode(ids) if ids else ""
 
 
+def looks(ids: list[int]) -> str:
+    """The text less a character that is not complete."""
+    run = list(itertools.takewhile(lambda i: VOCAB[i].startswith("<0x"), reversed(ids)))
+    data = bytes(int(VOCAB[i][3:5], 16) for i in reversed(run))
+    try:
+        data[:-1].decode()
+    except UnicodeDecodeError:
+        return decode(ids)
+    return decode(ids[:-1] if data.endswith(b"\xc3") else ids)
+
+
 def streamed(row: RowText, ids: list[int], sizes: list[int], ending: Ending) -> list[str]:
     pieces, start = [], 0
     while start < len(ids):
@@ -71,7 +82,7 @@ class TestStopStrings:
     ) -> None:
         """As by searching the full decode after every token; early matches may not count."""
         for end in range(1 + late, len(ids) + 1):
-            before, text = decode(ids[: end - 1]), decode(ids[:end])
+            before, text = looks(ids[: end - 1]), looks(ids[:end])
             found = [
                 (at + len(stop), stop)
                 for stop in stops

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from decodekit.decoding.text import BYTE_OF, Detokenizer
 
-from ..texts_in_scripts import FAMILIES, ODD, SCRIPTS, SPECIALS, decoded, tokenizer_of
+from ..texts_in_scripts import FAMILIES, ODD, SCRIPTS, SPECIALS, decoded, tokenizer_of, whole_characters
 
 SENTENCES = [*SCRIPTS.values(), "გთხოვთ ახლავე გაიაროთ რეგისტრაცია", "a literal \ufffd, and \ufffd\ufffd"]
 BYTE_RUNS = [family for family in FAMILIES if "fallback" in family]
@@ -164,6 +164,24 @@ class TestDetokenizer:
             assert other.flush() == looked.peek()
         assert plain.flush() == looked.flush()
         assert looked.peek() == ""
+
+    @settings(max_examples=30, deadline=None)
+    @given(data=st.data())
+    def test_preview_is_what_is_there_so_far(self, family: str, data: st.DataObject) -> None:
+        """Less the character that is not complete; and having looked, however seldom, changes nothing."""
+        ids, skip = data.draw(any_ids(family)), data.draw(st.booleans())
+        tokenizer, shown = tokenizer_of(family), ""
+        looked, plain = Detokenizer(tokenizer, skip), Detokenizer(tokenizer, skip)
+        for i, index in enumerate(ids):
+            piece = plain.push([index])
+            shown += piece
+
+            assert piece == looked.push([index])
+            if data.draw(st.booleans()):
+                expected = whole_characters(tokenizer, ids[: i + 1], skip)
+
+                assert expected == (shown + looked.preview()).rstrip("\ufffd")
+        assert plain.flush() == looked.flush()
 
     @pytest.mark.parametrize("size", [1, 5])
     def test_cost_is_linear(self, family: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
