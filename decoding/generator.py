@@ -383,16 +383,11 @@ class Generator:
     def _texts(self, history: History) -> list[RowText] | None:
         if self.tokenizer is None:
             return None
-        endings = self.stop.endings
-        prompts = [history.before(row, 0).tolist() for row in range(len(history.length))]
-        return [
-            RowText(
-                Detokenizer(self.tokenizer, self.skip_special_tokens),
-                endings,
-                prompt if self.echo_prompt else (),
-            )
-            for prompt in prompts
+        detokenizer, endings = Detokenizer(self.tokenizer, self.skip_special_tokens), self.stop.endings
+        echoes = [
+            history.before(row, 0).tolist() if self.echo_prompt else () for row in range(len(history.length))
         ]
+        return [RowText(detokenizer.another(), endings, echo) for echo in echoes]
 
 
 def _event(burst: Burst, texts: list[RowText] | None) -> Event:

@@ -87,6 +87,7 @@ class StopStrings(Stop):
     skip_special_tokens: bool = attrs.field(default=True, validator=validators.instance_of(bool))
     _rows: dict[int, _Row] = attrs.field(factory=dict, init=False, repr=False)
     _machine: AhoCorasick = attrs.field(init=False, repr=False)
+    _detokenizer: Detokenizer = attrs.field(init=False, repr=False)
 
     @tokenizer.validator
     def _decodes(self, attribute: "attrs.Attribute[Any]", value: Any) -> None:
@@ -96,6 +97,10 @@ class StopStrings(Stop):
     @_machine.default
     def _machine_of_the_strings(self) -> AhoCorasick:
         return AhoCorasick.of(self.strings)
+
+    @_detokenizer.default
+    def _detokenizer_of_every_row(self) -> Detokenizer:
+        return Detokenizer(self.tokenizer, self.skip_special_tokens)
 
     @property
     def endings(self) -> tuple[Ending, ...]:
@@ -122,7 +127,7 @@ class StopStrings(Stop):
         """The code of the last of *ids*, the generated tokens of *row*."""
         seen = self._rows.get(row)
         if seen is None or seen.ids != ids[: len(seen.ids) // ids.itemsize].tobytes():
-            seen = self._rows[row] = _Row(Detokenizer(self.tokenizer, self.skip_special_tokens))
+            seen = self._rows[row] = _Row(self._detokenizer.another())
         new = ids[len(seen.ids) // ids.itemsize :]
         for token in new.tolist():
             seen.read(token, self._machine)

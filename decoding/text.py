@@ -48,14 +48,22 @@ class Detokenizer:
 
     tokenizer: Tokenizer = attrs.field(repr=False)
     skip_special_tokens: bool = True
+    _vocabulary: "_Vocabulary" = attrs.field(kw_only=True, repr=False)
     _method: "_Bytes | _Window | _Cleaned" = attrs.field(init=False, repr=False)
+
+    @_vocabulary.default
+    def _vocabulary_as_it_is_now(self) -> "_Vocabulary":
+        return (_SKIPPING if self.skip_special_tokens else _SHOWING).of(self.tokenizer)
 
     @_method.default
     def _method_of_the_family(self) -> "_Bytes | _Window | _Cleaned":
-        vocabulary = _VOCABULARIES[self.skip_special_tokens].of(self.tokenizer)
-        family = _Bytes if vocabulary.byte_level else _Window
-        method = family(self.tokenizer, self.skip_special_tokens, vocabulary)
+        family = _Bytes if self._vocabulary.byte_level else _Window
+        method = family(self.tokenizer, self.skip_special_tokens, self._vocabulary)
         return _Cleaned(method) if cleans_up(self.tokenizer) else method
+
+    def another(self) -> "Detokenizer":
+        """A fresh one for another row, without asking again whether the tokenizer was changed."""
+        return attrs.evolve(self)
 
     def push(self, ids: Sequence[int]) -> str:
         """Take the row's next *ids*, one or a burst, and return the text that has become final."""
@@ -164,8 +172,8 @@ class _Vocabulary:
         return cls(steps == ["ByteLevel"], "ByteFallback" in steps)
 
 
-# By whether special tokens are skipped, which decides what a token is.
-_VOCABULARIES = {skip: PerTokenizer(_Vocabulary.of) for skip in (False, True)}
+# Whether special tokens are skipped decides what a token is.
+_SKIPPING, _SHOWING = PerTokenizer(_Vocabulary.of), PerTokenizer(_Vocabulary.of)
 
 
 # Byte-level vocabularies: every token is bytes, and the text is the bytes read as UTF-8.

@@ -2,7 +2,8 @@
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,7 +14,17 @@ from transformers import PreTrainedTokenizerFast
 
 from decodekit.decoding.text import BYTE_OF, Detokenizer
 
-from ..texts_in_scripts import FAMILIES, ODD, SCRIPTS, SPECIALS, decoded, tokenizer_of, whole_characters
+from ..texts_in_scripts import (
+    FAMILIES,
+    ODD,
+    SCRIPTS,
+    SPECIALS,
+    Case,
+    cases,
+    decoded,
+    tokenizer_of,
+    whole_characters,
+)
 
 SENTENCES = [*SCRIPTS.values(), "გთხოვთ ახლავე გაიაროთ რეგისტრაცია", "a literal \ufffd, and \ufffd\ufffd"]
 BYTE_RUNS = [family for family in FAMILIES if "fallback" in family]
@@ -285,16 +296,39 @@ def test_a_space_after_skipped_tokens_is_kept() -> None:
     assert "".join(pieces(tokenizer, [ids[0], *[special] * 20, *ids[1:]], [1])) == "a fox"
 
 
-def test_rows_do_not_share_progress() -> None:
+@pytest.mark.parametrize("make", [lambda one: Detokenizer(one.tokenizer), Detokenizer.another])
+def test_rows_do_not_share_progress(make: Callable[[Detokenizer], Detokenizer]) -> None:
     """Two detokenisers of one tokenizer are independent."""
     tokenizer = tokenizer_of("byte-level")
     lead = tokenizer.convert_tokens_to_ids("ã")
-    one, other = Detokenizer(tokenizer), Detokenizer(tokenizer)
+    one = Detokenizer(tokenizer)
 
     assert one.push([lead]) == ""
-    assert other.flush() == ""
+    assert make(one).flush() == ""
     assert one.flush() == "\ufffd"
     assert one.flush() == ""
+
+
+def test_another_has_the_same_options() -> None:
+    """And knows what the first one knows."""
+    tokenizer = tokenizer_of("byte-level")
+    one = Detokenizer(tokenizer, skip_special_tokens=False).another()
+
+    assert one.push(tokenizer.encode("<s>", add_special_tokens=False)) == "<s>"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_threads_may_share_a_tokenizer(family: str) -> None:
+    """What each finds out about a token, all may use."""
+    few = list(cases(40, families=(family,)))
+    expected = [case.text for case in few]
+
+    def stream(case: Case) -> str:
+        detokenizer = Detokenizer(case.tokenizer, case.skip_special_tokens)
+        return "".join(map(detokenizer.push, case.bursts())) + detokenizer.flush()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert expected == list(pool.map(stream, few))
 
 
 def test_a_decoder_written_in_python_is_decoded_in_windows() -> None:
