@@ -2,7 +2,7 @@
 Complete a file of prompts with as many decoders as there are cores for, by Ray Data.
 
     pip install "decodekit[ray]"
-    python examples/batch_job.py --model examples/pair/target prompts.jsonl completions --replicas 4 --neuron-cores 2
+    python examples/batch_job.py prompts.jsonl completions --model MODEL --decoders 4 --neuron-cores 2
 
 Each line of the prompts is a JSON object with a "prompt". The output is a folder of JSON lines
 with a "number", a "completion" and an "ending" besides, in no order. A prompt's random stream
@@ -16,17 +16,19 @@ import pathlib
 from typing import Any
 
 import ray
-from transformers import AutoTokenizer
-
-from decodekit.decoding import EndOfSequence, Generator, MaxNewTokens, Sample
-from decodekit.neuron_backend import compile_decoder
-from decodekit.processors import Temperature
 
 
 class Complete:
-    """One decoder. Ray makes it in a process that sees the cores it was given, and keeps it for all batches."""
+    """A decoder: made once, in a process that sees the cores it was given, and kept for all batches."""
 
     def __init__(self, options: argparse.Namespace) -> None:
+        # Not before the cores are known, and not in the program that hands out the work.
+        from transformers import AutoTokenizer
+
+        from decodekit.decoding import EndOfSequence, Generator, MaxNewTokens, Sample
+        from decodekit.neuron_backend import compile_decoder
+        from decodekit.processors import Temperature
+
         tokenizer = AutoTokenizer.from_pretrained(options.model)
         decoder = compile_decoder(
             options.model,
@@ -58,7 +60,7 @@ def main() -> None:
     add("output", type=pathlib.Path)
     add("--model", required=True)
     add("--batch-size", type=int, default=4, help="rows of each decoder (%(default)s)")
-    add("--replicas", type=int, default=1, help="decoders (%(default)s)")
+    add("--decoders", type=int, default=1, help="how many (%(default)s); each also takes a processor")
     add("--neuron-cores", type=int, default=0, help="NeuronCores of each (%(default)s)")
     add("--max-length", type=int, default=512)
     add("--max-tokens", type=int, default=64)
@@ -73,7 +75,7 @@ def main() -> None:
         Complete,
         fn_constructor_args=(options,),
         batch_size=options.batch_size,
-        compute=ray.data.ActorPoolStrategy(size=options.replicas),
+        compute=ray.data.ActorPoolStrategy(size=options.decoders),
         resources={"neuron_cores": options.neuron_cores} if options.neuron_cores else None,
     )
     completed.write_json(str(options.output.resolve()))

@@ -60,7 +60,8 @@ def test_the_metadata_is_what_pyproject_says() -> None:
     assert 'torch-neuronx>=2.8; extra == "neuron"' in requires
     assert 'llguidance>=1.7; extra == "grammar"' in requires
     assert 'matplotlib>=3.8; extra == "plot"' in requires
-    assert {"neuron", "grammar", "plot", "test", "dev"} == set(metadata.get_all("Provides-Extra"))
+    assert 'ray[data,serve]>=2.50; extra == "ray"' in requires
+    assert {"neuron", "grammar", "plot", "ray", "test", "dev"} == set(metadata.get_all("Provides-Extra"))
 
 
 def test_rooms_import_downwards_only() -> None:
@@ -101,6 +102,7 @@ def test_importing_is_light() -> None:
         "import sys, decodekit, decodekit.decoding, decodekit.processors, decodekit.speculation;"
         "import decodekit.streaming, decodekit.testing;"
         "heavy = ('transformers', 'torch._inductor.compile_fx', 'llguidance', 'matplotlib');"
+        "heavy += ('ray', 'starlette');"
         "print([m for m in heavy if m in sys.modules])"
     )
     done = subprocess.run(

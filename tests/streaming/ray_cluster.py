@@ -26,16 +26,21 @@ from decodekit.testing import ScriptedDecoder
 TOKENS = 150
 """What every generation has."""
 
+SLOWLY = 5
+"""A prompt that begins with it is decoded so slowly that one can look on."""
+
 FORBIDDEN = 10
 """A token that no forward takes."""
 
 
 @attrs.define(eq=False)
 class Watched:
-    """A scripted decoder that takes its time, and writes a byte into *file* for each forward."""
+    """A scripted decoder that writes a byte into *file* for each forward."""
 
     file: Path
     pause: float = 0.01
+    """Seconds that a forward takes where it is slow."""
+
     _decoder: ScriptedDecoder = attrs.field(init=False)
 
     @_decoder.default
@@ -53,8 +58,10 @@ class Watched:
             raise RuntimeError("a secret of the server's")
         with self.file.open("ab") as file:
             file.write(b".")
-        time.sleep(self.pause)
-        return self._decoder.forward(ids, cache_pos)
+        logits = self._decoder.forward(ids, cache_pos)
+        if self._decoder.slots[0, 0] == SLOWLY:
+            time.sleep(self.pause)
+        return logits
 
 
 def generator(file: Path, pause: float = 0.01) -> Generator:
@@ -90,20 +97,20 @@ def through_the_handle(handle: Any, folder: Path) -> dict[str, Any]:
     """What a caller in Python sees."""
     seen: dict[str, Any] = {}
     start = forwards(folder)
-    events = handle.options(stream=True).stream.remote([[1, 2, 3], [4]])
+    events = handle.options(stream=True).stream.remote([[SLOWLY, 2, 3], [4]])
     first = next(events)
     seen["forwards at the first event"] = forwards(folder) - start
     seen["streamed"] = [event.as_dict() for event in (first, *events)]
     seen["generated"] = [row.as_dict() for row in handle.generate.remote([1, 2, 3], streams=[7]).result()]
 
     start = forwards(folder)
-    events = handle.options(stream=True).stream.remote([5, 6])
+    events = handle.options(stream=True).stream.remote([SLOWLY, 6])
     next(events)
     events.cancel()
     seen["forwards of the cancelled stream"] = settled(folder) - start
 
     start = forwards(folder)
-    whole = handle.generate.remote([5, 6])
+    whole = handle.generate.remote([SLOWLY, 6])
     while forwards(folder) == start:
         time.sleep(0.01)
     whole.cancel()
@@ -153,7 +160,6 @@ def main(folder: Path) -> None:
     handle = serve.run(app)
     print(json.dumps({"address": address, "port": port, **through_the_handle(handle, folder)}), flush=True)
     sys.stdin.read()
-    serve.shutdown()
     ray.shutdown()
 
 

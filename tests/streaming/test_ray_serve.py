@@ -36,7 +36,7 @@ from decodekit.streaming.ray_serve import Replica, serve_app
 from decodekit.testing import ScriptedDecoder
 
 from . import ray_cluster
-from .ray_cluster import FORBIDDEN, TOKENS, forwards, settled
+from .ray_cluster import FORBIDDEN, SLOWLY, TOKENS, forwards, settled
 
 ROOT = Path(__file__).parents[2]
 PAIR = ROOT / "examples" / "pair"
@@ -413,7 +413,7 @@ class TestParameters:
 
     def test_neuron_cores_twice(self, serve: Any) -> None:
         """One of the two would be ignored."""
-        with pytest.raises(ValueError, match="'neuron_cores' must be given once: got 2 and, in .* 4"):
+        with pytest.raises(ValueError, match="'neuron_cores' must be given once: got 2 and"):
             serve_app(scripted, neuron_cores=2, ray_actor_options={"resources": {"neuron_cores": 4}})
 
     def test_a_generator_in_place_of_what_builds_it(self, serve: Any) -> None:
@@ -550,7 +550,7 @@ class TestOnACluster:
 
     def test_a_handle(self, cluster: Cluster, alone: Generator) -> None:
         """Events as the generator gives them, the first before the second step is over."""
-        assert [event.as_dict() for event in alone.stream([[1, 2, 3], [4]])] == cluster.seen["streamed"]
+        assert [event.as_dict() for event in alone.stream([[SLOWLY, 2, 3], [4]])] == cluster.seen["streamed"]
         assert dicts(alone([1, 2, 3], streams=[7])) == cluster.seen["generated"]
         assert 1 <= cluster.seen["forwards at the first event"] < TOKENS
 
@@ -566,13 +566,12 @@ class TestOnACluster:
 
     def test_http(self, cluster: Cluster, alone: Generator) -> None:
         """Whole and streamed, the first event before the text is complete."""
-        expected = dicts(alone([2, 3]))
         status, whole = cluster.answer({"prompt": [2, 3]})
 
-        assert (200, {"rows": expected}) == (status, json.loads(whole))
+        assert (200, {"rows": dicts(alone([2, 3]))}) == (status, json.loads(whole))
         before = forwards(cluster.folder)
         with (
-            cluster.asked({"prompt": [2, 3], "stream": True}) as connection,
+            cluster.asked({"prompt": [SLOWLY, 3], "stream": True}) as connection,
             connection.getresponse() as response,
         ):
             first = response.read1()
@@ -581,20 +580,20 @@ class TestOnACluster:
 
         assert 1 <= at_first < TOKENS
         assert ("done", {}) == last
-        assert expected == added_up([data for _, data in events])
+        assert dicts(alone([SLOWLY, 3])) == added_up([data for _, data in events])
 
     @pytest.mark.parametrize("stream", [False, True])
     def test_a_client_that_disconnects(self, cluster: Cluster, alone: Generator, stream: bool) -> None:
         """The rest is never decoded, and the next request is answered rightly."""
         before = forwards(cluster.folder)
-        with cluster.asked({"prompt": [5, 6], "stream": stream}):
+        with cluster.asked({"prompt": [SLOWLY, 6], "stream": stream}):
             while forwards(cluster.folder) == before:
                 time.sleep(0.01)
 
         assert 1 <= settled(cluster.folder) - before < TOKENS
-        _, whole = cluster.answer({"prompt": [5, 6]})
+        _, whole = cluster.answer({"prompt": [6, 5]})
 
-        assert dicts(alone([5, 6])) == json.loads(whole)["rows"]
+        assert dicts(alone([6, 5])) == json.loads(whole)["rows"]
 
     def test_http_that_goes_wrong(self, cluster: Cluster) -> None:
         """A bad request is told what is wrong; a bad server tells nothing of itself."""
