@@ -24,6 +24,7 @@ class LogprobRecorder:
     """How many stages of its chain the logits have gone through by then."""
 
     top: int
+    """How many of the likeliest tokens to tell besides."""
 
     def chosen(
         self, logits: Tensor, seen: History, branch: Branch, scores: Scores, ids: Sequence[Sequence[int]]

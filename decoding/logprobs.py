@@ -23,9 +23,8 @@ class Logprobs:
     """
     A request for log-probabilities: of each new token, and of the likeliest in its place.
 
-    They are those of the softmax of the logits at one stage of the chain. Whatever the stage,
-    a token that has been forbidden by then has ``-inf``; with NaN or ``inf`` among the logits
-    nothing else has a probability, and the others' are NaN.
+    They are those of the softmax of the logits at one stage of the chain. A token that has been
+    forbidden by then has ``-inf``. Where NaN or ``inf`` is among the logits, all others have NaN.
 
     >>> Logprobs(top=5, stage="TopK")
     Logprobs(top=5, stage='TopK')
