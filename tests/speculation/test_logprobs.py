@@ -68,7 +68,7 @@ CHAINS = [
 def test_those_of_plain_decoding(kind: str) -> None:
     """Bit for bit, at every stage, in ragged batches, whatever stops a row and wherever in a burst."""
     stood = 0
-    for seed in range(60):
+    for seed in range(36):
         chain = CHAINS[seed % 3]
         stages = ["raw", "processed", *range(len(getattr(chain, "processors", [chain])))]
         request = Logprobs(seed % 4, stages[seed % len(stages)])
@@ -90,7 +90,7 @@ def test_those_of_plain_decoding(kind: str) -> None:
         assert fast.ids == [[one.id for one in row] for row in fast.logprobs]
         for event in generate.stream(prompts_of(seed), logprobs=request):
             assert event.ids == tuple(one.id for one in event.logprobs or ())
-    assert stood > 50
+    assert stood > 30
 
 
 @pytest.mark.parametrize("verification", [Rejection(), Block()], ids=["rejection", "block"])
@@ -114,4 +114,4 @@ def test_those_of_the_sequence(verification: Verification, stage: str) -> None:
         stood += sum(result.statistics.accepted)
 
         assert result.logprobs == [row[len(prompt) :] for row, prompt in zip(again, prompts, strict=True)]
-    assert stood > 50
+    assert stood > 30
