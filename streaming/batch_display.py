@@ -72,9 +72,9 @@ class BatchDisplay:
     What a text could do to a terminal is made harmless: escape sequences and control characters
     are shown as pictures (``␛[31m``). Long lines are cut by cells, of which wide characters and
     emoji take two and combining marks none. Rows for which the screen has no room are counted,
-    those that have ended first. A terminal that becomes narrower gets a new display below the old
-    one, because terminals disagree on what becomes of the old lines. The cursor stays visible,
-    and nothing is coloured, so nothing has to be put right when a program dies.
+    those that have ended first. A terminal that becomes narrower may keep some old lines above the
+    display, if it breaks them in two; what stood there before is never touched. The cursor stays
+    visible, and nothing is coloured, so nothing has to be put right when a program dies.
 
     Needs a generator with a tokenizer.
 
@@ -103,9 +103,8 @@ class BatchDisplay:
     )
     clock: Callable[[], float] = attrs.field(default=time.monotonic, repr=False)
     _rows: dict[int, _Row] = attrs.field(init=False, repr=False, factory=dict)
-    # What is on the screen above the cursor: how many lines, how wide the screen was, and since when.
+    # What is on the screen above the cursor: how many lines, and since when.
     _drawn: int = attrs.field(init=False, repr=False, default=0)
-    _drawn_columns: int = attrs.field(init=False, repr=False, default=0)
     _drawn_at: float = attrs.field(init=False, repr=False, default=-math.inf)
 
     def begin(self, prompts: list[list[int]]) -> None:
@@ -131,7 +130,7 @@ class BatchDisplay:
     def end(self) -> None:
         """Write all that has not been written for good."""
         rest = [_labelled(number, row.take_lines(last=True)) for number, row in sorted(self._rows.items())]
-        erase = f"{self._back()}\x1b[J" if self._is_terminal() else ""
+        erase = f"{self._back(self._size().lines)}\x1b[J" if self._is_terminal() else ""
         self._rows, self._drawn, self._drawn_at = {}, 0, -math.inf
         self._write(erase + "".join(rest))
 
@@ -144,14 +143,13 @@ class BatchDisplay:
         lines = self._layout(size.columns, size.lines)
         # Whatever the terminal's idea of a width, no line shall become two.
         body = "".join(f"\r\x1b[K{line}\n" for line in lines)
-        self._write(f"\x1b[?7l{self._back()}{body}\x1b[J\x1b[?7h")
-        self._drawn, self._drawn_columns, self._drawn_at = len(lines), size.columns, self.clock()
+        self._write(f"\x1b[?7l{self._back(size.lines)}{body}\x1b[J\x1b[?7h")
+        self._drawn, self._drawn_at = len(lines), self.clock()
 
-    def _back(self) -> str:
-        """Put the cursor before what was drawn, if that is where it was."""
-        if not self._drawn or self._size().columns < self._drawn_columns:
-            return "\r"
-        return f"\r\x1b[{self._drawn}A"
+    def _back(self, height: int) -> str:
+        """Put the cursor before what was drawn, as far as it is on the screen."""
+        up = min(self._drawn, height - 1)
+        return f"\r\x1b[{up}A" if up > 0 else "\r"
 
     def _layout(self, columns: int, height: int) -> list[str]:
         # The cursor stands in the line below.

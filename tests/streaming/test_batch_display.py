@@ -163,6 +163,14 @@ class TestInATerminal:
 
             assert [f"[{row}] row {row}" for row in range(6)] == seen(one)
 
+    def test_more_rows_than_lines_in_a_narrow_terminal(self) -> None:
+        """The count is cut like any line."""
+        with terminal(columns=10, lines=3) as one:
+            display = BatchDisplay(one.file, interval=0)
+            display.begin([[1]] * 5)
+
+            assert ["[0]", "... 4 mor"] == seen(one)
+
     def test_fewer_lines_each_where_there_is_little_room(self) -> None:
         """Three rows of three lines on a screen of eight get two each."""
         with terminal(columns=30, lines=8) as one:
@@ -193,7 +201,7 @@ class TestInATerminal:
         """Also when they come in two events; a lone carriage return is shown."""
         with terminal() as one:
             display = BatchDisplay(one.file, lines=5, interval=0)
-            for piece in ("a\r", "\nb\r\nc\rd", "\r"):
+            for piece in ("a\r", "\nb\r\nc\r", "d", "\r"):
                 put(display, 0, piece)
 
             assert ["[0] a", "    b", "    c␍d"] == seen(one)
@@ -203,8 +211,8 @@ class TestInATerminal:
             assert ["[0] a", "[0] b", "[0] c␍d"] == seen(one)
 
     @pytest.mark.parametrize("reflows", [False, True])
-    def test_a_narrower_terminal_gets_a_new_display(self, reflows: bool) -> None:
-        """What stands above is not touched, whatever became of the old lines."""
+    def test_a_narrower_terminal(self, reflows: bool) -> None:
+        """Old lines that it broke in two may stay above the display; nothing else is touched."""
         with terminal(columns=40, lines=20, reflows=reflows) as one:
             print("before", file=one.file, flush=True)
             display = BatchDisplay(one.file, interval=0)
@@ -222,6 +230,31 @@ class TestInATerminal:
                 "[1] " + "b" * width,
                 "    " + "c",
             ] == now[-4:]
+            assert reflows or len(now) == 5
+
+    def test_a_lower_terminal(self) -> None:
+        """What does not fit any more is out of reach above; nothing of it stays below."""
+        with terminal(columns=30, lines=8) as one:
+            display = BatchDisplay(one.file, interval=0)
+            display.begin([[1]] * 3)
+            for row in range(3):
+                put(display, row, "a\nb")
+            one.resize(30, 5)
+            put(display, 0, "c")
+            one.show()
+
+            assert ["[0] bc", "[1] b", "[2] b", ""] == ["".join(line).rstrip() for line in one.screen.grid]
+
+    def test_a_terminal_that_is_narrower_than_it_says(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As it is just after it was resized: lines are cut, and none becomes two."""
+        with terminal(columns=20) as one:
+            monkeypatch.setattr(os, "get_terminal_size", lambda *file: os.terminal_size((60, 12)))
+            display = BatchDisplay(one.file, interval=0)
+            put(display, 0, "a" * 50)
+            put(display, 1, "b")
+
+            assert ["[0] " + "a" * 16, "[1] b"] == seen(one)
+            assert not one.screen.wrapped
 
     @pytest.mark.parametrize("reflows", [False, True])
     def test_a_wider_terminal_is_used(self, reflows: bool) -> None:
@@ -266,6 +299,29 @@ class TestInATerminal:
                 list(forward(iter(events_of([text], 2)), display, [[1]]))
 
             assert ["[0] first", "[0] second"] == seen(one)
+
+    def test_a_second_one_is_drawn_at_once(self) -> None:
+        """Nothing is left of the first, nor of its interval."""
+        with terminal() as one:
+            display = BatchDisplay(one.file, interval=1, clock=Clock())
+            put(display, 0, "first")
+            put(display, 1, "first")
+            display.end()
+            put(display, 0, "second")
+
+            assert ["[0] first", "[1] first", "[0] second"] == seen(one)
+
+    def test_tabs(self) -> None:
+        """Take four cells in the display, and are tabs in the text."""
+        with terminal() as one:
+            display = BatchDisplay(one.file, interval=0)
+            put(display, 0, "a\tb")
+
+            assert ["[0] a    b"] == seen(one)
+
+            display.end()
+
+            assert "[0] a\tb\r\n" in one.received()
 
     def test_a_dumb_terminal_gets_lines(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """It knows no sequences."""
