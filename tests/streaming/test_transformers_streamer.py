@@ -286,6 +286,31 @@ class TestUnderGenerate:
 
         assert ["end"] == recorder.last_words
 
+    def test_each_block_is_another_generation(self, model: Any) -> None:
+        """An error in the second is told though the first has ended."""
+
+        def run(streamer: TransformersStreamer, prompts: Any) -> None:
+            with streamer:
+                generated(model, prompts, streamer)
+
+        recorder = Recorder()
+        streamer = TransformersStreamer(recorder, tokenizer())
+        run(streamer, torch.arange(4, 10)[None])
+        with pytest.raises(TypeError) as caught:
+            run(streamer, None)
+
+        assert ["end", ("fail", caught.value)] == recorder.last_words
+
+    def test_a_prompt_without_a_batch(self) -> None:
+        """Is one row, as it is for Hugging Face's own streamers."""
+        recorder = Recorder()
+        streamer = TransformersStreamer(recorder, tokenizer())
+        streamer.put(torch.tensor([4, 5]))
+        streamer.put(torch.tensor([6, 7, 8]))
+        streamer.end()
+
+        assert [[6, 7, 8]] == result_of(recorder, torch.tensor([[4, 5]])).ids
+
     @pytest.mark.parametrize("error", [ClosedError("nobody"), OSError("full")], ids=repr)
     def test_what_the_streamer_raises_ends_generate(self, model: Any, error: Exception) -> None:
         """It goes through; the streamer hears of the end once, and the next generation is a new one."""
