@@ -25,7 +25,8 @@ class TextIterator:
 
     It serves one generation. To leave a loop and read on later, loop over ``next(pieces)``. One
     that nobody ever reads holds its generation up for as long as the program runs, unless it is
-    closed: hence the ``with``.
+    closed: hence the ``with``. The thread need be no daemon: when the main thread and the reader's have
+    ended, it stops by itself, while a daemon in the midst of a forward may take the process down.
 
     Args:
         timeout: Longest time in seconds to wait for a piece; None waits for as long as it takes.

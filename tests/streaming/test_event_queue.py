@@ -112,11 +112,11 @@ class TestWait:
         assert events == read
 
     def test_closing_from_within_is_possible(self) -> None:
-        """As a collection of garbage may, in whatever line of this thread."""
+        """As a collection of garbage may in any line of put(): what comes after is not read."""
         queue = EventQueue(1, "wait")
         with queue._change:
-            queue.put(Event(0, (1,)))
             queue.close()
+            queue._add(Event(0, (1,)))
 
         assert queue.take(PATIENCE) is None
 
