@@ -331,6 +331,28 @@ def test_threads_may_share_a_tokenizer(family: str) -> None:
         assert expected == list(pool.map(stream, few))
 
 
+class Stripped:
+    """Decodes as transformers' own SentencePiece class does."""
+
+    TOKENS = ("▁", "a", "▁a")
+
+    def decode(self, token_ids: list[int], **options: Any) -> str:
+        """All spaces at either end are dropped."""
+        return "".join(self.TOKENS[i] for i in token_ids).replace("▁", " ").strip()
+
+    def convert_ids_to_tokens(self, index: int) -> str:
+        """One piece."""
+        return self.TOKENS[index]
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])
+def test_spaces_that_show_only_when_something_follows_are_kept(size: int) -> None:
+    """However many there are."""
+    ids = [0, 1, *[0] * 40, 1, 2, *[0] * 20, 2, 0]
+
+    assert "a" + " " * 40 + "a a" + " " * 21 + "a" == "".join(pieces(Stripped(), ids, [size]))
+
+
 def test_a_decoder_written_in_python_is_decoded_in_windows() -> None:
     """What the library cannot describe is not taken for byte-level."""
 
