@@ -279,8 +279,8 @@ def decoded(tokenizer: Any, ids: list[int], skip_special_tokens: bool = True) ->
 def whole_characters(tokenizer: Any, ids: list[int], skip: bool) -> str:
     """The decode of *ids*, less a character at its end that is not complete."""
     skipped = {i for i in ids if not decoded(tokenizer, [i], skip) and decoded(tokenizer, [i], False)}
-    tokens = [tokenizer.convert_ids_to_tokens(i) for i in ids if i not in skipped]
-    tokens = [token for token in tokens if token is not None]
+    ids = [i for i in ids if i not in skipped and tokenizer.convert_ids_to_tokens(i) is not None]
+    tokens = [tokenizer.convert_ids_to_tokens(i) for i in ids]
     run = list(itertools.takewhile(lambda token: str(token).startswith("<0x"), reversed(tokens)))
     data = bytes(int(token[3:5], 16) for token in reversed(run))
     return decoded(tokenizer, ids[: len(ids) - len(data) + open_from(data)], skip).rstrip("\ufffd")
