@@ -32,6 +32,7 @@ def test_is_made_once() -> None:
 CHANGES = {
     "add-tokens": lambda t: t.add_tokens(["c"]),
     "now-special": lambda t: t.add_tokens(["b"], special_tokens=True),
+    "added-now-special": lambda t: t.add_tokens(["added"], special_tokens=True),
     "role": lambda t: setattr(t, "eos_token", "b"),
     "decoder": lambda t: setattr(t.backend_tokenizer, "decoder", decoders.Fuse()),
 }
@@ -41,6 +42,7 @@ CHANGES = {
 def test_a_changed_tokenizer_gets_another(change: str) -> None:
     """Whatever was changed that its text depends on."""
     values, changing = PerTokenizer(a_new_list), tokenizer()
+    changing.add_tokens(["added"])
     before = values.of(changing)
     CHANGES[change](changing)
 

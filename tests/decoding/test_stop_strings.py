@@ -220,6 +220,15 @@ class TestStopStrings:
 
         assert codes == stop(torch.empty(0), history(ids, list(range(2, len(ids) + 1)), 1))[0].tolist()
 
+    def test_what_was_there_before_is_not_new_when_the_text_behind_it_changes(self) -> None:
+        """A tokenizer that cleans up takes the second space away again: the first was there before."""
+        backend = Tokenizer(models.WordLevel({"a": 0, " ": 1, ".": 2}, unk_token="a"))
+        backend.decoder = decoders.Fuse()
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, clean_up_tokenization_spaces=True)
+        stop = StopStrings(" ", tokenizer).begin()
+
+        assert [0, 1, 1, 0] == stop(torch.empty(0), history([0, 0, 1, 1, 2], [2, 3, 4, 5], 1))[0].tolist()
+
     def test_ending_names_the_string(self) -> None:
         """Each string has its ending, hidden by default."""
         stop = StopStrings(["ab", "c"], Pieces())
