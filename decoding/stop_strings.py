@@ -36,10 +36,10 @@ class _Row:
     """As they lie in memory, since nothing compares faster."""
 
     state: int = 0
-    """Of the machine that looks for the strings, behind the final text."""
+    """Of the machine that looks for the strings, behind the final text, while something is held."""
 
     held: str = ""
-    """What follows that, as it looks so far."""
+    """What follows the final text, as it looks so far."""
 
     ahead: int = 0
     """The machine's state behind that."""
@@ -65,8 +65,6 @@ class _Row:
             found = machine.found[state]
             if found is not None and position >= known and not self.code:
                 self.code = found + 1
-        if not self.held:
-            self.state = state
         self.ahead = state
 
 

@@ -43,6 +43,13 @@ def byte_fallback() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=backend)
 
 
+def cleaning() -> Any:
+    """A tokenizer of single characters that takes out spaces before punctuation."""
+    backend = Tokenizer(models.WordLevel({"a": 0, " ": 1, ".": 2}, unk_token="a"))
+    backend.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, clean_up_tokenization_spaces=True)
+
+
 def history(ids: list[int], lengths: list[int], prompt: int) -> History:
     """One row at several lengths."""
     return History(
@@ -222,12 +229,17 @@ class TestStopStrings:
 
     def test_what_was_there_before_is_not_new_when_the_text_behind_it_changes(self) -> None:
         """A tokenizer that cleans up takes the second space away again: the first was there before."""
-        backend = Tokenizer(models.WordLevel({"a": 0, " ": 1, ".": 2}, unk_token="a"))
-        backend.decoder = decoders.Fuse()
-        tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, clean_up_tokenization_spaces=True)
-        stop = StopStrings(" ", tokenizer).begin()
+        stop = StopStrings(" ", cleaning()).begin()
 
         assert [0, 1, 1, 0] == stop(torch.empty(0), history([0, 0, 1, 1, 2], [2, 3, 4, 5], 1))[0].tolist()
+
+    def test_some_of_what_was_held_may_be_final(self) -> None:
+        """Of many spaces the last few wait, and one of those goes in the end."""
+        ids = [0, 0, *[1] * 14, 2]
+        stop = StopStrings("a" + " " * 13 + ".", cleaning()).begin()
+        codes = stop(torch.empty(0), history(ids, list(range(2, len(ids) + 1)), 1))[0].tolist()
+
+        assert [0] * 15 + [1] == codes
 
     def test_ending_names_the_string(self) -> None:
         """Each string has its ending, hidden by default."""
