@@ -164,7 +164,7 @@ class TestHTTP:
     def test_text(self) -> None:
         """A generator with a tokenizer takes texts and gives texts, with what was matched."""
         tokenizer = AutoTokenizer.from_pretrained(PAIR / "target")
-        stop = StopStrings(["e"], tokenizer) | MaxNewTokens(30)
+        stop = StopStrings(["standard"], tokenizer) | MaxNewTokens(30)
 
         def build() -> Generator:
             return scripted(stop, tokenizer)
@@ -174,6 +174,7 @@ class TestHTTP:
         whole = asyncio.run(ask(Replica(build), {"prompt": prompts}))
         streamed = asyncio.run(ask(Replica(build), {"prompt": prompts, "stream": True}))
 
+        assert ["max_new_tokens", "stop_string"] == [row["ending"]["reason"] for row in expected]
         assert expected == whole.json["rows"]
         assert expected == added_up([data for name, data in messages(streamed.body) if name == "message"])
 
