@@ -9,6 +9,7 @@ from .event_iterator import EventIterator
 from .fan_out import FanOut
 from .json_lines import JsonLines
 from .latency_meter import Latency, LatencyMeter, RowLatency
+from .ray_serve import serve_app
 from .sse import async_server_sent_events, server_sent_events
 from .text_iterator import TextIterator
 from .text_streamer import TextStreamer
@@ -30,5 +31,6 @@ __all__ = [
     "TextStreamer",
     "TransformersStreamer",
     "async_server_sent_events",
+    "serve_app",
     "server_sent_events",
 ]

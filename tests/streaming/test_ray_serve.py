@@ -195,7 +195,7 @@ class TestHTTP:
             pytest.param([1], "the body must be a JSON object with a 'prompt'", id="list"),
             pytest.param({"prompts": [1]}, "the body must be a JSON object with a 'prompt'", id="no-prompt"),
             pytest.param(
-                {"prompt": [1], "top_p": 1}, "than prompt, stream and streams: got ['top_p']", id="key"
+                {"prompt": [1], "top_p": 1}, "the body must have no other keys than prompt", id="key"
             ),
             pytest.param({"prompt": [1], "stream": 1}, "'stream' must be true or false: got 1", id="stream"),
             pytest.param({"prompt": None}, "'prompts' must be ids, lists of ids", id="null"),
