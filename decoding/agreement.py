@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import attrs
+import torch
 from torch import Tensor
 
 from .history import History
@@ -36,6 +37,8 @@ class Agreement:
         self, draft: Draft, choices: Tensor, scores: Scores, window: History
     ) -> tuple[Tensor, Tensor]:
         """Guesses ``[batch, k]`` against choices ``[batch, k + 1]``: accepted and following, ``[batch]``."""
+        if not draft.ids.shape[1]:
+            return torch.zeros(len(choices), dtype=torch.int64), choices[:, 0]
         agree = (draft.ids == choices[:, :-1]) & (draft.ids >= 0)
         accepted = agree.cumprod(dim=-1).sum(dim=-1)
         return accepted, choices.gather(-1, accepted[:, None]).squeeze(-1)

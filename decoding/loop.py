@@ -4,7 +4,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import attrs
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .choose import Choose
@@ -118,7 +120,7 @@ class Loop:
                 choices, scores = branch.of(choices), branch.scores(scores)
                 window = _chain_window(now, branch.draft)
             accepted, following = self.verification(branch.draft, choices, scores, window)
-            following = following.masked_fill(~active, -1)
+            following = torch.where(active, following, -1)
             added = torch.where(active, accepted + (following >= 0), 0)
         _write(now.ids, length + accepted, following[:, None])
 
@@ -136,8 +138,8 @@ class Loop:
                 logprobs = self.recorder.chosen(logits, seen, branch, scores, new)
 
         bursts = []
-        for row in active.nonzero().flatten().tolist():
-            count, code = int(added[row]), int(codes[row])
+        for row in active.numpy().nonzero()[0].tolist():
+            count, code = len(new[row]), codes[row]
             if code:
                 ending: Ending | None = self._endings[code - 1]
             elif following[row] < 0:
@@ -149,20 +151,23 @@ class Loop:
             self._count(now, row, count, int(ahead[row]), int(accepted[row]), code > 0)
         return bursts, added, accepted
 
-    def _until_stop(self, now: History, added: Tensor, scores: Scores, width: int) -> tuple[Tensor, Tensor]:
+    def _until_stop(
+        self, now: History, added: Tensor, scores: Scores, width: int
+    ) -> tuple[Tensor, list[int]]:
         """
         Cut what each row gained at its first stop.
 
         Returns:
-            How many tokens are left of it, ``[batch]``, and the stop's code, 0 for none, ``[batch]``.
+            How many tokens are left of it, ``[batch]``, and each row's code of the stop, 0 for none.
         """
-        columns = torch.arange(width)
-        after = now.at(now.length + (columns + 1).minimum(added[:, None]))
+        # A few numbers for each row: numpy takes a fraction of torch's time for them.
+        columns, gained = np.arange(width), added.numpy()[:, None]
+        after = now.at(now.length + torch.from_numpy(np.minimum(columns + 1, gained)))
         codes = _known(self.stop(scores, after), after, len(self._endings))
-        codes = codes.masked_fill(columns >= added[:, None], 0)
-        first = (codes > 0).long().argmax(dim=-1, keepdim=True)
-        code = codes.gather(1, first)[:, 0]
-        return torch.where(code > 0, first[:, 0] + 1, added), code
+        codes = np.where(columns < gained, codes, 0)
+        first = (codes > 0).argmax(axis=1)
+        code = codes[np.arange(len(codes)), first]
+        return torch.from_numpy(np.where(code > 0, first + 1, gained[:, 0])), code.tolist()
 
     def _score(self, now: History, draft: Draft, active: Tensor) -> Tensor:
         """Feed the active rows their tokens and guesses: logits ``[batch, k + 1, vocab]``."""
@@ -207,15 +212,17 @@ def _chain_window(now: History, draft: Draft) -> History:
     return now.at(now.length + torch.arange(draft.ids.shape[1] + 1).minimum(guessed))
 
 
-def _known(codes: Tensor, after: History, endings: int) -> Tensor:
+def _known(codes: Tensor, after: History, endings: int) -> NDArray[np.int64]:
     """*codes*, if they are those of a stop condition with so many *endings*."""
     shape = after.length.shape
-    if not isinstance(codes, Tensor) or codes.shape != shape or not ((codes >= 0) & (codes <= endings)).all():
-        raise ValueError(
-            f"'stop' must give codes 0 to {endings}, one for each ending, of the shape {list(shape)}: "
-            f"got {codes!r}"
-        )
-    return codes
+    if isinstance(codes, Tensor) and codes.shape == shape:
+        known: NDArray[np.int64] = codes.numpy(force=True)
+        if ((known >= 0) & (known <= endings)).all():
+            return known
+    raise ValueError(
+        f"'stop' must give codes 0 to {endings}, one for each ending, of the shape {list(shape)}: "
+        f"got {codes!r}"
+    )
 
 
 def _tokens(ids: Tensor, start: Tensor, count: Tensor) -> list[tuple[int, ...]]:
@@ -226,7 +233,6 @@ def _tokens(ids: Tensor, start: Tensor, count: Tensor) -> list[tuple[int, ...]]:
 
 def _write(ids: Tensor, start: Tensor, new: Tensor) -> None:
     """Write each row's *new* ids ``[batch, n]`` from position *start* on, -1 left out."""
-    # A few numbers: numpy takes a fraction of torch's time for them.
     texts, tokens = ids.numpy(), new.numpy()
     rows, columns = (tokens >= 0).nonzero()
     texts[rows, 0, start.numpy()[rows] + columns] = tokens[rows, columns]
