@@ -8,8 +8,7 @@ machines' cores, routes requests, scales and restarts. It is optional,
 
 import asyncio
 import json
-import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -17,15 +16,14 @@ from typing import TYPE_CHECKING, Any
 from ..decoding.background import in_threads
 from ..decoding.events import AsyncEventStream, Event
 from ..decoding.generator import Generator
+from ..decoding.logprobs import Logprobs
 from ..decoding.whole_numbers import is_whole
+from .sse import async_server_sent_events
 
 if TYPE_CHECKING:
     from ray.serve import Application
     from starlette.requests import Request
     from starlette.responses import Response
-
-# Ray shows what is logged here among the replica's own lines.
-_LOG = logging.getLogger("ray.serve")
 
 
 def serve_app(
@@ -96,12 +94,12 @@ class Replica:
         rows = handle.generate.remote("def f(").result()
 
     Over HTTP it takes a POST of a JSON object: ``prompt``, a text, ids, or several of either;
-    ``stream``, whether to send events as they happen; and ``streams``, as in a call of the
-    generator. Events come as ``text/event-stream``, each the JSON of :meth:`Event.as_dict
-    <decodekit.decoding.events.Event.as_dict>`, and behind the last ``event: done``, or ``event:
-    failed`` when the generation raised. Without ``stream`` the answer is ``{"rows": [...]}``, each
-    row's events added up to one. What cannot be generated from is answered with 400 before
-    anything is decoded.
+    ``stream``, whether to send events as they happen; ``streams``, as in a call of the generator;
+    and ``logprobs``, how many of the likeliest tokens to tell with log-probabilities, or an object
+    with the fields of :class:`~decodekit.decoding.logprobs.Logprobs`. Events come as
+    :mod:`decodekit.streaming.sse` writes them. Without ``stream`` the answer is
+    ``{"rows": [...]}``, each row's events added up to one. What cannot be generated from is
+    answered with 400 before anything is decoded.
 
     A request that is cancelled, or whose client is gone, stops decoding within one step. Decoding
     happens in threads: however long a forward takes, Ray can talk to the replica.
@@ -124,7 +122,7 @@ class Replica:
 
     async def __call__(self, request: "Request") -> "Response":
         """Answer an HTTP request."""
-        from starlette.responses import JSONResponse, StreamingResponse
+        from starlette.responses import JSONResponse, Response, StreamingResponse
 
         if request.method != "POST":
             return JSONResponse({"error": "POST a JSON object with a 'prompt'"}, 405, {"Allow": "POST"})
@@ -134,10 +132,13 @@ class Replica:
         except (TypeError, ValueError) as error:
             return JSONResponse({"error": str(error)}, 400)
         if not stream:
-            return JSONResponse({"rows": [row.as_dict() for row in await _added_up(events)]})
+            rows = [row.as_dict() for row in await _added_up(events)]
+            # What a stop condition says that it met may be anything.
+            return Response(json.dumps({"rows": rows}, default=repr), media_type="application/json")
         # Neither caches nor nginx may hold back what is to be seen at once.
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        return StreamingResponse(_as_sse(events), headers=headers, media_type="text/event-stream")
+        body = async_server_sent_events(events)
+        return StreamingResponse(body, headers=headers, media_type="text/event-stream")
 
     async def _begin(self, prompts: Any, **options: Any) -> AsyncEventStream:
         """The events to come: everything has been checked, and nothing decoded."""
@@ -177,9 +178,18 @@ def _read(body: bytes) -> tuple[Any, bool, dict[str, Any]]:
     prompt, stream = asked.pop("prompt"), asked.pop("stream", False)
     if not isinstance(stream, bool):
         raise TypeError(f"'stream' must be true or false: got {json.dumps(stream)}")
-    if unknown := sorted(asked.keys() - {"streams"}):
-        raise ValueError(f"the body must have no other keys than prompt, stream and streams: got {unknown}")
-    return prompt, stream, asked
+    if unknown := sorted(asked.keys() - {"streams", "logprobs"}):
+        raise ValueError(
+            f"the body must have no other keys than prompt, stream, streams and logprobs: got {unknown}"
+        )
+    return prompt, stream, {**asked, "logprobs": _logprobs(asked.get("logprobs"))}
+
+
+def _logprobs(asked: Any) -> Logprobs | None:
+    """How many of the likeliest tokens to tell, or everything that can be asked."""
+    if asked is None:
+        return None
+    return Logprobs(**asked) if isinstance(asked, dict) else Logprobs(top=asked)
 
 
 async def _added_up(events: AsyncEventStream) -> list[Event]:
@@ -202,15 +212,3 @@ def _sum(events: list[Event]) -> Event:
         ending=events[-1].ending,
         logprobs=tuple(chain.from_iterable(logprobs)) if logprobs else None,
     )
-
-
-async def _as_sse(events: AsyncEventStream) -> AsyncGenerator[str, None]:
-    async with aclosing(events):
-        try:
-            async for event in events:
-                yield f"data: {json.dumps(event.as_dict())}\n\n"
-        except Exception as error:
-            _LOG.error("a generation failed while its events were sent", exc_info=error)
-            yield 'event: failed\ndata: {"error": "the generation failed"}\n\n'
-            return
-    yield "event: done\ndata: {}\n\n"

@@ -6,7 +6,6 @@ import http.client
 import importlib.util
 import itertools
 import json
-import logging
 import os
 import re
 import signal
@@ -30,6 +29,8 @@ from transformers import AutoTokenizer
 from decodekit.decoding import Generator, MaxNewTokens, Sample, StopStrings
 from decodekit.decoding.events import Event
 from decodekit.decoding.generation import Generation
+from decodekit.decoding.logprobs import Logprobs
+from decodekit.decoding.protocols import Ending
 from decodekit.neuron_backend import compile_decoder
 from decodekit.processors import Temperature
 from decodekit.streaming.ray_serve import Replica, serve_app
@@ -178,6 +179,39 @@ class TestHTTP:
         assert expected == whole.json["rows"]
         assert expected == added_up([data for name, data in messages(streamed.body) if name == "message"])
 
+    def test_a_stop_of_ones_own(self) -> None:
+        """What it met is shown, though JSON knows nothing like it."""
+
+        class Met(MaxNewTokens):
+            @property
+            def endings(self) -> tuple[Ending, ...]:
+                return (Ending("met", frozenset({7})),)
+
+        replica = Replica(lambda: scripted(Met(3)))
+        (row,) = asyncio.run(ask(replica, {"prompt": [1]})).json["rows"]
+        streamed = asyncio.run(ask(replica, {"prompt": [1], "stream": True}))
+        *_, last, _ = messages(streamed.body)
+
+        assert {"reason": "met", "matched": "frozenset({7})"} == row["ending"] == last[1]["ending"]
+
+    @pytest.mark.parametrize(
+        ("asked", "logprobs"),
+        [
+            pytest.param(0, Logprobs(), id="chosen"),
+            pytest.param(3, Logprobs(top=3), id="likeliest"),
+            pytest.param({"top": 2, "stage": "processed"}, Logprobs(top=2, stage="processed"), id="stage"),
+        ],
+    )
+    def test_logprobs(self, asked: Any, logprobs: Logprobs) -> None:
+        """As the generator tells them, and through to the sum."""
+        expected = [event.as_dict() for event in scripted().stream([1, 2], logprobs=logprobs)]
+        whole = asyncio.run(ask(Replica(scripted), {"prompt": [1, 2], "logprobs": asked}))
+        streamed = asyncio.run(ask(Replica(scripted), {"prompt": [1, 2], "logprobs": asked, "stream": True}))
+
+        assert expected == [data for name, data in messages(streamed.body) if name == "message"]
+        (row,) = whole.json["rows"]
+        assert row["logprobs"] == [told for event in expected for told in event["logprobs"]]
+
     def test_each_event_is_sent_when_it_happens(self) -> None:
         """One chunk an event: none waits for the next."""
         answer = asyncio.run(ask(Replica(scripted), {"prompt": [1], "stream": True}))
@@ -198,6 +232,9 @@ class TestHTTP:
                 {"prompt": [1], "top_p": 1}, "the body must have no other keys than prompt", id="key"
             ),
             pytest.param({"prompt": [1], "stream": 1}, "'stream' must be true or false: got 1", id="stream"),
+            pytest.param({"prompt": [1], "logprobs": -1}, "'top' must be >= 0", id="logprobs"),
+            pytest.param({"prompt": [1], "logprobs": {"most": 1}}, "argument 'most'", id="most"),
+            pytest.param({"prompt": [1], "logprobs": {"stage": "TopK"}}, "'stage' must be", id="stage"),
             pytest.param({"prompt": None}, "'prompts' must be ids, lists of ids", id="null"),
             pytest.param({"prompt": {}}, "'prompts' must be ids, lists of ids", id="object"),
             pytest.param({"prompt": []}, "'prompts' must be 1 to 2, the decoder's rows: got 0", id="none"),
@@ -243,9 +280,6 @@ class TestHTTP:
         monkeypatch.setattr(
             ScriptedDecoder, "forward", failing(ScriptedDecoder.forward, RuntimeError("a secret"), after=4)
         )
-        # Ray's own loggers may keep theirs to themselves.
-        monkeypatch.setattr(logging.getLogger("ray"), "propagate", True)
-        monkeypatch.setattr(logging.getLogger("ray.serve"), "propagate", True)
         streamed = asyncio.run(ask(replica, {"prompt": [3, 1], "stream": True}))
         names = [name for name, _ in messages(streamed.body)]
 
