@@ -69,7 +69,7 @@ class Loop:
                 room for one token more than the decoder has positions, since the last one
                 need not be fed.
         """
-        length, active = history.length[:, 0].clone(), torch.ones(len(history.length), dtype=torch.bool)
+        length, active = history.length[:, 0], torch.ones(len(history.length), dtype=torch.bool)
         while active.any():
             now = history.at(length[:, None])
             clock = Clock(self.statistics)
@@ -87,7 +87,8 @@ class Loop:
                 clock.leave_out(time.perf_counter() - asked)
                 bursts, added, accepted = self._round(now, draft, active)
             seconds = clock.read()
-            length += added
+            # Not in place: a part may keep what it was shown.
+            length = length + added
             for burst in bursts:
                 active[burst.row] = burst.ending is None
             yield bursts

@@ -12,15 +12,13 @@ T = TypeVar("T")
 
 def _fingerprint(tokenizer: Any) -> Hashable:
     """What tells a tokenizer from the same one after a change, or None where nothing does."""
-    added = getattr(tokenizer, "added_tokens_decoder", None)
-    if not isinstance(added, dict):
-        return None
     try:
+        added = tokenizer.added_tokens_decoder.items()
+        tokens = tuple((index, token.content, token.special) for index, token in added)
         decoder = repr(getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None))
-    except Exception:  # one written in Python, of which the library knows nothing
+        return len(tokenizer), tokens, tuple(tokenizer.all_special_ids), decoder
+    except Exception:  # none of Hugging Face's, or with a decoder of which the library knows nothing
         return None
-    tokens = tuple((index, token.content, token.special) for index, token in added.items())
-    return len(tokenizer), tokens, tuple(tokenizer.all_special_ids), decoder
 
 
 @attrs.frozen(eq=False)
