@@ -1,6 +1,7 @@
 """Where a row ends: what all stop conditions share, and the ones that look at ids."""
 
 import abc
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -85,6 +86,14 @@ class AnyOf(Stop):
 
     conditions: tuple[StopCondition, ...]
 
+    _before: tuple[int, ...] = attrs.field(init=False, repr=False)
+    """How many endings stand before each one's own."""
+
+    @_before.default
+    def _endings_before(self) -> tuple[int, ...]:
+        counts = (len(condition.endings) for condition in self.conditions[:-1])
+        return tuple(itertools.accumulate(counts, initial=0))
+
     @property
     def endings(self) -> tuple[Ending, ...]:
         """The endings of all of them, in order."""
@@ -96,11 +105,12 @@ class AnyOf(Stop):
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
-        result, before = torch.zeros_like(history.length), 0
-        for condition in self.conditions:
+        result = torch.zeros_like(history.length)
+        for before, condition in zip(self._before, self.conditions, strict=True):
             code = condition(scores, history)
-            result = torch.where((result == 0) & (code > 0), code + before, result)
-            before += len(condition.endings)
+            # Mostly none fires.
+            if code.any():
+                result = torch.where((result == 0) & (code > 0), code + before, result)
         return result
 
 
