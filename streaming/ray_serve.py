@@ -10,7 +10,6 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ..decoding.background import in_threads
@@ -18,6 +17,7 @@ from ..decoding.events import AsyncEventStream, Event
 from ..decoding.generator import Generator
 from ..decoding.logprobs import Logprobs
 from ..decoding.whole_numbers import is_whole
+from .event_queue import joined
 from .sse import async_server_sent_events
 
 if TYPE_CHECKING:
@@ -95,11 +95,10 @@ class Replica:
 
     Over HTTP it takes a POST of a JSON object: ``prompt``, a text, ids, or several of either;
     ``stream``, whether to send events as they happen; ``streams``, as in a call of the generator;
-    and ``logprobs``, how many of the likeliest tokens to tell with log-probabilities, or an object
-    with the fields of :class:`~decodekit.decoding.logprobs.Logprobs`. Events come as
-    :mod:`decodekit.streaming.sse` writes them. Without ``stream`` the answer is
-    ``{"rows": [...]}``, each row's events added up to one. What cannot be generated from is
-    answered with 400 before anything is decoded.
+    and ``logprobs``, the fields of :class:`~decodekit.decoding.logprobs.Logprobs`, such as
+    ``{"top": 5, "stage": "raw"}``. Events come as :mod:`decodekit.streaming.sse` has them. Without
+    ``stream`` the answer is ``{"rows": [...]}``, each row's events added up to one. What cannot be
+    generated from is answered with 400 before anything is decoded.
 
     A request that is cancelled, or whose client is gone, stops decoding within one step. Decoding
     happens in threads: however long a forward takes, Ray can talk to the replica.
@@ -122,7 +121,7 @@ class Replica:
 
     async def __call__(self, request: "Request") -> "Response":
         """Answer an HTTP request."""
-        from starlette.responses import JSONResponse, Response, StreamingResponse
+        from starlette.responses import JSONResponse, StreamingResponse
 
         if request.method != "POST":
             return JSONResponse({"error": "POST a JSON object with a 'prompt'"}, 405, {"Allow": "POST"})
@@ -132,9 +131,7 @@ class Replica:
         except (TypeError, ValueError) as error:
             return JSONResponse({"error": str(error)}, 400)
         if not stream:
-            rows = [row.as_dict() for row in await _added_up(events)]
-            # What a stop condition says that it met may be anything.
-            return Response(json.dumps({"rows": rows}, default=repr), media_type="application/json")
+            return JSONResponse({"rows": [row.as_dict() for row in await _added_up(events)]})
         # Neither caches nor nginx may hold back what is to be seen at once.
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         body = async_server_sent_events(events)
@@ -182,14 +179,15 @@ def _read(body: bytes) -> tuple[Any, bool, dict[str, Any]]:
         raise ValueError(
             f"the body must have no other keys than prompt, stream, streams and logprobs: got {unknown}"
         )
-    return prompt, stream, {**asked, "logprobs": _logprobs(asked.get("logprobs"))}
+    if asked.get("logprobs") is not None:
+        asked["logprobs"] = _logprobs(asked["logprobs"])
+    return prompt, stream, asked
 
 
-def _logprobs(asked: Any) -> Logprobs | None:
-    """How many of the likeliest tokens to tell, or everything that can be asked."""
-    if asked is None:
-        return None
-    return Logprobs(**asked) if isinstance(asked, dict) else Logprobs(top=asked)
+def _logprobs(asked: Any) -> Logprobs:
+    if not isinstance(asked, dict) or asked.keys() - {"top", "stage"}:
+        raise TypeError(f"'logprobs' must be an object of 'top' and 'stage': got {json.dumps(asked)}")
+    return Logprobs(**asked)
 
 
 async def _added_up(events: AsyncEventStream) -> list[Event]:
@@ -198,17 +196,4 @@ async def _added_up(events: AsyncEventStream) -> list[Event]:
     async with aclosing(events):
         async for event in events:
             rows.setdefault(event.row, []).append(event)
-    return [_sum(rows[row]) for row in sorted(rows)]
-
-
-def _sum(events: list[Event]) -> Event:
-    """Events of one row, as if everything had been told at once."""
-    texts = [event.text for event in events if event.text is not None]
-    logprobs = [event.logprobs for event in events if event.logprobs is not None]
-    return Event(
-        row=events[0].row,
-        ids=tuple(chain.from_iterable(event.ids for event in events)),
-        text="".join(texts) if texts else None,
-        ending=events[-1].ending,
-        logprobs=tuple(chain.from_iterable(logprobs)) if logprobs else None,
-    )
+    return [joined(rows[row]) for row in sorted(rows)]

@@ -26,11 +26,9 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from decodekit.decoding import Generator, MaxNewTokens, Sample, StopStrings
+from decodekit.decoding import Generator, Logprobs, MaxNewTokens, Sample, StopStrings
 from decodekit.decoding.events import Event
 from decodekit.decoding.generation import Generation
-from decodekit.decoding.logprobs import Logprobs
-from decodekit.decoding.protocols import Ending
 from decodekit.neuron_backend import compile_decoder
 from decodekit.processors import Temperature
 from decodekit.streaming.ray_serve import Replica, serve_app
@@ -60,9 +58,17 @@ def scripted(stop: Any = None, tokenizer: Any = None, batch_size: int = 2) -> Ge
 
 def dicts(result: Generation) -> list[dict[str, Any]]:
     """The collected result as a replica tells it."""
-    texts = result.text or [None] * len(result.ids)
-    told = zip(result.ids, texts, result.endings, strict=True)
-    return [Event(row, tuple(ids), text, ending).as_dict() for row, (ids, text, ending) in enumerate(told)]
+    rows = [
+        Event(
+            row,
+            tuple(ids),
+            None if result.text is None else result.text[row],
+            result.endings[row],
+            None if result.logprobs is None else tuple(result.logprobs[row]),
+        )
+        for row, ids in enumerate(result.ids)
+    ]
+    return [row.as_dict() for row in rows]
 
 
 def added_up(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -74,6 +80,8 @@ def added_up(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         row["ids"] += event["ids"]
         if "text" in event:
             row["text"] = row.get("text", "") + event["text"]
+        if "logprobs" in event:
+            row["logprobs"] = row.get("logprobs", []) + event["logprobs"]
         if "ending" in event:
             row["ending"] = event["ending"]
     return [rows[number] for number in sorted(rows)]
@@ -179,38 +187,21 @@ class TestHTTP:
         assert expected == whole.json["rows"]
         assert expected == added_up([data for name, data in messages(streamed.body) if name == "message"])
 
-    def test_a_stop_of_ones_own(self) -> None:
-        """What it met is shown, though JSON knows nothing like it."""
+    @pytest.mark.parametrize("asked", [{}, {"top": 2}, {"top": 3, "stage": "processed"}])
+    def test_log_probabilities(self, asked: dict[str, Any]) -> None:
+        """Those that the request names, at once or event by event; none for null."""
+        replica, prompt = Replica(scripted), [[1, 2], [3]]
+        result = scripted()(prompt, logprobs=Logprobs(**asked))
+        expected = dicts(result)
+        body = {"prompt": prompt, "logprobs": asked}
+        whole = asyncio.run(ask(replica, body))
+        streamed = asyncio.run(ask(replica, {**body, "stream": True}))
+        without = asyncio.run(ask(replica, {"prompt": prompt, "logprobs": None}))
 
-        class Met(MaxNewTokens):
-            @property
-            def endings(self) -> tuple[Ending, ...]:
-                return (Ending("met", frozenset({7})),)
-
-        replica = Replica(lambda: scripted(Met(3)))
-        (row,) = asyncio.run(ask(replica, {"prompt": [1]})).json["rows"]
-        streamed = asyncio.run(ask(replica, {"prompt": [1], "stream": True}))
-        *_, last, _ = messages(streamed.body)
-
-        assert {"reason": "met", "matched": "frozenset({7})"} == row["ending"] == last[1]["ending"]
-
-    @pytest.mark.parametrize(
-        ("asked", "logprobs"),
-        [
-            pytest.param(0, Logprobs(), id="chosen"),
-            pytest.param(3, Logprobs(top=3), id="likeliest"),
-            pytest.param({"top": 2, "stage": "processed"}, Logprobs(top=2, stage="processed"), id="stage"),
-        ],
-    )
-    def test_logprobs(self, asked: Any, logprobs: Logprobs) -> None:
-        """As the generator tells them, and through to the sum."""
-        expected = [event.as_dict() for event in scripted().stream([1, 2], logprobs=logprobs)]
-        whole = asyncio.run(ask(Replica(scripted), {"prompt": [1, 2], "logprobs": asked}))
-        streamed = asyncio.run(ask(Replica(scripted), {"prompt": [1, 2], "logprobs": asked, "stream": True}))
-
-        assert expected == [data for name, data in messages(streamed.body) if name == "message"]
-        (row,) = whole.json["rows"]
-        assert row["logprobs"] == [told for event in expected for told in event["logprobs"]]
+        assert all(len(row["ids"]) == len(row["logprobs"]) for row in expected)
+        assert expected == whole.json["rows"]
+        assert expected == added_up([data for name, data in messages(streamed.body) if name == "message"])
+        assert dicts(scripted()(prompt)) == without.json["rows"]
 
     def test_each_event_is_sent_when_it_happens(self) -> None:
         """One chunk an event: none waits for the next."""
@@ -232,9 +223,21 @@ class TestHTTP:
                 {"prompt": [1], "top_p": 1}, "the body must have no other keys than prompt", id="key"
             ),
             pytest.param({"prompt": [1], "stream": 1}, "'stream' must be true or false: got 1", id="stream"),
-            pytest.param({"prompt": [1], "logprobs": -1}, "'top' must be >= 0", id="logprobs"),
-            pytest.param({"prompt": [1], "logprobs": {"most": 1}}, "argument 'most'", id="most"),
-            pytest.param({"prompt": [1], "logprobs": {"stage": "TopK"}}, "'stage' must be", id="stage"),
+            pytest.param(
+                {"prompt": [1], "logprobs": 5}, "'logprobs' must be an object of 'top' and", id="logprobs"
+            ),
+            pytest.param(
+                {"prompt": [1], "logprobs": {"n": 5}}, "'logprobs' must be an object of 'top' and", id="n"
+            ),
+            pytest.param(
+                {"prompt": [1], "logprobs": {"top": True}}, "'top' must be a whole number: got True", id="top"
+            ),
+            pytest.param({"prompt": [1], "logprobs": {"top": 12}}, "'top' must be <= 11", id="top-12"),
+            pytest.param(
+                {"prompt": [1], "logprobs": {"stage": "TopK"}},
+                "'stage' must be 'raw', 'processed'",
+                id="stage",
+            ),
             pytest.param({"prompt": None}, "'prompts' must be ids, lists of ids", id="null"),
             pytest.param({"prompt": {}}, "'prompts' must be ids, lists of ids", id="object"),
             pytest.param({"prompt": []}, "'prompts' must be 1 to 2, the decoder's rows: got 0", id="none"),
