@@ -1,16 +1,16 @@
 from collections.abc import AsyncGenerator
 from types import TracebackType
+from typing import ClassVar
 
 import attrs
-from attrs import validators
 
 from ..decoding.events import Event
-from .event_queue import EventQueue, WhenFull
 from .one_row import text_of
+from .queue_streamer import QueueStreamer
 
 
 @attrs.define(eq=False)
-class AsyncTextIterator:
+class AsyncTextIterator(QueueStreamer):
     """
     Read the text of one row in an event loop while a thread generates it.
 
@@ -34,20 +34,7 @@ class AsyncTextIterator:
             ``"merge"`` what comes into the last of them and go on. Nothing is lost either way.
     """
 
-    timeout: float | None = attrs.field(default=None, validator=validators.optional(validators.gt(0)))
-    capacity: int = 64
-    when_full: WhenFull = "wait"
-    _queue: EventQueue = attrs.field(init=False, repr=False)
-
-    @_queue.default
-    def _a_queue(self) -> EventQueue:
-        return EventQueue(self.capacity, self.when_full, for_tasks=True)
-
-    # The generation's side.
-
-    def begin(self, prompts: list[list[int]]) -> None:
-        """Refuse a second generation, and one that nobody reads."""
-        self._queue.begin()
+    for_tasks: ClassVar[bool] = True
 
     def put_event(self, event: Event) -> None:
         """
@@ -60,16 +47,6 @@ class AsyncTextIterator:
             self._queue.put(event)
         else:
             self._queue.require_reader()
-
-    def end(self) -> None:
-        """Let the reader stop behind the last piece."""
-        self._queue.end()
-
-    def fail(self, error: BaseException) -> None:
-        """Let the reader raise *error* behind the last piece."""
-        self._queue.fail(error)
-
-    # The reader's side.
 
     async def __aiter__(self) -> AsyncGenerator[str, None]:
         """Read to the end; a loop that is left before closes this."""

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import attrs
 from attrs import validators
@@ -25,6 +25,11 @@ _SECONDS_BETWEEN_GLANCES = 0.2
 # A reader needs some 50 microseconds to wake up. If the next forward has begun by then and keeps the
 # interpreter's lock, as compiled programs do, it gets the text one forward late.
 _SECONDS_FOR_A_READER = 0.0005
+
+
+def _wait_or_merge(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    if value not in ("wait", "merge"):
+        raise ValueError(f"'{attribute.name}' must be 'wait' or 'merge': got {value!r}")
 
 
 def joined(events: Sequence[Event]) -> Event:
@@ -66,7 +71,7 @@ class EventQueue:
     """
 
     capacity: int = attrs.field(validator=[a_whole_number, validators.ge(1)])
-    when_full: WhenFull = attrs.field(validator=validators.in_(("wait", "merge")))
+    when_full: WhenFull = attrs.field(validator=_wait_or_merge)
     for_tasks: bool = False
 
     # Joined when they are read, or every token would copy those that wait.

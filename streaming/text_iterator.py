@@ -2,15 +2,14 @@ from collections.abc import Iterator
 from types import TracebackType
 
 import attrs
-from attrs import validators
 
 from ..decoding.events import Event
-from .event_queue import EventQueue, WhenFull
 from .one_row import text_of
+from .queue_streamer import QueueStreamer
 
 
 @attrs.define(eq=False)
-class TextIterator:
+class TextIterator(QueueStreamer):
     """
     Read the text of one row in one thread while another generates it.
 
@@ -37,21 +36,6 @@ class TextIterator:
             ``"merge"`` what comes into the last of them and go on. Nothing is lost either way.
     """
 
-    timeout: float | None = attrs.field(default=None, validator=validators.optional(validators.gt(0)))
-    capacity: int = 64
-    when_full: WhenFull = "wait"
-    _queue: EventQueue = attrs.field(init=False, repr=False)
-
-    @_queue.default
-    def _a_queue(self) -> EventQueue:
-        return EventQueue(self.capacity, self.when_full)
-
-    # The generation's side.
-
-    def begin(self, prompts: list[list[int]]) -> None:
-        """Refuse a second generation, and one that nobody reads."""
-        self._queue.begin()
-
     def put_event(self, event: Event) -> None:
         """
         Pass on what the event adds.
@@ -63,16 +47,6 @@ class TextIterator:
             self._queue.put(event)
         else:
             self._queue.require_reader()
-
-    def end(self) -> None:
-        """Let the reader stop behind the last piece."""
-        self._queue.end()
-
-    def fail(self, error: BaseException) -> None:
-        """Let the reader raise *error* behind the last piece."""
-        self._queue.fail(error)
-
-    # The reader's side.
 
     def __iter__(self) -> Iterator[str]:
         """Read to the end; a loop that is left before closes this."""
