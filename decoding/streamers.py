@@ -62,11 +62,10 @@ def forward(events: Iterator[Event], streamer: Any, prompts: list[list[int]]) ->
 
 def report_failure(streamer: Any, error: BaseException) -> None:
     """Tell *streamer*, if it is one, that the generation ended with *error* before it began."""
-    tell = getattr(streamer, "fail", None)
-    if callable(tell):
-        tell(error)
-    elif callable(end := getattr(streamer, "end", None)):
-        end()
+    if _has(streamer, "fail"):
+        streamer.fail(error)
+    elif _has(streamer, "end"):
+        streamer.end()
 
 
 def _forward(events: Iterator[Event], listener: "Listener") -> EventStream:

@@ -14,7 +14,7 @@ from transformers import TextStreamer as HuggingFaceTextStreamer
 
 from decodekit.decoding.events import Event
 from decodekit.decoding.protocols import Ending
-from decodekit.decoding.streamers import ClosedError, forward
+from decodekit.decoding.streamers import ClosedError, forward, report_failure
 
 EVENTS = [Event(0, (1,), "b"), Event(0, (2, 0), "ca"), Event(0, (3,), " ", Ending("max_new_tokens"))]
 
@@ -218,3 +218,22 @@ class TestForward:
 
         assert not thread.is_alive()
         assert "".join(pieces) == "bca "
+
+
+class TestReportFailure:
+    """Of what went wrong before there was anything to hear."""
+
+    @pytest.mark.parametrize(
+        ("streamer", "last"), [(Failing(), "error"), (Ours(), "end"), (HuggingFace(), "end")]
+    )
+    def test_a_streamer_hears_of_it_once(self, streamer: Any, last: str) -> None:
+        """``fail`` where there is one, else ``end``."""
+        error = RuntimeError("too long")
+        report_failure(streamer, error)
+
+        assert [error if last == "error" else last] == streamer.told
+
+    @pytest.mark.parametrize("streamer", [None, 3, print, Ours, Failing, HuggingFace])
+    def test_what_is_no_streamer_is_told_nothing(self, streamer: Any) -> None:
+        """A class neither, so that the error is that it is none."""
+        report_failure(streamer, RuntimeError("no streamer"))
