@@ -24,11 +24,11 @@ async def in_threads(items: Generator[T, Any, Any]) -> AsyncGenerator[T, None]:
                 return
             yield item
     finally:
-        await _returned(step)
+        await returned(step)
         items.close()
 
 
-async def _returned(step: "asyncio.Future[Any] | None") -> None:
+async def returned(step: "asyncio.Future[Any] | None") -> None:
     """Wait until *step* is over; cancels that come meanwhile are raised after it."""
     cancelled: asyncio.CancelledError | None = None
     while step is not None and not step.done():

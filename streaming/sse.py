@@ -21,6 +21,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable
 from typing import Any
 
+from ..decoding.background import returned
 from ..decoding.events import Event
 
 _LOG = logging.getLogger(__name__)
@@ -121,26 +122,12 @@ async def async_server_sent_events(
             number += 1
         yield _message({}, name="done")
     finally:
-        await _stopped(step)
+        if step is not None:
+            step.cancel()
+        await returned(step)
         close = getattr(source, "aclose", None)
         if close is not None:
             await close()
-
-
-async def _stopped(step: "asyncio.Future[Event] | None") -> None:
-    """Cancel *step* and wait until it has come back; cancels that come meanwhile are raised after it."""
-    cancelled: asyncio.CancelledError | None = None
-    if step is not None:
-        step.cancel()
-    while step is not None and not step.done():
-        try:
-            await asyncio.wait([step])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if step is not None and not step.cancelled():
-        step.exception()  # looked at, or asyncio would report what nobody waits for any more
-    if cancelled is not None:
-        raise cancelled
 
 
 def _failed(error: Exception, describe: Callable[[Exception], str]) -> str:
