@@ -79,7 +79,7 @@ def server_sent_events(
         getattr(source, "close", lambda: None)()
 
 
-async def async_server_sent_events(
+def async_server_sent_events(
     events: AsyncIterable[Event],
     *,
     keep_alive: float | None = 15.0,
@@ -95,14 +95,25 @@ async def async_server_sent_events(
         events: Such as ``generator.astream(prompt)``.
 
         keep_alive: Seconds after which a comment is sent, so that proxies do not take the
-            connection for dead; None for never.
+            connection for dead, more than 0; None for never.
 
         describe: What the client is told of an error. The error itself, with its traceback, is
             logged and goes nowhere else.
 
     Returns:
         Messages, each complete, to be encoded as UTF-8.
+
+    Raises:
+        ValueError: *keep_alive* is not above 0.
     """
+    if keep_alive is not None and (isinstance(keep_alive, bool) or not keep_alive > 0):
+        raise ValueError(f"'keep_alive' must be > 0 or None: got {keep_alive!r}")
+    return _messages(events, keep_alive, describe)
+
+
+async def _messages(
+    events: AsyncIterable[Event], keep_alive: float | None, describe: Callable[[Exception], str]
+) -> AsyncGenerator[str, None]:
     source = aiter(events)
     step: asyncio.Future[Event] | None = None
     number = 0

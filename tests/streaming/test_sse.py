@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import math
 import threading
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -201,6 +202,17 @@ class TestAsyncServerSentEvents:
         assert [": keep-alive\n\n"] * 3 == messages[1:4]
         assert ["a", "b"] == [data["text"] for data in data_of("".join(messages))[:-1]]
         assert set(parsed.comments) == {"keep-alive"}
+
+    @pytest.mark.parametrize("seconds", [0, -1.0, math.nan, True])
+    def test_comments_without_a_pause_are_refused(self, seconds: float) -> None:
+        """At once, and before the source is asked for anything."""
+
+        async def nobody() -> AsyncEventStream:
+            pytest.fail("asked")
+            yield
+
+        with pytest.raises(ValueError, match=f"'keep_alive' must be > 0 or None: got {seconds!r}"):
+            async_server_sent_events(nobody(), keep_alive=seconds)
 
     def test_a_failure_is_the_last_message(self, caplog: pytest.LogCaptureFixture) -> None:
         """As in the other."""
