@@ -31,12 +31,7 @@ from .statistics import Statistics
 from .stopping import MaxNewTokens, begin, parts
 from .streamers import forward, report_failure
 from .text import Detokenizer
-from .whole_numbers import a_whole_number, is_whole
-
-
-def as_draft_length(value: Any) -> Any:
-    """A whole number of numpy's as one of Python's; anything else as it is, for a validator to refuse."""
-    return int(value) if is_whole(value) else value
+from .whole_numbers import a_whole_number, as_whole, is_whole
 
 
 def a_draft_length(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
@@ -80,9 +75,7 @@ class Generator:
     drafter: Drafter | None = None
     """What guesses ahead; None for plain decoding."""
 
-    num_draft_tokens: int | DraftLength = attrs.field(
-        default=4, converter=as_draft_length, validator=a_draft_length
-    )
+    num_draft_tokens: int | DraftLength = attrs.field(default=4, converter=as_whole, validator=a_draft_length)
     """
     How far ahead to guess in each round, k, or what decides it, such as
     :class:`~decodekit.speculation.AdaptiveLength`. The decoder has to score k + 1 columns.
@@ -278,7 +271,7 @@ class Generator:
         return in_threads(self.stream(prompts, streams, logprobs))
 
     def prompt_logprobs(
-        self, prompts: Any, logprobs: Logprobs | None = None, streams: Sequence[int] | None = None
+        self, prompts: Any, streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
     ) -> list[list[TokenLogprob | None]]:
         """
         What the decoder thinks of the tokens of *prompts* themselves.
@@ -289,9 +282,9 @@ class Generator:
         Args:
             prompts: As in a call.
 
-            logprobs: Which log-probabilities; those of ``Logprobs()`` if not given.
-
             streams: As in a call.
+
+            logprobs: Which log-probabilities; those of ``Logprobs()`` if not given.
 
         Returns:
             For each prompt one for each of its tokens. The first is None: nothing precedes it.

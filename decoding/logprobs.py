@@ -10,12 +10,7 @@ from attrs import validators
 from torch import Tensor
 
 from .likeliest import likeliest
-from .whole_numbers import a_whole_number, is_whole
-
-
-def _as_python(value: Any) -> Any:
-    """A whole number of numpy's as one of Python's; anything else as it is, for a validator to refuse."""
-    return int(value) if is_whole(value) else value
+from .whole_numbers import a_whole_number, as_whole, is_whole
 
 
 @attrs.frozen
@@ -30,10 +25,10 @@ class Logprobs:
     Logprobs(top=5, stage='TopK')
     """
 
-    top: int = attrs.field(default=0, converter=_as_python, validator=[a_whole_number, validators.ge(0)])
+    top: int = attrs.field(default=0, converter=as_whole, validator=[a_whole_number, validators.ge(0)])
     """How many of the likeliest tokens to tell besides the one chosen; at most the vocabulary."""
 
-    stage: str | int = attrs.field(default="raw", converter=_as_python)
+    stage: str | int = attrs.field(default="raw", converter=as_whole)
     """
     ``"raw"``: what the decoder said. ``"processed"``: what the token was chosen from, at the end
     of the chain. Or after one stage of the chain: its class's name, such as ``"TopK"``, or where

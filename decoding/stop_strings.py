@@ -19,7 +19,8 @@ from .text import Detokenizer, agreement
 
 
 def _strings(value: str | Iterable[str]) -> tuple[str, ...]:
-    strings = (value,) if isinstance(value, str) else tuple(value)
+    several = tuple(value) if isinstance(value, Iterable) else ()
+    strings = (value,) if isinstance(value, str) else several
     if not strings or not all(isinstance(s, str) for s in strings):
         raise TypeError(f"'strings' must be a string or several: got {value!r}")
     if not all(strings):

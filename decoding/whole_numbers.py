@@ -11,6 +11,11 @@ def is_whole(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
+def as_whole(value: Any) -> Any:
+    """A whole number of numpy's as one of Python's; anything else as it is, for a validator to refuse."""
+    return int(value) if is_whole(value) else value
+
+
 def a_whole_number(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
     """Check that a parameter is one."""
     if not is_whole(value):

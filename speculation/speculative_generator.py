@@ -2,8 +2,9 @@
 
 import attrs
 
-from ..decoding.generator import Generator, a_draft_length, as_draft_length
+from ..decoding.generator import Generator, a_draft_length
 from ..decoding.protocols import Drafter, DraftLength
+from ..decoding.whole_numbers import as_whole
 
 
 @attrs.frozen(eq=False)
@@ -21,9 +22,7 @@ class SpeculativeGenerator(Generator):
     drafter: Drafter = attrs.field()
     """What guesses ahead: :class:`DraftModel`, :class:`PromptLookup`, or an object of yours."""
 
-    num_draft_tokens: int | DraftLength = attrs.field(
-        default=4, converter=as_draft_length, validator=a_draft_length
-    )
+    num_draft_tokens: int | DraftLength = attrs.field(default=4, converter=as_whole, validator=a_draft_length)
     """As in any generator."""
 
     def __attrs_post_init__(self) -> None:

@@ -144,7 +144,9 @@ def test_prompt_logprobs(name: str, tiny_model: Callable[..., PreTrainedModel]) 
     decoder = StaticDecoder(model, batch_size=3, max_length=96, widths=(1, 5, 16), scored_width=5)
     generate = Generator(decoder, stop=MaxNewTokens(3))
     for _ in range(2):
-        for prompt, logprobs in zip(PROMPTS, generate.prompt_logprobs(PROMPTS, Logprobs(2)), strict=True):
+        for prompt, logprobs in zip(
+            PROMPTS, generate.prompt_logprobs(PROMPTS, logprobs=Logprobs(2)), strict=True
+        ):
             law = model(torch.tensor([prompt])).logits[0].detach().double().log_softmax(dim=-1)
             expected = [float(law[i, token]) for i, token in enumerate(prompt[1:])]
 

@@ -41,7 +41,9 @@ class TestPromptLogprobs:
 
                 assert expected.ids == generate(rows).ids
                 continue
-            for prompt, logprobs in zip(rows, generate.prompt_logprobs(rows, Logprobs(2)), strict=True):
+            for prompt, logprobs in zip(
+                rows, generate.prompt_logprobs(rows, logprobs=Logprobs(2)), strict=True
+            ):
                 check_alike(by_hand(prompt, 2), logprobs)
 
     def test_the_chosen_alone(self) -> None:
@@ -77,7 +79,7 @@ class TestPromptLogprobs:
         generate = generator()
         prompt = [1, 2, 0] * 4
         generate(prompt)
-        first, second = (generate.prompt_logprobs(prompt, Logprobs(3)) for _ in range(2))
+        first, second = (generate.prompt_logprobs(prompt, logprobs=Logprobs(3)) for _ in range(2))
         check_alike(by_hand(prompt, 3), first[0])
 
         assert first == second
@@ -105,7 +107,7 @@ class TestPromptLogprobs:
         rows: list[list[int]] = [[], []]
         for event in generate.stream([[1, 2], [3]]):
             rows[event.row] += event.ids
-            check_alike(by_hand([4, 5, 6], 1), generate.prompt_logprobs([4, 5, 6], Logprobs(1))[0])
+            check_alike(by_hand([4, 5, 6], 1), generate.prompt_logprobs([4, 5, 6], logprobs=Logprobs(1))[0])
 
         assert expected == rows
 
@@ -121,7 +123,7 @@ class TestPromptLogprobs:
         )
         generate = generator(processors=chain, selection=Sample(1), stop=MaxNewTokens(1))
         prompts = [[1, 2, 0, 3, 1, 1, 4, 0], [5, 6, 0]]
-        found = generate.prompt_logprobs(prompts, Logprobs(VOCAB, stage))
+        found = generate.prompt_logprobs(prompts, logprobs=Logprobs(VOCAB, stage))
         for prompt, logprobs in zip(prompts, found, strict=True):
             for i, logprob in enumerate(logprobs[1:], start=1):
                 first = generate(prompt[:i], logprobs=Logprobs(VOCAB, stage)).logprobs
@@ -136,16 +138,16 @@ class TestPromptLogprobs:
         generate = generator(selection=Sample(2), stop=MaxNewTokens([3, 12, 7]))
         prompts = [[1, 2], [3], [4, 5, 6, 1, 0, 0]]
         result = generate(prompts, logprobs=Logprobs(2))
-        again = generate.prompt_logprobs(result.sequences, Logprobs(2))
+        again = generate.prompt_logprobs(result.sequences, logprobs=Logprobs(2))
 
         assert result.logprobs == [row[len(prompt) :] for row, prompt in zip(again, prompts, strict=True)]
 
     def test_a_batch_row_is_the_row_alone(self) -> None:
         """Bit for bit."""
         rows = [[1, 2, 3, 4, 5, 6, 0], [1], [2, 2]]
-        together = generator().prompt_logprobs(rows, Logprobs(3))
+        together = generator().prompt_logprobs(rows, logprobs=Logprobs(3))
 
-        assert together == [generator().prompt_logprobs(row, Logprobs(3))[0] for row in rows]
+        assert together == [generator().prompt_logprobs(row, logprobs=Logprobs(3))[0] for row in rows]
 
     @pytest.mark.parametrize(
         ("prompts", "message"),

@@ -247,7 +247,9 @@ class TestStopStrings:
 
         assert (Ending("stop_string", "ab", hide=True), Ending("stop_string", "c", hide=True)) == stop.endings
 
-    @pytest.mark.parametrize(("strings", "error"), [("", ValueError), ([], TypeError), ([3], TypeError)])
+    @pytest.mark.parametrize(
+        ("strings", "error"), [("", ValueError), ([], TypeError), ([3], TypeError), (3, TypeError)]
+    )
     def test_must_be_strings(self, strings: Any, error: type[Exception]) -> None:
         """An empty string would end every row at once: refused."""
         with pytest.raises(error, match="'strings' must"):

@@ -110,7 +110,7 @@ def test_those_of_the_sequence(verification: Verification, stage: str) -> None:
         )
         prompts, request = prompts_of(seed), Logprobs(3, stage)
         result = generate(prompts, logprobs=request)
-        again = generate.prompt_logprobs(result.sequences, request)
+        again = generate.prompt_logprobs(result.sequences, logprobs=request)
         stood += sum(result.statistics.accepted)
 
         assert result.logprobs == [row[len(prompt) :] for row, prompt in zip(again, prompts, strict=True)]
