@@ -23,7 +23,7 @@ from decodekit.decoding import (
 )
 from decodekit.processors import Temperature, TopK
 from decodekit.speculation import AdaptiveLength, DraftModel, PromptLookup, SpeculativeGenerator
-from decodekit.streaming import TextIterator
+from decodekit.streaming import LatencyMeter, TextIterator
 from decodekit.testing import ScriptedDecoder, last_token
 
 COUNT_UP = torch.eye(8).roll(1, dims=1)
@@ -469,6 +469,8 @@ class TestRefusals:
             ({"prompts": [[1]], "streams": [2**63]}, ValueError, "'streams' must fit into 64 bits"),
             ({"prompts": [[1]], "max_tokens": 3}, TypeError, "max_tokens"),
             ({"prompts": [[1]], "streamer": object()}, TypeError, "streamer"),
+            ({"prompts": [[1]], "streamer": LatencyMeter}, TypeError, "'streamer' must have put_event"),
+            ({"prompts": [[1]], "streamer": TextIterator}, TypeError, "'streamer' must have put_event"),
         ],
     )
     def test_calls_that_cannot_be(self, call: Any, error: type[Exception], message: str) -> None:
