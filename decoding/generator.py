@@ -28,7 +28,7 @@ from .protocols import Decoder, Drafter, DraftLength, Processor, Selection, Stop
 from .row_text import RowText
 from .slots import Slots
 from .statistics import Statistics
-from .stopping import MaxNewTokens, begin, parts
+from .stopping import MaxNewTokens, begin, how_to_wrap, parts
 from .streamers import forward, report_failure
 from .text import Detokenizer
 from .whole_numbers import a_whole_number, as_whole, is_whole
@@ -127,7 +127,9 @@ class Generator:
         if hasattr(self.processors, "endings"):
             raise TypeError(f"'processors' must be processors, not a stop condition: got {self.processors!r}")
         if not hasattr(self.stop, "endings"):
-            raise TypeError(f"'stop' must be a stop condition, with endings: got {self.stop!r}")
+            raise TypeError(
+                f"'stop' must be a stop condition, with endings{how_to_wrap(self.stop)}: got {self.stop!r}"
+            )
         self._check_stop_strings()
         if self.echo_prompt and self.tokenizer is None:
             raise ValueError("'tokenizer' must be given where 'echo_prompt' is True: got None")

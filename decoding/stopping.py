@@ -67,11 +67,14 @@ def parts(condition: StopCondition) -> Iterator[StopCondition]:
 def a_condition(other: StopCondition) -> StopCondition:
     """*other*, if it is a stop condition."""
     if not (callable(other) and hasattr(other, "endings")):
-        hint = " (wrap a function in StopWhen, Hugging Face's criteria in stop_from_transformers)"
-        raise TypeError(
-            f"a stop condition composes with stop conditions{hint * callable(other)}: got {other!r}"
-        )
+        raise TypeError(f"a stop condition composes with stop conditions{how_to_wrap(other)}: got {other!r}")
     return other
+
+
+def how_to_wrap(other: Any) -> str:
+    """A hint for who gave a function, or Hugging Face's criteria, for a stop condition."""
+    hint = " (wrap a function in StopWhen, Hugging Face's criteria in stop_from_transformers)"
+    return hint if callable(other) else ""
 
 
 def newest(history: History) -> Tensor:

@@ -405,6 +405,7 @@ class TestRefusals:
             ({"processors": 3}, TypeError, "'processors' must be callable: got 3"),
             ({"selection": "greedy"}, TypeError, "'selection' must be callable: got 'greedy'"),
             ({"stop": TopK(3)}, TypeError, "'stop' must be a stop condition"),
+            ({"stop": lambda history: True}, TypeError, r"with endings \(wrap a function in StopWhen"),
             ({"num_draft_tokens": True}, TypeError, "'num_draft_tokens' must be a whole number: got True"),
             ({"exact_width": 1}, TypeError, "exact_width"),
             ({"drafter": ScriptedDecoder(TABLE)}, TypeError, "'drafter' must have propose"),
