@@ -100,7 +100,8 @@ class RowText:
         return known[:decided]
 
     def _end(self, ids: Sequence[int], ending: Ending) -> str:
-        strings = list(_strings([ending]))
+        # What took the last token away is named, not met in the text.
+        strings = [] if ending.reason == "no_token_left" else list(_strings([ending]))
         if ending.hide and not strings:
             ids = ids[: max(0, len(ids) - max(map(_tokens, _parts(ending.matched)), default=0))]
         final = self._tail + self._held + self.detokenizer.push(ids[:-1])

@@ -191,6 +191,13 @@ class TestStopStrings:
         assert row.push(ids_of("b"), Ending("stop_string", "ab", hide=True)) == "b"
 
 
+def test_the_name_of_what_left_no_token_is_no_stop_string() -> None:
+    """A text that happens to say it is whole, whatever the stage is called."""
+    ids = ids_of("c", "abc")
+
+    assert "cabc" == row_text().push(ids, Ending("no_token_left", matched="b"))
+
+
 class TestStopIds:
     """Matches in the ids."""
 
