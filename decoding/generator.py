@@ -94,7 +94,8 @@ class Generator:
     """
     Whether the text begins with the prompt's: each row's first event carries it before its own.
     Then both are decoded as one, so that a space or a character between them is what it is.
-    Stop strings do not look into the prompt.
+    Stop strings do not look into the prompt: they read the new ids alone, so where the prompt
+    ends within a character they may see another text than is shown.
     """
 
     exact_width: bool = attrs.field(default=False, validator=validators.instance_of(bool))

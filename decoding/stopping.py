@@ -119,7 +119,7 @@ class AnyOf(Stop):
 
 @attrs.frozen(eq=False)
 class AllOf(Stop):
-    """End at a token at which *first* and *second* both hold; the text hides what either does."""
+    """End at a token at which *first* and *second* both hold; the text hides both if either is hidden."""
 
     first: StopCondition
     second: StopCondition
