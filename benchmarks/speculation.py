@@ -354,9 +354,18 @@ def tokens_of_round(outcome: Round) -> int:
     return sum(outcome.accepted) + len(outcome.accepted)
 
 
-def by_formula(rounds: list[Round], costs: Costs) -> float:
-    """The speed-up that such rounds would have if nothing but forwards took time."""
-    gained = sum(tokens_of_round(one) / len(one.accepted) for one in rounds)
+def by_formula(rounds: list[Round], costs: Costs, kept: float) -> float:
+    """
+    The speed-up that such rounds would have if nothing but forwards took time.
+
+    Args:
+        rounds: All of them.
+
+        costs: Of forwards.
+
+        kept: The share of the tokens that rounds gave which the stop did not cut off.
+    """
+    gained = kept * sum(tokens_of_round(one) / len(one.accepted) for one in rounds)
     return gained / sum(costs.of_round(max(one.drafted, default=0)) for one in rounds)
 
 
@@ -393,7 +402,9 @@ def table(runs: dict[str, list[list[Run]]], widths: Sequence[int]) -> list[dict[
         rounds = [one for of_batch in own for run in of_batch for one in run.rounds]
         if rounds:
             costs = Costs.of(own, plain, widths)
-            line |= rounds_line(rounds, costs)
+            # A row's first token comes from its prompt.
+            decoded = sum(run.tokens - len(run.ids) for of_batch in own for run in of_batch)
+            line |= rounds_line(rounds, costs, decoded / sum(map(tokens_of_round, rounds)))
             line["decode_speed_up"] = seconds_of(plain, "decode_seconds") / seconds_of(own, "decode_seconds")
             line["of_formula"] = line["decode_speed_up"] / line["formula"]
             text += f"  | {line['decode_speed_up']:8.2f} {line['formula']:10.2f} {line['of_formula']:7.1%} |"
@@ -407,8 +418,8 @@ def table(runs: dict[str, list[list[Run]]], widths: Sequence[int]) -> list[dict[
     return lines
 
 
-def rounds_line(rounds: list[Round], costs: Costs) -> dict[str, Any]:
-    """What a contender's rounds say."""
+def rounds_line(rounds: list[Round], costs: Costs, kept: float) -> dict[str, Any]:
+    """What a contender's rounds say; arguments as of :func:`by_formula`."""
     spent = {
         f"{part}_ms": 1e3 * statistics.fmean(getattr(one, f"{part}_seconds") for one in rounds)
         for part in ("draft", "target", "other")
@@ -416,7 +427,7 @@ def rounds_line(rounds: list[Round], costs: Costs) -> dict[str, Any]:
     rows = sum(len(one.accepted) for one in rounds)
     return {
         "costs": attrs.asdict(costs),
-        "formula": by_formula(rounds, costs),
+        "formula": by_formula(rounds, costs, kept),
         "tau": sum(map(tokens_of_round, rounds)) / rows,
         "mean_length": statistics.fmean(max(one.drafted, default=0) for one in rounds),
         "standing": standing(rounds),
