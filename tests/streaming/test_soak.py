@@ -1,7 +1,7 @@
 """
 Many generations on one decoder, most of which go wrong: nothing stays behind, and the next is right.
 
-``DECODEKIT_SOAK=2000 pytest tests/streaming/test_soak.py`` runs more of them (some 20 milliseconds each),
+``DECODEKIT_SOAK=20000 pytest tests/streaming/test_soak.py`` runs more of them (some 10 milliseconds each),
 and ``DECODEKIT_SOAK_SEED=1`` others.
 """
 
@@ -34,7 +34,7 @@ from decodekit.decoding import (
 from decodekit.streaming import AsyncEventIterator, AsyncTextIterator, EventIterator, TextIterator
 from decodekit.testing import ScriptedDecoder
 
-COUNT = int(os.environ.get("DECODEKIT_SOAK", "300"))
+COUNT = int(os.environ.get("DECODEKIT_SOAK", "2000"))
 SEED = int(os.environ.get("DECODEKIT_SOAK_SEED", "0"))
 PATIENCE = 20.0
 """Seconds after which somebody counts as hanging."""
