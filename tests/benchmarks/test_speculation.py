@@ -42,13 +42,19 @@ class TestFormula:
         costs = benchmark.Costs(0.01, 0.1, {1: 1.0, 2: 1.1, 5: 1.3})
         rounds = [a_round((2,), (2,)), a_round((2,), (0,))]
 
-        assert pytest.approx(4 / (2 * (0.2 + 1.3))) == benchmark.by_formula(rounds, costs)
+        assert pytest.approx(4 / (2 * (0.2 + 1.3))) == benchmark.by_formula(rounds, costs, 1.0)
+
+    def test_what_the_stop_cut_off_is_no_gain(self, benchmark: ModuleType) -> None:
+        """Three of four tokens kept are three quarters of the speed-up."""
+        costs = benchmark.Costs(0.01, 0.1, {1: 1.0, 2: 1.1, 5: 1.3})
+
+        assert pytest.approx(3 / (0.3 + 1.3)) == benchmark.by_formula([a_round((3,), (3,))], costs, 0.75)
 
     def test_plain_rounds(self, benchmark: ModuleType) -> None:
         """Without drafts nothing is gained or lost, whatever the number of rows."""
         costs = benchmark.Costs(0.01, 0.1, {1: 1.0, 5: 1.3})
 
-        assert 1.0 == benchmark.by_formula([a_round((0, 0), (0, 0))] * 3, costs)
+        assert 1.0 == benchmark.by_formula([a_round((0, 0), (0, 0))] * 3, costs, 1.0)
 
 
 def test_standing(benchmark: ModuleType) -> None:
