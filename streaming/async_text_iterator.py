@@ -4,13 +4,12 @@ from typing import ClassVar
 
 import attrs
 
-from ..decoding.events import Event
 from .one_row import text_of
-from .queue_streamer import QueueStreamer
+from .queue_streamer import TextQueueStreamer
 
 
 @attrs.define(eq=False)
-class AsyncTextIterator(QueueStreamer):
+class AsyncTextIterator(TextQueueStreamer):
     """
     Read the text of one row in an event loop while a thread generates it.
 
@@ -35,18 +34,6 @@ class AsyncTextIterator(QueueStreamer):
     """
 
     for_tasks: ClassVar[bool] = True
-
-    def put_event(self, event: Event) -> None:
-        """
-        Pass on what the event adds.
-
-        Raises:
-            ClosedError: The reader is gone.
-        """
-        if text_of(event):
-            self._queue.put(event)
-        else:
-            self._queue.require_reader()
 
     async def __aiter__(self) -> AsyncGenerator[str, None]:
         """Read to the end; a loop that is left before closes this."""

@@ -9,6 +9,7 @@ from attrs import validators
 from ..decoding.events import Event
 from ..decoding.real_numbers import as_real, one_real
 from .event_queue import EventQueue, WhenFull
+from .one_row import text_of
 
 _A_WAIT = one_real(
     f"in (0, {threading.TIMEOUT_MAX:.0f}] or None", lambda seconds: 0 < seconds <= threading.TIMEOUT_MAX
@@ -62,3 +63,20 @@ class QueueStreamer:
     def fail(self, error: BaseException) -> None:
         """Let the reader raise *error* behind the last event."""
         self._queue.fail(error)
+
+
+@attrs.define(eq=False)
+class TextQueueStreamer(QueueStreamer):
+    """The same for the text of one row: events without any are not passed on."""
+
+    def put_event(self, event: Event) -> None:
+        """
+        Pass on what the event adds.
+
+        Raises:
+            ClosedError: The reader is gone.
+        """
+        if text_of(event):
+            self._queue.put(event)
+        else:
+            self._queue.require_reader()

@@ -3,13 +3,12 @@ from types import TracebackType
 
 import attrs
 
-from ..decoding.events import Event
 from .one_row import text_of
-from .queue_streamer import QueueStreamer
+from .queue_streamer import TextQueueStreamer
 
 
 @attrs.define(eq=False)
-class TextIterator(QueueStreamer):
+class TextIterator(TextQueueStreamer):
     """
     Read the text of one row in one thread while another generates it.
 
@@ -35,18 +34,6 @@ class TextIterator(QueueStreamer):
         when_full: What the generation does while as many wait: ``"wait"`` for the reader, or
             ``"merge"`` what comes into the last of them and go on. Nothing is lost either way.
     """
-
-    def put_event(self, event: Event) -> None:
-        """
-        Pass on what the event adds.
-
-        Raises:
-            ClosedError: The reader is gone.
-        """
-        if text_of(event):
-            self._queue.put(event)
-        else:
-            self._queue.require_reader()
 
     def __iter__(self) -> Iterator[str]:
         """Read to the end; a loop that is left before closes this."""
