@@ -48,14 +48,15 @@ class Slots:
         self.decoder = decoder
         shape = decoder.shape
         self._widths = shape.widths
+        self._spans: tuple[int, ...] = tuple(getattr(decoder, "spans", ()))
         self._scored = [width for width in shape.widths if width <= shape.scored_width]
         self.tree_widths: tuple[int, ...] = tuple(getattr(decoder, "tree_widths", ()))
         """Columns of the decoder's forwards over trees; empty if it scores none."""
 
         self._fed: Ints = np.zeros((shape.batch_size, shape.max_length), dtype=np.int64)
         self._valid: Ints = np.zeros(shape.batch_size, dtype=np.int64)
-        # The width of the forward that each of them came through.
-        self._width: Ints = np.zeros_like(self._fed)
+        # The program that each of them came through.
+        self._program: Ints = np.zeros_like(self._fed)
         self.lock = threading.RLock()
         """One user at a time: the next forward ends the life of the logits before it."""
 
@@ -126,13 +127,14 @@ class Slots:
         widths = self._scored[-1:] if exact_width else self._widths
         common = self._common(tokens, ends)
         if exact_width:
-            common = np.minimum(common, self._leading(len(tokens), widths[0]))
+            common = np.minimum(common, self._leading(len(tokens), self._name(widths[0], True)))
         starts = np.where(wanted > 0, np.minimum(common, ends - wanted), ends)
         scoring = widths if most == 1 else [w for w in widths if w in self._scored]
         while (pending := ends - starts).max() > scoring[-1]:
             # What is to be scored stays back, so that one forward scores it together.
-            starts = self._advance(tokens, starts, pending - wanted, widths)
-        logits = self._forward(tokens, starts, pending, _smallest(scoring, int(pending.max())))[:rows]
+            starts = self._advance(tokens, starts, pending - wanted, widths, exact_width)
+        width = _smallest(scoring, int(pending.max()))
+        logits = self._forward(tokens, starts, pending, width, exact_width)[:rows]
         return logits if logits.shape[1] == 1 else _columns(logits, pending - wanted, most)
 
     def feed_tree(
@@ -196,11 +198,13 @@ class Slots:
                 f"got {guesses}"
             )
 
-    def _advance(self, tokens: Ints, starts: Ints, rest: Ints, widths: Sequence[int]) -> Ints:
+    def _advance(
+        self, tokens: Ints, starts: Ints, rest: Ints, widths: Sequence[int], exact_width: bool = False
+    ) -> Ints:
         """Feed up to one forward of the *rest*, none of which is to be scored: where the rows start then."""
         width = _smallest(widths, int(rest.max()))
         count = np.minimum(rest, width)
-        self._forward(tokens, starts, count, width)
+        self._forward(tokens, starts, count, width, exact_width)
         return starts + count
 
     def _common(self, tokens: Ints, ends: Ints) -> Ints:
@@ -213,13 +217,19 @@ class Slots:
             common = np.minimum(common, np.where(differs.any(axis=1), differs.argmax(axis=1), reach))
         return common
 
-    def _leading(self, rows: int, width: int) -> Ints:
-        """How many leading slots of each row were written by a forward of *width*, ``[rows]``."""
-        other = self._width[:rows] != width
+    def _name(self, width: int, exact_width: bool) -> int:
+        """Of the program of *width*; negative if it attends to the whole span, whatever it is fed."""
+        return -width if exact_width and len(self._spans) > 1 else width
+
+    def _leading(self, rows: int, program: int) -> Ints:
+        """How many leading slots of each row were written by that *program*, ``[rows]``."""
+        other = self._program[:rows] != program
         leading: Ints = np.where(other.any(axis=1), other.argmax(axis=1), other.shape[1])
         return leading
 
-    def _forward(self, tokens: Ints, starts: Ints, count: Ints, width: int) -> Tensor:
+    def _forward(
+        self, tokens: Ints, starts: Ints, count: Ints, width: int, exact_width: bool = False
+    ) -> Tensor:
         """Feed *count* tokens of each row from *starts* on, through the program of *width*."""
         shape = self.decoder.shape
         ids = np.full((shape.batch_size, width), -1, dtype=np.int64)
@@ -233,12 +243,15 @@ class Slots:
             ids[row, indent : indent + n] = tokens[row, start : start + n]
             cache_pos[row] = start - indent
             self._forget_after(row, start, tokens[row, start : start + n])
-        logits = self.decoder.forward(torch.from_numpy(ids), torch.from_numpy(cache_pos))
+        program = self._name(width, exact_width)
+        # A program of a shorter span adds up in another order.
+        whole = {"span": shape.max_length} if program < 0 else {}
+        logits = self.decoder.forward(torch.from_numpy(ids), torch.from_numpy(cache_pos), **whole)
         self._require_logits(logits, 1 if right else width)
         self._count(ids)
         for row in fed:
             start, n = int(starts[row]), int(count[row])
-            self._remember(row, start, tokens[row, start : start + n], width)
+            self._remember(row, start, tokens[row, start : start + n], program)
         return logits
 
     def _forward_tree(
@@ -284,11 +297,11 @@ class Slots:
         self.columns += ids.size
         self.tokens += int((ids >= 0).sum())
 
-    def _remember(self, row: int, start: int, new: Ints, width: int) -> None:
-        """After *new* has been fed from *start* on, by a forward of *width*."""
+    def _remember(self, row: int, start: int, new: Ints, program: int) -> None:
+        """After *new* has been fed from *start* on, by that *program*."""
         end = start + len(new)
         self._fed[row, start:end] = new
-        self._width[row, start:end] = width
+        self._program[row, start:end] = program
         self._valid[row] = max(self._valid[row], end)
 
     def _forget_after(self, row: int, start: int, new: Ints) -> None:

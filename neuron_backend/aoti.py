@@ -11,29 +11,19 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import attrs
 import torch
 from torch import Tensor
 
 from .cache import CacheBuffers
 from .cpu_kernels import choose_kernels
+from .packages import Package
 from .step import Step
 
 _FINGERPRINT = "decodekit_fingerprint"
-
-
-@attrs.frozen(eq=False)
-class Package:
-    """A compiled program as it is stored."""
-
-    content: bytes
-    """A .pt2 archive: native code, without weights."""
-
-    constants: dict[str, Tensor]
-    """Tensors that tracing found outside parameters and buffers."""
 
 
 def has_compiler() -> bool:
@@ -42,9 +32,11 @@ def has_compiler() -> bool:
     return shutil.which(os.environ.get("CXX", default)) is not None
 
 
-def compile_package(step: Step, cache: CacheBuffers, width: int, fingerprint: str) -> Package:
+def compile_package(
+    step: Step, cache: CacheBuffers, width: int, spans: Sequence[int], fingerprint: str
+) -> Package:
     """
-    Compile *step* for one width over a cache of that shape. Takes some seconds, or minutes.
+    Compile *step* for one width and every span over a cache of that shape. Takes some seconds, or minutes.
 
     Args:
         step: What to compile.
@@ -52,6 +44,9 @@ def compile_package(step: Step, cache: CacheBuffers, width: int, fingerprint: st
         cache: Says batch and shapes; not written.
 
         width: Columns of the program.
+
+        spans: Positions that it may attend to. A processor takes any number in one program, unlike
+            a device of fixed shapes.
 
         fingerprint: What the program fits, kept in its metadata for :func:`load_program`.
     """
@@ -64,7 +59,10 @@ def compile_package(step: Step, cache: CacheBuffers, width: int, fingerprint: st
     }
     with torch.no_grad(), warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         _expect_warnings()
-        exported = torch.export.export(step, step.padding(width, cache), strict=False)
+        inputs = step.padding(width, cache, spans[0])
+        exported = torch.export.export(
+            step, inputs, strict=False, dynamic_shapes=_open_span(inputs, cache, spans)
+        )
         choose_kernels(exported.graph_module)
         path = aoti_compile_and_package(
             exported, package_path=str(Path(folder) / "program.pt2"), inductor_configs=options
@@ -72,6 +70,15 @@ def compile_package(step: Step, cache: CacheBuffers, width: int, fingerprint: st
         content = Path(path).read_bytes()
     known = _tensors(step)
     return Package(content, {n: t for n, t in exported.constants.items() if n not in known})
+
+
+def _open_span(inputs: Sequence[Tensor], cache: CacheBuffers, spans: Sequence[int]) -> Any:
+    """Which dimensions the program leaves open: how many slots are attended to."""
+    if len(spans) == 1:
+        return None
+    slots = torch.export.Dim("slots", min=2, max=cache.reserved + spans[-1])
+    others = len(inputs) - len(cache.tensors) - 1
+    return (*[None] * others, {0: slots}, (None,) * len(cache.tensors))
 
 
 def _expect_warnings() -> None:

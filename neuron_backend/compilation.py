@@ -6,15 +6,12 @@ from os import PathLike
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from . import aoti, trust
-from .fingerprint import program_fingerprint
+from . import aoti
 from .shapes import DEFAULT_WIDTHS
 from .static_decoder import StaticDecoder
-from .step import Step, program_name
+from .targets import Target, target_named
 from .threads import check_threads
 from .weights import weight_dtype
-
-TARGETS = ("auto", "cpu", "eager")
 
 
 def compile_decoder(
@@ -25,7 +22,8 @@ def compile_decoder(
     widths: Sequence[int] = DEFAULT_WIDTHS,
     scored_width: int | None = None,
     tree_widths: Sequence[int] = (),
-    target: str = "auto",
+    spans: Sequence[int] | None = None,
+    target: str | Target = "auto",
     dtype: torch.dtype | str | None = None,
     threads: int | None = None,
 ) -> StaticDecoder:
@@ -48,9 +46,13 @@ def compile_decoder(
         tree_widths: Columns of the forwards over trees, ascending; one program each. None are
             compiled unless asked for: see :meth:`StaticDecoder.forward_tree`.
 
+        spans: How many leading positions a forward attends to: the smallest that holds all of
+            its tokens. Ascending, the last of them *max_length*. None: powers of two from 128.
+
         target: ``"cpu"`` compiles with AOTInductor, which takes a C++ compiler; ``"eager"``
             compiles nothing; ``"auto"`` is the first where there is a compiler, else the
-            second, and the decoder's ``target`` says which.
+            second, and the decoder's ``target`` says which. Or a :class:`~.targets.Target`
+            with options of its own.
 
         dtype: Of weights and cache: float32, bfloat16, float16 or float64, or its name. None:
             the model's own.
@@ -63,7 +65,7 @@ def compile_decoder(
 
         ValueError: An argument breaks its rule.
     """
-    target = _resolve(target)
+    compiler = _resolve(target)
     check_threads(threads)
     decoder = StaticDecoder(
         model if isinstance(model, PreTrainedModel) else _load(model, weight_dtype(dtype)),
@@ -72,64 +74,20 @@ def compile_decoder(
         widths=widths,
         scored_width=scored_width,
         tree_widths=tree_widths,
+        spans=spans,
         dtype=dtype,
     )
     decoder.threads = threads
-    if target == "cpu":
-        compile_programs(decoder)
+    compiler.compile(decoder)
     return decoder
 
 
-def compile_programs(decoder: StaticDecoder) -> None:
-    """Compile every width of an eager *decoder* for the CPU, and compare with the stock model."""
-    packages = {}
-    for step, width in decoder.steps():
-        package = aoti.compile_package(step, decoder.cache, width, _fingerprint(decoder, step, width))
-        trust.record(package.content)
-        packages[program_name(step, width)] = package
-    load_programs(decoder, packages, compiled=True)
-    decoder.compare("the program compiled for the CPU")
-
-
-def load_programs(decoder: StaticDecoder, packages: dict[str, aoti.Package], *, compiled: bool) -> None:
-    """Run *packages*, one for each program's name, from now on, and run each once."""
-
-    def program(step: Step, width: int) -> aoti.CompiledProgram:
-        package = packages[program_name(step, width)]
-        return aoti.CompiledProgram(package, step, decoder.cache, _fingerprint(decoder, step, width))
-
-    decoder.replace_programs(
-        {width: program(decoder.step, width) for width in decoder.shape.widths},
-        {width: program(decoder.tree_step, width) for width in decoder.tree_widths},
-        target="cpu",
-        compiled=compiled,
-    )
-    decoder.packages = packages
-    decoder.warm_up()
-
-
-def _fingerprint(decoder: StaticDecoder, step: Step, width: int) -> str:
-    scratch = decoder.cache.slots - decoder.shape.max_length - 1
-    return program_fingerprint(step, decoder.shape, width, scratch)
-
-
-def require_compiler() -> None:
-    """Raise unless there is a C++ compiler."""
-    if not aoti.has_compiler():
-        raise ValueError(
-            "target 'cpu' needs a C++ compiler: g++, or what the variable CXX names: got none; "
-            "target 'eager' needs none"
-        )
-
-
-def _resolve(target: str) -> str:
-    if target not in TARGETS:
-        raise ValueError(f"target must be one of {', '.join(TARGETS)}: got {target!r}")
+def _resolve(target: str | Target) -> Target:
+    if not isinstance(target, str):
+        return target
     if target == "auto":
-        return "cpu" if aoti.has_compiler() else "eager"
-    if target == "cpu":
-        require_compiler()
-    return target
+        target = "cpu" if aoti.has_compiler() else "eager"
+    return target_named(target)
 
 
 def _load(path: str | PathLike[str], dtype: torch.dtype | None) -> PreTrainedModel:

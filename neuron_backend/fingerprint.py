@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -13,11 +14,11 @@ from .step import Step
 from .weights import derived_buffers, dtype_name
 
 
-def program_fingerprint(step: Step, shape: DecoderShape, width: int, scratch: int = 0) -> str:
+def program_fingerprint(
+    step: Step, shape: DecoderShape, width: int, spans: Sequence[int], reserved: int
+) -> str:
     """
     A digest of everything on which a program of that *width* relies without checking it.
-
-    Whatever has no *scratch* slots keeps the digest that it had before there were any.
 
     A program that is run over other shapes, dtypes or weights than it was compiled for writes
     where it should not.
@@ -25,15 +26,16 @@ def program_fingerprint(step: Step, shape: DecoderShape, width: int, scratch: in
     facts = {
         "architecture": type(step.model).__name__,
         "shape": attrs.asdict(shape),
+        "kind": step.kind,
         "width": width,
+        "spans": list(spans),
+        "reserved": reserved,
         "masks": repr(step.plan),
         "torch": torch.__version__,
         "weights": weight_table(step),
         # The compiler may fold small buffers into the code, so their values count.
         "buffers": {name: _digest(tensor) for name, tensor in derived_buffers(step.model).items()},
     }
-    if scratch:
-        facts |= {"kind": step.kind, "scratch": scratch}
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 

@@ -9,19 +9,16 @@ them, and otherwise compiled again.
 from os import PathLike
 from pathlib import Path
 
-import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from . import machine, trust
-from .aoti import Package
-from .compilation import compile_programs, load_programs, require_compiler
 from .fingerprint import weight_table
 from .manifest import Manifest
-from .saving import CONSTANTS, program_path
+from .packages import Package
+from .saving import CONSTANTS, PROGRAMS
 from .static_decoder import StaticDecoder
-from .step import program_name
+from .targets import target_named
 from .weights import adopt, weight_dtype
 
 
@@ -44,29 +41,13 @@ def load_decoder(folder: str | PathLike[str], *, trust_programs: bool = False) -
     """
     folder = Path(folder)
     manifest = Manifest.read(folder)
-    if manifest.target == "cpu":
-        _check_platform(manifest)
+    target = target_named(manifest.target)
+    target.check(manifest)
     manifest.verify(folder)
     stored = load_file(folder / CONSTANTS)
     decoder = _eager(folder, manifest, stored)
-    if manifest.target == "cpu":
-        _add_programs(decoder, folder, stored, trust_programs)
+    target.load(decoder, _packages(folder, manifest, stored), trust_programs)
     return decoder
-
-
-def _check_platform(manifest: Manifest) -> None:
-    again = "compile_decoder(folder) compiles it again"
-    if manifest.versions["torch"] != torch.__version__:
-        raise ValueError(
-            f"programs must be run by the torch that compiled them, {manifest.versions['torch']}: "
-            f"got {torch.__version__}; {again}"
-        )
-    missing = sorted(set(manifest.instruction_sets) - set(machine.instruction_sets()))
-    if manifest.processor != machine.processor() or missing:
-        raise ValueError(
-            f"programs must be run on a processor like the one they were compiled on, {manifest.processor}: "
-            f"got {machine.processor()} without {', '.join(missing) or 'differences'}; {again}"
-        )
 
 
 def _eager(folder: Path, manifest: Manifest, stored: dict[str, Tensor]) -> StaticDecoder:
@@ -84,7 +65,7 @@ def _eager(folder: Path, manifest: Manifest, stored: dict[str, Tensor]) -> Stati
             _set_buffer(model, name.removeprefix("buffers/"), tensor)
     # Not compared with the stock model again: the hashes say that weights and programs are the
     # ones that were.
-    decoder = StaticDecoder.unchecked(model, manifest.shape, manifest.tree_widths)
+    decoder = StaticDecoder.unchecked(model, manifest.shape, manifest.tree_widths, manifest.spans)
     _check_model(decoder, manifest)
     return decoder
 
@@ -105,28 +86,17 @@ def _check_model(decoder: StaticDecoder, manifest: Manifest) -> None:
         raise ValueError(f"weight {name} must be {manifest.weights.get(name)}: got {found.get(name)}")
 
 
-def _add_programs(
-    decoder: StaticDecoder, folder: Path, stored: dict[str, Tensor], trust_programs: bool
-) -> None:
-    names = [program_name(step, width) for step, width in decoder.steps()]
-    packages = {name: _package(folder, program_path(name), stored) for name in names}
-    if trust_programs or all(trust.is_recorded(package.content) for package in packages.values()):
-        load_programs(decoder, packages, compiled=False)
-        return
-    require_compiler()
-    compile_programs(decoder)
-
-
-def _package(folder: Path, name: str, stored: dict[str, Tensor]) -> Package:
-    if not (folder / name).is_file():
-        raise ValueError(
-            f"a saved decoder must have a program for each of its widths: got no {folder / name}"
+def _packages(folder: Path, manifest: Manifest, stored: dict[str, Tensor]) -> dict[str, Package]:
+    """What the target has saved, by file name."""
+    return {
+        path.removeprefix(PROGRAMS): Package(
+            content=(folder / path).read_bytes(),
+            constants={
+                key.removeprefix(f"{path}/"): tensor
+                for key, tensor in stored.items()
+                if key.startswith(f"{path}/")
+            },
         )
-    return Package(
-        content=(folder / name).read_bytes(),
-        constants={
-            key.removeprefix(f"{name}/"): tensor
-            for key, tensor in stored.items()
-            if key.startswith(f"{name}/")
-        },
-    )
+        for path in manifest.files
+        if path.startswith(PROGRAMS)
+    }

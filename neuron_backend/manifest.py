@@ -10,7 +10,7 @@ import attrs
 from ..decoding.protocols import DecoderShape
 
 NAME = "decoder.json"
-_FORMAT = 1
+_FORMAT = 2
 
 
 @attrs.frozen
@@ -34,8 +34,8 @@ class Manifest:
     files: dict[str, str]
     """Path below the folder to the sha256 of its content."""
 
-    tree_widths: list[int] = attrs.field(factory=list)
-    """Of the programs for trees; none in what was saved before there were any."""
+    tree_widths: list[int]
+    spans: list[int]
 
     def write(self, folder: Path) -> None:
         """Store as decoder.json."""

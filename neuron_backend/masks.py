@@ -1,9 +1,8 @@
 """
 Attention masks made from positions.
 
-Slot *p* of the cache belongs to position *p*; the last slot is spare and belongs to padding.
-Between them there may be scratch slots, for the columns of a tree that have no slot by position. A
-mask is additive, ``[batch, 1, width, slots]``: 0 where a column may look, the lowest number of
+A mask says of each slot that a forward attends to, by its address (:mod:`.cache`), whether a
+column may look. It is additive, ``[batch, 1, width, slots]``: 0 where it may, the lowest number of
 its dtype elsewhere. That absorbs any finite score, so a hidden slot weighs exactly nothing.
 """
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from .cache import SPARE
 from .unsupported import UnsupportedArchitecture
 
 
@@ -42,7 +42,7 @@ class Reach:
             return positions // self.chunk * self.chunk
         return torch.zeros_like(positions)
 
-    def mask(self, positions: Tensor, padding: Tensor, slots: int, dtype: torch.dtype) -> Tensor:
+    def mask(self, positions: Tensor, padding: Tensor, slots: Tensor, dtype: torch.dtype) -> Tensor:
         """
         The additive mask of one forward.
 
@@ -51,21 +51,20 @@ class Reach:
 
             padding: Where there is no token, ``[batch, width]`` bool.
 
-            slots: Slots of the cache, the spare one included.
+            slots: The addresses that are attended to, ``[slots]``.
 
             dtype: The attention scores' dtype.
 
         Returns:
             ``[batch, 1, width, slots]``.
         """
-        slot = torch.arange(slots, device=positions.device)
         position = positions[..., None]
-        seen = (slot <= position) & (slot >= self.earliest(position))
+        seen = (slots <= position) & (slots >= self.earliest(position).clamp(min=0))
         # Padding looks at the spare slot alone: a softmax over nothing would be NaN.
-        return _additive(torch.where(padding[..., None], slot == slots - 1, seen), dtype)
+        return _additive(torch.where(padding[..., None], slots == SPARE, seen), dtype)
 
     def tree_mask(
-        self, positions: Tensor, written: Tensor, path: Tensor, slots: int, dtype: torch.dtype
+        self, positions: Tensor, written: Tensor, path: Tensor, slots: Tensor, dtype: torch.dtype
     ) -> Tensor:
         """
         The additive mask of one forward over a tree.
@@ -73,23 +72,22 @@ class Reach:
         Args:
             positions: Position of each column, ``[batch, width]``; the tree begins at the first one's.
 
-            written: The slot that each column is written to, ``[batch, width]``.
+            written: The address that each column is written to, ``[batch, width]``.
 
             path: The columns on the way to each, itself included, ``[batch, width, width]`` bool.
 
-            slots: Slots of the cache.
+            slots: The addresses that are attended to, ``[slots]``.
 
             dtype: The attention scores' dtype.
 
         Returns:
             ``[batch, 1, width, slots]``.
         """
-        slot = torch.arange(slots, device=positions.device)
-        earliest = self.earliest(positions[..., None])
-        before = (slot < positions[:, :1, None]) & (slot >= earliest)
+        earliest = self.earliest(positions[..., None]).clamp(min=0)
+        before = (slots < positions[:, :1, None]) & (slots >= earliest)
         near = path & (positions[:, None, :] >= earliest)
         # From columns to their slots: as a product, since compilers take no scatter of booleans.
-        inside = near.to(dtype) @ (written[..., None] == slot).to(dtype) > 0
+        inside = near.to(dtype) @ (written[..., None] == slots).to(dtype) > 0
         return _additive(before | inside, dtype)
 
 
@@ -138,7 +136,7 @@ class MaskPlan:
         return max(reach.span for reach in self.reaches.values())
 
     def masks(
-        self, positions: Tensor, padding: Tensor, slots: int, dtype: torch.dtype
+        self, positions: Tensor, padding: Tensor, slots: Tensor, dtype: torch.dtype
     ) -> Tensor | dict[str, Tensor]:
         """As :meth:`Reach.mask`; a dictionary by layer type where the layers differ."""
         return _bare_if_one(
@@ -146,7 +144,7 @@ class MaskPlan:
         )
 
     def tree_masks(
-        self, positions: Tensor, written: Tensor, path: Tensor, slots: int, dtype: torch.dtype
+        self, positions: Tensor, written: Tensor, path: Tensor, slots: Tensor, dtype: torch.dtype
     ) -> Tensor | dict[str, Tensor]:
         """As :meth:`Reach.tree_mask`; a dictionary by layer type where the layers differ."""
         return _bare_if_one(

@@ -3,7 +3,7 @@ A decoder as a folder.
 
 The folder is what Hugging Face writes for the model (config.json, generation_config.json,
 model.safetensors, tokenizer files), and beside it decoder.json, constants.safetensors and
-programs/width_N.pt2, or tree_N.pt2 for those that score trees. Nothing in it is pickled.
+what the target has compiled, in programs/. Nothing in it is pickled.
 """
 
 import os
@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 CONSTANTS = "constants.safetensors"
 
 
-def program_path(name: str) -> str:
-    """Where the program of that *name* lies in the folder."""
-    return f"programs/{name}.pt2"
+PROGRAMS = "programs/"
+"""Before the file name of a program: where it lies in the folder."""
 
 
 def save_decoder(
@@ -59,7 +58,7 @@ def constants(decoder: "StaticDecoder") -> dict[str, Tensor]:
     """Tensors that neither weights nor config bring back exactly, by kind and name."""
     found = {f"buffers/{name}": tensor for name, tensor in derived_buffers(decoder.step.model).items()}
     for program, package in decoder.packages.items():
-        found |= {f"{program_path(program)}/{name}": tensor for name, tensor in package.constants.items()}
+        found |= {f"{PROGRAMS}{program}/{name}": tensor for name, tensor in package.constants.items()}
     # safetensors stores no tensor twice, and some of these share memory.
     return {name: tensor.detach().clone() for name, tensor in found.items()}
 
@@ -72,7 +71,7 @@ def _write(decoder: "StaticDecoder", folder: Path, tokenizer: PreTrainedTokenize
         tokenizer.save_pretrained(folder)
     save_file(constants(decoder), folder / CONSTANTS)
     for program, package in decoder.packages.items():
-        path = folder / program_path(program)
+        path = folder / PROGRAMS / program
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(package.content)
     _manifest(decoder, folder).write(folder)
@@ -95,6 +94,7 @@ def _manifest(decoder: "StaticDecoder", folder: Path) -> Manifest:
         weights=weight_table(decoder.step),
         files={name: file_sha256(folder / name) for name in _names(folder)},
         tree_widths=list(decoder.tree_widths),
+        spans=list(decoder.spans),
     )
 
 

@@ -11,25 +11,28 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..decoding.checks import check_inputs, check_tree_inputs, check_tree_widths
 from ..decoding.protocols import DecoderShape
-from .aoti import Package
 from .cache import CacheBuffers
 from .early_exit import first_layers
 from .geometry import Geometry
+from .eager_target import EagerTarget
 from .masks import MaskPlan
+from .packages import Package
 from .probe import TOLERANCE, Probe
 from .saving import save_decoder
 from .shapes import DEFAULT_WIDTHS, decoder_shape
+from .spans import decoder_spans, end_of, smallest_span
 from .step import DecoderStep, Step, TreeStep
+from .targets import Target
 from .threads import on_threads
 from .tree_layout import lay_out
 from .tree_probe import check_trees
 from .weights import adopt, weight_dtype
 
-Program = Callable[[Tensor, Tensor], Tensor]
-"""Ids ``[batch, width]`` and cache_pos ``[batch]`` to logits, over the decoder's own cache."""
+Program = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Ids, cache_pos and slots, as :class:`~.step.DecoderStep` takes them, to logits."""
 
-TreeProgram = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""Ids, positions, slots and paths, as :class:`~.step.TreeStep` takes them, to logits."""
+TreeProgram = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+"""Ids, positions, written, paths and slots, as :class:`~.step.TreeStep` takes them, to logits."""
 
 # A model in half precision of up to this many weights is also compared in float32, where a small
 # error of architecture does not hide behind rounding. It takes this many times 4 bytes for a moment.
@@ -50,8 +53,11 @@ class StaticDecoder:
     tree_widths: tuple[int, ...]
     """Columns of the forwards over trees; empty if there are none."""
 
+    spans: tuple[int, ...]
+    """How many leading positions a forward may attend to, ascending; the last is all of them."""
+
     cache: CacheBuffers
-    """Keys and values by position; the last slot of each row is the spare one."""
+    """Keys and values by position."""
 
     programs: dict[int, Program]
     """What runs at each width."""
@@ -65,14 +71,14 @@ class StaticDecoder:
     fastest with 1: several threads take longer to meet than it takes to compute.
     """
 
-    target: str = "eager"
-    """What the programs were compiled for; ``"eager"`` if they were not."""
+    compiler: Target = EagerTarget()
+    """What made the programs."""
 
     compiled: bool = False
     """Whether a compiler ran to make this decoder, rather than saved programs being loaded."""
 
     packages: dict[str, Package]
-    """The compiled programs by name, as :meth:`save` stores them; empty if there are none."""
+    """The compiled programs by file name, as :meth:`save` stores them; empty if there are none."""
 
     def __init__(
         self,
@@ -83,6 +89,7 @@ class StaticDecoder:
         widths: Sequence[int] = DEFAULT_WIDTHS,
         scored_width: int | None = None,
         tree_widths: Sequence[int] = (),
+        spans: Sequence[int] | None = None,
         dtype: torch.dtype | str | None = None,
     ):
         """
@@ -103,6 +110,9 @@ class StaticDecoder:
 
             tree_widths: Columns of the forwards over trees, ascending. The cache gets as many
                 scratch slots as the largest of them has columns.
+
+            spans: How many leading positions a forward may attend to, ascending, the last of them
+                *max_length*. None: powers of two from 128.
 
             dtype: Of weights and cache: float32, bfloat16, float16 or float64, or its name.
                 None: the model's own.
@@ -126,43 +136,60 @@ class StaticDecoder:
             widths=widths,
             scored_width=scored_width,
         )
-        self._assemble(model, geometry, shape, tree_widths)
+        self._assemble(model, geometry, shape, tree_widths, spans)
         self._compare_widened()
         self.compare("the eager step")
 
     @classmethod
     def unchecked(
-        cls, model: PreTrainedModel, shape: DecoderShape, tree_widths: Sequence[int] = ()
+        cls,
+        model: PreTrainedModel,
+        shape: DecoderShape,
+        tree_widths: Sequence[int] = (),
+        spans: Sequence[int] | None = None,
     ) -> "StaticDecoder":
         """
         A decoder over *model* itself, in evaluation mode, that has been compared before.
 
         Raises:
-            ValueError: *shape* is none that *model* could have, or *tree_widths* are no widths.
+            ValueError: *shape* is none that *model* could have, *tree_widths* are no widths, or
+                *spans* no spans.
         """
         geometry = Geometry.of(model)
         possible = decoder_shape(model, **{**attrs.asdict(shape), "vocab_size": geometry.vocab_size})
         if possible != shape:
             raise ValueError(f"vocab_size must be the model's, {possible.vocab_size}: got {shape.vocab_size}")
         decoder = cls.__new__(cls)
-        decoder._assemble(model, geometry, shape, tree_widths)
+        decoder._assemble(model, geometry, shape, tree_widths, spans)
         return decoder
 
     def _assemble(
-        self, model: PreTrainedModel, geometry: Geometry, shape: DecoderShape, tree_widths: Sequence[int]
+        self,
+        model: PreTrainedModel,
+        geometry: Geometry,
+        shape: DecoderShape,
+        tree_widths: Sequence[int],
+        spans: Sequence[int] | None,
     ) -> None:
         check_tree_widths(tree_widths)
+        self.spans = decoder_spans(spans, shape.max_length)
         self.shape = shape
         self.tree_widths = tuple(tree_widths)
         self.step = DecoderStep(model, shape.scored_width)
         self.tree_step = TreeStep(model)
         scratch = max(tree_widths, default=0)
         self.cache = CacheBuffers.zeros(geometry, shape.batch_size, shape.max_length, scratch)
+        self._slots = {span: self.cache.addresses(span) for span in self.spans}
         self.programs = dict.fromkeys(shape.widths, partial(self._eager, self.step))
         self.tree_programs = dict.fromkeys(self.tree_widths, partial(self._eager, self.tree_step))
         self.packages = {}
 
-    def forward(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
+    @property
+    def target(self) -> str:
+        """What the programs were compiled for; ``"eager"`` if they were not."""
+        return self.compiler.name
+
+    def forward(self, ids: Tensor, cache_pos: Tensor, span: int | None = None) -> Tensor:
         """
         Write *ids* into the cache and score what may follow them.
 
@@ -171,6 +198,9 @@ class StaticDecoder:
                 -1 is padding, anywhere in a row.
 
             cache_pos: Position of the first column of each row, ``[batch]`` int64.
+
+            span: One of :attr:`spans`: how many leading positions are attended to. None: the
+                smallest that holds every token fed here.
 
         Returns:
             Logits ``[batch, width, vocab]`` float32, or ``[batch, 1, vocab]`` of the last
@@ -182,10 +212,13 @@ class StaticDecoder:
             TypeError: A wrong dtype. Nothing has been written.
         """
         check_inputs(ids, cache_pos, self.shape)
+        slots = self._slots[smallest_span(self.spans, end_of(ids, cache_pos), span)]
         with on_threads(self.threads):
-            return self.programs[ids.shape[1]](ids, cache_pos)
+            return self.programs[ids.shape[1]](ids, cache_pos, slots)
 
-    def forward_tree(self, ids: Tensor, cache_pos: Tensor, parents: Tensor) -> Tensor:
+    def forward_tree(
+        self, ids: Tensor, cache_pos: Tensor, parents: Tensor, span: int | None = None
+    ) -> Tensor:
         """
         Score what may follow each column of a tree.
 
@@ -200,6 +233,8 @@ class StaticDecoder:
 
             parents: ``[batch, width]`` int64: the column before each, or -1.
 
+            span: As in :meth:`forward`.
+
         Returns:
             Logits ``[batch, width, vocab]`` float32.
 
@@ -209,9 +244,10 @@ class StaticDecoder:
             TypeError: A wrong dtype. Nothing has been written.
         """
         check_tree_inputs(ids, cache_pos, parents, self.shape, self.tree_widths)
-        layout = lay_out(ids, cache_pos, parents, self.shape.max_length)
+        layout = lay_out(ids, cache_pos, parents)
+        slots = self._slots[smallest_span(self.spans, int(layout[0].max()) + 1, span)]
         with on_threads(self.threads):
-            return self.tree_programs[ids.shape[1]](ids, *layout)
+            return self.tree_programs[ids.shape[1]](ids, *layout, slots)
 
     def save(self, folder: str | PathLike[str], tokenizer: PreTrainedTokenizerBase | None = None) -> None:
         """
@@ -233,7 +269,7 @@ class StaticDecoder:
         *,
         widths: Sequence[int] | None = None,
         scored_width: int | None = None,
-        target: str | None = None,
+        target: str | Target | None = None,
     ) -> "StaticDecoder":
         """
         The first *num_layers* layers, the final norm and the head, as a decoder that can draft.
@@ -276,7 +312,8 @@ class StaticDecoder:
             max_length=self.shape.max_length,
             widths=widths,
             scored_width=min(widths, default=1) if scored_width is None else scored_width,
-            target=self.target if target is None else target,
+            spans=self.spans,
+            target=self.compiler if target is None else target,
         )
 
     def steps(self) -> list[tuple[Step, int]]:
@@ -288,14 +325,16 @@ class StaticDecoder:
         self,
         programs: Mapping[int, Program],
         tree_programs: Mapping[int, TreeProgram],
-        target: str,
         *,
+        target: Target,
+        packages: Mapping[str, Package],
         compiled: bool,
     ) -> None:
         """Run *programs*, one for each width, and *tree_programs*, one for each tree width, from now on."""
         self.programs = dict(programs)
         self.tree_programs = dict(tree_programs)
-        self.target = target
+        self.compiler = target
+        self.packages = dict(packages)
         self.compiled = compiled
 
     def compare(self, whose: str) -> None:
@@ -307,6 +346,8 @@ class StaticDecoder:
         """
         probe = self.probe()
         probe.check(self.forward, whose)
+        if len(self.spans) > 1:
+            probe.check(partial(self.forward, span=self.shape.max_length), whose)
         tolerance = TOLERANCE[self.step.model.dtype]
         check_trees(self, self.step.plan.span, tolerance, whose, probe.architecture)
 
@@ -315,13 +356,14 @@ class StaticDecoder:
         return Probe.of(self.step.model, self.shape, self.step.plan.span)
 
     def warm_up(self) -> None:
-        """Run every program once, on padding."""
+        """Run every program once with every span, on padding."""
         start = torch.zeros(self.shape.batch_size, dtype=torch.int64)
-        for width in self.shape.widths:
-            self.forward(torch.full((self.shape.batch_size, width), -1), start)
-        for width in self.tree_widths:
-            padding = torch.full((self.shape.batch_size, width), -1)
-            self.forward_tree(padding, start, padding)
+        for span in self.spans:
+            for width in self.shape.widths:
+                self.forward(torch.full((self.shape.batch_size, width), -1), start, span)
+            for width in self.tree_widths:
+                padding = torch.full((self.shape.batch_size, width), -1)
+                self.forward_tree(padding, start, padding, span)
 
     def _eager(self, step: Step, *inputs: Tensor) -> Tensor:
         # Not inference_mode: its tensors refuse to be written in place by whoever gets the logits.
@@ -344,5 +386,6 @@ class StaticDecoder:
             widths=shape.widths,
             scored_width=shape.scored_width,
             tree_widths=self.tree_widths,
+            spans=self.spans,
             dtype=torch.float32,
         )

@@ -1,13 +1,14 @@
 """One forward of a model over the cache, as a pure module of fixed shapes."""
 
 import inspect
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .cache import CacheBuffers, PositionedCache
+from .cache import SPARE, CacheBuffers, PositionedCache, Write, in_place
 from .masks import MaskPlan
 
 
@@ -18,10 +19,11 @@ def keeps_logits(model: PreTrainedModel) -> bool:
 
 class DecoderStep(nn.Module):
     """
-    A Hugging Face causal LM as ``(ids, cache_pos, *cache) -> logits``.
+    A Hugging Face causal LM as ``(ids, cache_pos, slots, *cache) -> logits``.
 
     All shapes are fixed and nothing depends on the data, so eager execution, ``torch.export``
-    and every compiler behind it take the same module.
+    and every compiler behind it take the same module. How much of the cache is attended to is
+    the shape of *slots*.
     """
 
     kind: ClassVar[str] = "width"
@@ -34,7 +36,7 @@ class DecoderStep(nn.Module):
         self.plan = MaskPlan.of(model)
         self._keeps_logits = keeps_logits(model)
 
-    def forward(self, ids: Tensor, cache_pos: Tensor, *cache: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, cache_pos: Tensor, slots: Tensor, *cache: Tensor) -> Tensor:
         """
         Write the tokens into *cache* and score what may follow them.
 
@@ -43,31 +45,42 @@ class DecoderStep(nn.Module):
 
             cache_pos: Position of the first column, ``[batch]`` int64.
 
+            slots: :meth:`~.cache.CacheBuffers.addresses` of a span that holds every position.
+
             cache: :attr:`~.cache.CacheBuffers.tensors`; written in place.
 
         Returns:
             ``[batch, width or 1, vocab]`` float32.
         """
-        padding, slots = ids < 0, cache[0].shape[2]
+        logits, _ = self.score(ids, cache_pos, slots, cache, in_place)
+        return logits
+
+    def score(
+        self, ids: Tensor, cache_pos: Tensor, slots: Tensor, cache: Sequence[Tensor], write: Write
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The same with any :data:`~.cache.Write`: the logits, and the cache that has been written to."""
+        padding = ids < 0
         positions = cache_pos[:, None] + torch.arange(ids.shape[1], device=ids.device)
+        kept = PositionedCache(cache, positions.masked_fill(padding, SPARE), slots, write)
         output = self.model(
             input_ids=ids.masked_fill(padding, 0),
             attention_mask=self.plan.masks(positions, padding, slots, self.model.dtype),
             position_ids=positions.masked_fill(padding, 0),
-            past_key_values=PositionedCache(cache, positions.masked_fill(padding, slots - 1)),
+            past_key_values=kept,
             use_cache=True,
             **self._keep(ids.shape[1]),
         )
         logits: Tensor = output.logits
         if ids.shape[1] > self.scored_width:
             logits = logits[:, -1:]
-        return logits.float()
+        return logits.float(), kept.tensors
 
-    def padding(self, width: int, cache: CacheBuffers) -> tuple[Tensor, ...]:
+    def padding(self, width: int, cache: CacheBuffers, span: int) -> tuple[Tensor, ...]:
         """The inputs of a forward of *width* over padding alone: what it is traced with."""
         batch_size = cache.keys[0].shape[0]
         ids = torch.full((batch_size, width), -1)
-        return ids, torch.zeros(batch_size, dtype=torch.int64), *cache.tensors
+        start = torch.zeros(batch_size, dtype=torch.int64)
+        return ids, start, cache.addresses(span), *cache.tensors
 
     def _keep(self, width: int) -> dict[str, int]:
         # The head is what a wide prefill would spend most on; the model skips it where it can.
@@ -76,7 +89,7 @@ class DecoderStep(nn.Module):
 
 class TreeStep(nn.Module):
     """
-    The same as ``(ids, positions, slots, path, *cache) -> logits``, for columns that form a tree.
+    The same as ``(ids, positions, written, path, slots, *cache) -> logits``, for columns that form a tree.
 
     What the tree looks like is made on the host (:func:`~.tree_layout.lay_out`), so here too no
     shape and no operation depends on it.
@@ -90,7 +103,9 @@ class TreeStep(nn.Module):
         self.model = model
         self.plan = MaskPlan.of(model)
 
-    def forward(self, ids: Tensor, positions: Tensor, slots: Tensor, path: Tensor, *cache: Tensor) -> Tensor:
+    def forward(
+        self, ids: Tensor, positions: Tensor, written: Tensor, path: Tensor, slots: Tensor, *cache: Tensor
+    ) -> Tensor:
         """
         Write the columns into *cache* and score what may follow them.
 
@@ -99,9 +114,11 @@ class TreeStep(nn.Module):
 
             positions: Of each column, ``[batch, width]`` int64; the tree begins at the first one's.
 
-            slots: Where each column is written, ``[batch, width]`` int64, each slot by one column.
+            written: The address that each column is written to, ``[batch, width]`` int64, no two the same.
 
             path: The columns on the way to each, itself included, ``[batch, width, width]`` bool.
+
+            slots: :meth:`~.cache.CacheBuffers.addresses` of a span that holds every position.
 
             cache: :attr:`~.cache.CacheBuffers.tensors`; written in place.
 
@@ -110,15 +127,15 @@ class TreeStep(nn.Module):
         """
         output = self.model(
             input_ids=ids.clamp(min=0),
-            attention_mask=self.plan.tree_masks(positions, slots, path, cache[0].shape[2], self.model.dtype),
+            attention_mask=self.plan.tree_masks(positions, written, path, slots, self.model.dtype),
             position_ids=positions,
-            past_key_values=PositionedCache(cache, slots),
+            past_key_values=PositionedCache(cache, written, slots),
             use_cache=True,
         )
         logits: Tensor = output.logits
         return logits.float()
 
-    def padding(self, width: int, cache: CacheBuffers) -> tuple[Tensor, ...]:
+    def padding(self, width: int, cache: CacheBuffers, span: int) -> tuple[Tensor, ...]:
         """The inputs of a forward of *width* over padding alone: what it is traced with."""
         batch_size = cache.keys[0].shape[0]
         ids, positions = (
@@ -126,7 +143,8 @@ class TreeStep(nn.Module):
             torch.zeros(batch_size, width, dtype=torch.int64),
         )
         path = torch.eye(width, dtype=torch.bool).expand(batch_size, -1, -1).contiguous()
-        return ids, positions, torch.arange(width).repeat(batch_size, 1), path, *cache.tensors
+        written = (SPARE - 1 - torch.arange(width)).repeat(batch_size, 1)
+        return ids, positions, written, path, cache.addresses(span), *cache.tensors
 
 
 Step = DecoderStep | TreeStep

@@ -5,11 +5,10 @@ import torch
 from torch import Tensor
 
 from ..decoding.tree_arrays import depths, first_branch, paths
+from .cache import SPARE
 
 
-def lay_out(
-    ids: Tensor, cache_pos: Tensor, parents: Tensor, max_length: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def lay_out(ids: Tensor, cache_pos: Tensor, parents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     What a :class:`~.step.TreeStep` takes besides *ids*, made on the host.
 
@@ -20,14 +19,12 @@ def lay_out(
 
         parents: The column before each, ``[batch, width]``.
 
-        max_length: Positions of a row; the scratch slots lie behind them, one for each column.
-
     Returns:
-        Position of each column and slot that it is written to, ``[batch, width]``: the slot of its
+        Position of each column and address that it is written to, ``[batch, width]``: its
         position on the first branch, its scratch slot elsewhere. And the columns that each sees,
         ``[batch, width, width]`` bool. Padding lies at position 0, and sees its scratch slot.
     """
     tree = ids.numpy(), parents.numpy()
     positions = np.where(tree[0] >= 0, cache_pos.numpy()[:, None] + depths(*tree), 0)
-    slots = np.where(first_branch(*tree), positions, max_length + np.arange(ids.shape[1]))
-    return torch.from_numpy(positions), torch.from_numpy(slots), torch.from_numpy(paths(*tree))
+    written = np.where(first_branch(*tree), positions, SPARE - 1 - np.arange(ids.shape[1]))
+    return torch.from_numpy(positions), torch.from_numpy(written), torch.from_numpy(paths(*tree))

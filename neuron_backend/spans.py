@@ -1,0 +1,64 @@
+"""
+How much of the cache a forward attends to.
+
+A span is a number of leading positions. A program for the first 128 positions of a long row does
+not read the rest of the cache, so that early tokens cost what they would in a short one.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+SHORTEST = 128
+
+
+def powers_of_two(first: int, last: int) -> tuple[int, ...]:
+    """
+    *first*, twice that, and so on, and *last* itself.
+
+    >>> powers_of_two(128, 1000)
+    (128, 256, 512, 1000)
+    """
+    sizes = []
+    while first < last:
+        sizes.append(first)
+        first *= 2
+    return (*sizes, last)
+
+
+def decoder_spans(spans: Sequence[int] | None, max_length: int) -> tuple[int, ...]:
+    """
+    *spans* if they may be a decoder's; powers of two from 128 on if None.
+
+    Raises:
+        ValueError: They are not ascending, or the last is not *max_length*.
+    """
+    if spans is None:
+        return powers_of_two(SHORTEST, max_length)
+    spans = tuple(spans)
+    whole = all(isinstance(span, int) and not isinstance(span, bool) and span >= 1 for span in spans)
+    if not whole or not spans or list(spans) != sorted(set(spans)) or spans[-1] != max_length:
+        raise ValueError(f"spans must be ascending and end with max_length = {max_length}: got {spans}")
+    return spans
+
+
+def smallest_span(spans: Sequence[int], end: int, span: int | None) -> int:
+    """
+    *span* if given, else the smallest that holds positions before *end*.
+
+    Raises:
+        ValueError: *span* is none of *spans*, or does not hold them.
+    """
+    if span is None:
+        return next(size for size in spans if size >= end)
+    if span not in spans or span < end:
+        raise ValueError(f"span must be one of {tuple(spans)} and hold {end} positions: got {span!r}")
+    return span
+
+
+def end_of(ids: Tensor, cache_pos: Tensor) -> int:
+    """One more than the last position of ``[batch, width]`` *ids* that is no padding; 0 if all are."""
+    tokens = ids.numpy()
+    positions = cache_pos.numpy()[:, None] + np.arange(tokens.shape[1])
+    return int(np.where(tokens >= 0, positions, -1).max()) + 1
