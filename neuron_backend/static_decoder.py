@@ -12,9 +12,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..decoding.checks import check_inputs, check_tree_inputs, check_tree_widths
 from ..decoding.protocols import DecoderShape
 from .cache import CacheBuffers
+from .eager_target import EagerTarget
 from .early_exit import first_layers
 from .geometry import Geometry
-from .eager_target import EagerTarget
 from .masks import MaskPlan
 from .packages import Package
 from .probe import TOLERANCE, Probe

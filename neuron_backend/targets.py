@@ -17,8 +17,10 @@ class Target(Protocol):
     ``compile_decoder(target=...)`` takes one, or the name of one with its defaults.
     """
 
-    name: str
-    """What a decoder made by it has as ``target``, and what a saved one is marked with."""
+    @property
+    def name(self) -> str:
+        """What a decoder made by it has as ``target``, and what a saved one is marked with."""
+        ...
 
     def compile(self, decoder: "StaticDecoder") -> None:
         """
