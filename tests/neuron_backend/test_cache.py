@@ -1,36 +1,54 @@
+import pytest
 import torch
 
-from decodekit.neuron_backend.cache import CacheBuffers, PositionedCache
+from decodekit.neuron_backend.cache import CacheBuffers, PositionedCache, in_place, out_of_place
 from decodekit.neuron_backend.geometry import Geometry, LayerGeometry
 
 GEOMETRY = Geometry("Toy", (LayerGeometry(1, 2, 1, 3), LayerGeometry(1, 2, 1, 3)), 9, torch.float32)
 
 
 def test_keys_and_values_may_differ_in_size():
-    """Buffers hold one slot more than there are positions."""
+    """Buffers hold the spare slot, scratch, the positions, and one slot that nobody attends to."""
+    buffers = CacheBuffers.zeros(GEOMETRY, 2, 4, scratch=3)
+
+    assert [tuple(buffer.shape) for buffer in buffers.keys] == [(2, 1, 9, 2)] * 2
+    assert [tuple(buffer.shape) for buffer in buffers.values] == [(2, 1, 9, 3)] * 2
+    assert [-4, -3, -2, -1, 0, 1] == buffers.addresses(2).tolist()
+
+
+@pytest.mark.parametrize("write", [in_place, out_of_place])
+def test_each_row_writes_to_its_own_slots(write):
+    """Row 0 writes positions 0 and 1, row 1 position 3 and the spare slot, in the layer that asks."""
     buffers = CacheBuffers.zeros(GEOMETRY, 2, 4)
-
-    assert [tuple(buffer.shape) for buffer in buffers.keys] == [(2, 1, 5, 2)] * 2
-    assert [tuple(buffer.shape) for buffer in buffers.values] == [(2, 1, 5, 3)] * 2
-
-
-def test_each_row_writes_to_its_own_slots():
-    """Row 0 writes slots 0 and 1, row 1 slots 3 and 2, and only in the layer that asks."""
-    buffers = CacheBuffers.zeros(GEOMETRY, 2, 4)
-    cache = PositionedCache(buffers.tensors, torch.tensor([[0, 1], [3, 2]]))
+    cache = PositionedCache(
+        buffers.tensors, torch.tensor([[0, 1], [3, -1]]), buffers.addresses(span=4), write
+    )
     states = torch.arange(1.0, 5.0).view(2, 1, 2, 1)
 
     keys, values = cache.update(states.expand(-1, -1, -1, 2), states.expand(-1, -1, -1, 3), 1)
 
-    assert keys is buffers.keys[1]
-    assert keys[:, 0, :, 1].tolist() == [[1.0, 2.0, 0.0, 0.0, 0.0], [0.0, 0.0, 4.0, 3.0, 0.0]]
+    assert [[[0.0, 1.0, 2.0, 0.0, 0.0]], [[4.0, 0.0, 0.0, 0.0, 3.0]]] == keys[..., 1].tolist()
     assert torch.equal(keys[..., 0], values[..., 2])
     assert not buffers.keys[0].any()
+    assert torch.equal(keys, cache.tensors[1][:, :, :5])
+    assert (write is in_place) == bool(buffers.keys[1].any())
+
+
+def test_a_layer_gets_the_span_alone():
+    """The reserved slots and the first positions; what lies behind is written but not seen."""
+    buffers = CacheBuffers.zeros(GEOMETRY, 1, 8, scratch=1)
+    cache = PositionedCache(buffers.tensors, torch.tensor([[1]]), buffers.addresses(span=3))
+
+    keys, values = cache.update(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 3), 0)
+
+    assert ((1, 1, 5, 2), (1, 1, 5, 3)) == (tuple(keys.shape), tuple(values.shape))
+    assert [3] == keys[0, 0, :, 0].nonzero().flatten().tolist()
 
 
 def test_answers_what_layers_ask():
-    """No tokens before, and as many slots as the buffers have."""
-    cache = PositionedCache(CacheBuffers.zeros(GEOMETRY, 1, 4).tensors, torch.zeros(1, 1, dtype=torch.int64))
+    """No tokens before, and as many slots as are attended to."""
+    buffers = CacheBuffers.zeros(GEOMETRY, 1, 4)
+    cache = PositionedCache(buffers.tensors, torch.zeros(1, 1, dtype=torch.int64), buffers.addresses(4))
 
     assert (
         len(cache),

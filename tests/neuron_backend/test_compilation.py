@@ -40,8 +40,10 @@ class TestCpu:
         ids, cache_pos = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]), torch.tensor([0, 0])
         compiled_llama.forward(ids, cache_pos)
         expected = compiled_llama.forward(ids, cache_pos + 5)
+        reserved = compiled_llama.cache.reserved
         for buffer in compiled_llama.cache.tensors:
-            buffer[:, :, 5:] = 1e9
+            buffer[:, :, :reserved] = 1e9
+            buffer[:, :, reserved + 5 :] = 1e9
 
         assert torch.equal(expected, compiled_llama.forward(ids, cache_pos + 5))
 

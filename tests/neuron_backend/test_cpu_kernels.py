@@ -12,7 +12,7 @@ ONEDNN = torch.ops.mkldnn._linear_pointwise.default
 
 def exported(decoder, width):
     """A step as ``torch.export`` gives it, and what it is run on."""
-    inputs = decoder.step.padding(width, decoder.cache)
+    inputs = decoder.step.padding(width, decoder.cache, 32)
     with torch.no_grad():
         program = torch.export.export(decoder.step, inputs, strict=False)
     ids = torch.randint(0, 60, inputs[0].shape, generator=torch.Generator().manual_seed(5))

@@ -162,6 +162,7 @@ class TestMismatch:
         rewrite(
             saved,
             shape=type(shape)(**{**{n: getattr(shape, n) for n in shape.__slots__ if n[0] != "_"}, **change}),
+            spans=[change.get("max_length", 32)],
         )
 
         with pytest.raises(ValueError, match="a program must have been compiled for the decoder's shape"):
@@ -196,7 +197,7 @@ class TestMismatch:
 
     @pytest.mark.parametrize(
         ("text", "message"),
-        [(None, "must hold a saved decoder"), ("{", "must be JSON"), ('{"format": 9}', "of format 1: got 9")],
+        [(None, "must hold a saved decoder"), ("{", "must be JSON"), ('{"format": 9}', "of format 2: got 9")],
     )
     def test_a_folder_that_is_no_saved_decoder_is_refused(self, text, message, tmp_path):
         """Missing, broken, or from another time."""

@@ -6,10 +6,11 @@ from decodekit.neuron_backend.masks import MaskPlan, Reach
 
 
 def seen(reach: Reach, position: int, *, padding: bool = False) -> list[int]:
-    """The slots, of 6 positions and the spare one, that one column sees."""
-    mask = reach.mask(torch.tensor([[position]]), torch.tensor([[padding]]), 7, torch.float32)
-    assert tuple(mask.shape) == (1, 1, 1, 7)
-    return (mask[0, 0, 0] == 0).nonzero().flatten().tolist()
+    """The addresses that one column sees, of two scratch slots, the spare one and 6 positions."""
+    slots = torch.arange(-3, 6)
+    mask = reach.mask(torch.tensor([[position]]), torch.tensor([[padding]]), slots, torch.float32)
+    assert tuple(mask.shape) == (1, 1, 1, 9)
+    return slots[mask[0, 0, 0] == 0].tolist()
 
 
 class TestReach:
@@ -20,9 +21,9 @@ class TestReach:
         [
             pytest.param(Reach(), 0, [0], id="itself"),
             pytest.param(Reach(), 3, [0, 1, 2, 3], id="everything-before"),
-            pytest.param(Reach(), 5, [0, 1, 2, 3, 4, 5], id="never-the-spare-slot"),
+            pytest.param(Reach(), 5, [0, 1, 2, 3, 4, 5], id="never-a-reserved-slot"),
             pytest.param(Reach(window=2), 4, [3, 4], id="window-counts-itself"),
-            pytest.param(Reach(window=2), 0, [0], id="window-at-the-start"),
+            pytest.param(Reach(window=4), 0, [0], id="window-at-the-start"),
             pytest.param(Reach(chunk=3), 2, [0, 1, 2], id="end-of-a-chunk"),
             pytest.param(Reach(chunk=3), 4, [3, 4], id="next-chunk"),
         ],
@@ -34,7 +35,7 @@ class TestReach:
     @pytest.mark.parametrize("position", [-3, 2, 9])
     def test_padding_sees_the_spare_slot_only(self, position):
         """Wherever it lies."""
-        assert seen(Reach(window=2), position, padding=True) == [6]
+        assert seen(Reach(window=2), position, padding=True) == [-1]
 
 
 class TestMaskPlan:
@@ -49,7 +50,7 @@ class TestMaskPlan:
         """Models with layers of several kinds take a dictionary."""
         plan = MaskPlan.of(tiny_model("gemma2"))
         positions = torch.zeros(1, 1, dtype=torch.int64)
-        masks = plan.masks(positions, positions < 0, 3, torch.float32)
+        masks = plan.masks(positions, positions < 0, torch.arange(-1, 2), torch.float32)
 
         assert plan.reaches == {"full_attention": Reach(), "sliding_attention": Reach(window=16)}
         assert plan.reaches.keys() == masks.keys()

@@ -77,7 +77,7 @@ class TestProbe:
     def test_runs_every_width(self, llama):
         """A program that is wrong at one width does not get through."""
         right = llama.programs[5]
-        llama.programs[5] = lambda ids, cache_pos: right(ids, cache_pos) + 1
+        llama.programs[5] = lambda *inputs: right(*inputs) + 1
 
         with pytest.raises(UnsupportedArchitecture, match=r"the fifth differs .* at width 5"):
             llama.probe().check(llama.forward, "the fifth")
@@ -87,10 +87,11 @@ class TestProbe:
         taken: set[int] = set()
 
         def keeping(ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
+            kept = [address + llama.cache.reserved for address in taken]
             before = [buffer[0].clone() for buffer in llama.cache.tensors]
             logits = llama.forward(ids, cache_pos)
             for buffer, old in zip(llama.cache.tensors, before, strict=True):
-                buffer[0, :, list(taken)] = old[:, list(taken)]
+                buffer[0, :, kept] = old[:, kept]
             taken.update((cache_pos[0] + torch.arange(ids.shape[1]))[ids[0] >= 0].tolist())
             return logits
 

@@ -105,12 +105,13 @@ class TestPadding:
     def test_writes_no_position(self, llama):
         """An idle row leaves its cache as it was, wherever cache_pos points."""
         llama.forward(ids([1, 2, 3, 4, 5], [6, 7, 8, 9, 10]), pos(0, 0))
-        before = [buffer[:, :, :-1].clone() for buffer in llama.cache.tensors]
+        before = [buffer[:, :, llama.cache.reserved :].clone() for buffer in llama.cache.tensors]
 
         llama.forward(torch.full((2, 5), -1), pos(-(2**62), 2**62))
 
         assert all(
-            torch.equal(old, new[:, :, :-1]) for old, new in zip(before, llama.cache.tensors, strict=True)
+            torch.equal(old, new[:, :, llama.cache.reserved :])
+            for old, new in zip(before, llama.cache.tensors, strict=True)
         )
 
     def test_lets_cache_pos_be_negative(self, llama):
@@ -141,7 +142,7 @@ def test_slots_without_a_token_weigh_nothing(name, dtype, tiny_model: Models):
         StaticDecoder(tiny_model(name), batch_size=2, max_length=40, widths=(1, 5), dtype=dtype)
         for _ in range(2)
     )
-    owned = torch.zeros(2, 41, dtype=torch.bool)
+    owned = torch.zeros(clean.cache.keys[0].shape[::2], dtype=torch.bool)
     script = [
         (ids([-1, -1, 1, 2, 3], [6, 7, 8, 9, 10]), pos(-2, 0)),
         (ids([4, 5, 6, 7, 8], [11, -1, -1, -1, -1]), pos(3, 5)),
@@ -158,7 +159,7 @@ def test_slots_without_a_token_weigh_nothing(name, dtype, tiny_model: Models):
 
         positions = cache_pos[:, None] + torch.arange(tokens.shape[1])
         for row in range(2):
-            owned[row, positions[row][tokens[row] >= 0]] = True
+            owned[row, clean.cache.reserved + positions[row][tokens[row] >= 0]] = True
 
 
 class TestModel:

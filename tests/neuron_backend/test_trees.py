@@ -1,7 +1,5 @@
 """Trees scored by a model in one forward: the layout, the step, the comparison with chains."""
 
-import hashlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,8 +19,9 @@ from decodekit.neuron_backend import (
 )
 from decodekit.neuron_backend import static_decoder as static_decoder_module
 from decodekit.neuron_backend.fingerprint import program_fingerprint
-from decodekit.neuron_backend.manifest import NAME, Manifest
+from decodekit.neuron_backend.manifest import Manifest
 from decodekit.neuron_backend.masks import MaskPlan, Reach
+from decodekit.neuron_backend.step import TreeStep
 from decodekit.neuron_backend.tree_layout import lay_out
 from decodekit.neuron_backend.tree_probe import TreeProbe
 from decodekit.testing import check_decoder
@@ -57,10 +56,10 @@ def fed(decoder: StaticDecoder) -> StaticDecoder:
 class TestLayOut:
     def test_the_first_branch_goes_where_its_positions_are(self) -> None:
         """And every other column to its own scratch slot, padding too."""
-        positions, slots, path = lay_out(IDS, torch.tensor([3, 10]), PARENTS, 20)
+        positions, written, path = lay_out(IDS, torch.tensor([3, 10]), PARENTS)
 
         assert [[3, 4, 4, 5, 5, 3], [10, 11, 0, 0, 0, 0]] == positions.tolist()
-        assert [[3, 4, 22, 23, 5, 25], [10, 11, 22, 23, 24, 25]] == slots.tolist()
+        assert [[3, 4, -4, -5, 5, -7], [10, 11, -4, -5, -6, -7]] == written.tolist()
         assert PATHS == [row.nonzero().flatten().tolist() for row in path[0]]
 
 
@@ -68,19 +67,20 @@ class TestTreeMask:
     @pytest.mark.parametrize(
         ("reach", "expected"),
         [
-            pytest.param(Reach(), [[0, 1, 2, 3], [0, 1, 2, 3, 10]], id="everything-before-and-its-path"),
-            pytest.param(Reach(window=3), [[1, 2, 3], [2, 3, 10]], id="a-window-by-position"),
-            pytest.param(Reach(window=1), [[3], [10]], id="itself-alone"),
-            pytest.param(Reach(chunk=4), [[0, 1, 2, 3], [10]], id="a-chunk-by-position"),
+            pytest.param(Reach(), [[0, 1, 2, 3], [-2, 0, 1, 2, 3]], id="everything-before-and-its-path"),
+            pytest.param(Reach(window=3), [[1, 2, 3], [-2, 2, 3]], id="a-window-by-position"),
+            pytest.param(Reach(window=1), [[3], [-2]], id="itself-alone"),
+            pytest.param(Reach(chunk=4), [[0, 1, 2, 3], [-2]], id="a-chunk-by-position"),
         ],
     )
     def test_is_what_a_column_sees(self, reach: Reach, expected: list[list[int]]) -> None:
         """A root at position 3, and a child of it in a scratch slot."""
         path = torch.tensor([[[True, False], [True, True]]])
-        mask = reach.tree_mask(torch.tensor([[3, 4]]), torch.tensor([[3, 10]]), path, 12, torch.float32)
+        slots = torch.arange(-3, 8)
+        mask = reach.tree_mask(torch.tensor([[3, 4]]), torch.tensor([[3, -2]]), path, slots, torch.float32)
 
-        assert (1, 1, 2, 12) == tuple(mask.shape)
-        assert expected == [(row == 0).nonzero().flatten().tolist() for row in mask[0, 0]]
+        assert (1, 1, 2, 11) == tuple(mask.shape)
+        assert expected == [slots[row == 0].tolist() for row in mask[0, 0]]
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt2", "mixtral"])
@@ -112,8 +112,10 @@ class TestModels:
         clean, dirty = (fed(eager(tiny_model(name), dtype=dtype)) for _ in range(2))
         start = torch.tensor([30, 28])
         for buffer in dirty.cache.tensors:
-            buffer[0, :, 30:] = 1e9
-            buffer[1, :, 28:] = 1e9
+            reserved = dirty.cache.reserved
+            buffer[:, :, :reserved] = 1e9
+            buffer[0, :, reserved + 30 :] = 1e9
+            buffer[1, :, reserved + 28 :] = 1e9
         expected, found = (decoder.forward_tree(IDS, start, PARENTS) for decoder in (clean, dirty))
 
         assert torch.equal(expected[IDS >= 0], found[IDS >= 0])
@@ -121,12 +123,13 @@ class TestModels:
     def test_leave_the_first_branch_alone(self, name: str, tiny_model: Models) -> None:
         """No slot by position is written but its own, and none of an idle row."""
         decoder = fed(eager(tiny_model(name)))
-        before = [buffer[:, :, :48].clone() for buffer in decoder.cache.tensors]
+        reserved = decoder.cache.reserved
+        before = [buffer[:, :, reserved:].clone() for buffer in decoder.cache.tensors]
         ids = IDS.clone()
         ids[1] = -1
         decoder.forward_tree(ids, torch.tensor([20, 20]), PARENTS)
         for old, new in zip(before, decoder.cache.tensors, strict=True):
-            changed = (old != new[:, :, :48]).any(dim=-1).any(dim=1)
+            changed = (old != new[:, :, reserved:]).any(dim=-1).any(dim=1)
 
             assert [20, 21, 22] == changed[0].nonzero().flatten().tolist()
             assert not changed[1].any()
@@ -135,7 +138,7 @@ class TestModels:
 class TestStaticDecoder:
     def test_without_trees_is_what_it_was(self, llama: StaticDecoder) -> None:
         """No scratch slots, no programs, and a tree is refused."""
-        assert ((), {}, 65) == (llama.tree_widths, llama.tree_programs, llama.cache.slots)
+        assert ((), {}, 1) == (llama.tree_widths, llama.tree_programs, llama.cache.reserved)
         with pytest.raises(ValueError, match=r"as wide as one of \(\): got 6"):
             llama.forward_tree(IDS, torch.tensor([0, 0]), PARENTS)
 
@@ -165,7 +168,7 @@ class TestStaticDecoder:
         """It lowers to a graph in which the lint finds nothing."""
         decoder = eager(tiny_model(name))
 
-        assert [] == lint_module(decoder.tree_step, decoder.tree_step.padding(6, decoder.cache))
+        assert [] == lint_module(decoder.tree_step, decoder.tree_step.padding(6, decoder.cache, 48))
 
 
 class TestRefusal:
@@ -210,8 +213,8 @@ class TestRefusal:
             if fault == "sees all":
                 return positions, slots, torch.ones_like(path).tril()
             if fault == "leaves nothing":
-                return positions, (40 + columns).expand_as(slots), path
-            return positions[:, :1] + columns, slots, path
+                return positions, (-2 - columns).expand_as(slots), path
+            return (positions[:, :1] + columns).clamp(max=39), slots, path
 
         monkeypatch.setattr(static_decoder_module, "lay_out", wrong)
         with pytest.raises(UnsupportedArchitecture, match="scores a tree of width 6 otherwise"):
@@ -257,8 +260,10 @@ class TestCompiled:
     def test_slots_without_a_token_weigh_nothing(self, compiled: StaticDecoder) -> None:
         """Garbage behind the rows and in every scratch slot changes no bit."""
         expected = script(compiled)[1]
+        reserved = compiled.cache.reserved
         for buffer in compiled.cache.tensors:
-            buffer[:, :, 30:] = 1e9
+            buffer[:, :, :reserved] = 1e9
+            buffer[:, :, reserved + 30 :] = 1e9
         found = compiled.forward_tree(IDS, torch.tensor([30, 30]), PARENTS)
 
         assert torch.equal(expected[IDS >= 0], found[IDS >= 0])
@@ -296,26 +301,15 @@ class TestCompiled:
             load_decoder(tmp_path / "decoder")
 
 
-def test_what_was_saved_before_there_were_trees_is_loaded(tiny_model: Models, tmp_path: Path) -> None:
-    """Its decoder.json says nothing of them."""
-    decoder = StaticDecoder(tiny_model("llama"), max_length=16, widths=(1,))
-    decoder.save(tmp_path)
-    facts = json.loads((tmp_path / NAME).read_text())
-    del facts["tree_widths"], facts["checksum"]
-    facts["checksum"] = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-    (tmp_path / NAME).write_text(json.dumps(facts))
-
-    assert () == load_decoder(tmp_path).tree_widths
-
-
-def test_a_decoder_without_trees_keeps_its_fingerprint(llama: StaticDecoder) -> None:
-    """Programs that were compiled before there were any are still run."""
-    tall = StaticDecoder(llama.step.model, batch_size=2, max_length=64, widths=(1, 5, 16), tree_widths=(4,))
+def test_the_fingerprint_tells_programs_apart(llama: StaticDecoder) -> None:
+    """By what they score, at which width, over which spans and with how many reserved slots."""
+    tree_step = TreeStep(llama.step.model)
     digests = {
-        program_fingerprint(llama.step, llama.shape, 5),
-        program_fingerprint(tall.step, tall.shape, 5, 4),
-        program_fingerprint(tall.tree_step, tall.shape, 5, 4),
+        program_fingerprint(llama.step, llama.shape, 5, (64,), 1),
+        program_fingerprint(llama.step, llama.shape, 5, (64,), 5),
+        program_fingerprint(llama.step, llama.shape, 5, (32, 64), 1),
+        program_fingerprint(llama.step, llama.shape, 1, (64,), 1),
+        program_fingerprint(tree_step, llama.shape, 5, (64,), 5),
     }
 
-    assert program_fingerprint(llama.step, llama.shape, 5) == program_fingerprint(tall.step, tall.shape, 5)
-    assert 3 == len(digests)
+    assert 5 == len(digests)
