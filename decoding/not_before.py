@@ -41,5 +41,5 @@ class NotBefore(Stop):
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
-        late = history.num_generated() >= limits(self.n, history)
+        late = history.num_generated() >= torch.from_numpy(limits(self.n, history))
         return torch.where(late, self.condition(scores, history), 0)
