@@ -1,4 +1,8 @@
-"""``python -m decodekit generate``: text from a Hugging Face causal LM, streamed, with a draft if given."""
+"""
+``python -m decodekit generate``: text from a Hugging Face causal LM, streamed, with a draft if given.
+
+``python -m decodekit inspect``: what a model takes and how fast it can be, before anything is compiled.
+"""
 
 import argparse
 import contextlib
@@ -30,7 +34,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="decodekit", description=sys.modules[__package__].__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    generate = commands.add_parser("generate", help="generate text", description=__doc__)
+    _add_generate(commands)
+    _add_inspect(commands)
+    return parser
+
+
+def _add_generate(commands: Any) -> None:
+    text = "Text from a Hugging Face causal LM, streamed, with a draft if given."
+    generate = commands.add_parser("generate", help="generate text", description=text)
     generate.set_defaults(command=_generate)
     add = generate.add_argument
     add("--model", required=True, metavar="DIR_OR_HUB_ID", help="the model")
@@ -82,7 +93,30 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="keeps compiled decoders ($DECODEKIT_CACHE/decoders, or ~/.cache/decodekit/decoders)",
     )
-    return parser
+
+
+def _add_inspect(commands: Any) -> None:
+    text = "Memory, cores and the bandwidth limit of a model, before anything is compiled; no weights needed."
+    inspect = commands.add_parser("inspect", help="memory, cores, limit of tokens/s", description=text)
+    inspect.set_defaults(command=_inspect)
+    add = inspect.add_argument
+    add("model", metavar="MODEL", help="a folder, a hub id, or a config.json alone")
+    add("--batch", type=int, default=1, metavar="N", help="rows (%(default)s)")
+    add("--length", type=int, metavar="N", help="positions of a row (2048, or the model's if fewer)")
+    add("--widths", type=int, nargs="+", metavar="N", help="columns of the forwards (1 5 128)")
+    add("--spans", type=int, nargs="+", metavar="N", help="positions attended to (powers of two from 128)")
+    add("--dtype", help="float32, bfloat16, float16 or float64 (the model's own)")
+    add("--weights", choices=("int8", "int4"), help="how linear layers are stored (as --dtype)")
+    add("--instance", metavar="NAME", help="such as inf2.48xlarge (this machine, measured)")
+    add("--lnc", type=int, metavar="N", help="physical cores in a logical one, on Trainium2 and 3 (2)")
+    add("--tp-degree", type=int, metavar="N", help="cores that share the model (as many as it needs)")
+    add("--json", action="store_true", help="print JSON")
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from .neuron_backend.inspect_command import inspect
+
+    return inspect(options)
 
 
 def _generate(options: argparse.Namespace) -> int:
