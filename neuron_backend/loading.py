@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from .fingerprint import weight_table
+from .hub import download_decoder, is_repository
 from .manifest import Manifest
 from .packages import Package
 from .saving import CONSTANTS, PROGRAMS
@@ -22,24 +23,37 @@ from .targets import target_named
 from .weights import adopt, weight_dtype
 
 
-def load_decoder(folder: str | PathLike[str], *, trust_programs: bool = False) -> StaticDecoder:
+def load_decoder(
+    folder: str | PathLike[str],
+    *,
+    trust_programs: bool = False,
+    revision: str | None = None,
+    token: str | bool | None = None,
+) -> StaticDecoder:
     """
-    Load what :meth:`StaticDecoder.save` wrote.
+    Load what :meth:`StaticDecoder.save` or :meth:`StaticDecoder.push_to_hub` wrote.
 
     Args:
-        folder: The folder.
+        folder: The folder; or a repository of the hub, ``"user/name"``, if no folder is called so.
 
-        trust_programs: Run the folder's native code even if it was compiled elsewhere. Only
-            for folders from people you would run a binary from.
+        trust_programs: Run its native code even if it was compiled elsewhere. Only for folders and
+            repositories of people you would run a binary from.
+
+        revision: Of a repository: a branch, tag or commit. None: the main branch.
+
+        token: Of a repository that is private. None: the one that is logged in.
 
     Returns:
         A decoder that gives the saved one's logits. Its ``compiled`` says whether the
         programs were compiled again, because this machine does not know them.
 
     Raises:
-        ValueError: Files, versions, processor or shapes do not match what was saved.
+        ValueError: Files, versions, processor or shapes do not match what was saved; or there is no
+            such repository.
+
+        FileNotFoundError: The hub cannot be reached, and its cache has not got the repository.
     """
-    folder = Path(folder)
+    folder = _local(folder, revision, token)
     manifest = Manifest.read(folder)
     target = target_named(manifest.target)
     target.check(manifest)
@@ -48,6 +62,15 @@ def load_decoder(folder: str | PathLike[str], *, trust_programs: bool = False) -
     decoder = _eager(folder, manifest, stored)
     target.load(decoder, _packages(folder, manifest, stored), trust_programs)
     return decoder
+
+
+def _local(folder: str | PathLike[str], revision: str | None, token: str | bool | None) -> Path:
+    if is_repository(folder):
+        return download_decoder(str(folder), revision=revision, token=token)
+    for name, value in (("revision", revision), ("token", token)):
+        if value is not None:
+            raise ValueError(f"{name} must be None for a folder: got {value!r} for {folder}")
+    return Path(folder)
 
 
 def _eager(folder: Path, manifest: Manifest, stored: dict[str, Tensor]) -> StaticDecoder:

@@ -15,6 +15,7 @@ from .cache import CacheBuffers
 from .eager_target import EagerTarget
 from .early_exit import first_layers
 from .geometry import Geometry
+from .hub import push_decoder
 from .masks import MaskPlan
 from .packages import Package
 from .probe import TOLERANCE, Probe
@@ -262,6 +263,51 @@ class StaticDecoder:
             ValueError: *folder* holds something else.
         """
         save_decoder(self, folder, tokenizer)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        private: bool | None = None,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        commit_message: str | None = None,
+    ) -> str:
+        """
+        Save into a repository of the Hugging Face hub, for ``load_decoder(repo_id)``.
+
+        What is there of the same names is replaced, in one commit. A card is written if the
+        repository has none.
+
+        Args:
+            repo_id: ``"user/name"``. It is made if it is not there.
+
+            tokenizer: Saved beside the model.
+
+            private: Whether a repository that is made is. None: as the account's default is.
+
+            revision: The branch, made if it is not there. None: the main one.
+
+            token: None: the one that is logged in.
+
+            commit_message: None: one that names the version of decodekit.
+
+        Returns:
+            The commit's address.
+
+        Raises:
+            ValueError: *repo_id* is none.
+        """
+        return push_decoder(
+            self,
+            repo_id,
+            tokenizer,
+            private=private,
+            revision=revision,
+            token=token,
+            commit_message=commit_message,
+        )
 
     def early_exit(
         self,
