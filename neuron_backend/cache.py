@@ -85,7 +85,16 @@ class PositionedCache:
 
     is_compileable = True
 
-    def __init__(self, tensors: Sequence[Tensor], written: Tensor, slots: Tensor, write: Write = in_place):
+    is_initialized = True
+
+    def __init__(
+        self,
+        tensors: Sequence[Tensor],
+        written: Tensor,
+        slots: Tensor,
+        write: Write = in_place,
+        columns: Tensor | None = None,
+    ):
         """
         Wrap buffers for one forward.
 
@@ -97,6 +106,9 @@ class PositionedCache:
             slots: The addresses that are attended to: :meth:`CacheBuffers.addresses`.
 
             write: :func:`in_place` or :func:`out_of_place`.
+
+            columns: The position of each column, ``[batch, width]`` int64, where some are written
+                to scratch. None: a column's address is its position.
         """
         half = len(tensors) // 2
         self._keys, self._values = list(tensors[:half]), list(tensors[half:])
@@ -104,11 +116,21 @@ class PositionedCache:
         self._slots = written - slots[0]
         self._attended = slots.shape[0]
         self._write = write
+        self._addresses, self._written, self._columns = slots, written, columns
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """The buffers as they are now: all keys, then all values."""
         return (*self._keys, *self._values)
+
+    @property
+    def positions(self) -> Tensor:
+        """The position of what each slot holds, ``[batch or 1, slots]``; 0 where that is no token's."""
+        if self._columns is None:
+            return self._addresses.clamp(min=0)[None]
+        at = self._written[..., None] == self._addresses
+        columns = torch.where(at, self._columns[..., None], 0).sum(dim=1)
+        return torch.where(self._addresses < 0, columns, self._addresses)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any

@@ -1,6 +1,7 @@
 """From a module to the graph that a compiler is given."""
 
 from collections.abc import Container
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -65,7 +66,8 @@ def fold_constants(module: GraphModule, known: Container[str] = ()) -> None:
     constants: dict[Node, Tensor] = {}
     for node in module.graph.nodes:
         if node.op == "get_attr" and node.target in known:
-            constants[node] = getattr(module, node.target)
+            # It may lie in a module inside.
+            constants[node] = attrgetter(node.target)(module)
         elif _is_constant(node, constants):
             arguments = torch.fx.node.map_arg((node.args, node.kwargs), lambda source: constants[source])
             constants[node] = node.target(*arguments[0], **arguments[1])

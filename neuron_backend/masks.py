@@ -97,8 +97,10 @@ def _additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _reach(layer_type: str, config: Any, architecture: str) -> Reach:
-    if layer_type == "full_attention":
+    if layer_type in ("full_attention", "global"):
         return Reach()
+    if layer_type == "local":
+        return Reach(window=config.window_size)
     if layer_type == "sliding_attention":
         return Reach(window=config.sliding_window)
     if layer_type == "chunked_attention":
@@ -121,7 +123,8 @@ class MaskPlan:
         """Read the plan from the config of a *model*."""
         config: Any = model.config.get_text_config(decoder=True)
         name = type(model).__name__
-        types = getattr(config, "layer_types", None)
+        # The second is GPT-Neo's.
+        types = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
         if types:
             return cls({kind: _reach(kind, config, name) for kind in sorted(set(types))})
         if getattr(config, "sliding_window", None) is not None:

@@ -129,7 +129,7 @@ class TreeStep(nn.Module):
             input_ids=ids.clamp(min=0),
             attention_mask=self.plan.tree_masks(positions, written, path, slots, self.model.dtype),
             position_ids=positions,
-            past_key_values=PositionedCache(cache, written, slots),
+            past_key_values=PositionedCache(cache, written, slots, columns=positions),
             use_cache=True,
         )
         logits: Tensor = output.logits

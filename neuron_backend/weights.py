@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from .adaptation import adapt
+
 _DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -57,6 +59,7 @@ def adopt(model: Model, dtype: torch.dtype | None = None) -> Model:
     if dtype is not None:
         twin.config.dtype = dtype
     _choose_experts(twin)
+    adapt(twin)
     return twin
 
 
