@@ -1,15 +1,18 @@
 """From a model to a decoder whose forwards are compiled."""
 
 from collections.abc import Sequence
+from functools import partial
 from os import PathLike
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from . import aoti
+from .ranks import Ranks, naming_lost_ranks
 from .shapes import DEFAULT_WIDTHS
 from .static_decoder import StaticDecoder
 from .targets import Target, target_named
+from .tensor_parallel import model_of
 from .threads import check_threads
 from .weights import weight_dtype
 
@@ -26,6 +29,7 @@ def compile_decoder(
     target: str | Target = "auto",
     dtype: torch.dtype | str | None = None,
     threads: int | None = None,
+    tp_degree: int = 1,
 ) -> StaticDecoder:
     """
     Compile *model* for fixed shapes. No forward compiles anything later.
@@ -60,25 +64,33 @@ def compile_decoder(
         threads: How many a forward may use. None: as many as torch does; 1 is best for a small
             draft. It may be changed later, as ``decoder.threads``.
 
+        tp_degree: Processes that hold the model together, each a part of its weights and of the
+            cache. More than 1 takes a program that ``torchrun --nproc-per-node TP_DEGREE`` has
+            started as often; all processes make the same calls (:mod:`~.neuron_backend.ranks`).
+
     Raises:
         UnsupportedArchitecture: The logits differ from *model*'s, or it cannot be rewound.
 
         ValueError: An argument breaks its rule.
+
+        LostRank: Another process has failed or ended.
     """
     compiler = _resolve(target)
     check_threads(threads)
-    decoder = StaticDecoder(
-        model if isinstance(model, PreTrainedModel) else _load(model, weight_dtype(dtype)),
-        batch_size=batch_size,
-        max_length=max_length,
-        widths=widths,
-        scored_width=scored_width,
-        tree_widths=tree_widths,
-        spans=spans,
-        dtype=dtype,
-    )
-    decoder.threads = threads
-    compiler.compile(decoder)
+    ranks = Ranks.of_environment(tp_degree)
+    with naming_lost_ranks(ranks):
+        decoder = StaticDecoder(
+            model_of(model, partial(_load, dtype=weight_dtype(dtype)), ranks),
+            batch_size=batch_size,
+            max_length=max_length,
+            widths=widths,
+            scored_width=scored_width,
+            tree_widths=tree_widths,
+            spans=spans,
+            dtype=dtype,
+        )
+        decoder.threads = threads
+        compiler.compile(decoder)
     return decoder
 
 

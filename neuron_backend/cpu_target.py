@@ -10,6 +10,7 @@ from . import aoti, machine, trust
 from .fingerprint import program_fingerprint
 from .manifest import Manifest
 from .packages import Package
+from .ranks import each_succeeds
 from .step import Step, program_name
 
 if TYPE_CHECKING:
@@ -31,12 +32,13 @@ class CpuTarget:
         """Compile every width, and compare with the stock model."""
         _require_compiler()
         packages = {}
-        for step, width in decoder.steps():
-            package = aoti.compile_package(
-                step, decoder.cache, width, decoder.spans, _fingerprint(decoder, step, width)
-            )
-            trust.record(package.content)
-            packages[_file(step, width)] = package
+        with each_succeeds(decoder.ranks):
+            for step, width in decoder.steps():
+                package = aoti.compile_package(
+                    step, decoder.cache, width, decoder.spans, _fingerprint(decoder, step, width)
+                )
+                trust.record(package.content)
+                packages[_file(step, width)] = package
         self._run(decoder, packages, compiled=True)
         decoder.compare("the program compiled for the CPU")
 
@@ -63,7 +65,8 @@ class CpuTarget:
                 raise ValueError(
                     f"a saved decoder must have a program for each of its widths: got no {_file(step, width)}"
                 )
-        if trust_programs or all(trust.is_recorded(package.content) for package in packages.values()):
+        known = trust_programs or all(trust.is_recorded(package.content) for package in packages.values())
+        if known if decoder.ranks is None else decoder.ranks.all_agree(known):
             self._run(decoder, packages, compiled=False)
         else:
             self.compile(decoder)

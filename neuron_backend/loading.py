@@ -6,20 +6,23 @@ Programs are native code: they are run only if this machine compiled them or the
 them, and otherwise compiled again.
 """
 
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM
 
 from .fingerprint import weight_table
 from .hub import download_decoder, is_repository
 from .manifest import Manifest
 from .packages import Package
+from .ranks import Ranks, naming_lost_ranks
 from .saving import CONSTANTS, PROGRAMS
 from .static_decoder import StaticDecoder
 from .targets import target_named
+from .tensor_parallel import model_of
 from .weights import adopt, weight_dtype
 
 
@@ -48,8 +51,8 @@ def load_decoder(
         programs were compiled again, because this machine does not know them.
 
     Raises:
-        ValueError: Files, versions, processor or shapes do not match what was saved; or there is no
-            such repository.
+        ValueError: Files, versions, processor or shapes do not match what was saved; there is no
+            such repository; or it was saved by several processes and there are not as many.
 
         FileNotFoundError: The hub cannot be reached, and its cache has not got the repository.
     """
@@ -59,8 +62,10 @@ def load_decoder(
     target.check(manifest)
     manifest.verify(folder)
     stored = load_file(folder / CONSTANTS)
-    decoder = _eager(folder, manifest, stored)
-    target.load(decoder, _packages(folder, manifest, stored), trust_programs)
+    ranks = Ranks.of_environment(manifest.tp_degree)
+    with naming_lost_ranks(ranks):
+        decoder = _eager(folder, manifest, stored, ranks)
+        target.load(decoder, _packages(folder, manifest, stored), trust_programs)
     return decoder
 
 
@@ -73,16 +78,16 @@ def _local(folder: str | PathLike[str], revision: str | None, token: str | bool 
     return Path(folder)
 
 
-def _eager(folder: Path, manifest: Manifest, stored: dict[str, Tensor]) -> StaticDecoder:
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        folder,
+def _eager(folder: Path, manifest: Manifest, stored: dict[str, Tensor], ranks: Ranks | None) -> StaticDecoder:
+    load = partial(
+        AutoModelForCausalLM.from_pretrained,
         dtype=weight_dtype(manifest.dtype),
         attn_implementation=manifest.attention,
         use_safetensors=True,
         local_files_only=True,
         trust_remote_code=False,
     )
-    model = adopt(model)
+    model = adopt(model_of(folder, load, ranks))
     for name, tensor in stored.items():
         if name.startswith("buffers/"):
             _set_buffer(model, name.removeprefix("buffers/"), tensor)

@@ -36,6 +36,8 @@ class Manifest:
 
     tree_widths: list[int]
     spans: list[int]
+    tp_degree: int = 1
+    """How many processes the programs were compiled for. The weights are whole."""
 
     def write(self, folder: Path) -> None:
         """Store as decoder.json."""

@@ -9,6 +9,7 @@ what the target has compiled, in programs/. Nothing in it is pickled.
 import os
 import shutil
 import uuid
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ from .. import __version__
 from . import machine
 from .fingerprint import weight_table
 from .manifest import NAME, Manifest, file_sha256
+from .ranks import each_succeeds, naming_lost_ranks
+from .tensor_parallel import whole_weights
 from .weights import derived_buffers, dtype_name
 
 if TYPE_CHECKING:
@@ -41,6 +44,19 @@ def save_decoder(
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> None:
     """As :meth:`~.static_decoder.StaticDecoder.save`."""
+    with naming_lost_ranks(decoder.ranks):
+        weights = whole_weights(decoder.step.model)
+        with each_succeeds(decoder.ranks):
+            if decoder.ranks is None or decoder.ranks.rank == 0:
+                _save(decoder, folder, weights, tokenizer)
+
+
+def _save(
+    decoder: "StaticDecoder",
+    folder: str | PathLike[str],
+    weights: Mapping[str, Tensor],
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> None:
     final = Path(folder).resolve()
     _check_replaceable(final)
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +64,7 @@ def save_decoder(
     fresh = final.parent / f".{final.name}.{uuid.uuid4().hex}"
     try:
         fresh.mkdir()
-        _write(decoder, fresh, tokenizer)
+        _write(decoder, fresh, weights, tokenizer)
         _put_in_place(fresh, final)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -63,10 +79,14 @@ def constants(decoder: "StaticDecoder") -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in found.items()}
 
 
-def _write(decoder: "StaticDecoder", folder: Path, tokenizer: PreTrainedTokenizerBase | None) -> None:
-    model = decoder.step.model
+def _write(
+    decoder: "StaticDecoder",
+    folder: Path,
+    weights: Mapping[str, Tensor],
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> None:
     # One file, whatever its size.
-    model.save_pretrained(folder, max_shard_size="1000TB")
+    decoder.step.model.save_pretrained(folder, state_dict=dict(weights), max_shard_size="1000TB")
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
     save_file(constants(decoder), folder / CONSTANTS)
@@ -95,6 +115,7 @@ def _manifest(decoder: "StaticDecoder", folder: Path) -> Manifest:
         files={name: file_sha256(folder / name) for name in _names(folder)},
         tree_widths=list(decoder.tree_widths),
         spans=list(decoder.spans),
+        tp_degree=decoder.tp_degree,
     )
 
 

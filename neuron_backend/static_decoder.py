@@ -19,11 +19,13 @@ from .hub import push_decoder
 from .masks import MaskPlan
 from .packages import Package
 from .probe import TOLERANCE, Probe
+from .ranks import Ranks, in_step
 from .saving import save_decoder
 from .shapes import DEFAULT_WIDTHS, decoder_shape
 from .spans import decoder_spans, end_of, smallest_span
 from .step import DecoderStep, Step, TreeStep
 from .targets import Target
+from .tensor_parallel import ranks_of
 from .threads import on_threads
 from .tree_layout import lay_out
 from .tree_probe import check_trees
@@ -71,6 +73,9 @@ class StaticDecoder:
     How many threads a forward may use; None leaves it to torch. A model as small as a draft is
     fastest with 1: several threads take longer to meet than it takes to compute.
     """
+
+    ranks: Ranks | None
+    """This process among those that hold the model together; None if it is whole here."""
 
     compiler: Target = EagerTarget()
     """What made the programs."""
@@ -176,6 +181,7 @@ class StaticDecoder:
         self.spans = decoder_spans(spans, shape.max_length)
         self.shape = shape
         self.tree_widths = tuple(tree_widths)
+        self.ranks = ranks_of(model)
         self.step = DecoderStep(model, shape.scored_width)
         self.tree_step = TreeStep(model)
         scratch = max(tree_widths, default=0)
@@ -184,6 +190,11 @@ class StaticDecoder:
         self.programs = dict.fromkeys(shape.widths, partial(self._eager, self.step))
         self.tree_programs = dict.fromkeys(self.tree_widths, partial(self._eager, self.tree_step))
         self.packages = {}
+
+    @property
+    def tp_degree(self) -> int:
+        """How many processes hold the model together."""
+        return 1 if self.ranks is None else self.ranks.degree
 
     @property
     def target(self) -> str:
@@ -208,13 +219,16 @@ class StaticDecoder:
             column when *width* exceeds ``shape.scored_width``.
 
         Raises:
-            ValueError: A wrong width, batch, id or position. Nothing has been written.
+            ValueError: A wrong width, batch, id or position, or other ids than another rank's.
+                Nothing has been written.
 
             TypeError: A wrong dtype. Nothing has been written.
+
+            LostRank: Another process that holds a part of the model has ended.
         """
         check_inputs(ids, cache_pos, self.shape)
         slots = self._slots[smallest_span(self.spans, end_of(ids, cache_pos), span)]
-        with on_threads(self.threads):
+        with on_threads(self.threads), in_step(self.ranks, ids, cache_pos, slots[-1:]):
             return self.programs[ids.shape[1]](ids, cache_pos, slots)
 
     def forward_tree(
@@ -247,7 +261,7 @@ class StaticDecoder:
         check_tree_inputs(ids, cache_pos, parents, self.shape, self.tree_widths)
         layout = lay_out(ids, cache_pos, parents)
         slots = self._slots[smallest_span(self.spans, int(layout[0].max()) + 1, span)]
-        with on_threads(self.threads):
+        with on_threads(self.threads), in_step(self.ranks, ids, *layout, slots[-1:]):
             return self.tree_programs[ids.shape[1]](ids, *layout, slots)
 
     def save(self, folder: str | PathLike[str], tokenizer: PreTrainedTokenizerBase | None = None) -> None:
@@ -360,6 +374,7 @@ class StaticDecoder:
             scored_width=min(widths, default=1) if scored_width is None else scored_width,
             spans=self.spans,
             target=self.compiler if target is None else target,
+            tp_degree=self.tp_degree,
         )
 
     def steps(self) -> list[tuple[Step, int]]:
