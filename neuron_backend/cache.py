@@ -72,7 +72,9 @@ def in_place(buffer: Tensor, rows: Tensor, slots: Tensor, states: Tensor) -> Ten
 
 def out_of_place(buffer: Tensor, rows: Tensor, slots: Tensor, states: Tensor) -> Tensor:
     """A new buffer, for compilers that turn what a graph returns into what it was given."""
-    return buffer.transpose(1, 2).index_put((rows, slots), states.transpose(1, 2)).transpose(1, 2)
+    # By all dimensions but head_dim: a buffer that no one transposes can be written where it lies.
+    heads = torch.arange(buffer.shape[1], dtype=slots.dtype, device=slots.device)[:, None]
+    return buffer.index_put((rows[:, None], heads, slots[:, None]), states)
 
 
 class PositionedCache:
@@ -112,7 +114,7 @@ class PositionedCache:
         """
         half = len(tensors) // 2
         self._keys, self._values = list(tensors[:half]), list(tensors[half:])
-        self._rows = torch.arange(written.shape[0], device=written.device)[:, None]
+        self._rows = torch.arange(written.shape[0], dtype=written.dtype, device=written.device)[:, None]
         self._slots = written - slots[0]
         self._attended = slots.shape[0]
         self._write = write

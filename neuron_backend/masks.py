@@ -92,8 +92,10 @@ class Reach:
 
 
 def _additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
-    return mask.masked_fill(~seen, torch.finfo(dtype).min)[:, None]
+    # From tensors: a Python float would enter an XLA graph as float64, which Neuron has not.
+    nothing = torch.zeros((), dtype=dtype, device=seen.device)
+    lowest = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=seen.device)
+    return torch.where(seen, nothing, lowest)[:, None]
 
 
 def _reach(layer_type: str, config: Any, architecture: str) -> Reach:

@@ -29,10 +29,21 @@ class DecoderStep(nn.Module):
     kind: ClassVar[str] = "width"
     """What the names of its programs begin with."""
 
-    def __init__(self, model: PreTrainedModel, scored_width: int):
+    def __init__(self, model: PreTrainedModel, scored_width: int, kept: int = 1):
+        """
+        Wrap a model, which is not copied.
+
+        Args:
+            model: The stock model, in evaluation mode.
+
+            scored_width: Forwards up to this width score every column.
+
+            kept: How many of the last columns wider forwards score.
+        """
         super().__init__()
         self.model = model
         self.scored_width = scored_width
+        self.kept = kept
         self.plan = MaskPlan.of(model)
         self._keeps_logits = keeps_logits(model)
 
@@ -50,7 +61,7 @@ class DecoderStep(nn.Module):
             cache: :attr:`~.cache.CacheBuffers.tensors`; written in place.
 
         Returns:
-            ``[batch, width or 1, vocab]`` float32.
+            ``[batch, width or kept, vocab]`` float32.
         """
         logits, _ = self.score(ids, cache_pos, slots, cache, in_place)
         return logits
@@ -60,7 +71,8 @@ class DecoderStep(nn.Module):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The same with any :data:`~.cache.Write`: the logits, and the cache that has been written to."""
         padding = ids < 0
-        positions = cache_pos[:, None] + torch.arange(ids.shape[1], device=ids.device)
+        columns = torch.arange(ids.shape[1], dtype=cache_pos.dtype, device=ids.device)
+        positions = cache_pos[:, None] + columns
         kept = PositionedCache(cache, positions.masked_fill(padding, SPARE), slots, write)
         output = self.model(
             input_ids=ids.masked_fill(padding, 0),
@@ -72,7 +84,7 @@ class DecoderStep(nn.Module):
         )
         logits: Tensor = output.logits
         if ids.shape[1] > self.scored_width:
-            logits = logits[:, -1:]
+            logits = logits[:, -self.kept :]
         return logits.float(), kept.tensors
 
     def padding(self, width: int, cache: CacheBuffers, span: int) -> tuple[Tensor, ...]:
@@ -84,7 +96,7 @@ class DecoderStep(nn.Module):
 
     def _keep(self, width: int) -> dict[str, int]:
         # The head is what a wide prefill would spend most on; the model skips it where it can.
-        return {"logits_to_keep": 1} if self._keeps_logits and width > self.scored_width else {}
+        return {"logits_to_keep": self.kept} if self._keeps_logits and width > self.scored_width else {}
 
 
 class TreeStep(nn.Module):

@@ -68,8 +68,13 @@ def target_named(name: str) -> Target:
     # Each imports what it needs when it is used; and all are built on decoders.
     from .cpu_target import CpuTarget
     from .eager_target import EagerTarget
+    from .traced_target import TracedTarget
 
-    targets: dict[str, type[Target]] = {"cpu": CpuTarget, "eager": EagerTarget}
+    targets: dict[str, type[Target]] = {
+        "cpu": CpuTarget,
+        "eager": EagerTarget,
+        "neuron-traced": TracedTarget,
+    }
     if name not in targets:
         raise ValueError(f"target must be one of auto, {', '.join(targets)}: got {name!r}")
     return targets[name]()

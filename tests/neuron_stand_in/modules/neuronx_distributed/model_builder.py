@@ -1,0 +1,119 @@
+"""ModelBuilder v2: traces a module at several shapes, and compiles what it traced."""
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+from torch import Tensor, nn
+from torch_neuronx.recording import CompileError, Recording, record
+
+from .nxd_model import NxDModel
+
+
+@attrs.frozen(eq=False)
+class Hlo:
+    """What stands for a HloModuleProto."""
+
+    proto: bytes
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 (the name that protocol buffers have)
+        """The bytes of the message."""
+        return self.proto
+
+
+@attrs.frozen(eq=False)
+class TraceArtifacts:
+    """What tracing left, as far as it is documented and of use here."""
+
+    hlo: Hlo
+    weight_name_to_idx: dict[str, int]
+    parameters: list[str]
+    recording: Recording
+
+
+class ModelBuilder:
+    """As AWS documents it."""
+
+    def __init__(self, model: nn.Module, weights_to_skip_layout_optimization: Any = None):
+        self.model = model
+        self.world_size = 1
+        self.trace_artifacts_collection: dict[str, TraceArtifacts] = {}
+
+    def trace(
+        self,
+        args: Any = None,
+        kwargs: Mapping[str, Tensor] | None = None,
+        tag: str | None = None,
+        spmd: bool = True,
+    ) -> "ModelBuilder":
+        """Record the model at the shapes of *kwargs*; positional inputs and default tags are not emulated."""
+        if args is not None or kwargs is None or tag is None or not spmd:
+            raise NotImplementedError(
+                "the stand-in traces by keyword, under a tag, for one program on all ranks"
+            )
+        names = _parameters(self.model)
+        if set(names) != set(kwargs):
+            raise ValueError(f"kwargs must be {names}: got {list(kwargs)}")
+        inputs = {name: kwargs[name] for name in names}
+        try:
+            recording = record(self.model, inputs, _reassigned)
+        except CompileError as error:
+            raise RuntimeError(f"HLO generation failed: {error}") from error
+        weights = [name for name in recording.tensors if name not in recording.states]
+        self.trace_artifacts_collection[tag] = TraceArtifacts(
+            hlo=Hlo(recording.proto),
+            weight_name_to_idx={name: index for index, name in enumerate(weights)},
+            parameters=names,
+            recording=recording,
+        )
+        return self
+
+    def compile(
+        self,
+        priority_model_key: str | None = None,
+        compiler_workdir: str | None = None,
+        compiler_args: str | Mapping[str, str] | None = None,
+        max_workers: int | None = None,
+    ) -> NxDModel:
+        """Put everything traced into one model; weight layouts are not emulated."""
+        if priority_model_key is not None:
+            raise NotImplementedError("the stand-in has one layout of weights")
+        if not self.trace_artifacts_collection:
+            raise ValueError("No traces available for compilation. Call trace() first.")
+        model = NxDModel(world_size=self.world_size)
+        for tag, artifacts in self.trace_artifacts_collection.items():
+            if compiler_workdir is not None:
+                folder = Path(compiler_workdir) / tag
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / "graph.hlo").write_text(artifacts.recording.text)
+            model.add(tag, artifacts.parameters, artifacts.recording)
+        return model
+
+
+def _parameters(model: nn.Module) -> list[str]:
+    """The names of what the model takes: a list that is open at no end."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in parameters):
+        raise NotImplementedError("Methods with *args or **kwargs are not supported.")
+    if any(parameter.default not in (parameter.empty, None) for parameter in parameters):
+        raise ValueError("Only None is allowed as a default value for parameters.")
+    return [parameter.name for parameter in parameters]
+
+
+def _reassigned(module: nn.Module, before: Mapping[str, Tensor], outputs: list[Tensor]) -> dict[str, int]:
+    """The buffers that have become other tensors, which are outputs from now on."""
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    after = {**parameters, **dict(module.named_buffers(remove_duplicate=False))}
+    states = {}
+    for name, tensor in before.items():
+        if after[name] is tensor:
+            continue
+        if name in parameters:
+            raise CompileError(f"states must be buffers: got the parameter {name}")
+        if (after[name].shape, after[name].dtype) != (tensor.shape, tensor.dtype):
+            raise CompileError(f"states must keep shape and dtype: got another {name}")
+        states[name] = len(outputs)
+        outputs.append(after[name])
+    return states

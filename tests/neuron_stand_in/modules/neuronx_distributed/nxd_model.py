@@ -1,0 +1,132 @@
+"""NxDModel: programs of several shapes over one set of weights and one of states."""
+
+import json
+import zipfile
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_neuronx.recording import Recording
+from torch_neuronx.runtime import Program, to_device
+
+
+class NxDModel:
+    """As AWS documents it, for one rank."""
+
+    def __init__(self, world_size: int, start_rank: int | None = None, local_ranks_size: int | None = None):
+        if (world_size, start_rank, local_ranks_size) != (1, None, None):
+            raise NotImplementedError("the stand-in has one rank")
+        self.world_size = world_size
+        self.parameters: list[str] = []
+        self.recordings: dict[str, Recording] = {}
+        self.spmd_models: dict[str, Program] = {}
+        self.input_shape_map: dict[str, str] = {}
+        self.weights: list[dict[str, Tensor]] = [{}]
+        self.states: list[dict[str, Tensor]] = [{}]
+        self.loaded_on_neuron = False
+
+    def add(self, key: str, parameters: list[str], recording: Recording) -> "NxDModel":
+        """One more program; its states must be those of the first, of which they are made."""
+        if self.recordings:
+            if parameters != self.parameters:
+                raise AssertionError("The model provided appears to have a different signature")
+            first = next(iter(self.recordings.values()))
+            if _states(first) != _states(recording):
+                raise RuntimeError(
+                    "every program must have the states of the first, "
+                    f"{_states(first)}: got {_states(recording)}"
+                )
+        self.parameters = parameters
+        self.recordings[key] = recording
+        shapes = [shape for shape, _ in recording.inputs]
+        self.input_shape_map[_route(parameters, shapes)] = key
+        return self
+
+    def set_weights(self, sharded_checkpoint: list[dict[str, Tensor]]) -> None:
+        """Put the weights of each rank on the device."""
+        if self.loaded_on_neuron:
+            raise ValueError("set_weights() was called when the model was already loaded on neuron.")
+        if len(sharded_checkpoint) != self.world_size:
+            raise ValueError(
+                f"a checkpoint for each of {self.world_size} ranks: got {len(sharded_checkpoint)}"
+            )
+        self.weights = [{name: to_device(tensor) for name, tensor in sharded_checkpoint[0].items()}]
+
+    def to_neuron(self) -> None:
+        """Make the states, zeros, and load every program over them."""
+        if self.loaded_on_neuron:
+            return
+        shapes = _states(next(iter(self.recordings.values())))
+        self.states = [
+            {
+                name: to_device(torch.zeros(shape, dtype=_dtype(dtype)))
+                for name, (shape, dtype) in shapes.items()
+            }
+        ]
+        # Of each rank one dictionary for all programs: that is what makes the states one.
+        self.spmd_models = {
+            key: Program(recording, {**self.weights[0], **self.states[0]})
+            for key, recording in self.recordings.items()
+        }
+        self.loaded_on_neuron = True
+
+    def __call__(self, *args: Tensor, **kwargs: Tensor) -> Any:
+        return self.forward(*args, **kwargs)
+
+    def forward(
+        self, *args: Tensor, model_name: str | None = None, forward_mode: str = "default", **kwargs: Tensor
+    ) -> Any:
+        """Run the program that was traced at these shapes."""
+        if not self.loaded_on_neuron:
+            raise RuntimeError("Model not initialized. Call set_weights() followed by to_neuron()")
+        if args or model_name is not None or forward_mode != "default":
+            raise NotImplementedError("the stand-in takes keywords, and routes by shape")
+        inputs = [kwargs[name] for name in self.parameters]
+        key = self.input_shape_map[_route(self.parameters, [list(tensor.shape) for tensor in inputs])]
+        outputs = self.spmd_models[key](inputs)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def read_from_neuron_buffer(self, buffer_key: str, rank: int) -> Tensor:
+        """A copy of a state or a weight."""
+        assert self.loaded_on_neuron, "Model must be loaded on neuron before calling these methods"
+        return {**self.weights[rank], **self.states[rank]}[buffer_key].cpu()
+
+    def save(self, path_to_save: str, save_weights: bool = False) -> None:
+        """Store the programs, without weights and states."""
+        if save_weights:
+            raise NotImplementedError("the stand-in saves no weights")
+        with zipfile.ZipFile(path_to_save, "w") as archive:
+            archive.writestr("parameters.json", json.dumps(self.parameters))
+            for key, recording in self.recordings.items():
+                archive.writestr(f"programs/{key}", recording.dump())
+
+    @classmethod
+    def load(
+        cls, path_to_model: str, start_rank: int | None = None, local_ranks_size: int | None = None
+    ) -> "NxDModel":
+        """What :meth:`save` stored; it has neither weights nor states yet."""
+        model = cls(1, start_rank, local_ranks_size)
+        with zipfile.ZipFile(path_to_model) as archive:
+            parameters = json.loads(archive.read("parameters.json"))
+            for name in archive.namelist():
+                if name.startswith("programs/"):
+                    model.add(name.removeprefix("programs/"), parameters, Recording.parse(archive.read(name)))
+        return model
+
+
+def _route(names: list[str], shapes: list[list[int]]) -> str:
+    return ", ".join(f"{name}: {list(shape)}" for name, shape in zip(names, shapes, strict=True))
+
+
+def _states(recording: Recording) -> dict[str, tuple[list[int], str]]:
+    """Shape and dtype of each state."""
+    return {
+        name: (list(recording.outputs[index][0]), recording.outputs[index][1])
+        for name, index in recording.states.items()
+    }
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name.removeprefix("torch."))
+    assert isinstance(found, torch.dtype)
+    return found

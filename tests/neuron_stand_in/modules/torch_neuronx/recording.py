@@ -1,0 +1,196 @@
+"""From a module to HLO, and what is to be known to run it."""
+
+import collections
+import copy
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from decodekit.neuron_backend.hlo_lint import lint_hlo
+
+_PROGRAM = "program"
+
+Aliases = Callable[[nn.Module, Mapping[str, Tensor], list[Tensor]], dict[str, int]]
+"""Finds which outputs become which states, and may add outputs: what has been traced, on what, to what."""
+
+
+class CompileError(RuntimeError):
+    """What neuronx-cc would not compile."""
+
+
+@attrs.frozen(eq=False)
+class Recording:
+    """One graph of fixed shapes, without weights."""
+
+    proto: bytes
+    """A serialized HloModuleProto."""
+
+    inputs: list[tuple[list[int], str]]
+    """Shape and dtype of each."""
+
+    outputs: list[tuple[list[int], str]]
+    parameters: list[tuple[str, str]]
+    """Of the program, in order: ``("input", index)``, ``("tensor", name)`` or ``("constant", name)``."""
+
+    states: dict[str, int]
+    """Name of a tensor to the output that it becomes."""
+
+    constants: dict[str, Tensor]
+
+    @property
+    def tensors(self) -> list[str]:
+        """The names of the weights and states that the program takes."""
+        return [name for kind, name in self.parameters if kind == "tensor"]
+
+    @property
+    def text(self) -> str:
+        """The HLO, to be read."""
+        import torch_xla.core.xla_builder as xb
+
+        return xb.get_computation_hlo(xb.computation_from_module_proto("graph", self.proto))
+
+    def dump(self) -> bytes:
+        """To be stored."""
+        facts = attrs.asdict(self, filter=lambda field, _: field.name not in ("proto", "constants"))
+        program = torch.frombuffer(bytearray(self.proto), dtype=torch.uint8)
+        tensors = {**self.constants, _PROGRAM: program}
+        return safetensors.torch.save(tensors, {"facts": json.dumps(facts)})
+
+    @classmethod
+    def parse(cls, content: bytes) -> "Recording":
+        """What :meth:`dump` stored."""
+        size = int.from_bytes(content[:8], "little")
+        facts = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["facts"])
+        tensors = safetensors.torch.load(content)
+        return cls(proto=tensors.pop(_PROGRAM).numpy().tobytes(), constants=tensors, **facts)
+
+
+def record(module: nn.Module, inputs: Mapping[str, Tensor], aliases: Aliases, **kwargs: Any) -> Recording:
+    """
+    Trace *module* on the XLA device, lower what it did, and check it.
+
+    Args:
+        module: Copied, so that nothing that tracing does to it stays.
+
+        inputs: Example inputs by name, in their order.
+
+        aliases: See there.
+
+        kwargs: None; here to refuse what the stand-in does not know.
+
+    Raises:
+        CompileError: Something ran on the host, depends on data, or is known to be refused.
+    """
+    import torch_xla
+
+    assert not kwargs, f"the stand-in knows no {sorted(kwargs)}"
+    device = torch_xla.device()
+    twin = copy.deepcopy(module).to(device)
+    tensors = dict(_tensors(twin))
+    versions = {name: tensor._version for name, tensor in tensors.items()}
+    given = [tensor.to(device) for tensor in inputs.values()]
+    with torch.no_grad(), _watched() as operations:
+        result = twin(*given)
+    outputs = [result] if isinstance(result, Tensor) else list(result)
+    _refuse_writes(tensors, versions)
+    states = aliases(twin, tensors, outputs)
+    recording = _lower(tensors, given, inputs, outputs, states)
+    _lint(recording.text, operations)
+    return recording
+
+
+@contextmanager
+def _watched() -> Iterator[collections.Counter[str]]:
+    """Which operations are called; all of them must have been recorded only."""
+    import torch_xla
+    import torch_xla.debug.metrics as metrics
+
+    torch_xla.sync()
+    metrics.clear_all()
+    with _Operations() as mode:
+        yield mode.called
+    fallen_back = [name for name in metrics.counter_names() if name.startswith("aten::")]
+    if fallen_back:
+        raise CompileError(f"no XLA lowering for {', '.join(fallen_back)}")
+    if metrics.metric_data("ExecuteTime") or metrics.metric_data("CompileTime"):
+        raise CompileError(
+            "the module looked at a value while it was traced: a shape or a branch depends on data"
+        )
+
+
+class _Operations(TorchDispatchMode):
+    """Counts calls: torch_xla lowers top-k and argmax to what torch_neuronx has custom calls for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: collections.Counter[str] = collections.Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.called[function.overloadpacket.__name__] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+
+
+def _refuse_writes(tensors: Mapping[str, Tensor], versions: Mapping[str, int]) -> None:
+    written = [name for name, tensor in tensors.items() if tensor._version != versions[name]]
+    if written:
+        raise CompileError(
+            f"tensors must be updated out of place: got a write in place into {', '.join(written)}"
+        )
+
+
+def _lower(
+    tensors: Mapping[str, Tensor],
+    given: list[Tensor],
+    inputs: Mapping[str, Tensor],
+    outputs: list[Tensor],
+    states: dict[str, int],
+) -> Recording:
+    from torch_xla import _XLAC
+
+    context = _XLAC.lowering.LoweringContext("graph")
+    context.build(outputs)
+    found: dict[int, tuple[str, str]] = {}
+    for kind, named in (("input", dict(enumerate(given))), ("tensor", tensors)):
+        for name, tensor in named.items():
+            # -1 where the graph does not use it; tied tensors are known by the first of their names.
+            found.setdefault(context.tensor_parameter_id(tensor), (kind, str(name)))
+    found.pop(-1, None)
+    constants = {}
+    for index, tensor in context.device_parameter_id_tensor_mapping().items():
+        if index not in found:
+            found[index] = ("constant", f"constant_{index}")
+            constants[f"constant_{index}"] = tensor.cpu()
+    unused = [name for name in states if ("tensor", name) not in found.values()]
+    if unused:
+        raise CompileError(f"states must be read by the graph: got {', '.join(unused)}")
+    return Recording(
+        proto=context.hlo(),
+        inputs=[(list(tensor.shape), str(tensor.dtype)) for tensor in inputs.values()],
+        outputs=[(list(tensor.shape), str(tensor.dtype)) for tensor in outputs],
+        parameters=[found[index] for index in range(len(found))],
+        states=states,
+        constants=constants,
+    )
+
+
+def _lint(text: str, operations: collections.Counter[str]) -> None:
+    findings = lint_hlo(text)
+    # torch_neuronx lowers these to custom calls of its own.
+    spared = {"sort": operations["topk"], "variadic-reduce": operations["argmax"] + operations["argmin"]}
+    for rule, count in spared.items():
+        if sum(finding.rule == rule for finding in findings) == count:
+            findings = [finding for finding in findings if finding.rule != rule]
+    if findings:
+        raise CompileError("; ".join(map(str, findings)))
