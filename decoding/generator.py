@@ -181,7 +181,7 @@ class Generator:
             if most + 1 > shape.scored_width:
                 raise ValueError(
                     f"'num_draft_tokens' must be at most {shape.scored_width - 1}, one less than the columns "
-                    f"that the decoder scores: got {most}. Compile it with {most + 1} among its widths"
+                    f"that the decoder scores: got {most}. {_how_to_score(self.decoder, most + 1)}"
                 )
         check_target = getattr(self.drafter, "check_target", None)
         if check_target is not None:
@@ -384,6 +384,12 @@ class Generator:
             history.before(row, 0).tolist() if self.echo_prompt else () for row in range(len(history.length))
         ]
         return [RowText(detokenizer.another(), endings, echo) for echo in echoes]
+
+
+def _how_to_score(decoder: Decoder, columns: int) -> str:
+    """What its owner can do: one that others compiled knows better what they call it."""
+    advise = getattr(decoder, "advise_width", None)
+    return f"Compile it with {columns} among its widths" if advise is None else str(advise(columns))
 
 
 def _event(burst: Burst, texts: list[RowText] | None) -> Event:

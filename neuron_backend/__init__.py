@@ -5,6 +5,9 @@ From a Hugging Face causal LM to a decoder of fixed shapes.
 of the toolkit through one call, ``forward(ids, cache_pos)``. :class:`DeviceChoice` is a chain of
 processors and a selection as one module for the device; :func:`lint_module` says what neuronx-cc
 would refuse of a module.
+
+Decoders that others compiled serve through the same call: :class:`NxDInferenceDecoder`,
+:class:`OptimumNeuronDecoder`, :class:`TransformersNeuronxDecoder`, :class:`CallableDecoder`.
 """
 
 from .compilation import compile_decoder
@@ -14,11 +17,21 @@ from .loading import load_decoder
 from .lowering import lower
 from .static_decoder import StaticDecoder
 from .unsupported import UnsupportedArchitecture
+from .wrapped import (
+    CallableDecoder,
+    NxDInferenceDecoder,
+    OptimumNeuronDecoder,
+    TransformersNeuronxDecoder,
+)
 
 __all__ = [
+    "CallableDecoder",
     "DeviceChoice",
     "Finding",
+    "NxDInferenceDecoder",
+    "OptimumNeuronDecoder",
     "StaticDecoder",
+    "TransformersNeuronxDecoder",
     "UnsupportedArchitecture",
     "compile_decoder",
     "lint_graph",

@@ -1,0 +1,21 @@
+"""
+Decoders that others compiled, served through ``forward(ids, cache_pos)``.
+
+Nothing is compiled here, and none of the packages is imported: each class takes a model that is
+ready to run and reads from its configuration what it can do. What it cannot, its ``shape`` and
+its ``limits`` say.
+"""
+
+from .callable_decoder import CallableDecoder
+from .nxd_inference import NxDInferenceDecoder
+from .optimum_neuron import OptimumNeuronDecoder
+from .transformers_neuronx import TransformersNeuronxDecoder
+from .wrapped_decoder import WrappedDecoder
+
+__all__ = [
+    "CallableDecoder",
+    "NxDInferenceDecoder",
+    "OptimumNeuronDecoder",
+    "TransformersNeuronxDecoder",
+    "WrappedDecoder",
+]

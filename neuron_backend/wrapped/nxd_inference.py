@@ -1,0 +1,124 @@
+"""A model compiled with NxD Inference as a decoder."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .abilities import Abilities, Prefill, Window
+from .prompts import lay_out_prompts
+from .record import Ints
+from .settings import check_settings, check_window, number, setting
+from .wrapped_decoder import WrappedDecoder
+
+_OTHER_OUTPUT = "its forward does not give the logits after the tokens that it is given"
+_BLOCKS = "its cache is addressed by blocks, not by position"
+
+_RULES = {
+    "padding_side": (("right",), "positions are counted from the left"),
+    "async_mode": ((False,), "it answers with the step before"),
+    "enable_fused_speculation": ((False,), _OTHER_OUTPUT),
+    "enable_eagle_speculation": ((False,), _OTHER_OUTPUT),
+    "is_eagle_draft": ((False,), _OTHER_OUTPUT),
+    "is_medusa": ((False,), _OTHER_OUTPUT),
+    "is_block_kv_layout": ((False,), _BLOCKS),
+    "is_prefix_caching": ((False,), _BLOCKS),
+    "is_chunked_prefill": ((False,), _BLOCKS),
+    "flash_decoding_enabled": ((False,), "it keeps rubbish at the last position"),
+}
+
+
+class NxDInferenceDecoder(WrappedDecoder):
+    """
+    A decoder over ``NeuronBaseForCausalLM`` of neuronx-distributed-inference.
+
+    The library takes a call in which any row has position 0 for prompts: all of its rows go
+    through context encoding, which scores each row's last token and overwrites the rows from
+    position 0 on. A call as wide as ``speculation_length`` scores every column; any other, one token.
+    Compile it with ``is_continuous_batching=True`` and ``ctx_batch_size=1`` if prompts are to join
+    a running batch, with ``speculation_length=k + 1`` if k guesses are to be verified, and without
+    ``on_device_sampling_config``, or with ``output_logits=True``.
+    """
+
+    def __init__(self, model: Any) -> None:
+        """
+        Wrap a compiled and loaded model.
+
+        Args:
+            model: It is called with ``input_ids``, ``attention_mask``, ``position_ids`` and
+                ``seq_ids``, and gives ``logits``. What it can do is read from its
+                ``neuron_config``.
+
+        Raises:
+            ValueError: It was compiled in a way that cannot serve as a decoder; the message names
+                the setting.
+        """
+        config = model.neuron_config
+        check_settings(config, _RULES)
+        self._samples = setting(config, "on_device_sampling_config") is not None
+        if self._samples and not setting(config, "output_logits", False):
+            raise ValueError(
+                "'on_device_sampling_config' must be None, or 'output_logits' True: got a model that gives "
+                "tokens. Compile it again with one of the two: selection is done on its logits"
+            )
+        max_length, batch = (
+            number(config, "max_length", "seq_len"),
+            number(config, "tkg_batch_size", "batch_size"),
+        )
+        check_window(model.config, max_length)
+        for name in ("max_batch_size", "kv_cache_batch_size"):
+            check_settings(config, {name: ((batch,), "the cache must have as many rows as a call")})
+        prompts = number(config, "ctx_batch_size", "batch_size")
+        one_row = bool(setting(config, "is_continuous_batching", False)) or batch == 1
+        if prompts != (1 if one_row else batch):
+            raise ValueError(
+                f"'ctx_batch_size' must be 1 under continuous batching and {batch} without: got {prompts}"
+            )
+        windows = [Window(1, first=1)]
+        if (columns := setting(config, "speculation_length", 0)) > 1:
+            windows.append(Window(columns, first=1))
+        context = min(setting(config, "max_context_length", max_length), max_length)
+        self._model = model
+        super().__init__(
+            Abilities(
+                batch,
+                max_length,
+                number(model.config, "vocab_size"),
+                windows,
+                Prefill(context, one_row=one_row),
+            )
+        )
+
+    def reset(self) -> None:
+        """Take nothing as fed, and tell the model."""
+        super().reset()
+        self._model.reset()
+
+    def advise_width(self, columns: int) -> str:
+        """What to do to have so many *columns* scored, as a sentence."""
+        return f"Compile the model with speculation_length={columns}"
+
+    def _call_window(self, window: Window, rows: Sequence[int], ids: Tensor, positions: Tensor) -> Tensor:
+        # What the cache holds before the first column; the columns themselves see one another anyway.
+        # No longer than it has to be: its length chooses the bucket.
+        before = positions[:, :1]
+        mask = (torch.arange(int(before.max())) < before).long()
+        return self._logits(ids, mask, positions, rows)
+
+    def _call_prefill(self, prefill: Prefill, rows: Sequence[int], tokens: Sequence[Ints]) -> Tensor:
+        ids, positions, mask = lay_out_prompts(tokens, prefill.columns)
+        return self._logits(ids, mask, positions, rows)[:, -1]
+
+    def _logits(self, ids: Tensor, mask: Tensor, positions: Tensor, rows: Sequence[int]) -> Tensor:
+        # The one that the graph samples with is not looked at, but it has to be there.
+        sampling = {"sampling_params": torch.ones(len(ids), 3)} if self._samples else {}
+        output = self._model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            seq_ids=torch.tensor(list(rows)),
+            **sampling,
+        )
+        logits: Tensor = output.logits
+        return logits

@@ -1,0 +1,106 @@
+"""A model exported with optimum-neuron as a decoder."""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .abilities import Abilities, Prefill, Window
+from .prompts import lay_out_prompts
+from .record import Ints
+from .settings import check_settings, check_window, number, setting
+from .wrapped_decoder import WrappedDecoder
+
+_RULES = {
+    "on_device_sampling": (
+        (False,),
+        "it gives tokens, and selection is done on logits: export it with on_device_sampling=False",
+    ),
+    "padding_side": (("right",), "positions are counted from the left"),
+    "embedding_model": ((False,), "it scores nothing"),
+}
+
+
+class OptimumNeuronDecoder(WrappedDecoder):
+    """
+    A decoder over a ``NeuronModelForCausalLM`` of optimum-neuron.
+
+    The library takes a call of several columns in which any row has position 0 for prompts: all
+    of its rows go through context encoding, which scores each row's last token and overwrites the
+    rows from position 0 on. A call as wide as ``speculation_length`` scores every column; any
+    other, one token. Where it was exported with ``prefill_chunk_size``, prompts go through
+    ``prefill_chunk``, for what it writes; it scores nothing that is looked at.
+    """
+
+    def __init__(self, model: Any) -> None:
+        """
+        Wrap an exported model.
+
+        Args:
+            model: It is called with ``input_ids``, ``position_ids``, ``seq_ids`` and
+                ``sampling_params``. What it can do is read from its ``neuron_config``.
+
+        Raises:
+            ValueError: It was exported in a way that cannot serve as a decoder; the message names
+                the setting.
+        """
+        config = model.neuron_config
+        check_settings(config, _RULES)
+        batch, max_length = number(config, "batch_size"), number(config, "sequence_length")
+        check_settings(config, {"max_batch_size": ((batch,), "the cache must have as many rows as a call")})
+        text = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+        check_window(text, max_length)
+        one_row = bool(setting(config, "continuous_batching", False)) or batch == 1
+        windows, prefill = [Window(1)], None
+        if (columns := setting(config, "speculation_length", 0)) > 1:
+            windows.append(Window(columns, first=1))
+        if (chunk := setting(config, "prefill_chunk_size", 0)) > 1:
+            windows.append(Window(chunk, scores="none", one_row=one_row and batch > 1))
+        elif (context := setting(config, "max_context_length", max_length)) > 1:
+            # A single token is none: that goes through token generation, at position 0 as well.
+            prefill = Prefill(min(context, max_length), one_row=one_row, least=2)
+        self._model = model
+        self._masks = "attention_mask" in inspect.signature(model.forward).parameters
+        super().__init__(Abilities(batch, max_length, number(text, "vocab_size"), windows, prefill))
+
+    def reset(self) -> None:
+        """Take nothing as fed, and tell the model."""
+        super().reset()
+        self._model.reset()
+
+    def advise_width(self, columns: int) -> str:
+        """What to do to have so many *columns* scored, as a sentence."""
+        return f"Export the model with speculation_length={columns}"
+
+    def _call_window(self, window: Window, rows: Sequence[int], ids: Tensor, positions: Tensor) -> Tensor:
+        if window.scores == "none":
+            output: Tensor = self._model.prefill_chunk(
+                input_ids=ids,
+                position_ids=positions,
+                seq_ids=torch.tensor(list(rows)),
+                sampling_params=torch.ones(len(ids), 3),
+            )
+            # Nothing is read off it.
+            return ids.new_zeros(len(ids), 1, 0) if output is None else output
+        before = positions[:, :1]
+        mask = (torch.arange(max(1, int(before.max()))) < before).long()
+        return self._logits(ids, mask, positions, rows)
+
+    def _call_prefill(self, prefill: Prefill, rows: Sequence[int], tokens: Sequence[Ints]) -> Tensor:
+        ids, positions, mask = lay_out_prompts(tokens, prefill.columns)
+        return self._logits(ids, mask, positions, rows)[:, -1]
+
+    def _logits(self, ids: Tensor, mask: Tensor, positions: Tensor, rows: Sequence[int]) -> Tensor:
+        # Versions that do not make the mask of the positions make a wrong one for several columns.
+        masks = {"attention_mask": mask} if self._masks else {}
+        output = self._model.forward(
+            input_ids=ids,
+            position_ids=positions,
+            seq_ids=torch.tensor(list(rows)),
+            sampling_params=torch.ones(len(ids), 3),
+            **masks,
+        )
+        logits: Tensor = output if isinstance(output, Tensor) else output.logits
+        return logits

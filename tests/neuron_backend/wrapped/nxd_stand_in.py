@@ -1,0 +1,136 @@
+"""
+What neuronx-distributed-inference does with a call, over a tiny model.
+
+Routing, padding, buckets, dtypes and shared cache as in ``models/model_base.py``,
+``models/model_wrapper.py`` and ``modules/kvcache/kv_cache_manager.py`` of 2026.
+"""
+
+from types import SimpleNamespace
+
+import torch
+import torch.nn.functional as F
+from .kv_model import KvModel, require_ints, require_shape
+from torch import Tensor
+from transformers import PreTrainedModel
+
+CONTEXT, TOKEN, VERIFY = "context_encoding_model", "token_generation_model", "speculation_model"
+
+
+class NxDModel:
+    """A loaded ``NeuronBaseForCausalLM``."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        batch_size: int = 3,
+        max_length: int = 48,
+        max_context_length: int = 24,
+        context_buckets: tuple[int, ...] = (8, 16, 24),
+        token_buckets: tuple[int, ...] = (16, 32, 48),
+        speculation_length: int = 0,
+        is_continuous_batching: bool = True,
+        **settings: object,
+    ) -> None:
+        self.neuron_config = SimpleNamespace(
+            batch_size=batch_size,
+            tkg_batch_size=batch_size,
+            max_batch_size=batch_size,
+            ctx_batch_size=1 if is_continuous_batching else batch_size,
+            max_length=max_length,
+            seq_len=max_length,
+            max_context_length=max_context_length,
+            speculation_length=speculation_length,
+            is_continuous_batching=is_continuous_batching,
+            padding_side="right",
+            on_device_sampling_config=None,
+            output_logits=False,
+            async_mode=False,
+            enable_fused_speculation=False,
+        )
+        vars(self.neuron_config).update(settings)
+        self.config = SimpleNamespace(vocab_size=model.config.vocab_size, pad_token_id=0)
+        self.device = KvModel(model, batch_size, max_length)
+        self.buckets = {CONTEXT: context_buckets, TOKEN: token_buckets, VERIFY: token_buckets}
+        self.routed: list[str] = []
+        self.resets = 0
+
+    def __call__(
+        self, input_ids=None, attention_mask=None, position_ids=None, seq_ids=None, sampling_params=None
+    ):
+        config = self.neuron_config
+        samples = config.on_device_sampling_config is not None
+        if samples and sampling_params is None:
+            raise ValueError("The sampling params tensor is required for on-device sampling.")
+        if position_ids.min().item() == 0:
+            tag = CONTEXT
+        elif input_ids.shape[-1] == config.speculation_length:
+            tag = VERIFY
+        else:
+            tag = TOKEN
+        self.routed.append(tag)
+        logits = self._wrapper(tag, input_ids, attention_mask, position_ids, seq_ids)
+        if samples and not config.output_logits:
+            return SimpleNamespace(logits=None, tokens=logits[:, -1].argmax(dim=-1))
+        return SimpleNamespace(logits=logits, tokens=None)
+
+    def reset(self) -> None:
+        self.resets += 1
+
+    def _wrapper(self, tag: str, *inputs: Tensor) -> Tensor:
+        config = self.neuron_config
+        ids, mask, positions, rows = (tensor.to(torch.int32) for tensor in inputs)
+        spare = config.speculation_length if tag == VERIFY else 0
+        bucket = self._bucket(tag, mask.shape[1], spare)
+        if tag == CONTEXT:
+            ids = F.pad(ids, (0, bucket - ids.shape[1]), value=self.config.pad_token_id)
+            positions = F.pad(positions, (0, bucket - positions.shape[1]), value=1)
+        mask = F.pad(mask, (0, bucket - mask.shape[1]))
+        batch = config.ctx_batch_size if tag == CONTEXT else config.tkg_batch_size
+        if len(rows) == batch:
+            return self._graph(tag, bucket, ids, mask, positions, rows)
+        if len(rows) > batch:
+            parts = [slice(row, row + batch) for row in range(0, len(rows), batch)]
+            return torch.cat(
+                [self._graph(tag, bucket, ids[p], mask[p], positions[p], rows[p]) for p in parts]
+            )
+        return self._padded(tag, bucket, batch, ids, mask, positions, rows)
+
+    def _padded(self, tag: str, bucket: int, batch: int, ids, mask, positions, rows) -> Tensor:
+        """Rows that are not in the call are given what the first row of it is given."""
+        others = [row for row in range(batch) if row not in rows.tolist()]
+        order = torch.tensor(rows.tolist() + others).argsort()
+        padded = [
+            torch.cat([t, t[:1].repeat(batch - len(t), 1)]).index_select(0, order)
+            for t in (ids, mask, positions)
+        ]
+        logits = self._graph(tag, bucket, *padded, torch.arange(batch, dtype=torch.int32))
+        return logits.index_select(0, rows)
+
+    def _bucket(self, tag: str, length: int, spare: int) -> int:
+        buckets = self.buckets[tag]
+        for bucket in buckets:
+            if length + spare < bucket:
+                return bucket
+        if length + spare == buckets[-1]:
+            return buckets[-1]
+        raise ValueError(f"Input len {length} exceeds largest bucket ({buckets[-1]}) for {tag}")
+
+    def _graph(self, tag: str, bucket: int, ids, mask, positions, rows) -> Tensor:
+        config, device = self.neuron_config, self.device
+        require_ints(torch.int32, ids=ids, mask=mask, positions=positions, rows=rows)
+        batch = config.ctx_batch_size if tag == CONTEXT else config.tkg_batch_size
+        columns = {CONTEXT: bucket, TOKEN: 1, VERIFY: config.speculation_length}[tag]
+        require_shape("input_ids", ids, batch, columns)
+        require_shape("position_ids", positions, batch, columns)
+        require_shape("attention_mask", mask, batch, bucket)
+        if tag == CONTEXT:
+            logits = device.encode(ids, positions)
+            device.fill(rows.long().tolist() if config.is_continuous_batching else slice(None))
+            last = positions.max(dim=1, keepdim=True).indices[..., None]
+            return logits.gather(1, last.expand(-1, 1, logits.shape[-1]))
+        if positions.max() >= bucket:
+            raise RuntimeError(f"scatter: position {int(positions.max())} in a bucket of {bucket}")
+        logits = device.extend(ids, positions, mask, slice(None))
+        # The graph takes the rows in order, whatever they are called.
+        device.scatter(list(range(batch)), positions)
+        return logits

@@ -1,0 +1,110 @@
+"""
+What optimum-neuron does with a call, over a tiny model.
+
+Routing, padding, dtypes and shared cache as in ``models/inference/backend/modules/decoder`` and
+``modules/kvcache`` of 0.4; the chunked prefill as its decoder wrappers describe it.
+"""
+
+from types import SimpleNamespace
+
+import torch
+import torch.nn.functional as F
+from .kv_model import KvModel, require_ints, require_shape
+from torch import Tensor
+from transformers import PreTrainedModel
+
+
+class OptimumModel:
+    """A ``NeuronModelForCausalLM`` as it is loaded."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        batch_size: int = 3,
+        sequence_length: int = 48,
+        max_context_length: int = 24,
+        speculation_length: int = 0,
+        continuous_batching: bool = True,
+        prefill_chunk_size: int = 0,
+        **settings: object,
+    ) -> None:
+        self.neuron_config = SimpleNamespace(
+            batch_size=batch_size,
+            max_batch_size=batch_size,
+            sequence_length=sequence_length,
+            max_context_length=max_context_length,
+            speculation_length=speculation_length,
+            continuous_batching=continuous_batching,
+            prefill_chunk_size=prefill_chunk_size,
+            on_device_sampling=False,
+        )
+        vars(self.neuron_config).update(settings)
+        self.config = SimpleNamespace(vocab_size=model.config.vocab_size, pad_token_id=0)
+        self.device = KvModel(model, batch_size, sequence_length)
+        self.routed: list[str] = []
+        self.resets = 0
+
+    def forward(self, input_ids, position_ids, seq_ids=None, sampling_params=None):
+        config = self.neuron_config
+        if input_ids.shape[-1] > 1 and not position_ids.min().item():
+            if config.prefill_chunk_size:
+                raise RuntimeError("there is no context encoding graph: prefill_chunk_size was given")
+            return self._context(input_ids, position_ids, seq_ids, sampling_params)
+        columns = input_ids.shape[-1] if input_ids.shape[-1] == config.speculation_length else 1
+        self.routed.append("token" if columns == 1 else "speculation")
+        return self._generate(input_ids, position_ids, seq_ids, sampling_params, columns)
+
+    def prefill_chunk(self, input_ids, position_ids, seq_ids, sampling_params):
+        config, batch = self.neuron_config, self._prompt_batch
+        self.routed.append("chunk")
+        ids, positions, rows = (tensor.to(torch.int32) for tensor in (input_ids, position_ids, seq_ids))
+        missing = config.prefill_chunk_size - ids.shape[1]
+        ids = torch.cat([ids, ids[:, -1:].expand(-1, missing)], dim=1)
+        positions = torch.cat([positions, positions[:, -1:].expand(-1, missing)], dim=1)
+        return self._graph(ids, positions, rows, sampling_params, batch, config.prefill_chunk_size)[:, -1:]
+
+    def reset(self) -> None:
+        self.resets += 1
+
+    @property
+    def _prompt_batch(self) -> int:
+        return 1 if self.neuron_config.continuous_batching else self.neuron_config.batch_size
+
+    def _context(self, ids, positions, rows, sampling) -> Tensor:
+        config, batch = self.neuron_config, self._prompt_batch
+        self.routed.append("context")
+        ids, positions, rows = (tensor.to(torch.int32) for tensor in (ids, positions, rows))
+        if len(rows) < batch:
+            # As its wrapper pads a batch: with what the first row was given.
+            ids, positions, sampling = (
+                torch.cat([t, t[:1].repeat(batch - len(t), 1)]) for t in (ids, positions, sampling)
+            )
+            others = [row for row in range(batch) if row not in rows.tolist()]
+            rows = torch.tensor(rows.tolist() + others, dtype=torch.int32)
+        missing = config.max_context_length - ids.shape[1]
+        ids, positions = F.pad(ids, (0, missing), value=0), F.pad(positions, (0, missing), value=1)
+        logits = []
+        for first in range(0, len(rows), batch):
+            part = slice(first, first + batch)
+            require_shape("input_ids", ids[part], batch, config.max_context_length)
+            require_shape("sampling_params", sampling[part], batch, 3)
+            every = self.device.encode(ids[part], positions[part])
+            self.device.fill(rows[part].long().tolist() if config.continuous_batching else slice(None))
+            last = positions[part].max(dim=1, keepdim=True).indices[..., None]
+            logits.append(every.gather(1, last.expand(-1, 1, every.shape[-1])))
+        return torch.cat(logits)
+
+    def _generate(self, ids, positions, rows, sampling, columns: int) -> Tensor:
+        ids, positions, rows = (tensor.to(torch.int32) for tensor in (ids, positions, rows))
+        return self._graph(ids, positions, rows, sampling, self.neuron_config.batch_size, columns)
+
+    def _graph(self, ids, positions, rows, sampling, batch: int, columns: int) -> Tensor:
+        require_ints(torch.int32, ids=ids, positions=positions, rows=rows)
+        require_shape("input_ids", ids, batch, columns)
+        require_shape("position_ids", positions, batch, columns)
+        require_shape("sampling_params", sampling, batch, 3)
+        own = rows.long().tolist() if batch == 1 else list(range(batch))
+        before = torch.arange(self.neuron_config.sequence_length) < positions[:, :1]
+        logits = self.device.extend(ids, positions, before, own)
+        self.device.scatter(own, positions)
+        return logits
