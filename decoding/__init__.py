@@ -16,7 +16,9 @@ from .low_confidence import LowConfidence
 from .max_time import MaxTime
 from .mirostat import Mirostat, MirostatRun
 from .not_before import NotBefore
+from .placement import Place, Placement
 from .protocols import (
+    Chooses,
     Decoder,
     DecoderShape,
     Draft,
@@ -46,6 +48,7 @@ __all__ = [
     "AdaptivePRun",
     "Agreement",
     "Choose",
+    "Chooses",
     "Consecutive",
     "Decoder",
     "DecoderShape",
@@ -71,6 +74,8 @@ __all__ = [
     "Mirostat",
     "MirostatRun",
     "NotBefore",
+    "Place",
+    "Placement",
     "Processor",
     "RepetitionLoop",
     "Round",

@@ -101,6 +101,10 @@ class Choose:
         # A comparison with NaN is false as well, so garbage is never taken for a choice.
         return ids if (best > -np.inf).all() else ids.masked_fill(torch.from_numpy(~(best > -np.inf)), -1)
 
+    def scores(self, raw: Scores, history: History) -> Scores:
+        """The processed scores of a choice that was made elsewhere, from *raw* logits."""
+        return Scores(lambda: self.after(len(self.stages), raw.logits.detach(), history))
+
     def several(self, logits: Tensor, history: History, n: int) -> Tensor:
         """
         The likeliest choices of each column, the choice itself first.

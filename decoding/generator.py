@@ -13,6 +13,7 @@ from .agreement import Agreement
 from .background import in_threads
 from .checks import refuse_foreign, require_decoder
 from .choose import Choose
+from .choosing import decoder_chooses
 from .drafting import Drafting
 from .events import AsyncEventStream, Event, EventStream
 from .follows_logits import FollowsLogits, begin_selection
@@ -22,6 +23,7 @@ from .history import History
 from .logprob_recorder import LogprobRecorder, recorder
 from .logprobs import Logprobs, TokenLogprob
 from .loop import Burst, Loop
+from .placement import Placement, explain
 from .prompt_logprobs import score_prompts
 from .prompts import as_rows, stream_numbers
 from .protocols import Decoder, Drafter, DraftLength, Processor, Selection, StopCondition, Verification
@@ -320,6 +322,10 @@ class Generator:
             need = torch.ones_like(length)
             return slots.feed(history.ids[:, 0], length, need, self.exact_width).clone(), history
 
+    def explain(self) -> Placement:
+        """Say which part of the choice runs in the decoder's forward, which on the host, and why."""
+        return explain(self)
+
     def _history(self, rows: list[list[int]], streams: Sequence[int] | None) -> History:
         numbers = stream_numbers(streams, len(rows))
         # Ordinary tensors, whatever mode the caller is in: the rounds write to them, perhaps elsewhere.
@@ -354,6 +360,7 @@ class Generator:
             statistics=statistics,
             gap=getattr(self.selection, "gap", None) if self.record_gap else None,
             recorder=None if logprobs is None else self._recorder(logprobs, choose),
+            device_chooses=decoder_chooses(self.decoder, choose, rows),
         )
 
     def _drafting(self, choose: Choose) -> Drafting | None:

@@ -53,6 +53,8 @@ class Loop:
     """The selection's own, if it is to be recorded: logits to how far each column's choice is ahead."""
     recorder: LogprobRecorder | None = None
     """Of log-probabilities, if they were asked for."""
+    device_chooses: bool = False
+    """Whether the decoder's own forwards choose as :attr:`choose` does."""
     # Once a run: conditions make theirs anew whenever they are asked.
     _endings: tuple[Ending, ...] = attrs.field(init=False, repr=False)
 
@@ -100,21 +102,27 @@ class Loop:
     def _round(self, now: History, draft: Draft, active: Tensor) -> tuple[list[Burst], Tensor, Tensor]:
         """Let the target look at *draft*: bursts, tokens that each row gained, and guesses that stood."""
         seen = _chain_window(now, draft) if draft.parents is None else tree_window(now, draft)
-        logits = self._score(now, draft, active)
+        chosen, raw = self._score(now, draft, active)
         self.slots.lent = True
         try:
-            return self._judge(logits, seen, now, draft, active)
+            return self._judge(chosen, raw, seen, now, draft, active)
         finally:
             self.slots.lent = False
 
     def _judge(
-        self, logits: Tensor, seen: History, now: History, draft: Draft, active: Tensor
+        self, chosen: Tensor | None, raw: Scores, seen: History, now: History, draft: Draft, active: Tensor
     ) -> tuple[list[Burst], Tensor, Tensor]:
-        """Choose from *logits*, which follow the columns *seen*, and stop: as :meth:`_round`."""
+        """
+        Choose from *raw* logits, which follow the columns *seen*, and stop: as :meth:`_round`.
+
+        What is *chosen* already is not chosen again.
+        """
         length, ahead = now.length[:, 0], tokens_ahead(draft)
 
         with self.statistics.phase("choose"):
-            choices, scores = self.choose(logits, seen)
+            choices, scores = (
+                self.choose(raw.logits, seen) if chosen is None else (chosen, self.choose.scores(raw, seen))
+            )
             branch, window = Branch(draft), seen
             if draft.parents is not None:
                 branch = chosen_branch(draft, choices)
@@ -136,7 +144,7 @@ class Loop:
         logprobs = None
         if self.recorder is not None:
             with self.statistics.phase("logprobs"):
-                logprobs = self.recorder.chosen(logits, seen, branch, scores, new)
+                logprobs = self.recorder.chosen(raw.logits, seen, branch, scores, new)
 
         bursts = []
         for row in active.numpy().nonzero()[0].tolist():
@@ -145,7 +153,7 @@ class Loop:
                 ending: Ending | None = self._endings[code - 1]
             elif following[row] < 0:
                 column = branch.column(row, count)
-                ending = Ending("no_token_left", self.choose.emptied_by(logits, seen, row, column))
+                ending = Ending("no_token_left", self.choose.emptied_by(raw.logits, seen, row, column))
             else:
                 ending = MAX_LENGTH if int(length[row]) + count == now.ids.shape[-1] else None
             bursts.append(Burst(row, new[row], ending, None if logprobs is None else logprobs[row]))
@@ -170,8 +178,13 @@ class Loop:
         code = codes[np.arange(len(codes)), first]
         return torch.from_numpy(np.where(code > 0, first + 1, gained[:, 0])), code.tolist()
 
-    def _score(self, now: History, draft: Draft, active: Tensor) -> Tensor:
-        """Feed the active rows their tokens and guesses: logits ``[batch, k + 1, vocab]``."""
+    def _score(self, now: History, draft: Draft, active: Tensor) -> tuple[Tensor | None, Scores]:
+        """
+        Feed the active rows their tokens and guesses.
+
+        Returns:
+            Choices ``[batch, k + 1]`` if the decoder has made them, and logits ``[batch, k + 1, vocab]``.
+        """
         ids, length = now.ids[:, 0], now.length[:, 0]
         phase = "target" if (length > now.prompt).any() else "prefill"
         slots = self.slots
@@ -180,15 +193,25 @@ class Loop:
             if draft.parents is None:
                 guessed = (draft.ids >= 0).sum(dim=-1)
                 need = torch.where(active, guessed + 1, 0)
-                logits = slots.feed(ids, length + guessed, need, self.exact_width)
+                if self._lets_choose(draft):
+                    scored = slots.feed_choosing(now, length + guessed, need, self.exact_width)
+                else:
+                    logits = slots.feed(ids, length + guessed, need, self.exact_width)
+                    scored = None, Scores(lambda: logits)
             else:
                 logits = slots.feed_tree(ids, length, draft.ids, draft.parents, active)
+                scored = None, Scores(lambda: logits)
         self.statistics.forwards += slots.forwards - forwards
         if phase == "target":
             columns, tokens = slots.columns - columns, slots.tokens - tokens
             self.statistics.columns += columns
             self.statistics.padding += columns - tokens
-        return logits
+        return scored
+
+    def _lets_choose(self, draft: Draft) -> bool:
+        """Whether the decoder is to choose; not if a verification looks at scores alone."""
+        looked_at = not draft.ids.shape[1] or getattr(self.verification, "reads_choices", True)
+        return self.device_chooses and looked_at
 
     def _count(self, now: History, row: int, added: int, guessed: int, accepted: int, stopped: bool) -> None:
         """Count what one row gained; its first token is no verification."""

@@ -11,13 +11,16 @@ guesses ahead, and a :class:`Verification` says how much of the guess stands.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import attrs
 from torch import Tensor
 
 from .history import History
 from .scores import Scores
+
+if TYPE_CHECKING:
+    from .placement import Placement
 
 
 def _as_tuple(widths: Iterable[int]) -> tuple[int, ...]:
@@ -230,6 +233,54 @@ class DraftLength(Protocol):
 
     def learn(self, outcome: Round) -> None:
         """Hear what a round came to."""
+        ...
+
+
+class Chooses(Protocol):
+    """What a :class:`Decoder` offers besides, if a chain and a selection are part of its forwards."""
+
+    @property
+    def choosing_widths(self) -> tuple[int, ...]:
+        """Columns of the forwards that choose, ascending; empty for one that has none."""
+        ...
+
+    def chooses(self, processors: Processor | None, selection: Selection, rows: int) -> bool:
+        """
+        Whether :meth:`forward_choosing` chooses as these do, with the noise of each history's streams.
+
+        Args:
+            processors: A chain, one processor, or None.
+
+            selection: What chooses.
+
+            rows: How many rows a run has; the decoder may have more.
+        """
+        ...
+
+    def forward_choosing(self, ids: Tensor, cache_pos: Tensor, history: History) -> tuple[Tensor, Scores]:
+        """
+        Write *ids* into the cache, as :meth:`Decoder.forward` does, and choose what follows them.
+
+        Args:
+            ids: Tokens to feed, ``[batch, width]`` int64, *width* one of :attr:`choosing_widths`.
+
+            cache_pos: As in a forward.
+
+            history: The tokens before the choice of each column: up to the column's own, ``[batch,
+                width]`` or, where a forward of that width scores the last column alone, ``[batch, 1]``.
+
+        Returns:
+            Ids ``[batch, columns]`` int64 on the host, -1 where no token is left, and the raw logits.
+
+        Raises:
+            ValueError: As in a forward, or a history of another shape. Nothing has been written.
+
+            TypeError: As in a forward.
+        """
+        ...
+
+    def explain(self, processors: Processor | None, selection: Selection) -> "Placement":
+        """Which part of a choice runs in the forward, which on the host, and why."""
         ...
 
 

@@ -11,13 +11,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .protocols import Decoder, ScoresTrees
+from .columns import columns_of
+from .history import History
+from .protocols import Chooses, Decoder, ScoresTrees
+from .scores import Scores
 from .tree_arrays import first_branch
 
 Ints = NDArray[np.int64]
 
 # Instead of the width of a forward over a tree: it is another program, and adds up in another order.
 _TREE = 0
+
+# Added to the width of a forward that chooses: another program as well.
+_CHOOSING = 1 << 32
 
 # By identity: decoders may compare equal and still have a cache each.
 _records: "dict[int, Slots]" = {}
@@ -118,6 +124,37 @@ class Slots:
 
             RuntimeError: The logits are :attr:`lent`.
         """
+        return self._feed(ids, length, need, exact_width, None)[1].logits
+
+    def feed_choosing(
+        self, history: History, length: Tensor, need: Tensor, exact_width: bool = False
+    ) -> tuple[Tensor | None, Scores]:
+        """
+        The same where the decoder :class:`~.protocols.Chooses`.
+
+        Args:
+            history: The tokens, on one path, and the rows' random streams.
+
+            length: As in :meth:`feed`.
+
+            need: As in :meth:`feed`.
+
+            exact_width: As in :meth:`feed`.
+
+        Returns:
+            The choices ``[rows, max(need)]``, in columns as the logits of :meth:`feed`; None where the
+            last forward was of a width that does not choose. And the raw logits.
+
+        Raises:
+            ValueError: As in :meth:`feed`.
+
+            RuntimeError: As in :meth:`feed`.
+        """
+        return self._feed(history.ids[:, 0], length, need, exact_width, history)
+
+    def _feed(
+        self, ids: Tensor, length: Tensor, need: Tensor, exact_width: bool, choosing: History | None
+    ) -> tuple[Tensor | None, Scores]:
         self._require_returned()
         # ids may be a view of a wider buffer; numpy shares its memory and costs a tenth of torch here.
         tokens, ends, wanted = ids.numpy(), length.numpy(), need.numpy()
@@ -127,15 +164,22 @@ class Slots:
         widths = self._scored[-1:] if exact_width else self._widths
         common = self._common(tokens, ends)
         if exact_width:
-            common = np.minimum(common, self._leading(len(tokens), self._name(widths[0], True)))
+            program = self._name(widths[0], True, self._is_choosing(widths[0], choosing))
+            common = np.minimum(common, self._leading(len(tokens), program))
         starts = np.where(wanted > 0, np.minimum(common, ends - wanted), ends)
         scoring = widths if most == 1 else [w for w in widths if w in self._scored]
         while (pending := ends - starts).max() > scoring[-1]:
-            # What is to be scored stays back, so that one forward scores it together.
-            starts = self._advance(tokens, starts, pending - wanted, widths, exact_width)
+            # What is to be scored stays back, so that one forward scores it together. Its choices are
+            # nobody's; they are made where all has to come through one program.
+            unheard = choosing if exact_width else None
+            starts = self._advance(tokens, starts, pending - wanted, widths, exact_width, unheard)
         width = _smallest(scoring, int(pending.max()))
-        logits = self._forward(tokens, starts, pending, width, exact_width)[:rows]
-        return logits if logits.shape[1] == 1 else _columns(logits, pending - wanted, most)
+        chosen, raw = self._forward(tokens, starts, pending, width, exact_width, choosing)
+        first = pending - wanted
+        return (
+            None if chosen is None else _columns(chosen[:rows], first, most),
+            Scores(lambda: _columns(raw.logits[:rows], first, most)),
+        )
 
     def feed_tree(
         self, ids: Tensor, length: Tensor, guesses: Tensor, parents: Tensor, active: Tensor
@@ -199,12 +243,18 @@ class Slots:
             )
 
     def _advance(
-        self, tokens: Ints, starts: Ints, rest: Ints, widths: Sequence[int], exact_width: bool = False
+        self,
+        tokens: Ints,
+        starts: Ints,
+        rest: Ints,
+        widths: Sequence[int],
+        exact_width: bool = False,
+        choosing: History | None = None,
     ) -> Ints:
         """Feed up to one forward of the *rest*, none of which is to be scored: where the rows start then."""
         width = _smallest(widths, int(rest.max()))
         count = np.minimum(rest, width)
-        self._forward(tokens, starts, count, width, exact_width)
+        self._forward(tokens, starts, count, width, exact_width, choosing)
         return starts + count
 
     def _common(self, tokens: Ints, ends: Ints) -> Ints:
@@ -217,9 +267,13 @@ class Slots:
             common = np.minimum(common, np.where(differs.any(axis=1), differs.argmax(axis=1), reach))
         return common
 
-    def _name(self, width: int, exact_width: bool) -> int:
+    def _is_choosing(self, width: int, choosing: History | None) -> bool:
+        return choosing is not None and width in cast(Chooses, self.decoder).choosing_widths
+
+    def _name(self, width: int, exact_width: bool, choosing: bool = False) -> int:
         """Of the program of *width*; negative if it attends to the whole span, whatever it is fed."""
-        return -width if exact_width and len(self._spans) > 1 else width
+        number = width + _CHOOSING if choosing else width
+        return -number if exact_width and len(self._spans) > 1 else number
 
     def _leading(self, rows: int, program: int) -> Ints:
         """How many leading slots of each row were written by that *program*, ``[rows]``."""
@@ -228,9 +282,20 @@ class Slots:
         return leading
 
     def _forward(
-        self, tokens: Ints, starts: Ints, count: Ints, width: int, exact_width: bool = False
-    ) -> Tensor:
-        """Feed *count* tokens of each row from *starts* on, through the program of *width*."""
+        self,
+        tokens: Ints,
+        starts: Ints,
+        count: Ints,
+        width: int,
+        exact_width: bool = False,
+        choosing: History | None = None,
+    ) -> tuple[Tensor | None, Scores]:
+        """
+        Feed *count* tokens of each row from *starts* on, through the program of *width*.
+
+        Returns:
+            What it chose, if it is one that chooses and *choosing* is given, and the logits.
+        """
         shape = self.decoder.shape
         ids = np.full((shape.batch_size, width), -1, dtype=np.int64)
         cache_pos = np.zeros(shape.batch_size, dtype=np.int64)
@@ -243,16 +308,24 @@ class Slots:
             ids[row, indent : indent + n] = tokens[row, start : start + n]
             cache_pos[row] = start - indent
             self._forget_after(row, start, tokens[row, start : start + n])
-        program = self._name(width, exact_width)
+        chosen, is_choosing = None, self._is_choosing(width, choosing)
+        program = self._name(width, exact_width, is_choosing)
         # A program of a shorter span adds up in another order.
         whole = {"span": shape.max_length} if program < 0 else {}
-        logits = self.decoder.forward(torch.from_numpy(ids), torch.from_numpy(cache_pos), **whole)
-        self._require_logits(logits, 1 if right else width)
+        columns, first = torch.from_numpy(ids), torch.from_numpy(cache_pos)
+        if is_choosing:
+            before = columns_of(cast(History, choosing), starts, starts + count, 1 if right else width, shape)
+            chosen, raw = cast(Chooses, self.decoder).forward_choosing(columns, first, before, **whole)
+            self._require("ids", chosen, before.length.shape)
+        else:
+            logits = self.decoder.forward(columns, first, **whole)
+            self._require_logits(logits, 1 if right else width)
+            raw = Scores(lambda: logits)
         self._count(ids)
         for row in fed:
             start, n = int(starts[row]), int(count[row])
             self._remember(row, start, tokens[row, start : start + n], program)
-        return logits
+        return chosen, raw
 
     def _forward_tree(
         self, tokens: Ints, starts: Ints, ends: Ints, guesses: Ints, parents: Ints, width: int
@@ -286,10 +359,12 @@ class Slots:
 
     def _require_logits(self, logits: Tensor, columns: int) -> None:
         shape = self.decoder.shape
-        expected = (shape.batch_size, columns, shape.vocab_size)
-        if logits.shape != expected:
+        self._require("logits", logits, (shape.batch_size, columns, shape.vocab_size))
+
+    def _require(self, what: str, found: Tensor, expected: Sequence[int]) -> None:
+        if found.shape != tuple(expected):
             raise ValueError(
-                f"forward must return logits of the shape {list(expected)}: got {list(logits.shape)}"
+                f"forward must return {what} of the shape {list(expected)}: got {list(found.shape)}"
             )
 
     def _count(self, ids: Ints) -> None:
@@ -313,12 +388,20 @@ class Slots:
             self._valid[row] = start
 
 
-def _columns(logits: Tensor, first: Ints, count: int) -> Tensor:
-    """*count* columns of each row, from its *first* on; garbage where there are no more."""
-    if not first.any() and count <= logits.shape[1]:
-        return logits[:, :count]
-    columns = (torch.from_numpy(first)[:, None] + torch.arange(count)).clamp(max=logits.shape[1] - 1)
-    return logits.gather(1, columns[..., None].expand(*columns.shape, logits.shape[-1]))
+def _columns(values: Tensor, first: Ints, count: int) -> Tensor:
+    """
+    *count* columns of each row, from its *first* on; garbage where there are no more.
+
+    Of ``[rows, columns]`` or ``[rows, columns, vocab]``; one column is what there is of it.
+    """
+    if values.shape[1] == 1:
+        return values
+    if not first.any() and count <= values.shape[1]:
+        return values[:, :count]
+    columns = (torch.from_numpy(first)[:, None] + torch.arange(count)).clamp(max=values.shape[1] - 1)
+    if values.dim() == 2:
+        return values.gather(1, columns)
+    return values.gather(1, columns[..., None].expand(*columns.shape, values.shape[-1]))
 
 
 def _smallest(widths: Sequence[int], columns: int) -> int:

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def compile_package(
         _expect_warnings()
         inputs = step.padding(width, cache, spans[0])
         exported = torch.export.export(
-            step, inputs, strict=False, dynamic_shapes=_open_span(inputs, cache, spans)
+            step, inputs, strict=False, dynamic_shapes=_open_span(step, inputs, cache, spans)
         )
         choose_kernels(exported.graph_module)
         path = aoti_compile_and_package(
@@ -72,13 +73,16 @@ def compile_package(
     return Package(content, {n: t for n, t in exported.constants.items() if n not in known})
 
 
-def _open_span(inputs: Sequence[Tensor], cache: CacheBuffers, spans: Sequence[int]) -> Any:
+def _open_span(step: Step, inputs: Sequence[Tensor], cache: CacheBuffers, spans: Sequence[int]) -> Any:
     """Which dimensions the program leaves open: how many slots are attended to."""
     if len(spans) == 1:
         return None
     slots = torch.export.Dim("slots", min=2, max=cache.reserved + spans[-1])
     others = len(inputs) - len(cache.tensors) - 1
-    return (*[None] * others, {0: slots}, (None,) * len(cache.tensors))
+    flat = [*[None] * others, {0: slots}, *[None] * len(cache.tensors)]
+    # What a forward takes as ``*rest`` is one argument.
+    named = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in signature(step.forward).parameters.values())
+    return (*flat[:named], tuple(flat[named:]))
 
 
 def _expect_warnings() -> None:
@@ -113,11 +117,11 @@ class CompiledProgram:
         self._loader.load_constants(self._constants, False, True, True)
         self._cache = cache.tensors
 
-    def __call__(self, *inputs: Tensor) -> Tensor:
-        """What the step takes before the cache, checked, to logits."""
+    def __call__(self, *inputs: Tensor) -> Any:
+        """What the step takes before the cache, checked, to what it gives: logits, or a choice and logits."""
         # A program reads memory in the order that it was compiled for, whatever the strides.
-        logits: Tensor = self._loader.run([*(tensor.contiguous() for tensor in inputs), *self._cache])[0]
-        return logits
+        outputs = self._loader.run([*(tensor.contiguous() for tensor in inputs), *self._cache])
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
 
 def _tensors(step: Step) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ from os import PathLike
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from ..decoding.protocols import Processor, Selection
 from . import aoti
 from .ranks import Ranks, naming_lost_ranks
 from .shapes import DEFAULT_WIDTHS
@@ -26,6 +27,8 @@ def compile_decoder(
     scored_width: int | None = None,
     tree_widths: Sequence[int] = (),
     spans: Sequence[int] | None = None,
+    processors: Processor | None = None,
+    selection: Selection | None = None,
     target: str | Target = "auto",
     dtype: torch.dtype | str | None = None,
     threads: int | None = None,
@@ -52,6 +55,15 @@ def compile_decoder(
 
         spans: How many leading positions a forward attends to: the smallest that holds all of
             its tokens. Ascending, the last of them *max_length*. None: powers of two from 128.
+
+        processors: What a :class:`~decodekit.decoding.Generator` is going to process logits with:
+            compiled behind every forward that scores all its columns, together with *selection*,
+            so that the tokens are chosen there and the logits stay there. If a part has no form
+            for that, the host chooses as ever; :meth:`StaticDecoder.explain` says what runs where.
+            Any other chain may be used all the same; it runs on the host.
+
+        selection: What the generator is going to choose with. None: greedy, if there are
+            *processors*; else nothing is compiled behind the forwards.
 
         target: ``"cpu"`` compiles with AOTInductor, which takes a C++ compiler; ``"eager"``
             compiles nothing; ``"auto"`` is the first where there is a compiler, else the
@@ -90,6 +102,8 @@ def compile_decoder(
             dtype=dtype,
         )
         decoder.threads = threads
+        if processors is not None or selection is not None:
+            decoder.fuse(processors, selection)
         compiler.compile(decoder)
     return decoder
 

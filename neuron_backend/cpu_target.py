@@ -65,7 +65,9 @@ class CpuTarget:
                 raise ValueError(
                     f"a saved decoder must have a program for each of its widths: got no {_file(step, width)}"
                 )
-        known = trust_programs or all(trust.is_recorded(package.content) for package in packages.values())
+        # Of another chain's programs nothing is run.
+        used = [packages[_file(step, width)] for step, width in decoder.steps()]
+        known = trust_programs or all(trust.is_recorded(package.content) for package in used)
         if known if decoder.ranks is None else decoder.ranks.all_agree(known):
             self._run(decoder, packages, compiled=False)
         else:
@@ -82,6 +84,7 @@ class CpuTarget:
             target=self,
             packages=packages,
             compiled=compiled,
+            fused_programs={width: program(step, width) for step, width in decoder.fused_steps()},
         )
         decoder.warm_up()
 

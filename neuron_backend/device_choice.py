@@ -1,6 +1,6 @@
 """A chain of processors and a selection as one module for the device."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -91,15 +91,75 @@ class DeviceChoice(nn.Module):
             ``[batch, width]``; -1 in a column whose scores are all ``-inf`` or NaN.
         """
         # No stage that is left here draws.
-        history = History(ids, length, prompt, torch.zeros_like(prompt))
+        return self.choose(logits, History(ids, length, prompt, torch.zeros_like(prompt)), *noise)
+
+    def choose(self, logits: Tensor, history: History, *noise: Tensor) -> Tensor:
+        """As :meth:`forward`, of a history as a whole."""
         for stage in self.stages:
             logits = stage(logits, history)
         chosen = self.selection(logits, *noise)
         # A comparison with NaN is false as well, so garbage is never taken for a choice.
         return torch.where(logits.amax(dim=-1) > -torch.inf, chosen, -1)
 
+    def looks_at(self, logits: Tensor, history: History) -> frozenset[str]:
+        """
+        Which attributes of a :class:`~decodekit.decoding.history.History` the choice depends on.
+
+        Whether a stage looks at a tensor does not depend on what stands in it, so one choice tells.
+
+        Args:
+            logits: Of the shape that is going to be chosen from, whatever their values.
+
+            history: As for a call.
+
+        Raises:
+            ValueError: A stage does not fit the number of rows or the vocabulary, or looks at the
+                random stream, which the device does not have.
+        """
+        watched = _Watched(history.ids, history.length, history.prompt, history.stream)
+        self.choose(logits, watched, *self.selection.noise(history, logits.shape[-1]))
+        if "stream" in watched.looked_at:
+            raise ValueError("a stage for the device must not draw: got one that looks at the random stream")
+        return frozenset(watched.looked_at)
+
+
+class _Watched(History):
+    """A history that remembers what of it was looked at."""
+
+    looked_at: set[str]
+
+    def __init__(self, ids: Tensor, length: Tensor, prompt: Tensor, stream: Tensor):
+        super().__init__(ids, length, prompt, stream)
+        # What is frozen is set once.
+        object.__setattr__(self, "looked_at", set())
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("ids", "length", "prompt", "stream"):
+            self.looked_at.add(name)
+        return super().__getattribute__(name)
+
+
+def stage_refusal(stage: Processor) -> str | None:
+    """Why *stage* has no form for the device; None if it has one."""
+    return _reason_of(stage, Greedy())
+
+
+def selection_refusal(selection: Selection) -> str | None:
+    """Why *selection* has no form for the device; None if it has one."""
+    return _reason_of(None, selection)
+
+
+def _reason_of(stage: Processor | None, selection: Selection) -> str | None:
+    try:
+        DeviceChoice(stage, selection)
+    except ValueError as error:
+        return str(error).partition(_CANNOT)[2]
+    return None
+
 
 _SELECTIONS = {Greedy: DeviceGreedy, Sample: DeviceSample}
+
+_CANNOT = " cannot run on the device: "
 
 
 def _on_device(stages: tuple[Processor, ...]) -> list[Processor]:
@@ -143,4 +203,4 @@ def _survivors(stage: TopK, before: int | None) -> int | None:
 
 
 def _refusal(part: object, reason: str) -> ValueError:
-    return ValueError(f"{part!r} cannot run on the device: {reason}")
+    return ValueError(f"{part!r}{_CANNOT}{reason}")

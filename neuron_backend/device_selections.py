@@ -74,7 +74,8 @@ def first_largest(values: Tensor) -> Tensor:
     """
     last = values.shape[-1] - 1
     largest = values.amax(dim=-1, keepdim=True)
-    return torch.where(values == largest, torch.arange(last + 1), last).amin(dim=-1)
+    places = torch.arange(last + 1, device=values.device)
+    return torch.where(values == largest, places, last).amin(dim=-1)
 
 
 def _log_masses(blocks: Tensor) -> Tensor:

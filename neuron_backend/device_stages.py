@@ -95,8 +95,8 @@ class DeviceTopP:
 
         # From the smallest up, what each of the greater has below it and in itself.
         size = values.shape[-1]
-        reached = greater @ torch.ones(size, size).tril() + lowest
-        stays = above & ((reached > spared) | (torch.arange(size) < minimum))
+        reached = greater @ torch.ones(size, size, device=values.device).tril() + lowest
+        stays = above & ((reached > spared) | (torch.arange(size, device=values.device) < minimum))
         count = _count(stays)
 
         # Of the lowest, those stay that spared has no room for.
@@ -174,14 +174,14 @@ def _preceding(tied: Tensor, ties: str) -> Tensor:
     size = math.isqrt(vocab - 1) + 1
     blocks = -(-vocab // size)
     ones = pad(tied.float(), (0, blocks * size - vocab)).reshape(*tied.shape[:-1], blocks, size)
-    within = ones @ _strict_triangle(size, ties)
-    before = ones.sum(dim=-1) @ _strict_triangle(blocks, ties)
+    within = ones @ _strict_triangle(size, ties, tied.device)
+    before = ones.sum(dim=-1) @ _strict_triangle(blocks, ties, tied.device)
     return (within + before[..., None]).reshape(*tied.shape[:-1], blocks * size)[..., :vocab]
 
 
-def _strict_triangle(size: int, ties: str) -> Tensor:
+def _strict_triangle(size: int, ties: str, device: torch.device) -> Tensor:
     """``[size, size]``: what a row vector is multiplied with to sum what stands before, or after, each."""
-    square = torch.ones(size, size)
+    square = torch.ones(size, size, device=device)
     return square.triu(1) if ties == "first" else square.tril(-1)
 
 

@@ -6,6 +6,7 @@ Programs are native code: they are run only if this machine compiled them or the
 them, and otherwise compiled again.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
+from ..decoding.protocols import Processor, Selection
 from .fingerprint import weight_table
 from .hub import download_decoder, is_repository
 from .manifest import Manifest
@@ -21,6 +23,7 @@ from .packages import Package
 from .ranks import Ranks, naming_lost_ranks
 from .saving import CONSTANTS, PROGRAMS
 from .static_decoder import StaticDecoder
+from .step import program_name
 from .targets import target_named
 from .tensor_parallel import model_of
 from .weights import adopt, weight_dtype
@@ -32,6 +35,8 @@ def load_decoder(
     trust_programs: bool = False,
     revision: str | None = None,
     token: str | bool | None = None,
+    processors: Processor | None = None,
+    selection: Selection | None = None,
 ) -> StaticDecoder:
     """
     Load what :meth:`StaticDecoder.save` or :meth:`StaticDecoder.push_to_hub` wrote.
@@ -45,6 +50,12 @@ def load_decoder(
         revision: Of a repository: a branch, tag or commit. None: the main branch.
 
         token: Of a repository that is private. None: the one that is logged in.
+
+        processors: The chain that the saved decoder was compiled with, or one of equal parameters,
+            to have the forwards that choose back. Those of another chain are left alone, and
+            :meth:`StaticDecoder.explain` says that there are none.
+
+        selection: The selection that it was compiled with, likewise.
 
     Returns:
         A decoder that gives the saved one's logits. Its ``compiled`` says whether the
@@ -65,7 +76,14 @@ def load_decoder(
     ranks = Ranks.of_environment(manifest.tp_degree)
     with naming_lost_ranks(ranks):
         decoder = _eager(folder, manifest, stored, ranks)
-        target.load(decoder, _packages(folder, manifest, stored), trust_programs)
+        packages = _packages(folder, manifest, stored)
+        if processors is not None or selection is not None:
+            decoder.fuse(processors, selection)
+            if packages and not _has_programs(decoder, packages):
+                decoder.leave_unfused(
+                    "the folder holds no programs with this chain and selection: compile_decoder makes them"
+                )
+        target.load(decoder, packages, trust_programs)
     return decoder
 
 
@@ -76,6 +94,12 @@ def _local(folder: str | PathLike[str], revision: str | None, token: str | bool 
         if value is not None:
             raise ValueError(f"{name} must be None for a folder: got {value!r} for {folder}")
     return Path(folder)
+
+
+def _has_programs(decoder: StaticDecoder, packages: Mapping[str, Package]) -> bool:
+    """Whether there is a file for every program that chooses."""
+    names = [f"{program_name(step, width)}." for step, width in decoder.fused_steps()]
+    return all(any(file.startswith(name) for file in packages) for name in names)
 
 
 def _eager(folder: Path, manifest: Manifest, stored: dict[str, Tensor], ranks: Ranks | None) -> StaticDecoder:

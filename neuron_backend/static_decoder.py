@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
+from typing import Any
 
 import attrs
 import torch
@@ -12,8 +13,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..decoding.checks import check_inputs, check_tree_inputs, check_tree_widths
 from ..decoding.protocols import DecoderShape
 from .cache import CacheBuffers
+from .choice_probe import check_choices
 from .eager_target import EagerTarget
 from .early_exit import first_layers
+from .fused_forwards import FusedForwards, FusedProgram
 from .geometry import Geometry
 from .hub import push_decoder
 from .masks import MaskPlan
@@ -42,7 +45,7 @@ TreeProgram = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 _MAX_WIDENED_WEIGHTS = 2**28
 
 
-class StaticDecoder:
+class StaticDecoder(FusedForwards):
     """
     A decoder over any Hugging Face causal LM whose layers keep plain keys and values.
 
@@ -380,7 +383,13 @@ class StaticDecoder:
     def steps(self) -> list[tuple[Step, int]]:
         """What each program runs, and at which width."""
         trees: list[tuple[Step, int]] = [(self.tree_step, width) for width in self.tree_widths]
-        return [(self.step, width) for width in self.shape.widths] + trees
+        return [(self.step, width) for width in self.shape.widths] + trees + self.fused_steps()
+
+    def fused_steps(self) -> list[tuple[Step, int]]:
+        """Those of them that choose as well."""
+        if self.fusion is None:
+            return []
+        return [(self.fusion.step, width) for width in self.fusion.widths]
 
     def replace_programs(
         self,
@@ -390,10 +399,27 @@ class StaticDecoder:
         target: Target,
         packages: Mapping[str, Package],
         compiled: bool,
+        fused_programs: Mapping[int, FusedProgram] | None = None,
     ) -> None:
-        """Run *programs*, one for each width, and *tree_programs*, one for each tree width, from now on."""
+        """
+        Run these from now on.
+
+        Args:
+            programs: One for each width.
+
+            tree_programs: One for each tree width.
+
+            target: What made them.
+
+            packages: By file name, what :meth:`save` stores.
+
+            compiled: Whether a compiler ran.
+
+            fused_programs: One for each of :meth:`fused_steps`; without them the host chooses.
+        """
         self.programs = dict(programs)
         self.tree_programs = dict(tree_programs)
+        self.fused_programs = dict(fused_programs or {})
         self.compiler = target
         self.packages = dict(packages)
         self.compiled = compiled
@@ -411,6 +437,7 @@ class StaticDecoder:
             probe.check(partial(self.forward, span=self.shape.max_length), whose)
         tolerance = TOLERANCE[self.step.model.dtype]
         check_trees(self, self.step.plan.span, tolerance, whose, probe.architecture)
+        check_choices(self, tolerance, whose, probe.architecture)
 
     def probe(self) -> Probe:
         """The comparison with the stock model, at this decoder's shape."""
@@ -425,12 +452,12 @@ class StaticDecoder:
             for width in self.tree_widths:
                 padding = torch.full((self.shape.batch_size, width), -1)
                 self.forward_tree(padding, start, padding, span)
+        self.warm_up_choosing()
 
-    def _eager(self, step: Step, *inputs: Tensor) -> Tensor:
+    def _eager(self, step: Step, *inputs: Tensor) -> Any:
         # Not inference_mode: its tensors refuse to be written in place by whoever gets the logits.
         with torch.no_grad():
-            logits: Tensor = step(*inputs, *self.cache.tensors)
-        return logits
+            return step(*inputs, *self.cache.tensors)
 
     def _compare_widened(self) -> None:
         model = self.step.model

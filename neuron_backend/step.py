@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,9 @@ from transformers import PreTrainedModel
 
 from .cache import SPARE, CacheBuffers, PositionedCache, Write, in_place
 from .masks import MaskPlan
+
+if TYPE_CHECKING:
+    from .fused_step import FusedStep
 
 
 def keeps_logits(model: PreTrainedModel) -> bool:
@@ -159,7 +162,8 @@ class TreeStep(nn.Module):
         return ids, positions, written, path, cache.addresses(span), *cache.tensors
 
 
-Step = DecoderStep | TreeStep
+Step: TypeAlias = "DecoderStep | TreeStep | FusedStep"
+"""What a target compiles: a module of fixed shapes whose last inputs are the slots and the cache."""
 
 
 def program_name(step: Step, width: int) -> str:

@@ -4,6 +4,7 @@ import attrs
 import numpy as np
 import torch
 
+from ..decoding.choosing import feed_and_choose
 from ..decoding.history import History
 from ..decoding.protocols import Choice, Decoder, DecoderShape, Draft
 from ..decoding.slots import Slots
@@ -44,9 +45,9 @@ class DraftModel:
         while (active := left > 0).any():
             length = torch.from_numpy(reached)
             with slots.lock:
-                logits = slots.feed(ids[:, 0], length, torch.from_numpy(active.astype(np.int64)))
                 before = History(ids, length[:, None], history.prompt, history.stream)
-                chosen, scores = choose(logits, before)
+                need = torch.from_numpy(active.astype(np.int64))
+                chosen, scores = feed_and_choose(slots, choose, before, need)
                 if choose.draft_scores:
                     # What they are made of may lie where the next forward writes.
                     drawn_from.append(scores.logits[:, 0].clone())

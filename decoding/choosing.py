@@ -1,0 +1,44 @@
+"""Whether the decoder or the host chooses."""
+
+from typing import cast
+
+from torch import Tensor
+
+from .choose import Choose
+from .history import History
+from .protocols import Choice, Chooses, Decoder
+from .scores import Scores
+from .slots import Slots
+
+
+def decoder_chooses(decoder: Decoder, choose: Choice, rows: int) -> bool:
+    """Whether the forwards of *decoder* can choose as *choose* does, in a run over so many *rows*."""
+    if not getattr(decoder, "choosing_widths", ()) or not isinstance(choose, Choose):
+        return False
+    return cast(Chooses, decoder).chooses(choose.processors, choose.selection, rows)
+
+
+def feed_and_choose(slots: Slots, choose: Choice, history: History, need: Tensor) -> tuple[Tensor, Scores]:
+    """
+    What may follow the last token of each row, chosen by the decoder where it can.
+
+    Args:
+        slots: The decoder's; to be locked until the scores have been read.
+
+        choose: The chain and the selection.
+
+        history: The rows; width 1.
+
+        need: 1 for rows that need a choice, 0 for idle ones, ``[rows]``.
+
+    Returns:
+        As *choose* does, ids ``[rows, 1]`` and scores.
+    """
+    length = history.length[:, 0]
+    if decoder_chooses(slots.decoder, choose, len(need)):
+        chosen, raw = slots.feed_choosing(history, length, need)
+        if chosen is not None:
+            processed = cast(Choose, choose).scores(raw, history)
+            return chosen, processed
+        return choose(raw.logits, history)
+    return choose(slots.feed(history.ids[:, 0], length, need), history)
