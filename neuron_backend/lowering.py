@@ -1,6 +1,6 @@
 """From a module to the graph that a compiler is given."""
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from operator import attrgetter
 from typing import Any
 
@@ -17,6 +17,8 @@ COMPARISONS = (
     torch.ops.aten.lt,
     torch.ops.aten.ne,
 )
+
+_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 _FILLS = {"empty", "full", "ones", "scalar_tensor", "zeros"}
 
@@ -43,6 +45,7 @@ def lower(module: nn.Module, inputs: tuple[Any, ...]) -> GraphModule:
         table = dict(torch.export.default_decompositions())
         # Kept whole, because compilers take it apart in their own way, through float64.
         table.pop(torch.ops.aten.index_copy.default, None)
+        table[_ATTENTION] = _laid_out_as_the_kernel_does(table[_ATTENTION])
         program = program.run_decompositions(table)
         lowered = program.module()
     assert isinstance(lowered, GraphModule)
@@ -50,6 +53,22 @@ def lower(module: nn.Module, inputs: tuple[Any, ...]) -> GraphModule:
     _compare_with_tensors(lowered)
     fold_constants(lowered, set(program.graph_signature.lifted_tensor_constants))
     return lowered
+
+
+def _laid_out_as_the_kernel_does(attention: Callable[..., Any]) -> Callable[..., Any]:
+    """
+    PyTorch's decomposition of the CPU's attention, with the strides that the operation itself gives.
+
+    Those are of ``[batch, width, heads, head_dim]``, and what follows may have been traced as a view
+    of that (GPT-2's projection is). The decomposition has width before batch: the same where
+    either is 1, and no such view elsewhere.
+    """
+
+    def decomposition(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        attended, weights = attention(*args, **kwargs)
+        return attended.transpose(1, 2).contiguous().transpose(1, 2), weights
+
+    return decomposition
 
 
 def fold_constants(module: GraphModule, known: Container[str] = ()) -> None:

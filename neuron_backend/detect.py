@@ -1,0 +1,156 @@
+"""
+What of AWS Neuron this machine has.
+
+Two packages are called torch-neuronx. From 2.13 on it is TorchNeuron: a device ``neuron`` of
+PyTorch and a backend of :func:`torch.compile`, for Trainium2 and later. Up to 2.9 it traces
+through XLA, for Inferentia2 and Trainium. The public index carries a third, an empty stub, and so
+for its companions. Sources: AWS Neuron SDK 2.33 and 2.31, release notes; the packages themselves.
+"""
+
+import glob
+import importlib
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
+from typing import Any, Literal
+
+import attrs
+import torch
+
+INDEX = "https://pip.repos.neuron.amazonaws.com"
+"""Where the packages are."""
+
+# The lowest major version of which there are real ones. The stubs are 1.0 and 1.0.post1.
+_FIRST_MAJOR = {"torch-neuronx": 2, "neuronx-cc": 2, "neuronx-distributed": 0}
+
+
+@attrs.frozen
+class NeuronFound:
+    """What :func:`probe` found; as a string, a report."""
+
+    kind: Literal["native", "traced", "none"]
+    """
+    ``"native"`` is TorchNeuron, ``"traced"`` the older package that traces through XLA.
+    """
+
+    reason: str
+    """Why it is that kind, in a sentence."""
+
+    versions: Mapping[str, str] = attrs.field(factory=dict)
+    """Of the real packages that are installed, by the name of their distribution."""
+
+    stubs: Mapping[str, str] = attrs.field(factory=dict)
+    """Of the empty ones from the public index."""
+
+    devices: int = 0
+    """Neuron devices that the driver shows, as /dev/neuron0, ..."""
+
+    cores: int = 0
+    """Cores that a native package offers, each a device of PyTorch's: ``"neuron:0"``, ..."""
+
+    model_builder: bool = False
+    """Whether neuronx-distributed has a ModelBuilder that traces several shapes over one state."""
+
+    @property
+    def has_device(self) -> bool:
+        """Whether something can run: a package may also be there to compile alone."""
+        return self.kind != "none" and (self.cores > 0 if self.kind == "native" else self.devices > 0)
+
+    def __str__(self) -> str:
+        lines = [f"AWS Neuron: {self.kind}; {self.reason}"]
+        lines += [f"  {name} {number}" for name, number in self.versions.items()]
+        lines += [
+            f"  {name} {number} is an empty package of the public index: "
+            f"pip install --extra-index-url {INDEX} brings the real one"
+            for name, number in self.stubs.items()
+        ]
+        lines += [
+            f"  {name} is not installed"
+            for name in _FIRST_MAJOR
+            if name not in self.versions and name not in self.stubs
+        ]
+        return "\n".join([*lines, f"  devices of the driver: {self.devices}; cores of PyTorch: {self.cores}"])
+
+
+def probe() -> NeuronFound:
+    """
+    Look for the packages and for devices. Imports what is installed, and starts no runtime.
+
+    Returns:
+        What is there and why it is taken for that. Nothing is an error.
+    """
+    versions, stubs = _distributions()
+    devices = len(glob.glob("/dev/neuron[0-9]*"))
+    facts: dict[str, Any] = {"versions": versions, "stubs": stubs, "devices": devices}
+    if "torch-neuronx" not in versions:
+        lacking = "only a stub of torch-neuronx" if "torch-neuronx" in stubs else "no torch-neuronx"
+        return NeuronFound("none", f"{lacking} is installed", **facts)
+    try:
+        module = importlib.import_module("torch_neuronx")
+    except Exception as error:
+        return NeuronFound("none", f"torch_neuronx cannot be imported: {error!r}", **facts)
+    return _judge(module, facts)
+
+
+def neuron_versions() -> dict[str, str]:
+    """Versions of the real packages that are installed, without importing any."""
+    return _distributions()[0]
+
+
+def runtime_started() -> bool:
+    """Whether this process has started the Neuron runtime through PyTorch. Imports nothing."""
+    device = getattr(torch, "neuron", None)
+    return "torch_neuronx" in sys.modules and hasattr(device, "is_initialized") and device.is_initialized()
+
+
+def _distributions() -> tuple[dict[str, str], dict[str, str]]:
+    """Real ones, and stubs: name to version."""
+    installed = {name: number for name in _FIRST_MAJOR if (number := _version(name)) is not None}
+    real = {name: number for name, number in installed.items() if _is_real(name, number)}
+    return real, {name: number for name, number in installed.items() if name not in real}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _is_real(name: str, number: str) -> bool:
+    major = number.partition(".")[0]
+    return major.isdigit() and int(major) >= _FIRST_MAJOR[name]
+
+
+def _judge(module: ModuleType, facts: Mapping[str, Any]) -> NeuronFound:
+    device = getattr(torch, "neuron", None)
+    if callable(getattr(device, "device_count", None)) and callable(
+        getattr(module, "get_fallback_ops", None)
+    ):
+        cores = _count(device)
+        reason = f"torch_neuronx has given PyTorch a device, of which there are {cores}"
+        return NeuronFound("native", reason, cores=cores, **facts)
+    if callable(getattr(module, "trace", None)):
+        builder = _has_model_builder(facts["versions"])
+        by = "neuronx_distributed.ModelBuilder" if builder else "torch_neuronx.trace, at one width"
+        return NeuronFound("traced", f"programs are made by {by}", model_builder=builder, **facts)
+    return NeuronFound("none", "torch_neuronx has neither a device nor trace", **facts)
+
+
+def _count(device: Any) -> int:
+    # A driver that is missing or of another version shows here first.
+    try:
+        return int(device.device_count())
+    except Exception:
+        return 0
+
+
+def _has_model_builder(versions: Mapping[str, str]) -> bool:
+    if "neuronx-distributed" not in versions:
+        return False
+    try:
+        module = importlib.import_module("neuronx_distributed")
+    except Exception:
+        return False
+    return callable(getattr(module, "ModelBuilder", None))
