@@ -86,7 +86,7 @@ def _add_generate(commands: Any) -> None:
     )
     add("--max-length", type=int, metavar="N", help="positions of the cache (2048, or the model's if fewer)")
     add("--dtype", help="float32, bfloat16, float16 or float64 (the model's own)")
-    add("--target", default="auto", help="auto, cpu or eager (%(default)s)")
+    add("--target", default="auto", help="auto, cpu, eager or neuron (%(default)s)")
     add(
         "--cache",
         type=pathlib.Path,

@@ -15,6 +15,7 @@ from .device_choice import DeviceChoice
 from .lint import Finding, lint_graph, lint_module
 from .loading import load_decoder
 from .lowering import lower
+from .native_target import NativeTarget
 from .static_decoder import StaticDecoder
 from .unsupported import UnsupportedArchitecture
 from .wrapped import (
@@ -28,6 +29,7 @@ __all__ = [
     "CallableDecoder",
     "DeviceChoice",
     "Finding",
+    "NativeTarget",
     "NxDInferenceDecoder",
     "OptimumNeuronDecoder",
     "StaticDecoder",

@@ -8,11 +8,13 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ..decoding.protocols import Processor, Selection
+from ..decoding.whole_numbers import is_whole
 from . import aoti
+from .detect import probe
 from .ranks import Ranks, naming_lost_ranks
-from .shapes import DEFAULT_WIDTHS
+from .shapes import DEFAULT_WIDTHS, default_max_length, neuron_widths
 from .static_decoder import StaticDecoder
-from .targets import Target, target_named
+from .targets import Target, is_neuron, target_named
 from .tensor_parallel import model_of
 from .threads import check_threads
 from .weights import weight_dtype
@@ -23,7 +25,7 @@ def compile_decoder(
     *,
     batch_size: int = 1,
     max_length: int | None = None,
-    widths: Sequence[int] = DEFAULT_WIDTHS,
+    widths: Sequence[int] | None = None,
     scored_width: int | None = None,
     tree_widths: Sequence[int] = (),
     spans: Sequence[int] | None = None,
@@ -45,7 +47,8 @@ def compile_decoder(
 
         max_length: Positions of a row. None: 2048, or as many as *model* knows if fewer.
 
-        widths: Columns of the forwards, ascending, at most *max_length*; one program each.
+        widths: Columns of the forwards, ascending, at most *max_length*; one program each. None:
+            1, 5 and 128; on Neuron 1, 5 and powers of two from 128 to *max_length*.
 
         scored_width: Forwards up to this width score every column. None: the largest width up
             to 32, else the smallest.
@@ -66,9 +69,10 @@ def compile_decoder(
             *processors*; else nothing is compiled behind the forwards.
 
         target: ``"cpu"`` compiles with AOTInductor, which takes a C++ compiler; ``"eager"``
-            compiles nothing; ``"auto"`` is the first where there is a compiler, else the
-            second, and the decoder's ``target`` says which. Or a :class:`~.targets.Target`
-            with options of its own.
+            compiles nothing; ``"neuron"`` compiles for the Neuron package that is installed,
+            ``"neuron-native"`` or ``"neuron-traced"``; ``"auto"`` is ``"neuron"`` where there is a
+            device, else ``"cpu"`` where there is a compiler, else ``"eager"``, and the decoder's
+            ``target`` says which. Or a :class:`~.targets.Target` with options of its own.
 
         dtype: Of weights and cache: float32, bfloat16, float16 or float64, or its name. None:
             the model's own.
@@ -91,11 +95,12 @@ def compile_decoder(
     check_threads(threads)
     ranks = Ranks.of_environment(tp_degree)
     with naming_lost_ranks(ranks):
+        adopted = model_of(model, partial(_load, dtype=weight_dtype(dtype)), ranks)
         decoder = StaticDecoder(
-            model_of(model, partial(_load, dtype=weight_dtype(dtype)), ranks),
+            adopted,
             batch_size=batch_size,
             max_length=max_length,
-            widths=widths,
+            widths=_widths(compiler, adopted, max_length) if widths is None else widths,
             scored_width=scored_width,
             tree_widths=tree_widths,
             spans=spans,
@@ -112,8 +117,15 @@ def _resolve(target: str | Target) -> Target:
     if not isinstance(target, str):
         return target
     if target == "auto":
-        target = "cpu" if aoti.has_compiler() else "eager"
+        host = "cpu" if aoti.has_compiler() else "eager"
+        target = "neuron" if probe().has_device else host
     return target_named(target)
+
+
+def _widths(target: Target, model: PreTrainedModel, max_length: int | None) -> tuple[int, ...]:
+    length = default_max_length(model) if max_length is None else max_length
+    # What is no length, the decoder refuses.
+    return neuron_widths(length) if is_neuron(target) and is_whole(length) else DEFAULT_WIDTHS
 
 
 def _load(path: str | PathLike[str], dtype: torch.dtype | None) -> PreTrainedModel:

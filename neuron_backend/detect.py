@@ -100,7 +100,7 @@ def neuron_versions() -> dict[str, str]:
 
 def runtime_started() -> bool:
     """Whether this process has started the Neuron runtime through PyTorch. Imports nothing."""
-    device = getattr(torch, "neuron", None)
+    device: Any = getattr(torch, "neuron", None)
     return "torch_neuronx" in sys.modules and hasattr(device, "is_initialized") and device.is_initialized()
 
 

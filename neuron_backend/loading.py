@@ -24,7 +24,7 @@ from .ranks import Ranks, naming_lost_ranks
 from .saving import CONSTANTS, PROGRAMS
 from .static_decoder import StaticDecoder
 from .step import program_name
-from .targets import target_named
+from .targets import Target, target_named
 from .tensor_parallel import model_of
 from .weights import adopt, weight_dtype
 
@@ -37,6 +37,7 @@ def load_decoder(
     token: str | bool | None = None,
     processors: Processor | None = None,
     selection: Selection | None = None,
+    target: Target | None = None,
 ) -> StaticDecoder:
     """
     Load what :meth:`StaticDecoder.save` or :meth:`StaticDecoder.push_to_hub` wrote.
@@ -57,6 +58,9 @@ def load_decoder(
 
         selection: The selection that it was compiled with, likewise.
 
+        target: With options of its own, and of the name that the decoder was saved with. None:
+            that one with its defaults.
+
     Returns:
         A decoder that gives the saved one's logits. Its ``compiled`` says whether the
         programs were compiled again, because this machine does not know them.
@@ -69,7 +73,9 @@ def load_decoder(
     """
     folder = _local(folder, revision, token)
     manifest = Manifest.read(folder)
-    target = target_named(manifest.target)
+    target = target_named(manifest.target) if target is None else target
+    if target.name != manifest.target:
+        raise ValueError(f"target must be the one that was saved, {manifest.target!r}: got {target.name!r}")
     target.check(manifest)
     manifest.verify(folder)
     stored = load_file(folder / CONSTANTS)

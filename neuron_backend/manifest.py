@@ -24,7 +24,7 @@ class Manifest:
     """The model's attention implementation."""
 
     versions: dict[str, str]
-    """Of decodekit, torch and transformers."""
+    """Of decodekit, torch and transformers, and of the packages of AWS Neuron that were installed."""
 
     processor: str
     instruction_sets: list[str]

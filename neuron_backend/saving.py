@@ -22,6 +22,7 @@ from transformers import PreTrainedTokenizerBase
 
 from .. import __version__
 from . import machine
+from .detect import neuron_versions
 from .fingerprint import weight_table
 from .manifest import NAME, Manifest, file_sha256
 from .ranks import each_succeeds, naming_lost_ranks
@@ -108,6 +109,7 @@ def _manifest(decoder: "StaticDecoder", folder: Path) -> Manifest:
             "decodekit": __version__,
             "torch": torch.__version__,
             "transformers": transformers.__version__,
+            **neuron_versions(),
         },
         processor=machine.processor(),
         instruction_sets=machine.instruction_sets(),

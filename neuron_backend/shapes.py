@@ -5,10 +5,32 @@ from collections.abc import Sequence
 from transformers import PreTrainedModel
 
 from ..decoding.protocols import DecoderShape
+from .spans import SHORTEST, powers_of_two
 
 DEFAULT_WIDTHS = (1, 5, 128)
+"""Of decoders that run on the host."""
+
 _DEFAULT_MAX_LENGTH = 2048
 _DEFAULT_SCORED_WIDTH = 32
+
+
+def neuron_widths(max_length: int) -> tuple[int, ...]:
+    """
+    The widths of a decoder on Neuron if none are asked for.
+
+    A device takes long to start a forward and little for each column of it, so a prompt goes
+    through in as few as can be: the buckets of AWS's own guides.
+
+    >>> neuron_widths(500)
+    (1, 5, 128, 256, 500)
+    """
+    buckets = powers_of_two(SHORTEST, max_length)
+    return tuple(sorted({width for width in (1, 5, *buckets) if width <= max_length}))
+
+
+def default_max_length(model: PreTrainedModel) -> int:
+    """2048, or as many positions as *model* knows if fewer."""
+    return min(_DEFAULT_MAX_LENGTH, _known_positions(model) or _DEFAULT_MAX_LENGTH)
 
 
 def decoder_shape(
@@ -41,7 +63,7 @@ def decoder_shape(
     """
     limit = _known_positions(model)
     if max_length is None:
-        max_length = min(_DEFAULT_MAX_LENGTH, limit or _DEFAULT_MAX_LENGTH)
+        max_length = default_max_length(model)
     _check_positive("batch_size", batch_size)
     _check_positive("max_length", max_length)
     if limit is not None and max_length > limit:

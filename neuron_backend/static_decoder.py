@@ -19,6 +19,7 @@ from .early_exit import first_layers
 from .fused_forwards import FusedForwards, FusedProgram
 from .geometry import Geometry
 from .hub import push_decoder
+from .lint import Finding
 from .masks import MaskPlan
 from .packages import Package
 from .probe import TOLERANCE, Probe
@@ -27,6 +28,7 @@ from .saving import save_decoder
 from .shapes import DEFAULT_WIDTHS, decoder_shape
 from .spans import decoder_spans, end_of, smallest_span
 from .step import DecoderStep, Step, TreeStep
+from .step_lowering import lint_decoder
 from .targets import Target
 from .tensor_parallel import ranks_of
 from .threads import on_threads
@@ -379,6 +381,19 @@ class StaticDecoder(FusedForwards):
             target=self.compiler if target is None else target,
             tp_degree=self.tp_degree,
         )
+
+    def lint(self) -> dict[str, list[Finding]]:
+        """
+        What Neuron's compiler is known to refuse of this decoder, whatever it was compiled for.
+
+        It takes neither a device nor Neuron's packages, and some seconds a program. Nothing found
+        does not mean that it compiles: see :mod:`.lint`.
+
+        Returns:
+            Findings by the name of the program, such as ``"width_5_span_128"``: each width and
+            span that :class:`~.native_target.NativeTarget` would compile.
+        """
+        return lint_decoder(self)
 
     def steps(self) -> list[tuple[Step, int]]:
         """What each program runs, and at which width."""

@@ -1,6 +1,6 @@
 """What compiles the programs of a decoder."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from .manifest import Manifest
@@ -68,13 +68,38 @@ def target_named(name: str) -> Target:
     # Each imports what it needs when it is used; and all are built on decoders.
     from .cpu_target import CpuTarget
     from .eager_target import EagerTarget
+    from .native_target import NativeTarget
     from .traced_target import TracedTarget
 
-    targets: dict[str, type[Target]] = {
+    targets: dict[str, Callable[[], Target]] = {
         "cpu": CpuTarget,
         "eager": EagerTarget,
+        "neuron": neuron_target,
+        "neuron-native": NativeTarget,
         "neuron-traced": TracedTarget,
     }
     if name not in targets:
         raise ValueError(f"target must be one of auto, {', '.join(targets)}: got {name!r}")
     return targets[name]()
+
+
+def neuron_target() -> Target:
+    """
+    The target for the Neuron packages that this machine has, with its defaults.
+
+    Raises:
+        ValueError: It has none.
+    """
+    from .detect import probe
+    from .native_target import NativeTarget
+    from .traced_target import TracedTarget
+
+    found = probe()
+    if found.kind == "none":
+        raise ValueError(f"target 'neuron' needs the packages of AWS Neuron: got\n{found}")
+    return NativeTarget() if found.kind == "native" else TracedTarget()
+
+
+def is_neuron(target: Target) -> bool:
+    """Whether *target* compiles for a Neuron device, one program for each shape."""
+    return target.name.startswith("neuron")
