@@ -11,6 +11,7 @@ from ..decoding.protocols import Processor, Selection
 from ..decoding.whole_numbers import is_whole
 from . import aoti
 from .detect import probe
+from .loading import saved_quantized
 from .ranks import Ranks, naming_lost_ranks
 from .shapes import DEFAULT_WIDTHS, default_max_length, neuron_widths
 from .static_decoder import StaticDecoder
@@ -33,6 +34,7 @@ def compile_decoder(
     selection: Selection | None = None,
     target: str | Target = "auto",
     dtype: torch.dtype | str | None = None,
+    weights: str | None = None,
     threads: int | None = None,
     tp_degree: int = 1,
 ) -> StaticDecoder:
@@ -77,6 +79,10 @@ def compile_decoder(
         dtype: Of weights and cache: float32, bfloat16, float16 or float64, or its name. None:
             the model's own.
 
+        weights: ``"int8"`` or ``"int4"`` stores linear layers in so many bits, with scales;
+            activations keep *dtype*. None: as they are. ``decoder.weights`` says what became of
+            which layer, and :func:`~.drift.drift` what it costs.
+
         threads: How many a forward may use. None: as many as torch does; 1 is best for a small
             draft. It may be changed later, as ``decoder.threads``.
 
@@ -94,6 +100,8 @@ def compile_decoder(
     compiler = _resolve(target)
     check_threads(threads)
     ranks = Ranks.of_environment(tp_degree)
+    if ranks is not None and weights is not None:
+        raise ValueError(f"weights must be None with tp_degree > 1: got {weights!r}")
     with naming_lost_ranks(ranks):
         adopted = model_of(model, partial(_load, dtype=weight_dtype(dtype)), ranks)
         decoder = StaticDecoder(
@@ -105,6 +113,7 @@ def compile_decoder(
             tree_widths=tree_widths,
             spans=spans,
             dtype=dtype,
+            weights=weights,
         )
         decoder.threads = threads
         if processors is not None or selection is not None:
@@ -129,5 +138,8 @@ def _widths(target: Target, model: PreTrainedModel, max_length: int | None) -> t
 
 
 def _load(path: str | PathLike[str], dtype: torch.dtype | None) -> PreTrainedModel:
+    quantized = saved_quantized(path)
+    if quantized is not None:
+        return quantized
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype or "auto")
     return model

@@ -11,15 +11,17 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 
+import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ..decoding.protocols import Processor, Selection
 from .fingerprint import weight_table
 from .hub import download_decoder, is_repository
-from .manifest import Manifest
+from .manifest import NAME, Manifest
 from .packages import Package
+from .quantized_files import load_quantized
 from .ranks import Ranks, naming_lost_ranks
 from .saving import CONSTANTS, PROGRAMS
 from .static_decoder import StaticDecoder
@@ -108,24 +110,53 @@ def _has_programs(decoder: StaticDecoder, packages: Mapping[str, Package]) -> bo
     return all(any(file.startswith(name) for file in packages) for name in names)
 
 
+def saved_quantized(folder: str | PathLike[str]) -> PreTrainedModel | None:
+    """
+    The model of a saved decoder whose weights are quantised; None if *folder* is none.
+
+    Raises:
+        ValueError: Files do not match what was saved.
+    """
+    folder = Path(folder)
+    if not (folder / NAME).is_file():
+        return None
+    manifest = Manifest.read(folder)
+    if not manifest.quantized:
+        return None
+    manifest.verify(folder)
+    return _model(folder, manifest, load_file(folder / CONSTANTS), None)
+
+
 def _eager(folder: Path, manifest: Manifest, stored: dict[str, Tensor], ranks: Ranks | None) -> StaticDecoder:
-    load = partial(
-        AutoModelForCausalLM.from_pretrained,
-        dtype=weight_dtype(manifest.dtype),
-        attn_implementation=manifest.attention,
-        use_safetensors=True,
-        local_files_only=True,
-        trust_remote_code=False,
-    )
-    model = adopt(model_of(folder, load, ranks))
-    for name, tensor in stored.items():
-        if name.startswith("buffers/"):
-            _set_buffer(model, name.removeprefix("buffers/"), tensor)
+    model = _model(folder, manifest, stored, ranks)
     # Not compared with the stock model again: the hashes say that weights and programs are the
     # ones that were.
     decoder = StaticDecoder.unchecked(model, manifest.shape, manifest.tree_widths, manifest.spans)
     _check_model(decoder, manifest)
     return decoder
+
+
+def _model(
+    folder: Path, manifest: Manifest, stored: dict[str, Tensor], ranks: Ranks | None
+) -> PreTrainedModel:
+    if manifest.quantized:
+        dtype = weight_dtype(manifest.dtype) or torch.get_default_dtype()
+        model = load_quantized(folder, manifest.quantized, dtype, manifest.attention)
+    else:
+        load = partial(
+            AutoModelForCausalLM.from_pretrained,
+            dtype=weight_dtype(manifest.dtype),
+            attn_implementation=manifest.attention,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+        )
+        model = model_of(folder, load, ranks)
+    model = adopt(model)
+    for name, tensor in stored.items():
+        if name.startswith("buffers/"):
+            _set_buffer(model, name.removeprefix("buffers/"), tensor)
+    return model
 
 
 def _set_buffer(model: nn.Module, name: str, tensor: Tensor) -> None:

@@ -39,6 +39,9 @@ class Manifest:
     tp_degree: int = 1
     """How many processes the programs were compiled for. The weights are whole."""
 
+    quantized: dict[str, str] = attrs.field(factory=dict)
+    """Name of each quantised layer to its format."""
+
     def write(self, folder: Path) -> None:
         """Store as decoder.json."""
         facts = {"format": _FORMAT, **attrs.asdict(self)}

@@ -25,6 +25,7 @@ from . import machine
 from .detect import neuron_versions
 from .fingerprint import weight_table
 from .manifest import NAME, Manifest, file_sha256
+from .quantized_files import save_quantized
 from .ranks import each_succeeds, naming_lost_ranks
 from .tensor_parallel import whole_weights
 from .weights import derived_buffers, dtype_name
@@ -86,8 +87,12 @@ def _write(
     weights: Mapping[str, Tensor],
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> None:
-    # One file, whatever its size.
-    decoder.step.model.save_pretrained(folder, state_dict=dict(weights), max_shard_size="1000TB")
+    model = decoder.step.model
+    if decoder.weights.layers:
+        save_quantized(model, folder)
+    else:
+        # One file, whatever its size.
+        model.save_pretrained(folder, state_dict=dict(weights), max_shard_size="1000TB")
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
     save_file(constants(decoder), folder / CONSTANTS)
@@ -118,6 +123,7 @@ def _manifest(decoder: "StaticDecoder", folder: Path) -> Manifest:
         tree_widths=list(decoder.tree_widths),
         spans=list(decoder.spans),
         tp_degree=decoder.tp_degree,
+        quantized=decoder.weights.layers,
     )
 
 

@@ -23,6 +23,7 @@ from .lint import Finding
 from .masks import MaskPlan
 from .packages import Package
 from .probe import TOLERANCE, Probe
+from .quantized import Weights, check_format, quantize
 from .ranks import Ranks, in_step
 from .saving import save_decoder
 from .shapes import DEFAULT_WIDTHS, decoder_shape
@@ -102,6 +103,7 @@ class StaticDecoder(FusedForwards):
         tree_widths: Sequence[int] = (),
         spans: Sequence[int] | None = None,
         dtype: torch.dtype | str | None = None,
+        weights: str | None = None,
     ):
         """
         Build the decoder and compare it with *model*.
@@ -128,14 +130,21 @@ class StaticDecoder(FusedForwards):
             dtype: Of weights and cache: float32, bfloat16, float16 or float64, or its name.
                 None: the model's own.
 
+            weights: ``"int8"`` or ``"int4"`` stores linear layers in so many bits; *model* itself
+                stays, and what the decoder is compared with is *model* with those layers.
+                None: as they are.
+
         Raises:
             UnsupportedArchitecture: The logits differ from *model*'s, or it cannot be rewound.
 
             ValueError: An argument breaks its rule.
         """
+        check_format(weights)
         if model.device.type != "cpu":
             raise ValueError(f"model must be on the CPU: got {model.device}")
         model = adopt(model, weight_dtype(dtype))
+        if weights is not None:
+            quantize(model, weights)
         # Says more about layers that keep something else than running them would.
         MaskPlan.of(model)
         geometry = Geometry.of(model)
@@ -205,6 +214,11 @@ class StaticDecoder(FusedForwards):
     def target(self) -> str:
         """What the programs were compiled for; ``"eager"`` if they were not."""
         return self.compiler.name
+
+    @property
+    def weights(self) -> Weights:
+        """How the weights are stored: which layers in how many bits, what stays and why, bytes."""
+        return Weights.of(self.step.model)
 
     def forward(self, ids: Tensor, cache_pos: Tensor, span: int | None = None) -> Tensor:
         """

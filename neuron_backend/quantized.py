@@ -1,0 +1,181 @@
+"""Linear layers in fewer bits."""
+
+from collections.abc import Mapping
+
+import attrs
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from .int4_linear import GROUPS, Int4Linear, group_of
+from .int8_linear import Int8Linear
+
+FORMATS = ("int8", "int4")
+
+QuantizedLinear = Int8Linear | Int4Linear
+
+
+@attrs.frozen
+class Weights:
+    """How the weights of a model are stored."""
+
+    layers: dict[str, str]
+    """Name of each quantised layer to its format: ``"int8"``, ``"int4/64"`` in groups of 64."""
+
+    kept: dict[str, str]
+    """Name of each matrix that stays as it is to the reason."""
+
+    bytes: int
+    """Of all weights; a tensor that two layers share counts once."""
+
+    @classmethod
+    def of(cls, model: nn.Module) -> "Weights":
+        """Look at *model*."""
+        layers = {name: layer.storage for name, layer in _quantized(model).items()}
+        tensors = {tensor.data_ptr(): tensor for tensor in model.state_dict().values()}
+        return cls(layers, _kept(model), sum(tensor.nbytes for tensor in tensors.values()))
+
+    def __str__(self) -> str:
+        """One line."""
+        formats = sorted(set(self.layers.values()))
+        counted = [f"{list(self.layers.values()).count(each)} layers {each}" for each in formats]
+        return ", ".join([*counted, f"{len(self.kept)} matrices kept", f"{self.bytes:,} bytes"])
+
+
+def check_format(weights: str | None) -> None:
+    """
+    Refuse a format of weights that there is not.
+
+    Raises:
+        ValueError: *weights* is none of them and not None.
+    """
+    if weights is not None and weights not in FORMATS:
+        raise ValueError(f"'weights' must be one of {', '.join(FORMATS)} or None: got {weights!r}")
+
+
+def quantize(model: PreTrainedModel, weights: str) -> None:
+    """
+    Replace the linear layers of *model* by quantised ones.
+
+    Every ``Linear``, and every ``Conv1D`` of GPT-2, which is one transposed. Embeddings stay, and so do
+    matrices that are no layer of their own, such as stacked experts. The head gets weights
+    of its own even if it was tied to the embedding, and is int8 in either format.
+
+    Args:
+        model: Whose modules are replaced; its tensors are not written.
+
+        weights: ``"int8"`` or ``"int4"``.
+
+    Raises:
+        ValueError: A weight is not finite, or there is nothing to quantise.
+    """
+    head = model.get_output_embeddings()
+    chosen = {
+        name: storage
+        for name, layer in _linear(model).items()
+        if (storage := _storage("int8" if layer is head else weights, _weight(layer))) is not None
+    }
+    if not chosen:
+        raise ValueError(
+            f"'weights' must be None for a model without linear layers to quantise: got {weights!r}"
+        )
+    fresh = {}
+    for name, storage in chosen.items():
+        try:
+            fresh[name] = _quantize(model.get_submodule(name), storage)
+        except ValueError as error:
+            raise ValueError(f"{error} in {name}") from error
+    _replace(model, fresh)
+
+
+def replace_empty(model: PreTrainedModel, layers: Mapping[str, str], dtype: torch.dtype) -> None:
+    """
+    Replace those *layers* of *model* by quantised ones whose numbers are still to come.
+
+    Args:
+        model: Whose modules are replaced.
+
+        layers: As :attr:`Weights.layers`.
+
+        dtype: Of scales.
+
+    Raises:
+        ValueError: *model* has no such layer, or it cannot be of that format.
+    """
+    linear = _linear(model)
+    fresh: dict[str, QuantizedLinear] = {}
+    for name, storage in layers.items():
+        if name not in linear:
+            raise ValueError(f"a quantised layer must be a linear one of the model: got {name!r}")
+        out_features, in_features = _weight(linear[name]).shape
+        bias, group = linear[name].bias, _group(storage, in_features)
+        fresh[name] = (
+            Int8Linear.empty(out_features, in_features, bias, dtype)
+            if group is None
+            else Int4Linear.empty(out_features, in_features, bias, dtype, group)
+        )
+    _replace(model, fresh)
+
+
+def _replace(model: PreTrainedModel, fresh: Mapping[str, QuantizedLinear]) -> None:
+    if any(model.get_submodule(name) is model.get_output_embeddings() for name in fresh):
+        # Its weights are its own from now on, and nobody should tie them again.
+        model.config.tie_word_embeddings = False
+    for name, layer in fresh.items():
+        owner, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(owner), leaf, layer.train(False))
+
+
+def _linear(model: nn.Module) -> dict[str, nn.Linear | Conv1D]:
+    # A subclass may do something else with its weight, so the exact type counts.
+    return {name: layer for name, layer in model.named_modules() if type(layer) in (nn.Linear, Conv1D)}
+
+
+def _quantized(model: nn.Module) -> dict[str, QuantizedLinear]:
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, QuantizedLinear)}
+
+
+def _weight(layer: nn.Module) -> Tensor:
+    """``[out, in]``."""
+    weight: Tensor = layer.weight.T if isinstance(layer, Conv1D) else layer.weight
+    return weight
+
+
+def _storage(weights: str, weight: Tensor) -> str | None:
+    if weights == "int8":
+        return weights
+    group = group_of(weight.shape[1])
+    return None if group is None else f"int4/{group}"
+
+
+def _group(storage: str, in_features: int) -> int | None:
+    """Of a format's name; None for int8."""
+    if storage == "int8":
+        return None
+    possible = {f"int4/{group}": group for group in GROUPS if in_features % group == 0}
+    if storage not in possible:
+        rule = " or ".join(["int8", *possible])
+        raise ValueError(f"the format of {in_features} inputs must be {rule}: got {storage!r}")
+    return possible[storage]
+
+
+def _quantize(layer: nn.Module, storage: str) -> QuantizedLinear:
+    weight, bias = _weight(layer), layer.bias
+    group = _group(storage, weight.shape[1])
+    return Int8Linear.of(weight, bias) if group is None else Int4Linear.of(weight, bias, group)
+
+
+def _kept(model: nn.Module) -> dict[str, str]:
+    kept = {}
+    for name, parameter in model.named_parameters():
+        if parameter.dim() < 2:
+            continue
+        owner = model.get_submodule(name.rpartition(".")[0])
+        if type(owner) in (nn.Linear, Conv1D):
+            kept[name] = f"{_weight(owner).shape[1]} inputs are no whole number of groups"
+        elif isinstance(owner, nn.Embedding):
+            kept[name] = "an embedding"
+        else:
+            kept[name] = f"of a {type(owner).__name__}, which is no linear layer"
+    return kept
