@@ -1,10 +1,12 @@
 """A chain of processors and a selection, as one."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import attrs
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .candidates import Candidates
@@ -75,7 +77,7 @@ class Choose:
         """
         seen = _within(history)
         needed, skipped = self.stages[: self._needed], self.stages[self._needed :]
-        work, raw = Workspace(), _full_precision(logits.detach())
+        work, raw = Workspace(), _full_precision(logits.detach() if logits.requires_grad else logits)
         try:
             left = _run(needed, raw, seen, work)
             if skipped and not _has_clear_argmax(left):
@@ -97,7 +99,7 @@ class Choose:
             # Somebody else's may keep what it is shown.
             ids = self.selection(left.clone() if among is None and work.holds(left) else left, history)
             _check_shape("selection", self.selection, ids, left.shape[:2])
-            best = left.gather(-1, ids[..., None]).squeeze(-1).numpy(force=True)
+            best = _at(left, ids)
         # A comparison with NaN is false as well, so garbage is never taken for a choice.
         return ids if (best > -np.inf).all() else ids.masked_fill(torch.from_numpy(~(best > -np.inf)), -1)
 
@@ -188,14 +190,25 @@ def _among(stage: Processor, left: Candidates, history: History) -> Candidates:
     return attrs.evolve(left, logits=logits)
 
 
+def _at(logits: Tensor, ids: Tensor) -> NDArray[Any]:
+    """The logit of each column's choice, ``[batch, width]``."""
+    if logits.device.type != "cpu":
+        return logits.gather(-1, ids[..., None]).squeeze(-1).numpy(force=True)
+    values, chosen = logits.numpy(force=True), ids.numpy()
+    best = values.reshape(-1, values.shape[-1])[np.arange(chosen.size), chosen.ravel()]
+    return np.asarray(best.reshape(chosen.shape))
+
+
 def _within(history: History) -> History:
     """*history* without what lies beyond every column's tokens, so that nobody looks through it."""
-    ids = history.ids[..., : max(1, int(history.length.max()))]
+    ids = history.ids[..., : max(1, int(history.length.numpy().max()))]
     return History(ids, history.length, history.prompt, history.stream)
 
 
 def _full_precision(logits: Tensor) -> Tensor:
     """Half precision among floats, which is exact: numpy does not know all of its kinds."""
+    if logits.dtype is torch.float32:
+        return logits
     return logits.float() if torch.finfo(logits.dtype).bits < 32 else logits
 
 

@@ -20,6 +20,9 @@ from .scores import Scores
 from .slots import Slots
 from .statistics import Clock, Statistics
 
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
 MAX_LENGTH = Ending("max_length")
 """The row's last token has no position left to be fed at."""
 
@@ -71,14 +74,17 @@ class Loop:
                 room for one token more than the decoder has positions, since the last one
                 need not be fed.
         """
-        length, active = history.length[:, 0], torch.ones(len(history.length), dtype=torch.bool)
+        # A few numbers for each row: numpy takes a fraction of torch's time for them.
+        length, active = history.length[:, 0].numpy(), np.ones(len(history.length), dtype=np.bool_)
+        unguessed = nothing(len(active))
         while active.any():
-            now = history.at(length[:, None])
+            now = history.at(torch.from_numpy(length[:, None]))
             clock = Clock(self.statistics)
-            # A first token is not kept waiting for the drafter's own prompt.
-            begun = active & (now.length[:, 0] > now.prompt)
-            drafting = self.drafting if begun.any() else None
-            draft, allowed = nothing(len(active)), 0
+            drafting, draft, allowed = self.drafting, unguessed, 0
+            if drafting is not None:
+                # A first token is not kept waiting for the drafter's own prompt.
+                begun = torch.from_numpy(active & (length > now.prompt.numpy()))
+                drafting = drafting if begun.any() else None
             if drafting is not None and (allowed := drafting.allowed(int(begun.sum()))):
                 with self.statistics.phase("draft"):
                     draft = drafting.guess(now, begun, allowed)
@@ -99,7 +105,7 @@ class Loop:
                 drafting.learn(allowed, draft, accepted, begun, **seconds)
 
     @torch.no_grad()
-    def _round(self, now: History, draft: Draft, active: Tensor) -> tuple[list[Burst], Tensor, Tensor]:
+    def _round(self, now: History, draft: Draft, active: Flags) -> tuple[list[Burst], Ints, Tensor]:
         """Let the target look at *draft*: bursts, tokens that each row gained, and guesses that stood."""
         seen = _chain_window(now, draft) if draft.parents is None else tree_window(now, draft)
         chosen, raw = self._score(now, draft, active)
@@ -110,15 +116,13 @@ class Loop:
             self.slots.lent = False
 
     def _judge(
-        self, chosen: Tensor | None, raw: Scores, seen: History, now: History, draft: Draft, active: Tensor
-    ) -> tuple[list[Burst], Tensor, Tensor]:
+        self, chosen: Tensor | None, raw: Scores, seen: History, now: History, draft: Draft, active: Flags
+    ) -> tuple[list[Burst], Ints, Tensor]:
         """
         Choose from *raw* logits, which follow the columns *seen*, and stop: as :meth:`_round`.
 
         What is *chosen* already is not chosen again.
         """
-        length, ahead = now.length[:, 0], tokens_ahead(draft)
-
         with self.statistics.phase("choose"):
             choices, scores = (
                 self.choose(raw.logits, seen) if chosen is None else (chosen, self.choose.scores(raw, seen))
@@ -128,26 +132,28 @@ class Loop:
                 branch = chosen_branch(draft, choices)
                 choices, scores = branch.of(choices), branch.scores(scores)
                 window = _chain_window(now, branch.draft)
-            accepted, following = self.verification(branch.draft, choices, scores, window)
-            following = torch.where(active, following, -1)
-            added = torch.where(active, accepted + (following >= 0), 0)
-        _write(now.ids, length + accepted, following[:, None])
+            stood, next_ids = self.verification(branch.draft, choices, scores, window)
+            accepted, following = stood.numpy(), np.where(active, next_ids.numpy(), -1)
+            added = np.where(active, accepted + (following >= 0), 0)
+        length = now.length.numpy()[:, 0]
+        _write(now.ids.numpy(), length + accepted, following[:, None])
 
         with self.statistics.phase("stop"):
             added, codes = self._until_stop(now, added, scores, choices.shape[1])
         if self.gap is not None:
             with self.statistics.phase("gap"):
-                gap = self.gap(scores.logits, window)
-                kept = torch.arange(gap.shape[1]) < added[:, None]
+                gap = self.gap(scores.logits, window).numpy()
+                kept = np.arange(gap.shape[1]) < added[:, None]
                 self.statistics.record_gaps(gap[kept].tolist())
-        new = _tokens(now.ids, length, added)
+        new = _tokens(now.ids.numpy(), length, added)
         logprobs = None
         if self.recorder is not None:
             with self.statistics.phase("logprobs"):
                 logprobs = self.recorder.chosen(raw.logits, seen, branch, scores, new)
 
-        bursts = []
-        for row in active.numpy().nonzero()[0].tolist():
+        bursts, last = [], now.ids.shape[-1]
+        rounds = self._rounds(now, draft, accepted)
+        for row in active.nonzero()[0].tolist():
             count, code = len(new[row]), codes[row]
             if code:
                 ending: Ending | None = self._endings[code - 1]
@@ -155,30 +161,29 @@ class Loop:
                 column = branch.column(row, count)
                 ending = Ending("no_token_left", self.choose.emptied_by(raw.logits, seen, row, column))
             else:
-                ending = MAX_LENGTH if int(length[row]) + count == now.ids.shape[-1] else None
+                ending = MAX_LENGTH if length[row] + count == last else None
             bursts.append(Burst(row, new[row], ending, None if logprobs is None else logprobs[row]))
-            self._count(now, row, count, int(ahead[row]), int(accepted[row]), code > 0)
-        return bursts, added, accepted
+            self._count(row, count, *rounds[row], stopped=code > 0)
+        return bursts, added, stood
 
-    def _until_stop(
-        self, now: History, added: Tensor, scores: Scores, width: int
-    ) -> tuple[Tensor, list[int]]:
+    def _until_stop(self, now: History, added: Ints, scores: Scores, width: int) -> tuple[Ints, list[int]]:
         """
         Cut what each row gained at its first stop.
 
         Returns:
             How many tokens are left of it, ``[batch]``, and each row's code of the stop, 0 for none.
         """
-        # A few numbers for each row: numpy takes a fraction of torch's time for them.
-        columns, gained = np.arange(width), added.numpy()[:, None]
-        after = now.at(now.length + torch.from_numpy(np.minimum(columns + 1, gained)))
+        columns, gained = np.arange(width), added[:, None]
+        after = now.at(torch.from_numpy(now.length.numpy() + np.minimum(columns + 1, gained)))
         codes = _known(self.stop(scores, after), after, len(self._endings))
+        if not codes.any():
+            return added, [0] * len(added)
         codes = np.where(columns < gained, codes, 0)
         first = (codes > 0).argmax(axis=1)
         code = codes[np.arange(len(codes)), first]
-        return torch.from_numpy(np.where(code > 0, first + 1, gained[:, 0])), code.tolist()
+        return np.where(code > 0, first + 1, added), code.tolist()
 
-    def _score(self, now: History, draft: Draft, active: Tensor) -> tuple[Tensor | None, Scores]:
+    def _score(self, now: History, draft: Draft, active: Flags) -> tuple[Tensor | None, Scores]:
         """
         Feed the active rows their tokens and guesses.
 
@@ -186,20 +191,22 @@ class Loop:
             Choices ``[batch, k + 1]`` if the decoder has made them, and logits ``[batch, k + 1, vocab]``.
         """
         ids, length = now.ids[:, 0], now.length[:, 0]
-        phase = "target" if (length > now.prompt).any() else "prefill"
+        phase = "target" if (length.numpy() > now.prompt.numpy()).any() else "prefill"
         slots = self.slots
         forwards, columns, tokens = slots.forwards, slots.columns, slots.tokens
         with self.statistics.phase(phase):
             if draft.parents is None:
-                guessed = (draft.ids >= 0).sum(dim=-1)
-                need = torch.where(active, guessed + 1, 0)
+                guessed = (draft.ids.numpy() >= 0).sum(axis=1)
+                need = torch.from_numpy(np.where(active, guessed + 1, 0))
+                if draft.ids.shape[1]:
+                    length = length + torch.from_numpy(guessed)
                 if self._lets_choose(draft):
-                    scored = slots.feed_choosing(now, length + guessed, need, self.exact_width)
+                    scored = slots.feed_choosing(now, length, need, self.exact_width)
                 else:
-                    logits = slots.feed(ids, length + guessed, need, self.exact_width)
+                    logits = slots.feed(ids, length, need, self.exact_width)
                     scored = None, Scores(lambda: logits)
             else:
-                logits = slots.feed_tree(ids, length, draft.ids, draft.parents, active)
+                logits = slots.feed_tree(ids, length, draft.ids, draft.parents, torch.from_numpy(active))
                 scored = None, Scores(lambda: logits)
         self.statistics.forwards += slots.forwards - forwards
         if phase == "target":
@@ -213,14 +220,22 @@ class Loop:
         looked_at = not draft.ids.shape[1] or getattr(self.verification, "reads_choices", True)
         return self.device_chooses and looked_at
 
-    def _count(self, now: History, row: int, added: int, guessed: int, accepted: int, stopped: bool) -> None:
+    def _rounds(self, now: History, draft: Draft, accepted: Ints) -> list[tuple[bool, int, int]]:
+        """Of each row: whether this is its first token, how far it was guessed, and how much stood."""
+        first = now.length.numpy()[:, 0] <= now.prompt.numpy()
+        ahead = tokens_ahead(draft).tolist() if draft.ids.shape[1] else [0] * len(accepted)
+        return list(zip(first.tolist(), ahead, accepted.tolist(), strict=True))
+
+    def _count(
+        self, row: int, added: int, first: bool, guessed: int, accepted: int, *, stopped: bool
+    ) -> None:
         """Count what one row gained; its first token is no verification."""
-        if now.length[row, 0] > now.prompt[row]:
-            # Guesses behind a stop among those that stood are none.
-            counted = added if stopped and added <= accepted else guessed
-            self.statistics.record(added, counted, min(accepted, counted), row)
-        else:
+        if first:
             self.statistics.record_first(added)
+            return
+        # Guesses behind a stop among those that stood are none.
+        counted = added if stopped and added <= accepted else guessed
+        self.statistics.record(added, counted, min(accepted, counted), row)
 
 
 def _chain_window(now: History, draft: Draft) -> History:
@@ -231,16 +246,16 @@ def _chain_window(now: History, draft: Draft) -> History:
     """
     if not draft.ids.shape[1]:
         return now
-    _write(now.ids, now.length[:, 0], draft.ids)
+    _write(now.ids.numpy(), now.length.numpy()[:, 0], draft.ids.numpy())
     guessed = (draft.ids >= 0).sum(dim=-1, keepdim=True)
     return now.at(now.length + torch.arange(draft.ids.shape[1] + 1).minimum(guessed))
 
 
-def _known(codes: Tensor, after: History, endings: int) -> NDArray[np.int64]:
+def _known(codes: Tensor, after: History, endings: int) -> Ints:
     """*codes*, if they are those of a stop condition with so many *endings*."""
     shape = after.length.shape
     if isinstance(codes, Tensor) and codes.shape == shape:
-        known: NDArray[np.int64] = codes.numpy(force=True)
+        known: Ints = codes.numpy(force=True)
         if ((known >= 0) & (known <= endings)).all():
             return known
     raise ValueError(
@@ -249,14 +264,13 @@ def _known(codes: Tensor, after: History, endings: int) -> NDArray[np.int64]:
     )
 
 
-def _tokens(ids: Tensor, start: Tensor, count: Tensor) -> list[tuple[int, ...]]:
+def _tokens(ids: Ints, start: Ints, count: Ints) -> list[tuple[int, ...]]:
     """*count* ids of each row, from its *start* on."""
     spans = zip(start.tolist(), (start + count).tolist(), strict=True)
     return [tuple(ids[row, 0, first:end].tolist()) for row, (first, end) in enumerate(spans)]
 
 
-def _write(ids: Tensor, start: Tensor, new: Tensor) -> None:
+def _write(ids: Ints, start: Ints, new: Ints) -> None:
     """Write each row's *new* ids ``[batch, n]`` from position *start* on, -1 left out."""
-    texts, tokens = ids.numpy(), new.numpy()
-    rows, columns = (tokens >= 0).nonzero()
-    texts[rows, 0, start.numpy()[rows] + columns] = tokens[rows, columns]
+    rows, columns = (new >= 0).nonzero()
+    ids[rows, 0, start[rows] + columns] = new[rows, columns]

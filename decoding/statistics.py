@@ -207,14 +207,9 @@ class Statistics:
         """
         return as_figure(self)
 
-    @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str) -> "Phase":
         """Add the time that the body takes to *name*."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+        return Phase(self.seconds, name)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -258,6 +253,22 @@ class Statistics:
     def record_gaps(self, gaps: Iterable[float]) -> None:
         """Note how close the choices of one round were."""
         self.smallest_gap = _smallest([self.smallest_gap, *gaps])
+
+
+class Phase:
+    """A stretch of time that belongs to a name. There are several in a round, so it is a plain class."""
+
+    __slots__ = ("_name", "_seconds", "_start")
+
+    def __init__(self, seconds: dict[str, float], name: str) -> None:
+        self._seconds, self._name = seconds, name
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        spent = time.perf_counter() - self._start
+        self._seconds[self._name] = self._seconds.get(self._name, 0.0) + spent
 
 
 class Clock:
