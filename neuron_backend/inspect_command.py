@@ -9,9 +9,13 @@ from .bandwidth import Bandwidth, measure_bandwidth, physical_memory
 from .instances import GIB, Instance, instance_named
 from .model_facts import facts_of_config
 from .shapes import DEFAULT_WIDTHS, decoder_shape
-from .sizing import STORAGES, GuideEstimate, Sizing
+from .sizing import GuideEstimate, Sizing
 from .spans import decoder_spans
 from .weights import weight_dtype
+
+_SHARED_HEADS = (
+    "  some cores hold the same key/value head: NxD Inference does that, compile_decoder(tp_degree=) does not"
+)
 
 
 def inspect(options: argparse.Namespace) -> int:
@@ -47,7 +51,7 @@ def sizing_of(options: argparse.Namespace) -> Sizing:
         model=facts,
         shape=shape,
         spans=decoder_spans(options.spans, shape.max_length),
-        storage=None if options.weights is None else STORAGES[options.weights],
+        storage=options.weights,
     )
 
 
@@ -66,6 +70,7 @@ def _model(sizing: Sizing) -> dict[str, Any]:
         "key_value_heads": max(layer.key_heads for layer in facts.geometry.layers),
         "experts": facts.experts,
         "active_experts": facts.active_experts,
+        "weights": sizing.storage or facts.dtype,
         "batch_size": shape.batch_size,
         "max_length": shape.max_length,
         "widths": list(shape.widths),
@@ -137,7 +142,7 @@ def _text(report: dict[str, Any]) -> str:
         f"{report['architecture']}: {report['parameters']:,} parameters, {report['layers']} layers, "
         f"{report['heads']} heads, {report['key_value_heads']} of keys and values, {report['dtype']}",
         *([_experts(report)] if report["experts"] else []),
-        f"weights {_gib(report['weight_bytes'])}",
+        f"weights {_gib(report['weight_bytes'])}: linear layers in {report['weights']}",
         f"cache   {_gib(report['cache_bytes'])}: {report['batch_size']} rows of {report['max_length']} "
         f"positions, {report['cache_bytes_per_position']:,} bytes each",
         f"widths  {_list(report['widths'])}",
@@ -170,6 +175,7 @@ def _instance_lines(report: dict[str, Any]) -> list[str]:
         f"AWS's estimate, 12 · layers · width²: weights {_gib(guide['weight_bytes'])}, "
         f"cache {_gib(guide['cache_bytes'])}, cores {guide['cores_needed'] or 'more than it has'}",
         f"with tp_degree={report['tp_degree']}: {_gib(report['bytes_per_core'])} a core, {fits}",
+        *([_SHARED_HEADS] if report["key_value_heads"] % report["tp_degree"] else []),
     ]
 
 

@@ -5,9 +5,10 @@ from os import PathLike
 
 import attrs
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from .geometry import Geometry
 
@@ -26,18 +27,21 @@ class Weight:
     """Bytes of an element."""
 
     linear: bool
-    """Whether it is the matrix of a linear layer, the kind that may be stored in fewer bits."""
+    """Whether it is the matrix of a linear layer, ``[out, in]``, which may be stored in fewer bits."""
 
-    gathered: bool
-    """Whether a token reads one row of it; an embedding that is not the output layer's too."""
+    head: bool
+    """Whether that layer is the one that gives the logits."""
+
+    embedding: bool
+    """Whether a token looks up a row of it; if it is linear too, the two are tied."""
 
     expert: bool
     """Whether a token reads it only if it is sent to that expert."""
 
     @property
-    def count(self) -> int:
-        """Elements."""
-        return int(torch.Size(self.shape).numel())
+    def bytes(self) -> int:
+        """In its own dtype."""
+        return torch.Size(self.shape).numel() * self.itemsize
 
 
 @attrs.frozen
@@ -123,23 +127,26 @@ def _weights(model: PreTrainedModel) -> tuple[Weight, ...]:
     for module in model.modules():
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
             owners.setdefault(id(tensor), []).append(module)
-    return tuple(
-        Weight(
-            name=name,
-            shape=tuple(tensor.shape),
-            itemsize=tensor.element_size(),
-            linear=tensor.dim() == 2 and any(map(_is_linear, owners[id(tensor)])),
-            gathered=all(isinstance(owner, nn.Embedding) for owner in owners[id(tensor)])
-            and tensor.dim() == 2,
-            expert=bool(_EXPERT.search(name)),
-        )
-        for name, tensor in (*model.named_parameters(), *model.named_buffers())
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    named = (*model.named_parameters(), *model.named_buffers())
+    return tuple(_weight(name, tensor, owners[id(tensor)], head) for name, tensor in named)
+
+
+def _weight(name: str, tensor: Tensor, owners: list[nn.Module], head: nn.Module | None) -> Weight:
+    matrix = tensor.dim() == 2
+    # A subclass may do something else with its weight, so the exact type counts.
+    linear = matrix and any(type(owner) in (nn.Linear, Conv1D) for owner in owners)
+    # That of a Conv1D is transposed.
+    transposed = linear and any(type(owner) is Conv1D for owner in owners)
+    return Weight(
+        name=name,
+        shape=tuple(tensor.T.shape if transposed else tensor.shape),
+        itemsize=tensor.element_size(),
+        linear=linear,
+        head=linear and any(owner is head for owner in owners),
+        embedding=matrix and any(isinstance(owner, nn.Embedding) for owner in owners),
+        expert=bool(_EXPERT.search(name)),
     )
-
-
-def _is_linear(module: nn.Module) -> bool:
-    # GPT-2's Conv1D is a linear layer too.
-    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
 
 
 def _first(config: PretrainedConfig, names: tuple[str, ...]) -> int:

@@ -13,28 +13,32 @@ from ..decoding.protocols import DecoderShape
 from .instances import Instance
 from .model_facts import ModelFacts, Weight
 
+STORED_BITS = {"int8": 8, "int4": 4}
+"""Of a weight, by what ``compile_decoder(weights=...)`` calls it."""
 
-@attrs.frozen
-class Storage:
-    """How the matrices of linear layers are stored: in groups of weights that share some numbers."""
-
-    bits: int
-    group: int | None
-    """Weights of a row that share a scale; None is all of them."""
-
-    shared: int
-    """Numbers that a group has besides, of the model's dtype: a scale, or a scale and a zero."""
-
-    def bytes(self, weight: Weight) -> int:
-        """Of a matrix that is stored so, without what a packed layout pads."""
-        rows = weight.shape[0]
-        row = weight.count // rows
-        groups = rows * (1 if self.group is None else -(-row // self.group))
-        return weight.count * self.bits // 8 + groups * self.shared * weight.itemsize
+_GROUPS = (64, 32)
+_BLOCK = 64
 
 
-STORAGES = {"int8": Storage(8, None, 1), "int4": Storage(4, 32, 2)}
-"""By what ``compile_decoder(weights=...)`` calls them."""
+def int8_bytes(outputs: int, inputs: int, itemsize: int) -> int:
+    """Of a matrix in int8: a byte for each weight, and a scale for each output."""
+    return outputs * inputs + outputs * itemsize
+
+
+def int4_bytes(outputs: int, inputs: int, itemsize: int) -> int:
+    """
+    Of a matrix in int4: half a byte for each weight, and scale and zero for each group of 64 or 32 inputs.
+
+    Outputs come in blocks of 64. A matrix whose inputs are no whole number of groups stays as it is.
+
+    >>> int4_bytes(64, 128, 2) - 64 * 128 // 2 == 64 * 2 * (2 + 2)
+    True
+    """
+    group = next((group for group in _GROUPS if inputs % group == 0), None)
+    if group is None:
+        return outputs * inputs * itemsize
+    padded = -(-outputs // _BLOCK) * _BLOCK
+    return padded * inputs // 2 + padded * (inputs // group) * 2 * itemsize
 
 
 @attrs.frozen
@@ -47,8 +51,11 @@ class Sizing:
     scratch: int = 0
     """Slots for trees: the columns of the widest."""
 
-    storage: Storage | None = None
-    """Of the matrices of linear layers; None is the model's dtype."""
+    storage: str | None = None
+    """
+    Of the matrices of linear layers: ``"int8"``, ``"int4"``, or None for the model's dtype. The
+    head is int8 in both, and no longer tied to the embedding, which stays.
+    """
 
     @property
     def weight_bytes(self) -> int:
@@ -128,19 +135,27 @@ class Sizing:
         return self.shape.batch_size * bandwidth / self.step_bytes(span, degree)
 
     def _stored(self, weight: Weight) -> int:
-        if self.storage is not None and weight.linear:
-            return self.storage.bytes(weight)
-        return weight.count * weight.itemsize
+        return sum(self._parts(weight))
 
     def _read(self, weight: Weight) -> float:
-        stored = self._stored(weight)
-        batch_size = self.shape.batch_size
-        if weight.gathered:
-            return min(stored, stored // weight.shape[0] * batch_size)
+        matrix, table = self._parts(weight)
+        row = table // weight.shape[0] if table else 0
+        return self._chosen(weight) * matrix + min(row * self.shape.batch_size, table)
+
+    def _parts(self, weight: Weight) -> tuple[int, int]:
+        """Bytes that are read whole, and bytes of a table that is looked up."""
+        if self.storage is not None and weight.linear:
+            stored = int8_bytes if self.storage == "int8" or weight.head else int4_bytes
+            outputs, inputs = weight.shape
+            return stored(outputs, inputs, weight.itemsize), weight.bytes if weight.embedding else 0
+        return (0, weight.bytes) if weight.embedding and not weight.linear else (weight.bytes, 0)
+
+    def _chosen(self, weight: Weight) -> float:
+        """Which part of it some token is sent to."""
         experts, active = self.model.experts, self.model.active_experts
         if weight.expert and 0 < active <= experts:
-            return stored * (1 - (1 - active / experts) ** batch_size)
-        return stored
+            return 1 - (1 - active / experts) ** self.shape.batch_size
+        return 1
 
     def _slot_bytes(self, degree: int = 1) -> int:
         """A slot of all rows and layers, on one of *degree* cores."""
@@ -172,7 +187,7 @@ class GuideEstimate:
         """The estimate for what *sizing* knows exactly."""
         facts = sizing.model
         layers, itemsize = len(facts.geometry.layers), facts.geometry.cache_dtype.itemsize
-        bits = 8 * itemsize if sizing.storage is None else sizing.storage.bits
+        bits = 8 * itemsize if sizing.storage is None else STORED_BITS[sizing.storage]
         return cls(
             weight_bytes=12 * layers * facts.width**2 * bits // 8,
             cache_bytes=sizing.shape.batch_size

@@ -267,6 +267,8 @@ class TestOffline:
         eager.push_to_hub(REPOSITORY)
         load_decoder(REPOSITORY)
         nowhere = "http://127.0.0.1:9"
+        # The client asks again and again, and waits longer each time.
+        monkeypatch.setattr("time.sleep", lambda seconds: None)
         template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, nowhere)
         monkeypatch.setattr(constants, "ENDPOINT", nowhere)
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)

@@ -8,7 +8,7 @@ from decodekit.__main__ import main
 from decodekit.decoding.protocols import DecoderShape
 from decodekit.neuron_backend.instances import GIB, instance_named
 from decodekit.neuron_backend.model_facts import facts_of_config
-from decodekit.neuron_backend.sizing import STORAGES, Sizing
+from decodekit.neuron_backend.sizing import Sizing
 from decodekit.neuron_backend.static_decoder import StaticDecoder
 
 
@@ -55,10 +55,11 @@ def test_an_instance_is_sized_by_its_cores(config, capsys):
         "--tp-degree", "4", "--weights", "int8", "--dtype", "bfloat16",
     )  # fmt: skip
     facts, _ = facts_of_config(config, torch.bfloat16)
-    sizing = Sizing(facts, DecoderShape(2, 128, 61, (1, 5, 128), 5), (16, 128), storage=STORAGES["int8"])
+    sizing = Sizing(facts, DecoderShape(2, 128, 61, (1, 5, 128), 5), (16, 128), storage="int8")
     instance = instance_named("trn2.3xlarge", 1)
 
     assert ("bfloat16", sizing.weight_bytes) == (report["dtype"], report["weight_bytes"])
+    assert "int8" == report["weights"]
     assert (8, 12 * GIB) == (report["instance"]["cores"], report["instance"]["memory_per_core"])
     assert ([1, 2, 4], 1, 4) == (report["tp_degrees"], report["cores_needed"], report["tp_degree"])
     assert (True, sizing.core_bytes(4)) == (report["fits"], report["bytes_per_core"])
@@ -95,7 +96,7 @@ def test_people_read_the_same(tmp_path, capsys):
     assert 0 == main(["inspect", str(tmp_path), "--batch", "16", "--instance", "inf2.48xlarge"])
     text = capsys.readouterr().out
     assert "65,719,701,504 parameters, 64 layers, 72 heads, 72 of keys and values, float16" in text
-    assert "weights 122.4 GiB" in text
+    assert "weights 122.4 GiB: linear layers in float16" in text
     assert "cache   72.1 GiB: 16 rows of 2048 positions" in text
     assert "weights 121.5 GiB, cache 72.0 GiB, cores 24" in text
     assert "cores needed: 24" in text
@@ -115,6 +116,13 @@ def test_what_does_not_fit_is_said(tmp_path, capsys):
     assert "a core, does NOT fit" in text
     assert 0 == main(["inspect", str(tmp_path), "--instance", "inf2.xlarge"])
     assert "cores needed: more than it has" in capsys.readouterr().out
+
+
+def test_key_value_heads_that_cores_share_are_said(config, capsys):
+    """Two heads on four cores."""
+    for degree, shared in (("2", False), ("4", True)):
+        assert 0 == main(["inspect", config, "--instance", "trn2.3xlarge", "--tp-degree", degree])
+        assert shared == ("some cores hold the same key/value head" in capsys.readouterr().out)
 
 
 def test_experts_are_named(tiny_model, tmp_path, capsys):

@@ -6,13 +6,14 @@ import torch
 import transformers
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers.pytorch_utils import Conv1D
 
 from decodekit.decoding.protocols import DecoderShape
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture
 from decodekit.neuron_backend.geometry import Geometry, LayerGeometry
 from decodekit.neuron_backend.instances import GIB, instance_named, instance_names
-from decodekit.neuron_backend.model_facts import ModelFacts, facts_of_config
-from decodekit.neuron_backend.sizing import STORAGES, GuideEstimate, Sizing, Storage
+from decodekit.neuron_backend.model_facts import ModelFacts, Weight, facts_of_config
+from decodekit.neuron_backend.sizing import GuideEstimate, Sizing, int4_bytes
 
 OPT_66B = {
     "num_hidden_layers": 64,
@@ -89,9 +90,7 @@ class TestGuide:
 
     def test_int8_halves_its_weights(self, opt_66b):
         """Its formula has 1 byte for int8, and the cache stays."""
-        plain, stored = (
-            GuideEstimate.of(sizing_of(opt_66b, storage=storage)) for storage in (None, STORAGES["int8"])
-        )
+        plain, stored = (GuideEstimate.of(sizing_of(opt_66b, storage=storage)) for storage in (None, "int8"))
 
         assert (plain.weight_bytes, plain.cache_bytes) == (2 * stored.weight_bytes, stored.cache_bytes)
 
@@ -237,6 +236,15 @@ class TestReading:
         assert experts / 2 == read(1)
         assert pytest.approx(experts / 4 * sum(met) / len(met)) == read(2)
 
+    def test_experts_in_fewer_bits_too(self, tiny_model):
+        """As layers of their own, which transformers 4 has them as."""
+        facts = ModelFacts.of(tiny_model("mixtral"))
+        expert = Weight("experts.0.w1.weight", (64, 32), 4, True, False, False, True)
+        sizing = sizing_of(attrs.evolve(facts, weights=(expert,)), storage="int8")
+
+        assert 64 * (32 + 4) == sizing.weight_bytes
+        assert sizing.weight_bytes / 2 + 129 * sizing.position_bytes == sizing.step_bytes(128)
+
     def test_cores_share_it(self, tiny_model):
         """Two cores read half of the weights and half of the heads each."""
         sizing = sizing_of(tiny_model("llama"), batch_size=2)
@@ -255,34 +263,41 @@ class TestReading:
 class TestStorage:
     """Weights in fewer bits."""
 
-    @pytest.mark.parametrize("name", ["llama", "gpt2", "opt"])
-    def test_is_for_the_matrices_of_linear_layers(self, name, tiny_model):
-        """All that remains is embeddings, norms and biases, as they were."""
+    @pytest.mark.parametrize("storage", ["int8", "int4"])
+    @pytest.mark.parametrize("name", ["llama", "gpt2", "opt", "mixtral", "phi"])
+    def test_is_for_the_matrices_of_linear_layers(self, name, storage, tiny_model):
+        """Embeddings, norms, biases, routers and stacked experts stay; a tied head is one of its own then."""
         model = tiny_model(name)
-        plain, free = sizing_of(model), sizing_of(model, storage=Storage(0, None, 0))
-        matrices = {
-            module.weight for module in model.modules() if type(module).__name__ in ("Linear", "Conv1D")
-        }
+        linear = [m for m in model.modules() if type(m) in (torch.nn.Linear, Conv1D)]
+        embeddings = [m.weight for m in model.modules() if isinstance(m, torch.nn.Embedding)]
+        tensors = {*model.parameters(), *model.buffers()}
+        rest = sum(tensor.nbytes for tensor in {*(tensors - {m.weight for m in linear}), *embeddings})
 
-        assert matrices
-        assert plain.weight_bytes - sum(m.nbytes for m in matrices) == free.weight_bytes
+        def matrix(layer):
+            outputs, inputs = (
+                layer.weight.shape if isinstance(layer, torch.nn.Linear) else layer.weight.T.shape
+            )
+            if storage == "int8" or layer is model.get_output_embeddings():
+                return outputs * (inputs + 4)
+            if inputs % 32:
+                return 4 * outputs * inputs
+            group = 32 if inputs % 64 else 64
+            return -(-outputs // 64) * 64 * (inputs // 2 + 2 * 4 * inputs // group)
 
-    def test_int8_has_a_scale_for_each_row(self, tiny_model):
-        """A byte for each weight."""
-        model = tiny_model("llama")
-        assert sizing_of(model, storage=STORAGES["int8"]).weight_bytes == _stored(
-            model, lambda rows, columns: rows * columns + rows * 4
-        )
+        assert rest + sum(map(matrix, linear)) == sizing_of(model, storage=storage).weight_bytes
 
-    def test_int4_has_scale_and_zero_for_32_weights(self, tiny_model):
-        """Half a byte for each weight; 48 columns are two groups."""
-        model = tiny_model("llama")
-        assert sizing_of(model, storage=STORAGES["int4"]).weight_bytes == _stored(
-            model, lambda rows, columns: rows * columns // 2 + rows * -(-columns // 32) * 8
-        )
+    @pytest.mark.parametrize("name", ["llama", "opt"])
+    def test_the_embedding_is_looked_up(self, name, tiny_model):
+        """Whether it was the head too or not: a row a token, as before, and the head besides."""
+        model = tiny_model(name)
+        gathered = [m.weight for m in model.modules() if isinstance(m, torch.nn.Embedding)]
+        sizing = sizing_of(model, batch_size=3, storage="int8")
+        rows = sum(3 * table[0].nbytes - table.nbytes for table in gathered)
 
+        assert sizing.weight_bytes + rows + 3 * 129 * sizing.position_bytes == sizing.step_bytes(128)
 
-def _stored(model, size):
-    tensors = {*model.parameters(), *model.buffers()}
-    matrices = {module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)}
-    return sum(t.nbytes for t in tensors - matrices) + sum(size(*m.shape) for m in matrices)
+    def test_inputs_that_are_no_whole_groups_stay(self):
+        """33 of them are none; 96 are three groups of 32, 128 two of 64; 65 outputs are two blocks."""
+        assert 7 * 33 * 2 == int4_bytes(7, 33, 2)
+        assert 64 * (48 + 3 * 2 * 2) == int4_bytes(64, 96, 2)
+        assert 128 * (64 + 2 * 2 * 2) == int4_bytes(65, 128, 2)
