@@ -118,6 +118,18 @@ def test_what_does_not_fit_is_said(tmp_path, capsys):
     assert "cores needed: more than it has" in capsys.readouterr().out
 
 
+def test_the_guides_cores_divide_the_heads_too(tmp_path, capsys):
+    """36 heads go on 12 cores of the 24, which do not hold it."""
+    transformers.OPTConfig(
+        num_hidden_layers=64, hidden_size=9216, num_attention_heads=36, ffn_dim=36864,
+        word_embed_proj_dim=9216, dtype="float16",
+    ).save_pretrained(tmp_path)  # fmt: skip
+    report = inspect(capsys, str(tmp_path), "--batch", "16", "--instance", "inf2.48xlarge")
+
+    assert [1, 2, 4, 12] == report["tp_degrees"]
+    assert (None, None, False) == (report["cores_needed"], report["guide"]["cores_needed"], report["fits"])
+
+
 def test_key_value_heads_that_cores_share_are_said(config, capsys):
     """Two heads on four cores."""
     for degree, shared in (("2", False), ("4", True)):

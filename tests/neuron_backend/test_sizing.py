@@ -175,6 +175,14 @@ class TestCores:
         assert (1,) == sizing_of(odd).degrees(inf2)
         assert sizing_of(odd).cores_needed(inf2) is None
 
+    def test_memory_may_be_full(self, tiny_model):
+        """To the last byte and no further."""
+        sizing = sizing_of(tiny_model("llama"))
+        instance = instance_named("inf2.xlarge")
+
+        assert sizing.fits(attrs.evolve(instance, memory=sizing.core_bytes(2)), 2)
+        assert not sizing.fits(attrs.evolve(instance, memory=sizing.core_bytes(2) - 1), 2)
+
     @given(
         st.sampled_from(instance_names()),
         st.sampled_from([1, 2, 8, 24, 64, 72]),
@@ -209,6 +217,25 @@ class TestReading:
         for span in (128, 2048):
             attended = 3 * (1 + span) * sizing.position_bytes
             assert weights + attended == sizing.step_bytes(span)
+
+    def test_scratch_is_attended_to(self, tiny_model):
+        """As many slots as a forward of the decoder is given."""
+        decoder = StaticDecoder(
+            tiny_model("llama"), max_length=40, widths=(1,), tree_widths=(7,), spans=(8, 40)
+        )
+        with_trees, without = (
+            sizing_of(decoder.step.model, max_length=40, scratch=scratch) for scratch in (7, 0)
+        )
+        slots = len(decoder.cache.addresses(8))
+
+        assert 7 * without.position_bytes == with_trees.step_bytes(8) - without.step_bytes(8)
+        assert (slots - 9) * without.position_bytes == with_trees.step_bytes(8) - without.step_bytes(8)
+
+    def test_an_embedding_is_read_once_at_most(self, tiny_model):
+        """By more rows than it has tokens."""
+        sizing = sizing_of(tiny_model("llama"), batch_size=62)
+
+        assert sizing.weight_bytes + 62 * 129 * sizing.position_bytes == sizing.step_bytes(128)
 
     def test_an_embedding_that_is_the_output_too_is_read_whole(self, tiny_model):
         """OPT's is tied; its table of positions is looked up alone."""
