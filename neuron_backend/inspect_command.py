@@ -4,11 +4,10 @@ import argparse
 import json
 from typing import Any
 
-from ..decoding.protocols import DecoderShape
 from .bandwidth import Bandwidth, measure_bandwidth, physical_memory
 from .instances import GIB, Instance, instance_named
 from .model_facts import facts_of_config
-from .shapes import DEFAULT_WIDTHS, decoder_shape
+from .shapes import DEFAULT_WIDTHS, decoder_shape, default_max_length, neuron_widths
 from .sizing import GuideEstimate, Sizing
 from .spans import decoder_spans
 from .weights import weight_dtype
@@ -40,12 +39,16 @@ def sizing_of(options: argparse.Namespace) -> Sizing:
         ValueError: No decoder has that shape.
     """
     facts, model = facts_of_config(options.model, weight_dtype(options.dtype))
-    shape: DecoderShape = decoder_shape(
+    length = default_max_length(model) if options.length is None else options.length
+    widths = options.widths or (
+        _fitting(DEFAULT_WIDTHS, length) if options.instance is None else neuron_widths(length)
+    )
+    shape = decoder_shape(
         model,
         vocab_size=facts.geometry.vocab_size,
         batch_size=options.batch,
-        max_length=options.length,
-        widths=options.widths or _widths(options.length),
+        max_length=length,
+        widths=widths,
     )
     return Sizing(
         model=facts,
@@ -55,8 +58,8 @@ def sizing_of(options: argparse.Namespace) -> Sizing:
     )
 
 
-def _widths(max_length: int | None) -> tuple[int, ...]:
-    return tuple(width for width in DEFAULT_WIDTHS if max_length is None or width <= max_length)
+def _fitting(widths: tuple[int, ...], length: int) -> tuple[int, ...]:
+    return tuple(width for width in widths if width <= length)
 
 
 def _model(sizing: Sizing) -> dict[str, Any]:

@@ -39,13 +39,31 @@ def test_says_what_a_decoder_would_have(config, tiny_model, capsys):
     assert tiny_model("llama").num_parameters() == report["parameters"]
     assert sum(tensor.nbytes for tensor in decoder.cache.tensors) == report["cache_bytes"]
     assert (3, 120) == (report["batch_size"], report["max_length"])
-    assert ([1, 5], list(decoder.spans)) == (report["widths"], report["spans"])
+    assert ([1, 5, 120], list(decoder.spans)) == (report["widths"], report["spans"])
     assert (2, 4, 2) == (report["layers"], report["heads"], report["key_value_heads"])
 
 
 def test_the_length_is_the_models_if_none_is_given(config, capsys):
     """As for compile_decoder."""
     assert 128 == inspect(capsys, config, "--instance", "inf2.xlarge")["max_length"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "widths"),
+    [
+        (["--instance", "inf2.xlarge"], [1, 5, 128, 256, 512]),
+        ([], [1, 5, 128]),
+        (["--length", "100"], [1, 5]),
+        (["--widths", "2", "9"], [2, 9]),
+        (["--instance", "inf2.xlarge", "--widths", "2", "9"], [2, 9]),
+    ],
+)
+def test_widths_are_those_of_compile_decoder(arguments, widths, tmp_path, capsys, monkeypatch):
+    """On Neuron a prompt goes through in as few forwards as can be; or the ones that were asked for."""
+    monkeypatch.setattr("decodekit.neuron_backend.bandwidth.buffer_size", lambda cache, memory: 2**20)
+    transformers.GPT2Config(n_layer=1, n_embd=8, n_head=2, n_positions=512).save_pretrained(tmp_path)
+
+    assert widths == inspect(capsys, str(tmp_path), *arguments)["widths"]
 
 
 def test_an_instance_is_sized_by_its_cores(config, capsys):
