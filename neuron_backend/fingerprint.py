@@ -11,7 +11,11 @@ from torch import Tensor
 
 from ..decoding.protocols import DecoderShape
 from .step import Step
+from .tensor_parallel import ranks_of
 from .weights import derived_buffers, dtype_name
+
+# AOTInductor writes vectors of up to 8 numbers into the code.
+_FOLDED = 8
 
 
 def program_fingerprint(
@@ -23,6 +27,7 @@ def program_fingerprint(
     A program that is run over other shapes, dtypes or weights than it was compiled for writes
     where it should not.
     """
+    ranks = ranks_of(step.model)
     facts = {
         "architecture": type(step.model).__name__,
         "shape": attrs.asdict(shape),
@@ -33,8 +38,14 @@ def program_fingerprint(
         "masks": repr(step.plan),
         "torch": torch.__version__,
         "weights": weight_table(step),
-        # The compiler may fold small buffers into the code, so their values count.
+        "ranks": ranks and ranks.degree,
+        # The compiler may fold small tensors into the code, so their values count.
         "buffers": {name: _digest(tensor) for name, tensor in derived_buffers(step.model).items()},
+        "folded": {
+            name: _digest(tensor)
+            for name, tensor in step.model.state_dict().items()
+            if tensor.numel() <= _FOLDED
+        },
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 

@@ -11,7 +11,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from .ranks import Ranks
+from .ranks import PROGRAMS, Ranks
 
 OWN = "own_rank"
 """The buffer of a layer that is true at this rank's number. It is part of the state dict, so that
@@ -23,6 +23,8 @@ _LONG = 64
 
 def all_reduce(partial: Tensor, group: str) -> Tensor:
     """The sum of *partial* over the ranks of the process group of that name: the same bits on each."""
+    if torch.compiler.is_compiling():
+        group = PROGRAMS
     started = torch.ops._c10d_functional.all_reduce(partial.contiguous(), "sum", group)
     total: Tensor = torch.ops._c10d_functional.wait_tensor(started)
     return total
@@ -61,8 +63,9 @@ class Gather:
         """A forward hook."""
         own = getattr(module, OWN)[: self.ranks.degree, None]
         # A sum with zeros, and not a gathering, for which compiled programs have no call. It is exact.
-        placed = torch.where(own, output[..., None, :], 0).flatten(-2)
-        return all_reduce(placed, self.ranks.group)[..., : self.size]
+        placed = torch.where(own, output[..., None, :], 0)
+        # Flattened behind the sum: what a program gives to Python must not be what it gave to gloo.
+        return all_reduce(placed, self.ranks.group).flatten(-2)[..., : self.size]
 
 
 @attrs.frozen

@@ -33,6 +33,15 @@ from ..decoding.whole_numbers import is_whole
 TIMEOUT = timedelta(minutes=10)
 """How long a rank waits for another, unless the program has made the process group itself."""
 
+PROGRAMS = "decodekit"
+"""
+The process group of compiled programs, by the name that is written into them.
+
+They have one of their own because a program runs with Python's lock held. A thread of gloo that
+wants the lock, to let go of a tensor that came from Python, holds the group's lock meanwhile; a
+program that waited for the group would then wait for ever. No tensor of Python's enters this one.
+"""
+
 _TEXT = 2048
 """Bytes of an error that the other ranks hear of."""
 
@@ -54,7 +63,7 @@ class Ranks:
     """Which of them this is, from 0."""
 
     group: str
-    """The name of their process group, which compiled programs call it by as well."""
+    """The name of their process group."""
 
     @classmethod
     def of_environment(cls, tp_degree: int) -> "Ranks | None":
@@ -81,6 +90,7 @@ class Ranks:
         if not made:
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             dist.init_process_group(backend, timeout=TIMEOUT)
+        _make_group_of_programs()
         group = dist.distributed_c10d._get_default_group()
         return cls(degree=tp_degree, rank=dist.get_rank(), group=group.group_name)
 
@@ -132,6 +142,18 @@ class Ranks:
             if error is None and other.any():
                 message = bytes(other.tolist()).rstrip(b"\0").decode(errors="replace")
                 raise LostRank(f"every rank must succeed: got a failure of rank {rank}: {message}")
+
+
+def _make_group_of_programs() -> None:
+    """Unless there is one: it goes when the program destroys its process groups."""
+    from torch._C._distributed_c10d import _register_process_group, _resolve_process_group
+
+    try:
+        _resolve_process_group(PROGRAMS)
+    except RuntimeError:
+        options = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu")).options
+        group = dist.new_group(timeout=options._timeout)
+        _register_process_group(PROGRAMS, group)
 
 
 @contextlib.contextmanager

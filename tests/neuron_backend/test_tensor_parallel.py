@@ -1,0 +1,384 @@
+"""One model in two processes: the tokens of one, half of the heads in each, and no waiting for the dead."""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture, compile_decoder, load_decoder
+from decodekit.neuron_backend.manifest import Manifest
+from decodekit.neuron_backend.parallel_plan import Cut, OnFirst, rank_weights
+from decodekit.neuron_backend.ranks import Ranks
+from decodekit.neuron_backend.tensor_parallel import ranks_of
+
+from . import ranks_program
+
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gpt_neox", "phi", "mixtral", "gemma2", "phi3", "tied")
+
+GROUPED = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.3,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+    "tie_word_embeddings": False,
+}
+
+THREE = {"hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 3}
+
+Models = Callable[..., PreTrainedModel]
+
+
+def random_model(config: Any) -> PreTrainedModel:
+    """The same weights at every call."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(config).eval()
+
+
+@pytest.fixture(scope="module")
+def models(tiny_model: Models) -> dict[str, PreTrainedModel]:
+    """What the ranks divide, by name: fused projections and tied heads besides the usual ones."""
+    own = {
+        "phi3": transformers.Phi3Config(**GROUPED),
+        "tied": transformers.LlamaConfig(**{**GROUPED, "tie_word_embeddings": True}),
+    }
+    return {name: random_model(own[name]) if name in own else tiny_model(name) for name in ARCHITECTURES}
+
+
+@pytest.fixture(scope="module")
+def ranks(
+    models: dict[str, PreTrainedModel], tiny_model: Models, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[pathlib.Path]:
+    """The folder with what two processes found; run once."""
+    folder = tmp_path_factory.mktemp("ranks")
+    others = {
+        "draft": random_model(transformers.LlamaConfig(**{**GROUPED, "num_hidden_layers": 1})),
+        "three_key_heads": random_model(
+            transformers.LlamaConfig(
+                **{**GROUPED, "hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 3}
+            )
+        ),
+        "odd_inner": random_model(transformers.LlamaConfig(**{**GROUPED, "intermediate_size": 45})),
+        "gpt2": tiny_model("gpt2"),
+    }
+    for name, model in {**{f"models/{name}": model for name, model in models.items()}, **others}.items():
+        model.save_pretrained(folder / name)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, ranks_program.__file__, str(folder)],
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "WORLD_SIZE": "2",
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+            },
+            stdout=(folder / f"{rank}.out").open("w"),
+            stderr=subprocess.STDOUT,
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        for process in processes:
+            process.wait(timeout=600)
+        yield folder
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def found(ranks: pathlib.Path) -> Callable[[str], list[Any]]:
+    """What each rank wrote of one part, rank 0's first."""
+
+    def read(part: str) -> list[Any]:
+        files = [ranks / f"{part}.{rank}.json" for rank in (0, 1)]
+        if not all(file.exists() for file in files):
+            pytest.fail("\n".join((ranks / f"{rank}.out").read_text()[-4000:] for rank in (0, 1)))
+        return [json.loads(file.read_text()) for file in files]
+
+    return read
+
+
+@pytest.fixture(scope="module")
+def whole(models: dict[str, PreTrainedModel]) -> Callable[[str], StaticDecoder]:
+    """The decoder of one process."""
+    return lambda name: ranks_program.decoder_of(models[name])
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+class TestArchitectures:
+    """Each against the same model in one process."""
+
+    def test_the_same_tokens(self, name: str, found: Any, whole: Any) -> None:
+        """Greedy and sampled, for a ragged batch, on both ranks."""
+        expected = ranks_program.texts(whole(name))
+
+        for rank in found("architectures"):
+            assert expected == {kind: rank[name][kind] for kind in ("greedy", "sampled")}
+
+    def test_the_same_logits_through_rewinds(
+        self, name: str, found: Any, whole: Any, ranks: pathlib.Path
+    ) -> None:
+        """Of one process's up to rounding, and bit for bit of each other."""
+        first, second = found("architectures")
+
+        assert first[name]["bits"] == second[name]["bits"]
+        logits = torch.load(ranks / f"{name}.logits.0.pt")
+        for expected, actual in zip(ranks_program.rewinds(whole(name)), logits, strict=True):
+            torch.testing.assert_close(expected, actual, rtol=1e-5, atol=1e-5)
+
+    def test_each_rank_keeps_half_of_the_heads(self, name: str, found: Any, whole: Any) -> None:
+        """Phi-3 alone keeps all: its plan puts the fused projection together before it is split."""
+        heads = [buffer.shape[1] for buffer in whole(name).cache.tensors]
+        expected = heads if name == "phi3" else [count // 2 for count in heads]
+
+        for rank in found("architectures"):
+            assert expected == rank[name]["heads"]
+
+
+@pytest.mark.parametrize("drafter", ["whole", "divided", "early exit", "lookup"])
+def test_speculation_gives_the_same_tokens(drafter: str, found: Any, whole: Any) -> None:
+    """Whatever drafts, and wherever its weights are: as plain decoding in one process."""
+    expected = ranks_program.texts(whole("llama"))
+
+    for rank in found("speculation"):
+        assert expected == rank[drafter]
+
+
+class TestSaved:
+    """A compiled decoder of two ranks as a folder."""
+
+    def test_programs_are_compiled_and_loaded_again(self, found: Any) -> None:
+        """One rank's programs serve both, and give what was saved, bit for bit."""
+        first, second = found("saving")
+
+        for rank in (first, second):
+            assert ["cpu", True, "cpu", False, 2] == rank["kinds"]
+            assert rank["difference"] < 1e-4
+        assert 1 == len({*first["bits"], *second["bits"]})
+
+    def test_a_folder_of_something_else_is_refused_on_both(self, found: Any) -> None:
+        """Rank 0 writes, so rank 0 finds out; rank 1 hears of it."""
+        first, second = (rank["errors"]["foreign folder"] for rank in found("saving"))
+
+        assert first[0] == "ValueError"
+        assert first[1].startswith("folder must be new, empty or a saved decoder")
+        assert second[0] == "LostRank"
+        assert "failure of rank 0: ValueError: folder must be new" in second[1]
+
+    @pytest.mark.parametrize("name", ["tied", "mixtral"])
+    @pytest.mark.usefixtures("found")
+    def test_the_weights_are_whole(
+        self, name: str, ranks: pathlib.Path, models: dict[str, PreTrainedModel]
+    ) -> None:
+        """Padding and parts are gone: any program for Hugging Face models can read them."""
+        stored = AutoModelForCausalLM.from_pretrained(ranks / f"saved_{name}").state_dict()
+        expected = models[name].state_dict()
+
+        assert set(expected) == set(stored)
+        for key, tensor in expected.items():
+            assert torch.equal(tensor, stored[key]), key
+        assert 2 == Manifest.read(ranks / f"saved_{name}").tp_degree
+        assert (name == "tied") == (
+            "lm_head.weight" not in load_file(ranks / f"saved_{name}" / "model.safetensors")
+        )
+
+    def test_experts_come_back_divided(self, found: Any) -> None:
+        """Loading under two processes divides again."""
+        for rank in found("saving"):
+            assert [1] * 4 == rank["heads"]
+
+    @pytest.mark.usefixtures("found")
+    def test_one_process_is_told_how_to_load_it(self, ranks: pathlib.Path) -> None:
+        """The error has the command."""
+        with pytest.raises(ValueError, match=r"number of processes, 1: got 2; .*torchrun --nproc-per-node 2"):
+            load_decoder(ranks / "saved_tied")
+
+
+class TestRefusals:
+    """What cannot be divided, and ranks that are apart."""
+
+    @pytest.mark.parametrize(
+        ("case", "kind", "text"),
+        [
+            (
+                "degree",
+                "ValueError",
+                "tp_degree must be the number of processes, 2: got 3; start",
+            ),
+            (
+                "keys",
+                "LostRank",
+                "tp_degree must divide num_key_value_heads = 3 of LlamaForCausalLM: got 2; 1 or 3 would do",
+            ),
+            ("inner", "LostRank", "tp_degree must divide the outputs of model.layers.0.mlp.gate_proj = 45"),
+            (
+                "no plan",
+                "LostRank",
+                "GPT2LMHeadModel is not supported: transformers has no tensor-par",
+            ),
+            ("other ids", "ValueError", "every rank must feed the same ids at the same positions"),
+            ("other widths", "ValueError", "every rank must feed the same ids at the same positions"),
+        ],
+    )
+    def test_of(self, case: str, kind: str, text: str, found: Any) -> None:
+        """On both ranks; where they load in turns, the first one's error reaches the second."""
+        first, second = (rank[case] for rank in found("errors"))
+
+        assert ({"no plan": "UnsupportedArchitecture"}.get(case, "ValueError"), kind) == (first[0], second[0])
+        assert text in first[1]
+        assert text in second[1]
+
+    def test_one_rank_that_fails_ends_both(self, found: Any) -> None:
+        """At once, with its error, and they can go on."""
+        first, second = found("errors")
+
+        assert ["LostRank", "KeyError"] == [first["one fails"][0], second["one fails"][0]]
+        assert "failure of rank 1: KeyError: 'what only rank 1 misses'" in first["one fails"][1]
+        assert first["afterwards"] == second["afterwards"]
+
+    @pytest.mark.parametrize("how", ["silent", "killed"])
+    def test_a_lost_rank_ends_the_other(self, how: str, ranks: pathlib.Path) -> None:
+        """It does not wait for ever for one that is dead or busy."""
+        file = ranks / "lost.0.json"
+        assert file.exists(), (ranks / "0.out").read_text()[-4000:]
+        kind, text = json.loads(file.read_text())[how]
+
+        assert "LostRank" == kind
+        assert text.startswith("every rank must answer: got none")
+
+
+class TestOneProcess:
+    """What needs no other."""
+
+    def test_is_whole_without_a_degree(self, tiny_model: Models) -> None:
+        """Nothing is divided, and nothing is waited for."""
+        decoder = compile_decoder(tiny_model("llama"), max_length=16, widths=(1,), target="eager")
+
+        assert (1, None) == (decoder.tp_degree, ranks_of(decoder.step.model))
+
+    @pytest.mark.parametrize("degree", [0, -1, 1.5, True, "2"])
+    def test_a_degree_is_a_number_of_processes(self, degree: Any, tiny_model: Models) -> None:
+        """Whole, and at least 1."""
+        with pytest.raises(ValueError, match="tp_degree must be a whole number >= 1"):
+            compile_decoder(tiny_model("llama"), tp_degree=degree)
+
+    def test_says_how_to_start(self, monkeypatch: pytest.MonkeyPatch, tiny_model: Models) -> None:
+        """With the program's own name."""
+        monkeypatch.setattr(sys, "argv", ["/somewhere/chat.py"])
+
+        with pytest.raises(ValueError, match=r"start the program with: torchrun --nproc-per-node 4 chat\.py"):
+            compile_decoder(tiny_model("llama"), tp_degree=4)
+        assert Ranks.of_environment(1) is None
+
+
+class TestRankWeights:
+    """State dicts by rank, without processes."""
+
+    @pytest.mark.parametrize("name", ARCHITECTURES)
+    def test_together_they_are_the_model(self, name: str, models: dict[str, PreTrainedModel]) -> None:
+        """Every number of every weight is on some rank, and all ranks have the same shapes."""
+        whole = models[name].state_dict()
+        first, second = rank_weights(models[name], 2)
+
+        assert list(whole) == list(first) == list(second)
+        for key, tensor in whole.items():
+            assert first[key].shape == second[key].shape
+            if first[key].shape == tensor.shape:
+                same = torch.equal(first[key], tensor) and torch.equal(second[key], tensor)
+                assert same or (key.endswith(".bias") and not second[key].any()), key
+                continue
+            held = torch.cat([first[key].flatten(), second[key].flatten()]).tolist()
+            # Zeros besides: what did not come out even is padded.
+            assert sorted(n for n in held if n) == sorted(n for n in tensor.flatten().tolist() if n), key
+
+    def test_divide_what_the_sums_need(self, models: dict[str, PreTrainedModel]) -> None:
+        """Outputs of the first matrix, inputs of the second: the ranks' products add up to the whole's."""
+        mlp = models["llama"].model.layers[0].mlp
+        states = torch.randn(3, 32, generator=torch.Generator().manual_seed(0))
+        total = torch.zeros(3, 32)
+        for weights in rank_weights(models["llama"], 2):
+            gate, up, down = (
+                weights[f"model.layers.0.mlp.{name}_proj.weight"] for name in ("gate", "up", "down")
+            )
+            total += (torch.nn.functional.silu(states @ gate.T) * (states @ up.T)) @ down.T
+
+        torch.testing.assert_close(mlp(states), total, rtol=1e-4, atol=1e-4)
+
+    def test_tied_weights_are_one_tensor(self, models: dict[str, PreTrainedModel]) -> None:
+        """On each rank."""
+        for weights in rank_weights(models["tied"], 2):
+            assert weights["lm_head.weight"] is weights["model.embed_tokens.weight"]
+
+    def test_limits_are_named(self, models: dict[str, PreTrainedModel]) -> None:
+        """With degrees that would do."""
+        with pytest.raises(ValueError, match=r"num_key_value_heads = 2 of LlamaForCausalLM: got 4; 1 or 2"):
+            rank_weights(models["llama"], 4)
+
+    def test_models_without_a_plan_are_refused(self, tiny_model: Models) -> None:
+        """By name."""
+        with pytest.raises(UnsupportedArchitecture, match=r"GPT2LMHeadModel .* no tensor-parallel plan"):
+            rank_weights(tiny_model("gpt2"), 2)
+
+    def test_unknown_styles_are_refused(self, models: dict[str, PreTrainedModel]) -> None:
+        """Rather than ignored."""
+        model = random_model(models["llama"].config)
+        model._tp_plan = {**model.tp_plan, "model.norm": "sequence_parallel"}
+
+        with pytest.raises(UnsupportedArchitecture, match="style 'sequence_parallel', which is not known"):
+            rank_weights(model, 2)
+
+
+class TestShares:
+    """Single tensors."""
+
+    @pytest.mark.parametrize("dim", [0, 1])
+    @pytest.mark.parametrize(("size", "degree"), [(6, 2), (7, 2), (7, 3), (2, 3), (1, 4)])
+    def test_cuts_put_together_are_whole(self, dim: int, size: int, degree: int) -> None:
+        """Also where they do not come out even."""
+        whole = torch.arange(1.0, 5 * size + 1).reshape(5, size).movedim(1, dim)
+        cut = Cut(dim, size)
+        pieces = [cut.local(whole, rank, degree) for rank in range(degree)]
+
+        assert 1 == len({piece.shape for piece in pieces})
+        assert torch.equal(whole, cut.whole(pieces))
+
+    def test_packed_matrices_are_divided_each_by_itself(self) -> None:
+        """Gate and up of a rank lie one behind the other, as those of the whole do."""
+        whole = torch.arange(8.0)[:, None]
+        pieces = [Cut(0, 8, packed=2).local(whole, rank, 2) for rank in (0, 1)]
+
+        assert [[0, 1, 4, 5], [2, 3, 6, 7]] == [piece.flatten().tolist() for piece in pieces]
+        assert torch.equal(whole, Cut(0, 8, packed=2).whole(pieces))
+
+    def test_a_bias_is_added_once(self) -> None:
+        """On rank 0."""
+        bias = torch.arange(1.0, 4.0)
+        pieces = [OnFirst().local(bias, rank, 3) for rank in range(3)]
+
+        assert torch.equal(bias, torch.stack(pieces).sum(0))
+        assert torch.equal(bias, OnFirst().whole(pieces))
