@@ -39,8 +39,10 @@ class OnceBackend:
                 "torch.compile looks at has changed since the decoder was made, such as autocast, "
                 "the default dtype or device, or torch._dynamo.reset() was called"
             )
+        compiled = self.backend(graph, inputs)
+        # Not before: torch.compile may give up an attempt and begin again.
         self.compilations += 1
-        return self.backend(graph, inputs)
+        return compiled
 
 
 @attrs.frozen(eq=False)

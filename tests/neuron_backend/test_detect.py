@@ -57,9 +57,17 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return show
 
 
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, devices: Callable[[int], None]) -> None:
+    """A machine without any of it, wherever the suite runs."""
+    monkeypatch.setattr(detect, "_version", lambda name: None)
+    devices(0)
+
+
 class TestProbe:
+    @pytest.mark.usefixtures("bare")
     def test_finds_nothing_on_a_machine_without(self) -> None:
-        """This one: there is no device, and the suite installs no Neuron package."""
+        """And says what is not there."""
         found = probe()
 
         assert ("none", False, {}) == (found.kind, found.has_device, dict(found.versions))
@@ -121,7 +129,7 @@ class TestProbe:
         assert ("ModelBuilder" in found.reason) == expected
 
     def test_knows_stubs_by_their_version(self, install: Install) -> None:
-        """They can be imported, and pretend to be what they are not; the report says where the real ones are."""
+        """Whatever they pretend to be; the report says where the real ones are."""
         install("torch-neuronx", "1.0", NATIVE)
         install("neuronx-cc", "1.0.post1")
         found = probe()
@@ -133,7 +141,8 @@ class TestProbe:
         )
         assert "only a stub of torch-neuronx" in found.reason
         assert "torch_neuronx" not in sys.modules
-        assert f"torch-neuronx 1.0 is an empty package of the public index: pip install --extra-index-url {detect.INDEX}" in str(found)  # fmt: skip
+        assert "torch-neuronx 1.0 is an empty package of the public index" in str(found)
+        assert detect.INDEX in str(found)
 
     def test_a_stub_of_the_compiler_is_no_compiler(self, install: Install) -> None:
         """Beside a real torch-neuronx."""

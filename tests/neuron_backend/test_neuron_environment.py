@@ -90,10 +90,17 @@ class TestCompilerArguments:
         """For the body alone, even one that fails."""
         if before is not None:
             os.environ[COMPILER_ARGUMENTS] = before
-        with pytest.raises(ZeroDivisionError), compiler_arguments(("-O1", "--lnc=1")):
-            assert inside == os.environ[COMPILER_ARGUMENTS]
-            _ = 1 // 0
+        seen = []
 
+        def compiles() -> None:
+            with compiler_arguments(("-O1", "--lnc=1")):
+                seen.append(os.environ[COMPILER_ARGUMENTS])
+                _ = 1 // 0
+
+        with pytest.raises(ZeroDivisionError):
+            compiles()
+
+        assert [inside] == seen
         assert before == os.environ.get(COMPILER_ARGUMENTS)
 
     def test_of_none_change_nothing(self) -> None:
