@@ -17,6 +17,7 @@ from decodekit.decoding import Generator, Greedy, MaxNewTokens, Sample
 from decodekit.neuron_backend import NativeTarget, StaticDecoder, compile_decoder, lint_graph, load_decoder
 from decodekit.neuron_backend import native_target as native_target_module
 from decodekit.neuron_backend.detect import NeuronFound
+from decodekit.neuron_backend.early_exit import first_layers
 from decodekit.neuron_backend.manifest import Manifest
 from decodekit.neuron_backend.native_program import NativeProgram
 from decodekit.neuron_backend.neuron_environment import (
@@ -83,6 +84,12 @@ def eager(tiny_model: Models) -> StaticDecoder:
     return StaticDecoder(tiny_model("llama"), **SHAPE)
 
 
+@pytest.fixture(scope="module")
+def one(tiny_model: Models) -> StaticDecoder:
+    """One program."""
+    return compile_one(tiny_model("llama"))
+
+
 @pytest.fixture
 def variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """None is set, and none will be."""
@@ -92,9 +99,9 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compile_one(model: PreTrainedModel, **options: Any) -> StaticDecoder:
-    """The least that can be compiled: one program."""
+    """The least that can be compiled: one program, of one layer."""
     target = NativeTarget(**{"backend": StandIn(), "device": "cpu", **options})
-    return compile_decoder(model, max_length=16, widths=(1,), target=target)
+    return compile_decoder(first_layers(model, 1), max_length=16, widths=(1,), target=target)
 
 
 class TestGraphs:
@@ -202,16 +209,15 @@ class TestDecoder:
         """And that a compiler has run."""
         assert ("neuron-native", True) == (made.decoder.target, made.decoder.compiled)
 
-    def test_refuses_to_compile_later(self, tiny_model: Models) -> None:
+    def test_refuses_to_compile_later(self, one: StaticDecoder) -> None:
         """Rather than waiting minutes in the middle of a text: the error names the program."""
-        decoder = compile_one(tiny_model("llama"))
         with (
             torch.autocast("cpu", dtype=torch.bfloat16),
             pytest.raises(
                 Exception, match="a forward must not compile: got a second graph of width_1_span_16"
             ),
         ):
-            decoder.forward(torch.tensor([[1]]), torch.tensor([0]))
+            one.forward(torch.tensor([[1]]), torch.tensor([0]))
 
     def test_takes_a_registered_backend_by_name(self, tiny_model: Models) -> None:
         """As TorchNeuron's is."""
@@ -227,7 +233,7 @@ class TestDecoder:
 
     def test_can_be_left_early(self, made: Made, eager: StaticDecoder) -> None:
         """A draft of its first layer, compiled by the same target."""
-        draft = made.decoder.early_exit(1, widths=(1, 5))
+        draft = made.decoder.early_exit(1, widths=(1,))
 
         assert "neuron-native" == draft.target
         assert run(eager, PARTS["greedy"]) == made.run(PARTS["greedy"], DraftModel(draft))
@@ -246,24 +252,20 @@ class TestSaving:
     """Compiled programs travel in the compiler's own cache."""
 
     @pytest.fixture
-    def model(self, tiny_model: Models) -> PreTrainedModel:
-        return tiny_model("llama")
-
-    @pytest.fixture
-    def saved(self, model: PreTrainedModel, tmp_path: Any) -> Any:
+    def saved(self, one: StaticDecoder, tmp_path: Any) -> Any:
         """A folder, on a machine that has never compiled what is in it."""
-        compile_one(model).save(tmp_path / "decoder")
+        one.save(tmp_path / "decoder")
         PERSISTENT.clear()
         return tmp_path / "decoder"
 
-    def test_a_second_start_is_a_load(self, saved: Any, model: PreTrainedModel) -> None:
+    def test_a_second_start_is_a_load(self, saved: Any, one: StaticDecoder) -> None:
         """The compiler is not asked, and the logits are the same to the bit."""
         backend = StandIn()
         loaded = load_decoder(saved, target=NativeTarget(backend=backend, device="cpu"))
 
         assert ([], 1, False) == (backend.compiled, len(backend.graphs), loaded.compiled)
         ids, cache_pos = torch.tensor([[7]]), torch.tensor([0])
-        assert torch.equal(compile_one(model).forward(ids, cache_pos), loaded.forward(ids, cache_pos))
+        assert torch.equal(one.forward(ids, cache_pos), loaded.forward(ids, cache_pos))
 
     def test_a_loaded_decoder_can_be_saved(self, saved: Any, tmp_path: Any) -> None:
         """With the programs that it was loaded with."""

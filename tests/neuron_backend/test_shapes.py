@@ -1,6 +1,33 @@
 import pytest
 
-from decodekit.neuron_backend import StaticDecoder
+from decodekit.neuron_backend import NativeTarget, StaticDecoder, compile_decoder
+from decodekit.neuron_backend.shapes import neuron_widths
+
+
+class TestNeuronWidths:
+    """What a device gets where nothing is asked for."""
+
+    @pytest.mark.parametrize(
+        ("max_length", "expected"),
+        [(2048, (1, 5, 128, 256, 512, 1024, 2048)), (200, (1, 5, 128, 200)), (128, (1, 5, 128)), (3, (1, 3))],
+    )
+    def test_are_powers_of_two_up_to_the_length(self, max_length, expected):
+        """Beside those of decoding and of a draft of four."""
+        assert expected == neuron_widths(max_length)
+
+    @pytest.mark.parametrize(("max_length", "widths"), [(None, (1, 5, 128)), (100, (1, 5, 100))])
+    def test_are_chosen_for_a_device_alone(self, max_length, widths, tiny_model, monkeypatch):
+        """By what the target is for; the model knows 128 positions."""
+        monkeypatch.setattr(NativeTarget, "compile", lambda self, decoder: None)
+        model = tiny_model("llama")
+
+        assert widths == compile_decoder(model, max_length=max_length, target=NativeTarget()).shape.widths
+        assert (1, 5, 128) == compile_decoder(model, target="eager").shape.widths
+
+    def test_a_length_that_is_none_is_refused_as_ever(self, tiny_model):
+        """By its own rule."""
+        with pytest.raises(ValueError, match="max_length must be an integer >= 1: got 'long'"):
+            compile_decoder(tiny_model("llama"), max_length="long", target=NativeTarget())
 
 
 class TestDefaults:

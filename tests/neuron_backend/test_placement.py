@@ -1,0 +1,65 @@
+"""Tensors of a decoder on another device: here one that has shapes alone."""
+
+import gc
+from collections.abc import Callable
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from decodekit.neuron_backend import StaticDecoder
+from decodekit.neuron_backend import placement as placement_module
+from decodekit.neuron_backend.placement import copy_to, place_cache, place_graph
+from decodekit.neuron_backend.step_lowering import lower_step
+
+META = torch.device("meta")
+
+
+class TestCopyTo:
+    def test_a_tensor_has_one_copy(self) -> None:
+        """Several programs, and several decoders, use the same."""
+        tensor = torch.nn.Parameter(torch.ones(2))
+        copy = copy_to(META, tensor)
+
+        assert copy is copy_to(META, tensor)
+        assert ("meta", False) == (copy.device.type, copy.requires_grad)
+
+    def test_it_is_made_anew_once_the_tensor_has_been_written(self) -> None:
+        """Or it would be another weight."""
+        tensor = torch.ones(2)
+        before = copy_to(META, tensor)
+        tensor.add_(1)
+
+        assert before is not copy_to(META, tensor)
+
+    def test_it_goes_with_the_tensor(self) -> None:
+        """Nobody can ask for it any more."""
+        tensor = torch.ones(2)
+        copy_to(META, tensor)
+        kept = len(placement_module._COPIES[META])
+        del tensor
+        gc.collect()
+
+        assert kept - 1 == len(placement_module._COPIES[META])
+
+    def test_what_is_there_stays(self) -> None:
+        """The same memory."""
+        tensor = torch.ones(2)
+
+        assert tensor.data_ptr() == copy_to(torch.device("cpu"), tensor).data_ptr()
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "opt"])
+def test_a_placed_graph_runs_there(name: str, tiny_model: Callable[..., PreTrainedModel]) -> None:
+    """Nothing of the host is left in it, or it would refuse; the model stays where it was."""
+    decoder = StaticDecoder(tiny_model(name), batch_size=2, max_length=32, widths=(3,))
+    graph = lower_step(decoder.step, 3, decoder.cache, 32)
+    place_graph(META, graph)
+    cache = place_cache(META, decoder.cache)
+    inputs = torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+    with torch.no_grad():
+        logits = graph(*(t.to(META) for t in (*inputs, decoder.cache.addresses(32))), *cache.tensors)
+
+    assert ((2, 3, 61), "meta") == (tuple(logits.shape), logits.device.type)
+    assert {"cpu"} == {tensor.device.type for tensor in decoder.step.state_dict().values()}
+    assert {"cpu"} == {buffer.device.type for buffer in decoder.cache.tensors}
