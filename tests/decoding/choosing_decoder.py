@@ -1,0 +1,65 @@
+"""A scripted decoder that chooses in its forwards."""
+
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from decodekit.decoding import Choose, Greedy, History, Place, Placement, Processor, Selection
+from decodekit.decoding.scores import Scores
+from decodekit.testing import ScriptedDecoder
+
+
+@attrs.define(eq=False)
+class ChoosingDecoder(ScriptedDecoder):
+    """
+    Chooses as the host does, and looks whether it is told the truth.
+
+    Where a column holds a token, its history has to end with that token, and with all that the
+    cache holds before it. Elsewhere the choice is garbage.
+    """
+
+    processors: Processor | None = None
+    selection: Selection = attrs.field(factory=Greedy)
+    wide: bool = False
+    """Whether forwards that score the last column alone choose as well."""
+
+    chosen: int = attrs.field(default=0, init=False)
+    """Forwards that chose."""
+
+    @property
+    def choosing_widths(self) -> tuple[int, ...]:
+        """Those that score every column; with *wide* all."""
+        return tuple(w for w in self.widths if self.wide or w <= self.scored_width)
+
+    def chooses(self, processors: Processor | None, selection: Selection, rows: int) -> bool:
+        """The very ones."""
+        return processors is self.processors and selection is self.selection
+
+    def forward_choosing(self, ids: Tensor, cache_pos: Tensor, history: History) -> tuple[Tensor, Scores]:
+        """Choose in columns that hold a token."""
+        logits = self.forward(ids, cache_pos)
+        columns = logits.shape[1]
+        assert history.length.shape == (self.batch_size, columns)
+        chosen = torch.full((self.batch_size, columns), 7_000_000)
+        for row in range(self.batch_size):
+            for column in range(columns):
+                at = ids.shape[1] - columns + column
+                if ids[row, at] < 0:
+                    continue
+                end = int(cache_pos[row]) + at + 1
+                assert history.length[row, column] == end
+                assert history.before(row, column).tolist() == self.slots[row, :end].tolist()
+                one = attrs.evolve(
+                    history.rows(slice(row, row + 1)), length=history.length[row, column].reshape(1, 1)
+                )
+                choose = Choose(self.processors, self.selection)
+                chosen[row, column] = choose(logits[row, column].reshape(1, 1, -1), one)[0]
+        self.chosen += 1
+        return chosen, Scores(lambda: logits)
+
+    def explain(self, processors: Processor | None, selection: Selection) -> Placement:
+        """All in one place."""
+        where: Any = "device" if self.chooses(processors, selection, 1) else "host"
+        return Placement((Place(repr(selection), where, "as scripted"),), ("a note",))
