@@ -25,8 +25,8 @@ _COMPUTATION = re.compile(r"^(?:ENTRY )?%(?P<name>[\w.\-]+) \(.*\{$")
 _CUSTOM_CALLS = frozenset(
     {f"AwsNeuron{name}" for name in (
         "ArgMax", "ArgMin", "CollectiveMatmul", "CustomNativeKernel", "CustomOp", "DevicePrint",
-        "DropoutMaskV1", "Erf", "Gelu", "GeluApprxTanh", "GeluBackward", "IntMatmult", "LNCShardingConstraint",
-        "ModuleMarkerEnd-Backward", "ModuleMarkerEnd-Forward", "ModuleMarkerStart-Backward",
+        "DropoutMaskV1", "Erf", "Gelu", "GeluApprxTanh", "GeluBackward", "IntMatmult",
+        "LNCShardingConstraint",         "ModuleMarkerEnd-Backward", "ModuleMarkerEnd-Forward", "ModuleMarkerStart-Backward",
         "ModuleMarkerStart-Forward", "RmsNorm", "Silu", "SiluBackward", "Softmax", "SoftmaxBackward", "TopK",
         "TransferWithStaticRing",
     )}

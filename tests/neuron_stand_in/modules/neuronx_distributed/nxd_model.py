@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_neuronx.recording import Recording
-from torch_neuronx.runtime import Program, to_device
+from torch_neuronx.runtime import Program, States, make_states, to_device
 
 
 class NxDModel:
@@ -22,7 +22,7 @@ class NxDModel:
         self.spmd_models: dict[str, Program] = {}
         self.input_shape_map: dict[str, str] = {}
         self.weights: list[dict[str, Tensor]] = [{}]
-        self.states: list[dict[str, Tensor]] = [{}]
+        self.states: list[States] = [{}]
         self.loaded_on_neuron = False
 
     def add(self, key: str, parameters: list[str], recording: Recording) -> "NxDModel":
@@ -57,15 +57,11 @@ class NxDModel:
         if self.loaded_on_neuron:
             return
         shapes = _states(next(iter(self.recordings.values())))
-        self.states = [
-            {
-                name: to_device(torch.zeros(shape, dtype=_dtype(dtype)))
-                for name, (shape, dtype) in shapes.items()
-            }
-        ]
-        # Of each rank one dictionary for all programs: that is what makes the states one.
+        zeros = {name: torch.zeros(shape, dtype=_dtype(dtype)) for name, (shape, dtype) in shapes.items()}
+        # One dictionary for all programs: that is what makes the states one.
+        self.states = [make_states(zeros)]
         self.spmd_models = {
-            key: Program(recording, {**self.weights[0], **self.states[0]})
+            key: Program(recording, self.weights[0], self.states[0])
             for key, recording in self.recordings.items()
         }
         self.loaded_on_neuron = True
@@ -89,7 +85,8 @@ class NxDModel:
     def read_from_neuron_buffer(self, buffer_key: str, rank: int) -> Tensor:
         """A copy of a state or a weight."""
         assert self.loaded_on_neuron, "Model must be loaded on neuron before calling these methods"
-        return {**self.weights[rank], **self.states[rank]}[buffer_key].cpu()
+        states = {name: state.value for name, state in self.states[rank].items()}
+        return {**self.weights[rank], **states}[buffer_key].cpu()
 
     def save(self, path_to_save: str, save_weights: bool = False) -> None:
         """Store the programs, without weights and states."""

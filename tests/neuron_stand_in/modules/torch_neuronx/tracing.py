@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .recording import CompileError, Recording, record
-from .runtime import Program, to_device
+from .runtime import Program, make_states, to_device
 
 _library = torch.library.Library("neuron_stand_in", "DEF")
 _library.define("forward(Tensor[] inputs, Tensor[] tensors, Tensor program) -> Tensor[]")
@@ -17,9 +17,6 @@ _library.define("forward(Tensor[] inputs, Tensor[] tensors, Tensor program) -> T
 _loaded: dict[int, tuple[Program, Tensor]] = {}
 _on_device: set[int] = set()
 _scripting: list[bool] = []
-
-states: dict[int, dict[str, Tensor]] = {}
-"""For tests: the states of each loaded program, on the device."""
 
 
 def trace(
@@ -107,9 +104,10 @@ def _forward(inputs: list[Tensor], tensors: list[Tensor], program: Tensor) -> li
         )
     if key not in _loaded:
         recording = Recording.parse(program.numpy().tobytes())
-        moved = dict(zip(recording.tensors, map(to_device, tensors), strict=True))
-        _loaded[key] = Program(recording, moved), program
-        states[key] = {name: moved[name] for name in recording.states}
+        held = dict(zip(recording.tensors, tensors, strict=True))
+        states = make_states({name: held.pop(name) for name in recording.states})
+        weights = {name: to_device(tensor) for name, tensor in held.items()}
+        _loaded[key] = Program(recording, weights, states), program
     return _loaded[key][0](inputs)
 
 

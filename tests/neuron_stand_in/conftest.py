@@ -1,0 +1,98 @@
+"""
+Decoders that are traced for Neuron, on a CPU.
+
+``modules/`` holds stand-ins for torch_neuronx and neuronx_distributed that lower with torch_xla. They
+need torch 2.9, so these tests run in an environment of their own: scripts/test-neuron-stand-in.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from transformers import PreTrainedModel
+
+from decodekit.neuron_backend import StaticDecoder, compile_decoder
+from decodekit.neuron_backend.traced_target import TracedTarget
+
+MODULES = Path(__file__).parent / "modules"
+SHAPE: dict[str, Any] = {
+    "batch_size": 2,
+    "max_length": 64,
+    "widths": (1, 5, 16),
+    "scored_width": 5,
+    "spans": (32, 64),
+}
+
+
+@attrs.frozen(eq=False)
+class Built:
+    """A decoder, and what the device has of it."""
+
+    decoder: StaticDecoder
+    executables: int
+    """Programs that XLA compiled while it was built."""
+
+    aliased: int
+    """Outputs of these programs that are inputs written in place."""
+
+    states: dict[str, Any]
+    """The cache on the device: ``torch_neuronx.runtime.State`` by name."""
+
+    def addresses(self) -> dict[str, int]:
+        """Where each piece of the cache lies."""
+        return {name: state.address for name, state in self.states.items()}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def stand_ins() -> Iterator[None]:
+    """What ``import torch_neuronx`` finds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PJRT_DEVICE", "CPU")
+        # Programs as small as these take longer to optimise than to run.
+        patch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", "--xla_backend_optimization_level=0"))
+        patch.setattr(sys, "path", [str(MODULES), *sys.path])
+        yield
+
+
+@pytest.fixture(scope="session")
+def modules() -> Path:
+    """The folder of the stand-ins, for other processes."""
+    return MODULES
+
+
+def build(model: PreTrainedModel, target: TracedTarget, **shape: Any) -> Built:
+    """Compile, and look at what XLA did meanwhile."""
+    import torch_xla.debug.metrics as metrics
+    from torch_neuronx.runtime import resident
+
+    decoder = compile_decoder(model, target=target, **{**SHAPE, **shape})
+    # The stand-in counts from zero whenever it traces; programs run after the last trace.
+    aliased = metrics.metric_data("InputOutputAliasCount")
+    return Built(
+        decoder,
+        executables=metrics.counter_value("UncachedCompile"),
+        aliased=int(aliased[1]) if aliased else 0,
+        states=resident[-1],
+    )
+
+
+@pytest.fixture(scope="session", params=["nxd", "trace"])
+def built(request: pytest.FixtureRequest, tiny_model: Callable[..., PreTrainedModel]) -> Built:
+    """One decoder for each way of tracing; what its cache holds is the last test's."""
+    return build(tiny_model("llama"), TracedTarget(way=request.param))
+
+
+@pytest.fixture
+def trace_decoder() -> Callable[..., Built]:
+    """Builds others."""
+    return build
+
+
+@pytest.fixture
+def eager(tiny_model: Callable[..., PreTrainedModel]) -> StaticDecoder:
+    """The same decoder as PyTorch runs it."""
+    return compile_decoder(tiny_model("llama"), target="eager", **SHAPE)

@@ -1,0 +1,71 @@
+"""What a traced decoder has on the device."""
+
+import pytest
+import torch
+
+from decodekit.decoding import Generator, MaxNewTokens
+from decodekit.speculation import PromptLookup, SpeculativeGenerator
+
+pytestmark = pytest.mark.stand_in
+
+PROGRAMS = {"nxd": 6, "trace": 1}
+"""Widths by spans; or one for all."""
+
+
+class TestPrograms:
+    """What XLA has compiled."""
+
+    def test_are_one_for_each_shape(self, built):
+        """The stock model's comparison and the warm-up included."""
+        assert PROGRAMS[built.decoder.compiler.way] == built.executables
+
+    def test_no_forward_compiles(self, built):
+        """Neither text nor speculation; a value that became a constant would."""
+        import torch_xla.debug.metrics as metrics
+
+        metrics.clear_all()
+
+        Generator(built.decoder, stop=MaxNewTokens(40))([[1, 2, 3], [4]])
+        SpeculativeGenerator(built.decoder, PromptLookup(), stop=MaxNewTokens(40))([[1, 2, 1, 2], [4]])
+
+        assert metrics.counter_value("UncachedCompile") is None
+        assert metrics.metric_data("CompileTime") is None
+        assert metrics.counter_value("CachedCompile") > 40
+
+
+class TestCache:
+    """Keys and values."""
+
+    def test_is_written_in_place_by_every_program(self, built):
+        """Each of two layers' keys and values is an output that takes the place of its input."""
+        assert 4 * PROGRAMS[built.decoder.compiler.way] == built.aliased
+
+    def test_never_moves(self, built):
+        """Every width, either span, tokens and rewinds: the same memory, and no other."""
+        before = built.addresses()
+
+        for span in built.decoder.spans:
+            for width in built.decoder.shape.widths:
+                ids = torch.full((2, width), 7)
+                built.decoder.forward(ids, torch.tensor([3, 9]), span)
+
+                assert before == built.addresses()
+        assert 4 == len(set(before.values()))
+
+    def test_is_one_for_all_programs(self, built, eager):
+        """What one width has written, another reads, and the device has what an eager cache has."""
+        ids = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]])
+        start = torch.tensor([0, 0])
+        for decoder in (built.decoder, eager):
+            decoder.forward(ids, start)
+            decoder.forward(ids[:, :1], start + 5)
+
+        names = [*(f"keys_{layer}" for layer in range(2)), *(f"values_{layer}" for layer in range(2))]
+        assert sorted(names) == sorted(built.states)
+        for name, expected in zip(names, eager.cache.tensors, strict=True):
+            # The first slot is the spare one, where padding leaves what it likes.
+            torch.testing.assert_close(built.states[name].value.cpu()[:, :, 1:7], expected[:, :, 1:7])
+
+    def test_is_not_on_the_host_as_well(self, built):
+        """Nobody reads by mistake what is not the cache."""
+        assert {"meta"} == {tensor.device.type for tensor in built.decoder.cache.tensors}

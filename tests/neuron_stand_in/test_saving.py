@@ -1,0 +1,185 @@
+"""Traced decoders in folders."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import pytest
+
+from decodekit.decoding import Generator, MaxNewTokens
+from decodekit.neuron_backend import StaticDecoder, compile_decoder, load_decoder
+from decodekit.neuron_backend.manifest import Manifest, file_sha256
+from decodekit.neuron_backend.traced_target import TracedTarget
+
+pytestmark = pytest.mark.stand_in
+
+PROMPTS = [[5, 9, 2, 44, 17, 3, 8], [60, 1, 30]]
+
+
+def text(decoder: StaticDecoder) -> list[list[int]]:
+    """What a decoder writes."""
+    return Generator(decoder, stop=MaxNewTokens(40))(PROMPTS).ids
+
+
+@pytest.fixture
+def saved(built, tmp_path) -> Path:
+    """The folder of a traced decoder."""
+    built.decoder.save(tmp_path / "decoder")
+    return tmp_path / "decoder"
+
+
+@pytest.fixture
+def no_tracing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anything that would trace fails."""
+    import neuronx_distributed
+    import torch_neuronx
+
+    monkeypatch.setattr(torch_neuronx, "trace", None)
+    monkeypatch.setattr(neuronx_distributed.ModelBuilder, "trace", None)
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine that has compiled nothing."""
+    monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path / "another machine"))
+
+
+def rewrite(folder: Path, name: str, change: Callable[[bytes], bytes]) -> None:
+    """Change a program and make decoder.json consistent again, as an attacker would."""
+    path = folder / "programs" / name
+    path.write_bytes(change(path.read_bytes()))
+    manifest = Manifest.read(folder)
+    files = {file: file_sha256(folder / file) for file in manifest.files}
+    attrs.evolve(manifest, files=files).write(folder)
+
+
+class TestRoundTrip:
+    """Saving and loading."""
+
+    def test_into_another_process(self, built, saved, modules):
+        """Which traces nothing and writes the same text."""
+        code = f"""
+            import json, sys
+            import torch_neuronx
+            from decodekit.decoding import Generator, MaxNewTokens
+            from decodekit.neuron_backend import load_decoder
+            torch_neuronx.trace = None
+            if {built.decoder.compiler.way!r} == "nxd":
+                import neuronx_distributed
+                neuronx_distributed.ModelBuilder.trace = None
+            decoder = load_decoder({str(saved)!r})
+            ids = Generator(decoder, stop=MaxNewTokens(40))({PROMPTS!r}).ids
+            print(json.dumps([decoder.target, decoder.compiler.way, decoder.compiled, ids]))
+        """
+        paths = os.pathsep.join([str(modules), *filter(None, [os.environ.get("PYTHONPATH")])])
+        process = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            env={**os.environ, "PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+        assert 0 == process.returncode, process.stderr
+        expected = ["neuron-traced", built.decoder.compiler.way, False, text(built.decoder)]
+        assert expected == json.loads(process.stdout.splitlines()[-1])
+
+    @pytest.mark.usefixtures("no_tracing")
+    def test_into_a_cache_of_its_own(self, built, saved):
+        """Two decoders in one process do not meet."""
+        expected = text(built.decoder)
+
+        loaded = load_decoder(saved)
+
+        assert expected == text(loaded) == text(built.decoder)
+
+    @pytest.mark.usefixtures("no_tracing")
+    def test_can_be_saved_again(self, saved, tmp_path):
+        """A loaded decoder keeps its programs."""
+        load_decoder(saved).save(tmp_path / "copy")
+
+        names = sorted(path.name for path in (saved / "programs").iterdir())
+        assert 2 == len(names)
+        for name in names:
+            assert (saved / "programs" / name).read_bytes() == (
+                tmp_path / "copy" / "programs" / name
+            ).read_bytes()
+
+
+def test_programs_hold_no_weights_where_there_is_nxd(tiny_model, tmp_path):
+    """They are what a decoder's folder has once, in safetensors."""
+    wide = compile_decoder(
+        tiny_model("llama"), batch_size=1, max_length=32, widths=(1,), target=TracedTarget(way="nxd")
+    )
+    wide.save(tmp_path / "decoder")
+
+    stored = (tmp_path / "decoder/programs/nxd_model.pt").read_bytes()
+
+    head = wide.step.model.lm_head.weight.detach().numpy().tobytes()
+    assert head in (tmp_path / "decoder/model.safetensors").read_bytes()
+    assert head not in stored
+
+
+class TestTrust:
+    """Which native code is run."""
+
+    @pytest.mark.usefixtures("elsewhere")
+    def test_programs_of_others_are_compiled_again(self, saved, built):
+        """From the weights; the folder's own are not even parsed."""
+        (name,) = (path.name for path in (saved / "programs").iterdir() if path.suffix == ".pt")
+        rewrite(saved, name, lambda _: b"not to be run")
+
+        loaded = load_decoder(saved)
+
+        assert loaded.compiled
+        assert text(built.decoder) == text(loaded)
+
+    @pytest.mark.usefixtures("elsewhere", "no_tracing")
+    def test_can_be_given(self, saved, built):
+        """trust_programs runs what the folder brings."""
+        loaded = load_decoder(saved, trust_programs=True)
+
+        assert not loaded.compiled
+        assert text(built.decoder) == text(loaded)
+
+
+class TestMismatch:
+    """Programs that do not fit."""
+
+    @pytest.mark.parametrize("what", ["fingerprint", "versions"])
+    def test_is_refused(self, what, saved):
+        """By shape and weights, or by release."""
+
+        def change(content: bytes) -> bytes:
+            return json.dumps({**json.loads(content), what: "other"}).encode()
+
+        rewrite(saved, "traced.json", change)
+
+        with pytest.raises(ValueError, match=f"their {what} must be .*: got other"):
+            load_decoder(saved, trust_programs=True)
+
+    def test_of_torch_is_refused_before_anything_is_read(self, saved):
+        """The error says which one made them."""
+        manifest = Manifest.read(saved)
+        attrs.evolve(manifest, versions={**manifest.versions, "torch": "2.8.0"}).write(saved)
+
+        with pytest.raises(ValueError, match=r"by the torch that traced them, 2\.8\.0: got"):
+            load_decoder(saved)
+
+    def test_a_way_that_is_not_installed_is_refused(self, saved, built, monkeypatch):
+        """What was built with NxD, or without it, is not run by the other."""
+        import neuronx_distributed
+        import torch_neuronx
+
+        nxd = built.decoder.compiler.way == "nxd"
+        monkeypatch.delattr(*((neuronx_distributed, "NxDModel") if nxd else (torch_neuronx, "trace")))
+
+        with pytest.raises(
+            ValueError, match="needs a neuronx-distributed" if nxd else "got none that has trace"
+        ):
+            load_decoder(saved)

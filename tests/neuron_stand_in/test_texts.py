@@ -1,0 +1,91 @@
+"""Traced decoders write what eager ones write."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from decodekit.decoding import Generator, MaxNewTokens, Sample
+from decodekit.processors import RepetitionPenalty, Temperature, TopK, TopP
+from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
+from decodekit.testing import check_decoder
+
+pytestmark = pytest.mark.stand_in
+
+# Of different length, and long enough together with the text to leave the shorter span.
+PROMPTS = [[5, 9, 2, 44, 17, 3, 8, 5, 9, 2], [60, 1, 30]]
+SAMPLED: dict[str, Any] = {
+    "processors": RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.95),
+    "selection": Sample(seed=7),
+}
+STOP = MaxNewTokens(45)
+
+
+class TestTexts:
+    """Token for token."""
+
+    @pytest.mark.parametrize("chosen", [{}, SAMPLED], ids=["greedy", "sampled"])
+    def test_plain(self, built, eager, chosen):
+        """Prompts in wide programs, steps in narrow ones, over both spans."""
+        expected = Generator(eager, stop=STOP, **chosen)(PROMPTS).ids
+
+        assert expected == Generator(built.decoder, stop=STOP, **chosen)(PROMPTS).ids
+
+    @pytest.mark.parametrize("chosen", [{}, SAMPLED], ids=["greedy", "sampled"])
+    def test_with_a_draft_from_the_prompt(self, built, eager, chosen):
+        """Windows of several tokens, most of them rewound."""
+        expected = Generator(eager, stop=STOP, **chosen)(PROMPTS).ids
+
+        found = SpeculativeGenerator(built.decoder, PromptLookup(), num_draft_tokens=4, stop=STOP, **chosen)
+
+        assert expected == found(PROMPTS).ids
+
+    @pytest.mark.parametrize("chosen", [{}, SAMPLED], ids=["greedy", "sampled"])
+    def test_with_a_draft_model(self, built, draft, eager, chosen):
+        """A second traced decoder beside the first, each with a cache of its own."""
+        expected = Generator(eager, stop=STOP, **chosen)(PROMPTS).ids
+
+        fast = SpeculativeGenerator(built.decoder, DraftModel(draft), num_draft_tokens=4, stop=STOP, **chosen)
+        found = fast(PROMPTS)
+
+        assert expected == found.ids
+        assert 0 < sum(found.statistics.accepted) < sum(found.statistics.drafted)
+
+
+@pytest.fixture(scope="module")
+def draft(built):
+    """The first of two layers, traced in the same way."""
+    return built.decoder.early_exit(1, widths=(1, 16))
+
+
+class TestForwards:
+    """One forward at a time."""
+
+    def test_obey_the_contract(self, built):
+        """Padding, rewinds, idle rows and refusals, as of every decoder."""
+        check_decoder(built.decoder)
+
+    def test_logits_are_the_eager_ones(self, built, eager):
+        """At every width, for ragged rows with padding on either side, over a cache that is rewound."""
+        generator = torch.Generator().manual_seed(3)
+        for start in range(0, 64, 16):
+            ids = torch.randint(61, (2, 16), generator=generator)
+            for decoder in (built.decoder, eager):
+                decoder.forward(ids, torch.tensor([start, start]))
+        for width, start in ((16, 0), (5, 12), (1, 14), (5, 9), (16, 20), (1, 36), (5, 40), (1, 5)):
+            ids = torch.randint(61, (2, width), generator=generator)
+            ids[0, : width // 3] = -1
+            ids[1, width - width // 3 :] = -1
+            cache_pos = torch.tensor([start, max(start - 2, 0)])
+
+            found, expected = built.decoder.forward(ids, cache_pos), eager.forward(ids, cache_pos)
+
+            scored = ids[:, -expected.shape[1] :] >= 0
+            assert expected.shape == found.shape
+            torch.testing.assert_close(found[scored], expected[scored], atol=1e-4, rtol=1e-4)
+
+    def test_logits_are_float32_on_the_host(self, built):
+        """Whatever the device has."""
+        logits = built.decoder.forward(torch.tensor([[1], [2]]), torch.tensor([0, 0]))
+
+        assert (torch.float32, "cpu") == (logits.dtype, logits.device.type)
