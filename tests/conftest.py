@@ -41,6 +41,22 @@ COMMON = {
     "tie_word_embeddings": False,
 }
 GROUPED = {**COMMON, "intermediate_size": 48, "num_key_value_heads": 2}
+LATENT = {
+    **COMMON,
+    "intermediate_size": 48,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 12,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 16,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "n_group": 2,
+    "topk_group": 1,
+}
 
 CONFIGS = {
     "llama": lambda: transformers.LlamaConfig(**GROUPED),
@@ -59,8 +75,21 @@ CONFIGS = {
     ),
     "mamba": lambda: transformers.MambaConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2),
     "lfm2": lambda: transformers.Lfm2Config(**GROUPED, layer_types=["conv", "full_attention"]),
-    "bloom": lambda: transformers.BloomConfig(vocab_size=VOCAB, hidden_size=32, n_layer=2, n_head=4),
-    "falcon_alibi": lambda: transformers.FalconConfig(**COMMON, alibi=True, new_decoder_architecture=False),
+    "falcon": lambda: transformers.FalconConfig(**COMMON, num_kv_heads=2, new_decoder_architecture=True),
+    # Slopes that bfloat16, in which Falcon has them, rounds.
+    "falcon_alibi": lambda: transformers.FalconConfig(
+        **{**COMMON, "num_attention_heads": 16}, alibi=True, new_decoder_architecture=False
+    ),
+    # Six heads are no power of two: they have slopes of two kinds.
+    "bloom": lambda: transformers.BloomConfig(**{**COMMON, "hidden_size": 48, "num_attention_heads": 6}),
+    "mpt": lambda: transformers.MptConfig(
+        **{**COMMON, "hidden_size": 48, "num_attention_heads": 6}, max_seq_len=128
+    ),
+    "gpt_neo": lambda: transformers.GPTNeoConfig(
+        **COMMON, intermediate_size=48, attention_types=[[["global", "local"], 1]], window_size=WINDOW
+    ),
+    "deepseek_v2": lambda: transformers.DeepseekV2Config(**LATENT, q_lora_rank=None),
+    "deepseek_v3": lambda: transformers.DeepseekV3Config(**LATENT, q_lora_rank=12),
 }
 
 Greedy = Callable[[StaticDecoder, list[list[int]], int], list[list[int]]]
@@ -71,7 +100,7 @@ def tiny(name: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """A model of that architecture with random weights, the same at every call."""
     if dtype != torch.float32:
         model = copy.deepcopy(tiny(name)).to(dtype)
-        if name == "mixtral":  # its default experts know no float64
+        if dtype == torch.float64:  # of which the default experts of mixtures know nothing
             model.set_experts_implementation("batched_mm")
         return model
     with torch.random.fork_rng():
