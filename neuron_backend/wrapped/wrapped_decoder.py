@@ -197,7 +197,7 @@ class WrappedDecoder(ABC):
                 self._prefill_together(prefill, errand, [row], most)
 
     def _prefill_together(self, prefill: Prefill, errand: Errand, rows: list[int], most: int) -> None:
-        """One call: *rows* up to *most* of their tokens, and the others as they are if they have to come along."""
+        """One call: *rows* up to *most* of their tokens, and the others as they are if they have to come."""
         record, together = self._record, rows if prefill.one_row else list(range(self.shape.batch_size))
         tokens = [
             record.prefix(row, min(int(errand.end[row]), most) if row in rows else prefill.columns)
@@ -225,12 +225,23 @@ class WrappedDecoder(ABC):
 
     def _feed(self, window: Window, errand: Errand, rows: Sequence[int] | None = None) -> None:
         """Feed each row the next columns of *window*; only those of *rows*, if given, make progress."""
-        going = np.flatnonzero(errand.pending > 0).tolist() if rows is None else rows
+        going = self._going(window, errand) if rows is None else rows
         if not window.one_row:
             self._feed_together(window, errand, going, range(self.shape.batch_size))
             return
         for row in going:
             self._feed_together(window, errand, [row], [row])
+
+    def _going(self, window: Window, errand: Errand) -> list[int]:
+        """The rows that *window* gets any further."""
+        pending = errand.pending
+        if window.scores == "every":
+            return np.flatnonzero(pending > 0).tolist()
+        going = pending > 1
+        if window.scores == "last" and self.abilities.per_row_positions:
+            # One that has come far enough ends in the last column, with its logits.
+            going |= (pending > 0) & (errand.end >= window.first + window.columns)
+        return np.flatnonzero(going).tolist()
 
     def _feed_together(
         self, window: Window, errand: Errand, going: Sequence[int], together: Sequence[int]

@@ -79,13 +79,17 @@ class KvModel:
 
         Of several at one slot nobody knows which is kept: if they differ, it is spoilt.
         """
+        at, slots = torch.tensor(rows)[:, None], positions.long()
+        twice = (slots[:, :, None] == slots[:, None, :]).sum(dim=-1) > 1
         for held, new in zip(self.cache, self.new, strict=True):
             for kept, states in zip(held, new, strict=True):
-                for at, row in enumerate(rows):
-                    for column, slot in enumerate(positions[at].tolist()):
-                        others = [c for c in range(positions.shape[1]) if positions[at, c] == slot]
-                        same = all(torch.allclose(states[at, :, c], states[at, :, column]) for c in others)
-                        kept[row, :, slot] = states[at, :, column] if same else torch.nan
+                states = states.transpose(1, 2).contiguous()
+                kept.transpose(1, 2)[at, slots] = states
+                for row, column in twice.nonzero().tolist():
+                    slot = slots[row, column]
+                    others = states[row, slots[row] == slot]
+                    if not torch.allclose(others, others[:1].expand_as(others)):
+                        kept[rows[row], :, slot] = torch.nan
 
     @torch.no_grad()
     def _run(self, ids: Tensor, positions: Tensor, seen: Tensor, prior) -> Tensor:
