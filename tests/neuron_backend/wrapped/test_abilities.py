@@ -1,0 +1,77 @@
+import pytest
+
+from decodekit.neuron_backend.wrapped.abilities import Abilities, Prefill, Window
+
+
+def abilities(*windows: Window, prefill: Prefill | None = None, **options: bool) -> Abilities:
+    return Abilities(2, 32, 61, windows, prefill, **options)
+
+
+class TestShape:
+    """What the protocol is told."""
+
+    def test_the_widest_scoring_window_is_what_can_be_verified(self):
+        """Wider forwards, of prompts, score their last column."""
+        shape = abilities(Window(5), Window(1), prefill=Prefill(16, one_row=True)).shape
+
+        assert ((1, 5, 16), 5) == (shape.widths, shape.scored_width)
+        assert (2, 32, 61) == (shape.batch_size, shape.max_length, shape.vocab_size)
+
+    def test_a_prompts_program_no_wider_than_a_verification_adds_no_width(self):
+        """Forwards up to the scored width score every column, which that program does not."""
+        shape = abilities(Window(1), Window(5), prefill=Prefill(4, one_row=True)).shape
+
+        assert ((1, 5), 5) == (shape.widths, shape.scored_width)
+
+    def test_a_window_that_scores_nothing_is_a_width_for_prompts(self):
+        """Its last column's logits come from another call."""
+        shape = abilities(Window(1), Window(8, scores="none")).shape
+
+        assert ((1, 8), 1) == (shape.widths, shape.scored_width)
+
+
+class TestLimits:
+    """What is declared in words."""
+
+    def test_one_that_can_do_everything_says_nothing(self):
+        """Verification, positions row by row, prompts that leave others alone."""
+        assert () == abilities(Window(1), Window(5), prefill=Prefill(16, one_row=True)).limits
+
+    @pytest.mark.parametrize(
+        ("made", "said"),
+        [
+            (abilities(Window(1), prefill=Prefill(8, one_row=True)), "no speculation"),
+            (abilities(Window(1), Window(4), per_row_positions=False), "one position at a time"),
+            (abilities(Window(1), Window(4), prefill=Prefill(8, one_row=False)), "encodes the other rows"),
+            (abilities(Window(1)), "token by token"),
+        ],
+    )
+    def test_each_is_named(self, made, said):
+        """One sentence for each."""
+        assert any(said in limit for limit in made.limits)
+
+
+class TestRefusals:
+    """What no forward could be made of."""
+
+    @pytest.mark.parametrize(
+        ("windows", "prefill", "message"),
+        [
+            ((), None, "'windows' must begin with one of a scored column"),
+            ((Window(4),), None, "'windows' must begin with one of a scored column"),
+            ((Window(1, scores="last"),), None, "'windows' must begin with one of a scored column"),
+            ((Window(1), Window(32, first=1)), None, "'windows' must fit into 32 positions, from position 1"),
+            ((Window(1, first=1),), None, "'prefill' must take the token at position 0"),
+            ((Window(1, first=1),), Prefill(8, one_row=True, least=2), "'prefill' must take the token"),
+            ((Window(1),), Prefill(33, one_row=True), "'prefill' must have <= 32 columns"),
+        ],
+    )
+    def test_are_said_when_it_is_built(self, windows, prefill, message):
+        """With the setting and the value."""
+        with pytest.raises(ValueError, match=message):
+            abilities(*windows, prefill=prefill)
+
+    def test_sizes_are_positive(self):
+        """Rows, positions, vocabulary."""
+        with pytest.raises(ValueError, match="'batch_size' must be >= 1: got 0"):
+            Abilities(0, 32, 61, (Window(1),))

@@ -1,0 +1,189 @@
+"""What goes wrong where one calls the systems carelessly: were it not so, the other tests would prove nothing."""
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from .nxd_stand_in import NxDModel
+from .optimum_stand_in import OptimumModel
+from .systems import Reference
+from .tnx_stand_in import TnxModel
+
+TEXT = [5, 9, 2, 44, 17, 3, 8]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model) -> PreTrainedModel:
+    return tiny_model("llama", torch.float64)
+
+
+@pytest.fixture(scope="module")
+def reference(model: PreTrainedModel) -> Reference:
+    return Reference(model)
+
+
+def call_nxd(model: NxDModel, ids: list[list[int]], positions: list[list[int]], rows: list[int]) -> Tensor:
+    at = torch.tensor(positions)
+    mask = (torch.arange(max(1, int(at.max()))) < at[:, :1]).long()
+    if at.min() == 0:
+        mask = torch.ones_like(at)
+    return model(
+        input_ids=torch.tensor(ids), attention_mask=mask, position_ids=at, seq_ids=torch.tensor(rows)
+    ).logits
+
+
+def prompt(model: NxDModel, text: list[int], row: int) -> Tensor:
+    return call_nxd(model, [text], [list(range(len(text)))], [row])
+
+
+def agree(logits: Tensor, expected: Tensor) -> bool:
+    return torch.allclose(logits, expected, atol=1e-5, rtol=1e-5)
+
+
+class TestNxD:
+    """neuronx-distributed-inference."""
+
+    def test_called_with_care_it_is_right(self, model, reference):
+        """A prompt a row, and a token for each."""
+        system = NxDModel(model, batch_size=2)
+        assert agree(prompt(system, TEXT, 0)[0, -1], reference.after(tuple(TEXT)))
+        assert agree(prompt(system, TEXT[:3], 1)[0, -1], reference.after(tuple(TEXT[:3])))
+
+        logits = call_nxd(system, [[1], [2]], [[7], [3]], [0, 1])
+
+        assert agree(logits[0, 0], reference.after((*TEXT, 1)))
+        assert agree(logits[1, 0], reference.after((*TEXT[:3], 2)))
+
+    def test_a_row_at_position_0_takes_all_rows_to_context_encoding(self, model, reference):
+        """A newcomer's first token beside a running row: the other is taken for a prompt of one token, and gone."""
+        system = NxDModel(model, batch_size=2)
+        prompt(system, TEXT, 0)
+
+        mixed = call_nxd(system, [[1], [2]], [[7], [0]], [0, 1])
+        after = call_nxd(system, [[4], [4]], [[8], [1]], [0, 1])
+
+        assert "context_encoding_model" == system.routed[1]
+        assert not agree(mixed[0, 0], reference.after((*TEXT, 1)))
+        assert not agree(after[0, 0], reference.after((*TEXT, 1, 4)))
+
+    def test_rows_left_out_of_a_call_are_overwritten(self, model, reference):
+        """A token for row 1 alone writes into row 0 what row 1 was given."""
+        system = NxDModel(model, batch_size=2)
+        prompt(system, TEXT, 0)
+        prompt(system, TEXT[:3], 1)
+
+        call_nxd(system, [[2]], [[3]], [1])
+        after = call_nxd(system, [[1], [4]], [[7], [4]], [0, 1])
+
+        assert not agree(after[0, 0], reference.after((*TEXT, 1)))
+
+    def test_a_repeated_last_token_spoils_a_verification(self, model, reference):
+        """Its second copy sees its first, so their keys differ, and which stays nobody knows."""
+        system = NxDModel(model, batch_size=1, speculation_length=4)
+        prompt(system, TEXT, 0)
+
+        scored = call_nxd(system, [[1, 2, 2, 2]], [[7, 8, 8, 8]], [0])
+        after = call_nxd(system, [[4]], [[9]], [0])
+
+        assert agree(scored[0, 1], reference.after((*TEXT, 1, 2)))
+        assert not agree(after[0, 0], reference.after((*TEXT, 1, 2, 4)))
+
+    def test_a_prompt_of_one_token_is_scored_behind_its_padding(self, model, reference):
+        """The library pads with position 1, which is the highest."""
+        assert not agree(prompt(NxDModel(model, batch_size=1), [5], 0)[0, -1], reference.after((5,)))
+
+    def test_a_prompt_wipes_out_what_its_bucket_covers(self, model, reference):
+        """The same first tokens again cost the row those behind them."""
+        system = NxDModel(model, batch_size=1)
+        prompt(system, TEXT, 0)
+        prompt(system, TEXT[:3], 0)
+
+        assert not agree(call_nxd(system, [[1]], [[7]], [0])[0, 0], reference.after((*TEXT, 1)))
+
+    def test_lengths_beyond_the_buckets_raise(self, model):
+        """Of a prompt, and of a row with the columns that are to be verified."""
+        system = NxDModel(model, batch_size=1, speculation_length=4)
+        with pytest.raises(ValueError, match="exceeds largest bucket"):
+            prompt(system, list(range(25)), 0)
+        with pytest.raises(ValueError, match="exceeds largest bucket"):
+            call_nxd(system, [[1, 2, 3, 4]], [[45, 46, 47, 48]], [0])
+
+    def test_a_width_without_a_graph_raises(self, model):
+        """Two columns are neither a token nor a verification."""
+        system = NxDModel(model, batch_size=1, speculation_length=4)
+        with pytest.raises(RuntimeError, match="input_ids"):
+            call_nxd(system, [[1, 2]], [[7, 8]], [0])
+
+
+def call_optimum(model: OptimumModel, ids: list[list[int]], positions: list[list[int]]) -> Tensor:
+    rows = torch.arange(len(ids))
+    return model.forward(torch.tensor(ids), torch.tensor(positions), rows, torch.ones(len(ids), 3))
+
+
+class TestOptimum:
+    """optimum-neuron."""
+
+    def test_a_single_token_at_position_0_is_no_prompt(self, model, reference):
+        """It goes through token generation, beside running rows as well."""
+        system = OptimumModel(model, batch_size=2)
+
+        logits = call_optimum(system, [[5], [9]], [[0], [0]])
+
+        assert ["token"] == system.routed
+        assert agree(logits[0, -1], reference.after((5,)))
+
+    def test_a_verification_with_a_row_at_position_0_is_taken_for_prompts(self, model, reference):
+        """And what the other row held is gone."""
+        system = OptimumModel(model, batch_size=2, speculation_length=3)
+        for position, token in enumerate(TEXT):
+            call_optimum(system, [[token], [token]], [[position], [position]])
+
+        call_optimum(system, [[1, 2, 3], [4, 5, 6]], [[7, 8, 9], [0, 1, 2]])
+        after = call_optimum(system, [[4], [4]], [[10], [3]])
+
+        assert "context" == system.routed[-2]
+        assert not agree(after[0, 0], reference.after((*TEXT, 1, 2, 3, 4)))
+
+    def test_sampling_params_have_to_be_there(self, model):
+        """The graph has an input for them, also where it does not sample."""
+        with pytest.raises(AttributeError):
+            OptimumModel(model, batch_size=1).forward(
+                torch.tensor([[5]]), torch.tensor([[3]]), torch.arange(1)
+            )
+
+
+class TestTnx:
+    """transformers-neuronx."""
+
+    def test_rows_left_out_lose_their_first_token(self, model, reference):
+        """Continuous batching gives them token 0 at position 0."""
+        system = TnxModel(model, "continuous", batch_size=2)
+        ids = torch.zeros(1, 8, dtype=torch.int64)
+        cache_ids = torch.zeros(1, 8, dtype=torch.int32)
+        ids[0, :7], cache_ids[0, :7] = torch.tensor(TEXT), torch.arange(7, dtype=torch.int32)
+        first = system(ids, cache_ids, torch.tensor([0]))
+        assert agree(first[0], reference.after(tuple(TEXT)))
+
+        token = torch.tensor([[9]]), torch.tensor([[0]], dtype=torch.int32)
+        system(*token, torch.tensor([1]))
+        both = torch.tensor([[1], [2]]), torch.tensor([[7], [1]], dtype=torch.int32)
+        after = system(*both, torch.tensor([0, 1]))
+
+        assert not agree(after[0], reference.after((*TEXT, 1)))
+        assert agree(after[1], reference.after((9, 2)))
+
+    def test_ragged_prompts_at_one_position_are_scored_behind_padding(self, model, reference):
+        """One number says for all rows which column is scored."""
+        system = TnxModel(model, "1-D", batch_size=2)
+        ids = torch.tensor([TEXT, [*TEXT[:3], 0, 0, 0, 0]])
+
+        logits = system(ids)
+
+        assert agree(logits[0], reference.after(tuple(TEXT)))
+        assert not agree(logits[1], reference.after(tuple(TEXT[:3])))
+
+    def test_cache_ids_are_int32(self, model):
+        """As its graphs have them."""
+        with pytest.raises(TypeError, match="cache_ids"):
+            TnxModel(model, "1-D", batch_size=1)(torch.tensor([[5]]), torch.tensor([3]))
