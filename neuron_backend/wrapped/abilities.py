@@ -114,6 +114,9 @@ class Abilities:
         verified. Any wider forward scores its last column.
         """
         widths = {window.columns for window in self.windows}
+        if self.windows[-1].scores == "none":
+            # Its last column takes a call more: once a prompt is enough.
+            widths.add(self.max_length)
         if self.prefill is not None:
             widths.add(self.prefill.columns)
         scored = self.scoring[-1].columns

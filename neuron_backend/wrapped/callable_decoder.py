@@ -1,6 +1,7 @@
 """Any callable as a decoder."""
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -75,7 +76,9 @@ class CallableDecoder(WrappedDecoder):
         self._function, self._encode, self._dtype, self._on_reset = function, prefill, dtype, reset
         widths = shape.widths if prefill is None else shape.widths[:-1]
         if 1 not in widths or shape.scored_width not in widths:
-            raise ValueError(f"'shape' must have a width of 1 that 'function' takes: got {shape}")
+            raise ValueError(
+                f"'shape' must have a width of 1 that 'function' takes, and score no wider ones: got {shape}"
+            )
         windows = [Window(w, scores="every" if w <= shape.scored_width else "last") for w in widths]
         super().__init__(
             Abilities(
@@ -100,8 +103,8 @@ class CallableDecoder(WrappedDecoder):
         return self._function(ids.to(self._dtype), positions.to(self._dtype))
 
     def _call_prefill(self, prefill: Prefill, rows: Sequence[int], tokens: Sequence[Ints]) -> Tensor:
-        assert self._encode is not None
         ids = torch.zeros(len(tokens), prefill.columns, dtype=self._dtype)
         for row, own in enumerate(tokens):
             ids[row, : len(own)] = torch.from_numpy(own)
-        return self._encode(ids, torch.tensor([len(own) for own in tokens], dtype=self._dtype))
+        lengths = torch.tensor([len(own) for own in tokens], dtype=self._dtype)
+        return cast(PrefillFunction, self._encode)(ids, lengths)

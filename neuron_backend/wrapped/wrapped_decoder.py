@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -186,8 +187,7 @@ class WrappedDecoder(ABC):
 
     def _prefill(self, errand: Errand, rows: list[int], most: int) -> None:
         """Encode the first tokens of each of *rows*, up to *most*."""
-        prefill = self.abilities.prefill
-        assert prefill is not None
+        prefill = cast(Prefill, self.abilities.prefill)
         if not prefill.one_row:
             self._prefill_together(prefill, errand, rows, most)
             return

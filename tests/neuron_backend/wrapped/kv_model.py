@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 
 class _Active:
-    """What layers see in one call: the slots that stand in the cache, and behind them the call's own columns."""
+    """What layers see in one call: the slots of the cache, and behind them the call's own columns."""
 
     is_compileable = True
 

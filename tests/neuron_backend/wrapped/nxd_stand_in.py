@@ -8,10 +8,11 @@ Routing, padding, buckets, dtypes and shared cache as in ``models/model_base.py`
 from types import SimpleNamespace
 
 import torch
-import torch.nn.functional as F
-from .kv_model import KvModel, require_ints, require_shape
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import PreTrainedModel
+
+from .kv_model import KvModel, require_ints, require_shape
 
 CONTEXT, TOKEN, VERIFY = "context_encoding_model", "token_generation_model", "speculation_model"
 
@@ -82,9 +83,9 @@ class NxDModel:
         spare = config.speculation_length if tag == VERIFY else 0
         bucket = self._bucket(tag, mask.shape[1], spare)
         if tag == CONTEXT:
-            ids = F.pad(ids, (0, bucket - ids.shape[1]), value=self.config.pad_token_id)
-            positions = F.pad(positions, (0, bucket - positions.shape[1]), value=1)
-        mask = F.pad(mask, (0, bucket - mask.shape[1]))
+            ids = pad(ids, (0, bucket - ids.shape[1]), value=self.config.pad_token_id)
+            positions = pad(positions, (0, bucket - positions.shape[1]), value=1)
+        mask = pad(mask, (0, bucket - mask.shape[1]))
         batch = config.ctx_batch_size if tag == CONTEXT else config.tkg_batch_size
         if len(rows) == batch:
             return self._graph(tag, bucket, ids, mask, positions, rows)

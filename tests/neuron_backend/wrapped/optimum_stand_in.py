@@ -8,10 +8,11 @@ Routing, padding, dtypes and shared cache as in ``models/inference/backend/modul
 from types import SimpleNamespace
 
 import torch
-import torch.nn.functional as F
-from .kv_model import KvModel, require_ints, require_shape
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import PreTrainedModel
+
+from .kv_model import KvModel, require_ints, require_shape
 
 
 class OptimumModel:
@@ -82,7 +83,7 @@ class OptimumModel:
             others = [row for row in range(batch) if row not in rows.tolist()]
             rows = torch.tensor(rows.tolist() + others, dtype=torch.int32)
         missing = config.max_context_length - ids.shape[1]
-        ids, positions = F.pad(ids, (0, missing), value=0), F.pad(positions, (0, missing), value=1)
+        ids, positions = pad(ids, (0, missing), value=0), pad(positions, (0, missing), value=1)
         logits = []
         for first in range(0, len(rows), batch):
             part = slice(first, first + batch)

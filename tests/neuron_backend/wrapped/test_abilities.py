@@ -24,10 +24,10 @@ class TestShape:
         assert ((1, 5), 5) == (shape.widths, shape.scored_width)
 
     def test_a_window_that_scores_nothing_is_a_width_for_prompts(self):
-        """Its last column's logits come from another call."""
+        """Its last column's logits come from another call: a prompt of any length needs one."""
         shape = abilities(Window(1), Window(8, scores="none")).shape
 
-        assert ((1, 8), 1) == (shape.widths, shape.scored_width)
+        assert ((1, 8, 32), 1) == (shape.widths, shape.scored_width)
 
 
 class TestLimits:

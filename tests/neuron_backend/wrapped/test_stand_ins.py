@@ -1,4 +1,4 @@
-"""What goes wrong where one calls the systems carelessly: were it not so, the other tests would prove nothing."""
+"""What goes wrong when the systems are called carelessly: else the other tests would prove nothing."""
 
 import pytest
 import torch
@@ -56,7 +56,7 @@ class TestNxD:
         assert agree(logits[1, 0], reference.after((*TEXT[:3], 2)))
 
     def test_a_row_at_position_0_takes_all_rows_to_context_encoding(self, model, reference):
-        """A newcomer's first token beside a running row: the other is taken for a prompt of one token, and gone."""
+        """A newcomer's first token beside a running row: that one is taken for a prompt, and what it held is gone."""
         system = NxDModel(model, batch_size=2)
         prompt(system, TEXT, 0)
 

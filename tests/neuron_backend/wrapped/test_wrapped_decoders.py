@@ -37,7 +37,7 @@ def own(model: PreTrainedModel) -> StaticDecoder:
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_the_contract_is_kept(name: str, model: PreTrainedModel):
-    """Token by token, in every width, ragged, under padding, over leavings, to the last position; and refusals."""
+    """In every width, ragged, under padding, over leavings, up to the last position; and what it must refuse."""
     check_decoder(SYSTEMS[name](model))
 
 

@@ -7,10 +7,11 @@ Layouts, padding and shared cache as in ``base.py`` and ``llama/model.py`` of it
 from types import SimpleNamespace
 
 import torch
-import torch.nn.functional as F
-from .kv_model import KvModel, require_ints, require_shape
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import PreTrainedModel
+
+from .kv_model import KvModel, require_ints, require_shape
 
 
 class TnxModel:
@@ -74,7 +75,7 @@ class TnxModel:
         if not fitting:
             raise ValueError(f"no context bucket for {count} tokens: {self.context_buckets}")
         bucket = fitting[0]
-        ids = F.pad(ids, (0, bucket - count))
+        ids = pad(ids, (0, bucket - count))
         if self.layout == "1-D":
             if cache_ids is not None:
                 require_shape("cache_ids", cache_ids, bucket)

@@ -1,0 +1,178 @@
+"""What a wrapped decoder cannot do is said when it is built, or when something is built upon it."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from decodekit.decoding.protocols import DecoderShape
+from decodekit.neuron_backend import (
+    CallableDecoder,
+    NxDInferenceDecoder,
+    OptimumNeuronDecoder,
+    TransformersNeuronxDecoder,
+)
+from decodekit.speculation import PromptLookup, SpeculativeGenerator
+
+from .nxd_stand_in import NxDModel
+from .optimum_stand_in import OptimumModel
+from .systems import SYSTEMS
+from .tnx_stand_in import TnxModel
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model) -> PreTrainedModel:
+    return tiny_model("llama", torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"on_device_sampling_config": object()}, "'on_device_sampling_config' must be None, or 'output_log"),
+        ({"padding_side": "left"}, "'padding_side' must be 'right': got 'left'"),
+        ({"async_mode": True}, "'async_mode' must be False: got True"),
+        ({"enable_fused_speculation": True}, "'enable_fused_speculation' must be False"),
+        ({"enable_eagle_speculation": True}, "'enable_eagle_speculation' must be False"),
+        ({"is_medusa": True}, "'is_medusa' must be False"),
+        ({"is_block_kv_layout": True}, "'is_block_kv_layout' must be False.*by blocks"),
+        ({"is_prefix_caching": True}, "'is_prefix_caching' must be False"),
+        ({"is_chunked_prefill": True}, "'is_chunked_prefill' must be False"),
+        ({"flash_decoding_enabled": True}, "'flash_decoding_enabled' must be False.*last position"),
+        ({"max_batch_size": 4}, "'max_batch_size' must be 3: got 4"),
+        ({"kv_cache_batch_size": 8}, "'kv_cache_batch_size' must be 3: got 8"),
+        ({"ctx_batch_size": 2}, "'ctx_batch_size' must be 1 under continuous batching and 3 without: got 2"),
+    ],
+)
+def test_nxd_settings(settings, message, model):
+    """The setting, what it must be, and why."""
+    with pytest.raises(ValueError, match=message):
+        NxDInferenceDecoder(NxDModel(model, **settings))
+
+
+def test_a_configuration_without_lengths(model):
+    """No guessing."""
+    system = NxDModel(model)
+    system.neuron_config.max_length = system.neuron_config.seq_len = None
+    with pytest.raises(ValueError, match="must have 'max_length' or 'seq_len', >= 1"):
+        NxDInferenceDecoder(system)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"on_device_sampling": True},
+            "'on_device_sampling' must be False: got True.*on_device_sampling=False",
+        ),
+        ({"padding_side": "left"}, "'padding_side' must be 'right'"),
+        ({"max_batch_size": 4}, "'max_batch_size' must be 3: got 4"),
+        ({"embedding_model": True}, "'embedding_model' must be False"),
+    ],
+)
+def test_optimum_settings(settings, message, model):
+    """The setting, what it must be, and why."""
+    with pytest.raises(ValueError, match=message):
+        OptimumNeuronDecoder(OptimumModel(model, **settings))
+
+
+def test_tnx_settings(model):
+    """Tokens in place of logits; rows, columns or a verification that it was not compiled for."""
+    system = TnxModel(model, "1-D", speculation_length=4)
+    with pytest.raises(ValueError, match=r"'batch_size' must be one of \[3\], which the model has: got 2"):
+        TransformersNeuronxDecoder(system, batch_size=2)
+    with pytest.raises(ValueError, match=r"'speculation_length' must be one of \[4\], .*: got 5"):
+        TransformersNeuronxDecoder(system, speculation_length=5)
+    with pytest.raises(ValueError, match="'speculation_length' must be None under continuous"):
+        TransformersNeuronxDecoder(TnxModel(model, "continuous"), speculation_length=4)
+    system.neuron_config.on_device_generation = object()
+    with pytest.raises(ValueError, match="'on_device_generation' must be None"):
+        TransformersNeuronxDecoder(system)
+
+
+@pytest.mark.parametrize("name", ["sliding_window", "attention_chunk_size"])
+def test_a_cache_that_may_be_a_ring(name, model):
+    """What was overwritten cannot be rewound to. A window as long as a row is none, nor one that is not used."""
+    system = NxDModel(model)
+    setattr(system.config, name, 16)
+    with pytest.raises(ValueError, match=f"'{name}' must be >= 48, .*: got 16 .*rewound"):
+        NxDInferenceDecoder(system)
+    setattr(system.config, name, 48)
+    NxDInferenceDecoder(system)
+    system.config = SimpleNamespace(vocab_size=61, sliding_window=16, use_sliding_window=False)
+    NxDInferenceDecoder(system)
+
+
+SHAPE = DecoderShape(2, 32, 61, (1, 4, 16), 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"function": 3}, TypeError, "'function' must be callable: got 3"),
+        ({"prefill": 3}, TypeError, "'prefill' must be callable: got 3"),
+        ({"reset": 3}, TypeError, "'reset' must be callable: got 3"),
+        (
+            {"dtype": torch.float32},
+            TypeError,
+            "'dtype' must be torch.int32 or torch.int64: got torch.float32",
+        ),
+        ({"shape": DecoderShape(2, 32, 61, (4, 16), 4)}, ValueError, "'shape' must have a width of 1"),
+        (
+            {"shape": DecoderShape(2, 32, 61, (1, 4), 4), "prefill": lambda ids, lengths: None},
+            ValueError,
+            "'shape' must have a width of 1 that 'function' takes, and score no wider ones",
+        ),
+    ],
+)
+def test_callables(options, error, message):
+    """What cannot be called, and shapes that leave it nothing to do."""
+    given = {"function": lambda ids, positions: None, "shape": SHAPE} | options
+    with pytest.raises(error, match=message):
+        CallableDecoder(**given)
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("nxd", r"Compile the model with speculation_length=5"),
+        ("optimum", r"Export the model with speculation_length=5"),
+        ("tnx row by row", r"Compile the model without continuous batching"),
+        ("callable of one token", r"Compile the wrapped system with a program that scores 5"),
+    ],
+)
+def test_speculation_over_one_that_cannot_verify(name, advice, model):
+    """Refused when the generator is built, in the words of whoever compiles it."""
+    decoder = SYSTEMS[name](model)
+
+    assert 1 == decoder.shape.scored_width
+    assert any("no speculation" in limit for limit in decoder.limits)
+    with pytest.raises(ValueError, match=rf"'num_draft_tokens' must be at most 0.*got 4\. {advice}"):
+        SpeculativeGenerator(decoder, PromptLookup(), num_draft_tokens=4)
+
+
+def test_speculation_longer_than_compiled(model):
+    """The program for 5 columns verifies 4 guesses."""
+    decoder = SYSTEMS["tnx at one position"](model)
+    with pytest.raises(ValueError, match=r"at most 4.*got 6. Call enable_speculative_decoder\(7\)"):
+        SpeculativeGenerator(decoder, PromptLookup(), num_draft_tokens=6)
+
+
+@pytest.mark.parametrize(
+    ("name", "limits"),
+    [
+        ("nxd that verifies", ()),
+        ("optimum that verifies", ()),
+        ("nxd of one batch", ("a prompt that joins a running batch encodes the other rows again",)),
+        (
+            "tnx at one position",
+            (
+                "one position at a time: rows at different positions take a call each",
+                "a prompt that joins a running batch encodes the other rows again",
+            ),
+        ),
+    ],
+)
+def test_limits_are_declared(name, limits, model):
+    """In words, beside the shape."""
+    assert limits == SYSTEMS[name](model).limits

@@ -1,0 +1,231 @@
+"""Which calls a forward becomes."""
+
+import attrs
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from decodekit.decoding.slots import Slots
+from decodekit.neuron_backend import NxDInferenceDecoder, OptimumNeuronDecoder, TransformersNeuronxDecoder
+from decodekit.neuron_backend.wrapped import WrappedDecoder
+
+from .nxd_stand_in import CONTEXT, TOKEN, VERIFY, NxDModel
+from .optimum_stand_in import OptimumModel
+from .systems import LENGTH, Reference
+from .tnx_stand_in import TnxModel
+
+TEXT = [5, 9, 2, 44, 17, 3, 8]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model) -> PreTrainedModel:
+    return tiny_model("llama", torch.float64)
+
+
+@pytest.fixture(scope="module")
+def reference(model: PreTrainedModel) -> Reference:
+    return Reference(model)
+
+
+@attrs.define
+class Fed:
+    """Rows that are fed through Slots, as generators do."""
+
+    decoder: WrappedDecoder
+
+    def __call__(self, *texts: list[int], need: int = 1) -> Tensor:
+        ids = torch.zeros(len(texts), LENGTH, dtype=torch.int64)
+        for row, text in enumerate(texts):
+            ids[row, : len(text)] = torch.tensor(text)
+        length = torch.tensor([len(text) for text in texts])
+        return Slots.of(self.decoder).feed(ids, length, torch.where(length > 0, need, 0))
+
+
+def calls(system, fed: Fed, *texts: list[int], need: int = 1) -> list[str]:
+    """What the system is asked for as rows are brought up to *texts*."""
+    before = len(system.routed)
+    fed(*texts, need=need)
+    return system.routed[before:]
+
+
+class TestNxD:
+    """neuronx-distributed-inference."""
+
+    def test_prompts_are_encoded_row_by_row_and_tokens_together(self, model):
+        """A call a prompt, one for all next tokens, one for a verification of all rows."""
+        system = NxDModel(model, speculation_length=4)
+        fed = Fed(NxDInferenceDecoder(system))
+
+        assert [CONTEXT] * 3 == calls(system, fed, TEXT, TEXT[:6], TEXT[:5])
+        assert [TOKEN] == calls(system, fed, [*TEXT, 1], [*TEXT[:6], 2], [*TEXT[:5], 3])
+        more = [[*TEXT, 1, 4, 5, 6], [*TEXT[:6], 2, 4, 5], [*TEXT[:5], 3]]
+        assert [VERIFY] == calls(system, fed, *more, need=3)
+
+    def test_without_continuous_batching_they_are_encoded_at_once(self, model):
+        """All rows in one call, whatever they are long."""
+        system = NxDModel(model, is_continuous_batching=False)
+
+        assert [CONTEXT] == calls(system, Fed(NxDInferenceDecoder(system)), TEXT, [4, 4, 4, 4, 4, 4], [1, 2])
+
+    def test_a_newcomer_never_shares_a_call_with_a_running_row(self, model):
+        """Its prompt by itself, then the other's token."""
+        system = NxDModel(model, speculation_length=4)
+        fed = Fed(NxDInferenceDecoder(system))
+        fed(TEXT)
+
+        assert [CONTEXT, TOKEN] == calls(system, fed, [*TEXT, 1], [3, 3, 3, 3, 3, 3, 3])
+        assert [CONTEXT, TOKEN] == calls(system, fed, [*TEXT, 1, 2], [3, 3, 3, 3, 3, 3, 3, 1], [60])
+
+    def test_a_prompt_longer_than_its_context_goes_on_through_verifications(self, model):
+        """24 tokens in a bucket, then 4 by 4."""
+        system = NxDModel(model, speculation_length=4)
+
+        assert [CONTEXT, *[VERIFY] * 2] == calls(system, Fed(NxDInferenceDecoder(system)), list(range(1, 33)))
+
+    def test_much_behind_a_common_prefix_is_sooner_encoded_anew(self, model, reference):
+        """One call of context encoding in place of many of token generation."""
+        system = NxDModel(model)
+        fed = Fed(NxDInferenceDecoder(system))
+        fed(TEXT)
+
+        text = [*TEXT[:4], *range(30, 44)]
+        assert [CONTEXT] == calls(system, fed, text)
+        torch.testing.assert_close(fed(text)[0, 0], reference.after(tuple(text)), atol=1e-5, rtol=1e-5)
+
+    def test_scored_columns_at_the_beginning(self, model, reference):
+        """The first is encoded, the others verified: context encoding scores one alone."""
+        system = NxDModel(model, speculation_length=4)
+        fed = Fed(NxDInferenceDecoder(system))
+        logits = fed(TEXT[:4], need=4)
+
+        assert [CONTEXT, VERIFY] == system.routed
+        for column in range(4):
+            expected = reference.after(tuple(TEXT[: column + 1]))
+            torch.testing.assert_close(logits[0, column], expected, atol=1e-5, rtol=1e-5)
+
+    def test_padding_alone_runs_its_program_once(self, model):
+        """Who times a forward of padding sees what a forward takes."""
+        system = NxDModel(model, speculation_length=4)
+        decoder = NxDInferenceDecoder(system)
+        start = torch.zeros(3, dtype=torch.int64)
+        for width in (1, 4):
+            decoder.forward(torch.full((3, width), -1), start)
+
+        assert [TOKEN, VERIFY] == system.routed
+
+    def test_one_that_samples_on_the_device_is_read_through_its_logits(self, model, reference):
+        """Where it gives them besides; its graph wants parameters for what nobody looks at."""
+        system = NxDModel(model, on_device_sampling_config=object(), output_logits=True)
+
+        logits = Fed(NxDInferenceDecoder(system))(TEXT)
+
+        torch.testing.assert_close(logits[0, 0], reference.after(tuple(TEXT)), atol=1e-5, rtol=1e-5)
+
+
+class TestOptimum:
+    """optimum-neuron."""
+
+    def test_as_nxd_but_for_single_tokens(self, model):
+        """Those go through token generation, at position 0 as well."""
+        system = OptimumModel(model, speculation_length=4)
+        fed = Fed(OptimumNeuronDecoder(system))
+
+        assert ["token"] == calls(system, fed, [60], [4])
+        assert ["context", "speculation"] == calls(system, fed, [60, 1, 2], [4, 3], TEXT)
+        assert ["token", "speculation"] == calls(system, fed, *[TEXT[:4]] * 3, need=4)
+
+    def test_chunks_are_written_and_the_last_token_is_scored(self, model):
+        """7 + 7 + 2 tokens, the last of them once more."""
+        system = OptimumModel(model, prefill_chunk_size=7)
+
+        assert ["chunk", "chunk", "chunk", "token"] == calls(
+            system, Fed(OptimumNeuronDecoder(system)), list(range(1, 17))
+        )
+
+
+class TestTnx:
+    """transformers-neuronx."""
+
+    def test_rows_at_one_position_share_a_call(self, model):
+        """And those at others take one each."""
+        system = TnxModel(model, "1-D", speculation_length=4)
+        fed = Fed(TransformersNeuronxDecoder(system))
+
+        assert ["context"] == calls(system, fed, TEXT, TEXT[::-1])
+        assert ["token"] == calls(system, fed, [*TEXT, 1], [*TEXT[::-1], 2])
+        assert ["speculation"] == calls(system, fed, [*TEXT, 1, 4, 5], [*TEXT[::-1], 2, 3], need=2)
+        assert ["context", "token", "token"] == calls(system, fed, TEXT, [1, 2, 3], [*TEXT, 1, 4, 5])
+
+    def test_ragged_prompts_at_one_position_are_scored_one_by_one(self, model):
+        """The longest by context encoding, the others by their last token."""
+        system = TnxModel(model, "1-D")
+
+        assert ["context", "token", "token"] == calls(
+            system, Fed(TransformersNeuronxDecoder(system)), TEXT, TEXT[:3], TEXT[:5]
+        )
+
+    def test_rows_at_many_positions_share_every_call(self, model):
+        """Ragged prompts are encoded at once, too."""
+        system = TnxModel(model, "2-D", speculation_length=4)
+        fed = Fed(TransformersNeuronxDecoder(system))
+
+        assert ["context"] == calls(system, fed, TEXT, TEXT[:3], TEXT[:5])
+        assert ["token"] == calls(system, fed, [*TEXT, 1], [*TEXT[:3], 2], [*TEXT[:5], 3])
+        assert ["speculation"] == calls(
+            system, fed, [*TEXT, 1, 2, 3], [*TEXT[:3], 2, 1], [*TEXT[:5], 3], need=2
+        )
+
+
+class TestFailures:
+    """A call that fails."""
+
+    @pytest.mark.parametrize("fails_at", [0, 1, 2])
+    def test_loses_nothing(self, fails_at, model, reference, monkeypatch):
+        """What it may have spoilt is fed again, in rows that were not asked for as well."""
+        system = NxDModel(model, speculation_length=4, is_continuous_batching=False)
+        decoder = NxDInferenceDecoder(system)
+        fed = Fed(decoder)
+        fed(TEXT, TEXT[:5])
+        graph, count = system._graph, 0
+
+        def breaks(*args):
+            nonlocal count
+            count += 1
+            if count == fails_at + 1:
+                # Whatever it has written where it was to write, it was not that.
+                tag, bucket, _, _, positions, _ = args
+                for row in range(3):
+                    slots = range(bucket) if tag == CONTEXT else positions[row].tolist()
+                    for kept in (kept for layer in system.device.cache for kept in layer):
+                        kept[row, :, list(slots)] = 9.0
+                raise RuntimeError("the device is gone")
+            return graph(*args)
+
+        monkeypatch.setattr(system, "_graph", breaks)
+        texts = [*TEXT, 1, 2], [*TEXT[:5], 3], list(range(20, 50))
+        # The system's own error, not one of ours.
+        with pytest.raises(RuntimeError, match="the device is gone"):
+            fed(*texts)
+
+        logits = fed(*texts)
+
+        for row, text in enumerate(texts):
+            torch.testing.assert_close(logits[row, 0], reference.after(tuple(text)), atol=1e-5, rtol=1e-5)
+
+
+def test_reset_forgets_what_was_fed(model, reference):
+    """After somebody else has fed the model, everything is fed again."""
+    system = NxDModel(model)
+    decoder = NxDInferenceDecoder(system)
+    fed = Fed(decoder)
+    fed(TEXT)
+    for keys, values in system.device.cache:
+        keys.fill_(7.0)
+        values.fill_(7.0)
+
+    decoder.reset()
+    logits = fed([*TEXT, 1])
+
+    assert 1 == system.resets
+    torch.testing.assert_close(logits[0, 0], reference.after((*TEXT, 1)), atol=1e-5, rtol=1e-5)
