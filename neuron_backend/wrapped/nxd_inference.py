@@ -9,7 +9,7 @@ from torch import Tensor
 from .abilities import Abilities, Prefill, Window
 from .prompts import lay_out_prompts
 from .record import Ints
-from .settings import check_settings, check_window, number, setting
+from .settings import check_settings, check_window, number, setting, text_config
 from .wrapped_decoder import WrappedDecoder
 
 _OTHER_OUTPUT = "its forward does not give the logits after the tokens that it is given"
@@ -66,7 +66,8 @@ class NxDInferenceDecoder(WrappedDecoder):
             number(config, "max_length", "seq_len"),
             number(config, "tkg_batch_size", "batch_size"),
         )
-        check_window(model.config, max_length)
+        text = text_config(model.config)
+        check_window(text, max_length)
         for name in ("max_batch_size", "kv_cache_batch_size"):
             check_settings(config, {name: ((batch,), "the cache must have as many rows as a call")})
         prompts = number(config, "ctx_batch_size", "batch_size")
@@ -84,7 +85,7 @@ class NxDInferenceDecoder(WrappedDecoder):
             Abilities(
                 batch,
                 max_length,
-                number(model.config, "vocab_size"),
+                number(text, "vocab_size"),
                 windows,
                 Prefill(context, one_row=one_row),
             )

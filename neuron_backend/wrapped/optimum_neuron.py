@@ -10,7 +10,7 @@ from torch import Tensor
 from .abilities import Abilities, Prefill, Window
 from .prompts import lay_out_prompts
 from .record import Ints
-from .settings import check_settings, check_window, number, setting
+from .settings import check_settings, check_window, number, setting, text_config
 from .wrapped_decoder import WrappedDecoder
 
 _RULES = {
@@ -50,7 +50,7 @@ class OptimumNeuronDecoder(WrappedDecoder):
         check_settings(config, _RULES)
         batch, max_length = number(config, "batch_size"), number(config, "sequence_length")
         check_settings(config, {"max_batch_size": ((batch,), "the cache must have as many rows as a call")})
-        text = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+        text = text_config(model.config)
         check_window(text, max_length)
         one_row = bool(setting(config, "continuous_batching", False)) or batch == 1
         windows, prefill = [Window(1)], None

@@ -27,6 +27,11 @@ def number(config: Any, *names: str) -> int:
     raise ValueError(f"the configuration must have {' or '.join(map(repr, names))}, >= 1: got {config!r}")
 
 
+def text_config(config: Any) -> Any:
+    """That of the language model, where a model's own is of several."""
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
 def check_settings(config: Any, rules: Rules) -> None:
     """
     Refuse a configuration with which a system could not serve as a decoder.

@@ -15,6 +15,9 @@ from .abilities import Abilities, Prefill, Window
 from .errand import Errand
 from .record import Ints, Record
 
+_ENCODING = 16
+"""As how many calls of a window the encoding of a prompt is taken to cost: it computes far more."""
+
 
 class WrappedDecoder(ABC):
     """
@@ -180,7 +183,7 @@ class WrappedDecoder(ABC):
             for row in rows
             if errand.begin[row] > 0
             and errand.end[row] <= prefill.columns
-            and -(-pending[row] // widest) > len(rows)
+            and -(-pending[row] // widest) > _ENCODING * len(rows)
         ]
         if (starting and not short) or joining:
             self._prefill(errand, starting + joining, prefill.columns)

@@ -105,7 +105,26 @@ class OptimumModel:
         require_shape("position_ids", positions, batch, columns)
         require_shape("sampling_params", sampling, batch, 3)
         own = rows.long().tolist() if batch == 1 else list(range(batch))
-        before = torch.arange(self.neuron_config.sequence_length) < positions[:, :1]
-        logits = self.device.extend(ids, positions, before, own)
+        logits = self.device.extend(ids, positions, self._before(positions), own)
         self.device.scatter(own, positions)
         return logits
+
+    def _before(self, positions: Tensor) -> Tensor:
+        return torch.arange(self.neuron_config.sequence_length) < positions[:, :1]
+
+
+class MaskedOptimumModel(OptimumModel):
+    """
+    The same in earlier versions.
+
+    Where it is given no mask it makes one, for several columns a wrong one; and its output is an object.
+    """
+
+    def forward(self, input_ids, position_ids, seq_ids=None, attention_mask=None, sampling_params=None):
+        self._mask = attention_mask
+        if attention_mask is None:
+            self._mask = position_ids >= torch.arange(position_ids.shape[1])
+        return SimpleNamespace(logits=super().forward(input_ids, position_ids, seq_ids, sampling_params))
+
+    def _before(self, positions: Tensor) -> Tensor:
+        return pad(self._mask, (0, self.neuron_config.sequence_length - self._mask.shape[1]))

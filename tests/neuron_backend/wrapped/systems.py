@@ -18,7 +18,7 @@ from decodekit.neuron_backend.wrapped import WrappedDecoder
 
 from .kv_model import KvModel, require_ints, require_shape
 from .nxd_stand_in import NxDModel
-from .optimum_stand_in import OptimumModel
+from .optimum_stand_in import MaskedOptimumModel, OptimumModel
 from .tnx_stand_in import TnxModel
 
 BATCH, LENGTH = 3, 48
@@ -100,6 +100,9 @@ SYSTEMS: dict[str, Callable[[PreTrainedModel], WrappedDecoder]] = {
     "optimum of one batch": optimum(speculation_length=5, continuous_batching=False),
     "optimum in chunks": optimum(prefill_chunk_size=7),
     "optimum in chunks of one batch": optimum(prefill_chunk_size=7, continuous_batching=False),
+    "optimum of earlier versions": lambda model: OptimumNeuronDecoder(
+        MaskedOptimumModel(model, speculation_length=4)
+    ),
     "tnx at one position": tnx("1-D", speculation_length=5),
     "tnx at many positions": tnx("2-D", speculation_length=5),
     "tnx row by row": tnx("continuous"),

@@ -90,9 +90,18 @@ def test_tnx_settings(model):
         TransformersNeuronxDecoder(system)
 
 
+def test_tnx_of_earlier_versions(model):
+    """Its programs that verify have no number of rows in their names."""
+    system = TnxModel(model, "1-D")
+    system.decoder_lm_head_for_speculation = {3: None, 4: None}
+
+    assert 4 == TransformersNeuronxDecoder(system).shape.scored_width
+    assert 3 == TransformersNeuronxDecoder(system, speculation_length=3).shape.scored_width
+
+
 @pytest.mark.parametrize("name", ["sliding_window", "attention_chunk_size"])
 def test_a_cache_that_may_be_a_ring(name, model):
-    """What was overwritten cannot be rewound to. A window as long as a row is none, nor one that is not used."""
+    """What was overwritten cannot be rewound to. One as long as a row is none, nor one that is not used."""
     system = NxDModel(model)
     setattr(system.config, name, 16)
     with pytest.raises(ValueError, match=f"'{name}' must be >= 48, .*: got 16 .*rewound"):

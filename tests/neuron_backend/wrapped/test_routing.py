@@ -84,13 +84,14 @@ class TestNxD:
         assert [CONTEXT, *[VERIFY] * 2] == calls(system, Fed(NxDInferenceDecoder(system)), list(range(1, 33)))
 
     def test_much_behind_a_common_prefix_is_sooner_encoded_anew(self, model, reference):
-        """One call of context encoding in place of many of token generation."""
+        """One call of context encoding in place of 18 of token generation; a few are taken as they come."""
         system = NxDModel(model)
         fed = Fed(NxDInferenceDecoder(system))
         fed(TEXT)
 
-        text = [*TEXT[:4], *range(30, 44)]
+        text = [*TEXT[:4], *range(30, 48)]
         assert [CONTEXT] == calls(system, fed, text)
+        assert [TOKEN] * 5 == calls(system, fed, [*text[:16], 1, 2, 3, 4, 5])
         torch.testing.assert_close(fed(text)[0, 0], reference.after(tuple(text)), atol=1e-5, rtol=1e-5)
 
     def test_scored_columns_at_the_beginning(self, model, reference):

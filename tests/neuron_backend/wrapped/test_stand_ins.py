@@ -56,7 +56,7 @@ class TestNxD:
         assert agree(logits[1, 0], reference.after((*TEXT[:3], 2)))
 
     def test_a_row_at_position_0_takes_all_rows_to_context_encoding(self, model, reference):
-        """A newcomer's first token beside a running row: that one is taken for a prompt, and what it held is gone."""
+        """A newcomer's first token beside a running row: it is taken for a prompt and loses all."""
         system = NxDModel(model, batch_size=2)
         prompt(system, TEXT, 0)
 

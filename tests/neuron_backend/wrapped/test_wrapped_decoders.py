@@ -37,7 +37,7 @@ def own(model: PreTrainedModel) -> StaticDecoder:
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_the_contract_is_kept(name: str, model: PreTrainedModel):
-    """In every width, ragged, under padding, over leavings, to the last position; and what is to be refused."""
+    """In every width, ragged, under padding, over leavings, to the last position; and the refusals."""
     check_decoder(SYSTEMS[name](model))
 
 
