@@ -71,10 +71,11 @@ class FusedForwards(abc.ABC):
         for name, part in (("processors", processors), ("selection", selection)):
             if isinstance(part, type):
                 raise TypeError(f"'{name}' must be an instance: got the class {part.__name__}")
-            if not callable(part) and not (name == "processors" and part is None):
+            able = callable(part) or (name == "selection" and getattr(part, "follows_logits", False))
+            if not able and not (name == "processors" and part is None):
                 hint = " (join several with |)" if isinstance(part, list | tuple) else ""
                 raise TypeError(f"'{name}' must be callable{hint}: got {part!r}")
-        self._asked = processors, selection
+        self._asked, self._answer = (processors, selection), None
         try:
             self.fusion = Fusion.of(self.step, self.shape, processors, selection)
         except ValueError as error:

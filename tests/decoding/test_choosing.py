@@ -89,7 +89,7 @@ class TestGeneration:
     @pytest.mark.parametrize("exact_width", [False, True])
     @pytest.mark.parametrize("drafter", drafters(Greedy()))
     def test_says_what_the_host_says(self, selection: Selection, drafter: str, exact_width: bool) -> None:
-        """Ragged rows, prompts in chunks, windows of guesses, columns that catch up; ids and log-probabilities."""
+        """Ragged rows, prompts in chunks, guesses, columns that catch up; ids and log-probabilities."""
         host, device, decoder = both(PROMPTS, selection, drafter, exact_width=exact_width)
 
         assert host.ids == device.ids

@@ -5,7 +5,17 @@ from functools import partial
 import pytest
 import torch
 
-from decodekit.decoding import Generator, Greedy, History, Logprobs, MaxNewTokens, Mirostat, Sample, noise
+from decodekit.decoding import (
+    Choose,
+    Generator,
+    Greedy,
+    History,
+    Logprobs,
+    MaxNewTokens,
+    Mirostat,
+    Sample,
+    noise,
+)
 from decodekit.neuron_backend import (
     DeviceChoice,
     StaticDecoder,
@@ -13,6 +23,7 @@ from decodekit.neuron_backend import (
     compile_decoder,
     load_decoder,
 )
+from decodekit.neuron_backend.cpu_target import CpuTarget
 from decodekit.neuron_backend.eager_target import EagerTarget
 from decodekit.processors import (
     Chain,
@@ -27,12 +38,13 @@ from decodekit.processors import (
     TopK,
     TopP,
 )
-from decodekit.speculation import DraftModel, PromptLookup
+from decodekit.speculation import DraftModel, DraftTree, PromptLookup, Tree
 
 from .test_device_choice import SAFE
 
 PROMPTS = [[5, 9, 2, 44, 17, 3, 8], [60, 1, 30], [7] * 20]
 STOP = MaxNewTokens(30)
+WITHOUT = "the decoder was compiled without a choice: pass processors and selection to compile_decoder"
 
 CHAINS = {
     "none": None,
@@ -57,6 +69,30 @@ def texts(decoder, prompts, processors, selection, **parts):
     return result.ids, result.logprobs
 
 
+@pytest.fixture(scope="module")
+def eager(tiny_model):
+    """To be fused with what a test likes."""
+    return build(tiny_model("llama"))
+
+
+@pytest.fixture(scope="module")
+def host(tiny_model):
+    """The same, never fused."""
+    return build(tiny_model("llama"))
+
+
+@pytest.fixture(scope="module")
+def draft(tiny_model):
+    """Of another model, with fewer positions and other widths."""
+    return build(tiny_model("mistral"), widths=(1, 2, 16), scored_width=2, max_length=40)
+
+
+@pytest.fixture(scope="module")
+def pair(tiny_model):
+    """Two decoders of two rows, the first to be fused."""
+    return build(tiny_model("llama"), 2), build(tiny_model("llama"), 2)
+
+
 @pytest.fixture
 def forbidden(monkeypatch):
     """The host may not choose where the decoder can."""
@@ -66,46 +102,33 @@ def forbidden(monkeypatch):
 class TestGeneration:
     @every_chain
     @every_selection
-    @pytest.mark.parametrize("batch", [1, 2, 3])
     @pytest.mark.parametrize("drafter", ["plain", "lookup", "model"])
-    def test_says_what_the_host_says(self, tiny_model, chain, selection, batch, drafter):
-        """Ragged rows, fewer than the decoder has, with and without guesses; scores too."""
-        model = tiny_model("llama")
-        drafts = {
-            "plain": lambda: None,
-            "lookup": PromptLookup,
-            # One that agrees now and then, and chooses in its own forwards.
-            "model": lambda: DraftModel(
-                build(
-                    tiny_model("mistral"),
-                    widths=(1, 2, 16),
-                    scored_width=2,
-                    processors=chain,
-                    selection=selection,
-                )
-            ),
-        }
-        decoder = build(model, processors=chain, selection=selection)
-        run = partial(texts, prompts=PROMPTS[:batch], processors=chain, selection=selection)
+    def test_says_what_the_host_says(self, eager, host, draft, chain, selection, drafter):
+        """Ragged rows, as many as the decoder has and fewer, with and without guesses; scores too."""
+        eager.fuse(chain, selection)
+        # One that agrees now and then, and chooses in its own forwards.
+        draft.fuse(chain, selection)
+        drafts = {"plain": lambda: None, "lookup": PromptLookup, "model": lambda: DraftModel(draft)}
+        for batch in (1, 2, 3):
+            parts = {"prompts": PROMPTS[:batch], "processors": chain, "selection": selection}
 
-        ids, logprobs = run(decoder, drafter=drafts[drafter]())
+            found = texts(eager, drafter=drafts[drafter](), **parts)
 
-        expected_ids, expected_logprobs = run(build(model), drafter=drafts[drafter]())
-        assert expected_ids == ids
-        assert expected_logprobs == logprobs
+            assert eager.explain().on_device
+            assert texts(host, drafter=drafts[drafter](), **parts) == found
 
     @every_selection
     @pytest.mark.parametrize("processor", SAFE.values(), ids=SAFE.keys())
-    def test_takes_every_safe_processor_of_the_catalogue(self, tiny_model, processor, selection):
-        """In a forward of every width, one parameter a row included."""
-        model, rows = tiny_model("llama"), 2
-        decoder = build(model, rows, processors=processor, selection=selection)
-        run = partial(texts, prompts=PROMPTS[:rows], processors=processor, selection=selection)
+    def test_takes_every_safe_processor_of_the_catalogue(self, pair, processor, selection):
+        """In forwards of one column and of several; one parameter a row included."""
+        decoder, host = pair
+        decoder.fuse(processor, selection)
+        run = partial(texts, prompts=PROMPTS[:2], processors=processor, selection=selection)
 
         found = run(decoder, drafter=PromptLookup(1, 1))
 
         assert decoder.explain().on_device
-        assert run(build(model, rows), drafter=PromptLookup(1, 1)) == found
+        assert run(host, drafter=PromptLookup(1, 1)) == found
 
     @every_selection
     def test_the_host_has_nothing_to_choose(self, tiny_model, selection, forbidden):
@@ -130,11 +153,14 @@ class TestGeneration:
     def test_exact_width_is_one_program(self, tiny_model):
         """A prompt in chunks, and guesses: the same bits as without, through the program that chooses."""
         chain, selection = CHAINS["default"], Sample(seed=7)
+        parts = {"processors": chain, "selection": selection, "exact_width": True}
         decoder = build(tiny_model("llama"), processors=chain, selection=selection)
-        run = partial(texts, decoder, PROMPTS, chain, selection, exact_width=True)
         decoder.programs[5] = None
 
-        assert run() == run(drafter=PromptLookup(1, 1))
+        plain, guessed = (texts(decoder, PROMPTS, drafter=d, **parts) for d in (None, PromptLookup(1, 1)))
+
+        assert plain[0] == guessed[0]
+        assert texts(build(tiny_model("llama")), PROMPTS, **parts) == plain
 
     def test_rows_of_parameters_are_all_rows(self, tiny_model):
         """With fewer rows the host runs the chain, and says what it always said."""
@@ -157,8 +183,6 @@ class TestGeneration:
 
     def test_trees_go_on_as_ever(self, tiny_model):
         """The plain programs score them."""
-        from decodekit.speculation import DraftTree, Tree
-
         model, selection = tiny_model("llama"), Sample(seed=3)
         plain = {"tree_widths": (8,)}
         drafter = DraftTree(build(model, tree_widths=(8,)), Tree.comb(2, 2))
@@ -240,10 +264,7 @@ class TestExplain:
             pytest.param(
                 None,
                 Temperature(0.5),
-                [
-                    "the decoder was compiled without a choice: pass processors and selection to compile_decoder"
-                ]
-                * 2,
+                [WITHOUT] * 2,
                 id="compiled-without",
             ),
             pytest.param(
@@ -316,9 +337,8 @@ class TestExplain:
             place.why for place in decoder.explain().places
         ]
         assert () == decoder.choosing_widths
-        assert texts(decoder, PROMPTS, chain, Greedy()) == texts(
-            build(tiny_model("llama")), PROMPTS, chain, Greedy()
-        )
+        run = partial(texts, prompts=PROMPTS, processors=chain, selection=Greedy())
+        assert run(build(tiny_model("llama"))) == run(decoder)
 
 
 class TestProbe:
@@ -362,16 +382,9 @@ CHAIN = RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.9)
 
 @pytest.fixture(scope="module")
 def compiled(tiny_model):
-    """Two widths, of which both choose."""
-    return build(
-        tiny_model("llama"),
-        2,
-        (1, 5),
-        target="cpu",
-        spans=(32, 64),
-        processors=CHAIN,
-        selection=Sample(seed=7),
-    )
+    """One width, which takes two programs to compile."""
+    options = {"target": "cpu", "spans": (32, 64), "processors": CHAIN, "selection": Sample(seed=7)}
+    return build(tiny_model("llama"), 2, (3,), scored_width=3, **options)
 
 
 @pytest.fixture
@@ -387,10 +400,17 @@ class TestCpu:
     def test_says_what_the_host_says(self, compiled, tiny_model, drafter):
         """One row and two, over both spans."""
         for prompts in (PROMPTS[:2], PROMPTS[1:2]):
-            run = partial(texts, prompts=prompts, processors=CHAIN, selection=Sample(seed=3), drafter=drafter)
+            run = partial(
+                texts,
+                prompts=prompts,
+                processors=CHAIN,
+                selection=Sample(seed=3),
+                drafter=drafter,
+                num_draft_tokens=2,
+            )
 
             ids, logprobs = run(compiled)
-            expected, close = run(build(tiny_model("llama"), 2, (1, 5)))
+            expected, close = run(build(tiny_model("llama"), 2, (3,), scored_width=3))
 
             assert expected == ids
             for row, other in zip(logprobs, close, strict=True):
@@ -406,7 +426,7 @@ class TestCpu:
         chain = CHAIN | MinP(0.1)
         run = partial(texts_without_logprobs, processors=chain, selection=Sample(seed=3))
 
-        assert run(build(tiny_model("llama"), 2, (1, 5))) == run(compiled)
+        assert run(build(tiny_model("llama"), 2, (3,), scored_width=3)) == run(compiled)
 
 
 def texts_without_logprobs(decoder, processors, selection):
@@ -422,7 +442,7 @@ class TestSaving:
 
         decoder = load_decoder(saved, processors=equal, selection=Sample(seed=1))
 
-        assert (1, 5) == decoder.choosing_widths
+        assert (3,) == decoder.choosing_widths
         assert not decoder.compiled
         assert decoder.explain().on_device
         run = partial(texts_without_logprobs, processors=CHAIN, selection=Sample(seed=3))
@@ -436,7 +456,7 @@ class TestSaving:
         assert () == decoder.choosing_widths
         whys = {place.why for place in decoder.explain().places}
         assert whys == (
-            {"the decoder was compiled without a choice: pass processors and selection to compile_decoder"}
+            {WITHOUT}
             if processors is None
             else {"the folder holds no programs with this chain and selection: compile_decoder makes them"}
         )
@@ -453,10 +473,8 @@ class TestSaving:
 
     def test_programs_fit_one_chain(self, compiled):
         """Whatever file they lie in: the fingerprint is of the chain as well."""
-        from decodekit.neuron_backend.cpu_target import CpuTarget
-
         other = StaticDecoder(
-            compiled.step.model, batch_size=2, max_length=64, widths=(1, 5), scored_width=5, spans=(32, 64)
+            compiled.step.model, batch_size=2, max_length=64, widths=(3,), scored_width=3, spans=(32, 64)
         )
         other.fuse(CHAIN | MinP(0.1), Sample())
         names = {
@@ -472,8 +490,6 @@ class TestSaving:
 def test_rounding_decides_next_to_nothing():
     """20,000 draws in single precision and in double: at most a few fall otherwise."""
     vocab, chain = 61, RepetitionPenalty(1.2) | Temperature(0.8) | TopP(0.95)
-    from decodekit.decoding import Choose
-
     device, host = DeviceChoice(chain, Sample()), Choose(chain, Sample())
     rng, differing = torch.Generator().manual_seed(0), 0
     for batch in range(20):

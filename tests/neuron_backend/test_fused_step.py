@@ -95,7 +95,7 @@ class TestGiven:
     @pytest.mark.parametrize("processors", [TopK([1, 2, 3]), LogitBias({61: 1.0})])
     def test_what_does_not_fit_is_refused(self, llama, processors):
         """Three rows of two, a token beyond the vocabulary."""
-        with pytest.raises(ValueError, match="must have one value per row|token ids must be"):
+        with pytest.raises(ValueError, match=r"must have one value per row|token ids must be"):
             fused(llama, processors, Greedy())
 
 
@@ -129,15 +129,10 @@ class TestForward:
         decoder = StaticDecoder(tiny_model("llama"), batch_size=2, max_length=16, widths=(1, 5))
         chain = RepetitionPenalty(1.5) | NoRepeatNgram(3) | FrequencyPenalty(0.1) | SAMPLING
         step = fused(decoder, chain, Sample())
-        plain = {
-            str(f.rule) for f in lint_module(decoder.step, decoder.step.padding(width, decoder.cache, 16))
-        }
 
         findings = lint_module(step, step.padding(width, decoder.cache, 16))
 
-        # What the forward alone has is the forward's own.
-        assert set() == {finding.rule for finding in findings} - plain
-        assert set() == plain
+        assert [] == [str(finding) for finding in findings]
 
     def test_lint_would_find_a_sort(self, tiny_model):
         """The control: the host's own top-p behind the step."""
