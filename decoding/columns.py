@@ -30,11 +30,12 @@ def columns_of(
         shape: The decoder's.
 
     Returns:
-        A window of all of the decoder's rows. What stands in columns of padding and in rows that
-        the run does not have means nothing, but is no length that there could not be.
+        A window of all of the decoder's rows. What stands in columns of padding, in idle rows and
+        in rows that the run does not have means nothing, but is no length that there could not be:
+        an idle row may have more tokens than the decoder has positions.
     """
     first = ends - 1 if columns == 1 else starts
-    length = np.minimum(first[:, None] + np.arange(1, columns + 1), ends[:, None]).clip(1)
+    length = np.minimum(first[:, None] + np.arange(1, columns + 1), ends[:, None]).clip(1, shape.max_length)
     missing = shape.batch_size - len(length)
     return History(
         _filled(history.ids, missing, 0),

@@ -207,9 +207,7 @@ class FusedForwards(abc.ABC):
                 f"history must have one path and the lengths {[batch_size, width]}: "
                 f"got {history.ids.shape[1]} and {list(length.shape)}"
             )
-        if int(length.min()) < 0 or int(length.max()) > self.shape.max_length + 1:
-            raise ValueError(
-                f"lengths must be >= 0 and <= {self.shape.max_length + 1}: "
-                f"got {int(length.min())} to {int(length.max())}"
-            )
+        low, high, most = int(length.min()), int(length.max()), self.shape.max_length
+        if low < 0 or high > most:
+            raise ValueError(f"lengths must be >= 0 and <= {most}: got {low} to {high}")
         return self.fusion.step.given(history)

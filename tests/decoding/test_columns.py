@@ -30,6 +30,13 @@ def test_one_column_ends_with_the_row() -> None:
     assert [[16], [8], [1], [20]] == window.length.tolist()
 
 
+def test_an_idle_row_may_be_longer_than_the_decoder() -> None:
+    """A draft that has fewer positions than its target."""
+    window = columns_of(run_of(4), np.array([3, 30, 0, 0]), np.array([4, 30, 1, 1]), 1, SHAPE)
+
+    assert [[4], [20], [1], [1]] == window.length.tolist()
+
+
 def test_rows_that_the_run_does_not_have_are_filled_up() -> None:
     """With lengths that there could be; what the run has is as it was."""
     run = run_of(2)
