@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from .placement import on_device
+
 Backend = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 """What :func:`torch.compile` takes: a graph and its inputs to something that can be called with them."""
 
@@ -86,7 +88,7 @@ class NativeProgram:
         attended = slots.shape[0]
         program = next(program for size, program in self.spans.items() if size >= attended)
         # Whether the caller is in inference mode must not matter: programs are made outside of it.
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad(), on_device(self._device):
             logits = program.run(*(self._send(tensor) for tensor in others), program.slots, *self._cache)
             # Processors and selections use operations that the device has no kernels for.
             return logits.to("cpu")

@@ -66,7 +66,8 @@ class NativeTarget:
     strict: bool = attrs.field(default=True, validator=validators.instance_of(bool))
     """
     Whether a graph that breaks a rule of :mod:`.lint`, or an operation that the device left to the
-    host, is an error. Otherwise it is a warning.
+    host, is an error. Otherwise it is a warning. TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION is set
+    too, so that no program of this process that fails is run by the host instead.
     """
 
     cache_folder: str | None = attrs.field(default=None, converter=_as_path)
@@ -87,7 +88,10 @@ class NativeTarget:
     """
 
     device: str = attrs.field(default="neuron", validator=validators.instance_of(str))
-    """``"neuron"`` is the first core that the process has, ``"neuron:1"`` the second."""
+    """
+    ``"neuron:0"`` is the first core that the process has, ``"neuron:1"`` the second, and
+    ``"neuron"`` the current one: the first unless somebody has chosen another.
+    """
 
     backend: str | Backend = "neuron"
     """What :func:`torch.compile` is given: the name of a registered backend, or one itself."""
@@ -151,11 +155,13 @@ class NativeTarget:
     def _put_programs(
         self, decoder: "StaticDecoder", packages: Mapping[str, Package], compiled: bool
     ) -> None:
-        device, backend = torch.device(self.device), self._backend()
+        backend = self._backend()
         shapes = program_shapes(decoder)
         graphs = [lower_step(shape.step, shape.width, decoder.cache, shape.span) for shape in shapes]
         self._lint(shapes, graphs)
-        cache = place_cache(device, decoder.cache)
+        cache = place_cache(torch.device(self.device), decoder.cache)
+        # With its number: the current device may be another later.
+        device = cache.keys[0].device
         spans: dict[str, dict[int, SpanProgram]] = {}
         for shape, graph in zip(shapes, graphs, strict=True):
             place_graph(device, graph)

@@ -1,7 +1,9 @@
 """A decoder's tensors on another device."""
 
+import contextlib
 from collections import defaultdict
 from collections.abc import MutableMapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +17,19 @@ from .cache import CacheBuffers
 _COPIES: MutableMapping[torch.device, MutableMapping[Tensor, tuple[int, Tensor]]] = defaultdict(
     WeakTensorKeyDictionary
 )
+
+
+def on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """
+    Make *device* the current one of its kind while the body runs.
+
+    TorchNeuron allocates what a program gives on the current device, wherever its inputs lie.
+    """
+    module: Any = getattr(torch, device.type, None)
+    if device.index is None or not hasattr(module, "device"):
+        return contextlib.nullcontext()
+    context: contextlib.AbstractContextManager[Any] = module.device(device)
+    return context
 
 
 def copy_to(device: torch.device, tensor: Tensor) -> Tensor:

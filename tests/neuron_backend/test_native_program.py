@@ -1,11 +1,14 @@
 """One compilation a program, and which span serves which forward."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from decodekit.neuron_backend import native_program as native_program_module
 from decodekit.neuron_backend.native_program import NativeProgram, OnceBackend, SpanProgram
 
 
@@ -60,3 +63,23 @@ class TestNativeProgram:
         given = torch.tensor([[2**62, -(2**62), 7, -1]])
 
         assert [2**30, -(2**30), 7, -1] == program(given, torch.arange(65)).tolist()[2:]
+
+    def test_its_device_is_the_current_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """For as long as it runs, and no longer."""
+        current = []
+
+        @contextlib.contextmanager
+        def on(device: torch.device) -> Iterator[None]:
+            current.append(device)
+            yield
+            current.pop()
+
+        def run(*inputs: Tensor) -> Tensor:
+            return torch.tensor(len(current))
+
+        monkeypatch.setattr(native_program_module, "on_device", on)
+        once = OnceBackend(lambda *given: lambda: None, "")
+        program = NativeProgram({65: SpanProgram(run, torch.arange(65), once)}, (), torch.device("cpu"))
+
+        assert 1 == program(torch.tensor([[5]]), torch.arange(65))
+        assert [] == current

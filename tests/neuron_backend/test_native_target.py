@@ -13,7 +13,7 @@ import torch
 from torch.fx import GraphModule
 from transformers import PreTrainedModel
 
-from decodekit.decoding import Generator, Greedy, MaxNewTokens, Sample
+from decodekit.decoding import Generator, Greedy, MaxNewTokens, Sample, Slots
 from decodekit.neuron_backend import NativeTarget, StaticDecoder, compile_decoder, lint_graph, load_decoder
 from decodekit.neuron_backend import native_target as native_target_module
 from decodekit.neuron_backend.detect import NeuronFound
@@ -65,6 +65,8 @@ class Made:
 def run(decoder: StaticDecoder, parts: dict[str, Any], drafter: Any = None) -> list[list[int]]:
     """Text long enough to leave the first span."""
     stop = MaxNewTokens(45)
+    # Forwards that went past them have written over what they know.
+    Slots.of(decoder).forget()
     if drafter is None:
         return Generator(decoder, stop=stop, **parts)(PROMPTS).ids
     return SpeculativeGenerator(decoder, drafter, num_draft_tokens=4, stop=stop, **parts)(PROMPTS).ids

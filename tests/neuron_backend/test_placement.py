@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.neuron_backend import placement as placement_module
-from decodekit.neuron_backend.placement import copy_to, place_cache, place_graph
+from decodekit.neuron_backend.placement import copy_to, on_device, place_cache, place_graph
 from decodekit.neuron_backend.step_lowering import lower_step
 
 META = torch.device("meta")
@@ -47,6 +47,20 @@ class TestCopyTo:
         tensor = torch.ones(2)
 
         assert tensor.data_ptr() == copy_to(torch.device("cpu"), tensor).data_ptr()
+
+
+class TestOnDevice:
+    def test_a_device_with_a_number_becomes_the_current_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By the module that PyTorch has for devices of its kind."""
+        monkeypatch.setattr(torch.cuda, "device", lambda device: ("current", device))
+
+        assert ("current", torch.device("cuda:1")) == on_device(torch.device("cuda:1"))
+
+    @pytest.mark.parametrize("device", ["cpu", "cuda", "meta:0"])
+    def test_where_there_is_no_choice_nothing_happens(self, device: str) -> None:
+        """One device, no number, or a kind without a module."""
+        with on_device(torch.device(device)) as entered:
+            assert entered is None
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "opt"])
