@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from transformers.pytorch_utils import Conv1D
 
 from .geometry import Geometry
+from .unsupported import UnsupportedArchitecture
 
 _EXPERT = re.compile(r"(^|\.)experts\.")
 _EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
@@ -69,17 +70,18 @@ class ModelFacts:
         The facts of *model*, whose tensors may be fake.
 
         Raises:
-            UnsupportedArchitecture: It keeps something else than keys and values.
+            UnsupportedArchitecture: It keeps something else than keys and values, or does not say
+                how wide it is.
         """
         # The first to say that there is no attention.
         geometry = Geometry.of(model)
         config = model.config.get_text_config(decoder=True)
         return cls(
-            architecture=type(model).__name__,
+            architecture=geometry.architecture,
             dtype=str(model.dtype).removeprefix("torch."),
             parameters=sum(parameter.numel() for parameter in model.parameters()),
-            width=config.hidden_size,
-            heads=config.num_attention_heads,
+            width=_required(geometry.architecture, config, "hidden_size"),
+            heads=_required(geometry.architecture, config, "num_attention_heads"),
             geometry=geometry,
             weights=_weights(model),
             experts=_first(config, _EXPERT_COUNTS),
@@ -147,6 +149,13 @@ def _weight(name: str, tensor: Tensor, owners: list[nn.Module], head: nn.Module 
         embedding=matrix and any(isinstance(owner, nn.Embedding) for owner in owners),
         expert=bool(_EXPERT.search(name)),
     )
+
+
+def _required(architecture: str, config: PretrainedConfig, name: str) -> int:
+    value = getattr(config, name, None)
+    if not isinstance(value, int):
+        raise UnsupportedArchitecture(architecture, f"its config has no number {name}: got {value!r}")
+    return value
 
 
 def _first(config: PretrainedConfig, names: tuple[str, ...]) -> int:

@@ -128,14 +128,21 @@ class TestFiles:
     """What goes up and comes down."""
 
     def test_programs_that_are_no_more_are_taken_away(self, hub, eager, compiled):
-        """And what somebody else put there stays."""
+        """A decoder of other widths has others."""
         compiled.push_to_hub(REPOSITORY)
-        hub.commit(REPOSITORY, {**hub.files(REPOSITORY), "notes.txt": b"mine", "README.md": b"my card"})
+        before = [name for name in hub.files(REPOSITORY) if name.startswith("programs/")]
         eager.push_to_hub(REPOSITORY)
 
-        files = hub.files(REPOSITORY)
-        assert not [name for name in files if name.startswith("programs/")]
-        assert (b"mine", b"my card") == (files["notes.txt"], files["README.md"])
+        assert ["programs/width_2.pt2"] == before
+        assert not [name for name in hub.files(REPOSITORY) if name.startswith("programs/")]
+
+    def test_what_somebody_wrote_stays(self, hub, eager):
+        """A card, and files of other names."""
+        written = {"notes.txt": b"mine", "README.md": b"my card"}
+        hub.commit(REPOSITORY, written)
+        eager.push_to_hub(REPOSITORY)
+
+        assert written == {name: hub.files(REPOSITORY)[name] for name in written}
 
     def test_only_what_is_listed_comes_down(self, hub, eager):
         """Nothing that transformers might read besides."""

@@ -1,3 +1,4 @@
+import copy
 import itertools
 
 import attrs
@@ -136,6 +137,17 @@ class TestMemory:
         """With the reason that compiling it would give."""
         with pytest.raises(UnsupportedArchitecture, match="recurrent state cannot be rewound"):
             facts_of_config(written(tiny_model("mamba").config, tmp_path), None)
+
+    def test_a_config_that_does_not_say_its_heads_is_refused(self, tiny_model):
+        """The error names what is missing."""
+        model = copy.deepcopy(tiny_model("llama"))
+        # A property that nobody can read.
+        model.config.__class__ = type(
+            "Config", (transformers.LlamaConfig,), {"num_attention_heads": property()}
+        )
+
+        with pytest.raises(UnsupportedArchitecture, match="has no number num_attention_heads: got None"):
+            ModelFacts.of(model)
 
     def test_a_window_saves_nothing(self, tiny_model):
         """A sliding window is a mask; the cache is whole."""
