@@ -1,6 +1,7 @@
 """Decoders whose programs AOTInductor compiles for the CPU."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import attrs
@@ -9,8 +10,7 @@ import torch
 from . import aoti, machine, trust
 from .fingerprint import program_fingerprint
 from .manifest import Manifest
-from .packages import Package
-from .ranks import each_succeeds
+from .packages import Package, compiled_once
 from .step import Step, program_name
 
 if TYPE_CHECKING:
@@ -32,13 +32,14 @@ class CpuTarget:
         """Compile every width, and compare with the stock model."""
         _require_compiler()
         packages = {}
-        with each_succeeds(decoder.ranks):
-            for step, width in decoder.steps():
-                package = aoti.compile_package(
-                    step, decoder.cache, width, decoder.spans, _fingerprint(decoder, step, width)
-                )
-                trust.record(package.content)
-                packages[_file(step, width)] = package
+        for step, width in decoder.steps():
+            fingerprint = _fingerprint(decoder, step, width)
+            package = compiled_once(
+                decoder.ranks,
+                partial(aoti.compile_package, step, decoder.cache, width, decoder.spans, fingerprint),
+            )
+            trust.record(package.content)
+            packages[_file(step, width)] = package
         self._run(decoder, packages, compiled=True)
         decoder.compare("the program compiled for the CPU")
 

@@ -101,18 +101,32 @@ class Ranks:
         Raises:
             ValueError: Some rank has others. Every rank learns it.
         """
-        digest = 0
-        for tensor in tensors:
-            digest = zlib.crc32(repr(tuple(tensor.shape)).encode(), digest)
-            digest = zlib.crc32(tensor.contiguous().numpy().tobytes(), digest)
-        extremes = torch.tensor([digest, -digest])
-        dist.all_reduce(extremes, dist.ReduceOp.MAX)
-        if extremes[0] != -extremes[1]:
+        if not self.have_same(*(part for tensor in tensors for part in _content(tensor))):
             raise ValueError(
                 "every rank must feed the same ids at the same positions: got others on another rank; "
                 "all must run the same program with the same prompts, seeds and limits, "
                 "and none may be a limit of time"
             )
+
+    def have_same(self, *content: bytes) -> bool:
+        """Whether all ranks call with the same bytes, up to chance of 1 in 2^32."""
+        digest = 0
+        for part in content:
+            digest = zlib.crc32(part, digest)
+        extremes = torch.tensor([digest, -digest])
+        dist.all_reduce(extremes, dist.ReduceOp.MAX)
+        return bool(extremes[0] == -extremes[1])
+
+    def from_first(self, content: bytes) -> bytes:
+        """What rank 0 calls with."""
+        size = torch.tensor([len(content)])
+        dist.broadcast(size, 0)
+        data = torch.empty(int(size), dtype=torch.uint8)
+        if self.rank == 0:
+            data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        if len(data):
+            dist.broadcast(data, 0)
+        return data.numpy().tobytes()
 
     def all_agree(self, yes: bool) -> bool:
         """Whether all ranks say so."""
@@ -144,16 +158,20 @@ class Ranks:
                 raise LostRank(f"every rank must succeed: got a failure of rank {rank}: {message}")
 
 
+def _content(tensor: Tensor) -> tuple[bytes, bytes]:
+    return repr(tuple(tensor.shape)).encode(), tensor.contiguous().numpy().tobytes()
+
+
 def _make_group_of_programs() -> None:
     """Unless there is one: it goes when the program destroys its process groups."""
     from torch._C._distributed_c10d import _register_process_group, _resolve_process_group
 
     try:
-        _resolve_process_group(PROGRAMS)
+        _resolve_process_group(PROGRAMS)  # type: ignore[arg-type]  # a name is a string
     except RuntimeError:
         options = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu")).options
         group = dist.new_group(timeout=options._timeout)
-        _register_process_group(PROGRAMS, group)
+        _register_process_group(PROGRAMS, group)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager

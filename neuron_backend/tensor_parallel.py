@@ -51,10 +51,14 @@ def model_of(
         return model if isinstance(model, PreTrainedModel) else load(model)
     if isinstance(model, PreTrainedModel) and ranks_of(model) is not None:
         return model
-    for turn in range(ranks.degree):
+    if isinstance(model, PreTrainedModel):
         with each_succeeds(ranks):
-            if turn == ranks.rank:
-                part, expected = _part(model if isinstance(model, PreTrainedModel) else load(model), ranks)
+            part, expected = _part(model, ranks)
+    else:
+        for turn in range(ranks.degree):
+            with each_succeeds(ranks):
+                if turn == ranks.rank:
+                    part, expected = _part(load(model), ranks)
     _compare(part, expected, ranks)
     return part
 

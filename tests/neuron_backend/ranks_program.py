@@ -164,7 +164,7 @@ def errors(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def again(folder: pathlib.Path, name: str) -> StaticDecoder:
-    """A decoder over a process group that waits no longer than 10 seconds."""
+    """A decoder over a process group that waits no longer than 5 seconds."""
     rank = dist.get_rank()
     dist.destroy_process_group()
     dist.init_process_group(
@@ -172,7 +172,7 @@ def again(folder: pathlib.Path, name: str) -> StaticDecoder:
         init_method=(folder / name).as_uri(),
         rank=rank,
         world_size=2,
-        timeout=timedelta(seconds=10),
+        timeout=timedelta(seconds=5),
     )
     return decoder_of(llama(folder), tp_degree=2, batch_size=1, widths=(1,))
 

@@ -25,7 +25,7 @@ from . import ranks_program
 
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gpt_neox", "phi", "mixtral", "gemma2", "phi3", "tied")
 
-GROUPED = {
+GROUPED: dict[str, Any] = {
     "vocab_size": 61,
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -40,7 +40,7 @@ GROUPED = {
     "tie_word_embeddings": False,
 }
 
-THREE = {"hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 3}
+THREE: dict[str, Any] = {"hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 3}
 
 Models = Callable[..., PreTrainedModel]
 
@@ -49,7 +49,8 @@ def random_model(config: Any) -> PreTrainedModel:
     """The same weights at every call."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return AutoModelForCausalLM.from_config(config).eval()
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config).eval()  # type: ignore[no-untyped-call]
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +236,7 @@ class TestRefusals:
                 "LostRank",
                 "tp_degree must divide num_key_value_heads = 3 of LlamaForCausalLM: got 2; 1 or 3 would do",
             ),
-            ("inner", "LostRank", "tp_degree must divide the outputs of model.layers.0.mlp.gate_proj = 45"),
+            ("inner", "LostRank", "must divide the outputs of model.layers.0.mlp.gate_proj.weight = 45 of"),
             (
                 "no plan",
                 "LostRank",
