@@ -23,16 +23,38 @@ _INSTRUCTION = re.compile(
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%(?P<name>[\w.\-]+) \(.*\{$")
 
 _CUSTOM_CALLS = frozenset(
-    {f"AwsNeuron{name}" for name in (
-        "ArgMax", "ArgMin", "CollectiveMatmul", "CustomNativeKernel", "CustomOp", "DevicePrint",
-        "DropoutMaskV1", "Erf", "Gelu", "GeluApprxTanh", "GeluBackward", "IntMatmult",
-        "LNCShardingConstraint",         "ModuleMarkerEnd-Backward", "ModuleMarkerEnd-Forward", "ModuleMarkerStart-Backward",
-        "ModuleMarkerStart-Forward", "RmsNorm", "Silu", "SiluBackward", "Softmax", "SoftmaxBackward", "TopK",
-        "TransferWithStaticRing",
-    )}
-    | {"NeuronBoundaryMarker-End", "NeuronBoundaryMarker-Start"}
-    | {"ResizeBilinear", "ResizeNearest", "ResizeNearestGrad"}
-)  # fmt: skip
+    [
+        "AwsNeuronArgMax",
+        "AwsNeuronArgMin",
+        "AwsNeuronCollectiveMatmul",
+        "AwsNeuronCustomNativeKernel",
+        "AwsNeuronCustomOp",
+        "AwsNeuronDevicePrint",
+        "AwsNeuronDropoutMaskV1",
+        "AwsNeuronErf",
+        "AwsNeuronGelu",
+        "AwsNeuronGeluApprxTanh",
+        "AwsNeuronGeluBackward",
+        "AwsNeuronIntMatmult",
+        "AwsNeuronLNCShardingConstraint",
+        "AwsNeuronModuleMarkerEnd-Backward",
+        "AwsNeuronModuleMarkerEnd-Forward",
+        "AwsNeuronModuleMarkerStart-Backward",
+        "AwsNeuronModuleMarkerStart-Forward",
+        "AwsNeuronRmsNorm",
+        "AwsNeuronSilu",
+        "AwsNeuronSiluBackward",
+        "AwsNeuronSoftmax",
+        "AwsNeuronSoftmaxBackward",
+        "AwsNeuronTopK",
+        "AwsNeuronTransferWithStaticRing",
+        "NeuronBoundaryMarker-End",
+        "NeuronBoundaryMarker-Start",
+        "ResizeBilinear",
+        "ResizeNearest",
+        "ResizeNearestGrad",
+    ]
+)
 
 
 @attrs.frozen

@@ -59,7 +59,7 @@ class ModelBuilder:
         inputs = {name: kwargs[name] for name in names}
         try:
             recording = record(self.model, inputs, _reassigned)
-        except CompileError as error:
+        except Exception as error:
             raise RuntimeError(f"HLO generation failed: {error}") from error
         weights = [name for name in recording.tensors if name not in recording.states]
         self.trace_artifacts_collection[tag] = TraceArtifacts(
