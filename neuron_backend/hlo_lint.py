@@ -22,39 +22,19 @@ _INSTRUCTION = re.compile(
 )
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%(?P<name>[\w.\-]+) \(.*\{$")
 
-_CUSTOM_CALLS = frozenset(
-    [
-        "AwsNeuronArgMax",
-        "AwsNeuronArgMin",
-        "AwsNeuronCollectiveMatmul",
-        "AwsNeuronCustomNativeKernel",
-        "AwsNeuronCustomOp",
-        "AwsNeuronDevicePrint",
-        "AwsNeuronDropoutMaskV1",
-        "AwsNeuronErf",
-        "AwsNeuronGelu",
-        "AwsNeuronGeluApprxTanh",
-        "AwsNeuronGeluBackward",
-        "AwsNeuronIntMatmult",
-        "AwsNeuronLNCShardingConstraint",
-        "AwsNeuronModuleMarkerEnd-Backward",
-        "AwsNeuronModuleMarkerEnd-Forward",
-        "AwsNeuronModuleMarkerStart-Backward",
-        "AwsNeuronModuleMarkerStart-Forward",
-        "AwsNeuronRmsNorm",
-        "AwsNeuronSilu",
-        "AwsNeuronSiluBackward",
-        "AwsNeuronSoftmax",
-        "AwsNeuronSoftmaxBackward",
-        "AwsNeuronTopK",
-        "AwsNeuronTransferWithStaticRing",
-        "NeuronBoundaryMarker-End",
-        "NeuronBoundaryMarker-Start",
-        "ResizeBilinear",
-        "ResizeNearest",
-        "ResizeNearestGrad",
-    ]
-)
+# fmt: off
+_CUSTOM_CALLS = {
+    "AwsNeuronArgMax", "AwsNeuronArgMin", "AwsNeuronCollectiveMatmul", "AwsNeuronCustomNativeKernel",
+    "AwsNeuronCustomOp", "AwsNeuronDevicePrint", "AwsNeuronDropoutMaskV1", "AwsNeuronErf", "AwsNeuronGelu",
+    "AwsNeuronGeluApprxTanh", "AwsNeuronGeluBackward", "AwsNeuronIntMatmult",
+    "AwsNeuronLNCShardingConstraint", "AwsNeuronModuleMarkerEnd-Backward",
+    "AwsNeuronModuleMarkerEnd-Forward", "AwsNeuronModuleMarkerStart-Backward",
+    "AwsNeuronModuleMarkerStart-Forward", "AwsNeuronRmsNorm", "AwsNeuronSilu", "AwsNeuronSiluBackward",
+    "AwsNeuronSoftmax", "AwsNeuronSoftmaxBackward", "AwsNeuronTopK", "AwsNeuronTransferWithStaticRing",
+    "NeuronBoundaryMarker-End", "NeuronBoundaryMarker-Start", "ResizeBilinear", "ResizeNearest",
+    "ResizeNearestGrad",
+}
+# fmt: on
 
 
 @attrs.frozen

@@ -1,5 +1,7 @@
 """
-Let the CUDA build of torch be imported where there is no CUDA: scripts/cuda_stubs.py TORCH_LIB
+Let the CUDA build of torch be imported where there is no CUDA.
+
+scripts/cuda_stubs.py TORCH_LIB
 
 The public index has torch 2.9 with CUDA only, and it does not start without some 2.6 GB of NVIDIA's
 libraries that a CPU never calls. For each of those that torch's libraries need, this assembles one of

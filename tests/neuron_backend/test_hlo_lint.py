@@ -51,8 +51,8 @@ CONTROLS = [
     ("sort", "%a.2 = (f32[2,2]{1,0}, s32[2,2]{1,0}) topk(f32[2,3]{1,0} %p.1), k=2, largest=true"),
     (
         "variadic-reduce",
-        "%a.2 = (f32[2]{0}, s32[2]{0}) reduce(f32[2,3]{1,0} %p.1, s32[2,3]{1,0} %i.1, f32[] %c.1, s32[] %c.2), "
-        "dimensions={1}, to_apply=%minmax.1",
+        "%a.2 = (f32[2]{0}, s32[2]{0}) reduce(f32[2,3]{1,0} %p.1, s32[2,3]{1,0} %i.1, f32[] %c.1, "
+        "s32[] %c.2), dimensions={1}, to_apply=%minmax.1",
     ),
     ("cumulative", "%a.2 = f32[2,3]{1,0} reduce-window(f32[2,3]{1,0} %p.1, f32[] %c.1), window={size=1x3}"),
     ("random", "%a.2 = (u64[2]{0}, u32[3]{0}) rng-bit-generator(u64[2]{0} %s.1), algorithm=rng_philox"),
