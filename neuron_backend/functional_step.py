@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from .cache import CacheBuffers, out_of_place
 from .step import DecoderStep
+from .weights import adopt
 
 
 class FunctionalStep(nn.Module):
@@ -23,12 +24,13 @@ class FunctionalStep(nn.Module):
         Share the weights of *step*; start from an empty cache.
 
         Args:
-            step: What to run.
+            step: What to run. Its modules are copied: who traces this one may move it to a device,
+                and *step* stays where it is.
 
             cache: Says shapes and dtype; not written.
         """
         super().__init__()
-        self.step = step
+        self.step = DecoderStep(adopt(step.model), step.scored_width, step.kept)
         self._states = state_names(cache)
         for name, tensor in zip(self._states, cache.tensors, strict=True):
             self._register(name, torch.zeros_like(tensor, device="cpu"))

@@ -50,6 +50,8 @@ class ModelBuilderWay:
         from neuronx_distributed import ModelBuilder
 
         step = self.step(decoder)
+        # Before anybody moves them.
+        known, states = step.weights, set(step.states)
         builder = ModelBuilder(step)
         used: dict[str, None] = {}
         for width, span in self.shapes(decoder):
@@ -63,9 +65,9 @@ class ModelBuilderWay:
             used |= dict.fromkeys(artifacts.weight_name_to_idx)
         model = builder.compile(compiler_args=self.compiler_args, compiler_workdir=self.compiler_workdir)
         # A state belongs to the device alone; some releases list it among the weights.
-        weights = [name for name in used if name not in step.states]
+        weights = [name for name in used if name not in states]
         content = _saved(model)
-        _start(model, step, weights)
+        _start(model, known, weights)
         return Traced(_runs(decoder, model), content, weights)
 
     def load(self, decoder: "StaticDecoder", content: bytes, weights: list[str]) -> Mapping[int, Run]:
@@ -87,7 +89,7 @@ class ModelBuilderWay:
                 "programs must be loaded by the neuronx_distributed that saved them: "
                 f"got a {type(model).__name__}; compile_decoder(folder) compiles them again"
             )
-        _start(model, self.step(decoder), weights)
+        _start(model, self.step(decoder).weights, weights)
         return _runs(decoder, model)
 
 
@@ -98,8 +100,7 @@ def _saved(model: Any) -> bytes:
         return path.read_bytes()
 
 
-def _start(model: Any, step: ReassigningStep, weights: list[str]) -> None:
-    known = step.weights
+def _start(model: Any, known: Mapping[str, Tensor], weights: list[str]) -> None:
     missing = [name for name in weights if name not in known]
     if missing:
         raise ValueError(f"the model must have every weight that the programs use: got none named {missing}")

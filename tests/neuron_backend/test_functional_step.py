@@ -86,6 +86,18 @@ class TestFunctionalStep:
             tensor.data_ptr() for tensor in step.weights.values()
         }
 
+    def test_is_moved_alone(self, decoder):
+        """As XLA does it, with other parameters in place of the old: the decoder's model stays."""
+        before = torch.__future__.get_overwrite_module_params_on_conversion()
+        torch.__future__.set_overwrite_module_params_on_conversion(True)
+        try:
+            FunctionalStep(decoder.step, decoder.cache).to("meta")
+        finally:
+            torch.__future__.set_overwrite_module_params_on_conversion(before)
+
+        assert {"cpu"} == {tensor.device.type for tensor in decoder.step.model.state_dict().values()}
+        assert "cpu" == decoder.forward(*FORWARDS[0]).device.type
+
 
 class TestReassigningStep:
     def test_gives_the_logits_alone_and_keeps_the_cache(self, decoder):
