@@ -12,10 +12,12 @@ Decoders that others compiled serve through the same call: :class:`NxDInferenceD
 
 from .compilation import compile_decoder
 from .device_choice import DeviceChoice
+from .drift import Drift, drift
 from .lint import Finding, lint_graph, lint_module
 from .loading import load_decoder
 from .lowering import lower
 from .native_target import NativeTarget
+from .quantized import Weights
 from .static_decoder import StaticDecoder
 from .unsupported import UnsupportedArchitecture
 from .wrapped import (
@@ -28,6 +30,7 @@ from .wrapped import (
 __all__ = [
     "CallableDecoder",
     "DeviceChoice",
+    "Drift",
     "Finding",
     "NativeTarget",
     "NxDInferenceDecoder",
@@ -35,7 +38,9 @@ __all__ = [
     "StaticDecoder",
     "TransformersNeuronxDecoder",
     "UnsupportedArchitecture",
+    "Weights",
     "compile_decoder",
+    "drift",
     "lint_graph",
     "lint_module",
     "load_decoder",

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from .cache import CacheBuffers
 from .cpu_kernels import choose_kernels
+from .cpu_products import cpu_products
 from .packages import Package
 from .step import Step
 
@@ -58,7 +59,12 @@ def compile_package(
         "aot_inductor.package_constants_in_so": False,
         "aot_inductor.metadata": {_FINGERPRINT: fingerprint},
     }
-    with torch.no_grad(), warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+    with (
+        torch.no_grad(),
+        warnings.catch_warnings(),
+        tempfile.TemporaryDirectory() as folder,
+        cpu_products(step),
+    ):
         _expect_warnings()
         inputs = step.padding(width, cache, spans[0])
         exported = torch.export.export(

@@ -36,7 +36,8 @@ def _multiply_with_onednn(module: GraphModule) -> None:
         return
     for node in module.graph.find_nodes(op="call_function", target=_aten.linear.default):
         x, weight, *bias = node.args
-        if weight.meta["val"].dtype in _ONEDNN_DTYPES:
+        # Weights that are made in the graph, from fewer bits, are not taken.
+        if weight.op == "placeholder" and weight.meta["val"].dtype in _ONEDNN_DTYPES:
             node.target = torch.ops.mkldnn._linear_pointwise.default
             node.args = (x, weight, bias[0] if bias else None, "none", [], "")
 

@@ -37,6 +37,8 @@ def program_fingerprint(
         "reserved": reserved,
         "masks": repr(step.plan),
         "torch": torch.__version__,
+        # The order in which torch's kernels pack weights depends on it.
+        "kernels": torch.backends.cpu.get_cpu_capability(),
         "weights": weight_table(step),
         "ranks": ranks and ranks.degree,
         # The compiler may fold small tensors into the code, so their values count.

@@ -1,5 +1,7 @@
 """A linear layer whose weights are 8-bit integers with one scale for each output."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -13,9 +15,7 @@ class Int8Linear(nn.Module):
     ``x @ (quantized * scale).T + bias``.
 
     Weights are rounded to the nearest multiple of their row's scale, symmetric about zero: what
-    transformers-neuronx stores as ``s8`` weights. Activations keep their dtype. The forward is
-    written in plain operations, which every compiler takes; on a processor
-    :mod:`~.quantized_kernels` puts quicker ones in their place.
+    transformers-neuronx stores as ``s8`` weights. Activations keep their dtype.
     """
 
     quantized: Tensor
@@ -24,12 +24,18 @@ class Int8Linear(nn.Module):
     scale: Tensor
     """``[out]``, of the activations' dtype."""
 
+    bias: nn.Parameter | None
+
+    product: Callable[["Int8Linear", Tensor], Tensor]
+    """How the forward multiplies; :func:`~.cpu_products.cpu_products` puts another there."""
+
     def __init__(self, quantized: Tensor, scale: Tensor, bias: nn.Parameter | None):
         super().__init__()
         self.out_features, self.in_features = quantized.shape
         self.register_buffer("quantized", quantized)
         self.register_buffer("scale", scale)
         self.register_parameter("bias", bias)
+        self.product: Callable[[Int8Linear, Tensor], Tensor] = plain_product
 
     @classmethod
     def of(cls, weight: Tensor, bias: nn.Parameter | None) -> "Int8Linear":
@@ -42,9 +48,8 @@ class Int8Linear(nn.Module):
         largest = _rows(weight).abs().amax(dim=1) if weight.numel() else weight.new_zeros(weight.shape[0])
         if not bool(largest.isfinite().all()):
             raise ValueError("a weight must be finite to be quantised: got inf or nan")
-        # Rounded to its dtype before it divides, so that its own rounding is no error. The least
-        # scale is for rows of zeros.
-        scale = (largest / LARGEST).clamp(min=torch.finfo(weight.dtype).tiny).to(weight.dtype)
+        # Rounded to its dtype before it divides, so that its own rounding is no error.
+        scale = (largest / LARGEST).clamp(min=least_scale(weight.dtype)).to(weight.dtype)
         steps = (_rows(weight) / scale.to(largest.dtype)[:, None]).round_()
         return cls(steps.clamp_(-LARGEST, LARGEST).to(torch.int8).contiguous(), scale, bias)
 
@@ -70,12 +75,23 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in]`` to ``[..., out]``."""
-        if x.dtype == torch.float16:
-            # A sum of products with whole numbers may leave the range of float16.
-            return functional.linear(x, self.weight_in(x.dtype), self.bias)
-        # Each integer is exact in every other dtype, which a product with its scale is not.
-        out = functional.linear(x, self.quantized.to(x.dtype)) * self.scale
-        return out if self.bias is None else out + self.bias
+        return self.product(self, x)
+
+
+def plain_product(layer: Int8Linear, x: Tensor) -> Tensor:
+    """In operations that every compiler takes."""
+    if x.dtype == torch.float16:
+        # A sum of products with whole numbers may leave the range of float16.
+        return functional.linear(x, layer.weight_in(x.dtype), layer.bias)
+    # Each integer is exact in every other dtype, which a product with its scale is not.
+    out = functional.linear(x, layer.quantized.to(x.dtype)) * layer.scale
+    return out if layer.bias is None else out + layer.bias
+
+
+def least_scale(dtype: torch.dtype) -> float:
+    """For weights that are all alike: by zero nothing can be divided."""
+    # Weights of a usual size have scales below the least normal number of float16.
+    return 2.0**-24 if dtype == torch.float16 else torch.finfo(dtype).tiny
 
 
 def _rows(weight: Tensor) -> Tensor:

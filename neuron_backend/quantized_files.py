@@ -52,7 +52,7 @@ def load_quantized(
     """
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     with torch.device("meta"):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
             config, dtype=dtype, attn_implementation=attention, trust_remote_code=False
         )
         replace_empty(model, layers, dtype)
@@ -66,6 +66,4 @@ def load_quantized(
         raise ValueError(f"{WEIGHTS} must hold every weight of the model: got no {missing[0]}")
     if (folder / _GENERATION).is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
-    return model.requires_grad_(False).eval()
-
-
+    return model
