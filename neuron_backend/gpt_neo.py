@@ -46,9 +46,9 @@ def _attention(
     **_: Any,
 ) -> tuple[Tensor, None]:
     def heads(projection: nn.Module) -> Tensor:
-        split = (attention.num_heads, attention.head_dim)
+        split = (*hidden_states.shape[:2], attention.num_heads, attention.head_dim)
         states: Tensor = projection(hidden_states)
-        return states.unflatten(-1, split).transpose(1, 2)
+        return states.view(split).transpose(1, 2)
 
     query = heads(attention.q_proj)
     key, value = layer_past.update(heads(attention.k_proj), heads(attention.v_proj), attention.layer_id)

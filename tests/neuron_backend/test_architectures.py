@@ -42,7 +42,7 @@ NAMES = (
 # Models that did not work as they are, and what else they run through here.
 ADAPTED = ("falcon_alibi", "bloom", "mpt", "gpt_neo")
 
-FORMATS: tuple[str | None, ...] = (None,)
+FORMATS: tuple[str | None, ...] = (None, "int8")
 """Weight formats; None is the model's own dtype."""
 
 PROMPTS = [[5, 9, 2, 44, 17, 3, 8], [60, 1, 30], [7]]
@@ -88,7 +88,7 @@ def cases(tiny_model: Models) -> Callable[[str, str | None], Case]:
             tree_widths=(6,),
             spans=SPANS,
             target="eager",
-            **({"weights": weights} if weights else {}),
+            weights=weights,
         )
         return Case(
             # Some compute their softmax in float32 whatever their dtype.
@@ -108,7 +108,9 @@ def weights(request: pytest.FixtureRequest) -> str | None:
 
 
 @pytest.fixture(params=NAMES)
-def case(request: pytest.FixtureRequest, cases: Callable[[str, str | None], Case], weights: str | None) -> Case:
+def case(
+    request: pytest.FixtureRequest, cases: Callable[[str, str | None], Case], weights: str | None
+) -> Case:
     """Of each architecture in each weight format."""
     return cases(request.param, weights)
 

@@ -45,6 +45,27 @@ def test_a_layer_gets_the_span_alone():
     assert [3] == keys[0, 0, :, 0].nonzero().flatten().tolist()
 
 
+class TestPositions:
+    """Where what a slot holds stands in its row."""
+
+    def test_are_addresses(self):
+        """And 0 where a slot is reserved; no token sees that one anyway."""
+        buffers = CacheBuffers.zeros(GEOMETRY, 2, 4, scratch=1)
+        cache = PositionedCache(buffers.tensors, torch.tensor([[3], [1]]), buffers.addresses(span=4))
+
+        assert [[0, 0, 0, 1, 2, 3]] == cache.positions.tolist()
+
+    def test_of_scratch_are_those_of_the_columns_in_it(self):
+        """A tree at position 2 whose second branch is in scratch, and a row of padding in scratch alone."""
+        buffers = CacheBuffers.zeros(GEOMETRY, 2, 4, scratch=3)
+        columns = torch.tensor([[2, 3, 2], [0, 0, 0]])
+        written = torch.tensor([[2, 3, -4], [-2, -3, -4]])
+        cache = PositionedCache(buffers.tensors, written, buffers.addresses(span=4), columns=columns)
+
+        #            -4 -3 -2 -1  0  1  2  3
+        assert [[2, 0, 0, 0, 0, 1, 2, 3], [0, 0, 0, 0, 0, 1, 2, 3]] == cache.positions.tolist()
+
+
 def test_answers_what_layers_ask():
     """No tokens before, and as many slots as are attended to."""
     buffers = CacheBuffers.zeros(GEOMETRY, 1, 4)

@@ -56,6 +56,12 @@ class TestMaskPlan:
         assert plan.reaches.keys() == masks.keys()
         assert plan.span == 16
 
+    def test_gpt_neo_has_names_of_its_own(self, tiny_model):
+        """For what others call full and sliding."""
+        plan = MaskPlan.of(tiny_model("gpt_neo"))
+
+        assert plan.reaches == {"global": Reach(), "local": Reach(window=16)}
+
     def test_unknown_kinds_are_refused(self, tiny_model):
         """A kind without a mask made from positions is named."""
         with pytest.raises(UnsupportedArchitecture, match=r"Lfm2ForCausalLM .* 'conv'"):

@@ -3,7 +3,7 @@ import copy
 import pytest
 import torch
 
-from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture
+from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture, adaptation
 from decodekit.neuron_backend.masks import MaskPlan, Reach
 from decodekit.neuron_backend.probe import _cover
 
@@ -22,8 +22,10 @@ class TestRefusal:
             StaticDecoder(tiny_model("lfm2"), max_length=32, widths=(1, 4))
 
     @pytest.mark.parametrize(("name", "architecture"), [("bloom", "Bloom"), ("falcon_alibi", "Falcon")])
-    def test_of_a_bias_by_distance(self, name, architecture, tiny_model):
-        """ALiBi models build their bias from a 2-D mask; they are named, with the cause chained."""
+    def test_of_a_bias_by_distance(self, name, architecture, tiny_model, monkeypatch):
+        """As they are, ALiBi models build it from a 2-D mask; they are named, with the cause chained."""
+        monkeypatch.setattr(adaptation, "_ADAPTERS", {})
+
         with pytest.raises(UnsupportedArchitecture, match=f"{architecture}ForCausalLM") as caught:
             StaticDecoder(tiny_model(name), max_length=32, widths=(1, 4))
 
