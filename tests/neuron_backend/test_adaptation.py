@@ -38,7 +38,6 @@ def test_a_copy_runs_its_own_modules(tiny_model: Models) -> None:
 
 def test_code_from_elsewhere_stays_as_it_is(tiny_model: Models) -> None:
     """A body of another module may do anything, whatever its name."""
-
     model = copy.deepcopy(tiny_model("bloom"))
     model.base_model.__class__ = type("BloomModel", (BloomModel,), {"__module__": "theirs"})
     adapt(model)
