@@ -5,6 +5,7 @@ from os import PathLike
 
 import attrs
 import torch
+import transformers
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
@@ -105,12 +106,16 @@ def facts_of_config(
 
         ValueError: It describes no causal LM.
 
-        UnsupportedArchitecture: The model keeps something else than keys and values.
+        UnsupportedArchitecture: The model keeps something else than keys and values; or it is a mixture
+            of experts and transformers is older than 5.
     """
     config = AutoConfig.from_pretrained(str(model))
     with FakeTensorMode():
         found: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            config, dtype=dtype or config.dtype or torch.float32
+            config,
+            dtype=dtype or config.dtype or torch.float32,
+            # Others may look at the numbers of a mask.
+            attn_implementation="eager",
         )
         found.train(False)
         _choose_experts(found)
@@ -118,9 +123,15 @@ def facts_of_config(
 
 
 def _choose_experts(model: PreTrainedModel) -> None:
-    # The only one whose shapes do not hang on the numbers.
+    # The only one whose shapes do not hang on the numbers. There was nothing to choose before
+    # transformers 5.
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("batched_mm")
+    elif _first(model.config.get_text_config(decoder=True), _EXPERT_COUNTS):
+        raise UnsupportedArchitecture(
+            type(model).__name__,
+            f"its experts run only with numbers before transformers 5: got {transformers.__version__}",
+        )
 
 
 def _weights(model: PreTrainedModel) -> tuple[Weight, ...]:

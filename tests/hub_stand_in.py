@@ -9,17 +9,19 @@ import contextlib
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import huggingface_hub
 import pytest
-from huggingface_hub import constants
-from huggingface_hub.utils import close_session
+from huggingface_hub import constants, utils
 
 Files = dict[str, bytes]
+
+# Named so since version 1. A client is made once for each of the settings.
+forget_client: Callable[[], None] = getattr(utils, "close_session", None) or utils.reset_sessions
 
 
 class Hub:
@@ -192,12 +194,11 @@ def running_hub(patch: pytest.MonkeyPatch, cache: Path) -> Iterator[Hub]:
     patch.setattr(constants, "HF_HUB_CACHE", str(cache))
     patch.setattr(constants, "HF_HUB_OFFLINE", False)
     patch.setattr(huggingface_hub.hf_api.api, "endpoint", address)
-    # A client is made once for each of the settings.
-    close_session()
+    forget_client()
     try:
         yield hub
     finally:
-        close_session()
+        forget_client()
         server.shutdown()
         server.server_close()
         thread.join()

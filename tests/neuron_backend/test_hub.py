@@ -5,14 +5,13 @@ import attrs
 import pytest
 import torch
 from huggingface_hub import constants
-from huggingface_hub.utils import close_session
 from transformers import AutoTokenizer
 
 from decodekit.neuron_backend import compile_decoder, load_decoder
 from decodekit.neuron_backend.hub import download_decoder, is_repository
 from decodekit.neuron_backend.manifest import Manifest
 
-from ..hub_stand_in import running_hub
+from ..hub_stand_in import forget_client, running_hub
 
 REPOSITORY = "somebody/tiny"
 PAIR = pathlib.Path(__file__).parents[2] / "examples" / "pair"
@@ -50,10 +49,10 @@ def offline(monkeypatch):
 
     def cut():
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-        close_session()
+        forget_client()
 
     yield cut
-    close_session()
+    forget_client()
 
 
 def change(hub, folder, files, **facts):
