@@ -79,7 +79,7 @@ def download_decoder(
     except LocalEntryNotFoundError as error:
         raise FileNotFoundError(
             f"the hub cannot be reached (or HF_HUB_OFFLINE is set), and its cache has no whole {repository}, "
-            f"revision {revision or 'main'}"
+            f"revision {revision or 'main'}; no folder is called so either"
         ) from error
     except EntryNotFoundError as error:
         raise ValueError(
