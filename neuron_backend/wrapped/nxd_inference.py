@@ -9,7 +9,7 @@ from torch import Tensor
 from .abilities import Abilities, Prefill, Window
 from .prompts import lay_out_prompts
 from .record import Ints
-from .settings import check_settings, check_window, number, setting, text_config
+from .settings import check_columns, check_settings, check_window, largest, number, setting, text_config
 from .wrapped_decoder import WrappedDecoder
 
 _OTHER_OUTPUT = "its forward does not give the logits after the tokens that it is given"
@@ -62,10 +62,8 @@ class NxDInferenceDecoder(WrappedDecoder):
                 "'on_device_sampling_config' must be None, or 'output_logits' True: got a model that gives "
                 "tokens. Compile it again with one of the two: selection is done on its logits"
             )
-        max_length, batch = (
-            number(config, "max_length", "seq_len"),
-            number(config, "tkg_batch_size", "batch_size"),
-        )
+        max_length = largest(config, "token_generation_buckets", number(config, "max_length", "seq_len"))
+        batch = number(config, "tkg_batch_size", "batch_size")
         text = text_config(model.config)
         check_window(text, max_length)
         for name in ("max_batch_size", "kv_cache_batch_size"):
@@ -76,10 +74,12 @@ class NxDInferenceDecoder(WrappedDecoder):
             raise ValueError(
                 f"'ctx_batch_size' must be 1 under continuous batching and {batch} without: got {prompts}"
             )
-        windows = [Window(1, first=1)]
-        if (columns := setting(config, "speculation_length", 0)) > 1:
-            windows.append(Window(columns, first=1))
         context = min(setting(config, "max_context_length", max_length), max_length)
+        context = largest(config, "context_encoding_buckets", context)
+        windows, columns = [Window(1, first=1)], setting(config, "speculation_length", 0)
+        if columns > 1:
+            check_columns(columns, setting(config, "context_encoding_buckets", [context]))
+            windows.append(Window(columns, first=1))
         self._model = model
         super().__init__(
             Abilities(

@@ -10,7 +10,7 @@ from torch import Tensor
 from .abilities import Abilities, Prefill, Window
 from .prompts import lay_out_prompts
 from .record import Ints
-from .settings import check_settings, check_window, number, setting, text_config
+from .settings import check_columns, check_settings, check_window, number, setting, text_config
 from .wrapped_decoder import WrappedDecoder
 
 _RULES = {
@@ -54,13 +54,15 @@ class OptimumNeuronDecoder(WrappedDecoder):
         check_window(text, max_length)
         one_row = bool(setting(config, "continuous_batching", False)) or batch == 1
         windows, prefill = [Window(1)], None
+        context = min(setting(config, "max_context_length", max_length), max_length)
         if (columns := setting(config, "speculation_length", 0)) > 1:
+            check_columns(columns, [context])
             windows.append(Window(columns, first=1))
         if (chunk := setting(config, "prefill_chunk_size", 0)) > 1:
             windows.append(Window(chunk, scores="none", one_row=one_row and batch > 1))
-        elif (context := setting(config, "max_context_length", max_length)) > 1:
+        elif context > 1:
             # A single token is none: that goes through token generation, at position 0 as well.
-            prefill = Prefill(min(context, max_length), one_row=one_row, least=2)
+            prefill = Prefill(context, one_row=one_row, least=2)
         self._model = model
         self._masks = "attention_mask" in inspect.signature(model.forward).parameters
         super().__init__(Abilities(batch, max_length, number(text, "vocab_size"), windows, prefill))

@@ -1,6 +1,6 @@
 """What is read from another system's configuration."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 Rules = Mapping[str, tuple[tuple[Any, ...], str]]
@@ -25,6 +25,26 @@ def number(config: Any, *names: str) -> int:
         if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
             return value
     raise ValueError(f"the configuration must have {' or '.join(map(repr, names))}, >= 1: got {config!r}")
+
+
+def largest(config: Any, name: str, most: int) -> int:
+    """The largest of the buckets *name*, at most *most*; *most* if they are left to the library."""
+    buckets = getattr(config, name, None)
+    return min(most, max(buckets)) if buckets else most
+
+
+def check_columns(columns: int, buckets: Iterable[int]) -> None:
+    """
+    Refuse a verification as wide as a context encoding.
+
+    Raises:
+        ValueError: *columns* are those of one of *buckets*.
+    """
+    if columns > 1 and columns in buckets:
+        raise ValueError(
+            f"'speculation_length' must not be the size of a context bucket: got {columns} (both graphs take "
+            "themselves for the one that verifies)"
+        )
 
 
 def text_config(config: Any) -> Any:

@@ -40,6 +40,8 @@ class NxDModel:
             max_length=max_length,
             seq_len=max_length,
             max_context_length=max_context_length,
+            context_encoding_buckets=list(context_buckets),
+            token_generation_buckets=list(token_buckets),
             speculation_length=speculation_length,
             is_continuous_batching=is_continuous_batching,
             padding_side="right",

@@ -39,6 +39,7 @@ def model(tiny_model) -> PreTrainedModel:
         ({"is_prefix_caching": True}, "'is_prefix_caching' must be False"),
         ({"is_chunked_prefill": True}, "'is_chunked_prefill' must be False"),
         ({"flash_decoding_enabled": True}, "'flash_decoding_enabled' must be False.*last position"),
+        ({"speculation_length": 16}, "'speculation_length' must not be the size of a context bucket: got 16"),
         ({"max_batch_size": 4}, "'max_batch_size' must be 3: got 4"),
         ({"kv_cache_batch_size": 8}, "'kv_cache_batch_size' must be 3: got 8"),
         ({"ctx_batch_size": 2}, "'ctx_batch_size' must be 1 under continuous batching and 3 without: got 2"),
@@ -48,6 +49,15 @@ def test_nxd_settings(settings, message, model):
     """The setting, what it must be, and why."""
     with pytest.raises(ValueError, match=message):
         NxDInferenceDecoder(NxDModel(model, **settings))
+
+
+def test_buckets_limit_what_a_row_and_a_prompt_may_be(model):
+    """Whatever else the configuration says."""
+    system = NxDModel(model, max_length=64, token_buckets=(16, 40), max_context_length=30)
+
+    shape = NxDInferenceDecoder(system).shape
+
+    assert (40, (1, 24)) == (shape.max_length, shape.widths)
 
 
 def test_a_configuration_without_lengths(model):
@@ -67,6 +77,7 @@ def test_a_configuration_without_lengths(model):
         ),
         ({"padding_side": "left"}, "'padding_side' must be 'right'"),
         ({"max_batch_size": 4}, "'max_batch_size' must be 3: got 4"),
+        ({"speculation_length": 24}, "'speculation_length' must not be the size of a context bucket: got 24"),
         ({"embedding_model": True}, "'embedding_model' must be False"),
     ],
 )
