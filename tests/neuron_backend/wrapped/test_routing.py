@@ -6,13 +6,19 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from decodekit.decoding.protocols import DecoderShape
 from decodekit.decoding.slots import Slots
-from decodekit.neuron_backend import NxDInferenceDecoder, OptimumNeuronDecoder, TransformersNeuronxDecoder
+from decodekit.neuron_backend import (
+    CallableDecoder,
+    NxDInferenceDecoder,
+    OptimumNeuronDecoder,
+    TransformersNeuronxDecoder,
+)
 from decodekit.neuron_backend.wrapped import WrappedDecoder
 
 from .nxd_stand_in import CONTEXT, TOKEN, VERIFY, NxDModel
 from .optimum_stand_in import OptimumModel
-from .systems import LENGTH, Reference
+from .systems import LENGTH, Programs, Reference
 from .tnx_stand_in import TnxModel
 
 TEXT = [5, 9, 2, 44, 17, 3, 8]
@@ -176,6 +182,45 @@ class TestTnx:
         assert ["speculation"] == calls(
             system, fed, [*TEXT, 1, 2, 3], [*TEXT[:3], 2, 1], [*TEXT[:5], 3], need=2
         )
+
+
+class Watched(CallableDecoder):
+    """Where each call feeds each row."""
+
+    def __init__(self, model: PreTrainedModel, shape: DecoderShape) -> None:
+        own = Programs(model, shape, torch.int64, shared=False)
+        self.fed: list[list[list[int]]] = []
+        super().__init__(lambda ids, at: self.fed.append(at.tolist()) or own.step(ids, at), shape)
+
+
+class TestIdleRows:
+    """Rows that have to come along."""
+
+    def test_are_fed_behind_what_they_hold(self, model):
+        """Where nothing stands that could be changed, not even by rounding."""
+        decoder = Watched(model, DecoderShape(3, LENGTH, model.config.vocab_size, (1, 4, 8), 4))
+        fed = Fed(decoder)
+        fed(TEXT, TEXT[:3])
+        decoder.fed.clear()
+
+        decoder.forward(torch.tensor([[-1], [1], [-1]]), torch.tensor([0, 3, 0]))
+        decoder.forward(torch.tensor([[-1] * 4, [5, 6, -1, -1], [-1] * 4]), torch.tensor([0, 4, 0]))
+
+        assert [[[7], [3], [0]], [[7, 8, 9, 10], [4, 5, 6, 7], [0, 1, 2, 3]]] == decoder.fed
+
+    def test_that_are_full_are_fed_their_own_last_tokens(self, model, reference):
+        """There is no position behind them."""
+        decoder = Watched(model, DecoderShape(3, 8, model.config.vocab_size, (1, 4), 4))
+        text = [*TEXT, 4]
+        for start in (0, 4):
+            decoder.forward(torch.tensor([text[start : start + 4]] * 3), torch.tensor([start] * 3))
+        decoder.fed.clear()
+
+        decoder.forward(torch.tensor([[-1] * 4, [-1] * 4, [9, 9, -1, -1]]), torch.tensor([0, 0, 2]))
+        logits = decoder.forward(torch.tensor([[4], [-1], [-1]]), torch.tensor([7, 0, 0]))
+
+        assert [[[4, 5, 6, 7], [4, 5, 6, 7], [2, 3, 4, 5]], [[7], [7], [4]]] == decoder.fed
+        torch.testing.assert_close(logits[0, 0], reference.after(tuple(text)), atol=1e-5, rtol=1e-5)
 
 
 class TestFailures:
