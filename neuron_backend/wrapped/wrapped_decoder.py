@@ -101,6 +101,10 @@ class WrappedDecoder(ABC):
         self._record = Record(self.shape.batch_size, self.shape.max_length)
         Slots.of(self).forget()
 
+    def advise_width(self, columns: int) -> str:
+        """What to do to have so many *columns* scored, as a sentence."""
+        return f"Compile the wrapped system with a program that scores {columns}"
+
     @abstractmethod
     def _call_window(self, window: Window, rows: Sequence[int], ids: Tensor, positions: Tensor) -> Tensor:
         """
@@ -120,10 +124,7 @@ class WrappedDecoder(ABC):
             at if the window scores none.
         """
 
-    def advise_width(self, columns: int) -> str:
-        """What to do to have so many *columns* scored, as a sentence."""
-        return f"Compile the wrapped system with a program that scores {columns}"
-
+    @abstractmethod
     def _call_prefill(self, prefill: Prefill, rows: Sequence[int], tokens: Sequence[Ints]) -> Tensor:
         """
         Call the program of *prefill*.
@@ -138,7 +139,6 @@ class WrappedDecoder(ABC):
         Returns:
             Logits ``[rows, vocab]`` after each row's last token, or after that of the longest rows.
         """
-        raise NotImplementedError
 
     def _catch_up(self, errand: Errand) -> None:
         """Feed what is pending by few calls, through whatever program."""
