@@ -164,7 +164,7 @@ class TestGeneration:
 
     def test_rows_of_parameters_are_all_rows(self, tiny_model):
         """With fewer rows the host runs the chain, and says what it always said."""
-        chain = Chain([TopK([3, 5, 7])])
+        chain = Chain([RepetitionPenalty([1.3, 1.5, 1.7])])
         decoder = build(tiny_model("llama"), processors=chain)
 
         assert decoder.chooses(chain, Greedy(), 3)
@@ -227,11 +227,11 @@ class TestForwardChoosing:
         decoder = build(tiny_model("llama"), processors=RepetitionPenalty(1.3))
         window = self.window(1)
 
-        with pytest.raises(ValueError, match=r"lengths must be >= 0 and <= 65: got 66 to 66"):
+        with pytest.raises(ValueError, match=r"lengths must be >= 0 and <= 64: got 65 to 65"):
             decoder.forward_choosing(
                 torch.ones(3, 1, dtype=torch.int64),
                 torch.zeros(3, dtype=torch.int64),
-                window.at(window.length + 65),
+                window.at(window.length + 64),
             )
 
     def test_refuses_parts_that_are_none(self, tiny_model):
@@ -256,7 +256,7 @@ class TestExplain:
             "note: the logits are processed again, on the host, where somebody reads the scores\n"
             "note: after a forward of 16 columns, as of a prompt, the host chooses"
         ) == str(decoder.explain())
-        assert decoder.explain() == Generator(decoder, processors=chain, selection=Sample(seed=9)).explain()
+        assert decoder.explain() == Generator(decoder, processors=chain, selection=Sample(seed=3)).explain()
 
     @pytest.mark.parametrize(
         ("compiled_with", "asked", "whys"),
