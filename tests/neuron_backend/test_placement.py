@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from decodekit.neuron_backend import StaticDecoder
+from decodekit.neuron_backend import StaticDecoder, lower
 from decodekit.neuron_backend import placement as placement_module
 from decodekit.neuron_backend.placement import copy_to, on_device, place_cache, place_graph
 from decodekit.neuron_backend.step_lowering import lower_step
@@ -77,3 +77,18 @@ def test_a_placed_graph_runs_there(name: str, tiny_model: Callable[..., PreTrain
     assert ((2, 3, 61), "meta") == (tuple(logits.shape), logits.device.type)
     assert {"cpu"} == {tensor.device.type for tensor in decoder.step.state_dict().values()}
     assert {"cpu"} == {buffer.device.type for buffer in decoder.cache.tensors}
+
+
+def test_a_placed_graph_makes_its_tensors_there() -> None:
+    """Random numbers are what lowering leaves to be made."""
+
+    class Noisy(torch.nn.Module):
+        """Adds some."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.rand(2, device="cpu")
+
+    graph = lower(Noisy(), (torch.ones(2),))
+    place_graph(META, graph)
+
+    assert "meta" == graph(torch.ones(2, device=META)).device.type
