@@ -1,9 +1,11 @@
 """The native target through a Dynamo backend with TorchNeuron's AOT settings."""
 
+import copy
 import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -254,13 +256,13 @@ class TestSaving:
     """Compiled programs travel in the compiler's own cache."""
 
     @pytest.fixture
-    def saved(self, one: StaticDecoder, tmp_path: Any) -> Any:
+    def saved(self, one: StaticDecoder, tmp_path: Path) -> Any:
         """A folder, on a machine that has never compiled what is in it."""
         one.save(tmp_path / "decoder")
         PERSISTENT.clear()
         return tmp_path / "decoder"
 
-    def test_a_second_start_is_a_load(self, saved: Any, one: StaticDecoder) -> None:
+    def test_a_second_start_is_a_load(self, saved: Path, one: StaticDecoder) -> None:
         """The compiler is not asked, and the logits are the same to the bit."""
         backend = StandIn()
         loaded = load_decoder(saved, target=NativeTarget(backend=backend, device="cpu"))
@@ -269,14 +271,16 @@ class TestSaving:
         ids, cache_pos = torch.tensor([[7]]), torch.tensor([0])
         assert torch.equal(one.forward(ids, cache_pos), loaded.forward(ids, cache_pos))
 
-    def test_a_loaded_decoder_can_be_saved(self, saved: Any, tmp_path: Any) -> None:
+    def test_a_loaded_decoder_can_be_saved(self, saved: Path, tmp_path: Path) -> None:
         """With the programs that it was loaded with."""
         load_decoder(saved, target=NativeTarget(backend=StandIn(), device="cpu")).save(tmp_path / "copy")
         program = "programs/compiled.bin"
 
         assert (saved / program).read_bytes() == (tmp_path / "copy" / program).read_bytes()
 
-    def test_programs_of_others_are_compiled_again(self, saved: Any, monkeypatch: Any, tmp_path: Any) -> None:
+    def test_programs_of_others_are_compiled_again(
+        self, saved: Path, monkeypatch: Any, tmp_path: Path
+    ) -> None:
         """Unless the caller trusts the folder."""
         monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path / "another machine"))
         first, second = StandIn(), StandIn()
@@ -287,7 +291,7 @@ class TestSaving:
         assert (0, False) == (len(first.compiled), trusted.compiled)
         assert (1, True) == (len(second.compiled), again.compiled)
 
-    def test_versions_have_to_match(self, saved: Any, monkeypatch: Any) -> None:
+    def test_versions_have_to_match(self, saved: Path, monkeypatch: Any) -> None:
         """Those of the packages that compiled, here and there."""
         target = NativeTarget(backend=StandIn(), device="cpu")
         manifest = Manifest.read(saved)
@@ -305,7 +309,7 @@ class TestSaving:
             with pytest.raises(ValueError, match=message):
                 target.check(attrs.evolve(manifest, versions={**manifest.versions, **saved_versions}))
 
-    def test_another_target_is_refused(self, saved: Any) -> None:
+    def test_another_target_is_refused(self, saved: Path) -> None:
         """A folder says which it was saved by."""
         with pytest.raises(ValueError, match="must be the one that was saved, 'neuron-native': got 'eager'"):
             load_decoder(saved, target=StaticDecoder.compiler)
@@ -357,7 +361,7 @@ class TestStrict:
 
 @pytest.mark.usefixtures("variables")
 class TestOptions:
-    def test_reach_the_runtime_and_the_compiler(self, tiny_model: Models, tmp_path: Any) -> None:
+    def test_reach_the_runtime_and_the_compiler(self, tiny_model: Models, tmp_path: Path) -> None:
         """Arguments while it compiles; cores and cache for good."""
         seen = []
 
@@ -414,6 +418,51 @@ class TestOptions:
                 compile_one(tiny_model("llama"), device="neuron", cores="1")
 
         assert CORES not in os.environ
+
+
+class TestDevice:
+    """Where things lie: on a device that has shapes alone, whose programs give zeros."""
+
+    @pytest.fixture
+    def given(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """The devices of what programs were given."""
+        monkeypatch.setattr(StaticDecoder, "compare", lambda self, whose: None)
+        return []
+
+    @pytest.fixture
+    def decoder(self, given: list[str], tiny_model: Models) -> StaticDecoder:
+        """Compiled for it."""
+
+        def backend(graph: GraphModule, inputs: Any) -> Callable[..., Any]:
+            def program(*tensors: torch.Tensor) -> tuple[torch.Tensor]:
+                given.extend(tensor.device.type for tensor in tensors)
+                return (torch.zeros(1, 1, 61),)
+
+            return program
+
+        return compile_one(tiny_model("llama"), backend=backend, device="meta")
+
+    def test_a_program_is_given_nothing_of_the_host(self, decoder: StaticDecoder, given: list[str]) -> None:
+        """Weights, constants, cache and inputs are there; logits come back."""
+        given.clear()
+        logits = decoder.forward(torch.tensor([[1]]), torch.tensor([0]))
+
+        assert {"meta"} == set(given)
+        assert len(given) > len(list(decoder.step.model.parameters()))
+        assert "cpu" == logits.device.type
+
+    def test_the_cache_is_there_and_the_model_here(self, decoder: StaticDecoder, tmp_path: Path) -> None:
+        """So it can be saved."""
+        assert {"meta"} == {buffer.device.type for buffer in decoder.cache.tensors}
+        assert {"cpu"} == {weight.device.type for weight in decoder.step.model.parameters()}
+        decoder.save(tmp_path / "decoder")
+
+    def test_a_model_of_the_device_is_refused(self, tiny_model: Models) -> None:
+        """It is the target that brings it there."""
+        model = copy.deepcopy(tiny_model("llama")).to("meta")
+
+        with pytest.raises(ValueError, match="model must be on the CPU: got meta"):
+            compile_decoder(model, max_length=16, widths=(1,), target=NativeTarget(device="meta"))
 
 
 def test_weights_are_on_the_host_for_what_needs_them(made: Made, tiny_model: Models) -> None:

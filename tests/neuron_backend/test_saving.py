@@ -4,7 +4,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from decodekit.neuron_backend import StaticDecoder, load_decoder
+from decodekit.neuron_backend import StaticDecoder, load_decoder, saving
+from decodekit.neuron_backend.manifest import Manifest
 
 
 def contents(folder):
@@ -15,6 +16,15 @@ def contents(folder):
 def saved(llama, tmp_path):
     llama.save(tmp_path / "decoder")
     return tmp_path / "decoder"
+
+
+def test_versions_of_neurons_packages_are_kept(llama, tmp_path, monkeypatch):
+    """Beside those that every decoder has; programs depend on them."""
+    monkeypatch.setattr(saving, "neuron_versions", lambda: {"neuronx-cc": "2.28.7631.0"})
+    llama.save(tmp_path / "decoder")
+    versions = Manifest.read(tmp_path / "decoder").versions
+
+    assert ("2.28.7631.0", torch.__version__) == (versions["neuronx-cc"], versions["torch"])
 
 
 def test_tied_weights_are_stored_once(tiny_model, tmp_path):
