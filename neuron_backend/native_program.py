@@ -51,7 +51,7 @@ class OnceBackend:
 class SpanProgram:
     """A compiled graph of one span."""
 
-    run: Callable[..., Tensor]
+    run: Callable[..., Any]
     slots: Tensor
     """What it attends to, on the device."""
 
@@ -82,16 +82,21 @@ class NativeProgram:
         self._cache = tuple(cache)
         self._device = device
 
-    def __call__(self, *inputs: Tensor) -> Tensor:
-        """What the step takes before the cache, checked, to logits on the host."""
+    def __call__(self, *inputs: Tensor) -> Any:
+        """
+        What the step takes before the cache, checked, to logits on the host.
+
+        Of a step that chooses: to the choice and the logits, both on the device, since few of the
+        latter are ever read.
+        """
         *others, slots = inputs
         attended = slots.shape[0]
         program = next(program for size, program in self.spans.items() if size >= attended)
         # Whether the caller is in inference mode must not matter: programs are made outside of it.
         with torch.inference_mode(False), torch.no_grad(), on_device(self._device):
-            logits = program.run(*(self._send(tensor) for tensor in others), program.slots, *self._cache)
+            given = program.run(*(self._send(tensor) for tensor in others), program.slots, *self._cache)
             # Processors and selections use operations that the device has no kernels for.
-            return logits.to("cpu")
+            return given.to("cpu") if isinstance(given, Tensor) else given
 
     def _send(self, tensor: Tensor) -> Tensor:
         if tensor.dtype == torch.int64:

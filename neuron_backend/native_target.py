@@ -176,6 +176,9 @@ class NativeTarget:
             target=self,
             packages=packages,
             compiled=compiled,
+            fused_programs={
+                width: programs[program_name(step, width)] for step, width in decoder.fused_steps()
+            },
         )
         self._warm_up(decoder, list(programs.values()))
 

@@ -420,6 +420,45 @@ class TestOptions:
         assert CORES not in os.environ
 
 
+class TestChoosing:
+    """A chain and a selection that are part of the graphs."""
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def choosing(tiny_model: Models) -> Made:
+        """One width that scores, one span."""
+        backend = StandIn()
+        return Made(
+            compile_decoder(
+                tiny_model("llama"),
+                batch_size=2,
+                max_length=64,
+                widths=(1,),
+                spans=(64,),
+                target=NativeTarget(backend=backend, device="cpu"),
+                **PARTS["sampled"],
+            ),
+            backend,
+        )
+
+    def test_is_one_more_graph_with_one_more_output(self, choosing: Made) -> None:
+        """The cache is written as ever, and nothing in it is refused."""
+        scoring, fused = choosing.backend.graphs
+        (output,) = fused.graph.find_nodes(op="output")
+
+        assert [(2, 1), (2, 1, 61)] == [tuple(node.meta["val"].shape) for node in output.args[0]]
+        assert len(calls(scoring, copy_)) == len(calls(fused, copy_)) == len(choosing.decoder.cache.tensors)
+        assert [] == lint_graph(fused)
+
+    def test_gives_the_hosts_text(self, choosing: Made, eager: StaticDecoder) -> None:
+        """And the decoder says that the device chooses."""
+        compiled = len(choosing.backend.graphs)
+
+        assert choosing.decoder.chooses(PARTS["sampled"]["processors"], PARTS["sampled"]["selection"], 2)
+        assert run(eager, PARTS["sampled"]) == choosing.run(PARTS["sampled"])
+        assert compiled == len(choosing.backend.graphs)
+
+
 class TestDevice:
     """Where things lie: on a device that has shapes alone, whose programs give zeros."""
 
