@@ -10,8 +10,6 @@ choices must have been within what the logits are known to differ by; on the sta
 """
 
 import copy
-import importlib.util
-import inspect
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +24,7 @@ from decodekit.decoding import Generation, Generator, Greedy, MaxNewTokens, Samp
 from decodekit.neuron_backend import NativeTarget, StaticDecoder, compile_decoder, load_decoder
 from decodekit.neuron_backend.native_program import NativeProgram
 from decodekit.neuron_backend.targets import Target, target_named
+from decodekit.neuron_backend.wrapped import CallableDecoder
 from decodekit.processors import RepetitionPenalty, Temperature, TopP
 from decodekit.speculation import DraftModel, DraftTree, SpeculativeGenerator, Tree
 from decodekit.testing import check_decoder
@@ -41,9 +40,6 @@ PARTS: dict[str, dict[str, Any]] = {
     "greedy": {"processors": RepetitionPenalty(1.2), "selection": Greedy()},
     "sampled": {"processors": Temperature(0.9) | TopP(0.95), "selection": Sample(seed=3)},
 }
-
-has_int8 = "weights" in inspect.signature(compile_decoder).parameters
-has_wrapped = importlib.util.find_spec("decodekit.neuron_backend.wrapped") is not None
 
 
 def stand_in() -> Target:
@@ -123,8 +119,10 @@ def target(request: pytest.FixtureRequest) -> Callable[[], Target]:
 
 @pytest.fixture(scope="module")
 def pair(target: Callable[[], Target], tiny_model: Models) -> Pair:
-    """Three widths and a tree width."""
-    return Pair.of(tiny_model("llama"), target(), tree_widths=(4,), **SHAPE)
+    """Three widths, and a tree width where trees are compiled."""
+    made = target()
+    trees = () if made.name == "neuron-traced" else (4,)
+    return Pair.of(tiny_model("llama"), made, tree_widths=trees, **SHAPE)
 
 
 @pytest.fixture(autouse=True)
@@ -150,6 +148,8 @@ class TestText:
 
     def test_is_eagers_with_trees_ahead(self, parts: str, pair: Pair, tiny_model: Models) -> None:
         """Columns in scratch slots."""
+        if not pair.compiled.tree_widths:
+            pytest.skip("target 'neuron-traced' compiles no trees")
         draft = compile_decoder(tiny_model("mistral"), target="eager", **{**SMALL, "widths": (1, 2)})
         pair.check(PARTS[parts], DraftTree(draft, tree=Tree.comb(2, 1)))
 
@@ -164,7 +164,7 @@ def test_nothing_is_compiled_for_a_text(pair: Pair) -> None:
     programs = {**pair.compiled.programs, **pair.compiled.tree_programs}
     pair.check(PARTS["greedy"])
 
-    assert {1, 4, 5, 16} == set(programs)
+    assert {1, 5, 16, *pair.compiled.tree_widths} == set(programs)
     made = [
         span.backend.compilations
         for program in programs.values()
@@ -205,17 +205,25 @@ def test_two_decoders_do_not_disturb_each_other(
     pair.check(PARTS["sampled"], DraftModel(draft))
 
 
-@pytest.mark.skipif(not has_int8, reason="this decodekit has no weights in 8 bits")
+def test_a_choice_on_the_device(target: Callable[[], Target], tiny_model: Models) -> None:
+    """Chain and selection behind the logits, with the host's noise."""
+    small = {**SMALL, "widths": (1,)}
+    decoder = compile_decoder(tiny_model("llama"), target=target(), **small, **PARTS["sampled"])
+    eager = compile_decoder(tiny_model("llama"), target="eager", **small)
+    pair = Pair(decoder, eager, "cpu" == _place(decoder.compiler))
+    pair.check(PARTS["sampled"])
+
+    if decoder.target == "neuron-native":
+        assert decoder.chooses(PARTS["sampled"]["processors"], PARTS["sampled"]["selection"], 2)
+
+
 def test_weights_in_8_bits(target: Callable[[], Target], tiny_model: Models) -> None:
     """Against the same weights without a compiler."""
     Pair.of(tiny_model("llama"), target(), weights="int8", **SMALL).check(PARTS["greedy"])
 
 
-@pytest.mark.skipif(not has_wrapped, reason="this decodekit wraps no decoders of others")
 def test_a_program_of_ones_own(pair: Pair) -> None:
     """A callable over the device, behind the rules for decoders that others compiled."""
-    from decodekit.neuron_backend.wrapped import CallableDecoder
-
     shape = copy.copy(pair.compiled.shape)
     wrapped = CallableDecoder(lambda ids, positions: pair.compiled.forward(ids, positions[:, 0]), shape)
     parts: dict[str, Any] = {**PARTS["greedy"], "stop": MaxNewTokens(28)}
