@@ -17,7 +17,9 @@ from .lint import Finding, lint_graph, lint_module
 from .loading import load_decoder
 from .lowering import lower
 from .native_target import NativeTarget
+from .parallel_plan import rank_weights
 from .quantized import Weights
+from .ranks import LostRank
 from .static_decoder import StaticDecoder
 from .unsupported import UnsupportedArchitecture
 from .wrapped import (
@@ -32,6 +34,7 @@ __all__ = [
     "DeviceChoice",
     "Drift",
     "Finding",
+    "LostRank",
     "NativeTarget",
     "NxDInferenceDecoder",
     "OptimumNeuronDecoder",
@@ -45,4 +48,5 @@ __all__ = [
     "lint_module",
     "load_decoder",
     "lower",
+    "rank_weights",
 ]

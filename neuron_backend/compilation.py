@@ -103,6 +103,10 @@ def compile_decoder(
     if ranks is not None and weights is not None:
         raise ValueError(f"weights must be None with tp_degree > 1: got {weights!r}")
     with naming_lost_ranks(ranks):
+        if ranks is not None:
+            asked = None if widths is None else tuple(widths)
+            shape = (batch_size, max_length, asked, scored_width, tuple(tree_widths), spans)
+            ranks.check_call(shape, compiler.name, dtype)
         adopted = model_of(model, partial(_load, dtype=weight_dtype(dtype)), ranks)
         decoder = StaticDecoder(
             adopted,

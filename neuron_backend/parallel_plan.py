@@ -114,7 +114,8 @@ class ParallelPlan:
         The plan of a whole *model* for *tp_degree* ranks.
 
         Raises:
-            UnsupportedArchitecture: It has no plan, or one with a style that is not known here.
+            UnsupportedArchitecture: It has no plan, one that leaves its layers whole, or one with a
+                style that is not known here.
 
             ValueError: Heads or layers cannot be divided so.
         """
@@ -132,6 +133,10 @@ class ParallelPlan:
             if isinstance(share, Cut) and style not in GATHERED | LOOKUPS:
                 side = "inputs" if share.dim > max(parameter.ndim - 2, 0) else "outputs"
                 counts.setdefault(f"the {side} of {path}", share.size // share.packed)
+        if not any(part.isdigit() for path in shares for part in path.split(".")):
+            raise UnsupportedArchitecture(
+                name, "its tensor-parallel plan divides none of its layers; tp_degree=1 serves it whole"
+            )
         _check_counts(name, counts, tp_degree)
         return cls(architecture=name, modules=modules, shares=shares)
 

@@ -108,6 +108,19 @@ class Ranks:
                 "and none may be a limit of time"
             )
 
+    def check_call(self, *arguments: object) -> None:
+        """
+        Compare what the ranks are called with.
+
+        Raises:
+            ValueError: Some rank has other *arguments*. Every rank learns it.
+        """
+        if not self.have_same(repr(arguments).encode()):
+            raise ValueError(
+                f"every rank must make the same calls: got other arguments than {arguments} on another rank; "
+                "target 'auto' is 'cpu' where there is a C++ compiler, and 'eager' where there is none"
+            )
+
     def have_same(self, *content: bytes) -> bool:
         """Whether all ranks call with the same bytes, up to chance of 1 in 2^32."""
         digest = 0
@@ -158,6 +171,19 @@ class Ranks:
                 raise LostRank(f"every rank must succeed: got a failure of rank {rank}: {message}")
 
 
+def _timeout() -> timedelta:
+    """How long ranks wait for each other in the process group that there is."""
+    group = dist.distributed_c10d._get_default_group()
+    try:
+        backend = group._get_backend(torch.device("cpu"))
+    except RuntimeError as error:
+        raise ValueError(
+            "the process group must have a backend for the CPU, such as 'cpu:gloo,cuda:nccl': "
+            f"got {dist.get_backend()}"
+        ) from error
+    return getattr(backend.options, "_timeout", TIMEOUT)
+
+
 def _content(tensor: Tensor) -> tuple[bytes, bytes]:
     return repr(tuple(tensor.shape)).encode(), tensor.contiguous().numpy().tobytes()
 
@@ -169,8 +195,7 @@ def _make_group_of_programs() -> None:
     try:
         _resolve_process_group(PROGRAMS)  # type: ignore[arg-type]  # a name is a string
     except RuntimeError:
-        options = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu")).options
-        group = dist.new_group(timeout=options._timeout)
+        group = dist.new_group(timeout=_timeout())
         _register_process_group(PROGRAMS, group)  # type: ignore[arg-type]
 
 

@@ -160,6 +160,12 @@ def _compare(part: PreTrainedModel, expected: Tensor, ranks: Ranks) -> None:
             name, f"divided by its tensor-parallel plan it does not run: {error!r}"
         ) from error
     with each_succeeds(ranks):
+        if logits.shape != expected.shape:
+            raise UnsupportedArchitecture(
+                name,
+                "divided by its tensor-parallel plan it gives logits of another shape than the whole model: "
+                f"{tuple(logits.shape)} instead of {tuple(expected.shape)}",
+            )
         difference = (logits - expected).abs().max().item()
         tolerance = TOLERANCE[part.dtype] * expected.abs().max().item()
         # Written so that a NaN refuses as well.

@@ -30,6 +30,7 @@ from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
 
 PROMPTS = [list(range(3, 30)), [7], [11, 5, 2, 60, 8, 8, 1]]
 COUNT = 24
+WHOLE = "replicate"
 
 
 def texts(decoder: StaticDecoder, drafter: Any = None) -> dict[str, list[list[int]]]:
@@ -139,11 +140,22 @@ def saving(folder: pathlib.Path) -> dict[str, Any]:
     }
 
 
+def planned(folder: pathlib.Path, styles: dict[str, str]) -> StaticDecoder:
+    """A model with another plan than its own."""
+    model = AutoModelForCausalLM.from_pretrained(folder / "even")
+    changed = {f"model.layers.*.{name}" if "." in name else name: style for name, style in styles.items()}
+    model._tp_plan = {**model.tp_plan, **changed}
+    return decoder_of(model, tp_degree=2)
+
+
 def errors(folder: pathlib.Path) -> dict[str, Any]:
     """What is refused, on every rank; and the ranks go on together."""
     ranks = Ranks.of_environment(2)
     assert ranks is not None
     decoder = decoder_of(llama(folder), tp_degree=2, batch_size=1)
+
+    # Each rank computes all of it, and then they add up.
+    twice = {"mlp.gate_proj": WHOLE, "mlp.up_proj": WHOLE, "mlp.down_proj": "all_reduce"}
 
     def one_fails() -> None:
         with each_succeeds(ranks):
@@ -155,6 +167,10 @@ def errors(folder: pathlib.Path) -> dict[str, Any]:
         "keys": outcome(lambda: decoder_of(folder / "three_key_heads", tp_degree=2)),
         "inner": outcome(lambda: decoder_of(folder / "odd_inner", tp_degree=2)),
         "no plan": outcome(lambda: decoder_of(folder / "gpt2", tp_degree=2)),
+        "a sum too many": outcome(lambda: planned(folder, twice)),
+        "a sum too few": outcome(lambda: planned(folder, {"mlp.gate_proj": WHOLE})),
+        "half of the head": outcome(lambda: planned(folder, {"lm_head": "colwise"})),
+        "other arguments": outcome(lambda: decoder_of(llama(folder), tp_degree=2, batch_size=1 + ranks.rank)),
         "other ids": outcome(lambda: decoder.forward(torch.tensor([[ranks.rank]]), torch.tensor([0]))),
         "other widths": outcome(
             lambda: decoder.forward(torch.zeros(1, (1, 5)[ranks.rank], dtype=torch.int64), torch.tensor([0]))

@@ -43,6 +43,8 @@ GROUPED: dict[str, Any] = {
 
 THREE: dict[str, Any] = {"hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 3}
 
+UNSUPPORTED = "UnsupportedArchitecture"
+
 Models = Callable[..., PreTrainedModel]
 
 
@@ -78,6 +80,7 @@ def ranks(
             )
         ),
         "odd_inner": random_model(transformers.LlamaConfig(**{**GROUPED, "intermediate_size": 45})),
+        "even": random_model(transformers.LlamaConfig(**{**GROUPED, "vocab_size": 62})),
         "gpt2": tiny_model("gpt2"),
     }
     for name, model in {**{f"models/{name}": model for name, model in models.items()}, **others}.items():
@@ -246,6 +249,10 @@ class TestRefusals:
                 "LostRank",
                 "GPT2LMHeadModel is not supported: transformers has no tensor-par",
             ),
+            ("a sum too many", UNSUPPORTED, "divided by its tensor-parallel plan it differs from the whole"),
+            ("a sum too few", UNSUPPORTED, "divided by its tensor-parallel plan it does not run"),
+            ("half of the head", UNSUPPORTED, "gives logits of another shape than the whole model"),
+            ("other arguments", "ValueError", "every rank must make the same calls: got other arguments"),
             ("other ids", "ValueError", "every rank must feed the same ids at the same positions"),
             ("other widths", "ValueError", "every rank must feed the same ids at the same positions"),
         ],
@@ -254,7 +261,8 @@ class TestRefusals:
         """On both ranks; where they load in turns, the first one's error reaches the second."""
         first, second = (rank[case] for rank in found("errors"))
 
-        assert ({"no plan": "UnsupportedArchitecture"}.get(case, "ValueError"), kind) == (first[0], second[0])
+        refused = kind == UNSUPPORTED or case == "no plan"
+        assert (UNSUPPORTED if refused else "ValueError", kind) == (first[0], second[0])
         assert text in first[1]
         assert text in second[1]
 
@@ -348,6 +356,14 @@ class TestRankWeights:
         """By name."""
         with pytest.raises(UnsupportedArchitecture, match=r"GPT2LMHeadModel .* no tensor-parallel plan"):
             rank_weights(tiny_model("gpt2"), 2)
+
+    def test_a_plan_for_the_head_alone_is_refused(self, models: dict[str, PreTrainedModel]) -> None:
+        """Each rank would hold all of the layers."""
+        model = random_model(models["llama"].config)
+        model._tp_plan = {"lm_head": "colwise_gather_output"}
+
+        with pytest.raises(UnsupportedArchitecture, match="divides none of its layers"):
+            rank_weights(model, 2)
 
     def test_unknown_styles_are_refused(self, models: dict[str, PreTrainedModel]) -> None:
         """Rather than ignored."""
