@@ -92,7 +92,8 @@ INNOCENT = [
     "%a.2 = s32[3]{0} shift-right-arithmetic(s32[3]{0} %i.1, s32[3]{0} %i.2)",
     '%a.2 = f32[3]{0} custom-call(f32[3]{0} %p.1), custom_call_target="AwsNeuronTopK"',
     "%sort.2 = f32[2,3]{1,0} add(f32[2,3]{1,0} %p.1, f32[2,3]{1,0} %while.1)",
-    # Converted from what has been found where it entered.
+    # Made of what has been found where it entered.
+    "%a.2 = f64[2,3]{1,0} add(f64[2,3]{1,0} %d.1, f64[2,3]{1,0} %d.1)",
     "%a.2 = f32[2,3]{1,0} convert(f64[2,3]{1,0} %d.1)",
 ]
 
