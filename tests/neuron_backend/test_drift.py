@@ -18,9 +18,9 @@ def by_definition(reference, quantised, texts):
         with torch.no_grad():
             scores = [model(torch.tensor([text])).logits[0].double() for model in (reference, quantised)]
         for position in range(len(text) - 1):
-            p, q = (each[position].exp() / each[position].exp().sum() for each in scores)
+            p, q = ((each[position].exp() / each[position].exp().sum()).tolist() for each in scores)
             divergences.append(sum(p[i] * (math.log(p[i]) - math.log(q[i])) for i in range(len(p))))
-            agreed.append(int(p.argmax()) == int(q.argmax()))
+            agreed.append(p.index(max(p)) == q.index(max(q)))
             for each, loss in zip((p, q), losses, strict=True):
                 loss.append(-math.log(each[text[position + 1]]))
     return divergences, agreed, losses
@@ -75,7 +75,7 @@ def test_of_a_decoder_from_itself_is_none(both):
 def test_of_scripted_distributions():
     """(1/2, 1/2) scored by (3/4, 1/4) costs log(2) - log(3)/2 nats; ties go to the first."""
     even, uneven = (
-        ScriptedDecoder(torch.tensor(p).log().expand(8, 2).contiguous(), widths=(1, 4))
+        ScriptedDecoder(torch.tensor(p).log().expand(8, 2).contiguous(), widths=(1, 4), scored_width=4)
         for p in ([0.5, 0.5], [0.75, 0.25])
     )
 
@@ -97,7 +97,7 @@ def test_texts_without_a_following_token_are_refused(texts, both):
 
 def test_another_vocabulary_is_refused(both, tiny_model):
     """Its distributions are over something else."""
-    other = ScriptedDecoder(torch.zeros(60, 7), widths=(1,))
+    other = ScriptedDecoder(torch.zeros(60, 7), widths=(1,), scored_width=1)
 
     with pytest.raises(ValueError, match="'decoder' must have the reference's vocabulary, 61: got 7"):
         drift(both[0], other, [[1, 2, 3]])
