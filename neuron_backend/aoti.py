@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from .cache import CacheBuffers
+from .complex_pairs import pair_complex_numbers
 from .cpu_kernels import choose_kernels
 from .cpu_products import cpu_products
 from .packages import Package
@@ -71,6 +72,8 @@ def compile_package(
             step, inputs, strict=False, dynamic_shapes=_open_span(step, inputs, cache, spans)
         )
         choose_kernels(exported.graph_module)
+        # The compiler would leave each of them to an operation of its own, and warn.
+        pair_complex_numbers(exported.graph_module)
         path = aoti_compile_and_package(
             exported, package_path=str(Path(folder) / "program.pt2"), inductor_configs=options
         )

@@ -8,6 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
+from .complex_pairs import pair_complex_numbers
+from .top_k_form import know_top_k
+
 # A compiler broadcasts these from a number; as a buffer they would be stored in full.
 COMPARISONS = (
     torch.ops.aten.eq,
@@ -29,7 +32,8 @@ def lower(module: nn.Module, inputs: tuple[Any, ...]) -> GraphModule:
 
     Constants are computed here and become buffers: ``arange`` alone would cost a division in
     float64 at every call. A Python float that a tensor is compared with becomes a tensor of the
-    dtype in which they are compared; compilers read it as float64.
+    dtype in which they are compared; compilers read it as float64. Complex numbers become pairs of
+    real ones, and a top-k comes in the form that Neuron's compiler knows.
 
     Args:
         module: Whose shapes and control flow depend on no data.
@@ -51,6 +55,8 @@ def lower(module: nn.Module, inputs: tuple[Any, ...]) -> GraphModule:
     assert isinstance(lowered, GraphModule)
     _drop_checks(lowered)
     _compare_with_tensors(lowered)
+    pair_complex_numbers(lowered)
+    know_top_k(lowered)
     fold_constants(lowered, set(program.graph_signature.lifted_tensor_constants))
     return lowered
 

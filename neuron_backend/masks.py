@@ -39,7 +39,10 @@ class Reach:
         if self.window is not None:
             return positions - self.window + 1
         if self.chunk is not None:
-            return positions // self.chunk * self.chunk
+            # Neuron's compiler divides integers in float64. Half a position off every boundary, float32
+            # divides exactly enough up to 2**23 positions.
+            begun = (positions.to(torch.float32) + 0.5) / self.chunk
+            return begun.floor().to(positions.dtype) * self.chunk
         return torch.zeros_like(positions)
 
     def mask(self, positions: Tensor, padding: Tensor, slots: Tensor, dtype: torch.dtype) -> Tensor:

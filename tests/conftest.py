@@ -88,6 +88,14 @@ CONFIGS = {
     "gpt_neo": lambda: transformers.GPTNeoConfig(
         **COMMON, intermediate_size=48, attention_types=[[["global", "local"], 1]], window_size=WINDOW
     ),
+    "llama4": lambda: transformers.Llama4TextConfig(
+        **GROUPED,
+        intermediate_size_mlp=48,
+        head_dim=8,
+        num_local_experts=4,
+        attention_chunk_size=WINDOW,
+        layer_types=["chunked_attention", "full_attention"],
+    ),
     "deepseek_v2": lambda: transformers.DeepseekV2Config(**LATENT, q_lora_rank=None),
     "deepseek_v3": lambda: transformers.DeepseekV3Config(**LATENT, q_lora_rank=12),
 }

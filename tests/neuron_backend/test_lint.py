@@ -58,10 +58,8 @@ CONTROLS = [
     breaks("sort", "argsort", lambda x: x.argsort(), X),
     breaks("sort", "median", lambda x: x.median(), X),
     breaks("sort", "kthvalue", lambda x: x.kthvalue(2)[0], X),
-    breaks("top-k-form", "top-k-of-3-d", lambda x: x.topk(2)[0], X[None]),
     breaks("top-k-form", "top-k-of-columns", lambda x: x.topk(2, dim=0)[0], X),
     breaks("top-k-form", "smallest-k", lambda x: x.topk(2, largest=False)[0], X),
-    breaks("top-k-form", "unsorted-top-k", lambda x: x.topk(2, sorted=False)[0], X),
     breaks("top-k-width", "wide-top-k", lambda x: x.topk(2)[0], torch.ones(1, 16_385)),
     breaks("top-k-of-integers", "integer-top-k", lambda x: x.topk(2)[0], I),
     breaks("argmax", "argmax", lambda x: x.argmax(dim=-1), X),
@@ -149,6 +147,7 @@ class TestRules:
         "function",
         [
             pytest.param(lambda x, i: x.topk(2)[0], id="top-k"),
+            pytest.param(lambda x, i: x[None].topk(2, sorted=False)[0], id="top-k-in-another-form"),
             pytest.param(lambda x, i: x.amax(dim=-1) + x.max() - x.min(), id="extremes-without-their-index"),
             pytest.param(lambda x, i: x.maximum(x[:1]), id="elementwise-maximum"),
             pytest.param(lambda x, i: x.softmax(dim=-1), id="softmax"),
