@@ -86,7 +86,7 @@ class _Arithmetic:
     def __init__(self, graph: Graph):
         self._graph = graph
 
-    def __call__(self, operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:
+    def __call__(self, operation: Any, *args: Any, **kwargs: Any) -> Node:
         node = self._graph.call_function(operation, args, kwargs)
         values = torch.fx.node.map_arg(args, lambda source: source.meta["val"])
         node.meta["val"] = operation(*values, **kwargs)
@@ -94,14 +94,15 @@ class _Arithmetic:
 
 
 def _rewritten(call: _Arithmetic, node: Node, pairs: dict[Node, Pair]) -> Pair | Node | None:
-    first, *others = node.args
+    args: tuple[Any, ...] = node.args
     if node.target is _CHECK:
         return None
     if _stays(node):
-        return pairs[first]
+        return pairs[args[0]]
     if node.target in _MOVES:
-        return tuple(call(node.target, part, *others, **node.kwargs) for part in pairs[first])
-    return _RULES[node.target](call, *(pairs.get(each, each) for each in node.args))
+        real, imaginary = (call(node.target, part, *args[1:], **node.kwargs) for part in pairs[args[0]])
+        return real, imaginary
+    return _RULES[node.target](call, *(pairs.get(each, each) for each in args))
 
 
 def _polar(call: _Arithmetic, length: Node, angle: Node) -> Pair:

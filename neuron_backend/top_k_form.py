@@ -5,9 +5,10 @@ Mixtures of experts ask for an unsorted one, which may come in any order, or for
 """
 
 import operator
+from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor
 from torch.fx import GraphModule, Node
 
 _TOP_K = torch.ops.aten.topk.default
@@ -16,29 +17,30 @@ _TOP_K = torch.ops.aten.topk.default
 def know_top_k(module: GraphModule) -> None:
     """Change each top-k of *module* that is of the largest, along the last dimension."""
     for node in module.graph.find_nodes(op="call_function", target=_TOP_K):
-        operand, k, dim, largest = (*node.args, -1, True)[:4]
-        value = operand.meta["val"]
-        if not largest or dim not in (-1, value.dim() - 1):
+        arguments: tuple[Any, ...] = node.args
+        operand, k, dim, largest = (*arguments, -1, True)[:4]
+        dimensions = operand.meta["val"].dim()
+        if not largest or dim not in (-1, dimensions - 1):
             continue
         node.args, node.kwargs = (operand, k, -1, True, True), {}
-        if value.dim() != 2:
-            _flatten(module, node, value)
+        if dimensions != 2:
+            _flatten(module, node, operand, k)
     module.recompile()
 
 
-def _flatten(module: GraphModule, node: Node, value: Tensor) -> None:
-    """Give *node* the rows of *value* in two dimensions, and its users theirs in as many as before."""
-    outer = list(value.shape[:-1])
+def _flatten(module: GraphModule, node: Node, operand: Node, k: int) -> None:
+    """Give the top-k *node* two dimensions of *operand*, and its users as many as before."""
+    *outer, last = operand.meta["val"].shape
     with module.graph.inserting_before(node):
-        rows = _reshape(module, node.args[0], [-1, value.shape[-1]])
+        rows = _reshape(module, operand, [-1, last])
     node.update_arg(0, rows)
-    node.meta["val"] = _TOP_K(rows.meta["val"], *node.args[1:])
+    node.meta["val"] = _TOP_K(rows.meta["val"], k)
     for user in list(node.users):
-        assert user.target is operator.getitem
-        user.meta["val"] = node.meta["val"][user.args[1]]
+        which: Any = user.args[1]
+        user.meta["val"] = node.meta["val"][which]
         with module.graph.inserting_after(user):
-            whole = _reshape(module, user, [*outer, node.args[1]])
-        user.replace_all_uses_with(whole, delete_user_cb=lambda other, own=whole: other is not own)
+            whole = _reshape(module, user, [*outer, k])
+        user.replace_all_uses_with(whole, delete_user_cb=partial(operator.is_not, whole))
 
 
 def _reshape(module: GraphModule, source: Node, shape: list[int]) -> Node:

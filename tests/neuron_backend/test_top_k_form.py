@@ -12,10 +12,10 @@ class TopK(nn.Module):
 
     def __init__(self, dim: int, largest: bool, ordered: bool):
         super().__init__()
-        self.options = {"dim": dim, "largest": largest, "sorted": ordered}
+        self.dim, self.largest, self.ordered = dim, largest, ordered
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        values, indices = x.topk(2, **self.options)
+        values, indices = x.topk(2, self.dim, self.largest, self.ordered)
         return values, 2 * indices
 
 
