@@ -68,7 +68,10 @@ def _geometry(keys: Tensor, values: Tensor) -> LayerGeometry:
 
 
 def _plain_layers(architecture: str, cache: Any) -> list[Any]:
-    layers = getattr(cache, "layers", None)
+    layers = list(getattr(cache, "layers", None) or ())
+    # The last layers of some models (Gemma-3n) look at what an earlier one keeps, and keep nothing.
+    while layers and type(layers[-1]).__name__ == "DummyLayer":
+        layers.pop()
     if not layers:
         raise UnsupportedArchitecture(
             architecture, "it keeps no key/value cache; recurrent state cannot be rewound"
@@ -81,4 +84,4 @@ def _plain_layers(architecture: str, cache: Any) -> list[Any]:
                 f"layer {index} keeps a {type(layer).__name__}, not plain keys and values; "
                 "other state, such as recurrent or convolutional, cannot be rewound",
             )
-    return list(layers)
+    return layers

@@ -88,6 +88,19 @@ CONFIGS = {
     "gpt_neo": lambda: transformers.GPTNeoConfig(
         **COMMON, intermediate_size=48, attention_types=[[["global", "local"], 1]], window_size=WINDOW
     ),
+    # The last two of its layers look at what the first two keep.
+    "gemma3n": lambda: transformers.Gemma3nTextConfig(
+        **{**GROUPED, "num_hidden_layers": 4},
+        head_dim=8,
+        vocab_size_per_layer_input=VOCAB,
+        hidden_size_per_layer_input=8,
+        laurel_rank=4,
+        altup_num_inputs=2,
+        num_kv_shared_layers=2,
+        activation_sparsity_pattern=[0.0] * 4,
+        sliding_window=WINDOW,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+    ),
     "llama4": lambda: transformers.Llama4TextConfig(
         **GROUPED,
         intermediate_size_mlp=48,

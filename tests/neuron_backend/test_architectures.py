@@ -35,6 +35,7 @@ NAMES = (
     "bloom",
     "mpt",
     "gpt_neo",
+    "gemma3n",
     "llama4",
     "deepseek_v2",
     "deepseek_v3",
@@ -224,7 +225,9 @@ class TestContract:
 
 
 class TestGraph:
-    @pytest.mark.parametrize("name", ["gemma2", "mixtral", "llama4", *ADAPTED, "deepseek_v2", "deepseek_v3"])
+    @pytest.mark.parametrize(
+        "name", ["gemma2", "gemma3n", "mixtral", "llama4", *ADAPTED, "deepseek_v2", "deepseek_v3"]
+    )
     def test_has_nothing_that_neuron_refuses(self, name: str, tiny_model: Models) -> None:
         """Masks and biases by position, rotations and experts are made of what its compiler takes."""
         decoder = StaticDecoder(tiny_model(name), max_length=64, widths=(4,), tree_widths=(3,), spans=(64,))

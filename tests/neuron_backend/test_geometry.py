@@ -1,7 +1,7 @@
 import pytest
 import torch
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicIndexedLayer
+from transformers.cache_utils import DummyLayer, DynamicIndexedLayer
 
 from decodekit.neuron_backend import UnsupportedArchitecture
 from decodekit.neuron_backend.geometry import Geometry, LayerGeometry, _plain_layers
@@ -31,6 +31,20 @@ def test_a_model_that_does_not_run_is_refused(tiny_model, monkeypatch):
         Geometry.of(model)
 
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_layers_that_look_at_anothers_keep_nothing(tiny_model):
+    """Gemma-3n has two caches for its four layers here."""
+    assert (LayerGeometry(2, 8, 2, 8),) * 2 == Geometry.of(tiny_model("gemma3n")).layers
+
+
+def test_a_cache_of_nothing_is_refused():
+    """It would be a model without memory."""
+    cache = DynamicCache()
+    cache.layers = [DummyLayer()]
+
+    with pytest.raises(UnsupportedArchitecture, match="Toy is not supported: it keeps no key/value cache"):
+        _plain_layers("Toy", cache)
 
 
 def test_layers_with_other_state_are_refused_by_name():
