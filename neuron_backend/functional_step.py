@@ -30,7 +30,11 @@ class FunctionalStep(nn.Module):
             cache: Says shapes and dtype; not written.
         """
         super().__init__()
-        self.step = DecoderStep(adopt(step.model), step.scored_width, step.kept)
+        model = adopt(step.model)
+        # Of the ways to run a mixture of experts the one whose shapes depend on no data.
+        if hasattr(model, "set_experts_implementation"):
+            model.set_experts_implementation("batched_mm")
+        self.step = DecoderStep(model, step.scored_width, step.kept)
         self._states = state_names(cache)
         for name, tensor in zip(self._states, cache.tensors, strict=True):
             self._register(name, torch.zeros_like(tensor, device="cpu"))

@@ -7,7 +7,7 @@ the program whose input shapes it has.
 """
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +15,7 @@ import attrs
 from torch import Tensor
 
 from .functional_step import ReassigningStep, padding
+from .step_lowering import spans_of
 from .traced_program import Run, Traced, lint_proto, refuse, to_device, to_host
 
 if TYPE_CHECKING:
@@ -38,11 +39,16 @@ class ModelBuilderWay:
 
     def shapes(self, decoder: "StaticDecoder") -> list[tuple[int, int]]:
         """The width and the span of each program."""
-        return [(width, span) for width in decoder.shape.widths for span in decoder.spans]
+        return [(width, span) for width in decoder.shape.widths for span in spans_of(width, decoder.spans)]
 
-    def compile(self, decoder: "StaticDecoder") -> Traced:
+    def compile(self, decoder: "StaticDecoder", top_ks: Sequence[int]) -> Traced:
         """
         Trace every shape, compile all of them, and load them over one cache.
+
+        Args:
+            decoder: Eager.
+
+            top_ks: How many calls of top-k the graph of each of :meth:`shapes` has.
 
         Raises:
             UnsupportedArchitecture: In strict mode, the HLO holds what the compiler is known to refuse.
@@ -54,13 +60,13 @@ class ModelBuilderWay:
         known, states = step.weights, set(step.states)
         builder = ModelBuilder(step)
         used: dict[str, None] = {}
-        for width, span in self.shapes(decoder):
+        for (width, span), top_k in zip(self.shapes(decoder), top_ks, strict=True):
             tag = f"width_{width}_span_{span}"
             ids, cache_pos, slots = padding(decoder.cache, width, span)
             builder.trace(kwargs={"ids": ids, "cache_pos": cache_pos, "slots": slots}, tag=tag)
             artifacts = builder.trace_artifacts_collection[tag]
             if self.strict:
-                findings = lint_proto(artifacts.hlo.SerializeToString())
+                findings = lint_proto(artifacts.hlo.SerializeToString(), top_k)
                 refuse(findings, type(decoder.step.model).__name__, f"the HLO of {tag}")
             used |= dict.fromkeys(artifacts.weight_name_to_idx)
         model = builder.compile(compiler_args=self.compiler_args, compiler_workdir=self.compiler_workdir)
@@ -109,7 +115,17 @@ def _start(model: Any, known: Mapping[str, Tensor], weights: list[str]) -> None:
 
 
 def _runs(decoder: "StaticDecoder", model: Any) -> dict[int, Run]:
+    # By how many slots a decoder asks for; a span shorter than a width has no program at that width.
+    attended = {
+        (width, len(decoder.cache.addresses(span))): to_device(
+            decoder.cache.addresses(max(span, spans_of(width, decoder.spans)[0]))
+        )
+        for width in decoder.shape.widths
+        for span in decoder.spans
+    }
+
     def run(ids: Tensor, cache_pos: Tensor, slots: Tensor) -> Tensor:
-        return to_host(model(ids=to_device(ids), cache_pos=to_device(cache_pos), slots=to_device(slots)))
+        addresses = attended[ids.shape[1], len(slots)]
+        return to_host(model(ids=to_device(ids), cache_pos=to_device(cache_pos), slots=addresses))
 
     return dict.fromkeys(decoder.shape.widths, run)

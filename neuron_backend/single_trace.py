@@ -8,7 +8,7 @@ AWS Neuron SDK, `PyTorch NeuronX Tracing API for Inference`.
 """
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -44,8 +44,8 @@ class SingleTraceWay:
         """The width and the span of the program."""
         return [(decoder.shape.widths[-1], decoder.shape.max_length)]
 
-    def compile(self, decoder: "StaticDecoder") -> Traced:
-        """Trace, compile, and put the weights on the device."""
+    def compile(self, decoder: "StaticDecoder", top_ks: Sequence[int]) -> Traced:
+        """Trace, compile, and put the weights on the device. *top_ks* would help with HLO; none is shown."""
         import torch_neuronx
 
         step = self.step(decoder)

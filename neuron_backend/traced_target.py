@@ -15,7 +15,8 @@ from . import trust
 from .cache import CacheBuffers
 from .fingerprint import program_fingerprint
 from .functional_step import FunctionalStep, padding
-from .lint import lint_module
+from .lint import lint_graph
+from .lowering import lower, name_of
 from .manifest import Manifest
 from .model_builder import ModelBuilderWay
 from .packages import Package
@@ -69,9 +70,7 @@ class TracedTarget:
     def compile(self, decoder: "StaticDecoder") -> None:
         """Lint, trace and compile every program, and compare with the stock model."""
         way = self._way(decoder)
-        if self.strict:
-            _lint(decoder, way)
-        traced = way.compile(decoder)
+        traced = way.compile(decoder, _lint(decoder, way) if self.strict else [0] * len(way.shapes(decoder)))
         facts = {
             "way": way.name,
             "fingerprint": _fingerprint(decoder),
@@ -121,6 +120,11 @@ class TracedTarget:
             raise ValueError(
                 f"tree_widths must be () for target {self.name!r}, which compiles no trees: "
                 f"got {decoder.tree_widths}"
+            )
+        if decoder.ranks is not None:
+            raise ValueError(
+                f"tp_degree must be 1 for target {self.name!r}, whose program is one core's: "
+                f"got {decoder.ranks.degree}"
             )
         chosen = _installed(self.way)
         return chosen(self.compiler_args, self.compiler_workdir, self.strict)
@@ -199,14 +203,23 @@ def _facts(packages: Mapping[str, Package]) -> dict[str, Any]:
     )
 
 
-def _lint(decoder: "StaticDecoder", way: Way) -> None:
+def _lint(decoder: "StaticDecoder", way: Way) -> list[int]:
+    """How many calls of top-k each graph has, once nothing is known against it."""
     # The step that returns its cache: exporting takes no module that replaces its own buffers.
     step = FunctionalStep(way.step(decoder).step, decoder.cache)
+    top_ks = []
     for width, span in way.shapes(decoder):
         # As XLA takes it: attention in matrix products, not in a kernel of the host.
         with sdpa_kernel(SDPBackend.MATH):
-            findings = lint_module(step, padding(decoder.cache, width, span))
-        refuse(findings, type(decoder.step.model).__name__, f"the graph of width {width} and span {span}")
+            graph = lower(step, padding(decoder.cache, width, span))
+        refuse(
+            lint_graph(graph),
+            type(decoder.step.model).__name__,
+            f"the graph of width {width} and span {span}",
+        )
+        calls = [node for node in graph.graph.nodes if node.op == "call_function"]
+        top_ks.append(sum(name_of(node) == "topk" for node in calls))
+    return top_ks
 
 
 def _without_memory(cache: CacheBuffers) -> CacheBuffers:

@@ -4,13 +4,15 @@ What a traced target does before anything is traced.
 What it does with torch_neuronx is tested beside its stand-in, in tests/neuron_stand_in.
 """
 
+import copy
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture, compile_decoder
 from decodekit.neuron_backend.single_trace import Padded
@@ -84,25 +86,47 @@ class TestInstalled:
         assert "eager" == build(tiny_model("llama"), target="eager").target
 
 
+class Sorted(nn.Module):
+    """An activation that neuronx-cc does not take."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.silu(x.sort(dim=-1)[0])
+
+
+@pytest.fixture
+def sorting(tiny_model) -> PreTrainedModel:
+    """A model with one of these."""
+    model = copy.deepcopy(tiny_model("llama"))
+    model.model.layers[0].mlp.act_fn = Sorted()
+    return model
+
+
 @pytest.mark.usefixtures("installed")
 class TestRefusals:
     """What is said before anything is compiled."""
 
     @pytest.mark.parametrize("way", ["nxd", "trace"])
-    def test_of_graphs_that_cannot_be_compiled(self, way, tiny_model):
-        """A mixture of experts sorts; the error says so, and by which rule, and where."""
-        with pytest.raises(UnsupportedArchitecture, match=r"Mixtral.*width 2 and span 16 .*NCC_EVRF029"):
-            build(tiny_model("mixtral"), target=TracedTarget(way=way))
+    def test_of_graphs_that_cannot_be_compiled(self, way, sorting):
+        """What it holds, by which rule, and where."""
+        with pytest.raises(UnsupportedArchitecture, match=r"Llama.*width 2 and span 16 .*NCC_EVRF029"):
+            build(sorting, target=TracedTarget(way=way))
 
-    def test_may_be_done_without(self, tiny_model):
+    def test_may_be_done_without(self, sorting):
         """Then the compiler is asked."""
         with pytest.raises(Reached):
-            build(tiny_model("mixtral"), target=TracedTarget(strict=False))
+            build(sorting, target=TracedTarget(strict=False))
 
-    def test_of_trees(self, tiny_model):
-        """By name, before the first trace."""
-        with pytest.raises(ValueError, match=r"tree_widths must be \(\) for target 'neuron-traced'.*\(4,\)"):
-            build(tiny_model("llama"), tree_widths=(4,))
+    def test_of_mixtures_of_experts_are_avoided(self, tiny_model):
+        """They sort, unless they are told to gather."""
+        with pytest.raises(Reached):
+            build(tiny_model("mixtral"))
+
+    def test_of_several_ranks(self, llama):
+        """A traced decoder has one core."""
+        llama.ranks = SimpleNamespace(degree=2)
+
+        with pytest.raises(ValueError, match=r"tp_degree must be 1 for target 'neuron-traced'.*: got 2"):
+            TracedTarget().compile(llama)
 
     @pytest.mark.parametrize(
         ("options", "message"),

@@ -24,7 +24,8 @@ SHAPE: dict[str, Any] = {
     "max_length": 64,
     "widths": (1, 5, 16),
     "scored_width": 5,
-    "spans": (32, 64),
+    # The shorter one is shorter than the widest width: that pair has no program.
+    "spans": (12, 64),
 }
 
 

@@ -1,11 +1,13 @@
 """What torch_xla makes of models, and of what neuronx-cc refuses."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture, compile_decoder
 from decodekit.neuron_backend.functional_step import FunctionalStep, padding
@@ -69,7 +71,22 @@ class TestRefusals:
         assert [] == lint_hlo(hlo(function, X))
 
 
-MODELS = ["gpt2", "opt", "gemma2", "qwen3"]
+MODELS = ["gpt2", "opt", "gemma2", "mixtral"]
+
+
+class Sorted(nn.Module):
+    """An activation that neuronx-cc does not take."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.silu(x.sort(dim=-1)[0])
+
+
+@pytest.fixture
+def sorting(tiny_model) -> PreTrainedModel:
+    """A model with one of these."""
+    model = copy.deepcopy(tiny_model("llama"))
+    model.model.layers[0].mlp.act_fn = Sorted()
+    return model
 
 
 class TestModels:
@@ -77,7 +94,7 @@ class TestModels:
 
     @pytest.mark.parametrize("name", MODELS)
     def test_write_the_stock_models_text(self, name, tiny_model, greedy, stock):
-        """Learned positions, tied weights, windows and norms, through NxD and in strict mode."""
+        """Learned positions, tied weights, windows and experts, through NxD and in strict mode."""
         decoder = compile_decoder(
             tiny_model(name),
             batch_size=2,
@@ -103,24 +120,28 @@ class TestModels:
         assert torch.float32 == found.dtype
         torch.testing.assert_close(found, expected, atol=0.3, rtol=0.05)
 
-    def test_that_sort_are_refused(self, tiny_model):
-        """A mixture of experts, by name, with everything that is known against it."""
+    def test_that_sort_are_refused(self, sorting):
+        """By name, with everything that is known against it."""
         with pytest.raises(
-            UnsupportedArchitecture, match=r"MixtralFor.*width 1 and span 32.*EVRF029"
+            UnsupportedArchitecture, match=r"LlamaFor.*width 1 and span 32 .*EVRF029"
         ) as raised:
-            compile_decoder(tiny_model("mixtral"), max_length=32, widths=(1,), target=TracedTarget(way="nxd"))
+            compile_decoder(sorting, max_length=32, widths=(1,), target=TracedTarget(way="nxd"))
 
         assert "strict=False" in str(raised.value)
 
-    def test_that_sort_are_refused_by_the_compiler_too(self, tiny_model):
+    @pytest.mark.parametrize("way", ["nxd", "trace"])
+    def test_that_sort_are_refused_by_the_compiler_too(self, way, sorting):
         """Who does not ask beforehand is told later."""
-        with pytest.raises(RuntimeError, match="HLO generation failed"):
-            compile_decoder(
-                tiny_model("mixtral"),
-                max_length=32,
-                widths=(1,),
-                target=TracedTarget(way="nxd", strict=False),
-            )
+        with pytest.raises(RuntimeError, match="NCC_EVRF029"):
+            compile_decoder(sorting, max_length=32, widths=(1,), target=TracedTarget(way=way, strict=False))
+
+    def test_that_sort_unseen_are_found_in_the_hlo(self, sorting, monkeypatch):
+        """What is lowered is looked at again: nothing relies on the first look alone."""
+        monkeypatch.setattr("decodekit.neuron_backend.traced_target.lint_graph", lambda graph: [])
+        monkeypatch.setattr("torch_neuronx.recording.lint_hlo", lambda text: [])
+
+        with pytest.raises(UnsupportedArchitecture, match="the HLO of width_1_span_32 holds: sort"):
+            compile_decoder(sorting, max_length=32, widths=(1,), target=TracedTarget(way="nxd"))
 
 
 class TestSteps:

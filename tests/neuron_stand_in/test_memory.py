@@ -8,8 +8,8 @@ from decodekit.speculation import PromptLookup, SpeculativeGenerator
 
 pytestmark = pytest.mark.stand_in
 
-PROGRAMS = {"nxd": 6, "trace": 1}
-"""Widths by spans; or one for all."""
+PROGRAMS = {"nxd": 5, "trace": 1}
+"""Two widths by two spans, and the widest with the longer one; or one for all."""
 
 
 class TestPrograms:
@@ -47,7 +47,8 @@ class TestCache:
         for span in built.decoder.spans:
             for width in built.decoder.shape.widths:
                 ids = torch.full((2, width), 7)
-                built.decoder.forward(ids, torch.tensor([3, 9]), span)
+                ids[:, 4:] = -1
+                built.decoder.forward(ids, torch.tensor([3, 7]), span)
 
                 assert before == built.addresses()
         assert 4 == len(set(before.values()))
