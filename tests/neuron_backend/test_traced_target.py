@@ -121,6 +121,11 @@ class TestRefusals:
         with pytest.raises(Reached):
             build(tiny_model("mixtral"))
 
+    def test_of_trees(self, tiny_model):
+        """By name, before the first trace."""
+        with pytest.raises(ValueError, match=r"tree_widths must be \(\) for target 'neuron-traced'.*\(4,\)"):
+            build(tiny_model("llama"), tree_widths=(4,))
+
     def test_of_several_ranks(self, llama):
         """A traced decoder has one core."""
         llama.ranks = SimpleNamespace(degree=2)
