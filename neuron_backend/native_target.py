@@ -126,7 +126,10 @@ class NativeTarget:
         They are traced again in any case; what the cache does not have is compiled.
         """
         package = packages.get(ARTIFACTS)
-        if package is None or not (trust_programs or trust.is_recorded(package.content)):
+        known = package is not None and (trust_programs or trust.is_recorded(package.content))
+        # Ranks that compile compare, and would wait for those that do not.
+        agreed = known if decoder.ranks is None else decoder.ranks.all_agree(known)
+        if package is None or not agreed:
             self.compile(decoder)
             return
         with settled(self._variables()):

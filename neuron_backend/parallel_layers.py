@@ -94,9 +94,12 @@ class DividedLookup:
 
     def forward(self, ids: Tensor) -> Tensor:
         """``[..., hidden]`` of *ids* ``[...]``."""
-        rows = self.weight.shape[0]
-        own = getattr(self, OWN)[ids // rows]
-        found: Tensor = super().forward(ids % rows)  # type: ignore[misc]  # the embedding's
+        rows, degree = self.weight.shape[0], self.ranks.degree
+        # The number of the first row, and no division of the ids, which Neuron has in float64 alone.
+        first = torch.where(getattr(self, OWN)[:degree], torch.arange(degree, device=ids.device) * rows, 0)
+        local = ids - first.sum()
+        own = (local >= 0) & (local < rows)
+        found: Tensor = super().forward(torch.where(own, local, 0))  # type: ignore[misc]  # the embedding's
         return all_reduce(torch.where(own[..., None], found, 0), self.ranks.group)
 
 
