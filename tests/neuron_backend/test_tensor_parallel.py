@@ -1,6 +1,7 @@
 """One model in two processes: the tokens of one, half of the heads in each, and no waiting for the dead."""
 
 import contextlib
+import copy
 import json
 import os
 import pathlib
@@ -56,6 +57,16 @@ def random_model(config: Any) -> PreTrainedModel:
     return model
 
 
+def with_biases(model: PreTrainedModel) -> PreTrainedModel:
+    """Random ones: transformers begins with zeros, which may be added twice."""
+    generator = torch.Generator().manual_seed(0)
+    model = copy.deepcopy(model)
+    for name, parameter in model.named_parameters():
+        if name.endswith(".bias"):
+            parameter.data.normal_(std=0.3, generator=generator)
+    return model
+
+
 @pytest.fixture(scope="module")
 def models(tiny_model: Models) -> dict[str, PreTrainedModel]:
     """What the ranks divide, by name: fused projections and tied heads besides the usual ones."""
@@ -63,7 +74,10 @@ def models(tiny_model: Models) -> dict[str, PreTrainedModel]:
         "phi3": transformers.Phi3Config(**GROUPED),
         "tied": transformers.LlamaConfig(**{**GROUPED, "tie_word_embeddings": True}),
     }
-    return {name: random_model(own[name]) if name in own else tiny_model(name) for name in ARCHITECTURES}
+    return {
+        name: random_model(own[name]) if name in own else with_biases(tiny_model(name))
+        for name in ARCHITECTURES
+    }
 
 
 @pytest.fixture(scope="module")
