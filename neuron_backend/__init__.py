@@ -17,10 +17,10 @@ from .lint import Finding, lint_graph, lint_module
 from .loading import load_decoder
 from .lowering import lower
 from .native_target import NativeTarget
-from .parallel_plan import rank_weights
 from .quantized import Weights
 from .ranks import LostRank
 from .static_decoder import StaticDecoder
+from .tensor_parallel import rank_weights
 from .unsupported import UnsupportedArchitecture
 from .wrapped import (
     CallableDecoder,

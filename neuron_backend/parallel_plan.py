@@ -141,32 +141,6 @@ class ParallelPlan:
         return cls(architecture=name, modules=modules, shares=shares)
 
 
-def rank_weights(model: PreTrainedModel, tp_degree: int) -> list[dict[str, Tensor]]:
-    """
-    What each of *tp_degree* ranks holds of *model*, as state dicts by rank.
-
-    The names are the model's own. A parameter that the plan does not divide is the same tensor in
-    all of them, and tied ones are one tensor in each. No process group is needed: this is what
-    a runtime wants that takes one list of weights a core.
-
-    Raises:
-        UnsupportedArchitecture: It has no plan, or one with a style that is not known here.
-
-        ValueError: Heads or layers cannot be divided so.
-    """
-    shares = ParallelPlan.of(model, tp_degree).shares
-    whole = model.state_dict(keep_vars=True)
-    ranks = []
-    for rank in range(tp_degree):
-        made: dict[tuple[int, Share | None], Tensor] = {}
-        for name, tensor in whole.items():
-            share, key = shares.get(name), (id(tensor), shares.get(name))
-            if key not in made:
-                made[key] = share.local(tensor, rank, tp_degree) if share else tensor.detach()
-        ranks.append({name: made[id(tensor), shares.get(name)] for name, tensor in whole.items()})
-    return ranks
-
-
 def _styles(architecture: str, model: PreTrainedModel) -> dict[str, str]:
     styles = dict(getattr(model, "tp_plan", None) or {})
     if not styles:

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from .parallel_layers import Gather, Reduce, TakeShare, divide_lookup, is_rank, mark_rank
 from .parallel_plan import GATHERED, LOOKUPS, ROWS, SPLITTING, SUMMED, Cut, ParallelPlan, Share
 from .probe import TOLERANCE
-from .ranks import Ranks, each_succeeds
+from .ranks import PROGRAMS, Ranks, each_succeeds
 from .unsupported import UnsupportedArchitecture
 from .weights import adopt
 
@@ -53,14 +53,64 @@ def model_of(
         return model
     if isinstance(model, PreTrainedModel):
         with each_succeeds(ranks):
-            part, expected = _part(model, ranks)
+            part, expected = divided(model, ranks), _logits(adopt(model))
     else:
         for turn in range(ranks.degree):
             with each_succeeds(ranks):
                 if turn == ranks.rank:
-                    part, expected = _part(load(model), ranks)
+                    whole = load(model)
+                    part, expected = divided(whole, ranks), _logits(adopt(whole))
+                    del whole
     _compare(part, expected, ranks)
     return part
+
+
+def divided(model: PreTrainedModel, ranks: Ranks) -> PreTrainedModel:
+    """
+    What the rank of *ranks* holds of a whole *model*, which is not modified.
+
+    No other rank is needed for this, but to run it: its layers then sum over the process group.
+
+    Raises:
+        UnsupportedArchitecture: It has no plan.
+
+        ValueError: Heads or layers cannot be divided so.
+    """
+    plan = ParallelPlan.of(model, ranks.degree)
+    part = adopt(model)
+    made: dict[tuple[int, Share], nn.Parameter] = {}
+    for path, share in plan.shares.items():
+        owner, _, leaf = path.rpartition(".")
+        module = part.get_submodule(owner)
+        parameter = getattr(module, leaf)
+        # Tied weights stay so.
+        key = (id(parameter), share)
+        if key not in made:
+            local = share.local(parameter, ranks.rank, ranks.degree)
+            made[key] = nn.Parameter(local, requires_grad=False)
+        setattr(module, leaf, made[key])
+    for path, style in plan.modules.items():
+        _install(part.get_submodule(path), style, plan.shares.get(f"{path}.weight"), ranks)
+    vars(part)["decodekit_division"] = _Division(ranks, plan.shares)
+    return part
+
+
+def rank_weights(model: PreTrainedModel, tp_degree: int) -> list[dict[str, Tensor]]:
+    """
+    The state dicts of the *tp_degree* parts of *model*, by rank: for runtimes that take a list of them.
+
+    All have the same names and shapes, so one program serves all ranks. The names are the model's own,
+    and ``own_rank`` in layers that put together what the ranks have (:mod:`.parallel_layers`). What
+    the plan does not divide is the same tensor in all of them, and tied parameters are one tensor
+    in each. No process group is needed.
+
+    Raises:
+        UnsupportedArchitecture: It has no plan.
+
+        ValueError: Heads or layers cannot be divided so.
+    """
+    parts = (divided(model, Ranks(tp_degree, rank, PROGRAMS)) for rank in range(tp_degree))
+    return [dict(part.state_dict(keep_vars=True)) for part in parts]
 
 
 def whole_weights(model: PreTrainedModel) -> dict[str, Tensor]:
@@ -96,28 +146,6 @@ class _Division:
 
 def _division(model: PreTrainedModel) -> _Division | None:
     return vars(model).get("decodekit_division")
-
-
-def _part(model: PreTrainedModel, ranks: Ranks) -> tuple[PreTrainedModel, Tensor]:
-    """What this rank holds of *model*, and the logits of the whole."""
-    plan = ParallelPlan.of(model, ranks.degree)
-    part = adopt(model)
-    expected = _logits(part)
-    made: dict[tuple[int, Share], nn.Parameter] = {}
-    for path, share in plan.shares.items():
-        owner, _, leaf = path.rpartition(".")
-        module = part.get_submodule(owner)
-        parameter = getattr(module, leaf)
-        # Tied weights stay so.
-        key = (id(parameter), share)
-        if key not in made:
-            local = share.local(parameter, ranks.rank, ranks.degree)
-            made[key] = nn.Parameter(local, requires_grad=False)
-        setattr(module, leaf, made[key])
-    for path, style in plan.modules.items():
-        _install(part.get_submodule(path), style, plan.shares.get(f"{path}.weight"), ranks)
-    vars(part)["decodekit_division"] = _Division(ranks, plan.shares)
-    return part, expected
 
 
 def _install(module: nn.Module, style: str, share: Share | None, ranks: Ranks) -> None:

@@ -19,9 +19,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture, compile_decoder, load_decoder
 from decodekit.neuron_backend.manifest import Manifest
-from decodekit.neuron_backend.parallel_plan import Cut, OnFirst, rank_weights
+from decodekit.neuron_backend.parallel_plan import Cut, OnFirst
 from decodekit.neuron_backend.ranks import Ranks
-from decodekit.neuron_backend.tensor_parallel import ranks_of
+from decodekit.neuron_backend.tensor_parallel import rank_weights, ranks_of
 
 from . import ranks_program
 
@@ -332,7 +332,8 @@ class TestRankWeights:
         whole = models[name].state_dict()
         first, second = rank_weights(models[name], 2)
 
-        assert list(whole) == list(first) == list(second)
+        assert list(first) == list(second)
+        assert list(whole) == [key for key in first if not key.endswith(".own_rank")]
         for key, tensor in whole.items():
             assert first[key].shape == second[key].shape
             if first[key].shape == tensor.shape:
@@ -342,6 +343,15 @@ class TestRankWeights:
             held = torch.cat([first[key].flatten(), second[key].flatten()]).tolist()
             # Zeros besides: what did not come out even is padded.
             assert sorted(n for n in held if n) == sorted(n for n in tensor.flatten().tolist() if n), key
+
+    def test_each_says_which_rank_it_is(self, models: dict[str, PreTrainedModel]) -> None:
+        """In the layers that put together what the ranks have."""
+        parts = rank_weights(models["llama"], 2)
+
+        for rank, weights in enumerate(parts):
+            marks = {key: mark for key, mark in weights.items() if key.endswith(".own_rank")}
+            assert {"model.embed_tokens.own_rank", "lm_head.own_rank"} == set(marks)
+            assert all([rank] == mark.nonzero().flatten().tolist() for mark in marks.values())
 
     def test_divide_what_the_sums_need(self, models: dict[str, PreTrainedModel]) -> None:
         """Outputs of the first matrix, inputs of the second: the ranks' products add up to the whole's."""
