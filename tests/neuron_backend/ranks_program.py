@@ -115,6 +115,14 @@ def speculation(folder: pathlib.Path) -> dict[str, Any]:
     return {name: texts(target, drafter) for name, drafter in drafters.items()}
 
 
+def precisions(folder: pathlib.Path) -> dict[str, str]:
+    """The bits of the logits where sums round more."""
+    return {
+        dtype: digest(rewinds(decoder_of(llama(folder), tp_degree=2, dtype=dtype)))
+        for dtype in ("bfloat16", "float16", "float32")
+    }
+
+
 def saving(folder: pathlib.Path) -> dict[str, Any]:
     """A compiled decoder, what comes back of it, and what its path makes."""
     shapes: dict[str, Any] = {"batch_size": 1, "widths": (4,), "dtype": None}
@@ -213,7 +221,7 @@ def lost(folder: pathlib.Path) -> dict[str, Any]:
     return found
 
 
-PARTS = (architectures, speculation, saving, errors, lost)
+PARTS = (architectures, speculation, precisions, saving, errors, lost)
 
 
 def main() -> None:

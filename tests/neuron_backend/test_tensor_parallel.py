@@ -9,12 +9,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import IO, Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import transformers
 from safetensors.torch import load_file
+from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture, compile_decoder, load_decoder
@@ -189,6 +193,14 @@ def test_speculation_gives_the_same_tokens(drafter: str, found: Any, whole: Any)
 
     for rank in found("speculation"):
         assert expected == rank[drafter]
+
+
+def test_ranks_get_the_same_bits_in_every_precision(found: Any) -> None:
+    """A sum over ranks is added up once, however it rounds."""
+    first, second = found("precisions")
+
+    assert {"bfloat16", "float16", "float32"} == set(first)
+    assert first == second
 
 
 class TestSaved:
@@ -427,3 +439,24 @@ class TestShares:
 
         assert torch.equal(bias, torch.stack(pieces).sum(0))
         assert torch.equal(bias, OnFirst().whole(pieces))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [1, 7, 64, 1000, 70_000])
+def test_a_sum_over_several_ranks_is_the_same_bits_on_each(size: int, dtype: torch.dtype) -> None:
+    """Of four, where the order of additions would show: each of two adds the same numbers in any order."""
+    degree, store = 4, dist.HashStore()
+    generator = torch.Generator().manual_seed(size)
+    partials = [torch.randn(size, generator=generator).to(dtype) for _ in range(degree)]
+
+    def total(rank: int) -> Tensor:
+        group = dist.ProcessGroupGloo(store, rank, degree, timedelta(seconds=60))
+        summed = partials[rank].clone()
+        group.allreduce([summed]).wait()
+        return summed
+
+    with ThreadPoolExecutor(degree) as pool:
+        first, *others = pool.map(total, range(degree))
+
+    torch.testing.assert_close(torch.stack(partials).double().sum(0), first.double(), rtol=0.05, atol=0.05)
+    assert all(torch.equal(first, other) for other in others)
