@@ -75,7 +75,7 @@ def both(
             selection=selection,
             drafter=drafters(selection)[drafter],
             **{"stop": MaxNewTokens(30), **parts},
-        )(prompts, logprobs=Logprobs(top=2))
+        )(prompts, logprobs=Logprobs(top=2, stage="processed"))
         for target in (ScriptedDecoder(TABLE, batch_size=3), decoder)
     ]
     return runs[0], runs[1], decoder

@@ -65,7 +65,7 @@ def build(model, batch_size=3, widths=(1, 5, 16), **options):
 def texts(decoder, prompts, processors, selection, **parts):
     """New ids and log-probabilities."""
     parts = {"processors": processors, "selection": selection, "stop": STOP, **parts}
-    result = Generator(decoder, **parts)(prompts, logprobs=Logprobs())
+    result = Generator(decoder, **parts)(prompts, logprobs=Logprobs(stage="processed"))
     return result.ids, result.logprobs
 
 
