@@ -100,6 +100,15 @@ class TestNxD:
         assert [TOKEN] * 5 == calls(system, fed, [*text[:16], 1, 2, 3, 4, 5])
         torch.testing.assert_close(fed(text)[0, 0], reference.after(tuple(text)), atol=1e-5, rtol=1e-5)
 
+    def test_what_lies_behind_a_context_is_kept_as_it_is(self, model):
+        """A newcomer takes the others through context encoding again, and not a token more."""
+        system = NxDModel(model, speculation_length=4, is_continuous_batching=False)
+        fed = Fed(NxDInferenceDecoder(system))
+        fed(list(range(1, 33)))
+
+        assert [CONTEXT, TOKEN] == calls(system, fed, list(range(1, 33)), TEXT)
+        assert [TOKEN] == calls(system, fed, list(range(1, 34)), [*TEXT, 1])
+
     def test_scored_columns_at_the_beginning(self, model, reference):
         """The first is encoded, the others verified: context encoding scores one alone."""
         system = NxDModel(model, speculation_length=4)
@@ -258,6 +267,33 @@ class TestFailures:
 
         for row, text in enumerate(texts):
             torch.testing.assert_close(logits[row, 0], reference.after(tuple(text)), atol=1e-5, rtol=1e-5)
+
+
+def test_a_failure_over_what_stands_loses_nothing(model, reference):
+    """A full row has to be fed its own tokens; the call that does so may spoil them."""
+    shape = DecoderShape(3, 8, model.config.vocab_size, (1, 4), 4)
+    own = Programs(model, shape, torch.int64, shared=False)
+    broken = False
+
+    def step(ids: Tensor, positions: Tensor) -> Tensor:
+        logits = own.step(ids, positions)
+        if broken:
+            for keys, values in own.device.cache:
+                keys[0, :, positions[0]], values[0, :, positions[0]] = 9.0, 9.0
+            raise RuntimeError("the device is gone")
+        return logits
+
+    decoder, text = CallableDecoder(step, shape), [*TEXT, 4]
+    for start in (0, 4):
+        decoder.forward(torch.tensor([text[start : start + 4]] * 3), torch.tensor([start] * 3))
+    broken = True
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        decoder.forward(torch.tensor([[-1] * 4, [-1] * 4, [9] * 4]), torch.tensor([0, 0, 2]))
+    broken = False
+
+    logits = decoder.forward(torch.tensor([[4], [-1], [-1]]), torch.tensor([7, 0, 0]))
+
+    torch.testing.assert_close(logits[0, 0], reference.after(tuple(text)), atol=1e-5, rtol=1e-5)
 
 
 def test_reset_forgets_what_was_fed(model, reference):
