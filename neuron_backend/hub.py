@@ -23,6 +23,7 @@ from transformers import PreTrainedTokenizerBase
 
 from .manifest import NAME, Manifest
 from .model_card import model_card
+from .ranks import each_succeeds, naming_lost_ranks
 from .saving import PROGRAMS, save_decoder
 
 if TYPE_CHECKING:
@@ -101,26 +102,39 @@ def push_decoder(
     """As :meth:`~.static_decoder.StaticDecoder.push_to_hub`."""
     if not _is_repository_name(repository):
         raise ValueError(f"repository must be of the form 'user/name': got {repository!r}")
-    api = HfApi(token=token)
+    ranks, address = decoder.ranks, ""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "decoder"
         save_decoder(decoder, folder, tokenizer)
-        manifest = Manifest.read(folder)
-        api.create_repo(repository, private=private, exist_ok=True)
-        if revision is not None:
-            api.create_branch(repository, branch=revision, exist_ok=True)
-        # Somebody may have written a better one.
-        if not api.file_exists(repository, _CARD, revision=revision):
-            (folder / _CARD).write_text(model_card(repository, manifest, _architecture(folder)), "utf-8")
-        commit = api.upload_folder(
-            repo_id=repository,
-            folder_path=folder,
-            revision=revision,
-            commit_message=commit_message
-            or f"decodekit {manifest.versions['decodekit']}: a compiled decoder",
-            # Of widths that are no more.
-            delete_patterns=f"{PROGRAMS}*",
-        )
+        with naming_lost_ranks(ranks), each_succeeds(ranks):
+            if ranks is None or ranks.rank == 0:
+                address = _upload(HfApi(token=token), folder, repository, private, revision, commit_message)
+    return address if ranks is None else ranks.from_first(address.encode()).decode()
+
+
+def _upload(
+    api: HfApi,
+    folder: Path,
+    repository: str,
+    private: bool | None,
+    revision: str | None,
+    commit_message: str | None,
+) -> str:
+    manifest = Manifest.read(folder)
+    api.create_repo(repository, private=private, exist_ok=True)
+    if revision is not None:
+        api.create_branch(repository, branch=revision, exist_ok=True)
+    # Somebody may have written a better one.
+    if not api.file_exists(repository, _CARD, revision=revision):
+        (folder / _CARD).write_text(model_card(repository, manifest, _architecture(folder)), "utf-8")
+    commit = api.upload_folder(
+        repo_id=repository,
+        folder_path=folder,
+        revision=revision,
+        commit_message=commit_message or f"decodekit {manifest.versions['decodekit']}: a compiled decoder",
+        # Of widths that are no more.
+        delete_patterns=f"{PROGRAMS}*",
+    )
     return str(commit.commit_url)
 
 

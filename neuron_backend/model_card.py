@@ -1,5 +1,7 @@
 """The README.md of a decoder on the hub."""
 
+from collections.abc import Sequence
+
 from .manifest import Manifest
 
 
@@ -14,7 +16,9 @@ def model_card(repository: str, manifest: Manifest, architecture: str) -> str:
         "tree widths": _list(manifest.tree_widths) or "none",
         "spans": _list(manifest.spans),
         "dtype": manifest.dtype,
+        "linear layers": _list(sorted(set(manifest.quantized.values()))) or manifest.dtype,
         "target": manifest.target,
+        "processes": manifest.tp_degree,
         "processor": manifest.processor,
         **manifest.versions,
     }
@@ -45,5 +49,5 @@ unless `load_decoder` is called with `trust_programs=True`.
 """
 
 
-def _list(numbers: tuple[int, ...] | list[int]) -> str:
-    return ", ".join(map(str, numbers))
+def _list(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values))

@@ -11,13 +11,11 @@ import attrs
 
 from ..decoding.protocols import DecoderShape
 from .instances import Instance
+from .int4_linear import BLOCK, GROUP
 from .model_facts import ModelFacts, Weight
 
 STORED_BITS = {"int8": 8, "int4": 4}
 """Of a weight, by what ``compile_decoder(weights=...)`` calls it."""
-
-_GROUPS = (64, 32)
-_BLOCK = 64
 
 
 def int8_bytes(outputs: int, inputs: int, itemsize: int) -> int:
@@ -27,18 +25,17 @@ def int8_bytes(outputs: int, inputs: int, itemsize: int) -> int:
 
 def int4_bytes(outputs: int, inputs: int, itemsize: int) -> int:
     """
-    Of a matrix in int4: half a byte for each weight, and scale and zero for each group of 64 or 32 inputs.
+    Of a matrix in int4: half a byte for each weight, and scale and zero for each group of 32 inputs.
 
     Outputs come in blocks of 64. A matrix whose inputs are no whole number of groups stays as it is.
 
-    >>> int4_bytes(64, 128, 2) - 64 * 128 // 2 == 64 * 2 * (2 + 2)
+    >>> int4_bytes(64, 128, 2) - 64 * 128 // 2 == 64 * 4 * (2 + 2)
     True
     """
-    group = next((group for group in _GROUPS if inputs % group == 0), None)
-    if group is None:
+    if inputs % GROUP:
         return outputs * inputs * itemsize
-    padded = -(-outputs // _BLOCK) * _BLOCK
-    return padded * inputs // 2 + padded * (inputs // group) * 2 * itemsize
+    padded = -(-outputs // BLOCK) * BLOCK
+    return padded * inputs // 2 + padded * (inputs // GROUP) * 2 * itemsize
 
 
 @attrs.frozen

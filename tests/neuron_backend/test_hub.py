@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 from decodekit.neuron_backend import compile_decoder, load_decoder
 from decodekit.neuron_backend.hub import download_decoder, is_repository
 from decodekit.neuron_backend.manifest import Manifest
+from decodekit.neuron_backend.ranks import Ranks
 
 from ..hub_stand_in import forget_client, running_hub
 
@@ -113,6 +114,30 @@ class TestRoundTrip:
         hub.tokens.clear()
         assert torch.equal(logits(eager), logits(load_decoder(REPOSITORY, token="secret")))
         assert {"secret"} == hub.tokens
+
+    @pytest.mark.parametrize("rank", [0, 1])
+    def test_of_several_processes_is_pushed_by_the_first(self, rank, hub, tiny_model, monkeypatch):
+        """Each gets the address; a failure of one is one of all."""
+        decoder = compile_decoder(tiny_model("llama"), max_length=32, widths=(1,), target="eager")
+        waited = []
+        monkeypatch.setattr(Ranks, "exchange", lambda self, error: waited.append(error))
+        monkeypatch.setattr(Ranks, "from_first", lambda self, content: content or b"from the first")
+        decoder.ranks = Ranks(degree=2, rank=rank, group="none")
+        address = decoder.push_to_hub(REPOSITORY)
+
+        assert (rank == 0) == (REPOSITORY in hub.branches)
+        assert (rank == 1) == ("from the first" == address)
+        assert [None, None] == waited
+
+    def test_with_quantised_weights(self, hub, tiny_model):
+        """As they are stored, and the card says so."""
+        decoder = compile_decoder(
+            tiny_model("llama"), max_length=32, widths=(1, 2), target="eager", weights="int8"
+        )
+        decoder.push_to_hub(REPOSITORY)
+
+        assert torch.equal(logits(decoder), logits(load_decoder(REPOSITORY)))
+        assert b"| linear layers | int8 |" in hub.files(REPOSITORY)["README.md"]
 
     def test_of_a_path_is_of_a_folder(self, hub, eager, tmp_path, monkeypatch):
         """What lies here is taken before what is called the same on the hub."""
