@@ -137,6 +137,8 @@ class TracedTarget:
         packages: Mapping[str, Package],
         compiled: bool,
     ) -> None:
+        if decoder.fusion is not None:
+            decoder.leave_unfused(f"target {self.name!r} compiles no program that chooses")
         decoder.replace_programs(
             runs, {}, target=attrs.evolve(self, way=way.name), packages=packages, compiled=compiled
         )

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from decodekit.decoding import Generator, MaxNewTokens, Sample
+from decodekit.neuron_backend.traced_target import TracedTarget
 from decodekit.processors import RepetitionPenalty, Temperature, TopK, TopP
 from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
 from decodekit.testing import check_decoder
@@ -56,6 +57,18 @@ class TestTexts:
 def draft(built):
     """The first of two layers, traced in the same way."""
     return built.decoder.early_exit(1, widths=(1, 16))
+
+
+def test_a_choice_stays_on_the_host(tiny_model, eager, trace_decoder):
+    """No traced program chooses: the decoder says so, and the text is the same."""
+    target = TracedTarget(way="trace")
+    built = trace_decoder(tiny_model("llama"), target, **SAMPLED)
+    expected = Generator(eager, stop=STOP, **SAMPLED)(PROMPTS).ids
+
+    generator = Generator(built.decoder, stop=STOP, **SAMPLED)
+
+    assert expected == generator(PROMPTS).ids
+    assert "target 'neuron-traced' compiles no program that chooses" in str(generator.explain())
 
 
 class TestForwards:
