@@ -1,5 +1,6 @@
 """The native target over two processes with gloo, against one process."""
 
+import contextlib
 import json
 import os
 import socket
