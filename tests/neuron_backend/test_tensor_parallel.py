@@ -9,22 +9,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from typing import IO, Any
 
 import pytest
 import torch
-import torch.distributed as dist
 import transformers
 from safetensors.torch import load_file
-from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture, compile_decoder, load_decoder
 from decodekit.neuron_backend.manifest import Manifest
-from decodekit.neuron_backend.parallel_plan import Cut, OnFirst
-from decodekit.neuron_backend.ranks import Ranks
 from decodekit.neuron_backend.tensor_parallel import rank_weights, ranks_of
 
 from . import ranks_program
@@ -320,20 +314,6 @@ class TestOneProcess:
 
         assert (1, None) == (decoder.tp_degree, ranks_of(decoder.step.model))
 
-    @pytest.mark.parametrize("degree", [0, -1, 1.5, True, "2"])
-    def test_a_degree_is_a_number_of_processes(self, degree: Any, tiny_model: Models) -> None:
-        """Whole, and at least 1."""
-        with pytest.raises(ValueError, match="tp_degree must be a whole number >= 1"):
-            compile_decoder(tiny_model("llama"), tp_degree=degree)
-
-    def test_says_how_to_start(self, monkeypatch: pytest.MonkeyPatch, tiny_model: Models) -> None:
-        """With the program's own name."""
-        monkeypatch.setattr(sys, "argv", ["/somewhere/chat.py"])
-
-        with pytest.raises(ValueError, match=r"start the program with: torchrun --nproc-per-node 4 chat\.py"):
-            compile_decoder(tiny_model("llama"), tp_degree=4)
-        assert Ranks.of_environment(1) is None
-
 
 class TestRankWeights:
     """State dicts by rank, without processes."""
@@ -408,55 +388,3 @@ class TestRankWeights:
 
         with pytest.raises(UnsupportedArchitecture, match="style 'sequence_parallel', which is not known"):
             rank_weights(model, 2)
-
-
-class TestShares:
-    """Single tensors."""
-
-    @pytest.mark.parametrize("dim", [0, 1])
-    @pytest.mark.parametrize(("size", "degree"), [(6, 2), (7, 2), (7, 3), (2, 3), (1, 4)])
-    def test_cuts_put_together_are_whole(self, dim: int, size: int, degree: int) -> None:
-        """Also where they do not come out even."""
-        whole = torch.arange(1.0, 5 * size + 1).reshape(5, size).movedim(1, dim)
-        cut = Cut(dim, size)
-        pieces = [cut.local(whole, rank, degree) for rank in range(degree)]
-
-        assert 1 == len({piece.shape for piece in pieces})
-        assert torch.equal(whole, cut.whole(pieces))
-
-    def test_packed_matrices_are_divided_each_by_itself(self) -> None:
-        """Gate and up of a rank lie one behind the other, as those of the whole do."""
-        whole = torch.arange(8.0)[:, None]
-        pieces = [Cut(0, 8, packed=2).local(whole, rank, 2) for rank in (0, 1)]
-
-        assert [[0, 1, 4, 5], [2, 3, 6, 7]] == [piece.flatten().tolist() for piece in pieces]
-        assert torch.equal(whole, Cut(0, 8, packed=2).whole(pieces))
-
-    def test_a_bias_is_added_once(self) -> None:
-        """On rank 0."""
-        bias = torch.arange(1.0, 4.0)
-        pieces = [OnFirst().local(bias, rank, 3) for rank in range(3)]
-
-        assert torch.equal(bias, torch.stack(pieces).sum(0))
-        assert torch.equal(bias, OnFirst().whole(pieces))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("size", [1, 7, 64, 1000, 70_000])
-def test_a_sum_over_several_ranks_is_the_same_bits_on_each(size: int, dtype: torch.dtype) -> None:
-    """Of four, where the order of additions would show: each of two adds the same numbers in any order."""
-    degree, store = 4, dist.HashStore()
-    generator = torch.Generator().manual_seed(size)
-    partials = [torch.randn(size, generator=generator).to(dtype) for _ in range(degree)]
-
-    def total(rank: int) -> Tensor:
-        group = dist.ProcessGroupGloo(store, rank, degree, timedelta(seconds=60))
-        summed = partials[rank].clone()
-        group.allreduce([summed]).wait()
-        return summed
-
-    with ThreadPoolExecutor(degree) as pool:
-        first, *others = pool.map(total, range(degree))
-
-    torch.testing.assert_close(torch.stack(partials).double().sum(0), first.double(), rtol=0.05, atol=0.05)
-    assert all(torch.equal(first, other) for other in others)
