@@ -23,6 +23,7 @@ from .cache import CacheBuffers
 from .complex_pairs import pair_complex_numbers
 from .cpu_kernels import choose_kernels
 from .cpu_products import cpu_products
+from .joined_projections import merge_products, traced_joined
 from .packages import Package
 from .step import Step
 
@@ -65,12 +66,14 @@ def compile_package(
         warnings.catch_warnings(),
         tempfile.TemporaryDirectory() as folder,
         cpu_products(step),
+        traced_joined(step),
     ):
         _expect_warnings()
         inputs = step.padding(width, cache, spans[0])
         exported = torch.export.export(
             step, inputs, strict=False, dynamic_shapes=_open_span(step, inputs, cache, spans)
         )
+        merge_products(exported.graph_module, exported.graph_signature.user_inputs)
         choose_kernels(exported.graph_module)
         # The compiler would leave each of them to an operation of its own, and warn.
         pair_complex_numbers(exported.graph_module)

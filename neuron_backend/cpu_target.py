@@ -9,6 +9,7 @@ import torch
 
 from . import aoti, machine, trust
 from .fingerprint import program_fingerprint
+from .joined_projections import join_projections
 from .manifest import Manifest
 from .packages import Package, compiled_once
 from .step import Step, program_name
@@ -31,6 +32,7 @@ class CpuTarget:
     def compile(self, decoder: "StaticDecoder") -> None:
         """Compile every width, and compare with the stock model."""
         _require_compiler()
+        _join(decoder)
         packages = {}
         for step, width in decoder.steps():
             fingerprint = _fingerprint(decoder, step, width)
@@ -69,6 +71,7 @@ class CpuTarget:
         # Of another chain's programs nothing is run.
         used = [packages[_file(step, width)] for step, width in decoder.steps()]
         known = trust_programs or all(trust.is_recorded(package.content) for package in used)
+        _join(decoder)
         if known if decoder.ranks is None else decoder.ranks.all_agree(known):
             self._run(decoder, packages, compiled=False)
         else:
@@ -88,6 +91,12 @@ class CpuTarget:
             fused_programs={width: program(step, width) for step, width in decoder.fused_steps()},
         )
         decoder.warm_up()
+
+
+def _join(decoder: "StaticDecoder") -> None:
+    joined = join_projections(decoder.step.model)
+    for step in (decoder.step, decoder.tree_step):
+        step.joined = joined
 
 
 def _file(step: Step, width: int) -> str:
