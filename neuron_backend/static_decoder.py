@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..decoding.checks import check_inputs, check_tree_inputs, check_tree_widths
-from ..decoding.protocols import DecoderShape
+from ..decoding.protocols import DecoderShape, Processor, Selection
 from .cache import CacheBuffers
 from .choice_probe import check_choices
 from .eager_target import EagerTarget
@@ -348,6 +348,8 @@ class StaticDecoder(FusedForwards):
         *,
         widths: Sequence[int] | None = None,
         scored_width: int | None = None,
+        processors: Processor | None = None,
+        selection: Selection | None = None,
         target: str | Target | None = None,
     ) -> "StaticDecoder":
         """
@@ -371,6 +373,11 @@ class StaticDecoder(FusedForwards):
 
             scored_width: None: the smallest of *widths*, all that a draft needs.
 
+            processors: The target's, for a draft that chooses in its own forwards: as for
+                :func:`~decodekit.neuron_backend.compile_decoder`.
+
+            selection: The target's, likewise.
+
             target: As for :func:`~decodekit.neuron_backend.compile_decoder`. None: this
                 decoder's.
 
@@ -392,6 +399,8 @@ class StaticDecoder(FusedForwards):
             widths=widths,
             scored_width=min(widths, default=1) if scored_width is None else scored_width,
             spans=self.spans,
+            processors=processors,
+            selection=selection,
             target=self.compiler if target is None else target,
             tp_degree=self.tp_degree,
         )

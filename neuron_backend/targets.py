@@ -26,6 +26,10 @@ class Target(Protocol):
         """
         Put compiled programs into an eager *decoder*, run each once, and compare with the stock model.
 
+        ``decoder.steps()`` are the modules and their widths. Those of ``decoder.fused_steps()`` give
+        a choice before the logits; a target that leaves them out leaves the choice to the host,
+        and ``decoder.explain()`` says so.
+
         Raises:
             UnsupportedArchitecture: The logits differ.
         """

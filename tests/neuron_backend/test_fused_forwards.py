@@ -6,24 +6,13 @@ import pytest
 import torch
 
 from decodekit.decoding import (
-    Choose,
     Generator,
     Greedy,
     History,
-    Logprobs,
-    MaxNewTokens,
     Mirostat,
     Sample,
     noise,
 )
-from decodekit.neuron_backend import (
-    DeviceChoice,
-    StaticDecoder,
-    UnsupportedArchitecture,
-    compile_decoder,
-    load_decoder,
-)
-from decodekit.neuron_backend.cpu_target import CpuTarget
 from decodekit.neuron_backend.eager_target import EagerTarget
 from decodekit.processors import (
     Chain,
@@ -40,11 +29,8 @@ from decodekit.processors import (
 )
 from decodekit.speculation import DraftModel, DraftTree, PromptLookup, Tree
 
+from .choosing import PROMPTS, STOP, WITHOUT, build, texts
 from .test_device_choice import SAFE
-
-PROMPTS = [[5, 9, 2, 44, 17, 3, 8], [60, 1, 30], [7] * 20]
-STOP = MaxNewTokens(30)
-WITHOUT = "the decoder was compiled without a choice: pass processors and selection to compile_decoder"
 
 CHAINS = {
     "none": None,
@@ -54,19 +40,6 @@ CHAINS = {
 SELECTIONS = {"greedy": Greedy(), "sample": Sample(seed=7)}
 every_chain = pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS.keys())
 every_selection = pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS.keys())
-
-
-def build(model, batch_size=3, widths=(1, 5, 16), **options):
-    """A decoder whose widest forwards score one column; eager unless *options* say otherwise."""
-    options = {"max_length": 64, "scored_width": 5, "target": "eager", **options}
-    return compile_decoder(model, batch_size=batch_size, widths=widths, **options)
-
-
-def texts(decoder, prompts, processors, selection, **parts):
-    """New ids and log-probabilities."""
-    parts = {"processors": processors, "selection": selection, "stop": STOP, **parts}
-    result = Generator(decoder, **parts)(prompts, logprobs=Logprobs(stage="processed"))
-    return result.ids, result.logprobs
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +153,17 @@ class TestGeneration:
         (ending,) = Generator(decoder, processors=chain)([[1, 2]]).endings
 
         assert ("no_token_left", repr(chain.processors[1])) == (ending.reason, ending.matched)
+
+    def test_the_first_layers_may_choose_too(self, tiny_model, forbidden):
+        """A draft of the target's own, compiled with the target's chain."""
+        parts = {"processors": CHAINS["default"], "selection": Sample(seed=7)}
+        target = build(tiny_model("llama"), **parts)
+        draft = target.early_exit(1, scored_width=2, **parts)
+
+        result = Generator(target, drafter=DraftModel(draft), stop=STOP, **parts)([[1, 2]])
+
+        assert (1, 2) == draft.choosing_widths
+        assert Generator(target, stop=STOP, **parts)([[1, 2]]).ids == result.ids
 
     def test_trees_go_on_as_ever(self, tiny_model):
         """The plain programs score them."""
@@ -339,164 +323,3 @@ class TestExplain:
         assert () == decoder.choosing_widths
         run = partial(texts, prompts=PROMPTS, processors=chain, selection=Greedy())
         assert run(build(tiny_model("llama"))) == run(decoder)
-
-
-class TestProbe:
-    """A target whose programs choose wrongly is refused."""
-
-    def wrong(self, tiny_model, spoil):
-        """Compile with a target that spoils what the programs give."""
-
-        class Wrong(EagerTarget):
-            def compile(self, decoder):
-                def spoiled(program, *inputs):
-                    return spoil(*program(*inputs))
-
-                decoder.fused_programs = {w: partial(spoiled, p) for w, p in decoder.fused_programs.items()}
-                decoder.compare("the program")
-
-        return build(tiny_model("llama"), selection=Sample(), target=Wrong())
-
-    def test_right_ones_pass(self, tiny_model):
-        """The control."""
-        assert self.wrong(tiny_model, lambda ids, logits: (ids, logits)).explain().on_device
-
-    def test_another_token_is_refused(self, tiny_model):
-        """Though the logits are right."""
-        with pytest.raises(UnsupportedArchitecture, match="chooses another token in 24 columns of width 1"):
-            self.wrong(tiny_model, lambda ids, logits: ((ids + 1) % 61, logits))
-
-    def test_other_logits_are_refused(self, tiny_model):
-        """Though the choice may be the same."""
-        with pytest.raises(UnsupportedArchitecture, match="scores otherwise where it chooses, at width 1"):
-            self.wrong(tiny_model, lambda ids, logits: (ids, logits * 1.01))
-
-    def test_failures_are_refused(self, tiny_model):
-        """By the architecture's name."""
-        with pytest.raises(UnsupportedArchitecture, match="failed where it chooses at width 1: ZeroDivision"):
-            self.wrong(tiny_model, lambda ids, logits: 1 / 0)
-
-
-CHAIN = RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.9)
-
-
-@pytest.fixture(scope="module")
-def compiled(tiny_model):
-    """One width, which takes two programs to compile."""
-    options = {"target": "cpu", "spans": (32, 64), "processors": CHAIN, "selection": Sample(seed=7)}
-    return build(tiny_model("llama"), 2, (3,), scored_width=3, **options)
-
-
-@pytest.fixture
-def saved(compiled, tmp_path):
-    compiled.save(tmp_path / "decoder")
-    return tmp_path / "decoder"
-
-
-class TestCpu:
-    """Programs compiled by AOTInductor."""
-
-    @pytest.mark.parametrize("drafter", [None, PromptLookup(1, 1)])
-    def test_says_what_the_host_says(self, compiled, tiny_model, drafter):
-        """One row and two, over both spans."""
-        for prompts in (PROMPTS[:2], PROMPTS[1:2]):
-            run = partial(
-                texts,
-                prompts=prompts,
-                processors=CHAIN,
-                selection=Sample(seed=3),
-                drafter=drafter,
-                num_draft_tokens=2,
-            )
-
-            ids, logprobs = run(compiled)
-            expected, close = run(build(tiny_model("llama"), 2, (3,), scored_width=3))
-
-            assert expected == ids
-            for row, other in zip(logprobs, close, strict=True):
-                assert [t.logprob for t in other] == pytest.approx([t.logprob for t in row], abs=1e-4)
-
-    def test_the_host_has_nothing_to_choose(self, compiled, forbidden):
-        """Nor is it asked."""
-        assert compiled.explain().on_device
-        assert 30 == len(texts_without_logprobs(compiled, CHAIN, Sample(seed=2)))
-
-    def test_another_chain_runs_on_the_host(self, compiled, tiny_model):
-        """Through the programs that do not choose."""
-        chain = CHAIN | MinP(0.1)
-        run = partial(texts_without_logprobs, processors=chain, selection=Sample(seed=3))
-
-        assert run(build(tiny_model("llama"), 2, (3,), scored_width=3)) == run(compiled)
-
-
-def texts_without_logprobs(decoder, processors, selection):
-    """Of one row."""
-    return Generator(decoder, processors=processors, selection=selection, stop=STOP)([[5, 9, 2]]).ids[0]
-
-
-class TestSaving:
-    def test_comes_back_with_the_same_chain(self, compiled, saved, monkeypatch):
-        """One of equal parameters will do, and nothing is compiled."""
-        monkeypatch.setattr("decodekit.neuron_backend.aoti.compile_package", None)
-        equal = RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.9)
-
-        decoder = load_decoder(saved, processors=equal, selection=Sample(seed=1))
-
-        assert (3,) == decoder.choosing_widths
-        assert not decoder.compiled
-        assert decoder.explain().on_device
-        run = partial(texts_without_logprobs, processors=CHAIN, selection=Sample(seed=3))
-        assert run(compiled) == run(decoder)
-
-    @pytest.mark.parametrize("processors", [None, CHAIN | MinP(0.1)])
-    def test_does_not_come_back_with_another(self, saved, processors):
-        """Nor unasked; what there is says why, and the programs are not lost."""
-        decoder = load_decoder(saved, processors=processors, selection=processors and Sample())
-
-        assert () == decoder.choosing_widths
-        whys = {place.why for place in decoder.explain().places}
-        assert whys == (
-            {WITHOUT}
-            if processors is None
-            else {"the folder holds no programs with this chain and selection: compile_decoder makes them"}
-        )
-        decoder.save(saved)
-        assert load_decoder(saved, processors=CHAIN, selection=Sample()).explain().on_device
-
-    def test_an_eager_decoder_takes_any(self, tiny_model, tmp_path):
-        """There is no program to be missing."""
-        build(tiny_model("llama")).save(tmp_path / "eager")
-
-        decoder = load_decoder(tmp_path / "eager", processors=CHAIN, selection=Sample())
-
-        assert (1, 5) == decoder.choosing_widths
-
-    def test_programs_fit_one_chain(self, compiled):
-        """Whatever file they lie in: the fingerprint is of the chain as well."""
-        other = StaticDecoder(
-            compiled.step.model, batch_size=2, max_length=64, widths=(3,), scored_width=3, spans=(32, 64)
-        )
-        other.fuse(CHAIN | MinP(0.1), Sample())
-        names = {
-            f"{s.kind}_{w}.pt2": f"{t.kind}_{w}.pt2"
-            for (s, w), (t, _) in zip(compiled.fused_steps(), other.fused_steps(), strict=True)
-        }
-        renamed = {names.get(name, name): package for name, package in compiled.packages.items()}
-
-        with pytest.raises(ValueError, match="fingerprint must be"):
-            CpuTarget().load(other, renamed, trust_programs=True)
-
-
-def test_rounding_decides_next_to_nothing():
-    """20,000 draws in single precision and in double: at most a few fall otherwise."""
-    vocab, chain = 61, RepetitionPenalty(1.2) | Temperature(0.8) | TopP(0.95)
-    device, host = DeviceChoice(chain, Sample()), Choose(chain, Sample())
-    rng, differing = torch.Generator().manual_seed(0), 0
-    for batch in range(20):
-        ids = torch.randint(0, vocab, (1000, 1, 12), generator=rng)
-        length = torch.full((1000, 1), 9)
-        window = History(ids, length, length[:, 0] - 4, noise.streams(torch.arange(1000) + 1000 * batch, 0))
-        logits = 3 * torch.randn(1000, 1, vocab, generator=rng)
-        differing += int((host(logits, window)[0] != device(*device.inputs(logits, window))).sum())
-
-    assert differing <= 2
