@@ -156,7 +156,8 @@ def _compare(reference, texts, ids: Tensor, start: Tensor, logits: Tensor, right
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_the_same_tokens_again_leave_what_follows_them(name, model, reference):
+@pytest.mark.parametrize("wide", [False, True], ids=["a token", "a prompt"])
+def test_the_same_tokens_again_leave_what_follows_them(name, wide, model, reference):
     """A first token fed anew must not cost the row what its bucket wipes out behind it."""
     decoder = SYSTEMS[name](model)
     text = PROMPTS[2]
@@ -164,7 +165,10 @@ def test_the_same_tokens_again_leave_what_follows_them(name, model, reference):
         decoder.forward(torch.tensor([[token], [token], [-1]]), torch.tensor([position, position, 0]))
 
     first = decoder.forward(torch.tensor([[text[0]], [-1], [9]]), torch.tensor([0, 0, 0]))[:, 0].clone()
-    last = decoder.forward(torch.tensor([[3], [3], [-1]]), torch.tensor([len(text), len(text), 0]))[:, 0]
+    width = decoder.shape.widths[-1 if wide else 0]
+    ids = torch.full((BATCH, width), -1)
+    ids[:2, -1] = 3
+    last = decoder.forward(ids, torch.full((BATCH,), len(text) + 1 - width))[:, -1]
 
     torch.testing.assert_close(first[0], reference.after((text[0],)), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(first[2], reference.after((9,)), atol=1e-5, rtol=1e-5)
