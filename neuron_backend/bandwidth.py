@@ -40,7 +40,7 @@ def measure_bandwidth(size: int | None = None, clock: Callable[[], float] = time
 
         clock: Seconds.
     """
-    size = buffer_size(_largest_cache(), physical_memory()) if size is None else size
+    size = buffer_size(largest_cache(), physical_memory()) if size is None else size
     # Written once, or else every page would be the same page of zeros.
     buffer = torch.ones(size // 4, dtype=torch.float32)
     seconds = []
@@ -70,7 +70,8 @@ def physical_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _largest_cache() -> int:
+def largest_cache() -> int:
+    """Bytes of the largest cache of this machine's processor; 0 where the system does not say."""
     # Linux says, such as "491520K"; elsewhere the smallest buffer has to do.
     sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
     return max((int(size.read_text().strip().rstrip("K")) * 1024 for size in sizes), default=0)

@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import Any
 
-from .bandwidth import Bandwidth, measure_bandwidth, physical_memory
+from .bandwidth import Bandwidth, largest_cache, measure_bandwidth, physical_memory
 from .instances import GIB, Instance, instance_named
 from .model_facts import facts_of_config
 from .shapes import DEFAULT_WIDTHS, decoder_shape, default_max_length, neuron_widths
@@ -24,7 +24,7 @@ def inspect(options: argparse.Namespace) -> int:
         raise ValueError("--lnc and --tp-degree are about the cores of an instance: give --instance")
     sizing = sizing_of(options)
     if instance is None:
-        report = _model(sizing) | _machine(sizing, measure_bandwidth(), physical_memory())
+        report = _model(sizing) | _machine(sizing, measure_bandwidth(), physical_memory(), largest_cache())
     else:
         report = _model(sizing) | _instance(sizing, instance, options.tp_degree)
     print(json.dumps(report, indent=2) if options.json else _text(report))
@@ -117,10 +117,11 @@ def _instance(sizing: Sizing, instance: Instance, degree: int | None) -> dict[st
     }
 
 
-def _machine(sizing: Sizing, bandwidth: Bandwidth, memory: int) -> dict[str, Any]:
+def _machine(sizing: Sizing, bandwidth: Bandwidth, memory: int, cache: int) -> dict[str, Any]:
     return {
         "machine": {
             "memory": memory,
+            "processor_cache": cache,
             "bandwidth": bandwidth.bytes_per_second,
             "method": bandwidth.method,
         },
@@ -188,7 +189,19 @@ def _machine_lines(report: dict[str, Any]) -> list[str]:
     return [
         f"this machine: {_gib(machine['memory'])} of memory, {fits}",
         f"reads {machine['bandwidth'] / 1e9:.1f} GB/s: {machine['method']}",
+        *([_cached(machine)] if _stays_in_cache(report) else []),
     ]
+
+
+def _stays_in_cache(report: dict[str, Any]) -> bool:
+    return bool(report["weight_bytes"] + report["cache_bytes"] <= report["machine"]["processor_cache"])
+
+
+def _cached(machine: dict[str, Any]) -> str:
+    return (
+        f"  all of it fits into the processor's cache of {_gib(machine['processor_cache'])}, "
+        "which is quicker: what follows is no limit then"
+    )
 
 
 def _gib(count: float) -> str:

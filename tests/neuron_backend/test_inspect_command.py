@@ -104,6 +104,19 @@ def test_this_machine_is_measured(config, capsys, monkeypatch):
         assert pytest.approx(machine["bandwidth"]) == row["tokens_per_second"] * row["bytes_per_token"]
 
 
+@pytest.mark.parametrize("spare", [0, -1])
+def test_what_stays_in_the_processors_cache_is_said(spare, config, capsys, monkeypatch):
+    """Memory is no limit for a model that is read from the cache, to the last byte."""
+    command = "decodekit.neuron_backend.inspect_command"
+    monkeypatch.setattr("decodekit.neuron_backend.bandwidth.buffer_size", lambda cache, memory: 2**20)
+    report = inspect(capsys, config)
+    held = report["weight_bytes"] + report["cache_bytes"]
+    monkeypatch.setattr(f"{command}.largest_cache", lambda: held + spare)
+
+    assert 0 == main(["inspect", config])
+    assert (spare == 0) == ("what follows is no limit then" in capsys.readouterr().out)
+
+
 def test_people_read_the_same(tmp_path, capsys):
     """The guide's example as text: estimate, exact sizes, cores and a line for each span."""
     transformers.OPTConfig(
