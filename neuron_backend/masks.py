@@ -40,7 +40,7 @@ class Reach:
             return positions - self.window + 1
         if self.chunk is not None:
             # Neuron's compiler divides integers in float64. Half a position off every boundary, float32
-            # divides exactly enough up to 2**23 positions.
+            # is exact enough up to 2**23 positions, by a reciprocal as well.
             begun = (positions.to(torch.float32) + 0.5) / self.chunk
             return begun.floor().to(positions.dtype) * self.chunk
         return torch.zeros_like(positions)

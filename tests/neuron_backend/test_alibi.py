@@ -1,5 +1,6 @@
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -89,6 +90,15 @@ class TestDtypes:
         twin = adopt(tiny_model("falcon"))
 
         assert not [module for module in twin.modules() if "forward" in vars(module)]
+
+
+def test_mpt_with_clipped_projections(tiny_model: Models) -> None:
+    """Some MPT models clip their queries, keys and values."""
+    model = copy.deepcopy(tiny_model("mpt"))
+    body: Any = model.base_model
+    for block in body.blocks:
+        block.attn.clip_qkv = 0.2
+    StaticDecoder(model, max_length=40, widths=(1, 4), tree_widths=(6,))
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])

@@ -32,6 +32,15 @@ class TestReach:
         """Positions up to its own, as far back as the layer looks."""
         assert slots == seen(reach, position)
 
+    @pytest.mark.parametrize("chunk", [1, 3, 1000, 8192, 12_345])
+    def test_chunks_begin_where_integers_say(self, chunk):
+        """In float32 as well: on both sides of every boundary up to 2**23 positions."""
+        boundaries = torch.arange(0, 2**23, chunk)
+        positions = torch.stack([boundaries, boundaries + chunk - 1, boundaries + chunk // 2])
+        positions = positions[positions < 2**23]
+
+        assert torch.equal(positions // chunk * chunk, Reach(chunk=chunk).earliest(positions))
+
     @pytest.mark.parametrize("position", [-3, 2, 9])
     def test_padding_sees_the_spare_slot_only(self, position):
         """Wherever it lies."""
