@@ -111,7 +111,9 @@ class FusedStep(nn.Module):
         """The same with any :data:`~.cache.Write`: choice, logits, and the cache that has been written to."""
         logits, written = self.step.score(ids, cache_pos, slots, cache, write)
         # What the chain does not look at may be anything of the right kind.
-        parts = dict.fromkeys(_PARTS, cache_pos) | dict(zip(self.reads, given, strict=False))
+        # An index is int64, also where a device's integers come in as int32.
+        read = {name: part.long() for name, part in zip(self.reads, given, strict=False)}
+        parts = dict.fromkeys(_PARTS, cache_pos) | read
         history = History(**parts, stream=cache_pos)
         return self.choice.choose(logits, history, *given[len(self.reads) :]), logits, written
 
