@@ -249,6 +249,19 @@ class TestDeviceChoice:
         assert [] == [str(finding) for finding in lint_graph(lowered)]
         assert torch.equal(choice(*inputs), lowered(*inputs))
 
+    @every_chain
+    @every_selection
+    def test_makes_its_constants_where_the_logits_are(
+        self, chain: Processor | None, selection: Selection
+    ) -> None:
+        """A device without data refuses what is mixed with the host's."""
+        choice = DeviceChoice(chain, selection)
+        inputs = choice.inputs(random_logits(40), history_of(BATCH, WIDTH, 40))
+
+        chosen = choice(*(tensor.to("meta") for tensor in inputs))
+
+        assert ("meta", (BATCH, WIDTH)) == (chosen.device.type, tuple(chosen.shape))
+
     @every_selection
     def test_chooses_nothing_where_nothing_is_left(self, selection: Selection) -> None:
         """Forbidden throughout, or garbage: -1, as on the host; the neighbours choose."""
