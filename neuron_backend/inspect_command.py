@@ -68,7 +68,7 @@ def _model(sizing: Sizing) -> dict[str, Any]:
         "architecture": facts.architecture,
         "dtype": facts.dtype,
         "parameters": facts.parameters,
-        "layers": len(facts.geometry.layers),
+        "layers": facts.layers,
         "heads": facts.heads,
         "key_value_heads": max(layer.key_heads for layer in facts.geometry.layers),
         "experts": facts.experts,

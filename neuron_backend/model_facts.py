@@ -57,6 +57,9 @@ class ModelFacts:
     """Numbers in a hidden state."""
 
     heads: int
+    layers: int
+    """Of which some may look at what an earlier one keeps, and are not in *geometry*."""
+
     geometry: Geometry
     weights: tuple[Weight, ...]
     experts: int
@@ -83,6 +86,7 @@ class ModelFacts:
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             width=_required(geometry.architecture, config, "hidden_size"),
             heads=_required(geometry.architecture, config, "num_attention_heads"),
+            layers=_required(geometry.architecture, config, "num_hidden_layers"),
             geometry=geometry,
             weights=_weights(model),
             experts=_first(config, _EXPERT_COUNTS),

@@ -183,7 +183,7 @@ class GuideEstimate:
     def of(cls, sizing: Sizing) -> "GuideEstimate":
         """The estimate for what *sizing* knows exactly."""
         facts = sizing.model
-        layers, itemsize = len(facts.geometry.layers), facts.geometry.cache_dtype.itemsize
+        layers, itemsize = facts.layers, facts.geometry.cache_dtype.itemsize
         bits = 8 * itemsize if sizing.storage is None else STORED_BITS[sizing.storage]
         return cls(
             weight_bytes=12 * layers * facts.width**2 * bits // 8,

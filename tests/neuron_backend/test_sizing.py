@@ -99,7 +99,8 @@ class TestMemory:
     """Against the tensors of real decoders."""
 
     @pytest.mark.parametrize(
-        "name", ["llama", "mistral", "gpt2", "gpt_neox", "opt", "phi", "mixtral", "gemma2", "qwen3"]
+        "name",
+        ["llama", "mistral", "gpt2", "gpt_neox", "opt", "phi", "mixtral", "gemma2", "gemma3n", "qwen3"],
     )
     @pytest.mark.parametrize(("batch_size", "tree_widths"), [(1, ()), (3, (2, 7))])
     def test_is_what_a_decoder_holds(self, name, batch_size, tree_widths, tiny_model):
@@ -147,6 +148,13 @@ class TestMemory:
 
         with pytest.raises(UnsupportedArchitecture, match="has no number num_attention_heads: got None"):
             ModelFacts.of(model)
+
+    def test_layers_that_keep_nothing_are_layers(self, tiny_model):
+        """Gemma-3n's last ones look at what an earlier one keeps."""
+        model = tiny_model("gemma3n")
+        facts = ModelFacts.of(model)
+
+        assert model.config.num_hidden_layers == facts.layers > len(facts.geometry.layers)
 
     def test_a_window_saves_nothing(self, tiny_model):
         """A sliding window is a mask; the cache is whole."""
@@ -205,7 +213,7 @@ class TestCores:
         """Against trying each degree that AWS names with the sizes of each core."""
         instance = instance_named(name)
         geometry = Geometry("", (LayerGeometry(groups, 128, groups, 64),) * layers, 7, torch.bfloat16)
-        facts = ModelFacts("", "bfloat16", 0, 64 * heads, heads, geometry, (), 0, 0)
+        facts = ModelFacts("", "bfloat16", 0, 64 * heads, heads, layers, geometry, (), 0, 0)
         sizing = sizing_of(facts, max_length=max_length)
 
         def held(degree):
