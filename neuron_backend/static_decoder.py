@@ -25,6 +25,7 @@ from .packages import Package
 from .probe import TOLERANCE, Probe
 from .quantized import Weights, check_format, quantize
 from .ranks import Ranks, in_step
+from .rotation import fix_rotation
 from .saving import save_decoder
 from .shapes import DEFAULT_WIDTHS, decoder_shape
 from .spans import decoder_spans, end_of, smallest_span
@@ -192,6 +193,7 @@ class StaticDecoder(FusedForwards):
         spans: Sequence[int] | None,
     ) -> None:
         check_tree_widths(tree_widths)
+        fix_rotation(model, shape.max_length)
         self.spans = decoder_spans(spans, shape.max_length)
         self.shape = shape
         self.tree_widths = tuple(tree_widths)

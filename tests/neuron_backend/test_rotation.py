@@ -1,0 +1,109 @@
+import copy
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture
+from decodekit.neuron_backend.weights import adopt
+
+Models = Callable[..., PreTrainedModel]
+
+ROTATIONS: dict[str, dict[str, Any]] = {
+    "longrope": {
+        "short_factor": [1.0] * 4,
+        "long_factor": [3.0] * 4,
+        "original_max_position_embeddings": 40,
+        "partial_rotary_factor": 1.0,
+    },
+    "dynamic": {"factor": 4.0},
+}
+
+
+CONFIGS: dict[str, Callable[..., Any]] = {
+    "longrope": partial(transformers.Phi3Config, original_max_position_embeddings=40),
+    "dynamic": transformers.LlamaConfig,
+}
+
+
+@cache
+def rotating(name: str) -> Any:
+    """A model with frequencies that change with the length of a row."""
+    config = CONFIGS[name](
+        vocab_size=61,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=128,
+        initializer_range=0.3,
+        pad_token_id=None,
+        bos_token_id=None,
+        eos_token_id=None,
+        rope_parameters={"rope_type": name, "rope_theta": 10_000.0, **ROTATIONS[name]},
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return transformers.AutoModelForCausalLM.from_config(config).eval()  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("name", ROTATIONS)
+class TestFixed:
+    def test_rotates_as_the_stock_model(self, name: str) -> None:
+        """Up to the last position, compared by hand."""
+        model = rotating(name)
+        decoder = StaticDecoder(model, max_length=40, widths=(1, 4), tree_widths=(3,))
+        ids = torch.arange(40)[None]
+        for first in range(0, 40, 4):
+            logits = decoder.forward(ids[:, first : first + 4], torch.tensor([first]))
+        with torch.no_grad():
+            expected = model(input_ids=ids, use_cache=False).logits[:, -4:]
+
+        torch.testing.assert_close(expected, logits, atol=1e-4, rtol=1e-4)
+
+    def test_depends_on_nothing_that_was_run_before(self, name: str) -> None:
+        """A long row over the stock model leaves its frequencies behind in it, and not in the decoder."""
+        used = copy.deepcopy(rotating(name))
+        with torch.no_grad():
+            used(input_ids=torch.zeros(1, 150 if name == "dynamic" else 60, dtype=torch.int64))
+
+        assert not torch.equal(used.model.rotary_emb.inv_freq, rotating(name).model.rotary_emb.inv_freq)
+
+        decoder = StaticDecoder(used, max_length=40, widths=(1, 4))
+
+        assert torch.equal(
+            rotating(name).model.rotary_emb.original_inv_freq,
+            decoder.step.model.get_buffer("model.rotary_emb.inv_freq"),
+        )
+
+    def test_can_be_lowered(self, name: str) -> None:
+        """Nothing depends on data any more, and nothing but the cache is written."""
+        decoder = StaticDecoder(rotating(name), max_length=40, widths=(4,), spans=(40,))
+
+        assert {"width_4_span_40": []} == decoder.lint()
+
+    def test_leaves_the_model_alone(self, name: str) -> None:
+        """The caller's model goes on as it is."""
+        StaticDecoder(rotating(name), max_length=40, widths=(1,))
+
+        assert name == rotating(name).model.rotary_emb.rope_type
+
+
+def test_rows_that_would_change_are_refused() -> None:
+    """Longer than what the model was trained for at first; the probe would not be long enough to tell."""
+    with pytest.raises(UnsupportedArchitecture, match=r"Phi3ForCausalLM .* max_length must be <= 40: got 41"):
+        StaticDecoder(rotating("longrope"), max_length=41, widths=(1, 4))
+
+
+def test_other_rotations_are_not_touched(tiny_model: Models) -> None:
+    """Frequencies that never change stay what they are."""
+    twin: Any = adopt(tiny_model("llama"))
+    before = twin.model.rotary_emb.inv_freq
+    decoder = StaticDecoder.unchecked(twin, StaticDecoder(twin, max_length=32, widths=(1,)).shape)
+
+    assert before is decoder.step.model.get_buffer("model.rotary_emb.inv_freq")
