@@ -21,6 +21,7 @@ from .quantized import Weights
 from .ranks import LostRank
 from .static_decoder import StaticDecoder
 from .tensor_parallel import rank_weights
+from .traced_target import TracedTarget
 from .unsupported import UnsupportedArchitecture
 from .wrapped import (
     CallableDecoder,
@@ -39,6 +40,7 @@ __all__ = [
     "NxDInferenceDecoder",
     "OptimumNeuronDecoder",
     "StaticDecoder",
+    "TracedTarget",
     "TransformersNeuronxDecoder",
     "UnsupportedArchitecture",
     "Weights",

@@ -106,7 +106,7 @@ def compile_decoder(
         if ranks is not None:
             asked = None if widths is None else tuple(widths)
             shape = (batch_size, max_length, asked, scored_width, tuple(tree_widths), spans)
-            ranks.check_call(shape, compiler.name, dtype)
+            ranks.check_call(shape, compiler.name, dtype, processors is None, selection is None)
         adopted = model_of(model, partial(_load, dtype=weight_dtype(dtype)), ranks)
         decoder = StaticDecoder(
             adopted,

@@ -17,6 +17,7 @@ from ..decoding.scores import Scores
 from .cache import CacheBuffers
 from .chain_digest import same_chain
 from .fusion import Fusion, places
+from .ranks import Ranks, in_step
 from .spans import end_of, smallest_span
 from .step import DecoderStep, Step
 from .threads import on_threads
@@ -34,6 +35,7 @@ class FusedForwards(abc.ABC):
     threads: int | None
     step: DecoderStep
     cache: CacheBuffers
+    ranks: Ranks | None
     _slots: dict[int, Tensor]
 
     fusion: Fusion | None = None
@@ -158,7 +160,7 @@ class FusedForwards(abc.ABC):
         check_inputs(ids, cache_pos, self.shape)
         given = self._given(ids.shape[1], history)
         slots = self._slots[smallest_span(self.spans, end_of(ids, cache_pos), span)]
-        with on_threads(self.threads):
+        with on_threads(self.threads), in_step(self.ranks, ids, cache_pos, slots[-1:]):
             chosen, logits = self.fused_programs[ids.shape[1]](ids, cache_pos, *given, slots)
         return chosen.to("cpu", torch.int64), Scores(lambda: logits.to("cpu", torch.float32))
 
