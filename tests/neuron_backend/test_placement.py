@@ -79,6 +79,7 @@ def test_a_placed_graph_runs_there(name: str, tiny_model: Callable[..., PreTrain
     assert {"cpu"} == {buffer.device.type for buffer in decoder.cache.tensors}
 
 
+@pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")
 def test_a_placed_graph_makes_its_tensors_there() -> None:
     """Random numbers are what lowering leaves to be made."""
 

@@ -42,10 +42,10 @@ class TestArchitectures:
     def test_nor_trees_and_prompts(self, tiny_model: Models) -> None:
         """A forward over a tree, and one that scores its last column alone."""
         decoder = StaticDecoder(
-            tiny_model("gemma2"), max_length=48, widths=(6,), scored_width=4, tree_widths=(3,), spans=(48,)
+            tiny_model("gemma2"), max_length=48, widths=(2, 6), scored_width=2, tree_widths=(3,), spans=(48,)
         )
 
-        assert {"width_6_span_48": [], "tree_3_span_48": []} == decoder.lint()
+        assert {"width_2_span_48": [], "width_6_span_48": [], "tree_3_span_48": []} == decoder.lint()
 
 
 class TestLint:
