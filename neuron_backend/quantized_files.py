@@ -56,7 +56,8 @@ def load_quantized(
             config, dtype=dtype, attn_implementation=attention, trust_remote_code=False
         )
         replace_empty(model, layers, dtype)
-    # Kernels rely on the alignment that torch gives, and a mapped file has its own.
+    # In memory of torch's own alignment: a float32 program over the mapped file has crashed, and
+    # does not over this.
     stored = {name: tensor.clone() for name, tensor in load_file(folder / WEIGHTS).items()}
     found = model.load_state_dict(stored, strict=False, assign=True)
     model.tie_weights()
