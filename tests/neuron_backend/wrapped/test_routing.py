@@ -193,6 +193,21 @@ class TestTnx:
         )
 
 
+@pytest.mark.parametrize("layout", ["optimum", "2-D", "continuous"])
+def test_a_prompt_of_one_token_is_a_token(layout, model, reference):
+    """In a forward of any width, alone or beside others of one: context encoding would cost a bucket."""
+    system = OptimumModel(model) if layout == "optimum" else TnxModel(model, layout)
+    decoder = (OptimumNeuronDecoder if layout == "optimum" else TransformersNeuronxDecoder)(system)
+    width = decoder.shape.widths[-1]
+    ids = torch.full((3, width), -1)
+    ids[:2, -1] = 9
+
+    logits = decoder.forward(ids, torch.full((3,), 1 - width))
+
+    assert ["token"] == system.routed
+    torch.testing.assert_close(logits[1, 0], reference.after((9,)), atol=1e-5, rtol=1e-5)
+
+
 class Watched(CallableDecoder):
     """Where each call feeds each row."""
 
