@@ -114,7 +114,7 @@ def _add_inspect(commands: Any) -> None:
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    from .neuron_backend.inspect_command import inspect
+    from .neuron_backend.sizing.inspect_command import inspect
 
     return inspect(options)
 
@@ -215,7 +215,7 @@ def _report(statistics: Any) -> str:
 def _decoder(options: argparse.Namespace, model: str, widths: set[int], scored_width: int) -> Any:
     """The decoder of *model*, from the cache if it was compiled before for these shapes."""
     from .neuron_backend import compile_decoder, load_decoder
-    from .neuron_backend.cache_folder import cache_folder
+    from .neuron_backend.artifacts.cache_folder import cache_folder
 
     arguments = {"max_length": options.max_length, "dtype": options.dtype, "target": options.target}
     prompt_width = min(_PROMPT_WIDTH, options.max_length or _PROMPT_WIDTH)

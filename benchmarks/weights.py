@@ -21,7 +21,8 @@ import torch
 import transformers
 from acceptance import PAIR, held_out_prompts
 
-from decodekit.neuron_backend import StaticDecoder, compile_decoder, drift
+from decodekit.neuron_backend import StaticDecoder, compile_decoder
+from decodekit.neuron_backend.quantization import drift
 
 FORMATS = (None, "int8", "int4")
 SHAPES = {

@@ -10,19 +10,19 @@ Decoders that others compiled serve through the same call: :class:`NxDInferenceD
 :class:`OptimumNeuronDecoder`, :class:`TransformersNeuronxDecoder`, :class:`CallableDecoder`.
 """
 
+from .architectures.unsupported import UnsupportedArchitecture
+from .artifacts.loading import load_decoder
 from .compilation import compile_decoder
-from .device_choice import DeviceChoice
-from .drift import Drift, drift
-from .lint import Finding, lint_graph, lint_module
-from .loading import load_decoder
-from .lowering import lower
-from .native_target import NativeTarget
-from .quantized import Weights
-from .ranks import LostRank
+from .fused.device_choice import DeviceChoice
+from .graphs.lint import Finding, lint_graph, lint_module
+from .graphs.lowering import lower
+from .parallel.ranks import LostRank
+from .parallel.tensor_parallel import rank_weights
+from .quantization.drift import Drift, drift
+from .quantization.quantized import Weights
 from .static_decoder import StaticDecoder
-from .tensor_parallel import rank_weights
-from .traced_target import TracedTarget
-from .unsupported import UnsupportedArchitecture
+from .targets.native_target import NativeTarget
+from .targets.traced_target import TracedTarget
 from .wrapped import (
     CallableDecoder,
     NxDInferenceDecoder,

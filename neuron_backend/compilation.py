@@ -9,14 +9,14 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ..decoding.protocols import Processor, Selection
 from ..decoding.whole_numbers import is_whole
-from . import aoti
-from .detect import probe
-from .loading import saved_quantized
-from .ranks import Ranks, naming_lost_ranks
+from .artifacts.loading import saved_quantized
+from .parallel.ranks import Ranks, naming_lost_ranks
+from .parallel.tensor_parallel import model_of
 from .shapes import DEFAULT_WIDTHS, default_max_length, neuron_widths
 from .static_decoder import StaticDecoder
-from .targets import Target, is_neuron, target_named
-from .tensor_parallel import model_of
+from .targets import aoti
+from .targets.detect import probe
+from .targets.target import Target, is_neuron, target_named
 from .threads import check_threads
 from .weights import weight_dtype
 
@@ -74,14 +74,14 @@ def compile_decoder(
             compiles nothing; ``"neuron"`` compiles for the Neuron package that is installed,
             ``"neuron-native"`` or ``"neuron-traced"``; ``"auto"`` is ``"neuron"`` where there is a
             device, else ``"cpu"`` where there is a compiler, else ``"eager"``, and the decoder's
-            ``target`` says which. Or a :class:`~.targets.Target` with options of its own.
+            ``target`` says which. Or a :class:`~.targets.target.Target` with options of its own.
 
         dtype: Of weights and cache: float32, bfloat16, float16 or float64, or its name. None:
             the model's own.
 
         weights: ``"int8"`` or ``"int4"`` stores linear layers in so many bits, with scales;
             activations keep *dtype*. None: as they are. ``decoder.weights`` says what became of
-            which layer, and :func:`~.drift.drift` what it costs.
+            which layer, and :func:`~.quantization.drift.drift` what it costs.
 
         threads: How many a forward may use. None: as many as torch does; 1 is best for a small
             draft. It may be changed later, as ``decoder.threads``.

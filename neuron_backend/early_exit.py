@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 from torch import nn
 from transformers import PreTrainedModel
 
+from .architectures.unsupported import UnsupportedArchitecture
 from .geometry import Geometry
-from .unsupported import UnsupportedArchitecture
 from .weights import adopt
 
 Model = TypeVar("Model", bound=PreTrainedModel)

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from .unsupported import UnsupportedArchitecture
+from .architectures.unsupported import UnsupportedArchitecture
 
 
 @attrs.frozen

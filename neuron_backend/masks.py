@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from .architectures.unsupported import UnsupportedArchitecture
 from .cache import SPARE
-from .unsupported import UnsupportedArchitecture
 
 
 @attrs.frozen

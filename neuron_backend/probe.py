@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..decoding.protocols import DecoderShape
+from .architectures.unsupported import UnsupportedArchitecture
 from .step import keeps_logits
-from .unsupported import UnsupportedArchitecture
 
 _COMPARED = 48
 _DISTINCT_ROWS = 3

@@ -12,27 +12,27 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..decoding.checks import check_inputs, check_tree_inputs, check_tree_widths
 from ..decoding.protocols import DecoderShape, Processor, Selection
+from .architectures.rotation import fix_rotation
+from .artifacts.hub import push_decoder
+from .artifacts.packages import Package
+from .artifacts.saving import save_decoder
 from .cache import CacheBuffers
-from .choice_probe import check_choices
-from .eager_target import EagerTarget
 from .early_exit import first_layers
-from .fused_forwards import FusedForwards, FusedProgram
+from .fused.choice_probe import check_choices
+from .fused.fused_forwards import FusedForwards, FusedProgram
 from .geometry import Geometry
-from .hub import push_decoder
-from .lint import Finding
+from .graphs.lint import Finding
+from .graphs.step_lowering import lint_decoder
 from .masks import MaskPlan
-from .packages import Package
+from .parallel.ranks import Ranks, in_step
+from .parallel.tensor_parallel import ranks_of
 from .probe import TOLERANCE, Probe
-from .quantized import Weights, check_format, quantize
-from .ranks import Ranks, in_step
-from .rotation import fix_rotation
-from .saving import save_decoder
+from .quantization.quantized import Weights, check_format, quantize
 from .shapes import DEFAULT_WIDTHS, decoder_shape
 from .spans import decoder_spans, end_of, smallest_span
 from .step import DecoderStep, Step, TreeStep
-from .step_lowering import lint_decoder
-from .targets import Target
-from .tensor_parallel import ranks_of
+from .targets.eager_target import EagerTarget
+from .targets.target import Target
 from .threads import on_threads
 from .tree_layout import lay_out
 from .tree_probe import check_trees
@@ -412,11 +412,11 @@ class StaticDecoder(FusedForwards):
         What Neuron's compiler is known to refuse of this decoder, whatever it was compiled for.
 
         It takes neither a device nor Neuron's packages, and some seconds a program. Nothing found
-        does not mean that it compiles: see :mod:`.lint`.
+        does not mean that it compiles: see :mod:`.graphs.lint`.
 
         Returns:
             Findings by the name of the program, such as ``"width_5_span_128"``: each width and
-            span that :class:`~.native_target.NativeTarget` would compile.
+            span that :class:`~.targets.native_target.NativeTarget` would compile.
         """
         return lint_decoder(self)
 

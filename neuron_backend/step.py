@@ -12,7 +12,7 @@ from .cache import SPARE, CacheBuffers, PositionedCache, Write, in_place
 from .masks import MaskPlan
 
 if TYPE_CHECKING:
-    from .fused_step import FusedStep
+    from .fused.fused_step import FusedStep
 
 
 def keeps_logits(model: PreTrainedModel) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..decoding.protocols import Decoder, ScoresTrees
 from ..decoding.slots import Slots
-from .unsupported import UnsupportedArchitecture
+from .architectures.unsupported import UnsupportedArchitecture
 
 _BRANCHES = 3
 _SHORTEST = 32

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .adaptation import adapt
+from .architectures.adaptation import adapt
 
 _DTYPES = {
     "float32": torch.float32,

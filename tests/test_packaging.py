@@ -11,7 +11,25 @@ import pytest
 
 import decodekit
 
-ROOMS = ("decoding", "neuron_backend", "neuron_backend/wrapped", "processors", "speculation", "streaming")
+BACKEND = (
+    "architectures",
+    "artifacts",
+    "fused",
+    "graphs",
+    "parallel",
+    "quantization",
+    "sizing",
+    "targets",
+    "wrapped",
+)
+ROOMS = (
+    "decoding",
+    "neuron_backend",
+    *(f"neuron_backend/{room}" for room in BACKEND),
+    "processors",
+    "speculation",
+    "streaming",
+)
 
 
 @pytest.fixture(scope="module")

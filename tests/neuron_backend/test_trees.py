@@ -18,8 +18,8 @@ from decodekit.neuron_backend import (
     load_decoder,
 )
 from decodekit.neuron_backend import static_decoder as static_decoder_module
-from decodekit.neuron_backend.fingerprint import program_fingerprint
-from decodekit.neuron_backend.manifest import Manifest
+from decodekit.neuron_backend.artifacts.fingerprint import program_fingerprint
+from decodekit.neuron_backend.artifacts.manifest import Manifest
 from decodekit.neuron_backend.masks import MaskPlan, Reach
 from decodekit.neuron_backend.step import TreeStep
 from decodekit.neuron_backend.tree_layout import lay_out
@@ -281,7 +281,7 @@ class TestCompiled:
     ) -> None:
         """And loaded without a compiler, with the same bits."""
         compiled.save(tmp_path / "decoder")
-        monkeypatch.setattr("decodekit.neuron_backend.aoti.compile_package", None)
+        monkeypatch.setattr("decodekit.neuron_backend.targets.aoti.compile_package", None)
         loaded = load_decoder(tmp_path / "decoder")
 
         assert {"tree_6.pt2", "width_2.pt2"} == {

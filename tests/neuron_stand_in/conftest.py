@@ -16,7 +16,7 @@ import pytest
 from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import StaticDecoder, compile_decoder
-from decodekit.neuron_backend.traced_target import TracedTarget
+from decodekit.neuron_backend.targets.traced_target import TracedTarget
 
 MODULES = Path(__file__).parent / "modules"
 SHAPE: dict[str, Any] = {

@@ -3,7 +3,7 @@
 import pytest
 
 from decodekit.neuron_backend import compile_decoder
-from decodekit.neuron_backend.detect import probe
+from decodekit.neuron_backend.targets.detect import probe
 
 pytestmark = pytest.mark.stand_in
 

@@ -13,8 +13,8 @@ import pytest
 
 from decodekit.decoding import Generator, MaxNewTokens
 from decodekit.neuron_backend import StaticDecoder, compile_decoder, load_decoder
-from decodekit.neuron_backend.manifest import Manifest, file_sha256
-from decodekit.neuron_backend.traced_target import TracedTarget
+from decodekit.neuron_backend.artifacts.manifest import Manifest, file_sha256
+from decodekit.neuron_backend.targets.traced_target import TracedTarget
 
 pytestmark = pytest.mark.stand_in
 

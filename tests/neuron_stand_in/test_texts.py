@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from decodekit.decoding import Generator, MaxNewTokens, Sample
-from decodekit.neuron_backend.traced_target import TracedTarget
+from decodekit.neuron_backend.targets.traced_target import TracedTarget
 from decodekit.processors import RepetitionPenalty, Temperature, TopK, TopP
 from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
 from decodekit.testing import check_decoder

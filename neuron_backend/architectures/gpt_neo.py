@@ -1,0 +1,58 @@
+"""
+GPT-Neo: every other layer looks back through a window.
+
+Its layers cut their masks from a triangle of their own, by the number of slots that there are.
+Here each layer gets the mask of its kind (:class:`~..masks.MaskPlan`), and that is all it masks.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+from ..cache import PositionedCache
+
+
+def adapt_gpt_neo(body: Any) -> dict[nn.Module, Callable[..., Any]]:
+    """What replaces which forward of a ``GPTNeoModel``."""
+    return {body: _gpt_neo, **{block.attn.attention: _attention for block in body.h}}
+
+
+def _gpt_neo(
+    body: Any,
+    input_ids: Tensor,
+    *,
+    attention_mask: Tensor | dict[str, Tensor],
+    position_ids: Tensor,
+    past_key_values: PositionedCache,
+    **_: Any,
+) -> BaseModelOutputWithPast:
+    states = body.wte(input_ids) + body.wpe(position_ids)
+    for block in body.h:
+        kind = block.attn.attention_type
+        mask = attention_mask if isinstance(attention_mask, Tensor) else attention_mask[kind]
+        states = block(states, layer_past=past_key_values, attention_mask=mask, use_cache=True)[0]
+    return BaseModelOutputWithPast(last_hidden_state=body.ln_f(states))
+
+
+def _attention(
+    attention: Any,
+    hidden_states: Tensor,
+    *,
+    attention_mask: Tensor,
+    layer_past: PositionedCache,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    def heads(projection: nn.Module) -> Tensor:
+        split = (*hidden_states.shape[:2], attention.num_heads, attention.head_dim)
+        states: Tensor = projection(hidden_states)
+        return states.view(split).transpose(1, 2)
+
+    query = heads(attention.q_proj)
+    key, value = layer_past.update(heads(attention.k_proj), heads(attention.v_proj), attention.layer_id)
+    # Not scaled, and in float32: so it was trained.
+    scores = query.to(torch.float32) @ key.to(torch.float32).transpose(-1, -2) + attention_mask
+    weights = scores.softmax(dim=-1).to(value.dtype)
+    return attention.out_proj((weights @ value).transpose(1, 2).flatten(2)), None

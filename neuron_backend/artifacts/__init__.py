@@ -1,0 +1,1 @@
+"""A decoder as files: saved, loaded, checked, trusted, and on the hub."""

@@ -1,0 +1,147 @@
+"""
+Saved decoders on the Hugging Face hub.
+
+A repository holds what a folder holds, and beside it a card. The same checks apply: every file has
+the hash that decoder.json says, and programs that this machine does not know are compiled again
+unless the caller trusts them.
+"""
+
+import json
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from transformers import PreTrainedTokenizerBase
+
+from ..parallel.ranks import each_succeeds, naming_lost_ranks
+from .manifest import NAME, Manifest
+from .model_card import model_card
+from .saving import PROGRAMS, save_decoder
+
+if TYPE_CHECKING:
+    from ..static_decoder import StaticDecoder
+
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*")
+_CARD = "README.md"
+
+
+def is_repository(name: object) -> bool:
+    """
+    Whether *name* is of the form ``"user/name"`` and no folder here.
+
+    A path that is no string, starts with ``.`` or ``/``, or has more parts, is a folder.
+    """
+    return _is_repository_name(name) and not Path(str(name)).exists()
+
+
+def download_decoder(
+    repository: str, *, revision: str | None = None, token: str | bool | None = None
+) -> Path:
+    """
+    The folder in the hub's cache that holds a saved decoder: what its decoder.json lists, no more.
+
+    ``HF_HUB_OFFLINE=1`` takes what the cache has.
+
+    Args:
+        repository: ``"user/name"``.
+
+        revision: A branch, tag or commit. None: the main branch.
+
+        token: For private repositories. None: the one that is logged in.
+
+    Raises:
+        ValueError: There is no such repository or revision, or it holds no saved decoder.
+
+        FileNotFoundError: The hub cannot be reached, and the cache has not got it.
+    """
+    try:
+        manifest = Path(hf_hub_download(repository, NAME, revision=revision, token=token))
+        # A few bytes say which files it takes, all of the same commit.
+        wanted = [NAME, *Manifest.read(manifest.parent).files]
+        return Path(
+            snapshot_download(repository, revision=manifest.parent.name, token=token, allow_patterns=wanted)
+        )
+    except RevisionNotFoundError as error:
+        raise ValueError(f"revision must be one of {repository}'s: got {revision!r}") from error
+    except RepositoryNotFoundError as error:
+        raise ValueError(
+            f"a repository must exist, and be readable with the token: got {repository!r}; no folder is "
+            "called so either"
+        ) from error
+    # A kind of the next, which is about what the hub has.
+    except LocalEntryNotFoundError as error:
+        raise FileNotFoundError(
+            f"the hub cannot be reached (or HF_HUB_OFFLINE is set), and its cache has no whole {repository}, "
+            f"revision {revision or 'main'}; no folder is called so either"
+        ) from error
+    except EntryNotFoundError as error:
+        raise ValueError(
+            f"a repository must hold a saved decoder with a {NAME}: got {repository!r}; "
+            "compile_decoder takes models"
+        ) from error
+
+
+def push_decoder(
+    decoder: "StaticDecoder",
+    repository: str,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    private: bool | None = None,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    commit_message: str | None = None,
+) -> str:
+    """As :meth:`~..static_decoder.StaticDecoder.push_to_hub`."""
+    if not _is_repository_name(repository):
+        raise ValueError(f"repository must be of the form 'user/name': got {repository!r}")
+    ranks, address = decoder.ranks, ""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "decoder"
+        save_decoder(decoder, folder, tokenizer)
+        with naming_lost_ranks(ranks), each_succeeds(ranks):
+            if ranks is None or ranks.rank == 0:
+                address = _upload(HfApi(token=token), folder, repository, private, revision, commit_message)
+    return address if ranks is None else ranks.from_first(address.encode()).decode()
+
+
+def _upload(
+    api: HfApi,
+    folder: Path,
+    repository: str,
+    private: bool | None,
+    revision: str | None,
+    commit_message: str | None,
+) -> str:
+    manifest = Manifest.read(folder)
+    api.create_repo(repository, private=private, exist_ok=True)
+    if revision is not None:
+        api.create_branch(repository, branch=revision, exist_ok=True)
+    # Somebody may have written a better one.
+    if not api.file_exists(repository, _CARD, revision=revision):
+        (folder / _CARD).write_text(model_card(repository, manifest, _architecture(folder)), "utf-8")
+    commit = api.upload_folder(
+        repo_id=repository,
+        folder_path=folder,
+        revision=revision,
+        commit_message=commit_message or f"decodekit {manifest.versions['decodekit']}: a compiled decoder",
+        # Of widths that are no more.
+        delete_patterns=f"{PROGRAMS}*",
+    )
+    return str(commit.commit_url)
+
+
+def _is_repository_name(name: object) -> bool:
+    return isinstance(name, str) and bool(_REPOSITORY.fullmatch(name))
+
+
+def _architecture(folder: Path) -> str:
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    return str((config.get("architectures") or ["a causal LM"])[0])

@@ -1,0 +1,104 @@
+"""The decoder.json of a saved decoder."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from ...decoding.protocols import DecoderShape
+
+NAME = "decoder.json"
+_FORMAT = 2
+
+
+@attrs.frozen
+class Manifest:
+    """What a folder holds, and what has to match before it is used."""
+
+    shape: DecoderShape
+    dtype: str
+    target: str
+    attention: str
+    """The model's attention implementation."""
+
+    versions: dict[str, str]
+    """Of decodekit, torch and transformers, and of the packages of AWS Neuron that were installed."""
+
+    processor: str
+    instruction_sets: list[str]
+    weights: dict[str, list[Any]]
+    """Name to dtype and shape."""
+
+    files: dict[str, str]
+    """Path below the folder to the sha256 of its content."""
+
+    tree_widths: list[int]
+    spans: list[int]
+    tp_degree: int = 1
+    """How many processes the programs were compiled for. The weights are whole."""
+
+    quantized: dict[str, str] = attrs.field(factory=dict)
+    """Name of each quantised layer to its format."""
+
+    def write(self, folder: Path) -> None:
+        """Store as decoder.json."""
+        facts = {"format": _FORMAT, **attrs.asdict(self)}
+        text = json.dumps({**facts, "checksum": _checksum(facts)}, indent=2)
+        (folder / NAME).write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> "Manifest":
+        """
+        Read decoder.json.
+
+        Raises:
+            ValueError: It is missing, of another format, or not what was written.
+        """
+        facts = _parse(folder / NAME)
+        if facts.pop("checksum", None) != _checksum(facts):
+            raise ValueError(f"{NAME} must be as it was saved: got {folder / NAME}, whose checksum differs")
+        del facts["format"]
+        try:
+            shape = facts.pop("shape")
+            return cls(shape=DecoderShape(**{**shape, "widths": tuple(shape["widths"])}), **facts)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{NAME} must have the facts of its format: got {error!r}") from error
+
+    def verify(self, folder: Path) -> None:
+        """
+        Compare every file with its hash.
+
+        Raises:
+            ValueError: One is missing or differs.
+        """
+        for name, expected in self.files.items():
+            path = folder / name
+            if not path.is_file():
+                raise ValueError(f"a saved decoder must have every file it lists: got no {path}")
+            if file_sha256(path) != expected:
+                raise ValueError(f"a saved decoder's files must be as they were saved: got a changed {path}")
+
+
+def file_sha256(path: Path) -> str:
+    """The sha256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ValueError(f"folder must hold a saved decoder with a {NAME}: got {path.parent}")
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{NAME} must be JSON: got {path} ({error})") from error
+    found = facts.get("format") if isinstance(facts, dict) else None
+    if found != _FORMAT:
+        raise ValueError(f"{NAME} must be of format {_FORMAT}: got {found!r}")
+    return dict(facts)
+
+
+def _checksum(facts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

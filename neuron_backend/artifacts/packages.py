@@ -1,0 +1,44 @@
+"""A compiled program as it is stored."""
+
+from collections.abc import Callable
+
+import attrs
+from safetensors.torch import load, save
+from torch import Tensor
+
+from ..parallel.ranks import Ranks, each_succeeds
+from . import machine
+
+
+@attrs.frozen(eq=False)
+class Package:
+    """What a target has compiled: native code, without weights."""
+
+    content: bytes
+    """A file, such as a .pt2 archive."""
+
+    constants: dict[str, Tensor] = attrs.field(factory=dict)
+    """Tensors that tracing found outside parameters and buffers."""
+
+
+def compiled_once(ranks: Ranks | None, compile_: Callable[[], Package]) -> Package:
+    """
+    What *compile_* gives, called on rank 0 for all *ranks*; on each of them where processors differ.
+
+    No program depends on the rank (:mod:`..parallel.parallel_layers`), and ranks of one host would only be
+    in each other's way.
+
+    Raises:
+        LostRank: It has failed on another rank.
+    """
+    if ranks is None:
+        return compile_()
+    alike = ranks.have_same(repr((machine.processor(), machine.instruction_sets())).encode())
+    package = Package(b"")
+    with each_succeeds(ranks):
+        if ranks.rank == 0 or not alike:
+            package = compile_()
+    if not alike:
+        return package
+    constants = {name: tensor.detach().clone() for name, tensor in package.constants.items()}
+    return Package(ranks.from_first(package.content), load(ranks.from_first(save(constants))))

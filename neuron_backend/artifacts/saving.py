@@ -1,0 +1,156 @@
+"""
+A decoder as a folder.
+
+The folder is what Hugging Face writes for the model (config.json, generation_config.json,
+model.safetensors, tokenizer files), and beside it decoder.json, constants.safetensors and
+what the target has compiled, in programs/. Nothing in it is pickled.
+"""
+
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from ... import __version__
+from ..parallel.ranks import each_succeeds, naming_lost_ranks
+from ..parallel.tensor_parallel import whole_weights
+from ..targets.detect import neuron_versions
+from ..weights import derived_buffers, dtype_name
+from . import machine
+from .fingerprint import weight_table
+from .manifest import NAME, Manifest, file_sha256
+from .quantized_files import save_quantized
+
+if TYPE_CHECKING:
+    from ..static_decoder import StaticDecoder
+
+CONSTANTS = "constants.safetensors"
+
+
+PROGRAMS = "programs/"
+"""Before the file name of a program: where it lies in the folder."""
+
+
+def save_decoder(
+    decoder: "StaticDecoder",
+    folder: str | PathLike[str],
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> None:
+    """As :meth:`~..static_decoder.StaticDecoder.save`."""
+    with naming_lost_ranks(decoder.ranks):
+        weights = whole_weights(decoder.step.model)
+        with each_succeeds(decoder.ranks):
+            if decoder.ranks is None or decoder.ranks.rank == 0:
+                _save(decoder, folder, weights, tokenizer)
+
+
+def _save(
+    decoder: "StaticDecoder",
+    folder: str | PathLike[str],
+    weights: Mapping[str, Tensor],
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> None:
+    final = Path(folder).resolve()
+    _check_replaceable(final)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    # Written beside its place and then renamed: a save that fails leaves what was there.
+    fresh = final.parent / f".{final.name}.{uuid.uuid4().hex}"
+    try:
+        fresh.mkdir()
+        _write(decoder, fresh, weights, tokenizer)
+        _put_in_place(fresh, final)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def constants(decoder: "StaticDecoder") -> dict[str, Tensor]:
+    """Tensors that neither weights nor config bring back exactly, by kind and name."""
+    found = {f"buffers/{name}": tensor for name, tensor in derived_buffers(decoder.step.model).items()}
+    for program, package in decoder.packages.items():
+        found |= {f"{PROGRAMS}{program}/{name}": tensor for name, tensor in package.constants.items()}
+    # safetensors stores no tensor twice, and some of these share memory.
+    return {name: tensor.detach().clone() for name, tensor in found.items()}
+
+
+def _write(
+    decoder: "StaticDecoder",
+    folder: Path,
+    weights: Mapping[str, Tensor],
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> None:
+    model = decoder.step.model
+    if decoder.weights.layers:
+        save_quantized(model, folder)
+    else:
+        # One file, whatever its size.
+        model.save_pretrained(folder, state_dict=dict(weights), max_shard_size="1000TB")
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    save_file(constants(decoder), folder / CONSTANTS)
+    for program, package in decoder.packages.items():
+        path = folder / PROGRAMS / program
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(package.content)
+    _manifest(decoder, folder).write(folder)
+
+
+def _manifest(decoder: "StaticDecoder", folder: Path) -> Manifest:
+    model = decoder.step.model
+    return Manifest(
+        shape=decoder.shape,
+        dtype=dtype_name(model.dtype),
+        target=decoder.target,
+        attention=model.config._attn_implementation,
+        versions={
+            "decodekit": __version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            **neuron_versions(),
+        },
+        processor=machine.processor(),
+        instruction_sets=machine.instruction_sets(),
+        weights=weight_table(decoder.step),
+        files={name: file_sha256(folder / name) for name in _names(folder)},
+        tree_widths=list(decoder.tree_widths),
+        spans=list(decoder.spans),
+        tp_degree=decoder.tp_degree,
+        quantized=decoder.weights.layers,
+    )
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def _check_replaceable(folder: Path) -> None:
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    rule = "folder must be new, empty or a saved decoder"
+    if not (folder / NAME).is_file():
+        raise ValueError(f"{rule}: got {folder}, which has no {NAME}")
+    foreign = set(_names(folder)) - {NAME, *Manifest.read(folder).files}
+    if foreign:
+        raise ValueError(f"{rule}: got {folder}, which also holds {min(foreign)}")
+
+
+def _put_in_place(fresh: Path, final: Path) -> None:
+    if not final.exists():
+        fresh.rename(final)
+        return
+    old = fresh.with_name(f"{fresh.name}.old")
+    final.rename(old)
+    try:
+        fresh.rename(final)
+    except OSError:
+        os.rename(old, final)
+        raise
+    shutil.rmtree(old)

@@ -1,0 +1,215 @@
+"""What a decoder does beside scoring if a choice is part of its forwards."""
+
+import abc
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...decoding.checks import check_inputs
+from ...decoding.greedy import Greedy
+from ...decoding.history import History
+from ...decoding.placement import Placement
+from ...decoding.protocols import DecoderShape, Processor, Selection
+from ...decoding.scores import Scores
+from ..artifacts.chain_digest import same_chain
+from ..cache import CacheBuffers
+from ..parallel.ranks import Ranks, in_step
+from ..spans import end_of, smallest_span
+from ..step import DecoderStep, Step
+from ..threads import on_threads
+from .fusion import Fusion, places
+
+FusedProgram = Callable[..., tuple[Tensor, Tensor]]
+"""What :class:`~.fused_step.FusedStep` takes before the cache, to choice and logits."""
+
+
+class FusedForwards(abc.ABC):
+    """The part of a :class:`~..static_decoder.StaticDecoder` that chooses."""
+
+    shape: DecoderShape
+    spans: tuple[int, ...]
+    tree_widths: tuple[int, ...]
+    threads: int | None
+    step: DecoderStep
+    cache: CacheBuffers
+    ranks: Ranks | None
+    _slots: dict[int, Tensor]
+
+    fusion: Fusion | None = None
+    """The chain and the selection behind the step; None if there are none."""
+
+    fused_programs: Mapping[int, FusedProgram] = {}
+    """What runs at each width that chooses; empty if nothing does."""
+
+    _asked: "tuple[Processor | None, Selection] | None" = None
+    """What was to be part of the forwards."""
+
+    _refusal: str = (
+        "the decoder was compiled without a choice: pass processors and selection to compile_decoder"
+    )
+    """Why a chain that could be is not."""
+
+    _answer: "tuple[Any, Any, bool] | None" = None
+    """The last question of :meth:`chooses`, and what was said."""
+
+    def fuse(self, processors: Processor | None, selection: Selection | None) -> None:
+        """
+        Put a choice behind the step, if all of it has a form for the device; nothing changes if not.
+
+        The programs are the target's to make.
+
+        Args:
+            processors: A chain, one processor, or None.
+
+            selection: None: greedy.
+
+        Raises:
+            TypeError: They are none.
+        """
+        selection = Greedy() if selection is None else selection
+        for name, part in (("processors", processors), ("selection", selection)):
+            if isinstance(part, type):
+                raise TypeError(f"'{name}' must be an instance: got the class {part.__name__}")
+            able = callable(part) or (name == "selection" and getattr(part, "follows_logits", False))
+            if not able and not (name == "processors" and part is None):
+                hint = " (join several with |)" if isinstance(part, list | tuple) else ""
+                raise TypeError(f"'{name}' must be callable{hint}: got {part!r}")
+        self._asked, self._answer = (processors, selection), None
+        try:
+            self.fusion = Fusion.of(self.step, self.shape, processors, selection)
+        except ValueError as error:
+            self.leave_unfused(str(error))
+        else:
+            self.fused_programs = dict.fromkeys(self.fusion.widths, partial(self._eager, self.fusion.step))
+
+    def warm_up_choosing(self) -> None:
+        """Run every program that chooses once with every span, on padding."""
+        if self.fusion is None:
+            return
+        step, counted = self.fusion.step, len(self.cache.tensors)
+        for span in self.spans:
+            for width, program in self.fused_programs.items():
+                with on_threads(self.threads):
+                    program(*step.padding(width, self.cache, span)[:-counted])
+
+    def leave_unfused(self, reason: str) -> None:
+        """Choose on the host, whatever was asked for, for that *reason*."""
+        self.fusion, self.fused_programs, self._refusal = None, {}, reason
+
+    @abc.abstractmethod
+    def _eager(self, step: Step, *inputs: Tensor) -> Any:
+        """What *step* gives over the cache, without any compiler."""
+
+    @property
+    def choosing_widths(self) -> tuple[int, ...]:
+        """Columns of the forwards that choose, ascending; empty if none does."""
+        return tuple(sorted(self.fused_programs))
+
+    def chooses(self, processors: Processor | None, selection: Selection, rows: int) -> bool:
+        """
+        Whether :meth:`forward_choosing` chooses as these do.
+
+        So it is if the decoder was compiled with the very ones, or with decodekit's own of equal
+        parameters; the seed of the selection may be another.
+
+        Args:
+            processors: A chain, one processor, or None.
+
+            selection: What chooses.
+
+            rows: How many rows a run has. Where parameters are one a row, all that there are.
+        """
+        if self.fusion is None or not self.fused_programs:
+            return False
+        # A draft asks at every token.
+        answer = self._answer
+        if answer is None or answer[0] is not processors or answer[1] is not selection:
+            answer = processors, selection, self.fusion.serves(processors, selection)
+            self._answer = answer
+        return answer[2] and self.fusion.takes(rows)
+
+    def forward_choosing(
+        self, ids: Tensor, cache_pos: Tensor, history: History, span: int | None = None
+    ) -> tuple[Tensor, Scores]:
+        """
+        Write *ids* into the cache, score what may follow them, and choose from that.
+
+        Args:
+            ids: Tokens to feed, ``[batch, width]`` int64, *width* one of :attr:`choosing_widths`.
+
+            cache_pos: As in :meth:`~..static_decoder.StaticDecoder.forward`.
+
+            history: The tokens before what each column may be followed by, its own among them, on
+                one path. Its random streams make the noise.
+
+            span: As in :meth:`~..static_decoder.StaticDecoder.forward`.
+
+        Returns:
+            The choice in each column, ``[batch, width]`` int64 on the host, -1 where no token is
+            left; and the raw logits ``[batch, width, vocab]``, brought to the host when somebody
+            reads them, before the next forward.
+
+        Raises:
+            ValueError: Nothing chooses at this width, or as in a forward. Nothing has been written.
+
+            TypeError: A wrong dtype. Nothing has been written.
+        """
+        check_inputs(ids, cache_pos, self.shape)
+        given = self._given(ids.shape[1], history)
+        slots = self._slots[smallest_span(self.spans, end_of(ids, cache_pos), span)]
+        with on_threads(self.threads), in_step(self.ranks, ids, cache_pos, slots[-1:]):
+            chosen, logits = self.fused_programs[ids.shape[1]](ids, cache_pos, *given, slots)
+        return chosen.to("cpu", torch.int64), Scores(lambda: logits.to("cpu", torch.float32))
+
+    def explain(self, processors: Processor | None = None, selection: Selection | None = None) -> Placement:
+        """
+        Say which part of a choice runs where, and why.
+
+        Args:
+            processors: A chain, one processor, or None.
+
+            selection: What chooses; greedy if not given. If neither is, those that the decoder was to be
+                compiled with.
+        """
+        if processors is None and selection is None and self._asked is not None:
+            processors, selection = self._asked
+        selection = Greedy() if selection is None else selection
+        if self.chooses(processors, selection, self.shape.batch_size):
+            return Placement(places(processors, selection, True, ""), self._notes())
+        if self._asked is not None and not same_chain(self._asked, (processors, selection)):
+            note = "the decoder was compiled with {!r} and {!r}".format(*self._asked)
+            why_not = "the decoder was compiled with another chain or selection"
+            return Placement(places(processors, selection, False, why_not), (note,))
+        why_not = self._refusal
+        if self.fusion is not None:
+            why_not = "the decoder's target compiled no program that chooses"
+        return Placement(places(processors, selection, False, why_not))
+
+    def _notes(self) -> tuple[str, ...]:
+        wide = [width for width in self.shape.widths if width not in self.fused_programs]
+        notes = ["the logits are processed again, on the host, where somebody reads the scores"]
+        if wide:
+            notes.append(
+                f"after a forward of {' or '.join(map(str, wide))} columns, as of a prompt, the host chooses"
+            )
+        if self.tree_widths:
+            notes.append("in trees of guesses the host chooses")
+        return tuple(notes)
+
+    def _given(self, width: int, history: History) -> tuple[Tensor, ...]:
+        if self.fusion is None or width not in self.fused_programs:
+            widths = self.choosing_widths
+            raise ValueError(f"a forward that chooses must have one of the widths {widths}: got {width}")
+        batch_size, length = self.shape.batch_size, history.length
+        if length.shape != (batch_size, width) or history.ids.shape[:2] != (batch_size, 1):
+            raise ValueError(
+                f"history must have one path and the lengths {[batch_size, width]}: "
+                f"got {history.ids.shape[1]} and {list(length.shape)}"
+            )
+        low, high, most = int(length.min()), int(length.max()), self.shape.max_length
+        if low < 0 or high > most:
+            raise ValueError(f"lengths must be >= 0 and <= {most}: got {low} to {high}")
+        return self.fusion.step.given(history)

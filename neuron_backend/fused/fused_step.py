@@ -1,0 +1,141 @@
+"""One forward of a model, and the choice from its logits, as one module of fixed shapes."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+from transformers import PreTrainedModel
+
+from ...decoding.history import History
+from ...decoding.protocols import DecoderShape
+from ..cache import CacheBuffers, Write, in_place
+from ..masks import MaskPlan
+from ..step import DecoderStep
+from .device_choice import DeviceChoice
+
+_PARTS = ("ids", "length", "prompt")
+"""Of a history, in the order in which a step takes them."""
+
+
+class FusedStep(nn.Module):
+    """
+    A decoder's step with a choice behind it.
+
+    As ``(ids, cache_pos, *given, slots, *cache) -> (chosen, logits)``, pure and of fixed shapes.
+
+    What is *given* beside the tokens, :meth:`given` makes on the host: what the chain looks at of
+    the history, and the numbers that the selection draws with. A chain that looks at nothing
+    gets nothing, so no input is unused.
+    """
+
+    def __init__(self, step: DecoderStep, choice: DeviceChoice, shape: DecoderShape, kind: str):
+        """
+        Put *choice* behind *step*, whose module is shared.
+
+        Args:
+            step: The forward.
+
+            choice: The chain and the selection.
+
+            shape: Of the decoder.
+
+            kind: What the names of its programs begin with. Those of another chain have another.
+
+        Raises:
+            ValueError: A stage does not fit the number of rows or the vocabulary.
+        """
+        super().__init__()
+        self.step = step
+        self.choice = choice
+        self.kind = kind
+        # One more than there are positions: the last token need not be fed.
+        self._capacity, self._vocab = shape.max_length + 1, shape.vocab_size
+        anything = self._first_tokens(shape.batch_size, 1)
+        looked_at = choice.looks_at(torch.zeros(shape.batch_size, 1, shape.vocab_size), anything)
+        self.reads: tuple[str, ...] = tuple(part for part in _PARTS if part in looked_at)
+        """What is given of a history."""
+
+        self._num_given = len(self.given(anything))
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model of the step."""
+        return self.step.model
+
+    @property
+    def plan(self) -> MaskPlan:
+        """The masks of the step."""
+        return self.step.plan
+
+    def given(self, history: History) -> tuple[Tensor, ...]:
+        """
+        What goes in beside the tokens, made on the host.
+
+        Args:
+            history: The tokens before each scored column, of all rows, on one path. Its ids are cut,
+                or filled up, to one more than the decoder has positions.
+        """
+        noise = self.choice.selection.noise(history, self._vocab)
+        return (*(self._part(history, name) for name in self.reads), *noise)
+
+    def forward(self, ids: Tensor, cache_pos: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
+        """
+        Write the tokens into the cache, score what may follow them, and choose from that.
+
+        Args:
+            ids: Tokens, ``[batch, width]`` int64; -1 is padding.
+
+            cache_pos: Position of the first column, ``[batch]`` int64.
+
+            others: What :meth:`given` made; the addresses attended to; the cache, written in place.
+
+        Returns:
+            The choice in each scored column, ``[batch, width or 1]`` int64, -1 where there is none;
+            and the logits that it was made from, ``[batch, width or 1, vocab]`` float32.
+        """
+        count = self._num_given
+        given, slots, cache = others[:count], others[count], others[count + 1 :]
+        chosen, logits, _ = self.score(ids, cache_pos, given, slots, cache, in_place)
+        return chosen, logits
+
+    def score(
+        self,
+        ids: Tensor,
+        cache_pos: Tensor,
+        given: Sequence[Tensor],
+        slots: Tensor,
+        cache: Sequence[Tensor],
+        write: Write,
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """The same with any :data:`~..cache.Write`: choice, logits, and the cache written to."""
+        logits, written = self.step.score(ids, cache_pos, slots, cache, write)
+        # What the chain does not look at may be anything of the right kind.
+        # An index is int64, also where a device's integers come in as int32.
+        read = {name: part.long() for name, part in zip(self.reads, given, strict=False)}
+        parts = dict.fromkeys(_PARTS, cache_pos) | read
+        history = History(**parts, stream=cache_pos)
+        return self.choice.choose(logits, history, *given[len(self.reads) :]), logits, written
+
+    def padding(self, width: int, cache: CacheBuffers, span: int) -> tuple[Tensor, ...]:
+        """The inputs of a forward of *width* over padding alone: what it is traced with."""
+        batch_size = cache.keys[0].shape[0]
+        ids = torch.full((batch_size, width), -1)
+        start = torch.zeros(batch_size, dtype=torch.int64)
+        given = self.given(self._first_tokens(batch_size, self.scored(width)))
+        return ids, start, *given, cache.addresses(span), *cache.tensors
+
+    def scored(self, width: int) -> int:
+        """How many columns of a forward of *width* are scored, and chosen from."""
+        return 1 if width > self.step.scored_width else width
+
+    def _first_tokens(self, batch_size: int, columns: int) -> History:
+        one = torch.ones(batch_size, dtype=torch.int64)
+        ids = torch.zeros(batch_size, 1, self._capacity, dtype=torch.int64)
+        return History(ids, one[:, None].repeat(1, columns), one, one)
+
+    def _part(self, history: History, name: str) -> Tensor:
+        part: Tensor = getattr(history, name)
+        if name == "ids" and part.shape[-1] != self._capacity:
+            part = pad(part[..., : self._capacity], (0, max(0, self._capacity - part.shape[-1])))
+        return part

@@ -1,0 +1,95 @@
+"""A chain and a selection that are part of a decoder's forwards."""
+
+import uuid
+
+import attrs
+
+from ...decoding.placement import Place
+from ...decoding.protocols import DecoderShape, Processor, Selection
+from ..artifacts.chain_digest import chain_digest, has_rows, same_chain, stages_of
+from ..step import DecoderStep
+from .device_choice import DeviceChoice, selection_refusal, stage_refusal
+from .fused_step import FusedStep
+
+
+@attrs.frozen(eq=False)
+class Fusion:
+    """What was put behind a decoder's step, and the step that has it."""
+
+    processors: Processor | None
+    selection: Selection
+    step: FusedStep
+
+    widths: tuple[int, ...]
+    """Of the forwards that choose: those that score every column."""
+
+    batch_size: int
+
+    _fixes_rows: bool = attrs.field(init=False, repr=False)
+
+    @_fixes_rows.default
+    def _look_for_rows(self) -> bool:
+        return has_rows(self.processors)
+
+    @classmethod
+    def of(
+        cls, step: DecoderStep, shape: DecoderShape, processors: Processor | None, selection: Selection
+    ) -> "Fusion":
+        """
+        Put the whole chain and the selection behind *step*.
+
+        Raises:
+            ValueError: A part has no form for the device, or does not fit *shape*.
+        """
+        digest = chain_digest(processors, selection)
+        # What cannot be told from another is no other's program.
+        name = digest[:16] if digest is not None else uuid.uuid4().hex[:16]
+        choice = DeviceChoice(processors, selection)
+        return cls(
+            processors,
+            selection,
+            FusedStep(step, choice, shape, f"fused_{name}"),
+            tuple(width for width in shape.widths if width <= shape.scored_width),
+            shape.batch_size,
+        )
+
+    def serves(self, processors: Processor | None, selection: Selection) -> bool:
+        """
+        Whether it chooses as these do.
+
+        If they are the very ones, or decodekit's own of equal parameters. The selection's seed
+        may be another: it is part of the noise, which comes from outside.
+        """
+        return same_chain((processors, selection), (self.processors, self.selection))
+
+    def takes(self, rows: int) -> bool:
+        """Whether a run over so many *rows* may use it: with parameters one a row, all that there are."""
+        return rows == self.batch_size or not self._fixes_rows
+
+
+def places(
+    processors: Processor | None, selection: Selection, fused: bool, why_not: str
+) -> tuple[Place, ...]:
+    """
+    Where each part runs.
+
+    Args:
+        processors: The chain.
+
+        selection: What chooses.
+
+        fused: Whether the decoder's programs hold all of it.
+
+        why_not: Why they do not, where each part has a form for the device.
+    """
+    parts: list[tuple[object, str | None]] = [
+        *((stage, stage_refusal(stage)) for stage in stages_of(processors)),
+        (selection, selection_refusal(selection)),
+    ]
+    if fused:
+        return tuple(Place(repr(part), "device", "it is part of the forward") for part, _ in parts)
+    without = next((part for part, refusal in parts if refusal is not None), None)
+    if without is not None:
+        name = getattr(without, "__name__", type(without).__name__)
+        why_not = f"all run in one place, and {name} cannot run on the device"
+    return tuple(Place(repr(part), "host", refusal or why_not) for part, refusal in parts)

@@ -1,0 +1,1 @@
+"""The graphs that compilers are given, and what is known against them."""

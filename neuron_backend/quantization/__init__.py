@@ -1,0 +1,1 @@
+"""Weights in fewer bits, and what that does to a model's distributions."""

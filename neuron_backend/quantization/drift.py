@@ -1,0 +1,138 @@
+"""How far a decoder's distributions lie from those of another."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import attrs
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ...decoding.protocols import Decoder
+
+
+@attrs.frozen
+class Drift:
+    """
+    What changed between a reference and a decoder, on texts that both were fed token by token.
+
+    Divergences are of Kullback and Leibler, of the decoder from the reference, in nats: what a
+    draw from the reference loses in log-probability when it is scored by the decoder.
+    """
+
+    tokens: int
+    """Positions compared: those that a token of the text follows."""
+
+    mean_divergence: float
+    """KL(reference || decoder) of a position, in nats; 0 for equal distributions."""
+
+    max_divergence: float
+    """The largest of a single position."""
+
+    agreement: float
+    """Share of positions where both find the same token likeliest."""
+
+    reference_perplexity: float
+    """Of the texts: the exponential of the mean negative log-probability of a token."""
+
+    perplexity: float
+    """The same by the decoder."""
+
+    def __str__(self) -> str:
+        """One line."""
+        return (
+            f"KL mean {self.mean_divergence:.3g} max {self.max_divergence:.3g} nats/token, "
+            f"greedy agreement {self.agreement:.2%}, perplexity {self.reference_perplexity:.4g} -> "
+            f"{self.perplexity:.4g} ({self.tokens} tokens)"
+        )
+
+
+def drift(
+    reference: Decoder | PreTrainedModel,
+    decoder: Decoder | PreTrainedModel,
+    texts: Sequence[Sequence[int]],
+) -> Drift:
+    """
+    Compare *decoder* with *reference* on *texts*, teacher-forced.
+
+    Args:
+        reference: Mostly the decoder, or the model, before its weights were quantised.
+
+        decoder: What is judged. The caches of both hold the last text afterwards.
+
+        texts: Ids, two or more each, and no more than either can hold. What either would write
+            itself does not count: each is scored on the text as it stands.
+
+    Raises:
+        ValueError: There is no text, one is too short, or the vocabularies differ.
+    """
+    if not texts or min(map(len, texts)) < 2:
+        shortest = min(map(len, texts)) if texts else "none"
+        raise ValueError(f"'texts' must be of two ids or more each: got {shortest}")
+    divergences, agreed, losses = [], [], []
+    for text in texts:
+        ids = torch.as_tensor(list(text), dtype=torch.int64)
+        for start, expected, found in _both(reference, decoder, ids):
+            following = ids[start + 1 : start + 1 + len(expected)]
+            divergences.append((expected.exp() * _difference(expected, found)).sum(dim=-1))
+            agreed.append(expected.argmax(dim=-1) == found.argmax(dim=-1))
+            both = torch.stack([expected, found])
+            losses.append(-both.gather(-1, following.expand(2, -1)[..., None])[..., 0])
+    divergence, loss = torch.cat(divergences), torch.cat(losses, dim=1).mean(dim=1)
+    return Drift(
+        tokens=len(divergence),
+        mean_divergence=divergence.mean().item(),
+        max_divergence=divergence.max().item(),
+        agreement=torch.cat(agreed).double().mean().item(),
+        reference_perplexity=math.exp(loss[0].item()),
+        perplexity=math.exp(loss[1].item()),
+    )
+
+
+def _difference(expected: Tensor, found: Tensor) -> Tensor:
+    # A token that the reference rules out adds nothing, whatever the decoder says of it.
+    return (expected - found).masked_fill(expected.isneginf(), 0.0)
+
+
+def _both(
+    reference: Decoder | PreTrainedModel, decoder: Decoder | PreTrainedModel, ids: Tensor
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """First position and log-probabilities ``[positions, vocab]`` of each, a stretch at a time."""
+    expected, found = _scores_of(reference, ids), _scores_of(decoder, ids)
+    if expected.shape != found.shape:
+        raise ValueError(
+            f"'decoder' must have the reference's vocabulary, {expected.shape[-1]}: got {found.shape[-1]}"
+        )
+    for start in range(0, len(expected), _STRETCH):
+        stretch = slice(start, start + _STRETCH)
+        yield start, _log_probs(expected[stretch]), _log_probs(found[stretch])
+
+
+_STRETCH = 64
+"""Positions that are compared at once: in float64, their logits are large."""
+
+
+def _log_probs(scores: Tensor) -> Tensor:
+    return scores.double().log_softmax(dim=-1)
+
+
+def _scores_of(model: Decoder | PreTrainedModel, ids: Tensor) -> Tensor:
+    """Logits ``[positions, vocab]`` of what follows each token but the last."""
+    return torch.cat(list(_scores(model, ids)))[:-1]
+
+
+def _scores(model: Decoder | PreTrainedModel, ids: Tensor) -> Iterator[Tensor]:
+    """Logits ``[columns, vocab]``, those of all positions one after the other."""
+    if isinstance(model, PreTrainedModel):
+        with torch.no_grad():
+            yield model(input_ids=ids[None]).logits[0].float()
+        return
+    shape = model.shape
+    width = max(width for width in shape.widths if width <= shape.scored_width)
+    padding = -len(ids) % width
+    rows = torch.full((shape.batch_size, padding + len(ids)), -1)
+    rows[0, padding:] = ids
+    for start in range(0, rows.shape[1], width):
+        cache_pos = torch.full((shape.batch_size,), start - padding)
+        logits = model.forward(rows[:, start : start + width].contiguous(), cache_pos)[0].clone()
+        yield logits[max(0, padding - start) :]

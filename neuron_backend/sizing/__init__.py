@@ -1,0 +1,1 @@
+"""What a model takes and how fast it can be, before anything is compiled."""

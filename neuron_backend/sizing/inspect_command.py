@@ -1,0 +1,217 @@
+"""``python -m decodekit inspect``: what a model takes and how fast it can be, before anything is compiled."""
+
+import argparse
+import json
+from typing import Any
+
+from ..shapes import DEFAULT_WIDTHS, decoder_shape, default_max_length, neuron_widths
+from ..spans import decoder_spans
+from ..weights import weight_dtype
+from .bandwidth import Bandwidth, largest_cache, measure_bandwidth, physical_memory
+from .instances import GIB, Instance, instance_named
+from .model_facts import facts_of_config
+from .sizing import GuideEstimate, Sizing
+
+_SHARED_HEADS = (
+    "  some cores hold the same key/value head: NxD Inference does that, compile_decoder(tp_degree=) does not"
+)
+
+
+def inspect(options: argparse.Namespace) -> int:
+    """Print the report that *options* ask for."""
+    instance = None if options.instance is None else instance_named(options.instance, options.lnc)
+    if instance is None and (options.lnc is not None or options.tp_degree is not None):
+        raise ValueError("--lnc and --tp-degree are about the cores of an instance: give --instance")
+    sizing = sizing_of(options)
+    if instance is None:
+        report = _model(sizing) | _machine(sizing, measure_bandwidth(), physical_memory(), largest_cache())
+    else:
+        report = _model(sizing) | _instance(sizing, instance, options.tp_degree)
+    print(json.dumps(report, indent=2) if options.json else _text(report))
+    return 0
+
+
+def sizing_of(options: argparse.Namespace) -> Sizing:
+    """
+    The sizes of the decoder that *options* describe.
+
+    Raises:
+        ValueError: No decoder has that shape.
+    """
+    facts, model = facts_of_config(options.model, weight_dtype(options.dtype))
+    length = default_max_length(model) if options.length is None else options.length
+    widths = options.widths or (
+        _fitting(DEFAULT_WIDTHS, length) if options.instance is None else neuron_widths(length)
+    )
+    shape = decoder_shape(
+        model,
+        vocab_size=facts.geometry.vocab_size,
+        batch_size=options.batch,
+        max_length=length,
+        widths=widths,
+    )
+    return Sizing(
+        model=facts,
+        shape=shape,
+        spans=decoder_spans(options.spans, shape.max_length),
+        storage=options.weights,
+    )
+
+
+def _fitting(widths: tuple[int, ...], length: int) -> tuple[int, ...]:
+    return tuple(width for width in widths if width <= length)
+
+
+def _model(sizing: Sizing) -> dict[str, Any]:
+    facts, shape = sizing.model, sizing.shape
+    return {
+        "architecture": facts.architecture,
+        "dtype": facts.dtype,
+        "parameters": facts.parameters,
+        "layers": facts.layers,
+        "heads": facts.heads,
+        "key_value_heads": max(layer.key_heads for layer in facts.geometry.layers),
+        "experts": facts.experts,
+        "active_experts": facts.active_experts,
+        "weights": sizing.storage or facts.dtype,
+        "batch_size": shape.batch_size,
+        "max_length": shape.max_length,
+        "widths": list(shape.widths),
+        "spans": list(sizing.spans),
+        "weight_bytes": sizing.weight_bytes,
+        "cache_bytes": sizing.cache_bytes,
+        "cache_bytes_per_position": sizing.position_bytes,
+    }
+
+
+def _instance(sizing: Sizing, instance: Instance, degree: int | None) -> dict[str, Any]:
+    possible = sizing.degrees(instance)
+    if degree is not None and degree not in possible:
+        raise ValueError(
+            f"tp_degree must be one of {possible}, which {instance.name} has and which divide "
+            f"{sizing.model.heads} heads: got {degree}"
+        )
+    needed = sizing.cores_needed(instance)
+    used = degree or needed or possible[-1]
+    guide = GuideEstimate.of(sizing)
+    return {
+        "instance": {
+            "name": instance.name,
+            "chip": instance.chip,
+            "chips": instance.chips,
+            "cores": instance.cores,
+            "memory_per_core": instance.memory,
+            "bandwidth_per_core": instance.bandwidth,
+        },
+        "tp_degrees": list(possible),
+        "cores_needed": needed,
+        "guide": {
+            "weight_bytes": guide.weight_bytes,
+            "cache_bytes": guide.cache_bytes,
+            "cores_needed": guide.cores_needed(instance, possible),
+        },
+        "tp_degree": used,
+        "bytes_per_core": sizing.core_bytes(used),
+        "fits": sizing.fits(instance, used),
+        "decoding": _decoding(sizing, instance.bandwidth, used),
+    }
+
+
+def _machine(sizing: Sizing, bandwidth: Bandwidth, memory: int, cache: int) -> dict[str, Any]:
+    return {
+        "machine": {
+            "memory": memory,
+            "processor_cache": cache,
+            "bandwidth": bandwidth.bytes_per_second,
+            "method": bandwidth.method,
+        },
+        "fits": sizing.core_bytes() <= memory,
+        "decoding": _decoding(sizing, bandwidth.bytes_per_second, 1),
+    }
+
+
+def _decoding(sizing: Sizing, bandwidth: float, degree: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "span": span,
+            "bytes_per_token": sizing.step_bytes(span, degree) * degree / sizing.shape.batch_size,
+            "tokens_per_second": sizing.tokens_per_second(bandwidth, span, degree),
+        }
+        for span in sizing.spans
+    ]
+
+
+def _text(report: dict[str, Any]) -> str:
+    lines = [
+        f"{report['architecture']}: {report['parameters']:,} parameters, {report['layers']} layers, "
+        f"{report['heads']} heads, {report['key_value_heads']} of keys and values, {report['dtype']}",
+        *([_experts(report)] if report["experts"] else []),
+        f"weights {_gib(report['weight_bytes'])}: linear layers in {report['weights']}",
+        f"cache   {_gib(report['cache_bytes'])}: {report['batch_size']} rows of {report['max_length']} "
+        f"positions, {report['cache_bytes_per_position']:,} bytes each",
+        f"widths  {_list(report['widths'])}",
+        f"spans   {_list(report['spans'])}",
+        "",
+        *(_instance_lines(report) if "instance" in report else _machine_lines(report)),
+        "",
+        "  span       bytes a token   tokens/s at most",
+    ]
+    lines += [
+        f"{row['span']:6d}   {row['bytes_per_token']:17,.0f}   {_rate(row['tokens_per_second']):>16}"
+        for row in report["decoding"]
+    ]
+    return "\n".join(lines)
+
+
+def _experts(report: dict[str, Any]) -> str:
+    return f"experts {report['active_experts']} of {report['experts']} for a token"
+
+
+def _instance_lines(report: dict[str, Any]) -> list[str]:
+    instance, guide = report["instance"], report["guide"]
+    needed = report["cores_needed"]
+    fits = "fits" if report["fits"] else "does NOT fit"
+    return [
+        f"{instance['name']}: {instance['chips']} {instance['chip']}, {instance['cores']} cores of "
+        f"{_gib(instance['memory_per_core'])} and {instance['bandwidth_per_core'] / 1e9:.0f} GB/s; "
+        f"tp_degree may be {_list(report['tp_degrees'])}",
+        f"cores needed: {'more than it has' if needed is None else needed}",
+        f"AWS's estimate, 12 · layers · width²: weights {_gib(guide['weight_bytes'])}, "
+        f"cache {_gib(guide['cache_bytes'])}, cores {guide['cores_needed'] or 'more than it has'}",
+        f"with tp_degree={report['tp_degree']}: {_gib(report['bytes_per_core'])} a core, {fits}",
+        *([_SHARED_HEADS] if report["key_value_heads"] % report["tp_degree"] else []),
+    ]
+
+
+def _machine_lines(report: dict[str, Any]) -> list[str]:
+    machine = report["machine"]
+    fits = "fits" if report["fits"] else "does NOT fit"
+    return [
+        f"this machine: {_gib(machine['memory'])} of memory, {fits}",
+        f"reads {machine['bandwidth'] / 1e9:.1f} GB/s: {machine['method']}",
+        *([_cached(machine)] if _stays_in_cache(report) else []),
+    ]
+
+
+def _stays_in_cache(report: dict[str, Any]) -> bool:
+    return bool(report["weight_bytes"] + report["cache_bytes"] <= report["machine"]["processor_cache"])
+
+
+def _cached(machine: dict[str, Any]) -> str:
+    return (
+        f"  all of it fits into the processor's cache of {_gib(machine['processor_cache'])}, "
+        "which is quicker: what follows is no limit then"
+    )
+
+
+def _gib(count: float) -> str:
+    """Bytes as people read them."""
+    return f"{count / GIB:.1f} GiB" if count >= GIB / 10 else f"{count / 2**20:.1f} MiB"
+
+
+def _rate(count: float) -> str:
+    return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"
+
+
+def _list(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers))

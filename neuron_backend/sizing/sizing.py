@@ -1,0 +1,209 @@
+"""
+How much memory a decoder takes, how many cores, and how fast it can be at most.
+
+Pure arithmetic. A decode step reads the weights once and what its span attends to of the cache;
+memory that delivers so many bytes a second allows so many steps, and no more.
+"""
+
+from collections.abc import Sequence
+
+import attrs
+
+from ...decoding.protocols import DecoderShape
+from ..quantization.int4_linear import BLOCK, GROUP
+from .instances import Instance
+from .model_facts import ModelFacts, Weight
+
+STORED_BITS = {"int8": 8, "int4": 4}
+"""Of a weight, by what ``compile_decoder(weights=...)`` calls it."""
+
+
+def int8_bytes(outputs: int, inputs: int, itemsize: int) -> int:
+    """Of a matrix in int8: a byte for each weight, and a scale for each output."""
+    return outputs * inputs + outputs * itemsize
+
+
+def int4_bytes(outputs: int, inputs: int, itemsize: int) -> int:
+    """
+    Of a matrix in int4: half a byte for each weight, and scale and zero for each group of 32 inputs.
+
+    Outputs come in blocks of 64. A matrix whose inputs are no whole number of groups stays as it is.
+
+    >>> int4_bytes(64, 128, 2) - 64 * 128 // 2 == 64 * 4 * (2 + 2)
+    True
+    """
+    if inputs % GROUP:
+        return outputs * inputs * itemsize
+    padded = -(-outputs // BLOCK) * BLOCK
+    return padded * inputs // 2 + padded * (inputs // GROUP) * 2 * itemsize
+
+
+@attrs.frozen
+class Sizing:
+    """A decoder of that shape over that model, in bytes."""
+
+    model: ModelFacts
+    shape: DecoderShape
+    spans: tuple[int, ...]
+    scratch: int = 0
+    """Slots for trees: the columns of the widest."""
+
+    storage: str | None = None
+    """
+    Of the matrices of linear layers: ``"int8"``, ``"int4"``, or None for the model's dtype. The
+    head is int8 in both, and no longer tied to the embedding, which stays.
+    """
+
+    @property
+    def weight_bytes(self) -> int:
+        """Parameters and buffers, each tied tensor once."""
+        return sum(map(self._stored, self.model.weights))
+
+    @property
+    def cache_bytes(self) -> int:
+        """
+        Keys and values: ``2 + scratch`` slots a row besides the positions.
+
+        A layer with a sliding window keeps all positions too, because a rewind may need them.
+        """
+        return self.slots * self._slot_bytes()
+
+    @property
+    def slots(self) -> int:
+        """Of a row: the spare one, scratch, the positions, and the last, which nothing is in."""
+        return 1 + self.scratch + self.shape.max_length + 1
+
+    @property
+    def position_bytes(self) -> int:
+        """Keys and values of one token."""
+        return self._slot_bytes() // self.shape.batch_size
+
+    def core_bytes(self, degree: int = 1) -> int:
+        """
+        Weights and cache on each of *degree* cores.
+
+        A key/value head is not split: where a model has fewer of them than there are cores, some
+        cores hold the same head.
+        """
+        return -(-self.weight_bytes // degree) + self.slots * self._slot_bytes(degree)
+
+    def cores_needed(self, instance: Instance) -> int | None:
+        """
+        The fewest cores that hold weights and cache; None if all of *instance* do not.
+
+        "Generative LLM inference with Neuron", How many NeuronCores do I need: the sum of both
+        over the memory of a core, up to the next degree that the instance has. The developer guide of
+        transformers-neuronx adds that the degree divides the attention heads.
+        """
+        fitting = (degree for degree in self.degrees(instance) if self.fits(instance, degree))
+        return next(fitting, None)
+
+    def degrees(self, instance: Instance) -> tuple[int, ...]:
+        """The tensor-parallel degrees that *instance* has and that divide the attention heads."""
+        return tuple(degree for degree in instance.degrees if self.model.heads % degree == 0)
+
+    def fits(self, instance: Instance, degree: int) -> bool:
+        """Whether *degree* cores of *instance* hold it."""
+        return self.core_bytes(degree) <= instance.memory
+
+    def step_bytes(self, span: int, degree: int = 1) -> float:
+        """
+        What each of *degree* cores reads to decode one token of every row.
+
+        All weights but these: of an embedding one row a token, of the experts those that a token is sent to.
+        Were tokens sent to experts at random, B of them would meet ``1 - (1 - k/E)^B`` of the
+        experts, k of E each: exact for one row.
+        """
+        read = sum(map(self._read, self.model.weights))
+        attended = 1 + self.scratch + span
+        return read / degree + attended * self._slot_bytes(degree)
+
+    def tokens_per_second(self, bandwidth: float, span: int, degree: int = 1) -> float:
+        """
+        Of all rows together, at most, without speculation.
+
+        Args:
+            bandwidth: Bytes a second of each core.
+
+            span: Positions that are attended to.
+
+            degree: Cores.
+        """
+        return self.shape.batch_size * bandwidth / self.step_bytes(span, degree)
+
+    def _stored(self, weight: Weight) -> int:
+        return sum(self._parts(weight))
+
+    def _read(self, weight: Weight) -> float:
+        matrix, table = self._parts(weight)
+        row = table // weight.shape[0] if table else 0
+        return self._chosen(weight) * matrix + min(row * self.shape.batch_size, table)
+
+    def _parts(self, weight: Weight) -> tuple[int, int]:
+        """Bytes that are read whole, and bytes of a table that is looked up."""
+        if self.storage is not None and weight.linear:
+            stored = int8_bytes if self.storage == "int8" or weight.head else int4_bytes
+            outputs, inputs = weight.shape
+            return stored(outputs, inputs, weight.itemsize), weight.bytes if weight.embedding else 0
+        return (0, weight.bytes) if weight.embedding and not weight.linear else (weight.bytes, 0)
+
+    def _chosen(self, weight: Weight) -> float:
+        """Which part of it some token is sent to."""
+        experts, active = self.model.experts, self.model.active_experts
+        if weight.expert and 0 < active <= experts:
+            return 1 - (1 - active / experts) ** self.shape.batch_size
+        return 1
+
+    def _slot_bytes(self, degree: int = 1) -> int:
+        """A slot of all rows and layers, on one of *degree* cores."""
+        numbers = sum(
+            -(-layer.key_heads // degree) * layer.key_dim + -(-layer.value_heads // degree) * layer.value_dim
+            for layer in self.model.geometry.layers
+        )
+        return self.shape.batch_size * numbers * self.model.geometry.cache_dtype.itemsize
+
+
+@attrs.frozen
+class GuideEstimate:
+    """
+    What AWS's guide would say of a model from its number of layers and width.
+
+    "Generative LLM inference with Neuron", How many NeuronCores do I need. It holds for layers as
+    GPT's and OPT's: attention of 4·width² weights, an MLP of 8·width², as many key/value heads as
+    heads. Embeddings are left out.
+    """
+
+    weight_bytes: int
+    """12 · layers · width² · bytes of a weight, which are 2 in half precision and 1 in int8."""
+
+    cache_bytes: int
+    """batch size · layers · positions · width · 2 · bytes of a number."""
+
+    @classmethod
+    def of(cls, sizing: Sizing) -> "GuideEstimate":
+        """The estimate for what *sizing* knows exactly."""
+        facts = sizing.model
+        layers, itemsize = facts.layers, facts.geometry.cache_dtype.itemsize
+        bits = 8 * itemsize if sizing.storage is None else STORED_BITS[sizing.storage]
+        return cls(
+            weight_bytes=12 * layers * facts.width**2 * bits // 8,
+            cache_bytes=sizing.shape.batch_size
+            * layers
+            * sizing.shape.max_length
+            * facts.width
+            * 2
+            * itemsize,
+        )
+
+    def cores_needed(self, instance: Instance, degrees: Sequence[int] | None = None) -> int | None:
+        """
+        The fewest cores of *instance* that hold it; None if all do not.
+
+        Args:
+            instance: Its cores.
+
+            degrees: To choose from, ascending. None: all that the instance has.
+        """
+        cores = (self.weight_bytes + self.cache_bytes) / instance.memory
+        degrees = instance.degrees if degrees is None else degrees
+        return next((degree for degree in degrees if degree >= cores), None)

@@ -1,0 +1,116 @@
+"""Decoders whose programs AOTInductor compiles for the CPU."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+import attrs
+import torch
+
+from ..artifacts import machine, trust
+from ..artifacts.fingerprint import program_fingerprint
+from ..artifacts.manifest import Manifest
+from ..artifacts.packages import Package, compiled_once
+from ..step import Step, program_name
+from . import aoti
+from .joined_projections import join_projections
+
+if TYPE_CHECKING:
+    from ..static_decoder import StaticDecoder
+
+
+@attrs.frozen
+class CpuTarget:
+    """
+    One program a width, which serves every span; saved and loaded without a compiler.
+
+    Raises:
+        ValueError: There is no C++ compiler, and one is needed.
+    """
+
+    name: ClassVar[str] = "cpu"
+
+    def compile(self, decoder: "StaticDecoder") -> None:
+        """Compile every width, and compare with the stock model."""
+        _require_compiler()
+        _join(decoder)
+        packages = {}
+        for step, width in decoder.steps():
+            fingerprint = _fingerprint(decoder, step, width)
+            package = compiled_once(
+                decoder.ranks,
+                partial(aoti.compile_package, step, decoder.cache, width, decoder.spans, fingerprint),
+            )
+            trust.record(package.content)
+            packages[_file(step, width)] = package
+        self._run(decoder, packages, compiled=True)
+        decoder.compare("the program compiled for the CPU")
+
+    def check(self, manifest: Manifest) -> None:
+        """Refuse another torch, and a processor that lacks something."""
+        again = "compile_decoder(folder) compiles it again"
+        if manifest.versions["torch"] != torch.__version__:
+            raise ValueError(
+                f"programs must be run by the torch that compiled them, {manifest.versions['torch']}: "
+                f"got {torch.__version__}; {again}"
+            )
+        missing = sorted(set(manifest.instruction_sets) - set(machine.instruction_sets()))
+        if manifest.processor != machine.processor() or missing:
+            raise ValueError(
+                "programs must be run on a processor like the one they were compiled on, "
+                f"{manifest.processor}: got {machine.processor()} without "
+                f"{', '.join(missing) or 'differences'}; {again}"
+            )
+
+    def load(self, decoder: "StaticDecoder", packages: Mapping[str, Package], trust_programs: bool) -> None:
+        """Run what was saved; compile what this machine does not know."""
+        for step, width in decoder.steps():
+            if _file(step, width) not in packages:
+                raise ValueError(
+                    f"a saved decoder must have a program for each of its widths: got no {_file(step, width)}"
+                )
+        # Of another chain's programs nothing is run.
+        used = [packages[_file(step, width)] for step, width in decoder.steps()]
+        known = trust_programs or all(trust.is_recorded(package.content) for package in used)
+        _join(decoder)
+        if known if decoder.ranks is None else decoder.ranks.all_agree(known):
+            self._run(decoder, packages, compiled=False)
+        else:
+            self.compile(decoder)
+
+    def _run(self, decoder: "StaticDecoder", packages: Mapping[str, Package], compiled: bool) -> None:
+        def program(step: Step, width: int) -> aoti.CompiledProgram:
+            fingerprint = _fingerprint(decoder, step, width)
+            return aoti.CompiledProgram(packages[_file(step, width)], step, decoder.cache, fingerprint)
+
+        decoder.replace_programs(
+            {width: program(decoder.step, width) for width in decoder.shape.widths},
+            {width: program(decoder.tree_step, width) for width in decoder.tree_widths},
+            target=self,
+            packages=packages,
+            compiled=compiled,
+            fused_programs={width: program(step, width) for step, width in decoder.fused_steps()},
+        )
+        decoder.warm_up()
+
+
+def _join(decoder: "StaticDecoder") -> None:
+    joined = join_projections(decoder.step.model)
+    for step in (decoder.step, decoder.tree_step):
+        step.joined = joined
+
+
+def _file(step: Step, width: int) -> str:
+    return f"{program_name(step, width)}.pt2"
+
+
+def _fingerprint(decoder: "StaticDecoder", step: Step, width: int) -> str:
+    return program_fingerprint(step, decoder.shape, width, decoder.spans, decoder.cache.reserved)
+
+
+def _require_compiler() -> None:
+    if not aoti.has_compiler():
+        raise ValueError(
+            "target 'cpu' needs a C++ compiler: g++, or what the variable CXX names: got none; "
+            "target 'eager' needs none"
+        )

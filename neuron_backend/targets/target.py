@@ -1,0 +1,109 @@
+"""What compiles the programs of a decoder."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from ..artifacts.manifest import Manifest
+from ..artifacts.packages import Package
+
+if TYPE_CHECKING:
+    from ..static_decoder import StaticDecoder
+
+
+class Target(Protocol):
+    """
+    A compiler and the machine that it compiles for.
+
+    ``compile_decoder(target=...)`` takes one, or the name of one with its defaults.
+    """
+
+    @property
+    def name(self) -> str:
+        """What a decoder made by it has as ``target``, and what a saved one is marked with."""
+        ...
+
+    def compile(self, decoder: "StaticDecoder") -> None:
+        """
+        Put compiled programs into an eager *decoder*, run each once, and compare with the stock model.
+
+        ``decoder.steps()`` are the modules and their widths. Those of ``decoder.fused_steps()`` give
+        a choice before the logits; a target that leaves them out leaves the choice to the host,
+        and ``decoder.explain()`` says so.
+
+        Raises:
+            UnsupportedArchitecture: The logits differ.
+        """
+        ...
+
+    def check(self, manifest: Manifest) -> None:
+        """
+        Refuse programs that this machine cannot run, before anything is loaded.
+
+        Raises:
+            ValueError: A version or a processor does not match.
+        """
+        ...
+
+    def load(self, decoder: "StaticDecoder", packages: Mapping[str, Package], trust_programs: bool) -> None:
+        """
+        Put saved programs into an eager *decoder*, and run each once.
+
+        Args:
+            decoder: With its weights.
+
+            packages: File name to what was saved.
+
+            trust_programs: Run native code that this machine does not know. Without it, such
+                programs are compiled again.
+
+        Raises:
+            ValueError: They do not fit.
+        """
+        ...
+
+
+def target_named(name: str) -> Target:
+    """
+    The target of that *name*, with its defaults.
+
+    Raises:
+        ValueError: There is none.
+    """
+    # Each imports what it needs when it is used; and all are built on decoders.
+    from .cpu_target import CpuTarget
+    from .eager_target import EagerTarget
+    from .native_target import NativeTarget
+    from .traced_target import TracedTarget
+
+    targets: dict[str, Callable[[], Target]] = {
+        "cpu": CpuTarget,
+        "eager": EagerTarget,
+        "neuron": neuron_target,
+        "neuron-native": NativeTarget,
+        "neuron-traced": TracedTarget,
+    }
+    if name not in targets:
+        raise ValueError(f"target must be one of auto, {', '.join(targets)}: got {name!r}")
+    return targets[name]()
+
+
+def neuron_target() -> Target:
+    """
+    The target for the Neuron packages that this machine has, with its defaults.
+
+    Raises:
+        ValueError: It has none.
+    """
+    from .detect import probe
+    from .native_target import NativeTarget
+    from .traced_target import TracedTarget
+
+    found = probe()
+    if found.kind == "none":
+        raise ValueError(f"target 'neuron' needs the packages of AWS Neuron: got\n{found}")
+    return NativeTarget() if found.kind == "native" else TracedTarget()
+
+
+def is_neuron(target: Target) -> bool:
+    """Whether *target* compiles for a Neuron device, one program for each shape."""
+    return target.name.startswith("neuron")

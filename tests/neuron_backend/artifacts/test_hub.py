@@ -1,0 +1,364 @@
+import hashlib
+import pathlib
+
+import attrs
+import pytest
+import torch
+from huggingface_hub import constants
+from transformers import AutoTokenizer
+
+from decodekit.neuron_backend import compile_decoder, load_decoder
+from decodekit.neuron_backend.artifacts.hub import download_decoder, is_repository
+from decodekit.neuron_backend.artifacts.manifest import Manifest
+from decodekit.neuron_backend.parallel.ranks import Ranks
+
+from ...hub_stand_in import forget_client, running_hub
+
+REPOSITORY = "somebody/tiny"
+PAIR = pathlib.Path(__file__).parents[3] / "examples" / "pair"
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A hub of our own and an empty cache."""
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    with running_hub(monkeypatch, tmp_path / "hub") as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def eager(tiny_model):
+    """Without programs."""
+    return compile_decoder(tiny_model("llama"), max_length=32, widths=(1, 2), target="eager")
+
+
+@pytest.fixture(scope="module")
+def compiled(tiny_model):
+    """One program of width 2, so that compiling it again is quick."""
+    return compile_decoder(tiny_model("llama"), max_length=32, widths=(2,), target="cpu")
+
+
+@pytest.fixture
+def elsewhere(monkeypatch, tmp_path):
+    """A machine that has compiled nothing."""
+    monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path / "another machine"))
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    """Call it to cut the line."""
+
+    def cut():
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+        forget_client()
+
+    yield cut
+    forget_client()
+
+
+def change(hub, folder, files, **facts):
+    """Commit other *files* and *facts*, and a decoder.json that is consistent with them."""
+    content = {**hub.files(REPOSITORY), **files}
+    (folder / "decoder.json").write_bytes(content["decoder.json"])
+    manifest = Manifest.read(folder)
+    hashes = {name: hashlib.sha256(content[name]).hexdigest() for name in manifest.files}
+    attrs.evolve(manifest, files=hashes, **facts).write(folder)
+    hub.commit(REPOSITORY, {**content, "decoder.json": (folder / "decoder.json").read_bytes()})
+
+
+def logits(decoder):
+    """Of two tokens."""
+    return decoder.forward(torch.tensor([[3, 5]]), torch.tensor([0])).clone()
+
+
+class TestRoundTrip:
+    """push_to_hub, then load_decoder."""
+
+    def test_gives_the_same_bits(self, hub, eager):
+        """Every file of the folder, and the card."""
+        address = eager.push_to_hub(REPOSITORY)
+        loaded = load_decoder(REPOSITORY)
+
+        assert torch.equal(logits(eager), logits(loaded))
+        assert (eager.shape, eager.spans, "eager") == (loaded.shape, loaded.spans, loaded.target)
+        assert address.endswith(f"/{REPOSITORY}/commit/{hub.branches[REPOSITORY]['main']}")
+
+    def test_with_a_tokenizer(self, hub, eager):
+        """It lies beside the model, where transformers finds it."""
+        eager.push_to_hub(REPOSITORY, AutoTokenizer.from_pretrained(PAIR / "target"))
+
+        assert "tokenizer.json" in hub.files(REPOSITORY)
+        assert (download_decoder(REPOSITORY) / "tokenizer.json").is_file()
+
+    def test_of_a_revision(self, hub, eager, tiny_model):
+        """A branch is made; it and each commit stay what they were."""
+        wider = compile_decoder(tiny_model("llama"), max_length=48, widths=(1,), target="eager")
+        eager.push_to_hub(REPOSITORY)
+        wider.push_to_hub(REPOSITORY, revision="wider", commit_message="More room")
+        first = hub.branches[REPOSITORY]["main"]
+        wider.push_to_hub(REPOSITORY)
+
+        found = {name: load_decoder(REPOSITORY, revision=name) for name in ("main", "wider", first)}
+        assert [48, 48, 32] == [decoder.shape.max_length for decoder in found.values()]
+        assert "More room" in hub.messages
+
+    def test_in_private(self, hub, eager):
+        """Everything that is asked for comes with the token, and without it there is no such repository."""
+        eager.push_to_hub(REPOSITORY, private=True, token="secret")
+        hub.tokens.discard("secret")
+
+        with pytest.raises(
+            ValueError, match="must exist, and be readable with the token: got 'somebody/tiny'"
+        ):
+            load_decoder(REPOSITORY, token=False)
+        hub.tokens.clear()
+        assert torch.equal(logits(eager), logits(load_decoder(REPOSITORY, token="secret")))
+        assert {"secret"} == hub.tokens
+
+    @pytest.mark.parametrize("rank", [0, 1])
+    def test_of_several_processes_is_pushed_by_the_first(self, rank, hub, tiny_model, monkeypatch):
+        """Each gets the address; a failure of one is one of all."""
+        decoder = compile_decoder(tiny_model("llama"), max_length=32, widths=(1,), target="eager")
+        waited = []
+        monkeypatch.setattr(Ranks, "exchange", lambda self, error: waited.append(error))
+        monkeypatch.setattr(Ranks, "from_first", lambda self, content: content or b"from the first")
+        decoder.ranks = Ranks(degree=2, rank=rank, group="none")
+        address = decoder.push_to_hub(REPOSITORY)
+
+        assert (rank == 0) == (REPOSITORY in hub.branches)
+        assert (rank == 1) == ("from the first" == address)
+        assert [None, None] == waited
+
+    def test_with_quantised_weights(self, hub, tiny_model):
+        """As they are stored, and the card says so."""
+        decoder = compile_decoder(
+            tiny_model("llama"), max_length=32, widths=(1, 2), target="eager", weights="int8"
+        )
+        decoder.push_to_hub(REPOSITORY)
+
+        assert torch.equal(logits(decoder), logits(load_decoder(REPOSITORY)))
+        assert b"| linear layers | int8 |" in hub.files(REPOSITORY)["README.md"]
+
+    def test_of_a_path_is_of_a_folder(self, hub, eager, tmp_path, monkeypatch):
+        """What lies here is taken before what is called the same on the hub."""
+        monkeypatch.chdir(tmp_path)
+        eager.save(REPOSITORY)
+
+        assert torch.equal(logits(eager), logits(load_decoder(REPOSITORY)))
+        assert not hub.tokens
+
+
+class TestFiles:
+    """What goes up and comes down."""
+
+    def test_programs_that_are_no_more_are_taken_away(self, hub, eager, compiled):
+        """A decoder of other widths has others."""
+        compiled.push_to_hub(REPOSITORY)
+        before = [name for name in hub.files(REPOSITORY) if name.startswith("programs/")]
+        eager.push_to_hub(REPOSITORY)
+
+        assert ["programs/width_2.pt2"] == before
+        assert not [name for name in hub.files(REPOSITORY) if name.startswith("programs/")]
+
+    def test_what_somebody_wrote_stays(self, hub, eager):
+        """A card, and files of other names."""
+        written = {"notes.txt": b"mine", "README.md": b"my card"}
+        hub.commit(REPOSITORY, written)
+        eager.push_to_hub(REPOSITORY)
+
+        assert written == {name: hub.files(REPOSITORY)[name] for name in written}
+
+    def test_only_what_is_listed_comes_down(self, hub, eager):
+        """Nothing that transformers might read besides."""
+        eager.push_to_hub(REPOSITORY)
+        hub.commit(REPOSITORY, {**hub.files(REPOSITORY), "adapter_config.json": b"{}", "x.bin": b""})
+        folder = download_decoder(REPOSITORY)
+
+        expected = {"decoder.json", *Manifest.read(folder).files}
+        assert expected == {*hub.downloads}
+        assert expected == {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+
+    def test_the_card_says_what_the_decoder_is(self, hub, eager):
+        """How to load it, its shape and the versions that it needs."""
+        eager.push_to_hub(REPOSITORY)
+        card = hub.files(REPOSITORY)["README.md"].decode()
+
+        assert "README.md" not in Manifest.read(download_decoder(REPOSITORY)).files
+        assert card.startswith("---\nlibrary_name: decodekit\n")
+        assert 'load_decoder("somebody/tiny")' in card
+        for row in (
+            "| architecture | LlamaForCausalLM |",
+            "| positions | 32 |",
+            "| widths | 1, 2 |",
+            "| dtype | float32 |",
+            f"| torch | {torch.__version__} |",
+        ):
+            assert row in card
+
+    def test_a_changed_file_is_refused(self, hub, eager):
+        """As in a folder."""
+        eager.push_to_hub(REPOSITORY)
+        files = hub.files(REPOSITORY)
+        hub.commit(REPOSITORY, {**files, "config.json": files["config.json"] + b" "})
+
+        with pytest.raises(ValueError, match=r"as they were saved: got a changed .*config\.json"):
+            load_decoder(REPOSITORY)
+
+    def test_a_missing_file_is_refused(self, hub, eager):
+        """The error names it."""
+        eager.push_to_hub(REPOSITORY)
+        files = hub.files(REPOSITORY)
+        hub.commit(REPOSITORY, {name: files[name] for name in files if name != "model.safetensors"})
+
+        with pytest.raises(ValueError, match=r"got no .*model\.safetensors"):
+            load_decoder(REPOSITORY)
+
+    def test_another_torch_is_refused(self, hub, compiled, tmp_path):
+        """Before anything is loaded."""
+        compiled.push_to_hub(REPOSITORY)
+        change(hub, tmp_path, {}, versions={"torch": "1.0"})
+
+        with pytest.raises(ValueError, match=r"by the torch that compiled them, 1\.0"):
+            load_decoder(REPOSITORY)
+
+
+class TestTrust:
+    """Which native code is run."""
+
+    @pytest.fixture
+    def no_compiler(self, monkeypatch):
+        """Anything that would compile fails."""
+        monkeypatch.setattr("decodekit.neuron_backend.targets.aoti.compile_package", None)
+
+    @pytest.mark.usefixtures("no_compiler")
+    def test_programs_made_here_are_run(self, hub, compiled):
+        """The way over the hub changes nothing."""
+        compiled.push_to_hub(REPOSITORY)
+        loaded = load_decoder(REPOSITORY)
+
+        assert not loaded.compiled
+        assert torch.equal(logits(compiled), logits(loaded))
+
+    @pytest.mark.usefixtures("elsewhere")
+    def test_programs_of_others_are_compiled_again(self, hub, compiled, tmp_path):
+        """What came down is not run, whatever decoder.json says of it."""
+        compiled.push_to_hub(REPOSITORY)
+        change(hub, tmp_path, {"programs/width_2.pt2": b"not to be run"})
+        loaded = load_decoder(REPOSITORY)
+
+        assert loaded.compiled
+        torch.testing.assert_close(logits(compiled), logits(loaded), atol=1e-5, rtol=1e-5)
+
+    @pytest.mark.usefixtures("elsewhere", "no_compiler")
+    def test_can_be_given(self, hub, compiled):
+        """trust_programs runs what the repository brings."""
+        compiled.push_to_hub(REPOSITORY)
+        loaded = load_decoder(REPOSITORY, trust_programs=True)
+
+        assert not loaded.compiled
+        assert torch.equal(logits(compiled), logits(loaded))
+
+
+class TestOffline:
+    """HF_HUB_OFFLINE."""
+
+    def test_the_cache_serves(self, hub, eager, offline):
+        """By branch and by commit, with no request."""
+        eager.push_to_hub(REPOSITORY)
+        load_decoder(REPOSITORY)
+        commit = hub.branches[REPOSITORY]["main"]
+        hub.downloads.clear()
+        hub.tokens.clear()
+        offline()
+
+        for revision in (None, "main", commit):
+            assert torch.equal(logits(eager), logits(load_decoder(REPOSITORY, revision=revision)))
+        assert not hub.downloads
+        assert not hub.tokens
+
+    def test_what_is_not_cached_is_said(self, hub, eager, offline):
+        """What it looked for, and that it did not ask."""
+        eager.push_to_hub(REPOSITORY)
+        offline()
+
+        with pytest.raises(FileNotFoundError, match=r"HF_HUB_OFFLINE is set.*somebody/tiny, revision main"):
+            load_decoder(REPOSITORY)
+
+    def test_half_a_download_is_not_a_decoder(self, hub, eager, offline):
+        """A file that did not arrive is missed."""
+        eager.push_to_hub(REPOSITORY)
+        (download_decoder(REPOSITORY) / "model.safetensors").unlink()
+        offline()
+
+        with pytest.raises((FileNotFoundError, ValueError), match=r"no whole somebody/tiny|got no "):
+            load_decoder(REPOSITORY)
+
+    def test_a_hub_that_does_not_answer_is_as_good_as_none(self, hub, eager, monkeypatch):
+        """The cache serves then too, and what it has not got is said."""
+        eager.push_to_hub(REPOSITORY)
+        load_decoder(REPOSITORY)
+        nowhere = "http://127.0.0.1:9"
+        # The client asks again and again, and waits longer each time.
+        monkeypatch.setattr("time.sleep", lambda seconds: None)
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, nowhere)
+        monkeypatch.setattr(constants, "ENDPOINT", nowhere)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+        assert torch.equal(logits(eager), logits(load_decoder(REPOSITORY)))
+        with pytest.raises(FileNotFoundError, match="the hub cannot be reached"):
+            load_decoder("somebody/else")
+
+
+class TestRefusals:
+    """What is no decoder on the hub."""
+
+    def test_no_such_repository(self, hub):
+        """Nor a folder."""
+        with pytest.raises(ValueError, match="got 'nobody/nothing'; no folder is called so either"):
+            load_decoder("nobody/nothing")
+
+    def test_no_such_revision(self, hub, eager):
+        """The error names it."""
+        eager.push_to_hub(REPOSITORY)
+
+        with pytest.raises(ValueError, match="revision must be one of somebody/tiny's: got 'v9'"):
+            load_decoder(REPOSITORY, revision="v9")
+
+    def test_a_model_is_no_decoder(self, hub):
+        """And none of its weights come down."""
+        hub.commit("somebody/model", {"config.json": b"{}", "model.safetensors": b"much"})
+
+        with pytest.raises(ValueError, match=r"saved decoder with a decoder\.json: got 'somebody/model'"):
+            load_decoder("somebody/model")
+        assert not hub.downloads
+
+    def test_another_decoder_json_is_no_decoder(self, hub):
+        """Of a name that others may use."""
+        hub.commit("somebody/model", {"decoder.json": b"{}", "model.safetensors": b"much"})
+
+        with pytest.raises(ValueError, match="must be of format"):
+            load_decoder("somebody/model")
+        assert ["decoder.json"] == hub.downloads
+
+    @pytest.mark.parametrize("name", ["tiny", "a/b/c", "", "../tiny", "somebody/ti ny", None])
+    def test_a_name_that_no_repository_has(self, name, eager):
+        """Nothing is saved or sent."""
+        with pytest.raises(ValueError, match="repository must be of the form 'user/name': got"):
+            eager.push_to_hub(name)
+
+    @pytest.mark.parametrize("option", [{"revision": "main"}, {"token": "secret"}])
+    def test_a_folder_has_no_revision(self, option, eager, tmp_path):
+        """What would be ignored is refused."""
+        eager.save(tmp_path / "decoder")
+
+        with pytest.raises(ValueError, match=f"{next(iter(option))} must be None for a folder"):
+            load_decoder(tmp_path / "decoder", **option)
+
+    def test_what_is_a_repository(self, tmp_path, monkeypatch):
+        """Strings of two parts that no folder here has for a name."""
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "here/is").mkdir(parents=True)
+
+        assert is_repository("somebody/tiny-1.5_b")
+        for name in ("tiny", "./tiny", "/somebody/tiny", "here/is", "a/b/c", tmp_path / "a", "a/"):
+            assert not is_repository(name)

@@ -1,0 +1,223 @@
+import json
+import shutil
+
+import pytest
+import torch
+
+from decodekit.neuron_backend import compile_decoder, load_decoder
+from decodekit.neuron_backend.artifacts.manifest import Manifest, file_sha256
+
+
+def script(decoder):
+    """Logits of a prefill, a rewind and a step."""
+    generator = torch.Generator().manual_seed(1)
+    batch, widths = decoder.shape.batch_size, decoder.shape.widths
+    return [
+        decoder.forward(
+            torch.randint(61, (batch, width), generator=generator), torch.full((batch,), start)
+        ).clone()
+        for start, width in ((0, widths[-1]), (widths[-1], widths[-1]), (2, widths[0]), (3, widths[0]))
+    ]
+
+
+def rewrite(folder, **changes):
+    """Change facts of decoder.json and make it consistent again, as an attacker would."""
+    manifest = Manifest.read(folder)
+    files = {name: file_sha256(folder / name) for name in manifest.files}
+    facts = {name: getattr(manifest, name) for name in Manifest.__slots__ if not name.startswith("__")}
+    Manifest(**{**facts, "files": files, **changes}).write(folder)
+
+
+@pytest.fixture(scope="module")
+def compiled(tiny_model):
+    """One program of width 2, so that compiling it again is quick."""
+    return compile_decoder(tiny_model("llama"), max_length=32, widths=(2,), target="cpu")
+
+
+@pytest.fixture
+def saved(compiled, tmp_path):
+    compiled.save(tmp_path / "decoder")
+    return tmp_path / "decoder"
+
+
+@pytest.fixture
+def no_compiler(monkeypatch):
+    """Anything that would compile fails."""
+    monkeypatch.setattr("decodekit.neuron_backend.targets.aoti.compile_package", None)
+    monkeypatch.setattr(torch.export, "export", None)
+
+
+@pytest.fixture
+def elsewhere(monkeypatch, tmp_path):
+    """A machine that has compiled nothing."""
+    monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path / "another machine"))
+
+
+class TestRoundTrip:
+    """Saving and loading."""
+
+    @pytest.mark.usefixtures("no_compiler")
+    def test_gives_the_same_bits_and_compiles_nothing(self, compiled, saved):
+        """A second start is a load."""
+        loaded = load_decoder(saved)
+
+        assert ("cpu", False, compiled.shape) == (loaded.target, loaded.compiled, loaded.shape)
+        assert all(map(torch.equal, script(compiled), script(loaded)))
+
+    @pytest.mark.parametrize("name", ["opt", "mixtral", "gemma2"])
+    @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+    def test_of_an_eager_decoder_gives_the_same_bits(self, name, dtype, tiny_model, tmp_path):
+        """Tied, expert and windowed models, in dtypes that are not their config's."""
+        decoder = compile_decoder(
+            tiny_model(name), batch_size=2, max_length=32, widths=(1, 4), target="eager", dtype=dtype
+        )
+        decoder.save(tmp_path / "decoder")
+
+        assert all(map(torch.equal, script(decoder), script(load_decoder(tmp_path / "decoder"))))
+
+    def test_can_be_saved_again(self, saved, tmp_path):
+        """A loaded decoder keeps its programs."""
+        load_decoder(saved).save(tmp_path / "copy")
+
+        assert (saved / "programs/width_2.pt2").read_bytes() == (
+            tmp_path / "copy/programs/width_2.pt2"
+        ).read_bytes()
+
+    @pytest.mark.parametrize("name", ["llama", "gemma2"])
+    def test_of_several_programs(self, name, request, tmp_path):
+        """Two widths over one cache, one of them scoring a single column."""
+        decoder = request.getfixturevalue(f"compiled_{name}")
+        decoder.save(tmp_path / "decoder")
+
+        assert all(map(torch.equal, script(decoder), script(load_decoder(tmp_path / "decoder"))))
+
+
+class TestTrust:
+    """Which native code is run."""
+
+    @pytest.mark.usefixtures("elsewhere")
+    def test_programs_of_others_are_compiled_again(self, compiled, saved):
+        """From the weights; the folder's native code is not loaded."""
+        (saved / "programs/width_2.pt2").write_bytes(b"not to be run")
+        rewrite(saved)
+
+        loaded = load_decoder(saved)
+
+        assert loaded.compiled
+        for expected, found in zip(script(compiled), script(loaded), strict=True):
+            torch.testing.assert_close(expected, found, atol=1e-5, rtol=1e-5)
+
+    @pytest.mark.usefixtures("elsewhere")
+    def test_without_a_compiler_they_are_refused(self, saved, monkeypatch):
+        """Neither run nor replaced by something slower behind the caller's back."""
+        monkeypatch.setenv("CXX", "no-such-compiler")
+
+        with pytest.raises(ValueError, match=r"needs a C\+\+ compiler"):
+            load_decoder(saved)
+
+    @pytest.mark.usefixtures("elsewhere", "no_compiler")
+    def test_can_be_given(self, compiled, saved):
+        """trust_programs runs what the folder brings."""
+        loaded = load_decoder(saved, trust_programs=True)
+
+        assert not loaded.compiled
+        assert all(map(torch.equal, script(compiled), script(loaded)))
+
+
+class TestMismatch:
+    """What is not what was saved."""
+
+    def test_a_changed_file_is_refused(self, saved):
+        """Whatever its kind, and even if it is trusted."""
+        for name in Manifest.read(saved).files:
+            before = (saved / name).read_bytes()
+            (saved / name).write_bytes(before + b" ")
+
+            with pytest.raises(ValueError, match=f"got a changed .*{name}"):
+                load_decoder(saved, trust_programs=True)
+
+            (saved / name).write_bytes(before)
+
+    def test_a_missing_file_is_refused(self, saved):
+        """The error names it."""
+        (saved / "programs/width_2.pt2").unlink()
+
+        with pytest.raises(ValueError, match=r"got no .*width_2\.pt2"):
+            load_decoder(saved)
+
+    def test_an_edited_shape_is_refused(self, saved):
+        """decoder.json has a checksum."""
+        facts = json.loads((saved / "decoder.json").read_text())
+        facts["shape"]["max_length"] = 64
+        (saved / "decoder.json").write_text(json.dumps(facts))
+
+        with pytest.raises(ValueError, match="checksum differs"):
+            load_decoder(saved)
+
+    @pytest.mark.parametrize("change", [{"max_length": 64}, {"batch_size": 2}])
+    @pytest.mark.parametrize("trusted", [True, False])
+    def test_a_shape_that_the_programs_were_not_compiled_for_is_refused(self, change, trusted, saved):
+        """A forged checksum does not help: the program knows what it fits."""
+        shape = Manifest.read(saved).shape
+        rewrite(
+            saved,
+            shape=type(shape)(**{**{n: getattr(shape, n) for n in shape.__slots__ if n[0] != "_"}, **change}),
+            spans=[change.get("max_length", 32)],
+        )
+
+        with pytest.raises(ValueError, match="a program must have been compiled for the decoder's shape"):
+            load_decoder(saved, trust_programs=trusted)
+
+    def test_a_shape_that_no_decoder_has_is_refused(self, saved):
+        """Before anything is read that would have that shape."""
+        shape = Manifest.read(saved).shape
+        object.__setattr__(shape, "scored_width", 1)
+        rewrite(saved, shape=shape)
+
+        with pytest.raises(
+            ValueError, match=r"decoder\.json must have .*'scored_width' must be one of \(2,\)"
+        ):
+            load_decoder(saved)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"versions": {"torch": "1.0"}}, r"by the torch that compiled them, 1\.0: got"),
+            ({"processor": "pdp11"}, "on a processor like the one they were compiled on, pdp11"),
+            ({"instruction_sets": ["avx9000"]}, "without avx9000"),
+            ({"dtype": "float16"}, r"must be \['float32', 61, 32\]"),
+        ],
+    )
+    def test_of_versions_or_processor_is_refused(self, changes, message, saved):
+        """The error says what the programs need and what is here."""
+        rewrite(saved, **changes)
+
+        with pytest.raises(ValueError, match=message):
+            load_decoder(saved)
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [(None, "must hold a saved decoder"), ("{", "must be JSON"), ('{"format": 9}', "of format 2: got 9")],
+    )
+    def test_a_folder_that_is_no_saved_decoder_is_refused(self, text, message, tmp_path):
+        """Missing, broken, or from another time."""
+        if text is not None:
+            (tmp_path / "decoder.json").write_text(text)
+
+        with pytest.raises(ValueError, match=message):
+            load_decoder(tmp_path)
+
+
+def test_pickles_are_not_read(saved, tmp_path):
+    """A folder that has its weights in a pickle has no weights."""
+    shutil.move(saved / "model.safetensors", saved / "pytorch_model.bin")
+    manifest = Manifest.read(saved)
+    files = {
+        name.replace("model.safetensors", "pytorch_model.bin"): value
+        for name, value in manifest.files.items()
+    }
+    facts = {name: getattr(manifest, name) for name in Manifest.__slots__ if not name.startswith("__")}
+    Manifest(**{**facts, "files": files}).write(saved)
+
+    with pytest.raises(OSError, match="safetensors"):
+        load_decoder(saved)

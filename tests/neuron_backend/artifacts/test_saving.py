@@ -1,0 +1,104 @@
+import copy
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from decodekit.neuron_backend import StaticDecoder, load_decoder
+from decodekit.neuron_backend.artifacts import saving
+from decodekit.neuron_backend.artifacts.manifest import Manifest
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def saved(llama, tmp_path):
+    llama.save(tmp_path / "decoder")
+    return tmp_path / "decoder"
+
+
+def test_versions_of_neurons_packages_are_kept(llama, tmp_path, monkeypatch):
+    """Beside those that every decoder has; programs depend on them."""
+    monkeypatch.setattr(saving, "neuron_versions", lambda: {"neuronx-cc": "2.28.7631.0"})
+    llama.save(tmp_path / "decoder")
+    versions = Manifest.read(tmp_path / "decoder").versions
+
+    assert ("2.28.7631.0", torch.__version__) == (versions["neuronx-cc"], versions["torch"])
+
+
+def test_tied_weights_are_stored_once(tiny_model, tmp_path):
+    """OPT's head is its embedding."""
+    decoder = StaticDecoder(tiny_model("opt"), max_length=16, widths=(1,))
+    decoder.save(tmp_path / "decoder")
+
+    assert "lm_head.weight" not in load_file(tmp_path / "decoder" / "model.safetensors")
+    assert load_decoder(tmp_path / "decoder").shape == decoder.shape
+
+
+def test_a_folder_of_something_else_is_refused(llama, tmp_path):
+    """What is in it stays."""
+    (tmp_path / "thesis.txt").write_text("all of it")
+
+    with pytest.raises(ValueError, match="folder must be new, empty or a saved decoder"):
+        llama.save(tmp_path)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_saved_decoder_with_a_strangers_file_is_refused(llama, saved):
+    """Replacing the folder would lose the file."""
+    (saved / "notes.txt").write_text("mine")
+
+    with pytest.raises(ValueError, match=r"also holds notes\.txt"):
+        llama.save(saved)
+
+    assert (saved / "notes.txt").exists()
+
+
+def test_a_saved_decoder_is_replaced(saved, tiny_model):
+    """As a whole, with nothing left beside it."""
+    StaticDecoder(tiny_model("gpt2"), max_length=16, widths=(1,)).save(saved)
+
+    assert load_decoder(saved).shape.max_length == 16
+    assert [saved] == list(saved.parent.iterdir())
+
+
+def test_a_save_that_fails_loses_nothing(llama, saved, monkeypatch):
+    """What was there is there, and nothing is left beside it."""
+    before = contents(saved)
+    monkeypatch.setattr("decodekit.neuron_backend.artifacts.manifest.Manifest.write", lambda *_: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        llama.save(saved)
+
+    assert before == contents(saved)
+    assert [saved] == list(saved.parent.iterdir())
+
+
+def test_the_tokenizer_comes_along(llama, tmp_path):
+    """It is asked to write itself beside the model."""
+
+    class Tokenizer:
+        """Writes one file."""
+
+        def save_pretrained(self, folder):
+            (folder / "tokenizer.json").write_text("{}")
+
+    llama.save(tmp_path / "decoder", tokenizer=Tokenizer())
+
+    assert (tmp_path / "decoder" / "tokenizer.json").exists()
+    assert load_decoder(tmp_path / "decoder").shape == llama.shape
+
+
+def test_buffers_that_are_not_weights_come_back_exactly(tiny_model, tmp_path):
+    """A model converted as a whole has rotary frequencies of low precision: they are its own."""
+    model = copy.deepcopy(tiny_model("llama")).to(torch.bfloat16)
+    decoder = StaticDecoder(model, max_length=64, widths=(4,))
+    decoder.save(tmp_path / "decoder")
+    loaded = load_decoder(tmp_path / "decoder")
+
+    for start in range(0, 64, 4):
+        ids, cache_pos = torch.arange(start % 56, start % 56 + 4)[None], torch.tensor([start])
+        assert torch.equal(decoder.forward(ids, cache_pos), loaded.forward(ids, cache_pos))

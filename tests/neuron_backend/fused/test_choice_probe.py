@@ -1,0 +1,47 @@
+"""Programs that choose are compared with the choice itself."""
+
+from functools import partial
+
+import pytest
+
+from decodekit.decoding import Sample
+from decodekit.neuron_backend import UnsupportedArchitecture
+from decodekit.neuron_backend.targets.eager_target import EagerTarget
+
+from .choosing import build
+
+
+class TestProbe:
+    """A target whose programs choose wrongly is refused."""
+
+    def wrong(self, tiny_model, spoil):
+        """Compile with a target that spoils what the programs give."""
+
+        class Wrong(EagerTarget):
+            def compile(self, decoder):
+                def spoiled(program, *inputs):
+                    return spoil(*program(*inputs))
+
+                decoder.fused_programs = {w: partial(spoiled, p) for w, p in decoder.fused_programs.items()}
+                decoder.compare("the program")
+
+        return build(tiny_model("llama"), selection=Sample(), target=Wrong())
+
+    def test_right_ones_pass(self, tiny_model):
+        """The control."""
+        assert self.wrong(tiny_model, lambda ids, logits: (ids, logits)).explain().on_device
+
+    def test_another_token_is_refused(self, tiny_model):
+        """Though the logits are right."""
+        with pytest.raises(UnsupportedArchitecture, match="chooses another token in 24 columns of width 1"):
+            self.wrong(tiny_model, lambda ids, logits: ((ids + 1) % 61, logits))
+
+    def test_other_logits_are_refused(self, tiny_model):
+        """Though the choice may be the same."""
+        with pytest.raises(UnsupportedArchitecture, match="scores otherwise where it chooses, at width 1"):
+            self.wrong(tiny_model, lambda ids, logits: (ids, logits * 1.01))
+
+    def test_failures_are_refused(self, tiny_model):
+        """By the architecture's name."""
+        with pytest.raises(UnsupportedArchitecture, match="failed where it chooses at width 1: ZeroDivision"):
+            self.wrong(tiny_model, lambda ids, logits: 1 / 0)

@@ -1,0 +1,325 @@
+"""Decoders that choose: the host's tokens, and what is said about where they are chosen."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from decodekit.decoding import (
+    Generator,
+    Greedy,
+    History,
+    Mirostat,
+    Sample,
+    noise,
+)
+from decodekit.neuron_backend.targets.eager_target import EagerTarget
+from decodekit.processors import (
+    Chain,
+    DynamicTemperature,
+    FrequencyPenalty,
+    MinP,
+    NoRepeatNgram,
+    PresencePenalty,
+    RepetitionPenalty,
+    SuppressTokens,
+    Temperature,
+    TopK,
+    TopP,
+)
+from decodekit.speculation import DraftModel, DraftTree, PromptLookup, Tree
+
+from .choosing import PROMPTS, STOP, WITHOUT, build, texts
+from .test_device_choice import SAFE
+
+CHAINS = {
+    "none": None,
+    "default": RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.9) | MinP(0.02),
+    "counts": FrequencyPenalty(0.3) | PresencePenalty(0.2) | NoRepeatNgram(2) | Temperature(1.3) | TopP(0.95),
+}
+SELECTIONS = {"greedy": Greedy(), "sample": Sample(seed=7)}
+every_chain = pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS.keys())
+every_selection = pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS.keys())
+
+
+@pytest.fixture(scope="module")
+def eager(tiny_model):
+    """To be fused with what a test likes."""
+    return build(tiny_model("llama"))
+
+
+@pytest.fixture(scope="module")
+def host(tiny_model):
+    """The same, never fused."""
+    return build(tiny_model("llama"))
+
+
+@pytest.fixture(scope="module")
+def draft(tiny_model):
+    """Of another model, with fewer positions and other widths."""
+    return build(tiny_model("mistral"), widths=(1, 2, 16), scored_width=2, max_length=40)
+
+
+@pytest.fixture(scope="module")
+def pair(tiny_model):
+    """Two decoders of two rows, the first to be fused."""
+    return build(tiny_model("llama"), 2), build(tiny_model("llama"), 2)
+
+
+@pytest.fixture
+def forbidden(monkeypatch):
+    """The host may not choose where the decoder can."""
+    monkeypatch.setattr("decodekit.decoding.loop.Choose.__call__", None)
+
+
+class TestGeneration:
+    @every_chain
+    @every_selection
+    @pytest.mark.parametrize("drafter", ["plain", "lookup", "model"])
+    def test_says_what_the_host_says(self, eager, host, draft, chain, selection, drafter):
+        """Ragged rows, as many as the decoder has and fewer, with and without guesses; scores too."""
+        eager.fuse(chain, selection)
+        # One that agrees now and then, and chooses in its own forwards.
+        draft.fuse(chain, selection)
+        drafts = {"plain": lambda: None, "lookup": PromptLookup, "model": lambda: DraftModel(draft)}
+        for batch in (1, 2, 3):
+            parts = {"prompts": PROMPTS[:batch], "processors": chain, "selection": selection}
+
+            found = texts(eager, drafter=drafts[drafter](), **parts)
+
+            assert eager.explain().on_device
+            assert texts(host, drafter=drafts[drafter](), **parts) == found
+
+    @every_selection
+    @pytest.mark.parametrize("processor", SAFE.values(), ids=SAFE.keys())
+    def test_takes_every_safe_processor_of_the_catalogue(self, pair, processor, selection):
+        """In forwards of one column and of several; one parameter a row included."""
+        decoder, host = pair
+        decoder.fuse(processor, selection)
+        run = partial(texts, prompts=PROMPTS[:2], processors=processor, selection=selection)
+
+        found = run(decoder, drafter=PromptLookup(1, 1))
+
+        assert decoder.explain().on_device
+        assert run(host, drafter=PromptLookup(1, 1)) == found
+
+    @every_selection
+    def test_the_host_has_nothing_to_choose(self, tiny_model, selection, forbidden):
+        """A prompt of five tokens comes through a forward that chooses, as everything after it."""
+        chain = CHAINS["default"]
+        decoder = build(tiny_model("llama"), processors=chain, selection=selection)
+
+        result = Generator(decoder, processors=chain, selection=selection, stop=STOP)([[1, 2, 3, 4, 5]])
+
+        assert 30 == len(result.ids[0])
+
+    def test_a_seed_may_be_another(self, tiny_model, forbidden):
+        """It comes in with the noise."""
+        decoder = build(tiny_model("llama"), processors=Temperature(2.0), selection=Sample(seed=1))
+        runs = [
+            Generator(decoder, processors=Temperature(2.0), selection=Sample(seed=seed), stop=STOP)([[1, 2]])
+            for seed in (1, 2)
+        ]
+
+        assert runs[0].ids != runs[1].ids
+
+    def test_exact_width_is_one_program(self, tiny_model):
+        """A prompt in chunks, and guesses: the same bits as without, through the program that chooses."""
+        chain, selection = CHAINS["default"], Sample(seed=7)
+        parts = {"processors": chain, "selection": selection, "exact_width": True}
+        decoder = build(tiny_model("llama"), processors=chain, selection=selection)
+        decoder.programs[5] = None
+
+        plain, guessed = (texts(decoder, PROMPTS, drafter=d, **parts) for d in (None, PromptLookup(1, 1)))
+
+        assert plain[0] == guessed[0]
+        assert texts(build(tiny_model("llama")), PROMPTS, **parts) == plain
+
+    def test_rows_of_parameters_are_all_rows(self, tiny_model):
+        """With fewer rows the host runs the chain, and says what it always said."""
+        chain = Chain([RepetitionPenalty([1.3, 1.5, 1.7])])
+        decoder = build(tiny_model("llama"), processors=chain)
+
+        assert decoder.chooses(chain, Greedy(), 3)
+        assert not decoder.chooses(chain, Greedy(), 2)
+        with pytest.raises(ValueError, match="one value per row: got 3 for 2 rows"):
+            Generator(decoder, processors=chain)(PROMPTS[:2])
+
+    def test_says_who_left_no_token(self, tiny_model, forbidden):
+        """From logits that are asked for then."""
+        chain = Temperature(0.5) | SuppressTokens(range(61))
+        decoder = build(tiny_model("llama"), processors=chain)
+
+        (ending,) = Generator(decoder, processors=chain)([[1, 2]]).endings
+
+        assert ("no_token_left", repr(chain.processors[1])) == (ending.reason, ending.matched)
+
+    def test_the_first_layers_may_choose_too(self, tiny_model, forbidden):
+        """A draft of the target's own, compiled with the target's chain."""
+        parts = {"processors": CHAINS["default"], "selection": Sample(seed=7)}
+        target = build(tiny_model("llama"), **parts)
+        draft = target.early_exit(1, scored_width=2, **parts)
+
+        result = Generator(target, drafter=DraftModel(draft), stop=STOP, **parts)([[1]])
+
+        assert (1, 2) == draft.choosing_widths
+        assert Generator(target, stop=STOP, **parts)([[1]]).ids == result.ids
+
+    def test_trees_go_on_as_ever(self, tiny_model):
+        """The plain programs score them."""
+        model, selection = tiny_model("llama"), Sample(seed=3)
+        plain = {"tree_widths": (8,)}
+        drafter = DraftTree(build(model, tree_widths=(8,)), Tree.comb(2, 2))
+        run = partial(texts, prompts=PROMPTS, processors=None, selection=selection, drafter=drafter)
+        decoder = build(model, selection=selection, **plain)
+
+        assert run(build(model, **plain)) == run(decoder)
+        assert "in trees of guesses the host chooses" in decoder.explain().notes
+
+
+class TestForwardChoosing:
+    def window(self, width, rows=3):
+        """A history that begins at position 0."""
+        ids = torch.arange(rows * 65).reshape(rows, 1, 65) % 61
+        length = (1 + torch.arange(width)).repeat(rows, 1)
+        return History(ids, length, length[:, 0], noise.streams(torch.arange(rows), 0))
+
+    @pytest.mark.parametrize(
+        ("width", "window_width", "rows", "message"),
+        [
+            pytest.param(16, 16, 3, r"one of the widths \(1, 5\): got 16", id="a-width-that-does-not-choose"),
+            pytest.param(5, 4, 3, r"the lengths \[3, 5\]: got 1 and \[3, 4\]", id="columns"),
+            pytest.param(5, 5, 2, r"the lengths \[3, 5\]", id="rows"),
+        ],
+    )
+    def test_refuses_what_does_not_fit(self, tiny_model, width, window_width, rows, message):
+        """Before anything is written."""
+        decoder = build(tiny_model("llama"), processors=RepetitionPenalty(1.3))
+        before = [tensor.clone() for tensor in decoder.cache.tensors]
+
+        with pytest.raises(ValueError, match=message):
+            decoder.forward_choosing(
+                torch.ones(3, width, dtype=torch.int64),
+                torch.zeros(3, dtype=torch.int64),
+                self.window(window_width, rows),
+            )
+
+        assert all(torch.equal(a, b) for a, b in zip(before, decoder.cache.tensors, strict=True))
+
+    def test_refuses_lengths_that_there_are_not(self, tiny_model):
+        """A gather beyond the end would fail in the middle of a forward."""
+        decoder = build(tiny_model("llama"), processors=RepetitionPenalty(1.3))
+        window = self.window(1)
+
+        with pytest.raises(ValueError, match=r"lengths must be >= 0 and <= 64: got 65 to 65"):
+            decoder.forward_choosing(
+                torch.ones(3, 1, dtype=torch.int64),
+                torch.zeros(3, dtype=torch.int64),
+                window.at(window.length + 64),
+            )
+
+    def test_refuses_parts_that_are_none(self, tiny_model):
+        """When the decoder is compiled."""
+        with pytest.raises(TypeError, match=r"'processors' must be callable \(join several with \|\)"):
+            build(tiny_model("llama"), processors=[TopK(3)])
+        with pytest.raises(TypeError, match="'selection' must be an instance: got the class Sample"):
+            build(tiny_model("llama"), selection=Sample)
+
+
+class TestExplain:
+    def test_says_what_is_part_of_the_forward(self, tiny_model):
+        """And what is the host's all the same."""
+        chain = Temperature(0.5) | TopK(5)
+        decoder = build(tiny_model("llama"), processors=chain, selection=Sample(seed=3))
+
+        assert (
+            "part                          runs on  why\n"
+            "Temperature(temperature=0.5)  device   it is part of the forward\n"
+            "TopK(k=5, ties='keep')        device   it is part of the forward\n"
+            "Sample(seed=3)                device   it is part of the forward\n"
+            "note: the logits are processed again, on the host, where somebody reads the scores\n"
+            "note: after a forward of 16 columns, as of a prompt, the host chooses"
+        ) == str(decoder.explain())
+        assert decoder.explain() == Generator(decoder, processors=chain, selection=Sample(seed=3)).explain()
+
+    @pytest.mark.parametrize(
+        ("compiled_with", "asked", "whys"),
+        [
+            pytest.param(
+                None,
+                Temperature(0.5),
+                [WITHOUT] * 2,
+                id="compiled-without",
+            ),
+            pytest.param(
+                Temperature(0.6),
+                Temperature(0.5),
+                ["the decoder was compiled with another chain or selection"] * 2,
+                id="another-chain",
+            ),
+            pytest.param(
+                Temperature(0.5) | DynamicTemperature(0.5, 1.5),
+                None,
+                [
+                    "all run in one place, and DynamicTemperature cannot run on the device",
+                    "it does not declare itself device_safe, and has no other form",
+                    "all run in one place, and DynamicTemperature cannot run on the device",
+                ],
+                id="no-form-for-the-device",
+            ),
+            pytest.param(
+                TopK([1, 2]),
+                None,
+                ["'k' must have one value per row: got 2 for 3 rows"] * 2,
+                id="other-rows",
+            ),
+        ],
+    )
+    def test_says_why_the_host_chooses(self, tiny_model, compiled_with, asked, whys):
+        """Part by part."""
+        decoder = build(tiny_model("llama"), processors=compiled_with)
+
+        placement = decoder.explain(asked, None if asked is None else Greedy())
+
+        assert ["host"] * len(whys) == [place.where for place in placement.places]
+        assert whys == [place.why for place in placement.places]
+
+    def test_names_what_it_was_compiled_with(self, tiny_model):
+        """To be compared."""
+        decoder = build(tiny_model("llama"), processors=TopK(3))
+
+        (note,) = decoder.explain(TopK(4)).notes
+
+        assert "the decoder was compiled with TopK(k=3, ties='keep') and Greedy()" == note
+
+    def test_a_selection_without_a_form(self, tiny_model):
+        """Generates on the host, and says so."""
+        decoder = build(tiny_model("llama"), processors=TopK(5), selection=Mirostat(3.0))
+        generator = Generator(decoder, processors=TopK(5), selection=Mirostat(3.0), stop=STOP)
+
+        whys = [place.why for place in generator.explain().places]
+
+        assert [
+            "all run in one place, and Mirostat cannot run on the device",
+            "only Greedy and Sample have a form for it",
+        ] == whys
+        assert 30 == len(generator([[1, 2]]).ids[0])
+
+    def test_a_target_that_leaves_the_choice_out(self, tiny_model):
+        """It need not know of any."""
+
+        class Plain(EagerTarget):
+            def compile(self, decoder):
+                decoder.replace_programs(
+                    decoder.programs, decoder.tree_programs, target=self, packages={}, compiled=True
+                )
+
+        chain = Temperature(0.5)
+        decoder = build(tiny_model("llama"), processors=chain, target=Plain())
+
+        assert ["the decoder's target compiled no program that chooses"] * 2 == [
+            place.why for place in decoder.explain().places
+        ]
+        assert () == decoder.choosing_widths
+        run = partial(texts, prompts=PROMPTS, processors=chain, selection=Greedy())
+        assert run(build(tiny_model("llama"))) == run(decoder)

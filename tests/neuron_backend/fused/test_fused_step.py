@@ -1,0 +1,147 @@
+"""A forward and a choice as one module."""
+
+import pytest
+import torch
+
+from decodekit.decoding import Choose, Greedy, History, Sample, noise
+from decodekit.neuron_backend import StaticDecoder, lint_module
+from decodekit.neuron_backend.cache import out_of_place
+from decodekit.neuron_backend.fused.device_choice import DeviceChoice
+from decodekit.neuron_backend.fused.fused_step import FusedStep
+from decodekit.processors import (
+    Composable,
+    FrequencyPenalty,
+    LogitBias,
+    MinNewTokens,
+    MinP,
+    NoRepeatNgram,
+    RepetitionPenalty,
+    Temperature,
+    TopK,
+    TopP,
+)
+
+# torch's own export trips over a deprecation of torch's own.
+pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
+
+SAMPLING = Temperature(0.7) | TopK(20) | TopP(0.9) | MinP(0.02)
+
+
+def fused(decoder, processors, selection):
+    """A choice behind the step of *decoder*."""
+    return FusedStep(decoder.step, DeviceChoice(processors, selection), decoder.shape, "fused_x")
+
+
+def history(shape, columns):
+    """Two rows of random tokens."""
+    rng = torch.Generator().manual_seed(columns)
+    ids = torch.randint(0, shape.vocab_size, (shape.batch_size, 1, shape.max_length + 1), generator=rng)
+    length = torch.tensor([[3], [9]]) + torch.arange(columns)
+    return History(ids, length, torch.tensor([2, 4]), noise.streams(torch.arange(2), 5))
+
+
+class TestGiven:
+    @pytest.mark.parametrize(
+        ("processors", "reads"),
+        [
+            pytest.param(None, (), id="no-chain"),
+            pytest.param(SAMPLING | LogitBias({1: 2.0}), (), id="logits-alone"),
+            pytest.param(MinNewTokens(3, 1), ("length", "prompt"), id="how-many"),
+            pytest.param(RepetitionPenalty(1.2), ("ids", "length"), id="which"),
+            pytest.param(FrequencyPenalty(0.2), ("ids", "length", "prompt"), id="which-of-the-new"),
+            pytest.param(NoRepeatNgram(3) | MinNewTokens(3, 1), ("ids", "length", "prompt"), id="both"),
+        ],
+    )
+    def test_is_what_the_chain_looks_at(self, llama, processors, reads):
+        """No program has an input that nothing depends on."""
+        assert reads == fused(llama, processors, Greedy()).reads
+
+    def test_ids_have_one_size(self, llama):
+        """Whatever the history has room for: a draft's is the target's."""
+        step = fused(llama, RepetitionPenalty(1.2), Greedy())
+        window = history(llama.shape, 1)
+        short = History(window.ids[..., :20], window.length, window.prompt, window.stream)
+        long = History(
+            torch.nn.functional.pad(window.ids, (0, 9), value=1),
+            window.length,
+            window.prompt,
+            window.stream,
+        )
+
+        assert torch.equal(window.ids, step.given(long)[0])
+        assert (2, 1, 65) == step.given(short)[0].shape
+        assert torch.equal(window.ids[..., :20], step.given(short)[0][..., :20])
+
+    def test_noise_is_single_precision(self, llama):
+        """Of the streams and the lengths."""
+        window = history(llama.shape, 3)
+        blocks, places = fused(llama, None, Sample()).given(window)
+
+        assert (torch.float32, (2, 3, 8)) == (blocks.dtype, tuple(blocks.shape))
+        assert torch.equal(places, Sample().noise(window, 61)[1].float())
+
+    def test_a_stage_that_draws_is_refused(self, llama):
+        """The device has no streams."""
+
+        class Draws(Composable):
+            device_safe = True
+
+            def __call__(self, logits, history):
+                return logits + history.stream[:, None, None]
+
+        with pytest.raises(ValueError, match="must not draw"):
+            fused(llama, Draws(), Greedy())
+
+    @pytest.mark.parametrize("processors", [TopK([1, 2, 3]), LogitBias({61: 1.0})])
+    def test_what_does_not_fit_is_refused(self, llama, processors):
+        """Three rows of two, a token beyond the vocabulary."""
+        with pytest.raises(ValueError, match=r"must have one value per row|token ids must be"):
+            fused(llama, processors, Greedy())
+
+
+class TestForward:
+    @pytest.mark.parametrize("width", [1, 5, 16])
+    @pytest.mark.parametrize("selection", [Greedy(), Sample(seed=5)])
+    def test_chooses_from_its_logits(self, tiny_model, width, selection):
+        """And the logits are the step's; a wide forward that scores one column chooses in that."""
+        decoder = StaticDecoder(
+            tiny_model("llama"), batch_size=2, max_length=64, scored_width=5, widths=(1, 5, 16)
+        )
+        chain = RepetitionPenalty(1.5) | SAMPLING
+        step = fused(decoder, chain, selection)
+        window = history(decoder.shape, step.scored(width))
+        ids, start = window.ids[:, 0, :width].contiguous(), torch.tensor([2, 7])
+        slots, cache = decoder.cache.addresses(64), decoder.cache.tensors
+        with torch.no_grad():
+            expected = decoder.step(ids, start, slots, *cache).clone()
+            chosen, logits = step(ids, start, *step.given(window), slots, *cache)
+            # A device may have no other integers than of 32 bits.
+            given = [t.int() if t.dtype == torch.int64 else t for t in step.given(window)]
+            again, same, written = step.score(ids, start, given, slots, cache, out_of_place)
+
+        assert torch.equal(expected, logits)
+        assert torch.equal(Choose(chain, selection)(logits, window)[0], chosen)
+        assert torch.equal(chosen, again)
+        assert torch.equal(logits, same)
+        assert all(torch.equal(old, new) for old, new in zip(cache, written, strict=True))
+
+    @pytest.mark.parametrize("width", [1, 5])
+    def test_a_device_takes_it(self, tiny_model, width):
+        """Nothing is known that neuronx-cc would refuse: forward, penalties, filters and draw."""
+        decoder = StaticDecoder(tiny_model("llama"), batch_size=2, max_length=16, widths=(1, 5))
+        chain = RepetitionPenalty(1.5) | NoRepeatNgram(3) | FrequencyPenalty(0.1) | SAMPLING
+        step = fused(decoder, chain, Sample())
+
+        findings = lint_module(step, step.padding(width, decoder.cache, 16))
+
+        assert [] == [str(finding) for finding in findings]
+
+    def test_lint_would_find_a_sort(self, tiny_model):
+        """The control: the host's own top-p behind the step."""
+        decoder = StaticDecoder(tiny_model("llama"), batch_size=2, max_length=16, widths=(1,))
+        step = fused(decoder, SAMPLING, Greedy())
+        step.choice.stages.append(TopP(0.5))
+
+        findings = lint_module(step, step.padding(1, decoder.cache, 16))
+
+        assert "sort" in {finding.rule for finding in findings}

@@ -1,0 +1,104 @@
+"""Steps as Neuron's compilers get them."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from decodekit.neuron_backend import StaticDecoder
+from decodekit.neuron_backend.graphs.step_lowering import lower_step, program_shapes, spans_of
+
+Models = Callable[..., PreTrainedModel]
+
+SERVED = ["llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox", "opt", "phi", "mixtral", "gemma2"]
+
+
+class TestArchitectures:
+    @pytest.mark.parametrize("name", SERVED)
+    def test_neuron_is_not_known_to_refuse_any(self, name: str, tiny_model: Models) -> None:
+        """Several columns of several rows."""
+        decoder = StaticDecoder(tiny_model(name), batch_size=2, max_length=48, widths=(4,), spans=(48,))
+
+        assert {"width_4_span_48": []} == decoder.lint()
+
+    @pytest.mark.parametrize("name", ["gpt2", "mixtral", "gemma2"])
+    def test_a_lowered_step_is_the_step(self, name: str, tiny_model: Models) -> None:
+        """The logits, and every slot of the cache: of views, of experts, of layers of two kinds."""
+        decoder = StaticDecoder(tiny_model(name), batch_size=2, max_length=48, widths=(4,))
+        lowered = lower_step(decoder.step, 4, decoder.cache, 48)
+        ids, slots = torch.tensor([[1, 2, 3, 4], [5, 6, -1, 7]]), decoder.cache.addresses(48)
+        caches: list[list[Tensor]] = [[b.clone() for b in decoder.cache.tensors] for _ in range(2)]
+        with torch.no_grad():
+            expected = decoder.step(ids, torch.tensor([0, 9]), slots, *caches[0])
+            found = lowered(ids, torch.tensor([0, 9]), slots, *caches[1])
+
+        torch.testing.assert_close(expected[ids >= 0], found[ids >= 0], atol=1e-4, rtol=1e-4)
+        for one, other in zip(*caches, strict=True):
+            # Padding leaves whatever it likes in the spare slot.
+            torch.testing.assert_close(one[:, :, 1:], other[:, :, 1:], atol=1e-4, rtol=1e-4)
+
+    def test_nor_trees_and_prompts(self, tiny_model: Models) -> None:
+        """A forward over a tree, and one that scores its last column alone."""
+        decoder = StaticDecoder(
+            tiny_model("gemma2"), max_length=48, widths=(2, 6), scored_width=2, tree_widths=(3,), spans=(48,)
+        )
+
+        assert {"width_2_span_48": [], "width_6_span_48": [], "tree_3_span_48": []} == decoder.lint()
+
+
+class TestLint:
+    def test_finds_what_a_device_does_not_have(self, tiny_model: Models) -> None:
+        """Named by program; the message says what and why."""
+        decoder = StaticDecoder(tiny_model("llama", torch.float64), max_length=16, widths=(1,))
+        (findings,) = decoder.lint().values()
+
+        assert {"float64"} == {finding.rule for finding in findings}
+
+    def test_leaves_the_model_as_it_was(self, tiny_model: Models) -> None:
+        """Its experts are traced in a way of their own."""
+        decoder = StaticDecoder(tiny_model("mixtral"), max_length=16, widths=(1,))
+        before = decoder.step.model.config._experts_implementation
+        decoder.lint()
+
+        assert before == decoder.step.model.config._experts_implementation != "batched_mm"
+
+    def test_reads_no_cache(self, llama: StaticDecoder) -> None:
+        """It may lie on a device, from which nothing can be traced."""
+        llama.cache = type(llama.cache)(
+            keys=[buffer.to("meta") for buffer in llama.cache.keys],
+            values=[buffer.to("meta") for buffer in llama.cache.values],
+            reserved=llama.cache.reserved,
+        )
+        lowered = lower_step(llama.step, 1, llama.cache, 64)
+
+        assert all("meta" != value.device.type for value in lowered.state_dict().values())
+
+
+class TestProgramShapes:
+    @pytest.mark.parametrize(
+        ("width", "expected"),
+        [(1, (128, 256, 300)), (128, (128, 256, 300)), (129, (256, 300)), (300, (300,))],
+    )
+    def test_a_span_is_no_shorter_than_the_width(self, width: int, expected: tuple[int, ...]) -> None:
+        """What a wide forward of few tokens would save is not worth a program."""
+        assert expected == spans_of(width, (128, 256, 300))
+
+    def test_there_is_always_one(self) -> None:
+        """A tree may have more columns than there are positions."""
+        assert (16,) == spans_of(20, (8, 16))
+
+    def test_are_named(self, tiny_model: Models) -> None:
+        """Widths, then trees, by span."""
+        decoder = StaticDecoder(
+            tiny_model("llama"), max_length=64, widths=(1, 40), tree_widths=(3,), spans=(32, 64)
+        )
+
+        assert [
+            "width_1_span_32",
+            "width_1_span_64",
+            "width_40_span_64",
+            "tree_3_span_32",
+            "tree_3_span_64",
+        ] == [shape.name for shape in program_shapes(decoder)]

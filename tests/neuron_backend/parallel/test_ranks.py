@@ -1,0 +1,57 @@
+"""Processes and what they agree on; two of them are in :mod:`tests.neuron_backend.test_tensor_parallel`."""
+
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from decodekit.neuron_backend import compile_decoder
+from decodekit.neuron_backend.parallel.ranks import Ranks
+
+Models = Callable[..., PreTrainedModel]
+
+
+class TestEnvironment:
+    """What torchrun has to have done."""
+
+    @pytest.mark.parametrize("degree", [0, -1, 1.5, True, "2"])
+    def test_a_degree_is_a_number_of_processes(self, degree: Any, tiny_model: Models) -> None:
+        """Whole, and at least 1."""
+        with pytest.raises(ValueError, match="tp_degree must be a whole number >= 1"):
+            compile_decoder(tiny_model("llama"), tp_degree=degree)
+
+    def test_says_how_to_start(self, monkeypatch: pytest.MonkeyPatch, tiny_model: Models) -> None:
+        """With the program's own name."""
+        monkeypatch.setattr(sys, "argv", ["/somewhere/chat.py"])
+
+        with pytest.raises(ValueError, match=r"start the program with: torchrun --nproc-per-node 4 chat\.py"):
+            compile_decoder(tiny_model("llama"), tp_degree=4)
+        assert Ranks.of_environment(1) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [1, 7, 64, 1000, 70_000])
+def test_a_sum_over_several_ranks_is_the_same_bits_on_each(size: int, dtype: torch.dtype) -> None:
+    """Of four, where the order of additions would show: each of two adds the same numbers in any order."""
+    degree, store = 4, dist.HashStore()  # type: ignore[attr-defined]
+    generator = torch.Generator().manual_seed(size)
+    partials = [torch.randn(size, generator=generator).to(dtype) for _ in range(degree)]
+
+    def total(rank: int) -> Tensor:
+        group: Any = dist.ProcessGroupGloo(store, rank, degree, timedelta(seconds=60))
+        summed = partials[rank].clone()
+        group.allreduce([summed]).wait()
+        return summed
+
+    with ThreadPoolExecutor(degree) as pool:
+        first, *others = pool.map(total, range(degree))
+
+    torch.testing.assert_close(torch.stack(partials).double().sum(0), first.double(), rtol=0.05, atol=0.05)
+    assert all(torch.equal(first, other) for other in others)

@@ -1,0 +1,99 @@
+"""8-bit linear layers against their weights multiplied out in double precision."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from decodekit.neuron_backend.quantization.cpu_products import int8_product
+from decodekit.neuron_backend.quantization.int8_linear import Int8Linear, plain_product
+
+# A result's own rounding, and that of a bias added to it.
+ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float64: 1e-12}
+
+
+def weight_of(out_features, in_features, size, dtype, seed=0):
+    """Random weights whose rows are of very different size."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(out_features, in_features, generator=generator, dtype=torch.float64)
+    rows = torch.logspace(-1, 1, out_features, dtype=torch.float64)[:, None]
+    return (weight * rows * size).to(dtype)
+
+
+shapes = {
+    "out_features": st.integers(1, 70),
+    "in_features": st.integers(1, 70),
+    "size": st.sampled_from([1e-3, 1.0, 30.0]),
+    "dtype": st.sampled_from(list(ROUNDING)),
+}
+
+
+@given(**shapes)
+def test_each_weight_is_within_half_a_step(out_features, in_features, size, dtype):
+    """Rounding to the nearest of 255 levels; the scale's own rounding may cut the largest a little."""
+    weight = weight_of(out_features, in_features, size, dtype)
+    layer = Int8Linear.of(weight, None)
+
+    error = (layer.weight_in(torch.float64) - weight.double()).abs()
+    rounding = torch.finfo(dtype).eps * layer.scale.double().clamp(min=torch.finfo(dtype).tiny)
+    assert (error <= (layer.scale.double() / 2 + 127 * rounding)[:, None]).all()
+    assert -127 <= layer.quantized.min() <= layer.quantized.max() <= 127
+    assert (layer.quantized.abs().amax(dim=1) >= 126)[layer.scale > torch.finfo(dtype).tiny].all()
+
+
+@given(**shapes, rows=st.integers(1, 20), bias=st.booleans())
+def test_products_are_those_of_the_weights(out_features, in_features, size, dtype, rows, bias):
+    """In plain operations and in those for a CPU, whatever the number of rows."""
+    extra = nn.Parameter(weight_of(1, out_features, size, dtype, seed=1)[0]) if bias else None
+    layer = Int8Linear.of(weight_of(out_features, in_features, size, dtype), extra)
+    x = weight_of(rows, in_features, 1.0, dtype, seed=2).reshape(1, rows, in_features)
+    with torch.no_grad():
+        expected = x.double() @ layer.weight_in(torch.float64).T + (extra.double() if bias else 0)
+        terms = x.double().abs() @ layer.weight_in(torch.float64).abs().T
+        found = [plain_product(layer, x), int8_product(layer, x)]
+
+    for product in found:
+        assert (dtype, expected.shape) == (product.dtype, product.shape)
+        bound = ROUNDING[dtype] * (terms + (extra.double().abs() if bias else 0)) + torch.finfo(dtype).tiny
+        assert ((product.double() - expected).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("dtype", list(ROUNDING), ids=str)
+def test_rows_of_zeros_stay_zeros(dtype):
+    """No scale is zero, so nothing is divided by it; the smallest weights are not lost to infinity."""
+    weight = torch.zeros(3, 8, dtype=dtype)
+    weight[1] = torch.finfo(dtype).tiny
+    layer = Int8Linear.of(weight, None)
+
+    assert (layer.scale > 0).all()
+    torch.testing.assert_close(layer.weight_in(torch.float64), weight.double(), rtol=0.01, atol=0)
+    assert torch.equal(torch.zeros(1, dtype=dtype), layer(torch.ones(1, 8, dtype=dtype))[:, 0])
+
+
+@pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
+def test_weights_that_are_not_finite_are_refused(bad):
+    """They would make a whole row of nothing."""
+    weight = torch.ones(2, 4)
+    weight[1, 2] = bad
+
+    with pytest.raises(ValueError, match="a weight must be finite to be quantised"):
+        Int8Linear.of(weight, None)
+
+
+def test_halves_do_not_overflow():
+    """Sums of products with integers of up to 127 leave float16's range long before the result does."""
+    weight = torch.ones(4, 512, dtype=torch.float16)
+    layer, x = Int8Linear.of(weight, None), torch.full((1, 40, 512), 2.0, dtype=torch.float16)
+
+    for product in (plain_product, int8_product):
+        torch.testing.assert_close(product(layer, x), torch.full((1, 40, 4), 1024.0).half())
+
+
+def test_the_weight_is_not_written():
+    """It is the user's."""
+    weight = weight_of(5, 7, 1.0, torch.float32)
+    before = weight.clone()
+    Int8Linear.of(weight, None)
+
+    assert torch.equal(before, weight)

@@ -1,0 +1,200 @@
+import json
+
+import pytest
+import torch
+import transformers
+
+from decodekit.__main__ import main
+from decodekit.decoding.protocols import DecoderShape
+from decodekit.neuron_backend.sizing.instances import GIB, instance_named
+from decodekit.neuron_backend.sizing.model_facts import facts_of_config
+from decodekit.neuron_backend.sizing.sizing import Sizing
+from decodekit.neuron_backend.static_decoder import StaticDecoder
+
+
+@pytest.fixture
+def config(tiny_model, tmp_path):
+    """The config.json of a Llama of four heads, two of keys and values, alone."""
+    tiny_model("llama").config.save_pretrained(tmp_path)
+    return str(tmp_path / "config.json")
+
+
+def inspect(capsys, *arguments):
+    """What the command prints as JSON."""
+    assert 0 == main(["inspect", *arguments, "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys, *arguments):
+    """What the command says to arguments that it refuses."""
+    assert 1 == main(["inspect", *arguments])
+    return capsys.readouterr().err
+
+
+def test_says_what_a_decoder_would_have(config, tiny_model, capsys):
+    """Sizes, widths and spans of the decoder that compile_decoder would make."""
+    report = inspect(capsys, config, "--batch", "3", "--length", "120", "--instance", "inf2.xlarge")
+    decoder = StaticDecoder(tiny_model("llama"), batch_size=3, max_length=120, widths=(1, 5))
+
+    assert tiny_model("llama").num_parameters() == report["parameters"]
+    assert sum(tensor.nbytes for tensor in decoder.cache.tensors) == report["cache_bytes"]
+    assert (3, 120) == (report["batch_size"], report["max_length"])
+    assert ([1, 5, 120], list(decoder.spans)) == (report["widths"], report["spans"])
+    assert (2, 4, 2) == (report["layers"], report["heads"], report["key_value_heads"])
+
+
+def test_the_length_is_the_models_if_none_is_given(config, capsys):
+    """As for compile_decoder."""
+    assert 128 == inspect(capsys, config, "--instance", "inf2.xlarge")["max_length"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "widths"),
+    [
+        (["--instance", "inf2.xlarge"], [1, 5, 128, 256, 512]),
+        ([], [1, 5, 128]),
+        (["--length", "100"], [1, 5]),
+        (["--widths", "2", "9"], [2, 9]),
+        (["--instance", "inf2.xlarge", "--widths", "2", "9"], [2, 9]),
+    ],
+)
+def test_widths_are_those_of_compile_decoder(arguments, widths, tmp_path, capsys, monkeypatch):
+    """On Neuron a prompt goes through in as few forwards as can be; or the ones that were asked for."""
+    monkeypatch.setattr("decodekit.neuron_backend.sizing.bandwidth.buffer_size", lambda cache, memory: 2**20)
+    transformers.GPT2Config(n_layer=1, n_embd=8, n_head=2, n_positions=512).save_pretrained(tmp_path)
+
+    assert widths == inspect(capsys, str(tmp_path), *arguments)["widths"]
+
+
+def test_an_instance_is_sized_by_its_cores(config, capsys):
+    """Each number is the one of Sizing, at the degree that was asked for."""
+    report = inspect(
+        capsys, config, "--batch", "2", "--spans", "16", "128", "--instance", "trn2.3xlarge", "--lnc", "1",
+        "--tp-degree", "4", "--weights", "int8", "--dtype", "bfloat16",
+    )  # fmt: skip
+    facts, _ = facts_of_config(config, torch.bfloat16)
+    sizing = Sizing(facts, DecoderShape(2, 128, 61, (1, 5, 128), 5), (16, 128), storage="int8")
+    instance = instance_named("trn2.3xlarge", 1)
+
+    assert ("bfloat16", sizing.weight_bytes) == (report["dtype"], report["weight_bytes"])
+    assert "int8" == report["weights"]
+    assert (8, 12 * GIB) == (report["instance"]["cores"], report["instance"]["memory_per_core"])
+    assert ([1, 2, 4], 1, 4) == (report["tp_degrees"], report["cores_needed"], report["tp_degree"])
+    assert (True, sizing.core_bytes(4)) == (report["fits"], report["bytes_per_core"])
+    assert [
+        {
+            "span": span,
+            "bytes_per_token": 4 * sizing.step_bytes(span, 4) / 2,
+            "tokens_per_second": sizing.tokens_per_second(instance.bandwidth, span, 4),
+        }
+        for span in (16, 128)
+    ] == report["decoding"]
+
+
+def test_this_machine_is_measured(config, capsys, monkeypatch):
+    """The limit is the measured bandwidth over the bytes of a token; the method is said."""
+    size = "decodekit.neuron_backend.sizing.bandwidth.buffer_size"
+    monkeypatch.setattr(size, lambda cache, memory: 2**22)
+    report = inspect(capsys, config)
+    machine = report["machine"]
+
+    assert "sums over 4 MiB" in machine["method"]
+    assert report["fits"]
+    for row in report["decoding"]:
+        assert pytest.approx(machine["bandwidth"]) == row["tokens_per_second"] * row["bytes_per_token"]
+
+
+@pytest.mark.parametrize("spare", [0, -1])
+def test_what_stays_in_the_processors_cache_is_said(spare, config, capsys, monkeypatch):
+    """Memory is no limit for a model that is read from the cache, to the last byte."""
+    command = "decodekit.neuron_backend.sizing.inspect_command"
+    monkeypatch.setattr("decodekit.neuron_backend.sizing.bandwidth.buffer_size", lambda cache, memory: 2**20)
+    report = inspect(capsys, config)
+    held = report["weight_bytes"] + report["cache_bytes"]
+    monkeypatch.setattr(f"{command}.largest_cache", lambda: held + spare)
+
+    assert 0 == main(["inspect", config])
+    assert (spare == 0) == ("what follows is no limit then" in capsys.readouterr().out)
+
+
+def test_people_read_the_same(tmp_path, capsys):
+    """The guide's example as text: estimate, exact sizes, cores and a line for each span."""
+    transformers.OPTConfig(
+        num_hidden_layers=64, hidden_size=9216, num_attention_heads=72, ffn_dim=36864,
+        word_embed_proj_dim=9216, dtype="float16",
+    ).save_pretrained(tmp_path)  # fmt: skip
+
+    assert 0 == main(["inspect", str(tmp_path), "--batch", "16", "--instance", "inf2.48xlarge"])
+    text = capsys.readouterr().out
+    assert "65,719,701,504 parameters, 64 layers, 72 heads, 72 of keys and values, float16" in text
+    assert "weights 122.4 GiB: linear layers in float16" in text
+    assert "cache   72.1 GiB: 16 rows of 2048 positions" in text
+    assert "weights 121.5 GiB, cache 72.0 GiB, cores 24" in text
+    assert "cores needed: 24" in text
+    assert ["128", "256", "512", "1024", "2048"] == [line.split()[0] for line in text.splitlines()[-5:]]
+
+
+def test_what_does_not_fit_is_said(tmp_path, capsys):
+    """With all cores that may share it, and how much each would hold."""
+    transformers.OPTConfig(
+        num_hidden_layers=64, hidden_size=9216, num_attention_heads=72, ffn_dim=36864,
+        word_embed_proj_dim=9216, dtype="float16",
+    ).save_pretrained(tmp_path)  # fmt: skip
+
+    assert 0 == main(["inspect", str(tmp_path), "--instance", "inf2.24xlarge", "--tp-degree", "4"])
+    text = capsys.readouterr().out
+    assert "cores needed: 8" in text
+    assert "a core, does NOT fit" in text
+    assert 0 == main(["inspect", str(tmp_path), "--instance", "inf2.xlarge"])
+    assert "cores needed: more than it has" in capsys.readouterr().out
+
+
+def test_the_guides_cores_divide_the_heads_too(tmp_path, capsys):
+    """36 heads go on 12 cores of the 24, which do not hold it."""
+    transformers.OPTConfig(
+        num_hidden_layers=64, hidden_size=9216, num_attention_heads=36, ffn_dim=36864,
+        word_embed_proj_dim=9216, dtype="float16",
+    ).save_pretrained(tmp_path)  # fmt: skip
+    report = inspect(capsys, str(tmp_path), "--batch", "16", "--instance", "inf2.48xlarge")
+
+    assert [1, 2, 4, 12] == report["tp_degrees"]
+    assert (None, None, False) == (report["cores_needed"], report["guide"]["cores_needed"], report["fits"])
+
+
+def test_key_value_heads_that_cores_share_are_said(config, capsys):
+    """Two heads on four cores."""
+    for degree, shared in (("2", False), ("4", True)):
+        assert 0 == main(["inspect", config, "--instance", "trn2.3xlarge", "--tp-degree", degree])
+        assert shared == ("some cores hold the same key/value head" in capsys.readouterr().out)
+
+
+def test_experts_are_named(tiny_model, tmp_path, capsys):
+    """How many of them a token meets."""
+    tiny_model("mixtral").config.save_pretrained(tmp_path)
+
+    assert 0 == main(["inspect", str(tmp_path), "--instance", "inf2.xlarge"])
+    assert "experts 2 of 4 for a token" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--instance", "p5.48xlarge"], "instance must be one of inf2.xlarge, "),
+        (["--instance", "inf2.xlarge", "--lnc", "2"], "of Inferentia2 must be 1: got 2"),
+        (["--instance", "trn1.32xlarge", "--tp-degree", "8"], "tp_degree must be one of (1, 2)"),
+        (["--tp-degree", "2"], "give --instance"),
+        (["--lnc", "1"], "give --instance"),
+        (["--instance", "inf2.xlarge", "--batch", "0"], "batch_size must be an integer >= 1: got 0"),
+        (["--instance", "inf2.xlarge", "--length", "4096"], "max_length must be <= 128"),
+        (["--instance", "inf2.xlarge", "--spans", "64"], "spans must be ascending and end with"),
+        (["--instance", "inf2.xlarge", "--dtype", "int8"], "dtype must be one of float32"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments, message, config, capsys):
+    """The rule and what was given."""
+    assert message in refused(capsys, config, *arguments)
+
+
+def test_a_model_that_is_not_there_is_refused(tmp_path, capsys):
+    """Neither folder nor file nor in the cache of the hub."""
+    assert "decodekit: " in refused(capsys, str(tmp_path / "none"), "--instance", "inf2.xlarge")

@@ -1,0 +1,170 @@
+"""Products that read the same input, made one over the same memory."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from decodekit.neuron_backend import StaticDecoder
+from decodekit.neuron_backend.quantization.cpu_products import cpu_products
+from decodekit.neuron_backend.targets.joined_projections import (
+    Joined,
+    join_projections,
+    merge_products,
+    traced_joined,
+)
+
+LINEAR = torch.ops.aten.linear.default
+
+
+def decoder(model, **changes):
+    """An eager decoder over a copy of *model*, whose projections may be joined."""
+    return StaticDecoder(copy.deepcopy(model), **{"max_length": 32, "widths": (1, 5), **changes})
+
+
+def join(made):
+    """As the target for the CPU does."""
+    made.step.joined = join_projections(made.step.model)
+    return made.step.joined
+
+
+def traced(made, width, joined):
+    """The graph of a step, and what it makes of some tokens."""
+    inputs = made.step.padding(width, made.cache, 32)
+    with torch.no_grad(), cpu_products(made.step):
+        if joined:
+            with traced_joined(made.step):
+                program = torch.export.export(made.step, inputs, strict=False)
+            merge_products(program.graph_module, program.graph_signature.user_inputs)
+        else:
+            program = torch.export.export(made.step, inputs, strict=False)
+        program.graph_module.graph.lint()
+        program.graph_module.recompile()
+        ids = torch.randint(0, 60, inputs[0].shape, generator=torch.Generator().manual_seed(5))
+        for buffer in made.cache.tensors:
+            buffer.zero_()
+        outputs = program.graph_module(*_flat(program, (ids, torch.full_like(inputs[1], 3), *inputs[2:])))
+    return program.graph_module.graph, outputs[-1].clone()
+
+
+def _flat(program, inputs):
+    """What the bare graph takes: weights and constants first."""
+    lifted = {**program.state_dict, **program.constants}
+    signature = program.graph_signature
+    names = [
+        signature.inputs_to_parameters.get(node.name)
+        or signature.inputs_to_buffers.get(node.name)
+        or signature.inputs_to_lifted_tensor_constants.get(node.name)
+        for node in program.graph_module.graph.find_nodes(op="placeholder")
+    ]
+    given = iter(inputs)
+    return [lifted[name] if name else next(given) for name in names]
+
+
+def count(graph, target):
+    """How many times *graph* calls it."""
+    return len(graph.find_nodes(op="call_function", target=target))
+
+
+@pytest.mark.parametrize("width", [1, 5])
+@pytest.mark.parametrize(("weights", "dtype"), [(None, "float32"), ("int8", "float32"), ("int8", "bfloat16")])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma2", "opt"])
+def test_gives_the_same_logits(name, weights, dtype, width, tiny_model):
+    """Up to rounding; with biases and without, of floating weights and of integers."""
+    made = decoder(tiny_model(name), weights=weights, dtype=dtype)
+    _, apart = traced(made, width, joined=False)
+    join(made)
+
+    _, together = traced(made, width, joined=True)
+
+    tolerance = {"float32": 1e-5, "bfloat16": 2e-2}[dtype] * apart.abs().max().item()
+    torch.testing.assert_close(together, apart, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize(("name", "saved"), [("llama", 3), ("mistral", 3), ("opt", 2), ("gpt2", 0)])
+def test_products_become_fewer(name, saved, tiny_model):
+    """Queries, keys and values are one; gate and up are one. GPT-2's are one as they come."""
+    made = decoder(tiny_model(name))
+    apart, _ = traced(made, 5, joined=False)
+    join(made)
+    together, _ = traced(made, 5, joined=True)
+    layers = made.step.model.config.num_hidden_layers
+
+    assert count(apart, LINEAR) - saved * layers == count(together, LINEAR)
+
+
+@pytest.mark.parametrize(("dtype", "target"), [("bfloat16", torch.ops.aten._weight_int8pack_mm.default)])
+def test_kernels_of_integers_become_fewer(dtype, target, tiny_model):
+    """Seven products of a layer are four."""
+    made = decoder(tiny_model("llama"), weights="int8", dtype=dtype)
+    apart, _ = traced(made, 1, joined=False)
+    join(made)
+    together, _ = traced(made, 1, joined=True)
+
+    assert (7 * 2 + 1, 4 * 2 + 1) == (count(apart, target), count(together, target))
+
+
+@pytest.mark.parametrize("weights", [None, "int8"])
+def test_nothing_is_held_twice(weights, tiny_model, prefill):
+    """The model's weights are rows of the joined ones; it is what it was, bit for bit."""
+    made = decoder(tiny_model("qwen2"), weights=weights)
+    before, size = prefill(made, [[3, 4, 5, 6, 7]], 5).clone(), made.weights.bytes
+    joined = join(made)
+    state = made.step.model.state_dict()
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in state.values()}
+
+    assert torch.equal(before, prefill(made, [[3, 4, 5, 6, 7]], 5))
+    assert size == made.weights.bytes == sum(storage.nbytes() for storage in storages.values())
+    assert 2 * 2 == len(joined)
+    assert {tensor.untyped_storage().data_ptr() for tensor in joined.state_dict().values()} <= set(storages)
+
+
+def test_what_is_joined_is_not_joined_again(tiny_model):
+    """An early exit shares the memory of its decoder."""
+    made = decoder(tiny_model("llama"))
+    first, again = join(made), join(made)
+
+    assert [t.data_ptr() for t in first.state_dict().values()] == [
+        t.data_ptr() for t in again.state_dict().values()
+    ]
+    assert not any("forward" in vars(module) for module in made.step.modules())
+
+
+def test_the_callers_model_keeps_its_own(tiny_model):
+    """Its weights lie where they lay."""
+    model = copy.deepcopy(tiny_model("llama"))
+    pointers = [parameter.data_ptr() for parameter in model.parameters()]
+    join(StaticDecoder(model, max_length=32, widths=(1,)))
+
+    assert pointers == [parameter.data_ptr() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        pytest.param((nn.Linear(4, 4), nn.Linear(4, 2, bias=False), nn.Linear(4, 2)), id="a bias is missing"),
+        pytest.param((nn.Linear(4, 4), nn.Linear(3, 2), nn.Linear(4, 2)), id="other inputs"),
+        pytest.param((nn.Linear(4, 4), nn.Bilinear(4, 4, 2), nn.Linear(4, 2)), id="another layer"),
+    ],
+)
+def test_what_does_not_fit_together_is_left_alone(layers):
+    """It stays as it is."""
+    module = nn.Module()
+    for name, layer in zip(("q_proj", "k_proj", "v_proj"), layers, strict=True):
+        setattr(module, name, layer)
+
+    assert 0 == len(join_projections(module))
+
+
+def test_layers_that_read_something_else_are_still_right():
+    """Each takes its own columns of the product; the graph keeps one for each input."""
+    layers = [nn.Linear(4, 3), nn.Linear(4, 2)]
+    x, y = torch.randn(5, 4), torch.randn(5, 4)
+    expected = layers[0](x), layers[1](y)
+    joined = Joined(layers)
+
+    with joined.traced():
+        found = layers[0](x), layers[1](y)
+
+    torch.testing.assert_close(found, expected)

@@ -1,0 +1,102 @@
+"""Which target a name stands for on which machine."""
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import attrs
+import pytest
+
+from decodekit.neuron_backend import NativeTarget, compilation
+from decodekit.neuron_backend.targets import aoti, detect
+from decodekit.neuron_backend.targets.detect import NeuronFound
+from decodekit.neuron_backend.targets.target import is_neuron, target_named
+
+Machine = Callable[..., None]
+
+
+@attrs.frozen
+class FakeTraced:
+    """Stands for the target of packages that trace."""
+
+    name: str = "neuron-traced"
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """One on which the probe finds just that."""
+
+    def of(kind: Any, **facts: Any) -> None:
+        found = NeuronFound(kind, "as the test says", **facts)
+        monkeypatch.setattr(detect, "probe", lambda: found)
+        monkeypatch.setattr(compilation, "probe", lambda: found)
+
+    return of
+
+
+@pytest.fixture(autouse=True)
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that has that target, whatever it needs."""
+    module = ModuleType("decodekit.neuron_backend.targets.traced_target")
+    module.TracedTarget = FakeTraced  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+class TestNeuron:
+    @pytest.mark.parametrize(("kind", "expected"), [("native", "neuron-native"), ("traced", "neuron-traced")])
+    def test_is_what_the_packages_are_for(self, kind: str, expected: str, machine: Machine) -> None:
+        """With or without a device: some packages compile without one."""
+        machine(kind)
+
+        assert expected == target_named("neuron").name
+
+    def test_without_packages_says_what_is_there(self, machine: Machine) -> None:
+        """The whole report."""
+        machine("none", stubs={"torch-neuronx": "1.0"})
+
+        with pytest.raises(
+            ValueError, match=r"needs the packages of AWS Neuron: got\nAWS Neuron: none(.|\n)*empty package"
+        ):
+            target_named("neuron")
+
+    def test_may_be_named_in_full(self, machine: Machine) -> None:
+        """Whatever the probe finds."""
+        machine("none")
+
+        assert NativeTarget() == target_named("neuron-native")
+        assert FakeTraced() == target_named("neuron-traced")
+
+
+class TestAuto:
+    @pytest.mark.parametrize(
+        ("kind", "facts", "expected"),
+        [
+            pytest.param("native", {"cores": 2}, "neuron-native", id="a-core-of-pytorch"),
+            pytest.param("traced", {"devices": 1}, "neuron-traced", id="a-device-of-the-driver"),
+            pytest.param("native", {"devices": 1}, "cpu", id="a-device-that-no-package-serves"),
+            pytest.param("traced", {}, "cpu", id="packages-alone"),
+            pytest.param("none", {"devices": 1}, "cpu", id="a-device-alone"),
+        ],
+    )
+    def test_is_neuron_where_a_device_is_really_there(
+        self,
+        kind: str,
+        facts: dict[str, int],
+        expected: str,
+        machine: Machine,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """And something to run on it."""
+        machine(kind, **facts)
+        monkeypatch.setattr(aoti, "has_compiler", lambda: True)
+
+        assert expected == compilation._resolve("auto").name
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("cpu", False), ("eager", False), ("neuron-native", True), ("neuron-traced", True)]
+)
+def test_targets_of_neuron_are_known(name: str, expected: bool) -> None:
+    """They compile for each shape, so their default widths are others."""
+    assert expected == is_neuron(target_named(name))
