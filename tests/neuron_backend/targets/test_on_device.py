@@ -1,5 +1,5 @@
 """
-What a person with a Neuron device runs: ``pytest -m neuron tests/neuron_backend/test_on_device.py``.
+What a person with a Neuron device runs: ``pytest -m neuron tests/neuron_backend``.
 
 Each test runs on the device that the probe finds; without one it fails, and says what was found.
 The usual suite leaves these out and runs the same tests through a stand-in for TorchNeuron's
