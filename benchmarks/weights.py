@@ -21,8 +21,7 @@ import torch
 import transformers
 from acceptance import PAIR, held_out_prompts
 
-from decodekit.neuron_backend import StaticDecoder, compile_decoder
-from decodekit.neuron_backend.quantization import drift
+from decodekit.neuron_backend import StaticDecoder, compile_decoder, drift
 
 FORMATS = (None, "int8", "int4")
 SHAPES = {

@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from decodekit.neuron_backend import StaticDecoder
-from decodekit.neuron_backend.quantization import drift
+from decodekit.neuron_backend import StaticDecoder, drift
 from decodekit.testing import ScriptedDecoder
 
 TEXTS = [list(range(3, 40)), [5, 9], [60, 1, 2, 3, 44, 17, 8, 8, 8, 7, 6, 5]]
