@@ -43,7 +43,9 @@ def compile_decoder(
 
     Args:
         model: A Hugging Face causal LM, or the path or hub id of one. It is not modified, and
-            its weights are shared unless *dtype* is another than theirs.
+            its weights are shared unless *dtype* is another than theirs. Programs for the CPU
+            have the weights of queries, keys and values in one piece, and those of gate and up:
+            of a model that you keep, these are copies.
 
         batch_size: Rows of every forward.
 
