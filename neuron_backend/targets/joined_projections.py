@@ -37,12 +37,10 @@ class Joined(nn.Module):
         The parameters and buffers of *layers* are replaced by rows of the joined ones.
         """
         super().__init__()
-        self.parts = [layer.out_features for layer in layers]
-        joined = {
-            name: _join([getattr(layer, name) for layer in layers])
-            for name in _TENSORS
-            if getattr(layers[0], name, None) is not None
-        }
+        names = [name for name in _TENSORS if getattr(layers[0], name, None) is not None]
+        # What a layer calls its size is the whole's where ranks hold a part each.
+        self.parts = [len(getattr(layer, names[0])) for layer in layers]
+        joined = {name: _join([getattr(layer, name) for layer in layers]) for name in names}
         for name, tensor in joined.items():
             for layer, rows in zip(layers, torch.split(tensor, self.parts), strict=True):
                 setattr(layer, name, _like(getattr(layer, name), rows))

@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 from decodekit.neuron_backend import StaticDecoder
+from decodekit.neuron_backend.parallel.ranks import Ranks
+from decodekit.neuron_backend.parallel.tensor_parallel import divided
 from decodekit.neuron_backend.quantization.cpu_products import cpu_products
 from decodekit.neuron_backend.targets.joined_projections import (
     Joined,
@@ -129,6 +131,22 @@ def test_what_is_joined_is_not_joined_again(tiny_model):
         t.data_ptr() for t in again.state_dict().values()
     ]
     assert not any("forward" in vars(module) for module in made.step.modules())
+
+
+def test_a_ranks_part_is_joined(tiny_model):
+    """Of as many rows as the rank holds, whatever its layers call their size."""
+    part = divided(tiny_model("llama"), Ranks(degree=2, rank=1, group="ranks"))
+    attention = part.model.layers[0].self_attn
+    apart = [
+        attention.q_proj.weight.clone(),
+        attention.k_proj.weight.clone(),
+        attention.v_proj.weight.clone(),
+    ]
+
+    joined = join_projections(part)
+
+    assert torch.equal(torch.cat(apart), joined[0].layer.weight)
+    assert torch.equal(apart[1], attention.k_proj.weight)
 
 
 def test_the_callers_model_keeps_its_own(tiny_model):
