@@ -7,6 +7,7 @@ import attrs
 from ...decoding.placement import Place
 from ...decoding.protocols import DecoderShape, Processor, Selection
 from ..artifacts.chain_digest import chain_digest, has_rows, same_chain, stages_of
+from ..parallel.tensor_parallel import ranks_of
 from ..step import DecoderStep
 from .device_choice import DeviceChoice, selection_refusal, stage_refusal
 from .fused_step import FusedStep
@@ -41,10 +42,8 @@ class Fusion:
         Raises:
             ValueError: A part has no form for the device, or does not fit *shape*.
         """
-        digest = chain_digest(processors, selection)
-        # What cannot be told from another is no other's program.
-        name = digest[:16] if digest is not None else uuid.uuid4().hex[:16]
         choice = DeviceChoice(processors, selection)
+        name = (chain_digest(processors, selection) or _nobody_elses(step))[:16]
         return cls(
             processors,
             selection,
@@ -65,6 +64,12 @@ class Fusion:
     def takes(self, rows: int) -> bool:
         """Whether a run over so many *rows* may use it: with parameters one a row, all that there are."""
         return rows == self.batch_size or not self._fixes_rows
+
+
+def _nobody_elses(step: DecoderStep) -> str:
+    """A digest for what cannot be told from another: no other has it, but all ranks do."""
+    ranks, name = ranks_of(step.model), uuid.uuid4().hex
+    return name if ranks is None else ranks.from_first(name.encode()).decode()
 
 
 def places(

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from ..architectures.unsupported import UnsupportedArchitecture
 from ..probe import TOLERANCE
+from ..quantization.quantized import Weights
 from ..weights import adopt
 from .parallel_layers import Gather, Reduce, TakeShare, divide_lookup, is_rank, mark_rank
 from .parallel_plan import GATHERED, LOOKUPS, ROWS, SPLITTING, SUMMED, Cut, ParallelPlan, Share
@@ -74,8 +75,12 @@ def divided(model: PreTrainedModel, ranks: Ranks) -> PreTrainedModel:
     Raises:
         UnsupportedArchitecture: It has no plan.
 
-        ValueError: Heads or layers cannot be divided so.
+        ValueError: Heads or layers cannot be divided so, or weights are quantised.
     """
+    stored = Weights.of(model).layers
+    if stored:
+        name = next(iter(stored))
+        raise ValueError(f"a model must have floating weights, to be divided: got {stored[name]} in {name}")
     plan = ParallelPlan.of(model, ranks.degree)
     part = adopt(model)
     made: dict[tuple[int, Share], nn.Parameter] = {}

@@ -1,5 +1,5 @@
 """
-What every rank of the tensor-parallel tests runs; :mod:`tests.neuron_backend.test_tensor_parallel` reads it.
+What every rank of the tensor-parallel tests runs; :mod:`.test_tensor_parallel` reads what it finds.
 
     torchrun --nproc-per-node 2 ranks_program.py FOLDER [PART ...]
 
@@ -25,6 +25,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from decodekit.decoding import Generator, MaxNewTokens, Sample
 from decodekit.neuron_backend import StaticDecoder, compile_decoder, load_decoder
 from decodekit.neuron_backend.parallel.ranks import Ranks, each_succeeds
+from decodekit.neuron_backend.step import program_name
 from decodekit.processors import Temperature, TopK
 from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
 
@@ -113,6 +114,27 @@ def speculation(folder: pathlib.Path) -> dict[str, Any]:
         "lookup": PromptLookup(),
     }
     return {name: texts(target, drafter) for name, drafter in drafters.items()}
+
+
+class Halved:
+    """A processor of somebody else's, of which nothing tells what it computes."""
+
+    device_safe = True
+
+    def __call__(self, logits: Tensor, history: Any) -> Tensor:
+        return logits / 2
+
+
+def choices(folder: pathlib.Path) -> dict[str, Any]:
+    """Text that is chosen within the forward; and what programs are called that hold such a processor."""
+    parts: dict[str, Any] = {"processors": Temperature(0.8) | TopK(20), "selection": Sample(seed=7)}
+    known = decoder_of(llama(folder), tp_degree=2, **parts)
+    unknown = decoder_of(llama(folder), tp_degree=2, processors=Halved())
+    return {
+        "sampled": texts(known)["sampled"],
+        "on device": [decoder.explain().on_device for decoder in (known, unknown)],
+        "names": [program_name(*step) for step in known.fused_steps() + unknown.fused_steps()],
+    }
 
 
 def precisions(folder: pathlib.Path) -> dict[str, str]:
@@ -221,7 +243,7 @@ def lost(folder: pathlib.Path) -> dict[str, Any]:
     return found
 
 
-PARTS = (architectures, speculation, precisions, saving, errors, lost)
+PARTS = (architectures, speculation, choices, precisions, saving, errors, lost)
 
 
 def main() -> None:

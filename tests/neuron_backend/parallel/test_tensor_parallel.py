@@ -189,6 +189,15 @@ def test_speculation_gives_the_same_tokens(drafter: str, found: Any, whole: Any)
         assert expected == rank[drafter]
 
 
+def test_a_choice_within_the_forward_is_the_same(found: Any, whole: Any) -> None:
+    """As on the host in one process; and programs are called alike, whoever's processor is in them."""
+    first, second = found("choices")
+
+    assert ranks_program.texts(whole("llama"))["sampled"] == first["sampled"] == second["sampled"]
+    assert [True, True] == first["on device"] == second["on device"]
+    assert first["names"] == second["names"]
+
+
 def test_ranks_get_the_same_bits_in_every_precision(found: Any) -> None:
     """A sum over ranks is added up once, however it rounds."""
     first, second = found("precisions")
@@ -380,6 +389,13 @@ class TestRankWeights:
 
         with pytest.raises(UnsupportedArchitecture, match="divides none of its layers"):
             rank_weights(model, 2)
+
+    def test_integers_are_refused(self, models: dict[str, PreTrainedModel]) -> None:
+        """Plans are for floating weights."""
+        quantised = StaticDecoder(models["llama"], max_length=32, widths=(1,), weights="int8").step.model
+
+        with pytest.raises(ValueError, match="floating weights, to be divided: got int8 in"):
+            rank_weights(quantised, 2)
 
     def test_unknown_styles_are_refused(self, models: dict[str, PreTrainedModel]) -> None:
         """Rather than ignored."""
