@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...decoding.protocols import Decoder
+from ...decoding.slots import Slots
 
 
 @attrs.frozen
@@ -129,6 +130,8 @@ def _scores(model: Decoder | PreTrainedModel, ids: Tensor) -> Iterator[Tensor]:
         return
     shape = model.shape
     width = max(width for width in shape.widths if width <= shape.scored_width)
+    # A generator must not take for its own what lies in the cache after this.
+    Slots.of(model).forget()
     padding = -len(ids) % width
     rows = torch.full((shape.batch_size, padding + len(ids)), -1)
     rows[0, padding:] = ids

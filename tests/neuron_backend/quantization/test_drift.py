@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from decodekit.decoding import Generator, MaxNewTokens
 from decodekit.neuron_backend import StaticDecoder, drift
 from decodekit.testing import ScriptedDecoder
 
@@ -70,6 +71,16 @@ def test_of_a_decoder_from_itself_is_none(both):
     assert (
         drift(model, model, TEXTS).reference_perplexity == drift(model, quantised, TEXTS).reference_perplexity
     )
+
+
+def test_a_generator_does_not_take_the_text_for_its_own(both):
+    """The cache holds another text than what it fed before."""
+    generator = Generator(both[1], stop=MaxNewTokens(20))
+    expected = generator([TEXTS[0][:20]]).ids
+
+    drift(both[0], both[1], [[5] * 40])
+
+    assert expected == generator([TEXTS[0][:20]]).ids
 
 
 def test_of_scripted_distributions():
