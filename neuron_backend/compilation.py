@@ -43,7 +43,8 @@ def compile_decoder(
 
     Args:
         model: A Hugging Face causal LM, or the path or hub id of one. It is not modified, and
-            its weights are shared unless *dtype* is another than theirs. Programs for the CPU
+            its weights are shared unless *dtype* is another than theirs, *weights* stores them in
+            fewer bits, or *tp_degree* divides them. Programs for the CPU
             have the weights of queries, keys and values in one piece, and those of gate and up:
             of a model that you keep, these are copies.
 
@@ -90,7 +91,7 @@ def compile_decoder(
 
         tp_degree: Processes that hold the model together, each a part of its weights and of the
             cache. More than 1 takes a program that ``torchrun --nproc-per-node TP_DEGREE`` has
-            started as often; all processes make the same calls (:mod:`~.neuron_backend.ranks`).
+            started as often; all processes make the same calls (:mod:`~.parallel.ranks`).
 
     Raises:
         UnsupportedArchitecture: The logits differ from *model*'s, or it cannot be rewound.
@@ -103,7 +104,7 @@ def compile_decoder(
     check_threads(threads)
     ranks = Ranks.of_environment(tp_degree)
     if ranks is not None and weights is not None:
-        raise ValueError(f"weights must be None with tp_degree > 1: got {weights!r}")
+        raise ValueError(f"'weights' must be None with tp_degree > 1: got {weights!r}")
     with naming_lost_ranks(ranks):
         if ranks is not None:
             asked = None if widths is None else tuple(widths)

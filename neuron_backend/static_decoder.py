@@ -110,8 +110,8 @@ class StaticDecoder(FusedForwards):
         Build the decoder and compare it with *model*.
 
         Args:
-            model: The stock model. It is not modified; its weights are shared unless *dtype*
-                is another than theirs.
+            model: The stock model. It is not modified; its weights are shared, but for those that
+                *dtype* or *weights* store otherwise.
 
             batch_size: Rows of every forward.
 

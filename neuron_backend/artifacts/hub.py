@@ -101,7 +101,7 @@ def push_decoder(
 ) -> str:
     """As :meth:`~..static_decoder.StaticDecoder.push_to_hub`."""
     if not _is_repository_name(repository):
-        raise ValueError(f"repository must be of the form 'user/name': got {repository!r}")
+        raise ValueError(f"'repo_id' must be of the form 'user/name': got {repository!r}")
     ranks, address = decoder.ranks, ""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "decoder"

@@ -52,7 +52,7 @@ def compile_package(
         spans: Positions that it may attend to. A processor takes any number in one program, unlike
             a device of fixed shapes.
 
-        fingerprint: What the program fits, kept in its metadata for :func:`load_program`.
+        fingerprint: What the program fits, kept in its metadata for :class:`CompiledProgram`.
     """
     # Takes a second or two, and only who compiles needs it.
     from torch._inductor import aoti_compile_and_package

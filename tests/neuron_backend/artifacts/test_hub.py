@@ -343,7 +343,7 @@ class TestRefusals:
     @pytest.mark.parametrize("name", ["tiny", "a/b/c", "", "../tiny", "somebody/ti ny", None])
     def test_a_name_that_no_repository_has(self, name, eager):
         """Nothing is saved or sent."""
-        with pytest.raises(ValueError, match="repository must be of the form 'user/name': got"):
+        with pytest.raises(ValueError, match="'repo_id' must be of the form 'user/name': got"):
             eager.push_to_hub(name)
 
     @pytest.mark.parametrize("option", [{"revision": "main"}, {"token": "secret"}])
