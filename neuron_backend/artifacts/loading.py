@@ -6,7 +6,6 @@ Programs are native code: they are run only if this machine compiled them or the
 them, and otherwise compiled again.
 """
 
-from collections.abc import Mapping
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -20,7 +19,6 @@ from ...decoding.protocols import Processor, Selection
 from ..parallel.ranks import Ranks, naming_lost_ranks
 from ..parallel.tensor_parallel import model_of
 from ..static_decoder import StaticDecoder
-from ..step import program_name
 from ..targets.target import Target, target_named
 from ..weights import adopt, weight_dtype
 from .fingerprint import weight_table
@@ -87,10 +85,6 @@ def load_decoder(
         packages = _packages(folder, manifest, stored)
         if processors is not None or selection is not None:
             decoder.fuse(processors, selection)
-            if packages and not _has_programs(decoder, packages):
-                decoder.leave_unfused(
-                    "the folder holds no programs with this chain and selection: compile_decoder makes them"
-                )
         target.load(decoder, packages, trust_programs)
     return decoder
 
@@ -102,12 +96,6 @@ def _local(folder: str | PathLike[str], revision: str | None, token: str | bool 
         if value is not None:
             raise ValueError(f"{name} must be None for a folder: got {value!r} for {folder}")
     return Path(folder)
-
-
-def _has_programs(decoder: StaticDecoder, packages: Mapping[str, Package]) -> bool:
-    """Whether there is a file for every program that chooses."""
-    names = [f"{program_name(step, width)}." for step, width in decoder.fused_steps()]
-    return all(any(file.startswith(name) for file in packages) for name in names)
 
 
 def saved_quantized(folder: str | PathLike[str]) -> PreTrainedModel | None:

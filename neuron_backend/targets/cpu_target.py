@@ -14,6 +14,7 @@ from ..artifacts.packages import Package, compiled_once
 from ..step import Step, program_name
 from . import aoti
 from .joined_projections import join_projections
+from .target import NOT_SAVED
 
 if TYPE_CHECKING:
     from ..static_decoder import StaticDecoder
@@ -64,6 +65,8 @@ class CpuTarget:
 
     def load(self, decoder: "StaticDecoder", packages: Mapping[str, Package], trust_programs: bool) -> None:
         """Run what was saved; compile what this machine does not know."""
+        if not all(_file(step, width) in packages for step, width in decoder.fused_steps()):
+            decoder.leave_unfused(NOT_SAVED)
         for step, width in decoder.steps():
             if _file(step, width) not in packages:
                 raise ValueError(

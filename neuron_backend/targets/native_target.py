@@ -23,12 +23,16 @@ from .detect import neuron_versions, probe
 from .native_program import Backend, NativeProgram, SpanProgram
 from .neuron_environment import CACHE_FOLDER, CORES, NO_FALLBACK, compiler_arguments, settled
 from .placement import place_cache, place_graph
+from .target import NOT_SAVED
 
 if TYPE_CHECKING:
     from ..static_decoder import StaticDecoder
 
 ARTIFACTS = "compiled.bin"
-"""The package: what :func:`torch.compiler.save_cache_artifacts` gives."""
+"""A package: what :func:`torch.compiler.save_cache_artifacts` gives."""
+
+NAMES = "compiled.txt"
+"""The other: what the programs in it are called, a line each."""
 
 _SHOWN = 5
 
@@ -104,7 +108,8 @@ class NativeTarget:
             saved = torch.compiler.save_cache_artifacts()
             if saved is not None:
                 trust.record(saved[0])
-                decoder.packages = {ARTIFACTS: Package(saved[0])}
+                names = "\n".join(sorted(_names(decoder)))
+                decoder.packages = {ARTIFACTS: Package(saved[0]), NAMES: Package(names.encode())}
             decoder.compare("the program compiled for the device")
 
     def check(self, manifest: Manifest) -> None:
@@ -126,6 +131,8 @@ class NativeTarget:
         They are traced again in any case; what the cache does not have is compiled.
         """
         package = packages.get(ARTIFACTS)
+        if package is not None and not _names(decoder) <= _saved_names(packages):
+            decoder.leave_unfused(NOT_SAVED)
         known = package is not None and (trust_programs or trust.is_recorded(package.content))
         # Ranks that compile compare, and would wait for those that do not.
         agreed = known if decoder.ranks is None else decoder.ranks.all_agree(known)
@@ -231,3 +238,12 @@ class NativeTarget:
         if self.strict:
             raise ValueError(f"{message}\nNativeTarget(strict=False) goes on all the same")
         warnings.warn(message, stacklevel=2)
+
+
+def _names(decoder: "StaticDecoder") -> set[str]:
+    """Of its programs: those that choose are named after their chain."""
+    return {shape.name for shape in program_shapes(decoder)}
+
+
+def _saved_names(packages: Mapping[str, Package]) -> set[str]:
+    return set(packages[NAMES].content.decode().splitlines()) if NAMES in packages else set()

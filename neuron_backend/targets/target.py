@@ -9,6 +9,9 @@ from ..artifacts.packages import Package
 if TYPE_CHECKING:
     from ..static_decoder import StaticDecoder
 
+NOT_SAVED = "the folder holds no programs with this chain and selection: compile_decoder makes them"
+"""Why a loaded decoder does not choose, if it was saved with another chain or with none."""
+
 
 class Target(Protocol):
     """
@@ -47,6 +50,9 @@ class Target(Protocol):
     def load(self, decoder: "StaticDecoder", packages: Mapping[str, Package], trust_programs: bool) -> None:
         """
         Put saved programs into an eager *decoder*, and run each once.
+
+        If those of ``decoder.fused_steps()`` are not among them, the choice is left to the host
+        (``decoder.leave_unfused``): a load is not to compile what was never asked for.
 
         Args:
             decoder: With its weights.

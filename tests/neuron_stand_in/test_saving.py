@@ -15,6 +15,7 @@ from decodekit.decoding import Generator, MaxNewTokens
 from decodekit.neuron_backend import StaticDecoder, compile_decoder, load_decoder
 from decodekit.neuron_backend.artifacts.manifest import Manifest, file_sha256
 from decodekit.neuron_backend.targets.traced_target import TracedTarget
+from decodekit.processors import Temperature
 
 pytestmark = pytest.mark.stand_in
 
@@ -88,6 +89,13 @@ class TestRoundTrip:
         assert 0 == process.returncode, process.stderr
         expected = ["neuron-traced", built.decoder.compiler.way, False, text(built.decoder)]
         assert expected == json.loads(process.stdout.splitlines()[-1])
+
+    @pytest.mark.usefixtures("no_tracing")
+    def test_with_a_choice_that_stays_on_the_host(self, saved):
+        """As it does when the decoder is compiled, and for that reason."""
+        loaded = load_decoder(saved, processors=Temperature(0.8))
+
+        assert "target 'neuron-traced' compiles no program that chooses" in str(loaded.explain())
 
     @pytest.mark.usefixtures("no_tracing")
     def test_into_a_cache_of_its_own(self, built, saved):

@@ -15,10 +15,11 @@ import torch
 from torch.fx import GraphModule
 from transformers import PreTrainedModel
 
-from decodekit.decoding import Generator, Greedy, MaxNewTokens, Sample, Slots
+from decodekit.decoding import Generator, Greedy, MaxNewTokens, Processor, Sample, Slots
 from decodekit.neuron_backend import NativeTarget, StaticDecoder, compile_decoder, lint_graph, load_decoder
 from decodekit.neuron_backend.artifacts.manifest import Manifest
 from decodekit.neuron_backend.early_exit import first_layers
+from decodekit.neuron_backend.fused.fused_forwards import FusedForwards
 from decodekit.neuron_backend.graphs.step_lowering import program_shapes
 from decodekit.neuron_backend.targets import native_target as native_target_module
 from decodekit.neuron_backend.targets.detect import NeuronFound
@@ -29,6 +30,7 @@ from decodekit.neuron_backend.targets.neuron_environment import (
     CORES,
     NO_FALLBACK,
 )
+from decodekit.neuron_backend.targets.target import NOT_SAVED
 from decodekit.processors import RepetitionPenalty, Temperature, TopP
 from decodekit.speculation import DraftModel, DraftTree, SpeculativeGenerator, Tree
 
@@ -457,6 +459,32 @@ class TestChoosing:
         assert choosing.decoder.chooses(PARTS["sampled"]["processors"], PARTS["sampled"]["selection"], 2)
         assert run(eager, PARTS["sampled"]) == choosing.run(PARTS["sampled"])
         assert compiled == len(choosing.backend.graphs)
+
+    @pytest.mark.parametrize(
+        ("chain", "why"),
+        [
+            pytest.param(PARTS["sampled"]["processors"], "it is part of the forward", id="the same chain"),
+            pytest.param(Temperature(0.5), NOT_SAVED, id="another"),
+            pytest.param(None, FusedForwards._refusal, id="none"),
+        ],
+    )
+    def test_comes_back_with_the_chain_it_was_saved_with(
+        self, chain: Processor | None, why: str, choosing: Made, eager: StaticDecoder, tmp_path: Path
+    ) -> None:
+        """For another the host chooses, and says why; in no case is anything compiled."""
+        backend, parts = StandIn(), PARTS["sampled"]
+        choosing.decoder.save(tmp_path / "decoder")
+
+        loaded = load_decoder(
+            tmp_path / "decoder",
+            processors=chain,
+            selection=None if chain is None else Sample(),
+            target=NativeTarget(backend=backend, device="cpu"),
+        )
+
+        assert [] == backend.compiled
+        assert {why} == {place.why for place in loaded.explain().places}
+        assert run(eager, parts) == run(loaded, parts)
 
 
 class TestDevice:
