@@ -195,6 +195,9 @@ def _at(logits: Tensor, ids: Tensor) -> NDArray[Any]:
     if logits.device.type != "cpu":
         return logits.gather(-1, ids[..., None]).squeeze(-1).numpy(force=True)
     values, chosen = logits.numpy(force=True), ids.numpy()
+    # To numpy, -1 is the last.
+    if ((chosen < 0) | (chosen >= values.shape[-1])).any():
+        raise ValueError(f"'selection' must give ids 0 to {values.shape[-1] - 1}: got {chosen.tolist()}")
     best = values.reshape(-1, values.shape[-1])[np.arange(chosen.size), chosen.ravel()]
     return np.asarray(best.reshape(chosen.shape))
 

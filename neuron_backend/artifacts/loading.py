@@ -70,7 +70,11 @@ def load_decoder(
             such repository; or it was saved by several processes and there are not as many.
 
         FileNotFoundError: The hub cannot be reached, and its cache has not got the repository.
+
+        TypeError: *target* is a name.
     """
+    if isinstance(target, str):
+        raise TypeError(f"'target' must be a Target, whose name the folder knows, or None: got {target!r}")
     folder = _local(folder, revision, token)
     manifest = Manifest.read(folder)
     target = target_named(manifest.target) if target is None else target

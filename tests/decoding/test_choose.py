@@ -30,6 +30,14 @@ ONE_COLUMN = History(HISTORY.ids, HISTORY.length[:, :1], HISTORY.prompt, HISTORY
 
 
 class TestChoose:
+    @pytest.mark.parametrize("chosen", [-1, 2])
+    def test_refuses_an_id_that_is_none(self, chosen: int) -> None:
+        """Of somebody else's selection: a row would end for it, or the last token be taken for it."""
+        choose = Choose(None, lambda logits, history: torch.full(logits.shape[:2], chosen))
+
+        with pytest.raises(ValueError, match="'selection' must give ids 0 to 1: got"):
+            choose(torch.zeros(1, 2, 2), HISTORY)
+
     def test_gives_the_processed_scores(self) -> None:
         """The scores are what the selection saw."""
         logits = torch.tensor([[[1.0, 2.0], [4.0, 2.0]]])

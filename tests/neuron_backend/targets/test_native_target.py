@@ -311,6 +311,11 @@ class TestSaving:
             with pytest.raises(ValueError, match=message):
                 target.check(attrs.evolve(manifest, versions={**manifest.versions, **saved_versions}))
 
+    def test_a_name_is_refused(self, saved: Path) -> None:
+        """The folder has it."""
+        with pytest.raises(TypeError, match="'target' must be a Target, whose name the folder knows"):
+            load_decoder(saved, target="neuron-native")  # type: ignore[arg-type]
+
     def test_another_target_is_refused(self, saved: Path) -> None:
         """A folder says which it was saved by."""
         with pytest.raises(ValueError, match="must be the one that was saved, 'neuron-native': got 'eager'"):
