@@ -71,8 +71,13 @@ def quantize(model: PreTrainedModel, weights: str) -> None:
         weights: ``"int8"`` or ``"int4"``.
 
     Raises:
-        ValueError: A weight is not finite, or there is nothing to quantise.
+        ValueError: A weight is not finite, there is nothing to quantise, or some of it is quantised.
     """
+    if done := _quantized(model):
+        raise ValueError(
+            f"'weights' must be None for a model that is quantised: got {weights!r}, "
+            f"and {len(done)} layers that are"
+        )
     head, layers = _head(model), _linear(model)
     chosen = {
         name: storage

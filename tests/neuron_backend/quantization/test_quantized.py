@@ -169,9 +169,18 @@ class TestRefusal:
         with pytest.raises(ValueError, match=r"must be finite .* in model\.layers\.1\.mlp\.up_proj"):
             decoder(model)
 
+    def test_of_another_format_for_a_model_that_is_quantised(self, tiny_model, tmp_path):
+        """In int4 some layers stay, which int8 would take: nobody asked for a mixture of both."""
+        mixed = decoder(tiny_model("llama"), weights="int4")
+        mixed.save(tmp_path / "decoder")
+
+        for model in (mixed.step.model, tmp_path / "decoder"):
+            with pytest.raises(ValueError, match="None for a model that is quantised: got 'int8'"):
+                compile_decoder(model, max_length=64, widths=(1,), weights="int8", target="eager")
+
     def test_of_a_model_that_is_quantised(self, tiny_model):
         """There is nothing left to do, and an option is not ignored."""
-        with pytest.raises(ValueError, match="'weights' must be None for a model without linear layers"):
+        with pytest.raises(ValueError, match="'weights' must be None for a model that is quantised"):
             decoder(decoder(tiny_model("llama")).step.model)
 
 
