@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ..decoding.protocols import Processor, Selection
-from ..decoding.whole_numbers import is_whole
+from ..decoding.whole_numbers import as_tuple, is_whole
 from .artifacts.loading import saved_quantized
 from .parallel.ranks import Ranks, naming_lost_ranks
 from .parallel.tensor_parallel import model_of
@@ -16,7 +16,7 @@ from .shapes import DEFAULT_WIDTHS, default_max_length, neuron_widths
 from .static_decoder import StaticDecoder
 from .targets import aoti
 from .targets.detect import probe
-from .targets.target import Target, is_neuron, target_named
+from .targets.target import Target, check_target, is_neuron, target_named
 from .threads import check_threads
 from .weights import weight_dtype
 
@@ -98,6 +98,8 @@ def compile_decoder(
 
         ValueError: An argument breaks its rule.
 
+        TypeError: One is of another type.
+
         LostRank: Another process has failed or ended.
     """
     compiler = _resolve(target)
@@ -107,8 +109,8 @@ def compile_decoder(
         raise ValueError(f"'weights' must be None with tp_degree > 1: got {weights!r}")
     with naming_lost_ranks(ranks):
         if ranks is not None:
-            asked = None if widths is None else tuple(widths)
-            shape = (batch_size, max_length, asked, scored_width, tuple(tree_widths), spans)
+            asked = None if widths is None else as_tuple("widths", widths)
+            shape = (batch_size, max_length, asked, scored_width, as_tuple("tree_widths", tree_widths), spans)
             ranks.check_call(shape, compiler.name, dtype, processors is None, selection is None)
         adopted = model_of(model, partial(_load, dtype=weight_dtype(dtype)), ranks)
         decoder = StaticDecoder(
@@ -131,6 +133,7 @@ def compile_decoder(
 
 def _resolve(target: str | Target) -> Target:
     if not isinstance(target, str):
+        check_target(target)
         return target
     if target == "auto":
         host = "cpu" if aoti.has_compiler() else "eager"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from transformers import PreTrainedModel
 
 from ..decoding.protocols import DecoderShape
+from ..decoding.whole_numbers import as_tuple
 from .spans import SHORTEST, powers_of_two
 
 DEFAULT_WIDTHS = (1, 5, 128)
@@ -68,7 +69,7 @@ def decoder_shape(
     _check_positive("max_length", max_length)
     if limit is not None and max_length > limit:
         raise ValueError(f"max_length must be <= {limit}, the model's positions: got {max_length}")
-    widths = tuple(widths)
+    widths = as_tuple("widths", widths)
     _check_widths(widths, max_length)
     if scored_width is None:
         scored_width = max((w for w in widths if w <= _DEFAULT_SCORED_WIDTH), default=widths[0])

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
+from ..decoding.whole_numbers import as_tuple
+
 SHORTEST = 128
 
 
@@ -33,10 +35,12 @@ def decoder_spans(spans: Sequence[int] | None, max_length: int) -> tuple[int, ..
 
     Raises:
         ValueError: They are not ascending, or the last is not *max_length*.
+
+        TypeError: They are no sequence.
     """
     if spans is None:
         return powers_of_two(SHORTEST, max_length)
-    spans = tuple(spans)
+    spans = as_tuple("spans", spans)
     whole = all(isinstance(span, int) and not isinstance(span, bool) and span >= 1 for span in spans)
     if not whole or not spans or list(spans) != sorted(set(spans)) or spans[-1] != max_length:
         raise ValueError(f"spans must be ascending and end with max_length = {max_length}: got {spans}")

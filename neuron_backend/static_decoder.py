@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..decoding.checks import check_inputs, check_tree_inputs, check_tree_widths
 from ..decoding.protocols import DecoderShape, Processor, Selection
+from ..decoding.whole_numbers import as_tuple
 from .architectures.rotation import fix_rotation
 from .artifacts.hub import push_decoder
 from .artifacts.packages import Package
@@ -192,11 +193,11 @@ class StaticDecoder(FusedForwards):
         tree_widths: Sequence[int],
         spans: Sequence[int] | None,
     ) -> None:
-        check_tree_widths(tree_widths)
+        check_tree_widths(tree_widths := as_tuple("tree_widths", tree_widths))
         fix_rotation(model, shape.max_length)
         self.spans = decoder_spans(spans, shape.max_length)
         self.shape = shape
-        self.tree_widths = tuple(tree_widths)
+        self.tree_widths = tree_widths
         self.ranks = ranks_of(model)
         self.step = DecoderStep(model, shape.scored_width)
         self.tree_step = TreeStep(model)
@@ -394,6 +395,7 @@ class StaticDecoder(FusedForwards):
         if widths is None:
             widest = self.shape.widths[-1]
             widths = sorted({min(width, widest) for width in (1, 2, widest)})
+        widths = as_tuple("widths", widths)
         return compile_decoder(
             first_layers(self.step.model, num_layers),
             batch_size=self.shape.batch_size,

@@ -19,7 +19,7 @@ from ...decoding.protocols import Processor, Selection
 from ..parallel.ranks import Ranks, naming_lost_ranks
 from ..parallel.tensor_parallel import model_of
 from ..static_decoder import StaticDecoder
-from ..targets.target import Target, target_named
+from ..targets.target import Target, check_target, target_named
 from ..weights import adopt, weight_dtype
 from .fingerprint import weight_table
 from .hub import download_decoder, is_repository
@@ -69,12 +69,14 @@ def load_decoder(
         ValueError: Files, versions, processor or shapes do not match what was saved; there is no
             such repository; or it was saved by several processes and there are not as many.
 
-        FileNotFoundError: The hub cannot be reached, and its cache has not got the repository.
+        TypeError: *trust_programs* is no bool, or *target* no target.
 
-        TypeError: *target* is a name.
+        FileNotFoundError: The hub cannot be reached, and its cache has not got the repository.
     """
-    if isinstance(target, str):
-        raise TypeError(f"'target' must be a Target, whose name the folder knows, or None: got {target!r}")
+    if not isinstance(trust_programs, bool):
+        raise TypeError(f"'trust_programs' must be True or False: got {trust_programs!r}")
+    if target is not None:
+        check_target(target)
     folder = _local(folder, revision, token)
     manifest = Manifest.read(folder)
     target = target_named(manifest.target) if target is None else target

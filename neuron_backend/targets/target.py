@@ -93,6 +93,18 @@ def target_named(name: str) -> Target:
     return targets[name]()
 
 
+def check_target(target: object) -> None:
+    """
+    Refuse what is no target.
+
+    Raises:
+        TypeError: It is none: something else, or the class of one.
+    """
+    parts = ("compile", "check", "load")
+    if isinstance(target, type) or not all(callable(getattr(target, part, None)) for part in parts):
+        raise TypeError(f"'target' must be a target such as NativeTarget(): got {target!r}")
+
+
 def neuron_target() -> Target:
     """
     The target for the Neuron packages that this machine has, with its defaults.

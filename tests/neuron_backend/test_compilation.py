@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from decodekit.neuron_backend import StaticDecoder, compile_decoder
+from decodekit.neuron_backend import NativeTarget, StaticDecoder, compile_decoder
 
 PROMPTS = [[5, 9, 2, 44, 17, 3, 8], [60, 1, 30]]
 
@@ -136,3 +136,26 @@ def test_importing_does_not_import_the_compiler():
         assert "torch._inductor.compile_fx" not in sys.modules
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, cwd=Path(os.sep))
+
+
+@pytest.mark.parametrize("target", [None, 5, NativeTarget], ids=str)
+def test_what_is_no_target_is_refused_before_anything_is_loaded(target):
+    """The class of one, too; the model, which there is not, is not looked for."""
+    with pytest.raises(TypeError, match="'target' must be a target such as NativeTarget"):
+        compile_decoder("no such model", target=target)
+
+
+@pytest.mark.parametrize("name", ["widths", "spans", "tree_widths"])
+def test_one_number_is_no_sequence(name, tiny_model):
+    """The message names the argument."""
+    with pytest.raises(TypeError, match=f"'{name}' must be a sequence of whole numbers: got 4"):
+        compile_decoder(tiny_model("llama"), **{"max_length": 8, "widths": (1,), name: 4}, target="eager")
+
+
+def test_tree_widths_may_be_an_iterator(tiny_model):
+    """They are looked at more than once."""
+    decoder = compile_decoder(
+        tiny_model("llama"), max_length=8, widths=(1,), tree_widths=iter((3,)), target="eager"
+    )
+
+    assert decoder.tree_widths == (3,)

@@ -221,3 +221,12 @@ def test_pickles_are_not_read(saved, tmp_path):
 
     with pytest.raises(OSError, match="safetensors"):
         load_decoder(saved)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("trust_programs", "no"), ("trust_programs", 1), ("target", "cpu")]
+)
+def test_loading_refuses_what_is_of_another_type(name, value, tmp_path):
+    """A word that is meant to say no is not taken for a yes, before the folder is looked at."""
+    with pytest.raises(TypeError, match=f"'{name}' must be"):
+        load_decoder(tmp_path, **{name: value})
