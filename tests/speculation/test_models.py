@@ -147,8 +147,10 @@ class Poisoned:
         for row in range(len(ids)):
             real = (ids[row] >= 0).nonzero()
             first = int(cache_pos[row] + real[0]) if len(real) else self.shape.max_length
+            reserved = self.decoder.cache.reserved
             for buffer in self.decoder.cache.tensors:
-                buffer[row, :, first:] = 1e9
+                buffer[row, :, :reserved] = 1e9
+                buffer[row, :, reserved + first :] = 1e9
         return self.decoder.forward(ids, cache_pos)
 
 
