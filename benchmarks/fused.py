@@ -13,8 +13,6 @@ is what choosing takes. On a device the host's share also has the logits to brin
 import argparse
 import platform
 import statistics
-import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,8 +23,8 @@ from decodekit.decoding.protocols import Processor, Selection
 from decodekit.neuron_backend import compile_decoder
 from decodekit.neuron_backend.static_decoder import StaticDecoder
 from decodekit.processors import MinP, RepetitionPenalty, Temperature, TopK, TopP
+from processors import milliseconds
 
-UNCOUNTED, IN_A_ROW = 5, 15
 """The first calls find the caches full of somebody else's numbers."""
 
 LENGTH = 256
@@ -58,22 +56,6 @@ def tail(vocab: int) -> Any:
     return transformers.AutoModelForCausalLM.from_config(config).eval()
 
 
-def milliseconds(calls: list[Callable[[], object]], rounds: int) -> list[float]:
-    """The median of each call's medians, side by side."""
-    times: list[list[float]] = [[] for _ in calls]
-    for _ in range(rounds):
-        for call, spent in zip(calls, times, strict=True):
-            for _ in range(UNCOUNTED):
-                call()
-            few = []
-            for _ in range(IN_A_ROW):
-                start = time.perf_counter()
-                call()
-                few.append(1e3 * (time.perf_counter() - start))
-            spent.append(statistics.median(few))
-    return [statistics.median(spent) for spent in times]
-
-
 def measure(
     decoder: StaticDecoder, processors: Processor | None, selection: Selection, width: int, rounds: int
 ) -> list[float]:
@@ -87,7 +69,7 @@ def measure(
     fed = ids[:, 0, LENGTH - width : LENGTH].contiguous()
     start = torch.full((shape.batch_size,), LENGTH - width)
     choose = Choose(processors, selection)
-    return milliseconds(
+    times = milliseconds(
         [
             lambda: decoder.forward(fed, start),
             lambda: choose(decoder.forward(fed, start), history),
@@ -95,6 +77,7 @@ def measure(
         ],
         rounds,
     )
+    return [statistics.median(spent) for spent in times]
 
 
 def main() -> None:
