@@ -14,8 +14,9 @@ from .architectures.unsupported import UnsupportedArchitecture
 from .artifacts.loading import load_decoder
 from .compilation import compile_decoder
 from .fused.device_choice import DeviceChoice
-from .graphs.lint import Finding, lint_graph, lint_module
+from .graphs.lint import lint_graph, lint_module
 from .graphs.lowering import lower
+from .graphs.rules import Finding
 from .parallel.ranks import LostRank
 from .parallel.tensor_parallel import rank_weights
 from .quantization.drift import Drift, drift

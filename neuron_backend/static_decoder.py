@@ -22,7 +22,7 @@ from .early_exit import first_layers
 from .fused.choice_probe import check_choices
 from .fused.fused_forwards import FusedForwards, FusedProgram
 from .geometry import Geometry
-from .graphs.lint import Finding
+from .graphs.rules import Finding
 from .graphs.step_lowering import lint_decoder
 from .masks import MaskPlan
 from .parallel.ranks import Ranks, in_step

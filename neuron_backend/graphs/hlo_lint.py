@@ -11,10 +11,7 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from .lint import Finding
-
-_CODES = "AWS Neuron SDK 2.32, compiler error codes"
-_OPERATORS = "AWS Neuron SDK, neuronx-cc list-operators --framework XLA"
+from .rules import CODES, OPERATORS, Finding, Rule
 
 # Name, shape, operation, operands, and what follows them.
 _INSTRUCTION = re.compile(
@@ -64,26 +61,6 @@ Computations = dict[str, list[Instruction]]
 """The instructions of a module by the name of their computation."""
 
 
-@attrs.frozen
-class Rule:
-    """One thing that a program must not hold."""
-
-    id: str
-    """Short and unique, such as ``"sort"``."""
-
-    code: str | None
-    """What the compiler calls it, such as ``"NCC_EVRF029"``; None where it has no published name."""
-
-    reason: str
-    """What is refused, and what to write in its place."""
-
-    source: str
-    """Who says so."""
-
-    broken_by: Callable[[Instruction, Computations], bool] = attrs.field(repr=False)
-    """Whether an instruction breaks the rule."""
-
-
 def lint_hlo(text: str) -> list[Finding]:
     """
     Look for every rule at every instruction.
@@ -102,7 +79,7 @@ def lint_hlo(text: str) -> list[Finding]:
     if not any(computations.values()):
         raise ValueError(f"text must be an HLO module: got {text[:60]!r}")
     return [
-        Finding(rule.id, instruction.name, _message(rule, instruction), rule.source)
+        rule.finding(instruction.name, f"{instruction.op} {instruction.shape}")
         for instructions in computations.values()
         for instruction in instructions
         for rule in RULES
@@ -140,11 +117,6 @@ def _split(rest: str) -> tuple[str, str]:
         if depth == 0:
             return rest[:index], rest[index + 1 :]
     return rest, ""
-
-
-def _message(rule: Rule, instruction: Instruction) -> str:
-    what = f"{instruction.op} {instruction.shape}"
-    return f"{what}: {rule.code}, {rule.reason}" if rule.code else f"{what}: {rule.reason}"
 
 
 def _is(*names: str) -> Callable[[Instruction, Computations], bool]:
@@ -219,7 +191,7 @@ RULES = (
         "open-shape",
         "NCC_EMOD025",
         "every dimension must be a number",
-        f"{_CODES}, EMOD025",
+        f"{CODES}, EMOD025",
         _is_open,
     ),
     Rule(
@@ -240,14 +212,14 @@ RULES = (
         "cumulative",
         None,
         "no running sum or window; multiply with a triangle of ones in float32",
-        f"{_OPERATORS}: no ReduceWindow",
+        f"{OPERATORS}: no ReduceWindow",
         _is("reduce-window", "select-and-scatter"),
     ),
     Rule(
         "random",
         "NCC_EVRF006",
         "no random numbers in the graph; draw them on the host and pass them in",
-        f"{_CODES}, EVRF006; neuronx-distributed-inference, modules/generation/sampling.py: "
+        f"{CODES}, EVRF006; neuronx-distributed-inference, modules/generation/sampling.py: "
         "multinomial makes the trace hang",
         _is("rng", "rng-bit-generator", "rng-get-and-update-state"),
     ),
@@ -262,77 +234,77 @@ RULES = (
         "complex",
         "NCC_EVRF004",
         "no complex numbers; keep real and imaginary parts apart",
-        f"{_CODES}, EVRF004",
+        f"{CODES}, EVRF004",
         _begins_with("c64", "c128"),
     ),
     Rule(
         "integer-dot",
         "NCC_EVRF035",
         "no product of integer matrices; cast them to float32, exact below 2^24",
-        f"{_CODES}, EVRF035",
+        f"{CODES}, EVRF035",
         _multiplies_integer_matrices,
     ),
     Rule(
         "integer-scatter",
         "NCC_EVRF060",
         "no scatter that computes on integers or booleans; accumulate in float32, exact below 2^24",
-        f"{_CODES}, EVRF016 and EVRF060",
+        f"{CODES}, EVRF016 and EVRF060",
         _scatters_integers_with_arithmetic,
     ),
     Rule(
         "integer-all-reduce",
         "NCC_EVRF061",
         "no sum of integers over ranks; cast them to float32, exact below 2^24",
-        f"{_CODES}, EVRF061",
+        f"{CODES}, EVRF061",
         _reduces_integers_among_ranks("all-reduce"),
     ),
     Rule(
         "integer-reduce-scatter",
         "NCC_EVRF063",
         "no sum of integers over ranks; cast them to float32, exact below 2^24",
-        f"{_CODES}, EVRF063",
+        f"{CODES}, EVRF063",
         _reduces_integers_among_ranks("reduce-scatter"),
     ),
     Rule(
         "int64-power",
         "NCC_EVRF062",
         "no power of int64; multiply, or cast",
-        f"{_CODES}, EVRF062",
+        f"{CODES}, EVRF062",
         _raises_int64_to_a_power,
     ),
     Rule(
         "shift",
         "NCC_EVRF022",
         "an arithmetic shift takes 32 bits only; cast what is shifted to int32",
-        f"{_CODES}, EVRF022",
+        f"{CODES}, EVRF022",
         _shifts_other_than_32_bits,
     ),
     Rule(
         "control-flow",
         None,
         "no branch and no loop; compute both sides and select, or unroll",
-        f"{_OPERATORS}: neither Conditional nor While",
+        f"{OPERATORS}: neither Conditional nor While",
         _is("while", "conditional"),
     ),
     Rule(
         "solver",
         "NCC_EVRF001",
         "no factorisation, triangular solve or Fourier transform; multiply with matrices",
-        f"{_CODES}, EVRF001 and EUOC002",
+        f"{CODES}, EVRF001 and EUOC002",
         _is("cholesky", "fft", "triangular-solve"),
     ),
     Rule(
         "custom-call",
         "NCC_EVRF015",
         "no custom call but the compiler's own",
-        f"{_CODES}, EVRF015, which lists them",
+        f"{CODES}, EVRF015, which lists them",
         _is_unknown_call,
     ),
     Rule(
         "host-transfer",
         None,
         "no talk with the host while the program runs; make it an input or an output",
-        f"{_OPERATORS}: neither Infeed nor Outfeed, Send nor Recv",
+        f"{OPERATORS}: neither Infeed nor Outfeed, Send nor Recv",
         _is("infeed", "outfeed", "send", "recv"),
     ),
 )

@@ -10,61 +10,19 @@ constants folded.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import attrs
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from .lowering import COMPARISONS, lower, name_of
+from .rules import CODES, OPERATORS, Finding, Rule
 
 WIDEST_TOP_K = 16_384
 """Columns that a top-k is known to take at any usual k."""
 
-_CODES = "AWS Neuron SDK 2.32, compiler error codes"
-_OPERATORS = "AWS Neuron SDK, neuronx-cc list-operators --framework XLA"
 _MLIR = "measured with torch-mlir 20261001, TorchNeuron's front end"
 _FORK = "field notes of a vLLM fork for Neuron (tools/check_neuron_op_divergences.py)"
-
-
-@attrs.frozen
-class Rule:
-    """One thing that a graph must not hold."""
-
-    id: str
-    """Short and unique, such as ``"sort"``."""
-
-    code: str | None
-    """What the compiler calls it, such as ``"NCC_EVRF029"``; None where it has no published name."""
-
-    reason: str
-    """What is refused, and what to write in its place."""
-
-    source: str
-    """Who says so."""
-
-    broken_by: Callable[[Node], bool] = attrs.field(repr=False)
-    """Whether a node of an exported graph breaks the rule."""
-
-
-@attrs.frozen
-class Finding:
-    """A node that breaks a rule."""
-
-    rule: str
-    """The :attr:`Rule.id`."""
-
-    node: str
-    """The node's name in the graph."""
-
-    message: str
-    """The operation, the code where there is one, and the reason."""
-
-    source: str
-    """Who says so."""
-
-    def __str__(self) -> str:
-        return f"{self.node}: {self.message} [{self.rule}; {self.source}]"
 
 
 def lint_graph(program: ExportedProgram | GraphModule) -> list[Finding]:
@@ -80,7 +38,7 @@ def lint_graph(program: ExportedProgram | GraphModule) -> list[Finding]:
     """
     module = program.graph_module if isinstance(program, ExportedProgram) else program
     return [
-        Finding(rule.id, node.name, _message(rule, node), rule.source)
+        rule.finding(node.name, name_of(node) if node.op == "call_function" else node.op)
         for part in module.modules()
         if isinstance(part, GraphModule)
         for node in part.graph.nodes
@@ -92,11 +50,6 @@ def lint_graph(program: ExportedProgram | GraphModule) -> list[Finding]:
 def lint_module(module: nn.Module, inputs: tuple[Any, ...]) -> list[Finding]:
     """Lower *module* for *inputs*, constants folded, and look at the graph that remains."""
     return lint_graph(lower(module, inputs))
-
-
-def _message(rule: Rule, node: Node) -> str:
-    what = name_of(node) if node.op == "call_function" else node.op
-    return f"{what}: {rule.code}, {rule.reason}" if rule.code else f"{what}: {rule.reason}"
 
 
 def _calls(*names: str) -> Callable[[Node], bool]:
@@ -247,7 +200,7 @@ RULES = (
         "top-k-of-integers",
         "NCC_EVRF013",
         "no top-k of integers; cast them to floats",
-        f"{_CODES}, EVRF013",
+        f"{CODES}, EVRF013",
         _is_top_k_of_integers,
     ),
     Rule(
@@ -261,7 +214,7 @@ RULES = (
         "cumulative",
         None,
         "no running sum or product; multiply with a triangle of ones in float32",
-        f"{_OPERATORS}: no ReduceWindow",
+        f"{OPERATORS}: no ReduceWindow",
         _calls("cumsum", "cumprod", "logcumsumexp", "_cumsum"),
     ),
     Rule(
@@ -282,7 +235,7 @@ RULES = (
         "complex",
         "NCC_EVRF004",
         "no complex numbers; keep real and imaginary parts apart",
-        f"{_CODES}, EVRF004",
+        f"{CODES}, EVRF004",
         _begins_with(torch.complex32, torch.complex64, torch.complex128),
     ),
     Rule(
@@ -331,42 +284,42 @@ RULES = (
         "integer-dot",
         "NCC_EVRF035",
         "no product of integer matrices; cast them to float32, exact below 2^24",
-        f"{_CODES}, EVRF035",
+        f"{CODES}, EVRF035",
         _multiplies_integer_matrices,
     ),
     Rule(
         "integer-scatter",
         "NCC_EVRF060",
         "no scatter that computes on integers; accumulate in float32, exact below 2^24",
-        f"{_CODES}, EVRF016 and EVRF060",
+        f"{CODES}, EVRF016 and EVRF060",
         _scatters_integers_with_arithmetic,
     ),
     Rule(
         "int64-power",
         "NCC_EVRF062",
         "no power of int64; multiply, or cast",
-        f"{_CODES}, EVRF062",
+        f"{CODES}, EVRF062",
         _raises_int64_to_a_power,
     ),
     Rule(
         "shape-from-data",
         "NCC_EMOD025",
         "no shape and no number that depends on data; take torch.where over a fixed shape",
-        f"{_CODES}, EMOD025",
+        f"{CODES}, EMOD025",
         _has_a_shape_from_data,
     ),
     Rule(
         "open-shape",
         "NCC_EMOD025",
         "every dimension of an input must be a number when the graph is made",
-        f"{_CODES}, EMOD025",
+        f"{CODES}, EMOD025",
         _is_an_input_of_open_shape,
     ),
     Rule(
         "control-flow",
         None,
         "no branch and no loop; compute both sides and select, or unroll",
-        f"{_OPERATORS}: neither Conditional nor While",
+        f"{OPERATORS}: neither Conditional nor While",
         _calls("cond", "while_loop", "scan"),
     ),
     Rule(
@@ -380,7 +333,7 @@ RULES = (
         "triangular-solve",
         "NCC_EVRF001",
         "no triangular solve; multiply with the inverse",
-        f"{_CODES}, EVRF001",
+        f"{CODES}, EVRF001",
         _calls("triangular_solve", "linalg_solve_triangular"),
     ),
     Rule(

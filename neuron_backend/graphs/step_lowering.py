@@ -13,8 +13,9 @@ from transformers import PreTrainedModel
 
 from ..cache import CacheBuffers
 from ..step import Step, program_name
-from .lint import Finding, lint_graph
+from .lint import lint_graph
 from .lowering import lower
+from .rules import Finding
 
 if TYPE_CHECKING:
     from ..static_decoder import StaticDecoder

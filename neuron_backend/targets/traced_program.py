@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..architectures.unsupported import UnsupportedArchitecture
 from ..graphs.hlo_lint import lint_hlo
-from ..graphs.lint import Finding
+from ..graphs.rules import Finding
 
 Run = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Ids, cache_pos and slots, int64 on the host, to logits there."""
