@@ -13,9 +13,12 @@ from functools import cache, partial
 import torch
 from torch import Tensor, nn
 
-from . import int4_linear, int8_linear
+from . import digits, int4_linear, int8_linear
 from .int4_linear import BLOCK, GROUP, HALF, LEVELS, MIDDLE, Int4Linear, finished
 from .int8_linear import Int8Linear
+
+PACKED = "packed_integers"
+"""What an 8-bit layer calls its integers while it is traced, where a program is to be handed them packed."""
 
 # Rows up to which each is quicker than making the weights wide once for all of them, measured on one
 # thread of an AMD EPYC at the shapes of SmolLM2-135M.
@@ -34,21 +37,37 @@ def cpu_products(model: nn.Module) -> Iterator[None]:
     by_four = partial(int4_product, aten=_aten_packs_alike())
     try:
         for layer in layers:
-            if isinstance(layer, Int8Linear):
-                layer.product = int8_product
-            else:
+            if not isinstance(layer, Int8Linear):
                 layer.product = by_four
+            elif digits.takes(layer.scale.dtype, layer.in_features):
+                # Of the shape that the kernel is told; a program is handed what is packed.
+                layer.register_buffer(PACKED, layer.quantized.T)
+                layer.product = _packed_product
+            else:
+                layer.product = int8_product
         yield
     finally:
         for layer in layers:
             if isinstance(layer, Int8Linear):
+                layer._buffers.pop(PACKED, None)
                 layer.product = int8_linear.plain_product
             else:
                 layer.product = int4_linear.plain_product
 
 
+def _packed_product(layer: Int8Linear, x: Tensor) -> Tensor:
+    return digits_product(layer, x, layer.get_buffer(PACKED))
+
+
+def digits_product(layer: Int8Linear, x: Tensor, packed: Tensor) -> Tensor:
+    """The product of an :class:`~.int8_linear.Int8Linear` in integers, as :mod:`~.digits` has it."""
+    rows = x.reshape(-1, layer.in_features)
+    out = digits.product(rows, packed, layer.scale).to(x.dtype).reshape(*x.shape[:-1], layer.out_features)
+    return out if layer.bias is None else out + layer.bias
+
+
 def int8_product(layer: Int8Linear, x: Tensor) -> Tensor:
-    """The product of an :class:`~.int8_linear.Int8Linear`."""
+    """The same on processors that add up no integers of 8 bits, and for dtypes with too many bits."""
     rows = x.reshape(-1, layer.in_features)
     whole = layer.in_features % _ATEN_INPUTS == 0
     if x.dtype == torch.bfloat16 and rows.shape[0] <= _ATEN_ROWS and whole:

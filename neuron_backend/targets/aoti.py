@@ -11,13 +11,14 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..artifacts.packages import Package
 from ..cache import CacheBuffers
@@ -26,6 +27,7 @@ from ..quantization.cpu_products import cpu_products
 from ..step import Step
 from .cpu_kernels import choose_kernels
 from .joined_projections import merge_products, traced_joined
+from .packed_weights import METADATA, PackedNames, PackedWeights
 
 _FINGERPRINT = "decodekit_fingerprint"
 
@@ -57,16 +59,13 @@ def compile_package(
     # Takes a second or two, and only who compiles needs it.
     from torch._inductor import aoti_compile_and_package
 
-    options = {
-        "aot_inductor.package_constants_in_so": False,
-        "aot_inductor.metadata": {_FINGERPRINT: fingerprint},
-    }
     with (
         torch.no_grad(),
         warnings.catch_warnings(),
         tempfile.TemporaryDirectory() as folder,
         cpu_products(step),
         traced_joined(step),
+        _untied(step),
     ):
         _expect_warnings()
         inputs = step.padding(width, cache, spans[0])
@@ -77,6 +76,11 @@ def compile_package(
         choose_kernels(exported.graph_module)
         # The compiler would leave each of them to an operation of its own, and warn.
         pair_complex_numbers(exported.graph_module)
+        packed = PackedNames.of(exported)
+        options = {
+            "aot_inductor.package_constants_in_so": False,
+            "aot_inductor.metadata": {_FINGERPRINT: fingerprint, METADATA: packed.to_json()},
+        }
         path = aoti_compile_and_package(
             exported, package_path=str(Path(folder) / "program.pt2"), inductor_configs=options
         )
@@ -97,6 +101,26 @@ def _open_span(step: Step, inputs: Sequence[Tensor], cache: CacheBuffers, spans:
     return (*flat[:named], tuple(flat[named:]))
 
 
+@contextmanager
+def _untied(step: Step) -> Iterator[None]:
+    """
+    Let a head that is the embedding too be a weight of its own, for as long as *step* is traced.
+
+    The embedding is read by rows, the head packed.
+    """
+    head = step.model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    tied = getattr(head, "weight", None)
+    if tied is None or tied is not getattr(step.model.get_input_embeddings(), "weight", None):
+        yield
+        return
+    try:
+        # A copy, since of two tensors over one memory the compiler makes one.
+        head.weight = nn.Parameter(tied.detach().clone(), requires_grad=False)
+        yield
+    finally:
+        head.weight = tied
+
+
 def _expect_warnings() -> None:
     # torch 2.13 uses two of its own deprecated interfaces while it compiles.
     warnings.filterwarnings("ignore", r"`torch\.jit\.script_method` is deprecated", DeprecationWarning)
@@ -106,7 +130,9 @@ def _expect_warnings() -> None:
 class CompiledProgram:
     """A loaded program over a decoder's weights and cache."""
 
-    def __init__(self, package: Package, step: Step, cache: CacheBuffers, fingerprint: str):
+    def __init__(
+        self, package: Package, step: Step, cache: CacheBuffers, fingerprint: str, weights: PackedWeights
+    ):
         """
         Load native code. The caller vouches for it.
 
@@ -118,14 +144,16 @@ class CompiledProgram:
             path.write_bytes(package.content)
             # The plain loader: the one in torch._inductor would import the compiler.
             self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
-        found = self._loader.get_metadata().get(_FINGERPRINT)
+        metadata = self._loader.get_metadata()
+        found, names = metadata.get(_FINGERPRINT), PackedNames.from_metadata(metadata)
         if found != fingerprint:
             raise ValueError(
                 "a program must have been compiled for the decoder's shape, dtype and weights: its "
                 f"fingerprint must be {fingerprint}: got {found}"
             )
         # The program keeps pointers, so the tensors have to live as long as it does.
-        self._constants = _wanted(self._loader.get_constant_fqns(), {**_tensors(step), **package.constants})
+        known = weights.replace({**_tensors(step), **package.constants}, names)
+        self._constants = _wanted(self._loader.get_constant_fqns(), known)
         self._loader.load_constants(self._constants, False, True, True)
         self._cache = cache.tensors
 

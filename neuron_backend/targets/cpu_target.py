@@ -14,6 +14,7 @@ from ..artifacts.packages import Package, compiled_once
 from ..step import Step, program_name
 from . import aoti
 from .joined_projections import join_projections
+from .packed_weights import PackedWeights
 from .target import NOT_SAVED
 
 if TYPE_CHECKING:
@@ -82,9 +83,11 @@ class CpuTarget:
             self.compile(decoder)
 
     def _run(self, decoder: "StaticDecoder", packages: Mapping[str, Package], compiled: bool) -> None:
+        weights = PackedWeights(decoder.shape.batch_size * decoder.shape.scored_width)
+
         def program(step: Step, width: int) -> aoti.CompiledProgram:
-            fingerprint = _fingerprint(decoder, step, width)
-            return aoti.CompiledProgram(packages[_file(step, width)], step, decoder.cache, fingerprint)
+            fingerprint, package = _fingerprint(decoder, step, width), packages[_file(step, width)]
+            return aoti.CompiledProgram(package, step, decoder.cache, fingerprint, weights)
 
         decoder.replace_programs(
             {width: program(decoder.step, width) for width in decoder.shape.widths},
