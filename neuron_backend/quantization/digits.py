@@ -53,7 +53,8 @@ def product(rows: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
         rest = (rest - digit) * BASE
     # Computed, though they never change: a number would become a constant of the program that no
     # weight's name leads to.
-    one, zero = (largest[0] > 0).float(), (largest[0] < 0).int()
+    zero = (largest[0] < 0).int()
+    one = (1 - zero).float()
     sums = torch.ops.onednn.qlinear_pointwise.tensor(
         torch.cat(digits), one, zero, packed, one, zero, None, 1.0, 0, torch.float32, "none", [], ""
     )

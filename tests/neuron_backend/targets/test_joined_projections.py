@@ -9,7 +9,8 @@ from torch import nn
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.neuron_backend.parallel.ranks import Ranks
 from decodekit.neuron_backend.parallel.tensor_parallel import divided
-from decodekit.neuron_backend.quantization.cpu_products import cpu_products
+from decodekit.neuron_backend.quantization import digits
+from decodekit.neuron_backend.quantization.cpu_products import PACKED, cpu_products
 from decodekit.neuron_backend.targets.joined_projections import (
     Joined,
     join_projections,
@@ -61,7 +62,12 @@ def _flat(program, inputs):
         for node in program.graph_module.graph.find_nodes(op="placeholder")
     ]
     given = iter(inputs)
-    return [lifted[name] if name else next(given) for name in names]
+    return [_packed(name, lifted[name]) if name else next(given) for name in names]
+
+
+def _packed(name, tensor):
+    """As a program is handed it."""
+    return digits.pack(tensor.T.contiguous()) if name.endswith(PACKED) else tensor
 
 
 def count(graph, target):
@@ -96,10 +102,17 @@ def test_products_become_fewer(name, saved, tiny_model):
     assert count(apart, LINEAR) - saved * layers == count(together, LINEAR)
 
 
-@pytest.mark.parametrize(("dtype", "target"), [("bfloat16", torch.ops.aten._weight_int8pack_mm.default)])
-def test_kernels_of_integers_become_fewer(dtype, target, tiny_model):
-    """Seven products of a layer are four."""
-    made = decoder(tiny_model("llama"), weights="int8", dtype=dtype)
+@pytest.mark.parametrize(
+    ("exact", "target"),
+    [
+        (True, torch.ops.onednn.qlinear_pointwise.tensor),
+        (False, torch.ops.aten._weight_int8pack_mm.default),
+    ],
+)
+def test_kernels_of_integers_become_fewer(exact, target, tiny_model, monkeypatch):
+    """Seven products of a layer are four, on processors that add up integers of 8 bits and on others."""
+    monkeypatch.setattr(digits, "_are_exact", lambda: exact)
+    made = decoder(tiny_model("llama"), weights="int8", dtype="bfloat16")
     apart, _ = traced(made, 1, joined=False)
     join(made)
     together, _ = traced(made, 1, joined=True)
