@@ -12,6 +12,7 @@ from torch import Tensor
 from .candidates import Candidates
 from .history import History
 from .protocols import Processor, Selection
+from .quick_choice import Quick, quick_choice
 from .scores import Scores
 from .scratch import Workspace
 
@@ -45,6 +46,9 @@ class Choose:
     _needed: int = attrs.field(init=False, repr=False)
     """How many of the stages bear on the choice, unless the two largest logits are too close."""
 
+    _quick: Quick | None = attrs.field(init=False, repr=False)
+    """For the chains that come down to a few tokens."""
+
     @stages.default
     def _all_stages(self) -> tuple[Processor, ...]:
         alone = () if self.processors is None else (self.processors,)
@@ -58,6 +62,10 @@ class Choose:
             while needed and getattr(self.stages[needed - 1], "keeps_argmax", False):
                 needed -= 1
         return needed
+
+    @_quick.default
+    def _quick_choice(self) -> Quick | None:
+        return quick_choice(self.stages, self.selection)
 
     def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores]:
         """
@@ -75,6 +83,10 @@ class Choose:
         Raises:
             ValueError: A part gave something of another shape.
         """
+        if self._quick is not None and not logits.requires_grad:
+            chosen = self._quick(logits, history)
+            if chosen is not None:
+                return chosen, Scores(lambda: self.after(len(self.stages), logits, history))
         seen = _within(history)
         needed, skipped = self.stages[: self._needed], self.stages[self._needed :]
         work, raw = Workspace(), _full_precision(logits.detach() if logits.requires_grad else logits)

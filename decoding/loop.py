@@ -9,32 +9,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .agreement import Agreement
+from .burst import MAX_LENGTH, Burst
 from .choose import Choose
 from .draft_trees import Branch, chosen_branch, tokens_ahead, tree_window
 from .drafting import Drafting, nothing
 from .history import History
 from .logprob_recorder import LogprobRecorder
-from .logprobs import TokenLogprob
+from .plain_step import PlainStep
 from .protocols import Draft, Ending, StopCondition, Verification
 from .scores import Scores
 from .slots import Slots
 from .statistics import Clock, Statistics
+from .stop_codes import known_codes
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-
-MAX_LENGTH = Ending("max_length")
-"""The row's last token has no position left to be fed at."""
-
-
-@attrs.frozen(eq=False)
-class Burst:
-    """What one round gave to one row."""
-
-    row: int
-    ids: tuple[int, ...]
-    ending: Ending | None
-    logprobs: tuple[TokenLogprob, ...] | None = None
 
 
 @attrs.frozen(eq=False)
@@ -74,6 +64,42 @@ class Loop:
                 room for one token more than the decoder has positions, since the last one
                 need not be fed.
         """
+        return self._plainly(history) if self._is_plain() else self._with_drafts(history)
+
+    def _is_plain(self) -> bool:
+        """Whether a round is a token a row, and nobody wants to know more of it."""
+        asked = self.gap is not None or self.recorder is not None
+        return (
+            self.drafting is None
+            and type(self.verification) is Agreement
+            and self.slots.takes_newest
+            and not (asked or self.exact_width or self.device_chooses)
+        )
+
+    def _plainly(self, history: History) -> Iterator[list[Burst]]:
+        """As :meth:`run`, where a round is a token a row."""
+        length, rows = history.length[:, 0].numpy(), list(range(len(history.length)))
+        step = PlainStep(self.slots, self.choose, self.stop, self._endings, self.statistics)
+        while rows:
+            now = history.at(torch.from_numpy(length[:, None]))
+            # Not by acquire() and release(): an interrupt may come between that and a try.
+            with self.slots.lock, torch.no_grad():
+                if step.follows():
+                    bursts, added = step(now, rows)
+                else:
+                    active = np.zeros(len(length), dtype=np.bool_)
+                    active[rows] = True
+                    bursts, added, _ = self._round(now, nothing(len(length)), active)
+                step.note()
+            # Not in place: a part may keep what it was shown.
+            length = length + added
+            ended = [burst.row for burst in bursts if burst.ending is not None]
+            if ended:
+                rows = [row for row in rows if row not in ended]
+            yield bursts
+
+    def _with_drafts(self, history: History) -> Iterator[list[Burst]]:
+        """As :meth:`run`, round by round."""
         # A few numbers for each row: numpy takes a fraction of torch's time for them.
         length, active = history.length[:, 0].numpy(), np.ones(len(history.length), dtype=np.bool_)
         unguessed = nothing(len(active))
@@ -175,7 +201,7 @@ class Loop:
         """
         columns, gained = np.arange(width), added[:, None]
         after = now.at(torch.from_numpy(now.length.numpy() + np.minimum(columns + 1, gained)))
-        codes = _known(self.stop(scores, after), after, len(self._endings))
+        codes = known_codes(self.stop(scores, after), after, len(self._endings))
         if not codes.any():
             return added, [0] * len(added)
         codes = np.where(columns < gained, codes, 0)
@@ -249,19 +275,6 @@ def _chain_window(now: History, draft: Draft) -> History:
     _write(now.ids.numpy(), now.length.numpy()[:, 0], draft.ids.numpy())
     guessed = (draft.ids >= 0).sum(dim=-1, keepdim=True)
     return now.at(now.length + torch.arange(draft.ids.shape[1] + 1).minimum(guessed))
-
-
-def _known(codes: Tensor, after: History, endings: int) -> Ints:
-    """*codes*, if they are those of a stop condition with so many *endings*."""
-    shape = after.length.shape
-    if isinstance(codes, Tensor) and codes.shape == shape:
-        known: Ints = codes.numpy(force=True)
-        if ((known >= 0) & (known <= endings)).all():
-            return known
-    raise ValueError(
-        f"'stop' must give codes 0 to {endings}, one for each ending, of the shape {list(shape)}: "
-        f"got {codes!r}"
-    )
 
 
 def _tokens(ids: Ints, start: Ints, count: Ints) -> list[tuple[int, ...]]:

@@ -40,6 +40,7 @@ Bits = NDArray[np.uint64]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
+_ALL = (1 << 64) - 1
 _30, _27, _31, _12 = (np.uint64(by) for by in (30, 27, 31, 12))
 
 
@@ -130,6 +131,33 @@ def uniform(stream: Key, position: Key, purpose: Key | int, index: Key) -> Tenso
 def gumbel(stream: Key, position: Key, purpose: Key | int, index: Key) -> Tensor:
     """Standard Gumbel numbers, -log(-log(u)), float64, of the four keys' broadcast shape."""
     return uniform(stream, position, purpose, index).log_().neg_().log_().neg_()
+
+
+def gumbel_of_one(stream: int, position: int, purpose: int, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    """
+    :func:`gumbel` of one stream, position and purpose, but for the last bits of its logarithms.
+
+    For who needs few and looks whether their order is clear; it takes a third of the time.
+    """
+    if _oracle.get() is not None:
+        raise RuntimeError("a number cannot be enumerated: ask noise.coin or noise.draw instead")
+    key = _mix_one(_mix_one(_mix_one(0, stream), position), purpose)
+    x = index.view(np.uint64) + np.uint64((key + int(_GOLDEN)) & _ALL)
+    x = (x ^ (x >> _30)) * _FIRST
+    x = (x ^ (x >> _27)) * _SECOND
+    number = ((x ^ (x >> _31)) >> _12).astype(np.float64)
+    number += 0.5
+    number *= 2.0**-52
+    numbers: NDArray[np.float64] = -np.log(-np.log(number))
+    return numbers
+
+
+def _mix_one(key: int, value: int) -> int:
+    """As :func:`mix`, of Python's own numbers."""
+    x = (key + int(_GOLDEN) + value) & _ALL
+    x = ((x ^ (x >> 30)) * int(_FIRST)) & _ALL
+    x = ((x ^ (x >> 27)) * int(_SECOND)) & _ALL
+    return x ^ (x >> 31)
 
 
 def coin(stream: Key, position: Key, purpose: Key | int, index: Key, probability: float | Tensor) -> Tensor:

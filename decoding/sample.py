@@ -11,6 +11,7 @@ from torch import Tensor
 
 from . import noise
 from .candidates import Candidates
+from .few import Cell, Few
 from .history import History
 from .lead import lead
 from .scratch import scratch
@@ -75,6 +76,27 @@ class Sample:
             score = logits[cell][inside] + at_places[cell][place]
             drawn[cell] = ids[cell][inside[score.argmax()]]
         return torch.from_numpy(drawn)
+
+    def from_few(self, few: Few, cell: Cell) -> int | None:
+        """See :class:`~.few.DrawsFromFew`."""
+        ids, scores = few
+        best = scores.max()
+        if not np.isfinite(best):
+            return None
+        size, position = block_size(cell.vocab), len(cell.tokens)
+        block_of = ids // size
+        # Ids ascend, and so do their blocks.
+        starts = np.concatenate([[0], (block_of[1:] != block_of[:-1]).nonzero()[0] + 1])
+        blocks = block_of[starts]
+        masses = np.log(np.add.reduceat(np.exp(scores - best), starts))
+        block = _clear_best(masses + noise.gumbel_of_one(cell.stream, position, noise.BLOCK, blocks))
+        if block is None:
+            return None
+        end = starts[block + 1] if block + 1 < len(starts) else len(ids)
+        inside, logits = ids[starts[block] : end], scores[starts[block] : end]
+        place = inside - blocks[block] * size
+        token = _clear_best(logits + noise.gumbel_of_one(cell.stream, position, noise.TOKEN, place))
+        return None if token is None else int(inside[token])
 
     def several(self, logits: Tensor, history: History, n: int) -> Tensor:
         """
@@ -180,6 +202,13 @@ def _clear_argmax(scores: Tensor) -> Tensor | None:
     gap = largest.values[..., 0] - largest.values[..., 1]
     # A comparison with NaN is false: nothing is clear about garbage.
     return largest.indices[..., :1] if bool((gap > _CLOSE).all()) else None
+
+
+def _clear_best(scores: NDArray[np.floating[Any]]) -> int | None:
+    """Where the largest of ``[n]`` stands; None if another comes close."""
+    best = int(scores.argmax())
+    close = np.count_nonzero(scores > scores[best] - _CLOSE)
+    return best if close == 1 else None
 
 
 def _in_blocks(logits: Tensor) -> Tensor:

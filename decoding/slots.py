@@ -63,6 +63,15 @@ class Slots:
         self._valid: Ints = np.zeros(shape.batch_size, dtype=np.int64)
         # The program that each of them came through.
         self._program: Ints = np.zeros_like(self._fed)
+        self.batch_size = shape.batch_size
+        """Rows of every forward."""
+
+        self.takes_newest = shape.widths[0] == 1
+        """Whether :meth:`feed_newest` is possible."""
+
+        self.changes = 0
+        """Grows with everything that may change what the cache holds."""
+
         self.lock = threading.RLock()
         """One user at a time: the next forward ends the life of the logits before it."""
 
@@ -96,6 +105,7 @@ class Slots:
 
     def forget(self) -> None:
         """Take nothing as fed: for a decoder that somebody has fed by hand."""
+        self.changes += 1
         self._valid[:] = 0
 
     def feed(self, ids: Tensor, length: Tensor, need: Tensor, exact_width: bool = False) -> Tensor:
@@ -224,6 +234,40 @@ class Slots:
         logits = self._forward_tree(tokens, starts, ends, drafted, parents.numpy(), width)
         return _columns(logits[: len(tokens)], ends - starts - last, 1 + drafted.shape[1])
 
+    def feed_newest(self, newest: Sequence[tuple[int, int, int]]) -> Tensor:
+        """
+        Feed one token to each of some rows, and score what follows it.
+
+        What :meth:`feed` does where only the last token of a row is missing, as the caller knows when
+        :attr:`changes` is what it was after his own last feed.
+
+        Args:
+            newest: Row, position and token of each; the other rows stay idle.
+
+        Returns:
+            Logits ``[batch, 1, vocab]`` of all of the decoder's rows. Valid until the next forward.
+
+        Raises:
+            RuntimeError: The logits are :attr:`lent`.
+        """
+        self._require_returned()
+        self.changes += 1
+        # New ones each time: a decoder may still read them when it has returned.
+        ids, cache_pos = np.full((self.batch_size, 1), -1), np.zeros(self.batch_size, dtype=np.int64)
+        for row, position, token in newest:
+            ids[row, 0], cache_pos[row] = token, position
+            if position < self._valid[row] and self._fed[row, position] != token:
+                self._valid[row] = position
+        logits = self.decoder.forward(torch.from_numpy(ids), torch.from_numpy(cache_pos))
+        self._require_logits(logits, 1)
+        self.forwards += 1
+        self.columns += self.batch_size
+        self.tokens += len(newest)
+        for row, position, token in newest:
+            self._fed[row, position], self._program[row, position] = token, 1
+            self._valid[row] = max(self._valid[row], position + 1)
+        return logits
+
     def _require_returned(self) -> None:
         if self.lent:
             raise RuntimeError(
@@ -296,6 +340,7 @@ class Slots:
         Returns:
             What it chose, if it is one that chooses and *choosing* is given, and the logits.
         """
+        self.changes += 1
         shape = self.decoder.shape
         ids = np.full((shape.batch_size, width), -1, dtype=np.int64)
         cache_pos = np.zeros(shape.batch_size, dtype=np.int64)
@@ -331,6 +376,7 @@ class Slots:
         self, tokens: Ints, starts: Ints, ends: Ints, guesses: Ints, parents: Ints, width: int
     ) -> Tensor:
         """Feed the tokens of each row from *starts* to *ends* as a stem, and the guesses upon it."""
+        self.changes += 1
         batch = self.decoder.shape.batch_size
         ids = np.full((batch, width), -1, dtype=np.int64)
         before = np.full_like(ids, -1)

@@ -1,10 +1,9 @@
 """What a run counted."""
 
-import contextlib
 import itertools
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import NormalDist
 from typing import Any
 
@@ -211,14 +210,13 @@ class Statistics:
         """Add the time that the body takes to *name*."""
         return Phase(self.seconds, name)
 
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self) -> "Pause":
         """Leave the time that the body takes out of the run's: it is the consumer's."""
-        self.touch()
-        try:
-            yield
-        finally:
-            self._since = time.perf_counter()
+        return Pause(self)
+
+    def resume(self) -> None:
+        """Count the time from now on."""
+        self._since = time.perf_counter()
 
     def touch(self) -> None:
         """Note the time: of the first token, and of the latest."""
@@ -269,6 +267,21 @@ class Phase:
     def __exit__(self, *error: object) -> None:
         spent = time.perf_counter() - self._start
         self._seconds[self._name] = self._seconds.get(self._name, 0.0) + spent
+
+
+class Pause:
+    """A stretch of time that belongs to the consumer. There is one in a round, so it is a plain class."""
+
+    __slots__ = ("_statistics",)
+
+    def __init__(self, statistics: Statistics) -> None:
+        self._statistics = statistics
+
+    def __enter__(self) -> None:
+        self._statistics.touch()
+
+    def __exit__(self, *error: object) -> None:
+        self._statistics.resume()
 
 
 class Clock:

@@ -2,7 +2,7 @@
 
 import abc
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import attrs
@@ -15,6 +15,7 @@ from torch import Tensor
 from .history import History
 from .protocols import Ending, StopCondition
 from .scores import Scores
+from .stop_codes import TokenCode, by_token
 from .whole_numbers import is_whole
 
 
@@ -120,6 +121,19 @@ class AnyOf(Stop):
                 result = np.where((result == 0) & (code > 0), code + before, result)
         return torch.from_numpy(result)
 
+    def by_token(self) -> TokenCode | None:
+        """The code of one token, if all of them can tell by its numbers."""
+        known = [by_token(condition) for condition in self.conditions]
+        codes = [(code, before) for code, before in zip(known, self._before, strict=True) if code is not None]
+
+        def first(token: int, length: int, prompt: int, row: int) -> int:
+            for code, before in codes:
+                if number := code(token, length, prompt, row):
+                    return number + before
+            return 0
+
+        return first if len(codes) == len(known) else None
+
 
 @attrs.frozen(eq=False)
 class AllOf(Stop):
@@ -151,6 +165,18 @@ class AllOf(Stop):
         a, b = self.first(scores, history), self.second(scores, history)
         return torch.where((a > 0) & (b > 0), (a - 1) * len(self.second.endings) + b, 0)
 
+    def by_token(self) -> TokenCode | None:
+        """The code of one token, if both can tell by its numbers."""
+        first, second, pairs = by_token(self.first), by_token(self.second), len(self.second.endings)
+        if first is None or second is None:
+            return None
+
+        def both(token: int, length: int, prompt: int, row: int) -> int:
+            a, b = first(token, length, prompt, row), second(token, length, prompt, row)
+            return (a - 1) * pairs + b if a and b else 0
+
+        return both
+
 
 def counts(value: Any) -> Tensor:
     """A whole number *n* of at least 1, or one a row, as ``[1]`` or ``[rows]``."""
@@ -180,6 +206,11 @@ class MaxNewTokens(Stop):
         generated = history.length.numpy() - history.prompt.numpy()[:, None]
         return torch.from_numpy((generated >= limits(self.n, history)).astype(np.int64))
 
+    def by_token(self) -> TokenCode:
+        """The code of one token."""
+        limit = _limit_of_a_row(self.n)
+        return lambda token, length, prompt, row: int(length - prompt >= limit(row))
+
 
 @attrs.frozen(eq=False)
 class MaxLength(Stop):
@@ -201,6 +232,11 @@ class MaxLength(Stop):
         """Codes ``[batch, width]``."""
         return torch.from_numpy((history.length.numpy() >= limits(self.n, history)).astype(np.int64))
 
+    def by_token(self) -> TokenCode:
+        """The code of one token."""
+        limit = _limit_of_a_row(self.n)
+        return lambda token, length, prompt, row: int(length >= limit(row))
+
 
 def limits(n: Tensor, history: History) -> NDArray[np.int64]:
     """One limit for all rows or one for each, ``[1, 1]`` or ``[rows, 1]``."""
@@ -208,6 +244,13 @@ def limits(n: Tensor, history: History) -> NDArray[np.int64]:
     if len(n) not in (1, rows):
         raise ValueError(f"'n' must be one number or one for each of the {rows} rows: got {len(n)}")
     return n.numpy()[:, None]
+
+
+def _limit_of_a_row(n: Tensor) -> Callable[[int], int]:
+    """The limit of a row by its number, from one for all rows or one for each."""
+    numbers: list[int] = n.tolist()
+    one = numbers[0]
+    return numbers.__getitem__ if len(numbers) > 1 else lambda row: one
 
 
 def token_ids(name: str, value: Any) -> tuple[int, ...]:
@@ -244,6 +287,12 @@ class StopTokens(Stop):
         """Codes ``[batch, width]``."""
         hit = newest(history).numpy()[..., None] == np.array(self.ids)
         return torch.from_numpy(np.where(hit.any(axis=-1), hit.argmax(axis=-1) + 1, 0))
+
+    def by_token(self) -> TokenCode:
+        """The code of one token."""
+        # Of an id that is named twice, the first counts.
+        codes = {token: i + 1 for i, token in reversed(list(enumerate(self.ids)))}
+        return lambda token, length, prompt, row: codes.get(token, 0)
 
 
 @attrs.frozen(eq=False)

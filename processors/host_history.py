@@ -1,13 +1,17 @@
 """The history's tokens as arrays, for what runs on the host alone."""
 
+import threading
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..decoding.few import Cell
 from ..decoding.history import History
 
 Ints = NDArray[np.int64]
+
+_own = threading.local()
 
 
 def columns(history: History, include_prompt: bool, window: int | None) -> Iterator[tuple[int, int, Ints]]:
@@ -37,3 +41,31 @@ def with_logits(ids: Ints, vocab: int) -> Ints:
     if len(ids) and (ids.min() < 0 or ids.max() >= vocab):
         return ids[(ids >= 0) & (ids < vocab)]
     return ids
+
+
+def counted_tokens(cell: Cell, include_prompt: bool, window: int | None) -> Ints:
+    """The ids before one column that count; arguments as of :func:`columns`."""
+    start = 0 if include_prompt else cell.prompt
+    return cell.tokens[start if window is None else max(start, len(cell.tokens) - window) :]
+
+
+def occurring(ids: Ints, tokens: Ints, vocab: int) -> Ints:
+    """
+    Which of some *ids* are among the *tokens*: where they stand in *ids*.
+
+    Args:
+        ids: ``[n]``, below *vocab*.
+
+        tokens: ``[m]``, any.
+
+        vocab: How many tokens there are.
+    """
+    marks = getattr(_own, "marks", None)
+    if marks is None or len(marks) < vocab:
+        marks = _own.marks = np.zeros(vocab, dtype=np.bool_)
+    tokens = with_logits(tokens, vocab)
+    # A table to look up takes no time for what is many times as long as the list.
+    marks[tokens] = True
+    at: Ints = marks[ids].nonzero()[0]
+    marks[tokens] = False
+    return at

@@ -1,16 +1,17 @@
 """Discouraging what was said, in proportion to its logit."""
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import attrs
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..decoding.few import Cell, Few
 from ..decoding.history import History
 from .chain import Composable
-from .host_history import columns, with_logits
+from .host_history import columns, counted_tokens, occurring, with_logits
 from .log_normaliser import log_normaliser
 from .occurring import counted, fading, largest, rewrite
 from .parameter import (
@@ -98,6 +99,28 @@ class RepetitionPenalty(Composable):
                 penalised = np.where(seen < 0, seen * self.penalty, seen / self.penalty)
             scores[row, column][counting] = penalised
         return out
+
+    @property
+    def takes_few(self) -> bool:
+        """Whether :meth:`of_few` knows what this does: one penalty for all rows, that lowers only."""
+        scalars = not any(isinstance(value, Tensor) for value in (self.penalty, self.window))
+        plain = is_scalar(self.fade, 0) and not self.shift_safe
+        return scalars and plain and 1.0 <= cast("float", self.penalty) <= 1e6
+
+    def of_few(self, few: Few, cell: Cell) -> Few:
+        """See :class:`~decodekit.decoding.few.Pointwise`."""
+        ids, scores = few
+        counting = counted_tokens(cell, self.include_prompt, cast("int | None", self.window))
+        at = occurring(ids, counting, cell.vocab)
+        if not len(at):
+            return few
+        seen, scores = scores[at], scores.copy()
+        scores[at] = np.where(seen < 0, seen * self.penalty, seen / self.penalty)
+        return ids, scores
+
+    def at_most(self, logit: np.float32) -> np.float32:
+        """See :class:`~decodekit.decoding.few.Pointwise`."""
+        return logit
 
     def _penalised(self, logits: Tensor, history: History, out: Tensor | None) -> Tensor:
         formula = scaling(self.penalty, logits, self.shift_safe)

@@ -3,9 +3,11 @@
 from typing import ClassVar
 
 import attrs
+import numpy as np
 import torch
 from torch import Tensor
 
+from ..decoding.few import Cell, Few
 from ..decoding.history import History
 from .chain import Composable
 from .parameter import FLOAT32, as_reals, is_scalar, per_row, real
@@ -51,3 +53,17 @@ class Temperature(Composable):
     def into(self, logits: Tensor, history: History, out: Tensor) -> Tensor:
         """As a call, written into *out*, which may be the logits themselves."""
         return torch.div(logits, per_row("temperature", self.temperature, logits), out=out)
+
+    @property
+    def takes_few(self) -> bool:
+        """Whether :meth:`of_few` knows what this does."""
+        return not isinstance(self.temperature, Tensor) and self.keeps_argmax
+
+    def of_few(self, few: Few, cell: Cell) -> Few:
+        """See :class:`~decodekit.decoding.few.Pointwise`."""
+        ids, scores = few
+        return ids, scores / np.float32(self.temperature)
+
+    def at_most(self, logit: np.float32) -> np.float32:
+        """See :class:`~decodekit.decoding.few.Pointwise`."""
+        return np.float32(logit / np.float32(self.temperature))

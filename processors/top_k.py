@@ -1,5 +1,6 @@
 """Keeping the k likeliest tokens."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import attrs
@@ -9,9 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..decoding.candidates import Candidates
+from ..decoding.few import Cell, Few, Pointwise
 from ..decoding.history import History
 from .chain import Composable
 from .parameter import as_integers, integer, is_scalar, one_of, per_row
+from .shortlist import shortlist
 from .survivors import Ints, are_few, candidates
 
 Floats = NDArray[np.floating[Any]]
@@ -101,6 +104,38 @@ class TopK(Composable):
         kept = np.where(logits < kth, logits.dtype.type(-np.inf), logits)
         return attrs.evolve(left, logits=torch.from_numpy(kept))
 
+    @property
+    def takes_few(self) -> bool:
+        """Whether :meth:`to_few` and :meth:`of_few` know what this does."""
+        return self.ties == "keep" and not isinstance(self.k, Tensor) and self.k > 0
+
+    def to_few(self, logits: Floats, before: Sequence[Pointwise], cell: Cell) -> Few | None:
+        """See :class:`~decodekit.decoding.few.Narrows`."""
+        # Twice as many as are wanted: those *before* may lower some of the largest.
+        found = shortlist(logits, 2 * self._largest)
+        if found is None:
+            return None
+        few, bound = found
+        for stage in before:
+            lowered = stage.of_few(few, cell)
+            if lowered is None:
+                return None
+            few, bound = lowered, stage.at_most(bound)
+        ids, scores = few
+        # Of tokens that are not on the list none may reach the k-th.
+        if len(ids) < self._largest or not (kth := _kth_of(scores, self._largest)) > bound:
+            return None
+        kept = scores >= kth
+        return ids[kept], scores[kept]
+
+    def of_few(self, few: Few, cell: Cell) -> Few | None:
+        """See :class:`~decodekit.decoding.few.Pointwise`."""
+        ids, scores = few
+        if len(ids) <= self._largest:
+            return few
+        kept = scores >= _kth_of(scores, self._largest)
+        return ids[kept], scores[kept]
+
     def _kth(self, logits: Tensor, k: int | Tensor) -> Tensor:
         """The k-th largest logit of each column, ``[batch, width, 1]``; ``-inf`` in rows that are off."""
         largest = logits.topk(min(self._largest, logits.shape[-1]), dim=-1).values
@@ -108,6 +143,11 @@ class TopK(Composable):
             return largest[..., -1:]
         last = k.clamp(1, largest.shape[-1]) - 1
         return largest.gather(-1, last.expand(-1, logits.shape[1], 1)).masked_fill(k == 0, -torch.inf)
+
+
+def _kth_of(scores: Floats, k: int) -> Any:
+    """The *k*-th largest of ``[n]``, at least *k* of them."""
+    return np.partition(scores, len(scores) - k)[len(scores) - k]
 
 
 def _reaching(logits: Floats, maxima: Floats, floor: Floats) -> Ints:

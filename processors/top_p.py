@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..decoding.candidates import Candidates
+from ..decoding.few import Cell, Few
 from ..decoding.history import History
 from . import nucleus
 from .chain import Composable
@@ -126,6 +127,27 @@ class TopP(Composable):
         for cell in np.ndindex(*logits.shape[:-1]):
             kept[cell][order[cell][falls[cell]]] = -np.inf
         return attrs.evolve(left, logits=torch.from_numpy(kept))
+
+    @property
+    def takes_few(self) -> bool:
+        """Whether :meth:`of_few` knows what this does."""
+        return self.ties == "last" and not isinstance(self.p, Tensor)
+
+    def of_few(self, few: Few, cell: Cell) -> Few | None:
+        """See :class:`~decodekit.decoding.few.Pointwise`."""
+        if is_scalar(self.p, 1.0):
+            return few
+        ids, scores = few
+        # Ids ascend, so that a stable sort meets the lower of equal ones first, as a call does.
+        order = scores.argsort(kind="stable")
+        ascending = scores[order]
+        if not np.isfinite(ascending[-1]):
+            return None
+        reached = in_units(torch.from_numpy(ascending - ascending[-1])).numpy().cumsum(dtype=np.float64)
+        fallen = int(reached.searchsorted((1 - self.p) * reached[-1], side="right"))
+        kept = order[max(0, min(fallen, len(ids) - self.min_tokens)) :]
+        kept.sort()
+        return ids[kept], scores[kept]
 
     def _without_ties(self, logits: Tensor, floor: Tensor, dropped: Tensor) -> Tensor:
         """Mask as many of those tied at the *floor* as *dropped* says, from the end that falls first."""

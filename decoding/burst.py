@@ -1,0 +1,19 @@
+"""What one round gives to one row."""
+
+import attrs
+
+from .logprobs import TokenLogprob
+from .protocols import Ending
+
+MAX_LENGTH = Ending("max_length")
+"""The row's last token has no position left to be fed at."""
+
+
+@attrs.frozen(eq=False)
+class Burst:
+    """What one round gave to one row."""
+
+    row: int
+    ids: tuple[int, ...]
+    ending: Ending | None
+    logprobs: tuple[TokenLogprob, ...] | None = None

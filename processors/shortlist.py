@@ -1,0 +1,53 @@
+"""The largest logits and a few more."""
+
+import numpy as np
+
+from ..decoding.few import Few, Floats
+
+_DEPTH = 32
+"""Logits a block. Finding a block's largest is one pass at the speed of memory."""
+
+_LARGEST = np.float32(1e20)
+"""Beyond this a temperature or a penalty might overflow."""
+
+
+def shortlist(logits: Floats, reach: int) -> tuple[Few, np.float32] | None:
+    """
+    Some tokens, at least *reach* of them, that have larger logits than all others.
+
+    Args:
+        logits: ``[vocab]`` float32.
+
+        reach: Of so many disjoint blocks each has a logit that is at least the floor, the largest
+            maximum but *reach* - 1.
+
+    Returns:
+        The tokens, and what all others lie at or below; None where they are many, where there are
+        few blocks, or where some logit at the top is out of the ordinary.
+    """
+    count = len(logits) // _DEPTH
+    if reach * 2 > count:
+        return None
+    size = count * _DEPTH
+    # A block is a column of this matrix, so that maxima are taken of whole rows at a time.
+    matrix = logits[:size].reshape(_DEPTH, count)
+    maxima = matrix.max(axis=0)
+    largest = np.partition(maxima, count - reach)[count - reach :]
+    floor = largest[0]
+    # NaN is the largest to a partition, and no comparison with it holds.
+    if not (floor > -_LARGEST and largest.max() < _LARGEST):
+        return None
+    blocks = (maxima >= floor).nonzero()[0]
+    values = matrix.take(blocks, axis=1).ravel()
+    at = (values >= floor).nonzero()[0]
+    depth = at // len(blocks)
+    ids, found = depth * count + blocks[at - depth * len(blocks)], values[at]
+    if size < len(logits):
+        rest = logits[size:]
+        if not rest.max() < _LARGEST:
+            return None
+        more = (rest >= floor).nonzero()[0]
+        ids, found = np.concatenate([ids, size + more]), np.concatenate([found, rest[more]])
+    if len(ids) > 4 * reach + _DEPTH:
+        return None
+    return (ids, found), np.nextafter(floor, np.float32(-np.inf))
