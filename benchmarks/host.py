@@ -83,6 +83,7 @@ class PreparedDecoder:
         self.calls = calls
 
     def forward(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
+        """What is next."""
         return self.calls.logits()
 
 
@@ -98,11 +99,13 @@ class PreparedModel(transformers.PreTrainedModel, transformers.GenerationMixin):
         self.calls = calls
 
     def forward(self, input_ids: Tensor, **options: Any) -> CausalLMOutput:
+        """What is next."""
         return CausalLMOutput(logits=self.calls.logits())
 
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **options: Any
     ) -> dict[str, Any]:
+        """Ids alone."""
         return {"input_ids": input_ids}
 
 
@@ -180,10 +183,16 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     transformers.logging.set_verbosity_error()
 
-    machine = f"{platform.processor() or platform.machine()}, {args.threads} threads, torch {torch.__version__}"
+    machine = (
+        f"{platform.processor() or platform.machine()}, {args.threads} threads, torch {torch.__version__}"
+    )
     print(f"{machine}, transformers {transformers.__version__},")
-    print(f"prompt of {PROMPT}, {args.tokens} tokens, microseconds a step of all rows, {args.rounds} rounds\n")
-    print("chain                                vocab batch     ours  (least - most)  transformers  times  goal")
+    print(
+        f"prompt of {PROMPT}, {args.tokens} tokens, microseconds a step of all rows, {args.rounds} rounds\n"
+    )
+    print(
+        "chain                                vocab batch     ours  (least - most)  transformers  times  goal"
+    )
     results = []
     for case in args.case:
         for vocab in args.vocab:

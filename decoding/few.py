@@ -11,11 +11,10 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.floating[Any]]
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Cell:
-    """One column of one row."""
+    """One column of one row. Not to be changed; that is not looked after, for it takes time."""
 
-    row: int
     tokens: Ints
     """The ids before it, ``[length]``: a view, not to be written to."""
 

@@ -79,24 +79,26 @@ class Loop:
     def _plainly(self, history: History) -> Iterator[list[Burst]]:
         """As :meth:`run`, where a round is a token a row."""
         length, rows = history.length[:, 0].numpy(), list(range(len(history.length)))
-        step = PlainStep(self.slots, self.choose, self.stop, self._endings, self.statistics)
+        step = PlainStep(self.slots, self.choose, self.stop, self._endings, self.statistics, history)
         while rows:
-            now = history.at(torch.from_numpy(length[:, None]))
             # Not by acquire() and release(): an interrupt may come between that and a try.
             with self.slots.lock, torch.no_grad():
                 if step.follows():
-                    bursts, added = step(now, rows)
+                    bursts, length = step(length, rows)
                 else:
-                    active = np.zeros(len(length), dtype=np.bool_)
-                    active[rows] = True
-                    bursts, added, _ = self._round(now, nothing(len(length)), active)
+                    bursts, length = self._first(history, length, rows)
                 step.note()
-            # Not in place: a part may keep what it was shown.
-            length = length + added
             ended = [burst.row for burst in bursts if burst.ending is not None]
             if ended:
                 rows = [row for row in rows if row not in ended]
             yield bursts
+
+    def _first(self, history: History, length: Ints, rows: list[int]) -> tuple[list[Burst], Ints]:
+        """A round in which there may be anything to feed; as :class:`~.plain_step.PlainStep`."""
+        now, active = history.at(torch.from_numpy(length[:, None])), np.zeros(len(length), dtype=np.bool_)
+        active[rows] = True
+        bursts, added, _ = self._round(now, nothing(len(length)), active)
+        return bursts, length + added
 
     def _with_drafts(self, history: History) -> Iterator[list[Burst]]:
         """As :meth:`run`, round by round."""

@@ -142,21 +142,27 @@ def gumbel_of_one(stream: int, position: int, purpose: int, index: NDArray[np.in
     if _oracle.get() is not None:
         raise RuntimeError("a number cannot be enumerated: ask noise.coin or noise.draw instead")
     key = _mix_one(_mix_one(_mix_one(0, stream), position), purpose)
-    x = index.view(np.uint64) + np.uint64((key + int(_GOLDEN)) & _ALL)
-    x = (x ^ (x >> _30)) * _FIRST
-    x = (x ^ (x >> _27)) * _SECOND
-    number = ((x ^ (x >> _31)) >> _12).astype(np.float64)
-    number += 0.5
-    number *= 2.0**-52
-    numbers: NDArray[np.float64] = -np.log(-np.log(number))
-    return numbers
+    x = index.view(np.uint64) + np.uint64((key + _STEP) & _ALL)
+    x ^= x >> _30
+    x *= _FIRST
+    x ^= x >> _27
+    x *= _SECOND
+    x ^= x >> _31
+    x >>= _12
+    number = (x + 0.5) * 2.0**-52
+    np.log(number, out=number)
+    np.log(np.negative(number, out=number), out=number)
+    return np.negative(number, out=number)
+
+
+_STEP, _FACTORS = int(_GOLDEN), (int(_FIRST), int(_SECOND))
 
 
 def _mix_one(key: int, value: int) -> int:
     """As :func:`mix`, of Python's own numbers."""
-    x = (key + int(_GOLDEN) + value) & _ALL
-    x = ((x ^ (x >> 30)) * int(_FIRST)) & _ALL
-    x = ((x ^ (x >> 27)) * int(_SECOND)) & _ALL
+    x = (key + _STEP + value) & _ALL
+    x = ((x ^ (x >> 30)) * _FACTORS[0]) & _ALL
+    x = ((x ^ (x >> 27)) * _FACTORS[1]) & _ALL
     return x ^ (x >> 31)
 
 

@@ -1,5 +1,6 @@
 """Choosing from a few tokens, without a tensor of all of them."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,9 @@ from .greedy import Greedy
 from .history import History
 from .offered import offered
 from .protocols import Processor, Selection
+
+_STAGES = 8
+"""More might overflow, though none alone would."""
 
 
 @attrs.frozen(eq=False)
@@ -40,20 +44,18 @@ class QuickChoice:
         """Ids ``[batch, width]`` from raw logits ``[batch, width, vocab]``; None if it takes the long way."""
         if logits.dtype is not torch.float32 or logits.device.type != "cpu":
             return None
-        scores, ids, paths = logits.numpy(), history.ids.numpy(), history.ids.shape[1]
-        lengths, prompts, streams = history.length.tolist(), history.prompt.tolist(), history.stream.tolist()
+        scores, ids = logits.numpy(), history.ids.numpy()
+        lengths, prompts, streams = history.length.numpy(), history.prompt.numpy(), history.stream.numpy()
         batch, width, vocab = scores.shape
-        chosen = np.empty((batch, width), dtype=np.int64)
-        # What overflows becomes infinite, as it does among tensors.
-        with np.errstate(over="ignore", invalid="ignore"):
-            for row in range(batch):
-                for column in range(width):
-                    tokens = ids[row, column if paths > 1 else 0, : lengths[row][column]]
-                    cell = Cell(row, tokens, prompts[row], streams[row], vocab)
-                    token = self._of_one(scores[row, column], cell)
-                    if token is None:
-                        return None
-                    chosen[row, column] = token
+        chosen, one_path = np.empty((batch, width), dtype=np.int64), ids.shape[1] == 1
+        for row in range(batch):
+            prompt, stream = int(prompts[row]), int(streams[row])
+            for column in range(width):
+                tokens = ids[row, 0 if one_path else column, : lengths[row, column]]
+                token = self._of_one(scores[row, column], Cell(tokens, prompt, stream, vocab))
+                if token is None:
+                    return None
+                chosen[row, column] = token
         return torch.from_numpy(chosen)
 
     def _of_one(self, logits: Floats, cell: Cell) -> int | None:
@@ -77,11 +79,13 @@ class QuickGreedy:
         if logits.dtype is not torch.float32 or logits.device.type != "cpu":
             return None
         scores = logits.numpy()
+        batch, width, _ = scores.shape
         chosen = scores.argmax(axis=-1)
-        for cell in np.ndindex(*chosen.shape) if chosen.size > 1 else ((0, 0),):
-            # A comparison with NaN is false as well, so garbage is never taken for a choice.
-            if not scores[cell][chosen[cell]] > -np.inf:
-                chosen[cell] = -1
+        for row in range(batch):
+            for column in range(width):
+                # A comparison with NaN is false as well, so garbage is never taken for a choice.
+                if not scores.item(row, column, chosen.item(row, column)) > -math.inf:
+                    chosen[row, column] = -1
         return torch.from_numpy(chosen)
 
 
@@ -99,7 +103,7 @@ def quick_choice(stages: Sequence[Processor], selection: Selection) -> Quick | N
             before, after = stages[:index], stages[index + 1 :]
             known = all(_offers(one, "of_few") for one in stages)
             bounded = all(_offers(one, "at_most") for one in before)
-            if known and bounded:
+            if known and bounded and len(stages) <= _STAGES:
                 return QuickChoice(tuple(before), stage, tuple(after), selection)
             return None
     return None

@@ -20,6 +20,8 @@ from .whole_numbers import a_whole_number
 _CLOSE = 1e-3
 """Far more than what single precision is wrong by in the logarithm of a block's mass, some 1e-5."""
 
+_NOTHING = np.float32(1e-37)
+
 
 @attrs.frozen(eq=False)
 class Sample:
@@ -80,23 +82,32 @@ class Sample:
     def from_few(self, few: Few, cell: Cell) -> int | None:
         """See :class:`~.few.DrawsFromFew`."""
         ids, scores = few
-        best = scores.max()
-        if not np.isfinite(best):
+        best = np.maximum.reduce(scores)
+        if not math.isfinite(best):
             return None
         size, position = block_size(cell.vocab), len(cell.tokens)
         block_of = ids // size
         # Ids ascend, and so do their blocks.
-        starts = np.concatenate([[0], (block_of[1:] != block_of[:-1]).nonzero()[0] + 1])
+        begins = np.ones(len(ids), dtype=np.bool_)
+        np.not_equal(block_of[1:], block_of[:-1], out=begins[1:])
+        starts = begins.nonzero()[0]
         blocks = block_of[starts]
-        masses = np.log(np.add.reduceat(np.exp(scores - best), starts))
+        masses = np.add.reduceat(np.exp(scores - best), starts)
+        # What weighs nothing has a logarithm too, far too small to be drawn.
+        masses = np.log(np.maximum(masses, _NOTHING))
         block = _clear_best(masses + noise.gumbel_of_one(cell.stream, position, noise.BLOCK, blocks))
         if block is None:
             return None
-        end = starts[block + 1] if block + 1 < len(starts) else len(ids)
-        inside, logits = ids[starts[block] : end], scores[starts[block] : end]
+        start = starts.item(block)
+        end = starts.item(block + 1) if block + 1 < len(starts) else len(ids)
+        if end == start + 1:
+            return ids.item(start)
+        inside = ids[start:end]
         place = inside - blocks[block] * size
-        token = _clear_best(logits + noise.gumbel_of_one(cell.stream, position, noise.TOKEN, place))
-        return None if token is None else int(inside[token])
+        token = _clear_best(
+            scores[start:end] + noise.gumbel_of_one(cell.stream, position, noise.TOKEN, place)
+        )
+        return None if token is None else inside.item(token)
 
     def several(self, logits: Tensor, history: History, n: int) -> Tensor:
         """
@@ -207,7 +218,7 @@ def _clear_argmax(scores: Tensor) -> Tensor | None:
 def _clear_best(scores: NDArray[np.floating[Any]]) -> int | None:
     """Where the largest of ``[n]`` stands; None if another comes close."""
     best = int(scores.argmax())
-    close = np.count_nonzero(scores > scores[best] - _CLOSE)
+    close = np.count_nonzero(scores > scores.item(best) - _CLOSE)
     return best if close == 1 else None
 
 

@@ -38,7 +38,8 @@ def columns(history: History, include_prompt: bool, window: int | None) -> Itera
 
 def with_logits(ids: Ints, vocab: int) -> Ints:
     """Those of *ids* that have a logit: an embedding may know more than the head scores."""
-    if len(ids) and (ids.min() < 0 or ids.max() >= vocab):
+    # Without a sign, what is negative is very large.
+    if len(ids) and np.maximum.reduce(ids.view(np.uint64)) >= vocab:
         return ids[(ids >= 0) & (ids < vocab)]
     return ids
 

@@ -105,7 +105,7 @@ class RepetitionPenalty(Composable):
         """Whether :meth:`of_few` knows what this does: one penalty for all rows, that lowers only."""
         scalars = not any(isinstance(value, Tensor) for value in (self.penalty, self.window))
         plain = is_scalar(self.fade, 0) and not self.shift_safe
-        return scalars and plain and 1.0 <= cast("float", self.penalty) <= 1e6
+        return scalars and plain and 1.0 <= cast("float", self.penalty) <= 1e3
 
     def of_few(self, few: Few, cell: Cell) -> Few:
         """See :class:`~decodekit.decoding.few.Pointwise`."""

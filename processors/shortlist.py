@@ -7,8 +7,8 @@ from ..decoding.few import Few, Floats
 _DEPTH = 32
 """Logits a block. Finding a block's largest is one pass at the speed of memory."""
 
-_LARGEST = np.float32(1e20)
-"""Beyond this a temperature or a penalty might overflow."""
+_LARGEST = np.float32(1e15)
+"""Up to here several stages, each of which scales by a thousand at most, do not overflow."""
 
 
 def shortlist(logits: Floats, reach: int) -> tuple[Few, np.float32] | None:
@@ -31,17 +31,18 @@ def shortlist(logits: Floats, reach: int) -> tuple[Few, np.float32] | None:
     size = count * _DEPTH
     # A block is a column of this matrix, so that maxima are taken of whole rows at a time.
     matrix = logits[:size].reshape(_DEPTH, count)
-    maxima = matrix.max(axis=0)
-    largest = np.partition(maxima, count - reach)[count - reach :]
-    floor = largest[0]
-    # NaN is the largest to a partition, and no comparison with it holds.
-    if not (floor > -_LARGEST and largest.max() < _LARGEST):
+    maxima = np.maximum.reduce(matrix, axis=0)
+    largest = maxima.copy()
+    largest.partition(count - reach)
+    floor = largest[count - reach]
+    # NaN is the largest to a maximum, and no comparison with it holds.
+    if not (floor > -_LARGEST and np.maximum.reduce(largest[count - reach :]) < _LARGEST):
         return None
     blocks = (maxima >= floor).nonzero()[0]
     values = matrix.take(blocks, axis=1).ravel()
     at = (values >= floor).nonzero()[0]
-    depth = at // len(blocks)
-    ids, found = depth * count + blocks[at - depth * len(blocks)], values[at]
+    depth, which = np.divmod(at, len(blocks))
+    ids, found = depth * count + blocks[which], values[at]
     if size < len(logits):
         rest = logits[size:]
         if not rest.max() < _LARGEST:

@@ -57,7 +57,7 @@ class Temperature(Composable):
     @property
     def takes_few(self) -> bool:
         """Whether :meth:`of_few` knows what this does."""
-        return not isinstance(self.temperature, Tensor) and self.keeps_argmax
+        return not isinstance(self.temperature, Tensor) and 1e-3 <= self.temperature <= 1e3
 
     def of_few(self, few: Few, cell: Cell) -> Few:
         """See :class:`~decodekit.decoding.few.Pointwise`."""

@@ -147,7 +147,9 @@ class TopK(Composable):
 
 def _kth_of(scores: Floats, k: int) -> Any:
     """The *k*-th largest of ``[n]``, at least *k* of them."""
-    return np.partition(scores, len(scores) - k)[len(scores) - k]
+    ordered = scores.copy()
+    ordered.partition(len(scores) - k)
+    return ordered[-k]
 
 
 def _reaching(logits: Floats, maxima: Floats, floor: Floats) -> Ints:

@@ -1,10 +1,12 @@
 """Nucleus filtering."""
 
-from typing import ClassVar
+import math
+from typing import Any, ClassVar, cast
 
 import attrs
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..decoding.candidates import Candidates
@@ -15,6 +17,9 @@ from .chain import Composable
 from .exact_sum import in_units, scratch_weights, whole_weights
 from .parameter import as_reals, is_scalar, one_integer, one_of, per_row, real
 from .survivors import are_few, candidates, mask_below
+
+_NEAR = 1e-4
+"""Far more than what single precision is wrong by in a share of the whole mass, some 1e-6."""
 
 
 @attrs.frozen(eq=False)
@@ -138,16 +143,37 @@ class TopP(Composable):
         if is_scalar(self.p, 1.0):
             return few
         ids, scores = few
-        # Ids ascend, so that a stable sort meets the lower of equal ones first, as a call does.
-        order = scores.argsort(kind="stable")
-        ascending = scores[order]
-        if not np.isfinite(ascending[-1]):
+        ascending = scores.copy()
+        ascending.sort()
+        best = ascending[-1]
+        if not math.isfinite(best):
             return None
-        reached = in_units(torch.from_numpy(ascending - ascending[-1])).numpy().cumsum(dtype=np.float64)
-        fallen = int(reached.searchsorted((1 - self.p) * reached[-1], side="right"))
-        kept = order[max(0, min(fallen, len(ids) - self.min_tokens)) :]
+        fallen = self._fallen_of(ascending, best)
+        if fallen == 0:
+            return few
+        edge = ascending[fallen]
+        if edge > ascending[fallen - 1]:
+            stays = scores >= edge
+            return ids[stays], scores[stays]
+        # Ids ascend, so that a stable sort meets the lower of equal ones first, as a call does.
+        kept = scores.argsort(kind="stable")[fallen:]
         kept.sort()
         return ids[kept], scores[kept]
+
+    def _fallen_of(self, ascending: NDArray[Any], best: Any) -> int:
+        """How many of the smallest ``[n]`` fall."""
+        gaps = ascending - best
+        reached = np.add.accumulate(np.exp(gaps), dtype=np.float64)
+        total, most = reached.item(-1), len(ascending) - self.min_tokens
+        spared = (1 - cast("float", self.p)) * total
+        fallen = int(np.count_nonzero(reached <= spared))
+        below = reached.item(fallen - 1) if fallen else 0.0
+        above = reached.item(fallen) if fallen < len(gaps) else spared
+        if min(spared - below, above - spared) < _NEAR * total:
+            # So near that rounding tells: as a call rounds.
+            reached = np.add.accumulate(in_units(torch.from_numpy(gaps)).numpy(), dtype=np.float64)
+            fallen = int(np.count_nonzero(reached <= (1 - cast("float", self.p)) * reached[-1]))
+        return max(0, min(fallen, most))
 
     def _without_ties(self, logits: Tensor, floor: Tensor, dropped: Tensor) -> Tensor:
         """Mask as many of those tied at the *floor* as *dropped* says, from the end that falls first."""

@@ -173,3 +173,29 @@ class TestOracle:
         assert [2, 2] == drawn.tolist()
         assert 2 * [(3, 9, noise.XTC, 0), (4, 9, noise.XTC, 0)] + [(3,), (4,)] == oracle.keys
         assert torch.equal(before, noise.uniform(*keys))
+
+
+class TestGumbelOfOne:
+    @given(
+        INT64,
+        st.integers(0, 2**40),
+        st.integers(1, 6),
+        st.lists(st.integers(0, 2**20), min_size=1, max_size=9),
+    )
+    def test_is_close_to_the_numbers_that_count(
+        self, stream: int, position: int, purpose: int, index: list[int]
+    ) -> None:
+        """Of the same bits: nothing but the logarithm's rounding tells them apart."""
+        keys = (torch.tensor([key]) for key in (stream, position))
+        expected = noise.gumbel(*keys, purpose, torch.tensor(index))
+        numbers = noise.gumbel_of_one(stream, position, purpose, np.array(index))
+
+        assert np.allclose(expected.numpy(), numbers, rtol=0, atol=1e-12)
+
+    def test_cannot_be_enumerated(self) -> None:
+        """No more than the others."""
+        with (
+            noise.answered_by(object()),  # type: ignore[arg-type]
+            pytest.raises(RuntimeError, match="cannot be enumerated"),
+        ):
+            noise.gumbel_of_one(1, 2, 3, np.array([4]))

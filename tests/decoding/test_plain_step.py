@@ -1,0 +1,227 @@
+"""A step of its own gives what the loop's rounds give."""
+
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from decodekit.decoding import (
+    Agreement,
+    EndOfSequence,
+    Event,
+    Generator,
+    Greedy,
+    History,
+    Logprobs,
+    MaxLength,
+    MaxNewTokens,
+    Sample,
+    Slots,
+    StopTokens,
+    StopWhen,
+)
+from decodekit.decoding.loop import Loop
+from decodekit.decoding.plain_step import PlainStep
+from decodekit.processors import MinNewTokens, NoRepeatNgram, RepetitionPenalty, SuppressTokens, Temperature
+from decodekit.testing import ScriptedDecoder
+
+VOCAB = 9
+TABLE = torch.randn(53, VOCAB, generator=torch.Generator().manual_seed(3))
+
+
+@attrs.define(eq=False)
+class Recording(ScriptedDecoder):
+    """Keeps what it was fed."""
+
+    fed: list[tuple[list[list[int]], list[int]]] = attrs.field(factory=list, init=False)
+
+    def forward(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
+        """As scripted."""
+        self.fed.append((ids.tolist(), cache_pos.tolist()))
+        return super().forward(ids, cache_pos)
+
+
+def forbids_all_at(length: int) -> Any:
+    """A processor that leaves no token in the rows that have so many."""
+    return lambda logits, history: logits.masked_fill((history.length == length)[..., None], -torch.inf)
+
+
+PROCESSORS = {
+    "none": None,
+    "penalty": RepetitionPenalty(1.3) | Temperature(0.7),
+    "n-grams": NoRepeatNgram(2) | SuppressTokens([3]),
+    "not yet": MinNewTokens(3, [0, 1]),
+    "nothing left": Temperature(2.0) | forbids_all_at(6),
+}
+STOPS = {
+    "limits": lambda: MaxNewTokens(7),
+    "tokens": lambda: EndOfSequence([0, 1]) | MaxNewTokens(20),
+    "both": lambda: (StopTokens([2, 0], hide=True) & MaxNewTokens(3)) | MaxLength(14),
+    "function": lambda: StopWhen(lambda history: history.length[:, 0] % 7 == 0) | MaxNewTokens(9),
+    "position": lambda: MaxNewTokens(1000),
+}
+SELECTIONS = {
+    "greedy": Greedy(),
+    "sample": Sample(seed=3),
+    "nobody's": lambda logits, history: logits.argmin(dim=-1),
+}
+
+
+def run(plainly: bool, *prompts: list[list[int]], **parts: Any) -> tuple[Any, ...]:
+    """
+    Run after run of one generator: events, what was fed, and counts.
+
+    Args:
+        plainly: Whether the step under test may be taken.
+
+        prompts: Those of each run.
+
+        parts: Of the generator.
+    """
+    decoder = Recording(TABLE, batch_size=3, max_length=16)
+    generator = Generator(decoder, **parts)
+    told: list[list[Event]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        if not plainly:
+            patch.setattr(Loop, "_is_plain", lambda self: False)
+        counts = []
+        for some in prompts:
+            told.append(list(generator.stream(some)))
+            counted = attrs.asdict(generator(some).statistics)
+            phases = counted.pop("seconds").keys()
+            for of_time in ("first_token_seconds", "total_seconds", "_since"):
+                counted.pop(of_time)
+            counts.append((counted, set(phases)))
+    return told, decoder.fed, counts
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.sampled_from(sorted(PROCESSORS)),
+    st.sampled_from(sorted(SELECTIONS)),
+    st.sampled_from(sorted(STOPS)),
+    st.lists(
+        st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=16), min_size=1, max_size=3),
+        min_size=1,
+        max_size=2,
+    ),
+)
+def test_nothing_differs(processors: str, selection: str, stop: str, prompts: list[list[list[int]]]) -> None:
+    """Events, forwards and counts of any parts and prompts: one run after another on one decoder."""
+    parts = {
+        "processors": PROCESSORS[processors],
+        "selection": SELECTIONS[selection],
+        "stop": STOPS[stop](),
+    }
+
+    assert run(False, *prompts, **parts) == run(True, *prompts, **parts)
+
+
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows each plain step went on with, from now on."""
+    taken: list[int] = []
+    call = PlainStep.__call__
+
+    def counted(self: PlainStep, length: Any, rows: Any) -> Any:
+        taken.append(len(rows))
+        return call(self, length, rows)
+
+    monkeypatch.setattr(PlainStep, "__call__", counted)
+    return taken
+
+
+def test_is_taken_after_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a generator of plain parts, with the rows that have not ended."""
+    taken = steps(monkeypatch)
+    decoder = ScriptedDecoder(TABLE, batch_size=3)
+    Generator(decoder, stop=MaxNewTokens([2, 3, 4]))([[1], [2], [3]])
+
+    assert [3, 2, 1] == taken
+
+
+class Otherwise(Agreement):
+    """Somebody's own verification."""
+
+
+@pytest.mark.parametrize(
+    ("parts", "call"),
+    [
+        ({"record_gap": True}, {}),
+        ({"exact_width": True}, {}),
+        ({"verification": Otherwise()}, {}),
+        ({}, {"logprobs": Logprobs()}),
+    ],
+    ids=["gap", "exact-width", "verification", "logprobs"],
+)
+def test_is_not_taken_where_more_is_asked(
+    monkeypatch: pytest.MonkeyPatch, parts: dict[str, Any], call: dict[str, Any]
+) -> None:
+    """The loop's own rounds know how."""
+    taken = steps(monkeypatch)
+    Generator(ScriptedDecoder(TABLE), stop=MaxNewTokens(5), **parts)([1, 2], **call)
+
+    assert [] == taken
+
+
+def test_a_decoder_without_width_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is fed in the width that it has."""
+    taken = steps(monkeypatch)
+    decoder = ScriptedDecoder(TABLE, widths=(5, 16))
+    ids = Generator(decoder, stop=MaxNewTokens(5))([1, 2]).ids
+
+    assert [] == taken
+    assert Generator(ScriptedDecoder(TABLE), stop=MaxNewTokens(5))([1, 2]).ids == ids
+
+
+def test_others_in_between_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another stream on the decoder, or a record that was forgotten: then all that is missing is fed."""
+    taken = steps(monkeypatch)
+    decoder = ScriptedDecoder(TABLE, batch_size=1)
+    generator = Generator(decoder, stop=MaxNewTokens(8))
+    alone = generator([1, 2, 3]).ids[0]
+    events, before = generator.stream([1, 2, 3]), len(taken)
+    ids = [*next(events).ids, *next(events).ids]
+    assert before + 1 == len(taken)
+    generator([4, 5])
+    between = len(taken)
+    ids += next(events).ids
+    assert between == len(taken)
+    ids += next(events).ids
+    assert between + 1 == len(taken)
+    Slots.of(decoder).forget()
+    ids += next(events).ids
+    assert between + 1 == len(taken)
+    ids += [token for event in events for token in event.ids]
+
+    assert alone == ids
+
+
+def test_the_logits_are_lent_meanwhile() -> None:
+    """A part that uses the decoder whose logits it looks at is refused in this step as well."""
+    decoder = ScriptedDecoder(TABLE)
+    inner = Generator(decoder, stop=MaxNewTokens(1))
+
+    def nosy(logits: Tensor, history: History) -> Tensor:
+        if history.length[0, 0] > 3:
+            inner([1])
+        return logits
+
+    with pytest.raises(RuntimeError, match="must not use the decoder whose logits it looks at"):
+        Generator(decoder, processors=nosy, stop=MaxNewTokens(5))([1, 2])
+
+    assert 3 == len(Generator(decoder, stop=MaxNewTokens(3))([1, 2]).ids[0])
+
+
+def test_needs_no_gradient() -> None:
+    """Of a decoder whose logits would carry one."""
+
+    class Training(ScriptedDecoder):
+        def forward(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
+            assert not torch.is_grad_enabled()
+            return super().forward(ids, cache_pos)
+
+    assert 4 == len(Generator(Training(TABLE), stop=MaxNewTokens(4))([1, 2]).ids[0])

@@ -1,0 +1,94 @@
+"""What a condition says of one token by its numbers alone."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decodekit.decoding import (
+    EndOfSequence,
+    History,
+    MaxLength,
+    MaxNewTokens,
+    StopCondition,
+    StopStrings,
+    StopTokens,
+    StopWhen,
+)
+from decodekit.decoding.scores import Scores
+from decodekit.decoding.stop_codes import by_token, known_codes
+
+ROWS = 3
+NONE = Scores(lambda: torch.empty(0))
+
+
+def conditions() -> st.SearchStrategy[Any]:
+    """Compositions of the conditions that can tell."""
+    numbers = st.integers(1, 6) | st.lists(st.integers(1, 6), min_size=ROWS, max_size=ROWS)
+    ids = st.lists(st.integers(0, 4), min_size=1, max_size=4)
+    alone = st.one_of(
+        numbers.map(MaxNewTokens), numbers.map(MaxLength), ids.map(StopTokens), ids.map(EndOfSequence)
+    )
+    return st.recursive(
+        alone,
+        lambda inner: st.tuples(inner, inner, st.booleans()).map(
+            lambda x: x[0] | x[1] if x[2] else x[0] & x[1]
+        ),
+        max_leaves=5,
+    )
+
+
+@given(conditions(), st.data())
+def test_says_what_a_call_says(condition: StopCondition, data: st.DataObject) -> None:
+    """Of each row's newest token, whatever is composed."""
+    rows = st.lists(st.integers(0, 4), min_size=ROWS, max_size=ROWS)
+    tokens, prompt = data.draw(rows), [1 + n for n in data.draw(rows)]
+    length = [p + 1 + n for p, n in zip(prompt, data.draw(rows), strict=True)]
+    ids = torch.zeros(ROWS, 1, 12, dtype=torch.int64)
+    for row in range(ROWS):
+        ids[row, 0, length[row] - 1] = tokens[row]
+    history = History(ids, torch.tensor(length)[:, None], torch.tensor(prompt), torch.arange(ROWS))
+    code = by_token(condition)
+
+    assert code is not None
+    assert condition(NONE, history)[:, 0].tolist() == [
+        code(tokens[row], length[row], prompt[row], row) for row in range(ROWS)
+    ]
+
+
+def test_who_looks_at_more_is_asked_as_ever() -> None:
+    """One that reads text or calls a function, alone or among others; and a subclass that says otherwise."""
+
+    class Never(StopTokens):
+        def __call__(self, scores: Scores, history: History) -> torch.Tensor:
+            return torch.zeros_like(history.length)
+
+    strings = StopStrings(["a"], tokenizer=Letters())
+    function = StopWhen(lambda history: False)
+
+    for condition in (strings, function, MaxNewTokens(2) | function, function & MaxNewTokens(2), Never([1])):
+        assert by_token(condition) is None
+
+
+def test_codes_that_are_none() -> None:
+    """Of another shape, or of endings that are not there, are refused with the rule."""
+    history = History(
+        torch.zeros(2, 1, 3).long(), torch.ones(2, 1).long(), torch.ones(2).long(), torch.arange(2)
+    )
+
+    assert [[0], [2]] == known_codes(torch.tensor([[0], [2]]), history, 2).tolist()
+    for codes in (torch.tensor([0, 2]), torch.tensor([[0], [3]]), torch.tensor([[0], [-1]]), 0):
+        with pytest.raises(ValueError, match=r"'stop' must give codes 0 to 2, .* of the shape \[2, 1\]: got"):
+            known_codes(codes, history, 2)  # type: ignore[arg-type]
+
+
+class Letters:
+    """Ids are letters."""
+
+    def decode(self, token_ids: list[int], **options: Any) -> str:
+        return "".join(chr(ord("a") + i) for i in token_ids)
+
+    def convert_ids_to_tokens(self, index: int) -> str:
+        return chr(ord("a") + index)
