@@ -11,6 +11,7 @@ from torch import Tensor
 from . import noise
 from .agreement import Agreement
 from .background import in_threads
+from .burst import Burst
 from .checks import refuse_foreign, require_decoder
 from .choose import Choose
 from .choosing import decoder_chooses
@@ -22,7 +23,7 @@ from .greedy import Greedy
 from .history import History
 from .logprob_recorder import LogprobRecorder, recorder
 from .logprobs import Logprobs, TokenLogprob
-from .loop import Burst, Loop
+from .loop import Loop
 from .placement import Placement, explain
 from .prompt_logprobs import score_prompts
 from .prompts import as_rows, stream_numbers

@@ -19,6 +19,7 @@ else, an :class:`Oracle` can answer in place of the noise, one way after the oth
 
 import contextlib
 import contextvars
+import math
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -142,6 +143,9 @@ def gumbel_of_one(stream: int, position: int, purpose: int, index: NDArray[np.in
     if _oracle.get() is not None:
         raise RuntimeError("a number cannot be enumerated: ask noise.coin or noise.draw instead")
     key = _mix_one(_mix_one(_mix_one(0, stream), position), purpose)
+    if len(index) <= _FEW:
+        numbers = (((_mix_one(key, i) >> 12) + 0.5) * 2.0**-52 for i in index.tolist())
+        return np.array([-math.log(-math.log(number)) for number in numbers])
     x = index.view(np.uint64) + np.uint64((key + _STEP) & _ALL)
     x ^= x >> _30
     x *= _FIRST
@@ -149,11 +153,15 @@ def gumbel_of_one(stream: int, position: int, purpose: int, index: NDArray[np.in
     x *= _SECOND
     x ^= x >> _31
     x >>= _12
-    number = (x + 0.5) * 2.0**-52
+    number: NDArray[np.float64] = (x + 0.5) * 2.0**-52
     np.log(number, out=number)
     np.log(np.negative(number, out=number), out=number)
-    return np.negative(number, out=number)
+    np.negative(number, out=number)
+    return number
 
+
+_FEW = 4
+"""Numbers that Python mixes before numpy has begun."""
 
 _STEP, _FACTORS = int(_GOLDEN), (int(_FIRST), int(_SECOND))
 

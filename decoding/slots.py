@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .columns import columns_of
+from .fed_record import FedRecord
 from .history import History
 from .protocols import Chooses, Decoder, ScoresTrees
 from .scores import Scores
@@ -59,10 +60,7 @@ class Slots:
         self.tree_widths: tuple[int, ...] = tuple(getattr(decoder, "tree_widths", ()))
         """Columns of the decoder's forwards over trees; empty if it scores none."""
 
-        self._fed: Ints = np.zeros((shape.batch_size, shape.max_length), dtype=np.int64)
-        self._valid: Ints = np.zeros(shape.batch_size, dtype=np.int64)
-        # The program that each of them came through.
-        self._program: Ints = np.zeros_like(self._fed)
+        self._record = FedRecord(shape.batch_size, shape.max_length)
         self.batch_size = shape.batch_size
         """Rows of every forward."""
 
@@ -106,7 +104,7 @@ class Slots:
     def forget(self) -> None:
         """Take nothing as fed: for a decoder that somebody has fed by hand."""
         self.changes += 1
-        self._valid[:] = 0
+        self._record.forget()
 
     def feed(self, ids: Tensor, length: Tensor, need: Tensor, exact_width: bool = False) -> Tensor:
         """
@@ -172,10 +170,10 @@ class Slots:
         if most > self._scored[-1]:
             raise ValueError(f"'need' must be <= {self._scored[-1]}, the scored width: got {most}")
         widths = self._scored[-1:] if exact_width else self._widths
-        common = self._common(tokens, ends)
+        common = self._record.common(tokens, ends)
         if exact_width:
             program = self._name(widths[0], True, self._is_choosing(widths[0], choosing))
-            common = np.minimum(common, self._leading(len(tokens), program))
+            common = np.minimum(common, self._record.leading(len(tokens), program))
         starts = np.where(wanted > 0, np.minimum(common, ends - wanted), ends)
         scoring = widths if most == 1 else [w for w in widths if w in self._scored]
         while (pending := ends - starts).max() > scoring[-1]:
@@ -227,7 +225,7 @@ class Slots:
         guessed = np.where(active.numpy(), (drafted >= 0).sum(axis=1), 0)
         self._require_tree(int(guessed.max()))
         last = active.numpy().astype(np.int64)
-        starts = np.where(last > 0, np.minimum(self._common(tokens, ends), ends - 1), ends)
+        starts = np.where(last > 0, np.minimum(self._record.common(tokens, ends), ends - 1), ends)
         while (columns := (ends - starts + guessed).max()) > self.tree_widths[-1]:
             starts = self._advance(tokens, starts, ends - starts - last, self._widths)
         width = _smallest(self.tree_widths, int(columns))
@@ -256,16 +254,13 @@ class Slots:
         ids, cache_pos = np.full((self.batch_size, 1), -1), np.zeros(self.batch_size, dtype=np.int64)
         for row, position, token in newest:
             ids[row, 0], cache_pos[row] = token, position
-            if position < self._valid[row] and self._fed[row, position] != token:
-                self._valid[row] = position
+        self._record.forget_after_each(newest)
         logits = self.decoder.forward(torch.from_numpy(ids), torch.from_numpy(cache_pos))
         self._require_logits(logits, 1)
         self.forwards += 1
         self.columns += self.batch_size
         self.tokens += len(newest)
-        for row, position, token in newest:
-            self._fed[row, position], self._program[row, position] = token, 1
-            self._valid[row] = max(self._valid[row], position + 1)
+        self._record.remember_each(newest, self._name(1, False))
         return logits
 
     def _require_returned(self) -> None:
@@ -301,16 +296,6 @@ class Slots:
         self._forward(tokens, starts, count, width, exact_width, choosing)
         return starts + count
 
-    def _common(self, tokens: Ints, ends: Ints) -> Ints:
-        """How many leading tokens of each row the cache already holds, ``[rows]``."""
-        rows, reach = len(tokens), int(ends.max(initial=0))
-        reach = min(reach, self._fed.shape[1])
-        common: Ints = np.minimum(self._valid[:rows], ends)
-        differs = self._fed[:rows, :reach] != tokens[:, :reach]
-        if differs.any():
-            common = np.minimum(common, np.where(differs.any(axis=1), differs.argmax(axis=1), reach))
-        return common
-
     def _is_choosing(self, width: int, choosing: History | None) -> bool:
         return choosing is not None and width in cast(Chooses, self.decoder).choosing_widths
 
@@ -318,12 +303,6 @@ class Slots:
         """Of the program of *width*; negative if it attends to the whole span, whatever it is fed."""
         number = width + _CHOOSING if choosing else width
         return -number if exact_width and len(self._spans) > 1 else number
-
-    def _leading(self, rows: int, program: int) -> Ints:
-        """How many leading slots of each row were written by that *program*, ``[rows]``."""
-        other = self._program[:rows] != program
-        leading: Ints = np.where(other.any(axis=1), other.argmax(axis=1), other.shape[1])
-        return leading
 
     def _forward(
         self,
@@ -352,7 +331,7 @@ class Slots:
             indent = width - n if right else 0
             ids[row, indent : indent + n] = tokens[row, start : start + n]
             cache_pos[row] = start - indent
-            self._forget_after(row, start, tokens[row, start : start + n])
+            self._record.forget_after(row, start, tokens[row, start : start + n])
         chosen, is_choosing = None, self._is_choosing(width, choosing)
         program = self._name(width, exact_width, is_choosing)
         # A program of a shorter span adds up in another order.
@@ -369,7 +348,7 @@ class Slots:
         self._count(ids)
         for row in fed:
             start, n = int(starts[row]), int(count[row])
-            self._remember(row, start, tokens[row, start : start + n], program)
+            self._record.remember(row, start, tokens[row, start : start + n], program)
         return chosen, raw
 
     def _forward_tree(
@@ -392,7 +371,7 @@ class Slots:
             cache_pos[row] = start
         branch = first_branch(ids, before)
         for row in fed:
-            self._forget_after(row, int(starts[row]), ids[row, branch[row]])
+            self._record.forget_after(row, int(starts[row]), ids[row, branch[row]])
         decoder = cast(ScoresTrees, self.decoder)
         logits = decoder.forward_tree(
             torch.from_numpy(ids), torch.from_numpy(cache_pos), torch.from_numpy(before)
@@ -400,7 +379,7 @@ class Slots:
         self._require_logits(logits, width)
         self._count(ids)
         for row in fed:
-            self._remember(row, int(starts[row]), ids[row, branch[row]], _TREE)
+            self._record.remember(row, int(starts[row]), ids[row, branch[row]], _TREE)
         return logits
 
     def _require_logits(self, logits: Tensor, columns: int) -> None:
@@ -417,21 +396,6 @@ class Slots:
         self.forwards += 1
         self.columns += ids.size
         self.tokens += int((ids >= 0).sum())
-
-    def _remember(self, row: int, start: int, new: Ints, program: int) -> None:
-        """After *new* has been fed from *start* on, by that *program*."""
-        end = start + len(new)
-        self._fed[row, start:end] = new
-        self._program[row, start:end] = program
-        self._valid[row] = max(self._valid[row], end)
-
-    def _forget_after(self, row: int, start: int, new: Ints) -> None:
-        """Before *new* is fed: unless it is what stands there, nothing from *start* on is valid."""
-        valid = int(self._valid[row])
-        if start < valid and not np.array_equal(
-            self._fed[row, start:valid][: len(new)], new[: valid - start]
-        ):
-            self._valid[row] = start
 
 
 def _columns(values: Tensor, first: Ints, count: int) -> Tensor:

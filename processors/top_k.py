@@ -111,8 +111,8 @@ class TopK(Composable):
 
     def to_few(self, logits: Floats, before: Sequence[Pointwise], cell: Cell) -> Few | None:
         """See :class:`~decodekit.decoding.few.Narrows`."""
-        # Twice as many as are wanted: those *before* may lower some of the largest.
-        found = shortlist(logits, 2 * self._largest)
+        # More than are wanted: those *before* may lower some of the largest.
+        found = shortlist(logits, self._largest + self._largest // 2 + 2)
         if found is None:
             return None
         few, bound = found

@@ -186,8 +186,8 @@ class TestGumbelOfOne:
         self, stream: int, position: int, purpose: int, index: list[int]
     ) -> None:
         """Of the same bits: nothing but the logarithm's rounding tells them apart."""
-        keys = (torch.tensor([key]) for key in (stream, position))
-        expected = noise.gumbel(*keys, purpose, torch.tensor(index))
+        at = torch.tensor([stream]), torch.tensor([position])
+        expected = noise.gumbel(at[0], at[1], purpose, torch.tensor(index))
         numbers = noise.gumbel_of_one(stream, position, purpose, np.array(index))
 
         assert np.allclose(expected.numpy(), numbers, rtol=0, atol=1e-12)
