@@ -84,9 +84,9 @@ class Choose:
             ValueError: A part gave something of another shape.
         """
         if self._quick is not None and not logits.requires_grad:
-            chosen = self._quick(logits, history)
-            if chosen is not None:
-                return chosen, Scores(lambda: self.after(len(self.stages), logits, history))
+            found = self._quick(logits, history)
+            if found is not None:
+                return found
         seen = _within(history)
         needed, skipped = self.stages[: self._needed], self.stages[self._needed :]
         work, raw = Workspace(), _full_precision(logits.detach() if logits.requires_grad else logits)

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .few import Cell, Floats
+from .few import Cell, Few, Floats
 from .greedy import Greedy
 from .history import History
 from .offered import offered
 from .protocols import Processor, Selection
+from .scores import Scores
 
 _STAGES = 8
 """More might overflow, though none alone would."""
@@ -40,42 +41,43 @@ class QuickChoice:
     selection: Any
     """That :class:`~.few.DrawsFromFew`."""
 
-    def __call__(self, logits: Tensor, history: History) -> Tensor | None:
-        """Ids ``[batch, width]`` from raw logits ``[batch, width, vocab]``; None if it takes the long way."""
+    def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores] | None:
+        """As :class:`~.choose.Choose`, of raw logits ``[batch, width, vocab]``; None for the long way."""
         if logits.dtype is not torch.float32 or logits.device.type != "cpu":
             return None
         scores, ids = logits.numpy(), history.ids.numpy()
         lengths, prompts, streams = history.length.numpy(), history.prompt.numpy(), history.stream.numpy()
         batch, width, vocab = scores.shape
         chosen, one_path = np.empty((batch, width), dtype=np.int64), ids.shape[1] == 1
+        left: list[Few] = []
         for row in range(batch):
             prompt, stream = int(prompts[row]), int(streams[row])
             for column in range(width):
                 tokens = ids[row, 0 if one_path else column, : lengths[row, column]]
-                token = self._of_one(scores[row, column], Cell(tokens, prompt, stream, vocab))
-                if token is None:
+                cell = Cell(tokens, prompt, stream, vocab)
+                few = self._few_of(scores[row, column], cell)
+                token = None if few is None else self.selection.from_few(few, cell)
+                if few is None or token is None:
                     return None
                 chosen[row, column] = token
-        return torch.from_numpy(chosen)
+                left.append(few)
+        return torch.from_numpy(chosen), Scores(lambda: _dense(left, scores.shape))
 
-    def _of_one(self, logits: Floats, cell: Cell) -> int | None:
-        few = self.narrows.to_few(logits, self.before, cell)
+    def _few_of(self, logits: Floats, cell: Cell) -> Few | None:
+        few: Few | None = self.narrows.to_few(logits, self.before, cell)
         for stage in self.after:
             if few is None:
                 return None
             few = stage.of_few(few, cell)
-        if few is None:
-            return None
-        token: int | None = self.selection.from_few(few, cell)
-        return token
+        return few
 
 
 @attrs.frozen(eq=False)
 class QuickGreedy:
     """The likeliest token of the raw logits."""
 
-    def __call__(self, logits: Tensor, history: History) -> Tensor | None:
-        """Ids ``[batch, width]``, -1 where there is none, from ``[batch, width, vocab]``."""
+    def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores] | None:
+        """As :class:`QuickChoice`; the id is -1 where there is none."""
         if logits.dtype is not torch.float32 or logits.device.type != "cpu":
             return None
         scores = logits.numpy()
@@ -86,7 +88,15 @@ class QuickGreedy:
                 # A comparison with NaN is false as well, so garbage is never taken for a choice.
                 if not scores.item(row, column, chosen.item(row, column)) > -math.inf:
                     chosen[row, column] = -1
-        return torch.from_numpy(chosen)
+        return torch.from_numpy(chosen), Scores(lambda: logits)
+
+
+def _dense(left: Sequence[Few], shape: tuple[int, ...]) -> Tensor:
+    """Logits of all of the vocabulary, ``-inf`` but for what is *left* in each column."""
+    whole = np.full(shape, -np.inf, dtype=np.float32)
+    for column, (ids, scores) in zip(whole.reshape(-1, shape[-1]), left, strict=True):
+        column[ids] = scores
+    return torch.from_numpy(whole)
 
 
 Quick = QuickChoice | QuickGreedy

@@ -13,6 +13,9 @@ Ints = NDArray[np.int64]
 
 _own = threading.local()
 
+_CALLS = 2**31 - 1
+"""As many as have a number of their own."""
+
 
 def columns(history: History, include_prompt: bool, window: int | None) -> Iterator[tuple[int, int, Ints]]:
     """
@@ -62,11 +65,12 @@ def occurring(ids: Ints, tokens: Ints, vocab: int) -> Ints:
         vocab: How many tokens there are.
     """
     marks = getattr(_own, "marks", None)
-    if marks is None or len(marks) < vocab:
-        marks = _own.marks = np.zeros(vocab, dtype=np.bool_)
-    tokens = with_logits(tokens, vocab)
-    # A table to look up takes no time for what is many times as long as the list.
-    marks[tokens] = True
-    at: Ints = marks[ids].nonzero()[0]
-    marks[tokens] = False
+    if marks is None or len(marks) < vocab or _own.call == _CALLS:
+        marks = _own.marks = np.zeros(vocab, dtype=np.int32)
+        _own.call = 0
+    # A table to look up takes no time for what is many times as long as the list. Each call marks by its
+    # own number, so that nothing has to be wiped, nor is wrong after an interrupt.
+    call = _own.call = _own.call + 1
+    marks[with_logits(tokens, vocab)] = call
+    at: Ints = (marks[ids] == call).nonzero()[0]
     return at

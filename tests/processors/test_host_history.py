@@ -1,10 +1,14 @@
 """The history's tokens as arrays."""
 
+import threading
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from decodekit.decoding.few import Cell
+from decodekit.processors import host_history
 from decodekit.processors.host_history import counted_tokens, occurring, with_logits
 
 
@@ -30,3 +34,13 @@ def test_which_tokens_count() -> None:
     assert [1, 2, 3, 4, 5] == counted_tokens(cell, True, 5).tolist()
     assert [2, 3, 4, 5] == counted_tokens(cell, False, 5).tolist()
     assert [] == counted_tokens(cell, True, 0).tolist()
+
+
+def test_calls_are_numbered_anew_when_the_numbers_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the last one the marks of all calls before are gone."""
+    monkeypatch.setattr(host_history, "_own", threading.local())
+    monkeypatch.setattr(host_history, "_CALLS", 2)
+    ids = np.arange(4)
+
+    for token in (0, 1, 2, 3, 0, 2):
+        assert [token] == occurring(ids, np.array([token]), 4).tolist()
