@@ -87,7 +87,7 @@ class PreparedDecoder:
         return self.calls.logits()
 
 
-class PreparedModel(transformers.PreTrainedModel, transformers.GenerationMixin):  # type: ignore[misc]
+class PreparedModel(transformers.PreTrainedModel, transformers.GenerationMixin):
     """The same for transformers."""
 
     config_class = transformers.PretrainedConfig

@@ -153,7 +153,9 @@ def gumbel_of_one(stream: int, position: int, purpose: int, index: NDArray[np.in
     x *= _SECOND
     x ^= x >> _31
     x >>= _12
-    number: NDArray[np.float64] = (x + 0.5) * 2.0**-52
+    number = x.astype(np.float64)
+    number += 0.5
+    number *= 2.0**-52
     np.log(number, out=number)
     np.log(np.negative(number, out=number), out=number)
     np.negative(number, out=number)
