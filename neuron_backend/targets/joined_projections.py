@@ -134,6 +134,7 @@ _PURE = {
     _aten.gt.Scalar,
     _aten.lt.Scalar,
     _aten.round.default,
+    _aten.rsub.Scalar,
     _aten.select.int,
     _aten.sub.Tensor,
     _aten.reshape.default,
