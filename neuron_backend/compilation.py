@@ -10,7 +10,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from ..decoding.protocols import Processor, Selection
 from ..decoding.whole_numbers import as_tuple, is_whole
 from .artifacts.loading import saved_quantized
-from .parallel.ranks import Ranks, naming_lost_ranks
+from .parallel.cores import holders
+from .parallel.ranks import naming_lost_ranks
 from .parallel.tensor_parallel import model_of
 from .shapes import DEFAULT_WIDTHS, default_max_length, neuron_widths
 from .static_decoder import StaticDecoder
@@ -91,7 +92,8 @@ def compile_decoder(
 
         tp_degree: Processes that hold the model together, each a part of its weights and of the
             cache. More than 1 takes a program that ``torchrun --nproc-per-node TP_DEGREE`` has
-            started as often; all processes make the same calls (:mod:`~.parallel.ranks`).
+            started as often; all processes make the same calls (:mod:`~.parallel.ranks`). For
+            ``"neuron-traced"`` it is cores, which one process drives (:mod:`~.parallel.cores`).
 
     Raises:
         UnsupportedArchitecture: The logits differ from *model*'s, or it cannot be rewound.
@@ -104,8 +106,8 @@ def compile_decoder(
     """
     compiler = _resolve(target)
     check_threads(threads)
-    ranks = Ranks.of_environment(tp_degree)
-    if ranks is not None and weights is not None:
+    ranks, cores = holders(compiler, tp_degree)
+    if tp_degree > 1 and weights is not None:
         raise ValueError(f"'weights' must be None with tp_degree > 1: got {weights!r}")
     with naming_lost_ranks(ranks):
         if ranks is not None:
@@ -124,7 +126,7 @@ def compile_decoder(
             dtype=dtype,
             weights=weights,
         )
-        decoder.threads = threads
+        decoder.threads, decoder.cores = threads, cores
         if processors is not None or selection is not None:
             decoder.fuse(processors, selection)
         compiler.compile(decoder)

@@ -85,6 +85,9 @@ class StaticDecoder(FusedForwards):
     ranks: Ranks | None
     """This process among those that hold the model together; None if it is whole here."""
 
+    cores: int = 1
+    """How many cores of this process hold the model together (:mod:`.parallel.cores`)."""
+
     compiler: Target = EagerTarget()
     """What made the programs."""
 
@@ -210,8 +213,8 @@ class StaticDecoder(FusedForwards):
 
     @property
     def tp_degree(self) -> int:
-        """How many processes hold the model together."""
-        return 1 if self.ranks is None else self.ranks.degree
+        """How many processes, or cores of this one, hold the model together."""
+        return self.cores if self.ranks is None else self.ranks.degree
 
     @property
     def target(self) -> str:

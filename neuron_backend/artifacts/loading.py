@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ...decoding.protocols import Processor, Selection
+from ..parallel.cores import holders
 from ..parallel.ranks import Ranks, naming_lost_ranks
 from ..parallel.tensor_parallel import model_of
 from ..static_decoder import StaticDecoder
@@ -85,9 +86,10 @@ def load_decoder(
     target.check(manifest)
     manifest.verify(folder)
     stored = load_file(folder / CONSTANTS)
-    ranks = Ranks.of_environment(manifest.tp_degree)
+    ranks, cores = holders(target, manifest.tp_degree)
     with naming_lost_ranks(ranks):
         decoder = _eager(folder, manifest, stored, ranks)
+        decoder.cores = cores
         packages = _packages(folder, manifest, stored)
         if processors is not None or selection is not None:
             decoder.fuse(processors, selection)

@@ -37,7 +37,7 @@ class Manifest:
     tree_widths: list[int]
     spans: list[int]
     tp_degree: int = 1
-    """How many processes the programs were compiled for. The weights are whole."""
+    """How many processes, or cores of one, the programs were compiled for. The weights are whole."""
 
     quantized: dict[str, str] = attrs.field(factory=dict)
     """Name of each quantised layer to its format."""

@@ -75,8 +75,7 @@ class Ranks:
         Raises:
             ValueError: *tp_degree* is no whole number >= 1, or not how many processes there are.
         """
-        if not is_whole(tp_degree) or tp_degree < 1:
-            raise ValueError(f"tp_degree must be a whole number >= 1: got {tp_degree!r}")
+        check_degree(tp_degree)
         if tp_degree == 1:
             return None
         made = dist.is_available() and dist.is_initialized()
@@ -169,6 +168,17 @@ class Ranks:
             if error is None and other.any():
                 message = bytes(other.tolist()).rstrip(b"\0").decode(errors="replace")
                 raise LostRank(f"every rank must succeed: got a failure of rank {rank}: {message}")
+
+
+def check_degree(tp_degree: int) -> None:
+    """
+    Refuse what is no number of parts.
+
+    Raises:
+        ValueError: *tp_degree* is no whole number >= 1.
+    """
+    if not is_whole(tp_degree) or tp_degree < 1:
+        raise ValueError(f"tp_degree must be a whole number >= 1: got {tp_degree!r}")
 
 
 def _timeout() -> timedelta:

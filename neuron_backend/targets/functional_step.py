@@ -9,6 +9,9 @@ from ..cache import CacheBuffers, out_of_place
 from ..step import DecoderStep
 from ..weights import adopt
 
+MODEL = "step.model."
+"""Before the model's own name of a weight: its name in a :class:`FunctionalStep`."""
+
 
 class FunctionalStep(nn.Module):
     """

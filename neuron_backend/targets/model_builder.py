@@ -15,7 +15,9 @@ import attrs
 from torch import Tensor
 
 from ..graphs.step_lowering import spans_of
-from .functional_step import ReassigningStep, padding
+from ..parallel.cores import Cores
+from .functional_step import MODEL, ReassigningStep, padding
+from .nxd_cores import nxd_cores
 from .traced_program import Run, Traced, lint_proto, refuse, to_device, to_host
 
 if TYPE_CHECKING:
@@ -41,23 +43,37 @@ class ModelBuilderWay:
         """The width and the span of each program."""
         return [(width, span) for width in decoder.shape.widths for span in spans_of(width, decoder.spans)]
 
-    def compile(self, decoder: "StaticDecoder", top_ks: Sequence[int]) -> Traced:
+    def compile(self, cores: Cores, top_ks: Sequence[int]) -> Traced:
         """
         Trace every shape, compile all of them, and load them over one cache.
 
         Args:
-            decoder: Eager.
+            cores: Of an eager decoder.
 
             top_ks: How many calls of top-k the graph of each of :meth:`shapes` has.
 
         Raises:
             UnsupportedArchitecture: In strict mode, the HLO holds what the compiler is known to refuse.
         """
-        from neuronx_distributed import ModelBuilder
-
+        decoder = cores.part
         step = self.step(decoder)
         # Before anybody moves them.
-        known, states = step.weights, set(step.states)
+        known, states = cores.weights(step.weights, MODEL), set(step.states)
+        with nxd_cores(cores.degree):
+            model, used = self._built(decoder, step, top_ks)
+        # A state belongs to the device alone; some releases list it among the weights.
+        weights = [name for name in used if name not in states]
+        content = _saved(model)
+        _start(model, known, weights)
+        return Traced(_runs(decoder, model), content, weights)
+
+    def _built(
+        self, decoder: "StaticDecoder", step: ReassigningStep, top_ks: Sequence[int]
+    ) -> tuple[Any, dict[str, None]]:
+        """The compiled programs, and the names of what they use."""
+        from neuronx_distributed import ModelBuilder
+
+        # It looks for how many cores there are here.
         builder = ModelBuilder(step)
         used: dict[str, None] = {}
         for (width, span), top_k in zip(self.shapes(decoder), top_ks, strict=True):
@@ -70,13 +86,9 @@ class ModelBuilderWay:
                 refuse(findings, type(decoder.step.model).__name__, f"the HLO of {tag}")
             used |= dict.fromkeys(artifacts.weight_name_to_idx)
         model = builder.compile(compiler_args=self.compiler_args, compiler_workdir=self.compiler_workdir)
-        # A state belongs to the device alone; some releases list it among the weights.
-        weights = [name for name in used if name not in states]
-        content = _saved(model)
-        _start(model, known, weights)
-        return Traced(_runs(decoder, model), content, weights)
+        return model, used
 
-    def load(self, decoder: "StaticDecoder", content: bytes, weights: list[str]) -> Mapping[int, Run]:
+    def load(self, cores: Cores, content: bytes, weights: list[str]) -> Mapping[int, Run]:
         """
         Load what :meth:`compile` stored over these weights and an empty cache.
 
@@ -95,8 +107,8 @@ class ModelBuilderWay:
                 "programs must be loaded by the neuronx_distributed that saved them: "
                 f"got a {type(model).__name__}; compile_decoder(folder) compiles them again"
             )
-        _start(model, self.step(decoder).weights, weights)
-        return _runs(decoder, model)
+        _start(model, cores.weights(self.step(cores.part).weights, MODEL), weights)
+        return _runs(cores.part, model)
 
 
 def _saved(model: Any) -> bytes:
@@ -106,11 +118,11 @@ def _saved(model: Any) -> bytes:
         return path.read_bytes()
 
 
-def _start(model: Any, known: Mapping[str, Tensor], weights: list[str]) -> None:
-    missing = [name for name in weights if name not in known]
+def _start(model: Any, known: Sequence[Mapping[str, Tensor]], weights: list[str]) -> None:
+    missing = [name for name in weights if name not in known[0]]
     if missing:
         raise ValueError(f"the model must have every weight that the programs use: got none named {missing}")
-    model.set_weights([{name: known[name] for name in weights}])
+    model.set_weights([{name: own[name] for name in weights} for own in known])
     model.to_neuron()
 
 

@@ -16,6 +16,7 @@ import attrs
 import torch
 from torch import Tensor
 
+from ..parallel.cores import Cores
 from ..step import DecoderStep
 from .functional_step import FunctionalStep, padding
 from .traced_program import Run, Traced, to_device, to_host
@@ -44,10 +45,11 @@ class SingleTraceWay:
         """The width and the span of the program."""
         return [(decoder.shape.widths[-1], decoder.shape.max_length)]
 
-    def compile(self, decoder: "StaticDecoder", top_ks: Sequence[int]) -> Traced:
+    def compile(self, cores: Cores, top_ks: Sequence[int]) -> Traced:
         """Trace, compile, and put the weights on the device. *top_ks* would help with HLO; none is shown."""
         import torch_neuronx
 
+        decoder = cores.part
         step = self.step(decoder)
         ((width, span),) = self.shapes(decoder)
         with torch.no_grad():
@@ -66,7 +68,7 @@ class SingleTraceWay:
             content = path.read_bytes()
         return Traced(_runs(decoder, program), content, weights=[])
 
-    def load(self, decoder: "StaticDecoder", content: bytes, weights: list[str]) -> Mapping[int, Run]:
+    def load(self, cores: Cores, content: bytes, weights: list[str]) -> Mapping[int, Run]:
         """Load what :meth:`compile` stored, which has its weights with it."""
         # A ScriptModule with a program for Neuron is only known after this.
         import torch_neuronx  # noqa: F401
@@ -75,7 +77,7 @@ class SingleTraceWay:
             path = Path(folder) / self.file
             path.write_bytes(content)
             program = torch.jit.load(str(path))  # type: ignore[no-untyped-call]
-        return _runs(decoder, program)
+        return _runs(cores.part, program)
 
 
 def _runs(decoder: "StaticDecoder", program: Any) -> dict[int, Run]:

@@ -18,6 +18,7 @@ from ..artifacts.packages import Package
 from ..cache import CacheBuffers
 from ..graphs.lint import lint_graph
 from ..graphs.lowering import lower, name_of
+from ..parallel.cores import Cores
 from .functional_step import FunctionalStep, padding
 from .model_builder import ModelBuilderWay
 from .single_trace import SingleTraceWay
@@ -44,14 +45,21 @@ class TracedTarget:
     it there is one program, of the widest width and all positions, into which every forward is
     padded: small *widths* are then cheaper, and a saved decoder holds its weights twice.
 
+    With NxD a model is divided among ``tp_degree`` cores, all of which one process drives: it is not
+    started by ``torchrun``.
+
     Which cores a process sees is set before it starts, as ``NEURON_RT_VISIBLE_CORES``; each of several
     models in one machine has a process and cores of its own.
 
     Raises:
-        ValueError: What it needs is not installed, or a decoder asks for trees.
+        ValueError: What it needs is not installed, or a decoder asks for trees, or for several
+            cores without NxD.
     """
 
     name: ClassVar[str] = "neuron-traced"
+
+    drives_cores: ClassVar[bool] = True
+    """Whether one process drives all cores that hold a model together (``tp_degree``)."""
 
     way: str = attrs.field(default="auto", validator=validators.in_(("auto", "nxd", "trace")))
     """``"nxd"``, ``"trace"``, or the first of them that is installed. A decoder's ``compiler`` says which."""
@@ -70,10 +78,13 @@ class TracedTarget:
     def compile(self, decoder: "StaticDecoder") -> None:
         """Lint, trace and compile every program, and compare with the stock model."""
         way = self._way(decoder)
-        traced = way.compile(decoder, _lint(decoder, way) if self.strict else [0] * len(way.shapes(decoder)))
+        cores = Cores.of(decoder)
+        traced = way.compile(
+            cores, _lint(cores.part, way) if self.strict else [0] * len(way.shapes(decoder))
+        )
         facts = {
             "way": way.name,
-            "fingerprint": _fingerprint(decoder),
+            "fingerprint": _fingerprint(cores.part),
             "weights": traced.weights,
             "versions": _versions(way),
         }
@@ -103,8 +114,9 @@ class TracedTarget:
             return
         facts = _facts(packages)
         way = attrs.evolve(self, way=facts["way"])._way(decoder)
+        cores = Cores.of(decoder)
         for what, expected, found in (
-            ("fingerprint", _fingerprint(decoder), facts["fingerprint"]),
+            ("fingerprint", _fingerprint(cores.part), facts["fingerprint"]),
             ("versions", _versions(way), facts["versions"]),
         ):
             if found != expected:
@@ -112,7 +124,7 @@ class TracedTarget:
                     f"traced programs must fit the decoder and what is installed: their {what} must be "
                     f"{expected}: got {found}; {_AGAIN}"
                 )
-        runs = way.load(decoder, packages[way.file].content, facts["weights"])
+        runs = way.load(cores, packages[way.file].content, facts["weights"])
         self._run(decoder, way, runs, packages, compiled=False)
 
     def _way(self, decoder: "StaticDecoder") -> Way:
@@ -121,12 +133,13 @@ class TracedTarget:
                 f"tree_widths must be () for target {self.name!r}, which compiles no trees: "
                 f"got {decoder.tree_widths}"
             )
-        if decoder.ranks is not None:
-            raise ValueError(
-                f"tp_degree must be 1 for target {self.name!r}, whose program is one core's: "
-                f"got {decoder.ranks.degree}"
-            )
         chosen = _installed(self.way)
+        if decoder.tp_degree > 1 and chosen is SingleTraceWay:
+            raise ValueError(
+                f"tp_degree must be 1 for target {self.name!r} without NxD, whose program is one core's: "
+                f"got {decoder.tp_degree}; TracedTarget(way='nxd') takes more, with a neuronx-distributed "
+                "that has ModelBuilder v2, from https://pip.repos.neuron.amazonaws.com"
+            )
         return chosen(self.compiler_args, self.compiler_workdir, self.strict)
 
     def _run(

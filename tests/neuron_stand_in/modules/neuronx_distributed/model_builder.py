@@ -1,11 +1,13 @@
 """ModelBuilder v2: traces a module at several shapes, and compiles what it traced."""
 
 import inspect
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
+import torch
 from torch import Tensor, nn
 from torch_neuronx.recording import CompileError, Recording, record
 
@@ -38,7 +40,8 @@ class ModelBuilder:
 
     def __init__(self, model: nn.Module, weights_to_skip_layout_optimization: Any = None):
         self.model = model
-        self.world_size = 1
+        distributed = torch.distributed
+        self.world_size = distributed.get_world_size() if distributed.is_initialized() else 1
         self.trace_artifacts_collection: dict[str, TraceArtifacts] = {}
 
     def trace(
@@ -60,6 +63,8 @@ class ModelBuilder:
         try:
             recording = record(self.model, inputs, _reassigned)
         except Exception as error:
+            # A sum among cores that somebody still holds would be run, on one of them, and wait for ever.
+            traceback.clear_frames(error.__traceback__)
             raise RuntimeError(f"HLO generation failed: {error}") from error
         weights = [name for name in recording.tensors if name not in recording.states]
         self.trace_artifacts_collection[tag] = TraceArtifacts(

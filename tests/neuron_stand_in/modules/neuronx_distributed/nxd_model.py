@@ -1,4 +1,4 @@
-"""NxDModel: programs of several shapes over one set of weights and one of states."""
+"""NxDModel: programs of several shapes over one set of weights and one of states on each core."""
 
 import json
 import zipfile
@@ -7,22 +7,22 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_neuronx.recording import Recording
-from torch_neuronx.runtime import Program, States, make_states, to_device
+from torch_neuronx.runtime import Program, States, core_count, make_states, run, to_device
 
 
 class NxDModel:
-    """As AWS documents it, for one rank."""
+    """As AWS documents it, on the cores of one instance."""
 
     def __init__(self, world_size: int, start_rank: int | None = None, local_ranks_size: int | None = None):
-        if (world_size, start_rank, local_ranks_size) != (1, None, None):
-            raise NotImplementedError("the stand-in has one rank")
+        if (start_rank, local_ranks_size) != (None, None):
+            raise NotImplementedError("the stand-in has one instance")
         self.world_size = world_size
         self.parameters: list[str] = []
         self.recordings: dict[str, Recording] = {}
-        self.spmd_models: dict[str, Program] = {}
+        self.spmd_models: dict[str, list[Program]] = {}
         self.input_shape_map: dict[str, str] = {}
-        self.weights: list[dict[str, Tensor]] = [{}]
-        self.states: list[States] = [{}]
+        self.weights: list[dict[str, Tensor]] = [{}] * world_size
+        self.states: list[States] = [{}] * world_size
         self.loaded_on_neuron = False
 
     def add(self, key: str, parameters: list[str], recording: Recording) -> "NxDModel":
@@ -50,7 +50,15 @@ class NxDModel:
             raise ValueError(
                 f"a checkpoint for each of {self.world_size} ranks: got {len(sharded_checkpoint)}"
             )
-        self.weights = [{name: to_device(tensor) for name, tensor in sharded_checkpoint[0].items()}]
+        if self.world_size not in (1, core_count()):
+            raise RuntimeError(
+                f"a model for {self.world_size} cores needs as many: got {core_count()}; "
+                "those of the stand-in are all in use by a model or all but one free"
+            )
+        self.weights = [
+            {name: to_device(tensor, core) for name, tensor in own.items()}
+            for core, own in enumerate(sharded_checkpoint)
+        ]
 
     def to_neuron(self) -> None:
         """Make the states, zeros, and load every program over them."""
@@ -58,10 +66,13 @@ class NxDModel:
             return
         shapes = _states(next(iter(self.recordings.values())))
         zeros = {name: torch.zeros(shape, dtype=_dtype(dtype)) for name, (shape, dtype) in shapes.items()}
-        # One dictionary for all programs: that is what makes the states one.
-        self.states = [make_states(zeros)]
+        # One dictionary of a core for all programs: that is what makes its states one.
+        self.states = [make_states(zeros, core) for core in range(self.world_size)]
         self.spmd_models = {
-            key: Program(recording, self.weights[0], self.states[0])
+            key: [
+                Program(recording, self.weights[core], self.states[core], core)
+                for core in range(self.world_size)
+            ]
             for key, recording in self.recordings.items()
         }
         self.loaded_on_neuron = True
@@ -79,7 +90,8 @@ class NxDModel:
             raise NotImplementedError("the stand-in takes keywords, and routes by shape")
         inputs = [kwargs[name] for name in self.parameters]
         key = self.input_shape_map[_route(self.parameters, [list(tensor.shape) for tensor in inputs])]
-        outputs = self.spmd_models[key](inputs)
+        # Every core is given the same; what the first has is what comes back.
+        outputs = run(self.spmd_models[key], inputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def read_from_neuron_buffer(self, buffer_key: str, rank: int) -> Tensor:
@@ -93,7 +105,7 @@ class NxDModel:
         if save_weights:
             raise NotImplementedError("the stand-in saves no weights")
         with zipfile.ZipFile(path_to_save, "w") as archive:
-            archive.writestr("parameters.json", json.dumps(self.parameters))
+            archive.writestr("facts.json", json.dumps([self.world_size, self.parameters]))
             for key, recording in self.recordings.items():
                 archive.writestr(f"programs/{key}", recording.dump())
 
@@ -102,9 +114,9 @@ class NxDModel:
         cls, path_to_model: str, start_rank: int | None = None, local_ranks_size: int | None = None
     ) -> "NxDModel":
         """What :meth:`save` stored; it has neither weights nor states yet."""
-        model = cls(1, start_rank, local_ranks_size)
         with zipfile.ZipFile(path_to_model) as archive:
-            parameters = json.loads(archive.read("parameters.json"))
+            world_size, parameters = json.loads(archive.read("facts.json"))
+            model = cls(world_size, start_rank, local_ranks_size)
             for name in archive.namelist():
                 if name.startswith("programs/"):
                     model.add(name.removeprefix("programs/"), parameters, Recording.parse(archive.read(name)))

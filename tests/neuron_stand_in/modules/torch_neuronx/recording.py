@@ -39,6 +39,9 @@ class Recording:
     parameters: list[tuple[str, str]]
     """Of the program, in order: ``("input", index)``, ``("tensor", name)`` or ``("constant", name)``."""
 
+    layouts: dict[str, tuple[list[int], str]]
+    """Shape and dtype of each weight and state, by name."""
+
     states: dict[str, int]
     """Name of a tensor to the output that it becomes."""
 
@@ -96,14 +99,28 @@ def record(module: nn.Module, inputs: Mapping[str, Tensor], aliases: Aliases, **
     tensors = dict(_tensors(twin))
     versions = {name: tensor._version for name, tensor in tensors.items()}
     given = [tensor.to(device) for tensor in inputs.values()]
-    with torch.no_grad(), _watched() as operations:
-        result = twin(*given)
-    outputs = [result] if isinstance(result, Tensor) else list(result)
-    _refuse_writes(tensors, versions)
-    states = aliases(twin, tensors, outputs)
-    recording = _lower(tensors, given, inputs, outputs, states)
+    try:
+        with torch.no_grad(), _watched() as operations:
+            result = twin(*given)
+        outputs = [result] if isinstance(result, Tensor) else list(result)
+        _refuse_writes(tensors, versions)
+        states = aliases(twin, tensors, outputs)
+        recording = _lower(tensors, given, inputs, outputs, states)
+    finally:
+        _forget(twin)
     _lint(recording.text, operations)
     return recording
+
+
+def _forget(module: nn.Module) -> None:
+    """
+    Let go of what has been recorded into buffers.
+
+    As long as it is held, it is run with whatever the device runs next. A sum among cores would be run
+    on this one alone, and wait for ever.
+    """
+    for part in module.modules():
+        part._buffers.clear()
 
 
 @contextmanager
@@ -180,6 +197,11 @@ def _lower(
         inputs=[(list(tensor.shape), str(tensor.dtype)) for tensor in inputs.values()],
         outputs=[(list(tensor.shape), str(tensor.dtype)) for tensor in outputs],
         parameters=[found[index] for index in range(len(found))],
+        layouts={
+            name: (list(tensors[name].shape), str(tensors[name].dtype))
+            for kind, name in found.values()
+            if kind == "tensor"
+        },
         states=states,
         constants=constants,
     )

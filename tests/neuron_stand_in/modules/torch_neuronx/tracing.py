@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .recording import CompileError, Recording, record
-from .runtime import Program, make_states, to_device
+from .runtime import Program, make_states, run, to_device
 
 _library = torch.library.Library("neuron_stand_in", "DEF")
 _library.define("forward(Tensor[] inputs, Tensor[] tensors, Tensor program) -> Tensor[]")
@@ -108,7 +108,7 @@ def _forward(inputs: list[Tensor], tensors: list[Tensor], program: Tensor) -> li
         states = make_states({name: held.pop(name) for name in recording.states})
         weights = {name: to_device(tensor) for name, tensor in held.items()}
         _loaded[key] = Program(recording, weights, states), program
-    return _loaded[key][0](inputs)
+    return run([_loaded[key][0]], inputs)
 
 
 def _described(recording: Recording) -> list[Tensor]:
