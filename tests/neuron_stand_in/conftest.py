@@ -44,6 +44,9 @@ class Built:
     states: dict[str, Any]
     """The cache on the device: ``torch_neuronx.runtime.State`` by name."""
 
+    cores: list[dict[str, Any]]
+    """The same of each core."""
+
     def addresses(self) -> dict[str, int]:
         """Where each piece of the cache lies."""
         return {name: state.address for name, state in self.states.items()}
@@ -57,7 +60,8 @@ def stand_ins() -> Iterator[None]:
         # Devices of XLA's are what the stand-in has for cores.
         patch.setenv("CPU_NUM_DEVICES", str(CORES))
         # Each has a thread to wait for the others in, however few processors there are.
-        patch.setenv("XLA_THREAD_POOL_SIZE", str(2 * CORES))
+        for pool in ("XLA_THREAD_POOL_SIZE", "PJRT_NPROC"):
+            patch.setenv(pool, str(4 * CORES))
         # Programs as small as these take longer to optimise than to run.
         patch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", "--xla_backend_optimization_level=0"))
         patch.setattr(sys, "path", [str(MODULES), *sys.path])
@@ -83,6 +87,7 @@ def build(model: PreTrainedModel, target: TracedTarget, **shape: Any) -> Built:
         executables=metrics.counter_value("UncachedCompile"),
         aliased=int(aliased[1]) if aliased else 0,
         states=resident[-1],
+        cores=resident[-decoder.tp_degree :],
     )
 
 
@@ -92,7 +97,7 @@ def built(request: pytest.FixtureRequest, tiny_model: Callable[..., PreTrainedMo
     return build(tiny_model("llama"), TracedTarget(way=request.param))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def trace_decoder() -> Callable[..., Built]:
     """Builds others."""
     return build

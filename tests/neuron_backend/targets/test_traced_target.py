@@ -126,11 +126,25 @@ class TestRefusals:
         with pytest.raises(ValueError, match=r"tree_widths must be \(\) for target 'neuron-traced'.*\(4,\)"):
             build(tiny_model("llama"), tree_widths=(4,))
 
-    def test_of_several_ranks(self, llama):
-        """A traced decoder has one core."""
+    def test_of_several_cores_without_nxd(self, tiny_model, monkeypatch):
+        """Such a program has one; the error says what has more."""
+        package("neuronx_distributed", monkeypatch)
+
+        with pytest.raises(
+            ValueError, match=r"tp_degree must be 1 for .* without NxD.*: got 2; TracedTarget\(way='nxd'\)"
+        ):
+            build(tiny_model("llama"), tp_degree=2)
+
+    def test_of_an_nxd_that_knows_no_cores(self, tiny_model):
+        """By the name that it has not got."""
+        with pytest.raises(ValueError, match="tp_degree 2 needs a neuronx-distributed with NxDParallelState"):
+            build(tiny_model("llama"), tp_degree=2)
+
+    def test_of_a_part_of_another_process(self, llama):
+        """One process divides the model, so it has to have the whole of it."""
         llama.ranks = SimpleNamespace(degree=2)
 
-        with pytest.raises(ValueError, match=r"tp_degree must be 1 for target 'neuron-traced'.*: got 2"):
+        with pytest.raises(ValueError, match="must divide a whole model: got the part of one of 2 processes"):
             TracedTarget().compile(llama)
 
     @pytest.mark.parametrize(
