@@ -19,7 +19,6 @@ from decodekit.neuron_backend import StaticDecoder, compile_decoder
 from decodekit.neuron_backend.targets.traced_target import TracedTarget
 
 MODULES = Path(__file__).parent / "modules"
-CORES = 2
 SHAPE: dict[str, Any] = {
     "batch_size": 2,
     "max_length": 64,
@@ -57,11 +56,7 @@ def stand_ins() -> Iterator[None]:
     """What ``import torch_neuronx`` finds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PJRT_DEVICE", "CPU")
-        # Devices of XLA's are what the stand-in has for cores.
-        patch.setenv("CPU_NUM_DEVICES", str(CORES))
-        # Each has a thread to wait for the others in, however few processors there are.
-        for pool in ("XLA_THREAD_POOL_SIZE", "PJRT_NPROC"):
-            patch.setenv(pool, str(4 * CORES))
+        patch.setenv("NEURON_RT_NUM_CORES", "2")
         # Programs as small as these take longer to optimise than to run.
         patch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", "--xla_backend_optimization_level=0"))
         patch.setattr(sys, "path", [str(MODULES), *sys.path])

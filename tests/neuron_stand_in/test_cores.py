@@ -216,7 +216,7 @@ class TestSaving:
         shutil.copytree(saved, folder)
         attrs.evolve(Manifest.read(folder), tp_degree=1).write(folder)
 
-        with pytest.raises(ValueError, match="their fingerprint must be .*: got"):
+        with pytest.raises(ValueError, match=r"their fingerprint must be .*: got"):
             load_decoder(folder, trust_programs=True)
 
 
@@ -225,7 +225,9 @@ class TestRefusals:
 
     def test_of_heads_that_do_not_come_out_even(self, tiny_model):
         """With the degrees that would do."""
-        with pytest.raises(ValueError, match=r"tp_degree must divide .* of LlamaFor.*: got 3; 1 or 2 would do"):
+        with pytest.raises(
+            ValueError, match=r"tp_degree must divide .* of LlamaFor.*: got 3; 1 or 2 would do"
+        ):
             compile_decoder(
                 tiny_model("llama"), max_length=16, widths=(1,), target=TracedTarget(way="nxd"), tp_degree=3
             )
@@ -234,7 +236,11 @@ class TestRefusals:
         """The device says so when it is handed the weights."""
         with pytest.raises(RuntimeError, match="a model for 4 cores needs as many: got 2"):
             compile_decoder(
-                tiny_model("gpt_neox"), max_length=16, widths=(1,), target=TracedTarget(way="nxd"), tp_degree=4
+                tiny_model("gpt_neox"),
+                max_length=16,
+                widths=(1,),
+                target=TracedTarget(way="nxd"),
+                tp_degree=4,
             )
 
     def test_of_models_without_a_plan(self, tiny_model):
@@ -246,7 +252,9 @@ class TestRefusals:
 
     def test_of_tracing_without_nxd(self, tiny_model):
         """Which has one core, and says what has more."""
-        with pytest.raises(ValueError, match=r"tp_degree must be 1 .* without NxD.*: got 2; TracedTarget\(way='nxd'"):
+        with pytest.raises(
+            ValueError, match=r"tp_degree must be 1 .* without NxD.*: got 2; TracedTarget\(way='nxd'"
+        ):
             compile_decoder(
                 tiny_model("llama"), max_length=16, widths=(1,), target=TracedTarget(way="trace"), tp_degree=2
             )
@@ -304,7 +312,7 @@ class TestStandIn:
         model = traced()
         model.set_weights([*weights(2.0), {"weight": torch.ones(4)}])
 
-        with pytest.raises(RuntimeError, match=r"weight must be as it was traced, .*\[4\].* on core 1"):
+        with pytest.raises(RuntimeError, match=r"weight must be as it was traced, .*\[3\].*: got .*\[4\]"):
             model.to_neuron()
 
     def test_states_begin_with_zeros(self):

@@ -63,7 +63,7 @@ class ModelBuilder:
         try:
             recording = record(self.model, inputs, _reassigned)
         except Exception as error:
-            # A sum among cores that somebody still holds would be run, on one of them, and wait for ever.
+            # What has been recorded is run with the rest for as long as somebody holds it.
             traceback.clear_frames(error.__traceback__)
             raise RuntimeError(f"HLO generation failed: {error}") from error
         weights = [name for name in recording.tensors if name not in recording.states]

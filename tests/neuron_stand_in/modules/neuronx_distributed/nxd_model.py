@@ -50,14 +50,10 @@ class NxDModel:
             raise ValueError(
                 f"a checkpoint for each of {self.world_size} ranks: got {len(sharded_checkpoint)}"
             )
-        if self.world_size not in (1, core_count()):
-            raise RuntimeError(
-                f"a model for {self.world_size} cores needs as many: got {core_count()}; "
-                "those of the stand-in are all in use by a model or all but one free"
-            )
+        if self.world_size > core_count():
+            raise RuntimeError(f"a model for {self.world_size} cores needs as many: got {core_count()}")
         self.weights = [
-            {name: to_device(tensor, core) for name, tensor in own.items()}
-            for core, own in enumerate(sharded_checkpoint)
+            {name: to_device(tensor) for name, tensor in own.items()} for own in sharded_checkpoint
         ]
 
     def to_neuron(self) -> None:
@@ -67,11 +63,11 @@ class NxDModel:
         shapes = _states(next(iter(self.recordings.values())))
         zeros = {name: torch.zeros(shape, dtype=_dtype(dtype)) for name, (shape, dtype) in shapes.items()}
         # One dictionary of a core for all programs: that is what makes its states one.
-        self.states = [make_states(zeros, core) for core in range(self.world_size)]
+        self.states = [make_states(zeros) for _ in range(self.world_size)]
         self.spmd_models = {
             key: [
-                Program(recording, self.weights[core], self.states[core], core)
-                for core in range(self.world_size)
+                Program(recording, weights, states)
+                for weights, states in zip(self.weights, self.states, strict=True)
             ]
             for key, recording in self.recordings.items()
         }

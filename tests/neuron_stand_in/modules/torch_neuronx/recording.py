@@ -3,7 +3,7 @@
 import collections
 import copy
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from decodekit.neuron_backend.graphs.hlo_lint import lint_hlo
 
-_PROGRAM = "program"
+from .sums import cut_out
+
+_PROTOS = ("proto", "program")
 
 Aliases = Callable[[nn.Module, Mapping[str, Tensor], list[Tensor]], dict[str, int]]
 """Finds which outputs become which states, and may add outputs: what has been traced, on what, to what."""
@@ -30,14 +32,23 @@ class Recording:
     """One graph of fixed shapes, without weights."""
 
     proto: bytes
-    """A serialized HloModuleProto."""
+    """A serialized HloModuleProto, as a compiler is given it."""
+
+    program: bytes
+    """What is run: the same, with the sums among cores cut out of it (:mod:`.sums`)."""
 
     inputs: list[tuple[list[int], str]]
     """Shape and dtype of each."""
 
     outputs: list[tuple[list[int], str]]
     parameters: list[tuple[str, str]]
-    """Of the program, in order: ``("input", index)``, ``("tensor", name)`` or ``("constant", name)``."""
+    """
+    Of the program, in order: ``("input", index)``, ``("tensor", name)``, ``("constant", name)``, or
+    ``("sum", index)`` for what takes the place of a sum among cores.
+    """
+
+    partials: list[int]
+    """The outputs that are to be summed among cores, in order."""
 
     layouts: dict[str, tuple[list[int], str]]
     """Shape and dtype of each weight and state, by name."""
@@ -61,9 +72,11 @@ class Recording:
 
     def dump(self) -> bytes:
         """To be stored."""
-        facts = attrs.asdict(self, filter=lambda field, _: field.name not in ("proto", "constants"))
-        program = torch.frombuffer(bytearray(self.proto), dtype=torch.uint8)
-        tensors = {**self.constants, _PROGRAM: program}
+        facts = attrs.asdict(self, filter=lambda field, _: field.name not in (*_PROTOS, "constants"))
+        protos = {
+            name: torch.frombuffer(bytearray(getattr(self, name)), dtype=torch.uint8) for name in _PROTOS
+        }
+        tensors = {**self.constants, **protos}
         return safetensors.torch.save(tensors, {"facts": json.dumps(facts)})
 
     @classmethod
@@ -72,7 +85,8 @@ class Recording:
         size = int.from_bytes(content[:8], "little")
         facts = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["facts"])
         tensors = safetensors.torch.load(content)
-        return cls(proto=tensors.pop(_PROGRAM).numpy().tobytes(), constants=tensors, **facts)
+        protos = {name: tensors.pop(name).numpy().tobytes() for name in _PROTOS}
+        return cls(constants=tensors, **protos, **facts)
 
 
 def record(module: nn.Module, inputs: Mapping[str, Tensor], aliases: Aliases, **kwargs: Any) -> Recording:
@@ -91,9 +105,28 @@ def record(module: nn.Module, inputs: Mapping[str, Tensor], aliases: Aliases, **
     Raises:
         CompileError: Something ran on the host, depends on data, or is known to be refused.
     """
+    assert not kwargs, f"the stand-in knows no {sorted(kwargs)}"
+    whole, operations = _recorded(module, inputs, aliases)
+    _lint(whole.text, operations)
+    sums = whole.text.count(" all-reduce(")
+    if not sums:
+        return whole
+    with cut_out() as cuts:
+        cut, _ = _recorded(module, inputs, aliases, cuts)
+    if len(cut.partials) != sums or " all-reduce(" in attrs.evolve(cut, proto=cut.program).text:
+        raise CompileError(f"{sums} sums among cores must be NxD's own: got {len(cut.partials)} of them")
+    return attrs.evolve(cut, proto=whole.proto)
+
+
+def _recorded(
+    module: nn.Module,
+    inputs: Mapping[str, Tensor],
+    aliases: Aliases,
+    cuts: Sequence[tuple[Tensor, Tensor]] = (),
+) -> tuple[Recording, collections.Counter[str]]:
+    """The graph, and how often each operation was called."""
     import torch_xla
 
-    assert not kwargs, f"the stand-in knows no {sorted(kwargs)}"
     device = torch_xla.device()
     twin = copy.deepcopy(module).to(device)
     tensors = dict(_tensors(twin))
@@ -105,19 +138,16 @@ def record(module: nn.Module, inputs: Mapping[str, Tensor], aliases: Aliases, **
         outputs = [result] if isinstance(result, Tensor) else list(result)
         _refuse_writes(tensors, versions)
         states = aliases(twin, tensors, outputs)
-        recording = _lower(tensors, given, inputs, outputs, states)
+        return _lower(tensors, given, inputs, outputs, states, cuts), operations
     finally:
         _forget(twin)
-    _lint(recording.text, operations)
-    return recording
 
 
 def _forget(module: nn.Module) -> None:
     """
     Let go of what has been recorded into buffers.
 
-    As long as it is held, it is run with whatever the device runs next. A sum among cores would be run
-    on this one alone, and wait for ever.
+    As long as it is held, it is run with whatever the device runs next, and a sum among cores cannot be.
     """
     for part in module.modules():
         part._buffers.clear()
@@ -173,13 +203,17 @@ def _lower(
     inputs: Mapping[str, Tensor],
     outputs: list[Tensor],
     states: dict[str, int],
+    cuts: Sequence[tuple[Tensor, Tensor]],
 ) -> Recording:
     from torch_xla import _XLAC
 
+    first = len(outputs)
+    outputs = [*outputs, *(partial for partial, _ in cuts)]
     context = _XLAC.lowering.LoweringContext("graph")
     context.build(outputs)
     found: dict[int, tuple[str, str]] = {}
-    for kind, named in (("input", dict(enumerate(given))), ("tensor", tensors)):
+    totals = {index: total for index, (_, total) in enumerate(cuts)}
+    for kind, named in (("input", dict(enumerate(given))), ("tensor", tensors), ("sum", totals)):
         for name, tensor in named.items():
             # -1 where the graph does not use it; tied tensors are known by the first of their names.
             found.setdefault(context.tensor_parameter_id(tensor), (kind, str(name)))
@@ -194,9 +228,11 @@ def _lower(
         raise CompileError(f"states must be read by the graph: got {', '.join(unused)}")
     return Recording(
         proto=context.hlo(),
+        program=context.hlo(),
         inputs=[(list(tensor.shape), str(tensor.dtype)) for tensor in inputs.values()],
         outputs=[(list(tensor.shape), str(tensor.dtype)) for tensor in outputs],
         parameters=[found[index] for index in range(len(found))],
+        partials=list(range(first, len(outputs))),
         layouts={
             name: (list(tensors[name].shape), str(tensors[name].dtype))
             for kind, name in found.values()

@@ -1,8 +1,7 @@
-"""The device: tensors that live on its cores, and programs that run over them."""
+"""The device: tensors that live there, and programs that run over them, on each of its cores."""
 
-import time
+import os
 from collections.abc import Mapping, Sequence
-from threading import Thread
 
 import torch
 from torch import Tensor
@@ -11,28 +10,17 @@ from .recording import Recording
 
 
 def core_count() -> int:
-    """How many cores there are. Each is a device of XLA's, which runs all together what has sums among them."""
-    from torch_xla import _XLAC
-
-    return int(_XLAC._xla_num_devices())
+    """How many cores this process sees. They are sets of tensors on one device of XLA's."""
+    return int(os.environ.get("NEURON_RT_NUM_CORES", "2"))
 
 
-def to_device(tensor: Tensor, core: int = 0) -> Tensor:
-    """A copy on a core."""
-    moved = tensor.detach().to(_device(core))
-    _start(core)
+def to_device(tensor: Tensor) -> Tensor:
+    """A copy on the device."""
+    import torch_xla
+
+    moved = tensor.detach().to(torch_xla.device())
+    torch_xla.sync()
     return moved
-
-
-def _device(core: int) -> torch.device:
-    return torch.device("xla", core)
-
-
-def _start(core: int) -> None:
-    """Let a core run what has been recorded for it. It may have to wait for others, so nobody waits for it."""
-    from torch_xla import _XLAC
-
-    _XLAC._xla_step_marker(str(_device(core)), [], wait=False)
 
 
 class State:
@@ -43,10 +31,10 @@ class State:
     state's own, each is a little longer than the last.
     """
 
-    def __init__(self, value: Tensor, index: int, core: int):
-        """The *index*-th state of a model, on a core."""
+    def __init__(self, value: Tensor, index: int):
+        """The *index*-th state of a model, on the device."""
         self.shape = value.shape
-        self._memory = to_device(torch.cat([value.flatten(), value.new_zeros(index)]), core)
+        self._memory = to_device(torch.cat([value.flatten(), value.new_zeros(index)]))
 
     @property
     def address(self) -> int:
@@ -61,10 +49,18 @@ class State:
         # Not a view: the first program to read one would be compiled once more when it had been written to.
         return torch.narrow_copy(self._memory, 0, 0, self.shape.numel()).reshape(self.shape)
 
-    def write(self, value: Tensor) -> None:
-        """In place: the memory that a program has read is donated to what it gives back."""
+    def write(self, value: Tensor, final: Tensor | None = None) -> None:
+        """
+        In place: the memory that a program has read is donated to what it gives back.
+
+        Args:
+            value: The result.
+
+            final: On the device, whether it is one; else what was there stays. None: it is.
+        """
         spare = value.new_zeros(self._memory.numel() - value.numel())
-        self._memory.copy_(torch.cat([value.flatten(), spare]))
+        written = torch.cat([value.flatten(), spare])
+        self._memory.copy_(written if final is None else torch.where(final, written, self._memory))
 
 
 States = dict[str, State]
@@ -73,9 +69,9 @@ resident: list[States] = []
 """For tests: the states of each model on each of its cores, in the order in which models were loaded."""
 
 
-def make_states(initial: Mapping[str, Tensor], core: int = 0) -> States:
+def make_states(initial: Mapping[str, Tensor]) -> States:
     """Put the states of one model on a core."""
-    states = {name: State(value, index, core) for index, (name, value) in enumerate(initial.items())}
+    states = {name: State(value, index) for index, (name, value) in enumerate(initial.items())}
     resident.append(states)
     return states
 
@@ -83,9 +79,9 @@ def make_states(initial: Mapping[str, Tensor], core: int = 0) -> States:
 class Program:
     """A loaded program over tensors of one core."""
 
-    def __init__(self, recording: Recording, weights: Mapping[str, Tensor], states: States, core: int = 0):
+    def __init__(self, recording: Recording, weights: Mapping[str, Tensor], states: States):
         """
-        Bind a recording to weights on a core, and to states, which it writes.
+        Bind a recording to weights on the device, and to states, which it writes.
 
         Raises:
             KeyError: One that it takes is missing.
@@ -98,18 +94,32 @@ class Program:
         if missing:
             raise KeyError(f"the program takes tensors that were not given: {', '.join(missing)}")
         for name, tensor in weights.items():
-            expected = recording.layouts.get(name)
-            found = (list(tensor.shape), str(tensor.dtype))
-            if expected is not None and tuple(expected) != found:
-                raise RuntimeError(f"{name} must be as it was traced, {expected}: got {found} on core {core}")
-        self.recording, self.core = recording, core
-        self._computation = xb.computation_from_module_proto("graph", recording.proto)
+            found = list(tensor.shape), str(tensor.dtype)
+            if name in recording.layouts and tuple(recording.layouts[name]) != found:
+                raise RuntimeError(f"{name} must be as it was traced, {recording.layouts[name]}: got {found}")
+        self.recording = recording
+        self._computation = xb.computation_from_module_proto("graph", recording.program)
         self._weights, self._states = weights, states
-        self._constants = {name: to_device(tensor, core) for name, tensor in recording.constants.items()}
+        self._constants = {name: to_device(tensor) for name, tensor in recording.constants.items()}
 
-    def record(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+    def empty_sums(self) -> list[Tensor]:
+        """What stands for sums among cores as long as they are not known."""
+        described = (self.recording.outputs[index] for index in self.recording.partials)
+        return [
+            torch.zeros(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
+            for shape, dtype in described
+        ]
+
+    def __call__(self, inputs: Sequence[Tensor], sums: Sequence[Tensor], final: bool) -> list[Tensor]:
         """
-        Have it run once with what else the core does next; the outputs that become no state.
+        Run with these *sums* among cores; the outputs that become no state, on the host.
+
+        Args:
+            inputs: Of the program.
+
+            sums: Of what the cores have, in order.
+
+            final: Whether all of them are known. Only then are states written.
 
         Raises:
             RuntimeError: A shape or a dtype is not the one that was traced.
@@ -119,41 +129,37 @@ class Program:
         found = [(list(tensor.shape), str(tensor.dtype)) for tensor in inputs]
         if found != [(list(shape), dtype) for shape, dtype in self.recording.inputs]:
             raise RuntimeError(f"inputs must be as they were traced, {self.recording.inputs}: got {found}")
-        given = {str(index): tensor.to(_device(self.core)) for index, tensor in enumerate(inputs)}
+        given = {str(index): tensor.to(torch_xla.device()) for index, tensor in enumerate(inputs)}
         held = {name: state.value for name, state in self._states.items()}
-        pools = {"input": given, "tensor": {**self._weights, **held}, "constant": self._constants}
+        totals = {str(index): tensor.to(torch_xla.device()) for index, tensor in enumerate(sums)}
+        flag = torch.tensor(final).to(torch_xla.device()) if totals else None
+        pools = {
+            "input": given,
+            "tensor": {**self._weights, **held},
+            "constant": self._constants,
+            "sum": totals,
+        }
         arguments = [pools[kind][name] for kind, name in self.recording.parameters]
         with torch.no_grad():
             outputs = torch_xla._XLAC._xla_user_computation("xla::graph", arguments, self._computation)
             for name, index in self.recording.states.items():
-                self._states[name].write(outputs[index])
+                self._states[name].write(outputs[index], flag)
+        torch_xla.sync()
         kept = set(self.recording.states.values())
-        return [output for index, output in enumerate(outputs) if index not in kept]
+        return [output.cpu() for index, output in enumerate(outputs) if index not in kept]
 
 
 def run(programs: Sequence[Program], inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Run the programs of a model, one for each core, at the same time; what the first gives, on the host."""
-    import torch_xla.core.xla_model as xm
+    """
+    Run the programs of a model, one for each core; what the first gives, on the host.
 
-    outputs = [program.record(inputs) for program in programs]
-    threads = []
-    for program in programs:
-        # To start a program may wait for the memory that it leaves, so for the other cores.
-        threads.append(Thread(target=_start, args=(program.core,)))
-        began = _executions()
-        threads[-1].start()
-        # Only then is it compiled, and once: two compilations would be two sums, each of one core.
-        while threads[-1].is_alive() and _executions() == began:
-            time.sleep(1e-4)
-    for thread in threads:
-        thread.join()
-    found = [output.cpu() for output in outputs[0]]
-    # The others are not to be running when what comes next begins.
-    xm.wait_device_ops()
-    return found
-
-
-def _executions() -> int:
-    import torch_xla.debug.metrics as metrics
-
-    return metrics.counter_value("ExecuteComputation") or 0
+    A sum depends on those before it alone. So they become known one by one: every run of all cores
+    makes one more of the partial sums right.
+    """
+    sums = programs[0].empty_sums()
+    first = len(programs[0].recording.outputs) - len(programs[0].recording.states) - len(sums)
+    for index in range(len(sums)):
+        partials = [program(inputs, sums, final=False)[first + index] for program in programs]
+        sums[index] = torch.stack(partials).sum(0)
+    outputs = [program(inputs, sums, final=True) for program in programs]
+    return outputs[0][:first]

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-import torch_xla.core.xla_model as xm
 from torch import Tensor
+from torch_neuronx.sums import sum_in_place
 
 from .parallel_state import tensor_model_parallel_groups
 
@@ -14,6 +14,5 @@ def reduce_from_tensor_model_parallel_region(input_: Tensor, process_group: Any 
         raise NotImplementedError("the stand-in has one group")
     groups = tensor_model_parallel_groups()
     if len(groups[0]) > 1:
-        # Tensors in a list are written in place; layouts that are not pinned may differ among programs.
-        xm.all_reduce(xm.REDUCE_SUM, [input_], groups=groups, pin_layout=False)
+        sum_in_place(input_, groups)
     return input_
