@@ -79,9 +79,7 @@ class TracedTarget:
         """Lint, trace and compile every program, and compare with the stock model."""
         way = self._way(decoder)
         cores = Cores.of(decoder)
-        traced = way.compile(
-            cores, _lint(cores.part, way) if self.strict else [0] * len(way.shapes(decoder))
-        )
+        traced = way.compile(cores, _lint(cores.part, way) if self.strict else [0] * len(way.shapes(decoder)))
         facts = {
             "way": way.name,
             "fingerprint": _fingerprint(cores.part),

@@ -42,6 +42,14 @@ def draft(divided):
     return divided.decoder.early_exit(1, widths=(1, 16))
 
 
+@pytest.fixture(scope="module")
+def saved(divided, tmp_path_factory):
+    """The folder of the divided decoder."""
+    folder = tmp_path_factory.mktemp("divided") / "decoder"
+    divided.decoder.save(folder)
+    return folder
+
+
 class TestTexts:
     """What one core would write, token for token."""
 
@@ -147,7 +155,7 @@ class TestDevice:
         assert metrics.counter_value("CachedCompile") > 20
 
     def test_programs_sum_among_cores(self, tiny_model, tmp_path):
-        """Behind attention and the MLP of each layer, and to put the logits together; of no integers."""
+        """For the embedding, behind attention and MLP of each layer, and for the logits; of no integers."""
         target = TracedTarget(way="nxd", compiler_workdir=str(tmp_path))
         compile_decoder(
             tiny_model("llama"), max_length=16, widths=(1,), spans=(16,), target=target, tp_degree=2
@@ -156,19 +164,12 @@ class TestDevice:
         lines = (tmp_path / "width_1_span_16/graph.hlo").read_text().splitlines()
 
         sums = [line for line in lines if " all-reduce(" in line]
-        assert 2 * 2 + 1 == len(sums)
+        assert 1 + 2 * 2 + 1 == len(sums)
         assert all("= (f32[" in line and "replica_groups={{0,1}}" in line for line in sums)
 
 
 class TestSaving:
     """Divided decoders in folders."""
-
-    @pytest.fixture(scope="class")
-    def saved(self, divided, tmp_path_factory):
-        """The folder of one."""
-        folder = tmp_path_factory.mktemp("divided") / "decoder"
-        divided.decoder.save(folder)
-        return folder
 
     def test_into_another_process(self, divided, saved, modules):
         """Which traces nothing and writes the same text."""

@@ -44,7 +44,7 @@ class TestHolders:
         """Each of several processes would take all cores."""
         monkeypatch.setenv("WORLD_SIZE", "2")
 
-        with pytest.raises(ValueError, match="drives all 2 cores: got one of 2; .* without torchrun"):
+        with pytest.raises(ValueError, match=r"drives all 2 cores: got one of 2; .* without torchrun"):
             holders(TracedTarget(), 2)
         assert (None, 1) == holders(TracedTarget(), 1)
 
