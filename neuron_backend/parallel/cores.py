@@ -88,6 +88,8 @@ class Cores:
         # Shapes are all that is to be learnt from it here, and those do not change in a sum.
         with summing(CORES, lambda partial: partial):
             view = type(decoder).unchecked(part, decoder.shape, decoder.tree_widths, decoder.spans)
+        if decoder.fusion is not None:
+            view.fuse(decoder.fusion.processors, decoder.fusion.selection)
         return cls(decoder.cores, model, view)
 
     def weights(self, first: Mapping[str, Tensor], prefix: str) -> list[dict[str, Tensor]]:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from decodekit.decoding import Greedy
 from decodekit.neuron_backend import StaticDecoder, compile_decoder
 from decodekit.neuron_backend.parallel.cores import CORES, Cores, holders
 from decodekit.neuron_backend.parallel.parallel_layers import all_reduce, summing
@@ -75,6 +76,17 @@ class TestCores:
         for whole, own in zip(decoder.cache.tensors, part.cache.tensors, strict=True):
             assert (2, 2, 1) == (whole.shape[0], whole.shape[1], own.shape[1])
             assert whole.shape[2:] == own.shape[2:]
+
+    def test_choose_as_the_decoder_does(self, decoder):
+        """Each over logits that all of them have."""
+        decoder.fuse(None, Greedy())
+
+        fusion = Cores.of(decoder).part.fusion
+
+        assert fusion is not None
+        assert decoder.fusion.widths == fusion.widths
+        assert decoder.fusion.selection is fusion.selection
+        assert decoder.fusion.step is not fusion.step
 
     def test_have_weights_under_the_same_names(self, decoder):
         """Of the same shapes; together they are the model's, and what is not divided is one tensor."""

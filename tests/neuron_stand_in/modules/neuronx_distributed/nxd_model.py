@@ -87,7 +87,7 @@ class NxDModel:
         inputs = [kwargs[name] for name in self.parameters]
         key = self.input_shape_map[_route(self.parameters, [list(tensor.shape) for tensor in inputs])]
         # Every core is given the same; what the first has is what comes back.
-        outputs = run(self.spmd_models[key], inputs)
+        outputs = run(self.spmd_models[key], inputs)[0]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def read_from_neuron_buffer(self, buffer_key: str, rank: int) -> Tensor:

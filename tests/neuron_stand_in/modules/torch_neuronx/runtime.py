@@ -132,7 +132,8 @@ class Program:
         given = {str(index): tensor.to(torch_xla.device()) for index, tensor in enumerate(inputs)}
         held = {name: state.value for name, state in self._states.items()}
         totals = {str(index): tensor.to(torch_xla.device()) for index, tensor in enumerate(sums)}
-        flag = torch.tensor(final).to(torch_xla.device()) if totals else None
+        # A number alone would be a constant of XLA's, with a program for each value.
+        flag = torch.tensor([final]).to(torch_xla.device()) if totals else None
         pools = {
             "input": given,
             "tensor": {**self._weights, **held},
@@ -149,9 +150,9 @@ class Program:
         return [output.cpu() for index, output in enumerate(outputs) if index not in kept]
 
 
-def run(programs: Sequence[Program], inputs: Sequence[Tensor]) -> list[Tensor]:
+def run(programs: Sequence[Program], inputs: Sequence[Tensor]) -> list[list[Tensor]]:
     """
-    Run the programs of a model, one for each core; what the first gives, on the host.
+    Run the programs of a model, one for each core; what each of them gives, on the host.
 
     A sum depends on those before it alone. So they become known one by one: every run of all cores
     makes one more of the partial sums right.
@@ -161,5 +162,4 @@ def run(programs: Sequence[Program], inputs: Sequence[Tensor]) -> list[Tensor]:
     for index in range(len(sums)):
         partials = [program(inputs, sums, final=False)[first + index] for program in programs]
         sums[index] = torch.stack(partials).sum(0)
-    outputs = [program(inputs, sums, final=True) for program in programs]
-    return outputs[0][:first]
+    return [program(inputs, sums, final=True)[:first] for program in programs]
