@@ -3,11 +3,14 @@ Decoders that are traced for Neuron, on a CPU.
 
 ``modules/`` holds stand-ins for torch_neuronx and neuronx_distributed that lower with torch_xla. They
 need torch 2.9, so these tests run in an environment of their own: scripts/test-neuron-stand-in.
+
+Tests of ``pair`` run on a device as well, with the packages themselves: ``pytest -m neuron``.
 """
 
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,8 @@ from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import StaticDecoder, compile_decoder
 from decodekit.neuron_backend.targets.traced_target import TracedTarget
+
+from ..neuron_backend.on_device import ON_DEVICE, Pair, require_device, require_kind
 
 MODULES = Path(__file__).parent / "modules"
 SHAPE: dict[str, Any] = {
@@ -52,8 +57,11 @@ class Built:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def stand_ins() -> Iterator[None]:
-    """What ``import torch_neuronx`` finds."""
+def stand_ins(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What ``import torch_neuronx`` finds, unless the tests are to find the package itself."""
+    if all(item.get_closest_marker("stand_in") is None for item in request.session.items):
+        yield
+        return
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PJRT_DEVICE", "CPU")
         patch.setenv("NEURON_RT_NUM_CORES", "2")
@@ -86,10 +94,46 @@ def build(model: PreTrainedModel, target: TracedTarget, **shape: Any) -> Built:
     )
 
 
+@pytest.fixture(scope="session")
+def built_by(tiny_model: Callable[..., PreTrainedModel]) -> Callable[[str], Built]:
+    """Builds one decoder for each way of tracing, once."""
+    return cache(lambda way: build(tiny_model("llama"), TracedTarget(way=way)))
+
+
 @pytest.fixture(scope="session", params=["nxd", "trace"])
-def built(request: pytest.FixtureRequest, tiny_model: Callable[..., PreTrainedModel]) -> Built:
+def built(request: pytest.FixtureRequest, built_by: Callable[[str], Built]) -> Built:
     """One decoder for each way of tracing; what its cache holds is the last test's."""
-    return build(tiny_model("llama"), TracedTarget(way=request.param))
+    return built_by(request.param)
+
+
+def on_device(way: str, model: PreTrainedModel) -> StaticDecoder:
+    """The same, for a device."""
+    found = require_device()
+    require_kind(found, "traced", "torch-neuronx 2.9")
+    if way == "nxd" and not found.model_builder:
+        pytest.skip("neuronx-distributed, with a ModelBuilder, is not installed")
+    return compile_decoder(model, target=TracedTarget(way=way), **SHAPE)
+
+
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param(("stand-in", "nxd"), id="nxd", marks=pytest.mark.stand_in),
+        pytest.param(("stand-in", "trace"), id="trace", marks=pytest.mark.stand_in),
+        pytest.param(("device", "nxd"), id="nxd-on-device", marks=ON_DEVICE),
+        pytest.param(("device", "trace"), id="trace-on-device", marks=ON_DEVICE),
+    ],
+)
+def pair(
+    request: pytest.FixtureRequest,
+    built_by: Callable[[str], Built],
+    tiny_model: Callable[..., PreTrainedModel],
+) -> Pair:
+    """A traced decoder and an eager one, on the stand-ins or on a device."""
+    place, way = request.param
+    model = tiny_model("llama")
+    traced = built_by(way).decoder if place == "stand-in" else on_device(way, model)
+    return Pair(traced, compile_decoder(model, target="eager", **SHAPE), exact=place == "stand-in")
 
 
 @pytest.fixture(scope="session")

@@ -8,10 +8,10 @@ import torch
 from decodekit.decoding import Generator, MaxNewTokens, Sample
 from decodekit.neuron_backend.targets.traced_target import TracedTarget
 from decodekit.processors import RepetitionPenalty, Temperature, TopK, TopP
-from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
+from decodekit.speculation import DraftModel, PromptLookup
 from decodekit.testing import check_decoder
 
-pytestmark = pytest.mark.stand_in
+from ..neuron_backend.on_device import compiler_forbidden
 
 # Of different length, and long enough together with the text to leave the shorter span.
 PROMPTS = [[5, 9, 2, 44, 17, 3, 8, 5, 9, 2], [60, 1, 30]]
@@ -22,43 +22,52 @@ SAMPLED: dict[str, Any] = {
 STOP = MaxNewTokens(45)
 
 
+@pytest.mark.parametrize("chosen", [{}, SAMPLED], ids=["greedy", "sampled"])
 class TestTexts:
-    """Token for token."""
+    """Token for token; on a device, up to its rounding."""
 
-    @pytest.mark.parametrize("chosen", [{}, SAMPLED], ids=["greedy", "sampled"])
-    def test_plain(self, built, eager, chosen):
+    def test_plain(self, pair, chosen):
         """Prompts in wide programs, steps in narrow ones, over both spans."""
-        expected = Generator(eager, stop=STOP, **chosen)(PROMPTS).ids
+        pair.check(chosen, prompts=PROMPTS, stop=STOP)
 
-        assert expected == Generator(built.decoder, stop=STOP, **chosen)(PROMPTS).ids
-
-    @pytest.mark.parametrize("chosen", [{}, SAMPLED], ids=["greedy", "sampled"])
-    def test_with_a_draft_from_the_prompt(self, built, eager, chosen):
+    def test_with_a_draft_from_the_prompt(self, pair, chosen):
         """Windows of several tokens, most of them rewound."""
-        expected = Generator(eager, stop=STOP, **chosen)(PROMPTS).ids
+        pair.check(chosen, PromptLookup(), prompts=PROMPTS, stop=STOP)
 
-        found = SpeculativeGenerator(built.decoder, PromptLookup(), num_draft_tokens=4, stop=STOP, **chosen)
-
-        assert expected == found(PROMPTS).ids
-
-    @pytest.mark.parametrize("chosen", [{}, SAMPLED], ids=["greedy", "sampled"])
-    def test_with_a_draft_model(self, built, draft, eager, chosen):
+    def test_with_a_draft_model(self, pair, draft, chosen):
         """A second traced decoder beside the first, each with a cache of its own."""
-        expected = Generator(eager, stop=STOP, **chosen)(PROMPTS).ids
+        found = pair.check(chosen, DraftModel(draft), prompts=PROMPTS, stop=STOP)
 
-        fast = SpeculativeGenerator(built.decoder, DraftModel(draft), num_draft_tokens=4, stop=STOP, **chosen)
-        found = fast(PROMPTS)
-
-        assert expected == found.ids
         assert 0 < sum(found.statistics.accepted) < sum(found.statistics.drafted)
 
 
 @pytest.fixture(scope="module")
-def draft(built):
+def draft(pair):
     """The first of two layers, traced in the same way."""
-    return built.decoder.early_exit(1, widths=(1, 16))
+    return pair.compiled.early_exit(1, widths=(1, 16))
 
 
+def test_nothing_is_compiled_for_a_text(pair, draft):
+    """Neither by Neuron's compiler nor by XLA."""
+    import torch_xla.debug.metrics as metrics
+
+    metrics.clear_all()
+    with compiler_forbidden():
+        pair.check(SAMPLED, DraftModel(draft), prompts=PROMPTS, stop=STOP)
+
+    assert metrics.counter_value("UncachedCompile") is None
+
+
+def test_no_rule_of_the_compiler_is_broken(pair):
+    """By any graph; and a strict target has looked at what is traced, which it would have refused."""
+    found = pair.compiled.lint()
+
+    assert pair.compiled.compiler.strict
+    assert {"width_1", "width_5", "width_16"} == {name.partition("_span")[0] for name in found}
+    assert [] == [finding for findings in found.values() for finding in findings]
+
+
+@pytest.mark.stand_in
 def test_a_choice_stays_on_the_host(tiny_model, eager, trace_decoder):
     """No traced program chooses: the decoder says so, and the text is the same."""
     target = TracedTarget(way="trace")
@@ -74,10 +83,11 @@ def test_a_choice_stays_on_the_host(tiny_model, eager, trace_decoder):
 class TestForwards:
     """One forward at a time."""
 
-    def test_obey_the_contract(self, built):
+    def test_obey_the_contract(self, pair):
         """Padding, rewinds, idle rows and refusals, as of every decoder."""
-        check_decoder(built.decoder)
+        check_decoder(pair.compiled)
 
+    @pytest.mark.stand_in
     def test_logits_are_the_eager_ones(self, built, eager):
         """At every width, for ragged rows with padding on either side, over a cache that is rewound."""
         generator = torch.Generator().manual_seed(3)
@@ -97,8 +107,8 @@ class TestForwards:
             assert expected.shape == found.shape
             torch.testing.assert_close(found[scored], expected[scored], atol=1e-4, rtol=1e-4)
 
-    def test_logits_are_float32_on_the_host(self, built):
+    def test_logits_are_float32_on_the_host(self, pair):
         """Whatever the device has."""
-        logits = built.decoder.forward(torch.tensor([[1], [2]]), torch.tensor([0, 0]))
+        logits = pair.compiled.forward(torch.tensor([[1], [2]]), torch.tensor([0, 0]))
 
         assert (torch.float32, "cpu") == (logits.dtype, logits.device.type)

@@ -1,12 +1,7 @@
 """
-What a person with a Neuron device runs: ``pytest -m neuron tests/neuron_backend``.
+The native target on a device, and through a stand-in for TorchNeuron's backend: see ``on_device``.
 
-Each test runs on the device that the probe finds; without one it fails, and says what was found.
-The usual suite leaves these out and runs the same tests through a stand-in for TorchNeuron's
-backend on the CPU, so that the tests themselves are known to work.
-
-Rounding is the device's own. Where a text parts from the eager one, the smallest gap between two
-choices must have been within what the logits are known to differ by; on the stand-in none may part.
+What is traced for a device is in ``tests/neuron_stand_in``.
 """
 
 import copy
@@ -20,26 +15,21 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from decodekit.decoding import Generation, Generator, Greedy, MaxNewTokens, Sample, Slots
-from decodekit.neuron_backend import NativeTarget, StaticDecoder, compile_decoder, load_decoder
+from decodekit.decoding import Generator, MaxNewTokens
+from decodekit.neuron_backend import NativeTarget, compile_decoder, load_decoder
 from decodekit.neuron_backend.targets.native_program import NativeProgram
-from decodekit.neuron_backend.targets.target import Target, target_named
+from decodekit.neuron_backend.targets.target import Target
 from decodekit.neuron_backend.wrapped import CallableDecoder
-from decodekit.processors import RepetitionPenalty, Temperature, TopP
-from decodekit.speculation import DraftModel, DraftTree, SpeculativeGenerator, Tree
+from decodekit.speculation import DraftModel, DraftTree, Tree
 from decodekit.testing import check_decoder
 
+from ..on_device import ON_DEVICE, PARTS, PROMPTS, Pair, compiler_forbidden, require_device, require_kind
 from .dynamo_stand_in import StandIn
 
 Models = Callable[..., PreTrainedModel]
 
 SHAPE: dict[str, Any] = {"batch_size": 2, "max_length": 48, "widths": (1, 5, 16), "spans": (48,)}
 SMALL: dict[str, Any] = {**SHAPE, "widths": (1, 5)}
-PROMPTS = [[5, 9, 2, 44, 17, 3, 8, 22, 31, 4, 4, 56, 12, 40, 7, 19, 2], [60, 1, 30]]
-PARTS: dict[str, dict[str, Any]] = {
-    "greedy": {"processors": RepetitionPenalty(1.2), "selection": Greedy()},
-    "sampled": {"processors": Temperature(0.9) | TopP(0.95), "selection": Sample(seed=3)},
-}
 
 
 def stand_in() -> Target:
@@ -48,56 +38,15 @@ def stand_in() -> Target:
 
 
 def device() -> Target:
-    """For what the probe finds."""
-    return target_named("neuron")
+    """It, on the first core."""
+    require_kind(require_device(), "native", "torch-neuronx 2.13 or later (TorchNeuron)")
+    return NativeTarget()
 
 
-@attrs.frozen(eq=False)
-class Pair:
-    """A decoder that is compiled and one that is not."""
-
-    compiled: StaticDecoder
-    eager: StaticDecoder
-    exact: bool
-    """Whether no text may part."""
-
-    @classmethod
-    def of(cls, model: PreTrainedModel, target: Target, **options: Any) -> "Pair":
-        """Both over *model*."""
-        compiled = compile_decoder(model, target=target, **options)
-        return cls(compiled, compile_decoder(model, target="eager", **options), "cpu" == _place(target))
-
-    def check(self, parts: dict[str, Any], drafter: Any = None) -> None:
-        """The text of one is the other's, up to rounding; the draft runs ahead of the compiled one alone."""
-        parts = {**parts, "stop": MaxNewTokens(28)}
-        # Forwards that went past them have written over what they know.
-        for decoder in (self.eager, self.compiled):
-            Slots.of(decoder).forget()
-        expected = Generator(self.eager, record_gap=True, **parts)(PROMPTS)
-        if drafter is None:
-            found = Generator(self.compiled, **parts)(PROMPTS)
-        else:
-            found = SpeculativeGenerator(self.compiled, drafter, num_draft_tokens=4, **parts)(PROMPTS)
-        self.check_texts(expected, found)
-
-    def check_texts(self, expected: Generation, found: Generation) -> None:
-        """The rule of this module."""
-        assert sum(len(set(row)) for row in expected.ids) > 10
-        if self.exact:
-            assert expected.ids == found.ids
-        elif expected.ids != found.ids:
-            # Twice the difference, and as much again for what temperature and penalty make of it.
-            assert expected.statistics.smallest_gap is not None
-            assert expected.statistics.smallest_gap < 4 * self.difference(expected)
-
-    def difference(self, result: Generation) -> float:
-        """The largest between the logits of both, over the tokens of a text."""
-        largest = 0.0
-        for column, ids in enumerate(torch.tensor(row)[:, None] for row in zip(*result.ids, strict=True)):
-            position = torch.full((2,), column)
-            logits = [decoder.forward(ids, position) for decoder in (self.eager, self.compiled)]
-            largest = max(largest, float((logits[0] - logits[1]).abs().max()))
-        return largest
+def pair_of(model: PreTrainedModel, target: Target, **options: Any) -> Pair:
+    """Two decoders over *model*, the one compiled for *target*."""
+    compiled = compile_decoder(model, target=target, **options)
+    return Pair(compiled, compile_decoder(model, target="eager", **options), "cpu" == _place(target))
 
 
 def _place(target: Target) -> str:
@@ -108,7 +57,7 @@ def _place(target: Target) -> str:
     scope="module",
     params=[
         pytest.param(stand_in, id="stand-in"),
-        pytest.param(device, id="device", marks=pytest.mark.neuron),
+        pytest.param(device, id="device", marks=ON_DEVICE),
     ],
 )
 def target(request: pytest.FixtureRequest) -> Callable[[], Target]:
@@ -119,10 +68,8 @@ def target(request: pytest.FixtureRequest) -> Callable[[], Target]:
 
 @pytest.fixture(scope="module")
 def pair(target: Callable[[], Target], tiny_model: Models) -> Pair:
-    """Three widths, and a tree width where trees are compiled."""
-    made = target()
-    trees = () if made.name == "neuron-traced" else (4,)
-    return Pair.of(tiny_model("llama"), made, tree_widths=trees, **SHAPE)
+    """Three widths, and a tree width."""
+    return pair_of(tiny_model("llama"), target(), tree_widths=(4,), **SHAPE)
 
 
 @pytest.fixture(autouse=True)
@@ -148,8 +95,6 @@ class TestText:
 
     def test_is_eagers_with_trees_ahead(self, parts: str, pair: Pair, tiny_model: Models) -> None:
         """Columns in scratch slots."""
-        if not pair.compiled.tree_widths:
-            pytest.skip("target 'neuron-traced' compiles no trees")
         draft = compile_decoder(tiny_model("mistral"), target="eager", **{**SMALL, "widths": (1, 2)})
         pair.check(PARTS[parts], DraftTree(draft, tree=Tree.comb(2, 1)))
 
@@ -162,23 +107,28 @@ def test_the_contract_is_kept(pair: Pair) -> None:
 def test_nothing_is_compiled_for_a_text(pair: Pair) -> None:
     """One program for each width, and no other afterwards."""
     programs = {**pair.compiled.programs, **pair.compiled.tree_programs}
-    pair.check(PARTS["greedy"])
+    with compiler_forbidden():
+        pair.check(PARTS["greedy"])
 
     assert {1, 5, 16, *pair.compiled.tree_widths} == set(programs)
-    made = [
-        span.backend.compilations
-        for program in programs.values()
-        if isinstance(program, NativeProgram)
-        for span in program.spans.values()
-    ]
-    assert all(count == 1 for count in made)
-    assert len(made) == (4 if pair.compiled.target == "neuron-native" else 0)
+    assert all(isinstance(program, NativeProgram) for program in programs.values())
+    made = [span.backend.compilations for program in programs.values() for span in program.spans.values()]
+    assert [1] * 4 == made
+
+
+def test_no_rule_of_the_compiler_is_broken(pair: Pair) -> None:
+    """By none of the graphs; NativeTarget would have refused them."""
+    found = pair.compiled.lint()
+
+    assert pair.compiled.compiler.strict
+    assert {"width_1", "width_5", "width_16"} <= {name.partition("_span")[0] for name in found}
+    assert [] == [finding for findings in found.values() for finding in findings]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16"])
 def test_text_in_half_precision(dtype: str, target: Callable[[], Target], tiny_model: Models) -> None:
     """What a device is for. Its rounding is its own, so the text may part where two tokens are close."""
-    pair = attrs.evolve(Pair.of(tiny_model("llama"), target(), dtype=dtype, **SMALL), exact=False)
+    pair = attrs.evolve(pair_of(tiny_model("llama"), target(), dtype=dtype, **SMALL), exact=False)
     pair.check(PARTS["greedy"])
     pair.check(PARTS["sampled"])
 
@@ -213,13 +163,12 @@ def test_a_choice_on_the_device(target: Callable[[], Target], tiny_model: Models
     pair = Pair(decoder, eager, "cpu" == _place(decoder.compiler))
     pair.check(PARTS["sampled"])
 
-    if decoder.target == "neuron-native":
-        assert decoder.chooses(PARTS["sampled"]["processors"], PARTS["sampled"]["selection"], 2)
+    assert decoder.chooses(PARTS["sampled"]["processors"], PARTS["sampled"]["selection"], 2)
 
 
 def test_weights_in_8_bits(target: Callable[[], Target], tiny_model: Models) -> None:
     """Against the same weights without a compiler."""
-    Pair.of(tiny_model("llama"), target(), weights="int8", **SMALL).check(PARTS["greedy"])
+    pair_of(tiny_model("llama"), target(), weights="int8", **SMALL).check(PARTS["greedy"])
 
 
 def test_a_program_of_ones_own(pair: Pair) -> None:

@@ -1,0 +1,146 @@
+"""
+What tests for a Neuron device share, and how they are told from the others.
+
+``pytest -m neuron`` runs them. Each is one of several that have the same body: the others run it
+through a stand-in on the CPU, so that the body is known to work. On the device a test fails where there
+is no device, and says so; where a package is missing it is skipped by that name, for no machine has
+all of them.
+
+Rounding is the device's own. Where a text parts from the eager one, the smallest gap between two
+choices must have been within what the logits are known to differ by; on a stand-in none may part.
+"""
+
+import contextlib
+import importlib
+import subprocess
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from _pytest.mark.structures import MarkDecorator
+
+from decodekit.decoding import Generation, Generator, Greedy, MaxNewTokens, Sample, Slots
+from decodekit.decoding.protocols import Decoder, StopCondition
+from decodekit.neuron_backend.targets.detect import INDEX, NeuronFound, probe
+from decodekit.processors import RepetitionPenalty, Temperature, TopP
+from decodekit.speculation import SpeculativeGenerator
+
+ON_DEVICE: tuple[MarkDecorator, ...] = (
+    pytest.mark.neuron,
+    # What the packages warn of is theirs.
+    pytest.mark.filterwarnings("default"),
+)
+"""The marks of a test, or of a parameter, that is for the device."""
+
+PROMPTS = [[5, 9, 2, 44, 17, 3, 8, 22, 31, 4, 4, 56, 12, 40, 7, 19, 2], [60, 1, 30]]
+"""Of two lengths, one of more than a chunk."""
+
+PARTS: dict[str, dict[str, Any]] = {
+    "greedy": {"processors": RepetitionPenalty(1.2), "selection": Greedy()},
+    "sampled": {"processors": Temperature(0.9) | TopP(0.95), "selection": Sample(seed=3)},
+}
+"""What texts are written with."""
+
+_COMPILER = "neuronx-cc"
+_STOP = MaxNewTokens(28)
+
+
+def require_device() -> NeuronFound:
+    """What the probe finds; the test fails if it finds no device."""
+    found = probe()
+    if not found.devices and not found.cores:
+        pytest.fail(f"these tests need a Neuron device: this machine has none\n{found}", pytrace=False)
+    return found
+
+
+def require_kind(found: NeuronFound, kind: str, package: str) -> None:
+    """Skip the test if the *package* that makes a machine of that *kind* is not installed."""
+    if found.kind != kind:
+        pytest.skip(f"{package} is not installed: {found.reason}")
+
+
+def require_module(name: str, package: str) -> ModuleType:
+    """The module of that *name*; the test is skipped if its *package* is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        pytest.skip(
+            f"{package} is not installed: pip install --extra-index-url {INDEX} {package} brings it ({error})"
+        )
+
+
+@contextlib.contextmanager
+def compiler_forbidden() -> Iterator[None]:
+    """Let no process be started that is Neuron's compiler, which all of its packages run as one."""
+    start = subprocess.Popen.__init__
+
+    def checked(self: Any, args: Any, *others: Any, **options: Any) -> None:
+        if _COMPILER in str(args):
+            pytest.fail(f"{_COMPILER} must not run any more: got {args}")
+        start(self, args, *others, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess.Popen, "__init__", checked)
+        yield
+
+
+@attrs.frozen(eq=False)
+class Pair:
+    """A decoder that runs programs of the device and one that runs none."""
+
+    compiled: Any
+    """A :class:`~decodekit.decoding.protocols.Decoder`."""
+
+    eager: Decoder
+    """What it is compared with: a row of it scores as the same row of *compiled* does."""
+
+    exact: bool
+    """Whether no text may part."""
+
+    def check(
+        self,
+        parts: dict[str, Any],
+        drafter: Any = None,
+        *,
+        prompts: list[list[int]] = PROMPTS,
+        stop: StopCondition = _STOP,
+    ) -> Generation:
+        """
+        Hold the text of one against the other's; a draft runs ahead of the compiled one alone.
+
+        Returns:
+            What the compiled one has written.
+        """
+        parts = {**parts, "stop": stop}
+        # Forwards that went past them have written over what they know.
+        for decoder in (self.eager, self.compiled):
+            Slots.of(decoder).forget()
+        expected = Generator(self.eager, record_gap=True, **parts)(prompts)
+        if drafter is None:
+            found = Generator(self.compiled, **parts)(prompts)
+        else:
+            found = SpeculativeGenerator(self.compiled, drafter, num_draft_tokens=4, **parts)(prompts)
+        self.check_texts(expected, found)
+        return found
+
+    def check_texts(self, expected: Generation, found: Generation) -> None:
+        """The rule of this module."""
+        assert sum(len(set(row)) for row in expected.ids) > 10
+        if self.exact:
+            assert expected.ids == found.ids
+        elif expected.ids != found.ids:
+            # Twice the difference, and as much again for what temperature and penalty make of it.
+            assert expected.statistics.smallest_gap is not None
+            assert expected.statistics.smallest_gap < 4 * self.difference(expected)
+
+    def difference(self, result: Generation) -> float:
+        """The largest between the logits of both, over the tokens of a text."""
+        largest = 0.0
+        for column, ids in enumerate(torch.tensor(row)[:, None] for row in zip(*result.ids, strict=True)):
+            position = torch.full((2,), column)
+            logits = [decoder.forward(ids, position) for decoder in (self.eager, self.compiled)]
+            largest = max(largest, float((logits[0] - logits[1]).abs().max()))
+        return largest
