@@ -5,19 +5,20 @@ from functools import partial
 from os import PathLike
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ..decoding.protocols import Processor, Selection
 from ..decoding.whole_numbers import as_tuple, is_whole
-from .artifacts.loading import saved_quantized
+from .fused.asked import check_asked, check_rows
+from .model_source import check_model, load_model
 from .parallel.cores import holders
 from .parallel.ranks import naming_lost_ranks
 from .parallel.tensor_parallel import model_of
-from .shapes import DEFAULT_WIDTHS, default_max_length, neuron_widths
+from .shapes import default_max_length
 from .static_decoder import StaticDecoder
 from .targets import aoti
 from .targets.detect import probe
-from .targets.target import Target, check_target, is_neuron, target_named
+from .targets.target import Target, check_target, target_named
 from .threads import check_threads
 from .weights import weight_dtype
 
@@ -54,13 +55,15 @@ def compile_decoder(
         max_length: Positions of a row. None: 2048, or as many as *model* knows if fewer.
 
         widths: Columns of the forwards, ascending, at most *max_length*; one program each. None:
-            1, 5 and 128; on Neuron 1, 5 and powers of two from 128 to *max_length*.
+            1, 5 and 128; on Neuron 1, 5 and powers of two from 128 to *max_length*, or 1, 5 and 32
+            where one program serves all of them. None beyond *max_length*, which is the widest if
+            it is less.
 
         scored_width: Forwards up to this width score every column. None: the largest width up
             to 32, else the smallest.
 
-        tree_widths: Columns of the forwards over trees, ascending; one program each. None are
-            compiled unless asked for: see :meth:`StaticDecoder.forward_tree`.
+        tree_widths: Columns of the forwards over trees, ascending, at most *max_length*; one program
+            each. None are compiled unless asked for: see :meth:`StaticDecoder.forward_tree`.
 
         spans: How many leading positions a forward attends to: the smallest that holds all of
             its tokens. Ascending, the last of them *max_length*. None: powers of two from 128.
@@ -102,10 +105,16 @@ def compile_decoder(
 
         TypeError: One is of another type.
 
+        FileNotFoundError: *model* is neither a folder with a model nor on the hub.
+
         LostRank: Another process has failed or ended.
     """
     compiler = _resolve(target)
     check_threads(threads)
+    check_model(model)
+    check_asked(processors, selection)
+    check_rows(processors, batch_size)
+    compiler.require()
     ranks, cores = holders(compiler, tp_degree)
     if tp_degree > 1 and weights is not None:
         raise ValueError(f"'weights' must be None with tp_degree > 1: got {weights!r}")
@@ -114,7 +123,7 @@ def compile_decoder(
             asked = None if widths is None else as_tuple("widths", widths)
             shape = (batch_size, max_length, asked, scored_width, as_tuple("tree_widths", tree_widths), spans)
             ranks.check_call(shape, compiler.name, dtype, processors is None, selection is None)
-        adopted = model_of(model, partial(_load, dtype=weight_dtype(dtype)), ranks)
+        adopted = model_of(model, partial(load_model, dtype=weight_dtype(dtype)), ranks)
         decoder = StaticDecoder(
             adopted,
             batch_size=batch_size,
@@ -146,12 +155,4 @@ def _resolve(target: str | Target) -> Target:
 def _widths(target: Target, model: PreTrainedModel, max_length: int | None) -> tuple[int, ...]:
     length = default_max_length(model) if max_length is None else max_length
     # What is no length, the decoder refuses.
-    return neuron_widths(length) if is_neuron(target) and is_whole(length) else DEFAULT_WIDTHS
-
-
-def _load(path: str | PathLike[str], dtype: torch.dtype | None) -> PreTrainedModel:
-    quantized = saved_quantized(path)
-    if quantized is not None:
-        return quantized
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype or "auto")
-    return model
+    return target.default_widths(length) if is_whole(length) and length >= 1 else (1,)

@@ -11,6 +11,14 @@ from .spans import SHORTEST, powers_of_two
 DEFAULT_WIDTHS = (1, 5, 128)
 """Of decoders that run on the host."""
 
+PADDED_WIDTHS = (1, 5, 32)
+"""
+Of decoders with one program, into which every forward is padded.
+
+What a token costs is then what the widest costs: few columns more than a device reads the weights
+for anyway. Longer prompts take several forwards.
+"""
+
 _DEFAULT_MAX_LENGTH = 2048
 _DEFAULT_SCORED_WIDTH = 32
 
@@ -25,13 +33,22 @@ def neuron_widths(max_length: int) -> tuple[int, ...]:
     >>> neuron_widths(500)
     (1, 5, 128, 256, 500)
     """
-    buckets = powers_of_two(SHORTEST, max_length)
-    return tuple(sorted({width for width in (1, 5, *buckets) if width <= max_length}))
+    return fitting((1, 5, *powers_of_two(SHORTEST, max_length)), max_length)
+
+
+def fitting(widths: Sequence[int], max_length: int) -> tuple[int, ...]:
+    """
+    *widths* of a decoder of so many positions: none is wider, and the widest is what is left of it.
+
+    >>> fitting((1, 5, 128), 100)
+    (1, 5, 100)
+    """
+    return tuple(sorted({min(width, max_length) for width in widths}))
 
 
 def default_max_length(model: PreTrainedModel) -> int:
     """2048, or as many positions as *model* knows if fewer."""
-    return min(_DEFAULT_MAX_LENGTH, _known_positions(model) or _DEFAULT_MAX_LENGTH)
+    return min(_DEFAULT_MAX_LENGTH, known_positions(model) or _DEFAULT_MAX_LENGTH)
 
 
 def decoder_shape(
@@ -40,7 +57,7 @@ def decoder_shape(
     vocab_size: int,
     batch_size: int = 1,
     max_length: int | None = None,
-    widths: Sequence[int] = DEFAULT_WIDTHS,
+    widths: Sequence[int] | None = None,
     scored_width: int | None = None,
 ) -> DecoderShape:
     """
@@ -55,21 +72,22 @@ def decoder_shape(
 
         max_length: Positions per row. None: 2048, or as many as *model* knows if fewer.
 
-        widths: Columns of the forwards: ascending, each once, at most *max_length*.
+        widths: Columns of the forwards: ascending, each once, at most *max_length*. None:
+            :data:`DEFAULT_WIDTHS`, as far as they fit.
 
         scored_width: None: the largest width up to 32, else the smallest.
 
     Raises:
         ValueError: An argument breaks its rule.
     """
-    limit = _known_positions(model)
+    limit = known_positions(model)
     if max_length is None:
         max_length = default_max_length(model)
     _check_positive("batch_size", batch_size)
     _check_positive("max_length", max_length)
     if limit is not None and max_length > limit:
         raise ValueError(f"max_length must be <= {limit}, the model's positions: got {max_length}")
-    widths = as_tuple("widths", widths)
+    widths = fitting(DEFAULT_WIDTHS, max_length) if widths is None else as_tuple("widths", widths)
     _check_widths(widths, max_length)
     if scored_width is None:
         scored_width = max((w for w in widths if w <= _DEFAULT_SCORED_WIDTH), default=widths[0])
@@ -77,7 +95,8 @@ def decoder_shape(
     return DecoderShape(batch_size, max_length, vocab_size, widths, scored_width)
 
 
-def _known_positions(model: PreTrainedModel) -> int | None:
+def known_positions(model: PreTrainedModel) -> int | None:
+    """How many positions *model* was made for; None if it does not say."""
     config = model.config.get_text_config(decoder=True)
     limit = getattr(config, "max_position_embeddings", None)
     return limit if isinstance(limit, int) and limit > 0 else None

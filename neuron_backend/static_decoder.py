@@ -29,7 +29,7 @@ from .parallel.ranks import Ranks, in_step
 from .parallel.tensor_parallel import ranks_of
 from .probe import TOLERANCE, Probe
 from .quantization.quantized import Weights, check_format, quantize
-from .shapes import DEFAULT_WIDTHS, decoder_shape
+from .shapes import decoder_shape
 from .spans import decoder_spans, end_of, smallest_span
 from .step import DecoderStep, Step, TreeStep
 from .targets.eager_target import EagerTarget
@@ -103,7 +103,7 @@ class StaticDecoder(FusedForwards):
         *,
         batch_size: int = 1,
         max_length: int | None = None,
-        widths: Sequence[int] = DEFAULT_WIDTHS,
+        widths: Sequence[int] | None = None,
         scored_width: int | None = None,
         tree_widths: Sequence[int] = (),
         spans: Sequence[int] | None = None,
@@ -121,13 +121,14 @@ class StaticDecoder(FusedForwards):
 
             max_length: Positions of a row. None: 2048, or as many as *model* knows if fewer.
 
-            widths: Columns of the forwards, ascending, at most *max_length*.
+            widths: Columns of the forwards, ascending, at most *max_length*. None: 1, 5 and 128, or
+                *max_length* if that is less.
 
             scored_width: Forwards up to this width score every column. None: the largest width
                 up to 32, else the smallest.
 
-            tree_widths: Columns of the forwards over trees, ascending. The cache gets as many
-                scratch slots as the largest of them has columns.
+            tree_widths: Columns of the forwards over trees, ascending, at most *max_length*. The
+                cache gets as many scratch slots as the largest of them has columns.
 
             spans: How many leading positions a forward may attend to, ascending, the last of them
                 *max_length*. None: powers of two from 128.
@@ -197,6 +198,11 @@ class StaticDecoder(FusedForwards):
         spans: Sequence[int] | None,
     ) -> None:
         check_tree_widths(tree_widths := as_tuple("tree_widths", tree_widths))
+        if max(tree_widths, default=0) > shape.max_length:
+            raise ValueError(
+                f"'tree_widths' must be <= max_length = {shape.max_length}, as many scratch slots as "
+                f"positions: got {tree_widths}"
+            )
         fix_rotation(model, shape.max_length)
         self.spans = decoder_spans(spans, shape.max_length)
         self.shape = shape

@@ -24,7 +24,8 @@ from transformers import PreTrainedTokenizerBase
 from ..parallel.ranks import each_succeeds, naming_lost_ranks
 from .manifest import NAME, Manifest
 from .model_card import model_card
-from .saving import PROGRAMS, save_decoder
+from .quantized_files import WEIGHTS
+from .saving import PLAIN_WEIGHTS, PROGRAMS, save_decoder
 
 if TYPE_CHECKING:
     from ..static_decoder import StaticDecoder
@@ -132,8 +133,8 @@ def _upload(
         folder_path=folder,
         revision=revision,
         commit_message=commit_message or f"decodekit {manifest.versions['decodekit']}: a compiled decoder",
-        # Of widths that are no more.
-        delete_patterns=f"{PROGRAMS}*",
+        # Of widths that are no more, and weights in another form. What is uploaded stays.
+        delete_patterns=[f"{PROGRAMS}*", PLAIN_WEIGHTS, WEIGHTS],
     )
     return str(commit.commit_url)
 

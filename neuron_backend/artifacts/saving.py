@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 CONSTANTS = "constants.safetensors"
 
+PLAIN_WEIGHTS = "model.safetensors"
+"""Where transformers puts the weights of a model that is not quantised."""
 
 PROGRAMS = "programs/"
 """Before the file name of a program: where it lies in the folder."""

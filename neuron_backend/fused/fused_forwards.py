@@ -20,6 +20,7 @@ from ..parallel.ranks import Ranks, in_step
 from ..spans import end_of, smallest_span
 from ..step import DecoderStep, Step
 from ..threads import on_threads
+from .asked import check_asked
 from .fusion import Fusion, places
 
 FusedProgram = Callable[..., tuple[Tensor, Tensor]]
@@ -69,14 +70,8 @@ class FusedForwards(abc.ABC):
         Raises:
             TypeError: They are none.
         """
+        check_asked(processors, selection)
         selection = Greedy() if selection is None else selection
-        for name, part in (("processors", processors), ("selection", selection)):
-            if isinstance(part, type):
-                raise TypeError(f"'{name}' must be an instance: got the class {part.__name__}")
-            able = callable(part) or (name == "selection" and getattr(part, "follows_logits", False))
-            if not able and not (name == "processors" and part is None):
-                hint = " (join several with |)" if isinstance(part, list | tuple) else ""
-                raise TypeError(f"'{name}' must be callable{hint}: got {part!r}")
         self._asked, self._answer = (processors, selection), None
         try:
             self.fusion = Fusion.of(self.step, self.shape, processors, selection)

@@ -1,7 +1,8 @@
 """How far a decoder's distributions lie from those of another."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import attrs
 import torch
@@ -10,6 +11,8 @@ from transformers import PreTrainedModel
 
 from ...decoding.protocols import Decoder
 from ...decoding.slots import Slots
+from ...decoding.whole_numbers import is_whole
+from ..shapes import known_positions
 
 
 @attrs.frozen
@@ -65,14 +68,13 @@ def drift(
             itself does not count: each is scored on the text as it stands.
 
     Raises:
-        ValueError: There is no text, one is too short, or the vocabularies differ.
+        ValueError: There is no text, one is too short, too long or outside the vocabulary, or the
+            vocabularies differ.
+
+        TypeError: *texts* are no lists of ids.
     """
-    if not texts or min(map(len, texts)) < 2:
-        shortest = min(map(len, texts)) if texts else "none"
-        raise ValueError(f"'texts' must be of two ids or more each: got {shortest}")
     divergences, agreed, losses = [], [], []
-    for text in texts:
-        ids = torch.as_tensor(list(text), dtype=torch.int64)
+    for ids in _checked(texts, (reference, decoder)):
         for start, expected, found in _both(reference, decoder, ids):
             following = ids[start + 1 : start + 1 + len(expected)]
             divergences.append((expected.exp() * _difference(expected, found)).sum(dim=-1))
@@ -88,6 +90,50 @@ def drift(
         reference_perplexity=math.exp(loss[0].item()),
         perplexity=math.exp(loss[1].item()),
     )
+
+
+def _checked(texts: Iterable[Iterable[int]], models: Sequence[Decoder | PreTrainedModel]) -> list[Tensor]:
+    """*texts* as ``[length]`` int64, each of which all *models* can be fed."""
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+        raise TypeError(f"'texts' must be lists of token ids: got {texts!r}")
+    checked = [_ids_of(text) for text in texts]
+    shortest = min(map(len, checked), default=None)
+    if shortest is None or shortest < 2:
+        raise ValueError(
+            f"'texts' must be of two ids or more each: got {'none' if shortest is None else shortest}"
+        )
+    longest, most = max(map(len, checked)), min(map(_positions, models))
+    if longest > most:
+        raise ValueError(
+            f"'texts' must be of {most} ids or fewer each, the positions that fit: got {longest}"
+        )
+    vocab = min(map(_vocab, models))
+    for ids in checked:
+        if ids.min() < 0 or ids.max() >= vocab:
+            wrong = int(ids[(ids < 0) | (ids >= vocab)][0])
+            raise ValueError(f"'texts' must be of ids >= 0 and < {vocab}: got {wrong}")
+    return checked
+
+
+def _ids_of(text: Any) -> Tensor:
+    if isinstance(text, str | bytes):
+        raise TypeError(f"'texts' must be lists of token ids, which a tokenizer makes: got {text!r}")
+    ids = text.tolist() if hasattr(text, "tolist") else text
+    if not isinstance(ids, Iterable) or not all(map(is_whole, ids := list(ids))):
+        raise TypeError(f"'texts' must be lists of token ids: got {text!r} among them")
+    return torch.tensor(ids, dtype=torch.int64)
+
+
+def _positions(model: Decoder | PreTrainedModel) -> float:
+    if isinstance(model, PreTrainedModel):
+        return known_positions(model) or math.inf
+    return model.shape.max_length
+
+
+def _vocab(model: Decoder | PreTrainedModel) -> int:
+    if isinstance(model, PreTrainedModel):
+        return int(model.config.get_text_config(decoder=True).vocab_size)
+    return model.shape.vocab_size
 
 
 def _difference(expected: Tensor, found: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import Any
 
-from ..shapes import DEFAULT_WIDTHS, decoder_shape, default_max_length, neuron_widths
+from ..shapes import DEFAULT_WIDTHS, decoder_shape, default_max_length, fitting, neuron_widths
 from ..spans import decoder_spans
 from ..weights import weight_dtype
 from .bandwidth import Bandwidth, largest_cache, measure_bandwidth, physical_memory
@@ -41,7 +41,7 @@ def sizing_of(options: argparse.Namespace) -> Sizing:
     facts, model = facts_of_config(options.model, weight_dtype(options.dtype))
     length = default_max_length(model) if options.length is None else options.length
     widths = options.widths or (
-        _fitting(DEFAULT_WIDTHS, length) if options.instance is None else neuron_widths(length)
+        fitting(DEFAULT_WIDTHS, length) if options.instance is None else neuron_widths(length)
     )
     shape = decoder_shape(
         model,
@@ -56,10 +56,6 @@ def sizing_of(options: argparse.Namespace) -> Sizing:
         spans=decoder_spans(options.spans, shape.max_length),
         storage=options.weights,
     )
-
-
-def _fitting(widths: tuple[int, ...], length: int) -> tuple[int, ...]:
-    return tuple(width for width in widths if width <= length)
 
 
 def _model(sizing: Sizing) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import re
 from os import PathLike
+from pathlib import Path
 
 import attrs
 import torch
@@ -13,6 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ..architectures.unsupported import UnsupportedArchitecture
 from ..geometry import Geometry
+from ..model_source import is_hub_id
 
 _EXPERT = re.compile(r"(^|\.)experts\.")
 _EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
@@ -108,22 +110,61 @@ def facts_of_config(
     Raises:
         OSError: There is no config.
 
-        ValueError: It describes no causal LM.
+        ValueError: It describes no causal LM, or none that can be built.
 
         UnsupportedArchitecture: The model keeps something else than keys and values; or it is a mixture
             of experts and transformers is older than 5.
     """
-    config = AutoConfig.from_pretrained(str(model))
-    with FakeTensorMode():
-        found: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            config,
-            dtype=dtype or config.dtype or torch.float32,
-            # Others may look at the numbers of a mask.
-            attn_implementation="eager",
+    config = _config(model)
+    # What is wrong with a config shows as any exception, from anywhere in a model's code.
+    try:
+        with FakeTensorMode():
+            found: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+                config,
+                dtype=dtype or config.dtype or torch.float32,
+                # Others may look at the numbers of a mask.
+                attn_implementation="eager",
+            )
+            found.train(False)
+            _choose_experts(found)
+            return ModelFacts.of(found), found
+    except UnsupportedArchitecture:
+        raise
+    except Exception as error:
+        # Where a class is none of the known ones, transformers lists all of those.
+        what = "another kind of model" if _UNKNOWN in str(error) else f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"'model' must have the config of a causal LM{_parts(config)}: got {type(config).__name__} "
+            f"in {str(model)!r}, {what}"
+        ) from error
+
+
+_UNKNOWN = "Unrecognized configuration class"
+
+
+def _config(model: str | PathLike[str]) -> PretrainedConfig:
+    if not Path(model).exists() and not is_hub_id(str(model)):
+        raise FileNotFoundError(
+            f"'model' must be a folder, a config.json, or a hub id such as 'user/name': got {str(model)!r}, "
+            "which is neither: there is no such file"
         )
-        found.train(False)
-        _choose_experts(found)
-        return ModelFacts.of(found), found
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(str(model))
+    except OSError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"'model' must have a config that transformers can read: got {str(model)!r}, "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return config
+
+
+def _parts(config: PretrainedConfig) -> str:
+    """What may be done about a model of several parts."""
+    if not hasattr(config, "text_config"):
+        return ""
+    return " (of a multimodal one, what stands under 'text_config' may be given as a config.json of its own)"
 
 
 def _choose_experts(model: PreTrainedModel) -> None:

@@ -11,6 +11,7 @@ from ..artifacts import machine, trust
 from ..artifacts.fingerprint import program_fingerprint
 from ..artifacts.manifest import Manifest
 from ..artifacts.packages import Package, compiled_once
+from ..shapes import DEFAULT_WIDTHS, fitting
 from ..step import Step, program_name
 from . import aoti
 from .joined_projections import join_projections
@@ -31,6 +32,14 @@ class CpuTarget:
     """
 
     name: ClassVar[str] = "cpu"
+
+    def require(self) -> None:
+        """Refuse to go without a C++ compiler."""
+        _require_compiler()
+
+    def default_widths(self, max_length: int) -> tuple[int, ...]:
+        """1, 5 and 128."""
+        return fitting(DEFAULT_WIDTHS, max_length)
 
     def compile(self, decoder: "StaticDecoder") -> None:
         """Compile every width, and compare with the stock model."""

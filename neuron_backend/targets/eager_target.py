@@ -7,6 +7,7 @@ import attrs
 
 from ..artifacts.manifest import Manifest
 from ..artifacts.packages import Package
+from ..shapes import DEFAULT_WIDTHS, fitting
 
 if TYPE_CHECKING:
     from ..static_decoder import StaticDecoder
@@ -17,6 +18,13 @@ class EagerTarget:
     """Compiles nothing: a decoder is eager as it is constructed."""
 
     name: ClassVar[str] = "eager"
+
+    def require(self) -> None:
+        """PyTorch is there."""
+
+    def default_widths(self, max_length: int) -> tuple[int, ...]:
+        """1, 5 and 128."""
+        return fitting(DEFAULT_WIDTHS, max_length)
 
     def compile(self, decoder: "StaticDecoder") -> None:
         """Nothing is left to do."""

@@ -18,10 +18,12 @@ from ..artifacts.manifest import Manifest
 from ..artifacts.packages import Package
 from ..graphs.lint import lint_graph
 from ..graphs.step_lowering import ProgramShape, lower_step, program_shapes
+from ..parallel.ranks import Ranks
+from ..shapes import neuron_widths
 from ..step import program_name
 from .detect import neuron_versions, probe
 from .native_program import Backend, NativeProgram, SpanProgram
-from .neuron_environment import CACHE_FOLDER, CORES, NO_FALLBACK, compiler_arguments, settled
+from .neuron_environment import CACHE_FOLDER, CORES, NO_FALLBACK, compiler_arguments, cores_of_rank, settled
 from .placement import place_cache, place_graph
 from .target import NOT_SAVED
 
@@ -88,7 +90,9 @@ class NativeTarget:
     )
     """
     Which cores this process gets, such as ``"0"`` or ``"4-7"``: NEURON_RT_VISIBLE_CORES is set to it,
-    before the runtime starts. Models in one process share its cores, one on each *device*.
+    before the runtime starts. Models in one process share its cores, one on each *device*. With
+    ``tp_degree``, those of all processes on this machine: each gets an equal share, in order. None:
+    what that variable says; else all of them, or with ``tp_degree`` one for each process.
     """
 
     device: str = attrs.field(default="neuron", validator=validators.instance_of(str))
@@ -100,9 +104,17 @@ class NativeTarget:
     backend: str | Backend = "neuron"
     """What :func:`torch.compile` is given: the name of a registered backend, or one itself."""
 
+    def require(self) -> None:
+        """Refuse a machine without TorchNeuron or without a core."""
+        self._require_device()
+
+    def default_widths(self, max_length: int) -> tuple[int, ...]:
+        """1, 5, and AWS's buckets for prompts."""
+        return neuron_widths(max_length)
+
     def compile(self, decoder: "StaticDecoder") -> None:
         """Compile every width and span, run each once, and compare with the stock model."""
-        with settled(self._variables()), CacheArtifactManager.with_fresh_cache():
+        with settled(self._variables(decoder.ranks)), CacheArtifactManager.with_fresh_cache():
             self._require_device()
             self._put_programs(decoder, packages={}, compiled=True)
             saved = torch.compiler.save_cache_artifacts()
@@ -139,7 +151,7 @@ class NativeTarget:
         if package is None or not agreed:
             self.compile(decoder)
             return
-        with settled(self._variables()):
+        with settled(self._variables(decoder.ranks)):
             self._require_device()
             if torch.compiler.load_cache_artifacts(package.content) is None:
                 raise ValueError(f"{ARTIFACTS} must be what this torch saves: got something else")
@@ -157,9 +169,14 @@ class NativeTarget:
         if found.kind != "native" or not found.has_device:
             raise ValueError(f"target {self.name!r} needs TorchNeuron and a Neuron core: got\n{found}")
 
-    def _variables(self) -> dict[str, str]:
+    def _variables(self, ranks: Ranks | None) -> dict[str, str]:
         no_fallback = "1" if self.strict and self._needs_neuron else None
-        wanted = {CORES: self.cores, CACHE_FOLDER: self.cache_folder, NO_FALLBACK: no_fallback}
+        divided = ranks is not None and self._needs_neuron
+        wanted = {
+            CORES: cores_of_rank(self.cores) if divided else self.cores,
+            CACHE_FOLDER: self.cache_folder,
+            NO_FALLBACK: no_fallback,
+        }
         return {name: value for name, value in wanted.items() if value is not None}
 
     def _put_programs(

@@ -24,6 +24,9 @@ NO_FALLBACK = "TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION"
 COMPILER_ARGUMENTS = "NEURON_CC_FLAGS"
 """Arguments of neuronx-cc, separated by spaces; read at each compilation."""
 
+_RANK, _RANKS = "LOCAL_RANK", "LOCAL_WORLD_SIZE"
+"""What ``torchrun`` says to a process: which of those on this machine it is, and how many there are."""
+
 _READ_AT_START = (CORES, CACHE_FOLDER)
 
 
@@ -56,6 +59,36 @@ def settled(wanted: Mapping[str, str]) -> Iterator[None]:
         for name in missing:
             os.environ.pop(name, None)
         raise
+
+
+def cores_of_rank(cores: str | None) -> str | None:
+    """
+    Which cores this process gets as one of several that ``torchrun`` has started on this machine.
+
+    Args:
+        cores: Those of all of them, such as ``"4-7"``. None: the first, as many as there are processes.
+
+    Returns:
+        Its equal share, in order. None if a launcher has given it cores of its own, and nobody says
+        otherwise.
+
+    Raises:
+        ValueError: They cannot be divided equally.
+    """
+    if cores is None and CORES in os.environ:
+        return None
+    rank, ranks = int(os.environ.get(_RANK, "0")), int(os.environ.get(_RANKS, "1"))
+    every = list(range(ranks)) if cores is None else _numbers(cores)
+    share = len(every) // ranks
+    if len(every) != share * ranks:
+        raise ValueError(f"'cores' must be as many for each of {ranks} processes: got {cores!r}")
+    return ",".join(map(str, every[rank * share : (rank + 1) * share]))
+
+
+def _numbers(cores: str) -> list[int]:
+    """``"0,4-6"`` is 0, 4, 5 and 6."""
+    bounds = ([int(end) for end in part.split("-")] for part in cores.split(","))
+    return [core for ends in bounds for core in range(ends[0], ends[-1] + 1)]
 
 
 @contextlib.contextmanager

@@ -25,6 +25,19 @@ class Target(Protocol):
         """What a decoder made by it has as ``target``, and what a saved one is marked with."""
         ...
 
+    def require(self) -> None:
+        """
+        Refuse a machine on which nothing can be compiled, before a model is loaded.
+
+        Raises:
+            ValueError: Something is not there; the message says what, and where it comes from.
+        """
+        ...
+
+    def default_widths(self, max_length: int) -> tuple[int, ...]:
+        """Columns of the forwards of a decoder of so many positions, if none are asked for."""
+        ...
+
     def compile(self, decoder: "StaticDecoder") -> None:
         """
         Put compiled programs into an eager *decoder*, run each once, and compare with the stock model.
@@ -100,7 +113,7 @@ def check_target(target: object) -> None:
     Raises:
         TypeError: It is none: something else, or the class of one.
     """
-    parts = ("compile", "check", "load")
+    parts = ("require", "default_widths", "compile", "check", "load")
     if isinstance(target, type) or not all(callable(getattr(target, part, None)) for part in parts):
         raise TypeError(f"'target' must be a target such as NativeTarget(): got {target!r}")
 
@@ -120,8 +133,3 @@ def neuron_target() -> Target:
     if found.kind == "none":
         raise ValueError(f"target 'neuron' needs the packages of AWS Neuron: got\n{found}")
     return NativeTarget() if found.kind == "native" else TracedTarget()
-
-
-def is_neuron(target: Target) -> bool:
-    """Whether *target* compiles for a Neuron device, one program for each shape."""
-    return target.name.startswith("neuron")

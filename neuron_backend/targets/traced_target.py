@@ -19,6 +19,7 @@ from ..cache import CacheBuffers
 from ..graphs.lint import lint_graph
 from ..graphs.lowering import lower, name_of
 from ..parallel.cores import Cores
+from ..shapes import PADDED_WIDTHS, fitting, neuron_widths
 from .functional_step import FunctionalStep, padding
 from .model_builder import ModelBuilderWay
 from .single_trace import SingleTraceWay
@@ -43,7 +44,8 @@ class TracedTarget:
 
     With neuronx_distributed there is one program for each width and span over one cache. Without
     it there is one program, of the widest width and all positions, into which every forward is
-    padded: small *widths* are then cheaper, and a saved decoder holds its weights twice.
+    padded: every token costs what the widest of *widths* does, so they are 1, 5 and 32 if none are
+    asked for; and a saved decoder holds its weights twice.
 
     With NxD a model is divided among ``tp_degree`` cores, all of which one process drives: it is not
     started by ``torchrun``.
@@ -74,6 +76,16 @@ class TracedTarget:
 
     strict: bool = attrs.field(default=True, validator=validators.instance_of(bool))
     """Look at every graph before it is compiled; what neuronx-cc is known to refuse is an error."""
+
+    def require(self) -> None:
+        """Refuse a machine without the packages that trace."""
+        _installed(self.way)
+
+    def default_widths(self, max_length: int) -> tuple[int, ...]:
+        """1, 5, and AWS's buckets for prompts; few columns where one program serves every forward."""
+        if _installed(self.way) is SingleTraceWay:
+            return fitting(PADDED_WIDTHS, max_length)
+        return neuron_widths(max_length)
 
     def compile(self, decoder: "StaticDecoder") -> None:
         """Lint, trace and compile every program, and compare with the stock model."""

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import MinLengthLogitsProcessor, PreTrainedModel
 
+from decodekit.decoding import Greedy, MaxNewTokens, Sample
 from decodekit.neuron_backend import NativeTarget, StaticDecoder, compile_decoder
+from decodekit.processors import Temperature, TopK, TopP
 
 PROMPTS = [[5, 9, 2, 44, 17, 3, 8], [60, 1, 30]]
 
@@ -159,3 +162,120 @@ def test_tree_widths_may_be_an_iterator(tiny_model):
     )
 
     assert decoder.tree_widths == (3,)
+
+
+@pytest.mark.parametrize(
+    ("max_length", "widths"), [(8, (1, 5, 8)), (100, (1, 5, 100)), (3, (1, 3)), (1, (1,))]
+)
+def test_widths_that_nobody_asked_for_fit(max_length, widths, tiny_model):
+    """The widest is no wider than a row is long."""
+    assert widths == compile_decoder(tiny_model("llama"), max_length=max_length, target="eager").shape.widths
+    assert widths == StaticDecoder(tiny_model("llama"), max_length=max_length).shape.widths
+
+
+@pytest.fixture
+def no_model(tmp_path):
+    """A folder that passes for one with a model, and that cannot be loaded."""
+    (tmp_path / "config.json").write_text("{}")
+    return tmp_path
+
+
+class TestBeforeLoading:
+    """What is wrong without any model is said before one is loaded, which may take minutes."""
+
+    @pytest.mark.parametrize(
+        ("target", "message"),
+        [
+            ("cpu", r"target 'cpu' needs a C\+\+ compiler"),
+            ("neuron-native", "target 'neuron-native' needs TorchNeuron and a Neuron core"),
+            ("neuron-traced", r"target 'neuron-traced' needs torch-neuronx 2\.9"),
+            ("neuron", "target 'neuron' needs the packages of AWS Neuron"),
+        ],
+    )
+    def test_what_a_target_needs(self, target, message, no_model, monkeypatch):
+        """A compiler, packages, a device."""
+        monkeypatch.setenv("CXX", "no-such-compiler")
+
+        with pytest.raises(ValueError, match=message):
+            compile_decoder(no_model, target=target)
+
+    @pytest.mark.parametrize(
+        ("parts", "message"),
+        [
+            ({"processors": Greedy()}, r"'processors' must process logits.*: got the selection Greedy"),
+            (
+                {"processors": TopK(3) | Sample()},
+                r"'processors' must process logits.*: got the selection Sam",
+            ),
+            ({"selection": TopK(3)}, r"'selection' must choose, such as Greedy\(\): got the processor TopK"),
+            ({"selection": TopK(3) | TopP(0.9)}, "'selection' must choose.*: got the processor Chain"),
+            ({"processors": MaxNewTokens(3)}, "'processors' must be no stop condition: got MaxNewTokens"),
+            ({"selection": MaxNewTokens(3)}, "'selection' must be no stop condition: got MaxNewTokens"),
+            ({"processors": TopK}, "'processors' must be an instance: got the class TopK"),
+            ({"selection": Greedy}, "'selection' must be an instance: got the class Greedy"),
+            ({"processors": [TopK(3)]}, r"'processors' must be callable \(join several with \|\): got"),
+            ({"selection": 7}, "'selection' must be callable: got 7"),
+            ({"processors": MinLengthLogitsProcessor(3, 2)}, "wrap Hugging Face's in"),
+        ],
+    )
+    def test_parts_that_are_none(self, parts, message, no_model):
+        """Or that are each other's."""
+        with pytest.raises(TypeError, match=message):
+            compile_decoder(no_model, target="eager", **parts)
+
+    @pytest.mark.parametrize("chain", [Temperature([0.5, 0.7, 1.0]), TopK(5) | Temperature([0.5, 0.7, 1.0])])
+    def test_parameters_of_other_rows(self, chain, no_model):
+        """One a row is one for each row of the batch."""
+        with pytest.raises(
+            ValueError, match="'temperature' of Temperature must have one value per row, 2: got 3"
+        ):
+            compile_decoder(no_model, batch_size=2, target="eager", processors=chain)
+
+    def test_parameters_of_these_rows_are_taken(self, tiny_model):
+        """And parts of one's own are left to themselves."""
+        chain = Temperature([0.5, 0.7]) | (lambda logits, history: logits)
+
+        compile_decoder(
+            tiny_model("llama"),
+            batch_size=2,
+            max_length=8,
+            target="eager",
+            processors=chain,
+            selection=lambda logits, history: logits.argmax(dim=-1),
+        )
+
+
+class TestModel:
+    """What is no model, and where none is."""
+
+    @pytest.mark.parametrize("model", [None, 3, ["path"], PreTrainedModel], ids=str)
+    def test_of_another_type_is_refused(self, model):
+        """The class of one, too."""
+        with pytest.raises(
+            TypeError, match="'model' must be a Hugging Face causal LM, or the path or hub id"
+        ):
+            compile_decoder(model, target="eager")
+
+    @pytest.mark.parametrize("path", ["no/such/folder", "./model", "/no/such", "a model"])
+    def test_a_path_to_nothing_is_called_that(self, path):
+        """And not a wrong repository id, as which the hub's client takes it."""
+        with pytest.raises(
+            FileNotFoundError,
+            match=f"'model' must be a folder.*: got '{path}'.*neither: there is no such fold",
+        ):
+            compile_decoder(path, target="eager")
+
+    def test_an_id_that_the_hub_does_not_have(self):
+        """It may be meant as a folder."""
+        with pytest.raises(FileNotFoundError, match="got 'some/model'; no folder is called so, and the hub"):
+            compile_decoder("some/model", target="eager")
+
+    def test_a_folder_without_a_model(self, tmp_path):
+        """Nor is the folder above it taken for one."""
+        with pytest.raises(FileNotFoundError, match=r"'model' must be a folder with a config\.json: got '"):
+            compile_decoder(tmp_path, target="eager")
+
+    def test_a_file(self, no_model):
+        """Such as a config, or weights."""
+        with pytest.raises(FileNotFoundError, match="'model' must be a folder, or a hub id: got the file '"):
+            compile_decoder(no_model / "config.json", target="eager")

@@ -18,14 +18,16 @@ class TestNeuronWidths:
     @pytest.mark.parametrize(("max_length", "widths"), [(None, (1, 5, 128)), (100, (1, 5, 100))])
     def test_are_chosen_for_a_device_alone(self, max_length, widths, tiny_model, monkeypatch):
         """By what the target is for; the model knows 128 positions."""
+        monkeypatch.setattr(NativeTarget, "require", lambda self: None)
         monkeypatch.setattr(NativeTarget, "compile", lambda self, decoder: None)
         model = tiny_model("llama")
 
         assert widths == compile_decoder(model, max_length=max_length, target=NativeTarget()).shape.widths
         assert (1, 5, 128) == compile_decoder(model, target="eager").shape.widths
 
-    def test_a_length_that_is_none_is_refused_as_ever(self, tiny_model):
+    def test_a_length_that_is_none_is_refused_as_ever(self, tiny_model, monkeypatch):
         """By its own rule."""
+        monkeypatch.setattr(NativeTarget, "require", lambda self: None)
         with pytest.raises(ValueError, match="max_length must be an integer >= 1: got 'long'"):
             compile_decoder(tiny_model("llama"), max_length="long", target=NativeTarget())
 

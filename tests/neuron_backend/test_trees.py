@@ -148,6 +148,13 @@ class TestStaticDecoder:
         with pytest.raises(ValueError, match="'tree_widths' must be positive and ascending"):
             StaticDecoder(tiny_model("llama"), max_length=16, widths=(1,), tree_widths=widths)
 
+    def test_refuses_more_scratch_slots_than_positions(self, tiny_model: Models) -> None:
+        """Each column has one; the message says how many there may be."""
+        tall: dict[str, Any] = {"max_length": 16, "widths": (1,)}
+        StaticDecoder(tiny_model("llama"), tree_widths=(2, 16), **tall)
+        with pytest.raises(ValueError, match=r"'tree_widths' must be <= max_length = 16.*: got \(2, 17\)"):
+            StaticDecoder(tiny_model("llama"), tree_widths=(2, 17), **tall)
+
     def test_slots_feed_its_trees(self, tiny_model: Models) -> None:
         """Accepted along a side branch, the text goes on as if there had been no tree."""
         decoder = eager(tiny_model("gemma2"))
@@ -175,13 +182,13 @@ class TestRefusal:
     @pytest.mark.parametrize("max_length", [1, 2, 9, 40])
     @pytest.mark.parametrize("batch_size", [1, 5])
     def test_of_nothing_that_is_right(self, max_length: int, batch_size: int, tiny_model: Models) -> None:
-        """Short caches, and trees wider than a row is long, can be compared too."""
+        """Short caches, and trees as wide as a row is long, can be compared too."""
         StaticDecoder(
             tiny_model("mistral"),
             batch_size=batch_size,
             max_length=max_length,
             widths=(1,),
-            tree_widths=(1, 2, 30),
+            tree_widths=[width for width in (1, 2, 9, 30) if width <= max_length],
         )
 
     @pytest.mark.parametrize("window", [15, 17])

@@ -160,6 +160,23 @@ class TestFiles:
         assert ["programs/width_2.pt2"] == before
         assert not [name for name in hub.files(REPOSITORY) if name.startswith("programs/")]
 
+    def test_weights_in_another_form_are_taken_away(self, hub, eager, tiny_model):
+        """A repository holds one model: the other way round as well, and each time in one commit."""
+        quantised = compile_decoder(
+            tiny_model("llama"), max_length=32, widths=(1,), target="eager", weights="int8"
+        )
+        held = []
+        for decoder in (eager, quantised, eager):
+            before = len(hub.commits)
+            decoder.push_to_hub(REPOSITORY)
+            held.append({name for name in hub.files(REPOSITORY) if name.endswith(".safetensors")})
+            # One more where there was no repository.
+            assert len(hub.commits) - before == (2 if len(held) == 1 else 1)
+
+        plain, other = {"model.safetensors"}, {"weights.safetensors"}
+        assert [plain, other, plain] == [names - {"constants.safetensors"} for names in held]
+        assert torch.equal(logits(eager), logits(load_decoder(REPOSITORY)))
+
     def test_what_somebody_wrote_stays(self, hub, eager):
         """A card, and files of other names."""
         written = {"notes.txt": b"mine", "README.md": b"my card"}

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -97,6 +98,46 @@ def test_of_scripted_distributions():
     assert pytest.approx([2.0, 4.0], rel=1e-5) == [found.reference_perplexity, found.perplexity]
     expected = "KL mean 0.144 max 0.144 nats/token, greedy agreement 100.00%, perplexity 2 -> 4 (2 tokens)"
     assert expected == str(found)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ("some text", "'texts' must be lists of token ids: got 'some text'"),
+        (7, "'texts' must be lists of token ids: got 7"),
+        (["some text"], "'texts' must be lists of token ids, which a tokenizer makes: got 'some text'"),
+        ([1, 2, 3], "'texts' must be lists of token ids: got 1 among them"),
+        ([[1, 2], [1, 2.5]], r"'texts' must be lists of token ids: got \[1, 2.5\] among them"),
+        ([[1, True]], r"'texts' must be lists of token ids: got \[1, True\] among them"),
+    ],
+)
+def test_what_is_no_text_is_refused(texts, message, both):
+    """A tokenizer comes before."""
+    with pytest.raises(TypeError, match=message):
+        drift(both[0], both[1], texts)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ([[1, 2], [1, 61]], "'texts' must be of ids >= 0 and < 61: got 61"),
+        ([[1, -1, 2]], "'texts' must be of ids >= 0 and < 61: got -1"),
+        ([[1, 2], [5] * 500], "'texts' must be of [0-9]+ ids or fewer each, the positions that fit: got 500"),
+    ],
+)
+def test_ids_that_do_not_fit_are_refused(texts, message, both):
+    """Before anything is fed."""
+    with pytest.raises(ValueError, match=message):
+        drift(both[0], both[1], texts)
+
+
+def test_texts_may_be_tensors_and_arrays(both):
+    """As tokenizers give them."""
+    expected = drift(both[0], both[1], [[1, 2, 3], [4, 5]])
+
+    found = drift(both[0], both[1], iter([torch.tensor([1, 2, 3]), np.array([4, 5])]))
+
+    assert expected == found
 
 
 @pytest.mark.parametrize("texts", [[], [[1]], [[1, 2], []]])

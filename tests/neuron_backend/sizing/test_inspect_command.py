@@ -53,7 +53,7 @@ def test_the_length_is_the_models_if_none_is_given(config, capsys):
     [
         (["--instance", "inf2.xlarge"], [1, 5, 128, 256, 512]),
         ([], [1, 5, 128]),
-        (["--length", "100"], [1, 5]),
+        (["--length", "100"], [1, 5, 100]),
         (["--widths", "2", "9"], [2, 9]),
         (["--instance", "inf2.xlarge", "--widths", "2", "9"], [2, 9]),
     ],
@@ -198,3 +198,70 @@ def test_what_cannot_be_is_refused(arguments, message, config, capsys):
 def test_a_model_that_is_not_there_is_refused(tmp_path, capsys):
     """Neither folder nor file nor in the cache of the hub."""
     assert "decodekit: " in refused(capsys, str(tmp_path / "none"), "--instance", "inf2.xlarge")
+
+
+def config_of(tiny_model, folder, **changes):
+    """The folder of a Llama's config with *changes*."""
+    facts = {**tiny_model("llama").config.to_dict(), **changes}
+    (folder / "config.json").write_text(json.dumps(facts, default=str))
+    return str(folder)
+
+
+class TestConfigs:
+    """What is wrong with a config is said in a line or two, and without a traceback."""
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"hidden_size": "wide"},
+            {"hidden_size": None},
+            {"num_attention_heads": 0},
+            {"head_dim": 0},
+            {"vocab_size": -4},
+            {"dtype": "float3"},
+            {"rope_parameters": {"rope_type": "none of them"}},
+            {"model_type": "none of them"},
+        ],
+        ids=str,
+    )
+    def test_with_impossible_values(self, changes, tiny_model, tmp_path, capsys):
+        """Named, with what transformers says of them."""
+        said = refused(capsys, config_of(tiny_model, tmp_path, **changes), "--instance", "inf2.xlarge")
+
+        assert said.startswith("decodekit: 'model' must have ")
+        assert f"'{tmp_path}', " in said
+
+    @pytest.mark.parametrize("content", ["", "{", "null", "[]", "{}", "\x00"], ids=repr)
+    def test_that_are_none(self, content, tmp_path, capsys):
+        """Files of another kind."""
+        (tmp_path / "config.json").write_text(content)
+
+        assert str(tmp_path) in refused(capsys, str(tmp_path), "--instance", "inf2.xlarge")
+
+    def test_of_other_models(self, tmp_path, capsys):
+        """Without the list of all models that there are."""
+        transformers.T5Config().save_pretrained(tmp_path)
+
+        said = refused(capsys, str(tmp_path), "--instance", "inf2.xlarge")
+
+        assert f"'model' must have the config of a causal LM: got T5Config in '{tmp_path}'" in said
+        assert len(said) < 300
+
+    @pytest.mark.parametrize("name", ["LlavaConfig", "Gemma3Config"])
+    def test_of_multimodal_models(self, name, tmp_path, capsys):
+        """Their text may be looked at alone."""
+        config = getattr(transformers, name)()
+        config.save_pretrained(tmp_path)
+
+        said = refused(capsys, str(tmp_path), "--instance", "inf2.48xlarge")
+
+        assert "what stands under 'text_config' may be given as a config.json of its own" in said
+        config.text_config.save_pretrained(tmp_path)
+        assert inspect(capsys, str(tmp_path), "--instance", "inf2.48xlarge")["parameters"] > 10**8
+
+    @pytest.mark.parametrize("place", ["no/such/folder", "./folder", "a model"])
+    def test_of_nothing(self, place, capsys):
+        """A path that is none is not called a wrong repository."""
+        said = refused(capsys, place, "--instance", "inf2.xlarge")
+
+        assert f"got '{place}', which is neither: there is no such file" in said

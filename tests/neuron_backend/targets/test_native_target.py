@@ -21,6 +21,7 @@ from decodekit.neuron_backend.artifacts.manifest import Manifest
 from decodekit.neuron_backend.early_exit import first_layers
 from decodekit.neuron_backend.fused.fused_forwards import FusedForwards
 from decodekit.neuron_backend.graphs.step_lowering import program_shapes
+from decodekit.neuron_backend.parallel.ranks import Ranks
 from decodekit.neuron_backend.targets import native_target as native_target_module
 from decodekit.neuron_backend.targets.detect import NeuronFound
 from decodekit.neuron_backend.targets.native_program import NativeProgram
@@ -398,8 +399,22 @@ class TestOptions:
 
     def test_strict_lets_no_failed_program_run_on_the_host(self) -> None:
         """Where there is a device."""
-        assert {NO_FALLBACK: "1"} == NativeTarget()._variables()
-        assert {} == NativeTarget(strict=False)._variables() == NativeTarget(device="cpu")._variables()
+        assert {NO_FALLBACK: "1"} == NativeTarget()._variables(None)
+        assert (
+            {} == NativeTarget(strict=False)._variables(None) == NativeTarget(device="cpu")._variables(None)
+        )
+
+    def test_ranks_have_cores_of_their_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Unless there is no device, or only one process."""
+        monkeypatch.delenv(CORES, raising=False)
+        monkeypatch.setenv("LOCAL_RANK", "2")
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+        ranks = Ranks(degree=4, rank=2, group="")
+
+        assert "2" == NativeTarget()._variables(ranks)[CORES]
+        assert "6" == NativeTarget(cores="4-7")._variables(ranks)[CORES]
+        assert CORES not in NativeTarget()._variables(None)
+        assert CORES not in NativeTarget(device="cpu")._variables(ranks)
 
     @pytest.mark.parametrize(
         ("options", "message"),

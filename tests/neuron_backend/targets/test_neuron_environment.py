@@ -13,6 +13,7 @@ from decodekit.neuron_backend.targets.neuron_environment import (
     CORES,
     NO_FALLBACK,
     compiler_arguments,
+    cores_of_rank,
     settled,
 )
 
@@ -30,6 +31,44 @@ def started(monkeypatch: pytest.MonkeyPatch) -> None:
     """A runtime that runs."""
     monkeypatch.setitem(sys.modules, "torch_neuronx", SimpleNamespace())
     monkeypatch.setattr(torch, "neuron", SimpleNamespace(is_initialized=lambda: True), raising=False)
+
+
+class TestCoresOfRank:
+    """Which cores a process has among several on a machine."""
+
+    @pytest.fixture(autouse=True)
+    def second_of_two(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As torchrun says it."""
+        monkeypatch.setenv("LOCAL_RANK", "1")
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+
+    @pytest.mark.parametrize(
+        ("cores", "expected"), [(None, "1"), ("4,5", "5"), ("4-7", "6,7"), ("0,4-6", "5,6"), ("3-3,9", "9")]
+    )
+    def test_are_its_share(self, cores: str | None, expected: str) -> None:
+        """No two processes have one in common."""
+        assert expected == cores_of_rank(cores)
+
+    @pytest.mark.parametrize("cores", ["4", "4-6", "0,2-3"])
+    def test_must_be_equal_shares(self, cores: str) -> None:
+        """One more or less would be idle, or shared."""
+        with pytest.raises(
+            ValueError, match=f"'cores' must be as many for each of 2 processes: got '{cores}'"
+        ):
+            cores_of_rank(cores)
+
+    def test_are_the_launchers_if_it_gives_any(self) -> None:
+        """It knows what else runs there."""
+        os.environ[CORES] = "8"
+
+        assert cores_of_rank(None) is None
+
+    def test_of_a_process_alone_are_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whatever has started it."""
+        monkeypatch.delenv("LOCAL_RANK")
+        monkeypatch.delenv("LOCAL_WORLD_SIZE")
+
+        assert "4,5,6,7" == cores_of_rank("4-7")
 
 
 class TestSettled:

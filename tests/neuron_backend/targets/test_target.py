@@ -11,7 +11,7 @@ import pytest
 from decodekit.neuron_backend import NativeTarget, compilation
 from decodekit.neuron_backend.targets import aoti, detect
 from decodekit.neuron_backend.targets.detect import NeuronFound
-from decodekit.neuron_backend.targets.target import is_neuron, target_named
+from decodekit.neuron_backend.targets.target import target_named
 
 Machine = Callable[..., None]
 
@@ -95,8 +95,10 @@ class TestAuto:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("cpu", False), ("eager", False), ("neuron-native", True), ("neuron-traced", True)]
+    ("name", "expected"),
+    [("cpu", (1, 5, 128)), ("eager", (1, 5, 128)), ("neuron-native", (1, 5, 128, 256, 512, 600))],
 )
-def test_targets_of_neuron_are_known(name: str, expected: bool) -> None:
-    """They compile for each shape, so their default widths are others."""
-    assert expected == is_neuron(target_named(name))
+def test_default_widths_are_the_targets(name: str, expected: tuple[int, ...]) -> None:
+    """A device takes a prompt in as few forwards as can be."""
+    assert expected == target_named(name).default_widths(600)
+    assert (1, 5, 100) == target_named(name).default_widths(100)

@@ -1,0 +1,78 @@
+"""Where a model comes from, and what is said where there is none."""
+
+import os
+from os import PathLike
+from pathlib import Path
+
+import torch
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from .artifacts.loading import saved_quantized
+
+_CONFIG = "config.json"
+
+
+def check_model(model: object) -> None:
+    """
+    Refuse what is neither a model nor a place where one could be.
+
+    Raises:
+        TypeError: It is something else, or the class of a model.
+
+        FileNotFoundError: It is a path, but not that of a folder with a model, nor a hub id.
+    """
+    if isinstance(model, PreTrainedModel):
+        return
+    if not isinstance(model, str | PathLike):
+        raise TypeError(
+            f"'model' must be a Hugging Face causal LM, or the path or hub id of one: got {model!r}"
+        )
+    path = Path(os.fspath(model))
+    if path.is_dir():
+        if not (path / _CONFIG).is_file():
+            raise FileNotFoundError(f"'model' must be a folder with a {_CONFIG}: got {str(model)!r}, without")
+    elif path.exists():
+        raise FileNotFoundError(f"'model' must be a folder, or a hub id: got the file {str(model)!r}")
+    elif not is_hub_id(str(model)):
+        raise FileNotFoundError(
+            f"'model' must be a folder, or a hub id such as 'user/name': got {str(model)!r}, which is "
+            "neither: there is no such folder"
+        )
+
+
+def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> PreTrainedModel:
+    """
+    The model in a folder or a repository of the hub, whether stock or quantised by a saved decoder.
+
+    Args:
+        path: What :func:`check_model` lets pass.
+
+        dtype: None: the checkpoint's own.
+
+    Raises:
+        FileNotFoundError: No folder is called so, and the hub gives none.
+    """
+    quantized = saved_quantized(path)
+    if quantized is not None:
+        return quantized
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype or "auto")
+    except OSError as error:
+        if Path(path).exists():
+            raise
+        raise FileNotFoundError(
+            f"'model' must be a folder, or the id of a model on the hub: got {str(path)!r}; no folder is "
+            f"called so, and the hub, or its cache where it is out of reach, has no such model: {error}"
+        ) from error
+    return model
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a repository of the hub could be called so."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
