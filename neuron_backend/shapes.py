@@ -83,15 +83,15 @@ def decoder_shape(
     limit = known_positions(model)
     if max_length is None:
         max_length = default_max_length(model)
-    _check_positive("batch_size", batch_size)
-    _check_positive("max_length", max_length)
+    _check_positive("'batch_size'", batch_size)
+    _check_positive("'max_length'", max_length)
     if limit is not None and max_length > limit:
-        raise ValueError(f"max_length must be <= {limit}, the model's positions: got {max_length}")
+        raise ValueError(f"'max_length' must be <= {limit}, the model's positions: got {max_length}")
     widths = fitting(DEFAULT_WIDTHS, max_length) if widths is None else as_tuple("widths", widths)
     _check_widths(widths, max_length)
     if scored_width is None:
         scored_width = max((w for w in widths if w <= _DEFAULT_SCORED_WIDTH), default=widths[0])
-    _check_positive("scored_width", scored_width)
+    _check_positive("'scored_width'", scored_width)
     return DecoderShape(batch_size, max_length, vocab_size, widths, scored_width)
 
 
@@ -109,10 +109,10 @@ def _check_positive(name: str, value: int) -> None:
 
 def _check_widths(widths: tuple[int, ...], max_length: int) -> None:
     for width in widths:
-        _check_positive("each of widths", width)
+        _check_positive("each of 'widths'", width)
     if not widths or list(widths) != sorted(set(widths)):
-        raise ValueError(f"widths must be ascending, each once, and at least one: got {widths}")
+        raise ValueError(f"'widths' must be ascending, each once, and at least one: got {widths}")
     if widths[-1] > max_length:
         raise ValueError(
-            f"widths must be <= max_length = {max_length} (pass widths= with smaller ones): got {widths}"
+            f"'widths' must be <= max_length = {max_length} (pass widths= with smaller ones): got {widths}"
         )

@@ -43,7 +43,7 @@ def decoder_spans(spans: Sequence[int] | None, max_length: int) -> tuple[int, ..
     spans = as_tuple("spans", spans)
     whole = all(isinstance(span, int) and not isinstance(span, bool) and span >= 1 for span in spans)
     if not whole or not spans or list(spans) != sorted(set(spans)) or spans[-1] != max_length:
-        raise ValueError(f"spans must be ascending and end with max_length = {max_length}: got {spans}")
+        raise ValueError(f"'spans' must be ascending and end with max_length = {max_length}: got {spans}")
     return spans
 
 
@@ -57,7 +57,7 @@ def smallest_span(spans: Sequence[int], end: int, span: int | None) -> int:
     if span is None:
         return next(size for size in spans if size >= end)
     if span not in spans or span < end:
-        raise ValueError(f"span must be one of {tuple(spans)} and hold {end} positions: got {span!r}")
+        raise ValueError(f"'span' must be one of {tuple(spans)} and hold {end} positions: got {span!r}")
     return span
 
 

@@ -147,7 +147,7 @@ class StaticDecoder(FusedForwards):
         """
         check_format(weights)
         if model.device.type != "cpu":
-            raise ValueError(f"model must be on the CPU: got {model.device}")
+            raise ValueError(f"'model' must be on the CPU: got {model.device}")
         model = adopt(model, weight_dtype(dtype))
         if weights is not None:
             quantize(model, weights)
@@ -184,7 +184,9 @@ class StaticDecoder(FusedForwards):
         geometry = Geometry.of(model)
         possible = decoder_shape(model, **{**attrs.asdict(shape), "vocab_size": geometry.vocab_size})
         if possible != shape:
-            raise ValueError(f"vocab_size must be the model's, {possible.vocab_size}: got {shape.vocab_size}")
+            raise ValueError(
+                f"'vocab_size' must be the model's, {possible.vocab_size}: got {shape.vocab_size}"
+            )
         decoder = cls.__new__(cls)
         decoder._assemble(model, geometry, shape, tree_widths, spans)
         return decoder

@@ -17,7 +17,7 @@ def check_threads(threads: Any) -> None:
         ValueError: It is neither None nor a whole number >= 1.
     """
     if threads is not None and (not is_whole(threads) or threads < 1):
-        raise ValueError(f"threads must be None or a whole number >= 1: got {threads!r}")
+        raise ValueError(f"'threads' must be None or a whole number >= 1: got {threads!r}")
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ def weight_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
         return dtype
     if isinstance(dtype, str) and dtype.removeprefix("torch.") in _DTYPES:
         return _DTYPES[dtype.removeprefix("torch.")]
-    raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}: got {dtype!r}")
+    raise ValueError(f"'dtype' must be one of {', '.join(_DTYPES)}: got {dtype!r}")
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -109,7 +109,7 @@ class TestGenerate:
             (["--temp", "-1"], "'temperature' must be"),
             (["--top-p", "0"], "'p' must be in (0, 1]"),
             (["--max-tokens", "0"], "'n' must be at least 1"),
-            (["--target", "tpu"], "target must be one of"),
+            (["--target", "tpu"], "'target' must be one of"),
             (["--compare"], "--compare needs --draft-model"),
             (
                 ["--draft-model", "x", "--num-draft-tokens", "0"],

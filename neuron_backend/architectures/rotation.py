@@ -55,7 +55,7 @@ def _check(architecture: str, original: int, max_length: int) -> None:
         raise UnsupportedArchitecture(
             architecture,
             f"it rotates rows longer than {original} positions otherwise, from their first token on: "
-            f"max_length must be <= {original}: got {max_length}",
+            f"'max_length' must be <= {original}: got {max_length}",
         )
 
 

@@ -71,7 +71,7 @@ def download_decoder(
             snapshot_download(repository, revision=manifest.parent.name, token=token, allow_patterns=wanted)
         )
     except RevisionNotFoundError as error:
-        raise ValueError(f"revision must be one of {repository}'s: got {revision!r}") from error
+        raise ValueError(f"'revision' must be one of {repository}'s: got {revision!r}") from error
     except RepositoryNotFoundError as error:
         raise ValueError(
             f"a repository must exist, and be readable with the token: got {repository!r}; no folder is "

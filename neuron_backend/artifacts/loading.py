@@ -82,7 +82,7 @@ def load_decoder(
     manifest = Manifest.read(folder)
     target = target_named(manifest.target) if target is None else target
     if target.name != manifest.target:
-        raise ValueError(f"target must be the one that was saved, {manifest.target!r}: got {target.name!r}")
+        raise ValueError(f"'target' must be the one that was saved, {manifest.target!r}: got {target.name!r}")
     target.check(manifest)
     manifest.verify(folder)
     stored = load_file(folder / CONSTANTS)
@@ -102,7 +102,7 @@ def _local(folder: str | PathLike[str], revision: str | None, token: str | bool 
         return download_decoder(str(folder), revision=revision, token=token)
     for name, value in (("revision", revision), ("token", token)):
         if value is not None:
-            raise ValueError(f"{name} must be None for a folder: got {value!r} for {folder}")
+            raise ValueError(f"'{name}' must be None for a folder: got {value!r} for {folder}")
     return Path(folder)
 
 
@@ -168,7 +168,7 @@ def _check_model(decoder: StaticDecoder, manifest: Manifest) -> None:
     }
     if different:
         name = min(different)
-        raise ValueError(f"weight {name} must be {manifest.weights.get(name)}: got {found.get(name)}")
+        raise ValueError(f"weight '{name}' must be {manifest.weights.get(name)}: got {found.get(name)}")
 
 
 def _packages(folder: Path, manifest: Manifest, stored: dict[str, Tensor]) -> dict[str, Package]:

@@ -89,7 +89,7 @@ def file_sha256(path: Path) -> str:
 
 def _parse(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise ValueError(f"folder must hold a saved decoder with a {NAME}: got {path.parent}")
+        raise ValueError(f"'folder' must hold a saved decoder with a {NAME}: got {path.parent}")
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

@@ -136,7 +136,7 @@ def _names(folder: Path) -> list[str]:
 def _check_replaceable(folder: Path) -> None:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
-    rule = "folder must be new, empty or a saved decoder"
+    rule = "'folder' must be new, empty or a saved decoder"
     if not (folder / NAME).is_file():
         raise ValueError(f"{rule}: got {folder}, which has no {NAME}")
     foreign = set(_names(folder)) - {NAME, *Manifest.read(folder).files}

@@ -201,10 +201,10 @@ class FusedForwards(abc.ABC):
         batch_size, length = self.shape.batch_size, history.length
         if length.shape != (batch_size, width) or history.ids.shape[:2] != (batch_size, 1):
             raise ValueError(
-                f"history must have one path and the lengths {[batch_size, width]}: "
+                f"'history' must have one path and the lengths {[batch_size, width]}: "
                 f"got {history.ids.shape[1]} and {list(length.shape)}"
             )
         low, high, most = int(length.min()), int(length.max()), self.shape.max_length
         if low < 0 or high > most:
-            raise ValueError(f"lengths must be >= 0 and <= {most}: got {low} to {high}")
+            raise ValueError(f"'history' must have lengths >= 0 and <= {most}: got {low} to {high}")
         return self.fusion.step.given(history)

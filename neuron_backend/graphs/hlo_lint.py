@@ -77,7 +77,7 @@ def lint_hlo(text: str) -> list[Finding]:
     """
     computations = parse(text)
     if not any(computations.values()):
-        raise ValueError(f"text must be an HLO module: got {text[:60]!r}")
+        raise ValueError(f"'text' must be an HLO module: got {text[:60]!r}")
     return [
         rule.finding(instruction.name, f"{instruction.op} {instruction.shape}")
         for instructions in computations.values()

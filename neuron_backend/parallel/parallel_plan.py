@@ -194,6 +194,6 @@ def _check_counts(architecture: str, counts: Mapping[str, int], tp_degree: int) 
             whole = math.gcd(*counts.values())
             possible = " or ".join(str(n) for n in range(1, whole + 1) if whole % n == 0)
             raise ValueError(
-                f"tp_degree must divide {what} = {count} of {architecture}: got {tp_degree}; "
+                f"'tp_degree' must divide {what} = {count} of {architecture}: got {tp_degree}; "
                 f"{possible} would do"
             )

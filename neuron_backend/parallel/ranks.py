@@ -83,7 +83,7 @@ class Ranks:
         if processes != tp_degree:
             program = os.path.basename(sys.argv[0]) or "PROGRAM"
             raise ValueError(
-                f"tp_degree must be the number of processes, {processes}: got {tp_degree}; "
+                f"'tp_degree' must be the number of processes, {processes}: got {tp_degree}; "
                 f"start the program with: torchrun --nproc-per-node {tp_degree} {program}"
             )
         if not made:
@@ -178,7 +178,7 @@ def check_degree(tp_degree: int) -> None:
         ValueError: *tp_degree* is no whole number >= 1.
     """
     if not is_whole(tp_degree) or tp_degree < 1:
-        raise ValueError(f"tp_degree must be a whole number >= 1: got {tp_degree!r}")
+        raise ValueError(f"'tp_degree' must be a whole number >= 1: got {tp_degree!r}")
 
 
 def _timeout() -> timedelta:

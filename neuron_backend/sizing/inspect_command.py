@@ -84,7 +84,7 @@ def _instance(sizing: Sizing, instance: Instance, degree: int | None) -> dict[st
     possible = sizing.degrees(instance)
     if degree is not None and degree not in possible:
         raise ValueError(
-            f"tp_degree must be one of {possible}, which {instance.name} has and which divide "
+            f"'tp_degree' must be one of {possible}, which {instance.name} has and which divide "
             f"{sizing.model.heads} heads: got {degree}"
         )
     needed = sizing.cores_needed(instance)

@@ -104,14 +104,14 @@ def instance_named(name: str, logical: int | None = None) -> Instance:
         ValueError: There is no such instance, or *logical* is none that it has.
     """
     if name.lower() not in _CHIPS:
-        raise ValueError(f"instance must be one of {', '.join(_CHIPS)}: got {name!r}")
+        raise ValueError(f"'instance' must be one of {', '.join(_CHIPS)}: got {name!r}")
     chip, chips = _CHIPS[name.lower()]
     group = chip.logical or 1
     if logical is not None:
         possible = (1, 2) if chip.logical else (1,)
         if logical not in possible or isinstance(logical, bool):
             choices = " or ".join(map(str, possible))
-            raise ValueError(f"logical NeuronCore config of {chip.name} must be {choices}: got {logical!r}")
+            raise ValueError(f"'logical' (--lnc) must be {choices} on {chip.name}: got {logical!r}")
         group = logical
     per_chip = chip.cores // group
     cores = per_chip * chips

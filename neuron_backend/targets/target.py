@@ -102,7 +102,7 @@ def target_named(name: str) -> Target:
         "neuron-traced": TracedTarget,
     }
     if name not in targets:
-        raise ValueError(f"target must be one of auto, {', '.join(targets)}: got {name!r}")
+        raise ValueError(f"'target' must be one of auto, {', '.join(targets)}: got {name!r}")
     return targets[name]()
 
 

@@ -28,7 +28,7 @@ class TestNeuronWidths:
     def test_a_length_that_is_none_is_refused_as_ever(self, tiny_model, monkeypatch):
         """By its own rule."""
         monkeypatch.setattr(NativeTarget, "require", lambda self: None)
-        with pytest.raises(ValueError, match="max_length must be an integer >= 1: got 'long'"):
+        with pytest.raises(ValueError, match="'max_length' must be an integer >= 1: got 'long'"):
             compile_decoder(tiny_model("llama"), max_length="long", target=NativeTarget())
 
 
@@ -51,17 +51,17 @@ class TestDefaults:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size must be an integer >= 1: got 0"),
-        ({"batch_size": True}, "batch_size must be an integer >= 1: got True"),
-        ({"max_length": 0}, "max_length must be an integer >= 1: got 0"),
-        ({"max_length": 129}, "max_length must be <= 128, the model's positions: got 129"),
-        ({"widths": ()}, "widths must be ascending, each once, and at least one"),
+        ({"batch_size": 0}, "'batch_size' must be an integer >= 1: got 0"),
+        ({"batch_size": True}, "'batch_size' must be an integer >= 1: got True"),
+        ({"max_length": 0}, "'max_length' must be an integer >= 1: got 0"),
+        ({"max_length": 129}, "'max_length' must be <= 128, the model's positions: got 129"),
+        ({"widths": ()}, "'widths' must be ascending, each once, and at least one"),
         ({"widths": (5, 1)}, "ascending"),
         ({"widths": (1, 1)}, "each once"),
-        ({"widths": (0, 1)}, "each of widths must be an integer >= 1: got 0"),
-        ({"widths": (1.0,)}, "each of widths must be an integer >= 1: got 1.0"),
-        ({"widths": (1, 17), "max_length": 16}, "widths must be <= max_length = 16"),
-        ({"scored_width": 0}, "scored_width must be an integer >= 1: got 0"),
+        ({"widths": (0, 1)}, "each of 'widths' must be an integer >= 1: got 0"),
+        ({"widths": (1.0,)}, "each of 'widths' must be an integer >= 1: got 1.0"),
+        ({"widths": (1, 17), "max_length": 16}, "'widths' must be <= max_length = 16"),
+        ({"scored_width": 0}, "'scored_width' must be an integer >= 1: got 0"),
         ({"scored_width": 3, "widths": (1, 5)}, r"'scored_width' must be one of \(1, 5\): got 3"),
     ],
 )

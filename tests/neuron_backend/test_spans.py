@@ -46,7 +46,7 @@ class TestSpans:
     )
     def test_that_are_none_are_refused(self, spans):
         """Ascending integers, the last of them the whole length."""
-        with pytest.raises(ValueError, match="spans must be ascending and end with max_length = 40: got"):
+        with pytest.raises(ValueError, match="'spans' must be ascending and end with max_length = 40: got"):
             decoder_spans(spans, 40)
 
     @given(st.data())
@@ -73,7 +73,7 @@ class TestSpans:
     def test_one_that_does_not_hold_the_tokens_is_refused(self, span, end):
         """Nor is one that nothing was compiled for."""
         with pytest.raises(
-            ValueError, match=rf"span must be one of \(8, 16, 40\) and hold {end} positions: got"
+            ValueError, match=rf"'span' must be one of \(8, 16, 40\) and hold {end} positions: got"
         ):
             smallest_span(SPANS, end, span)
 

@@ -52,5 +52,5 @@ class TestThreads:
     @pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])
     def test_are_a_whole_number(self, threads: Any, tiny_model: Callable[..., PreTrainedModel]) -> None:
         """From 1 on."""
-        with pytest.raises(ValueError, match="threads must be None or a whole number >= 1: got"):
+        with pytest.raises(ValueError, match="'threads' must be None or a whole number >= 1: got"):
             compile_decoder(tiny_model("llama"), max_length=16, widths=(1,), target="eager", threads=threads)

@@ -36,5 +36,5 @@ class TestDtype:
     @pytest.mark.parametrize("dtype", [torch.int8, "half", "float8_e4m3fn", 16])
     def test_is_one_of_four(self, dtype):
         """Anything else is named in the error."""
-        with pytest.raises(ValueError, match="dtype must be one of float32, bfloat16, float16, float64"):
+        with pytest.raises(ValueError, match="'dtype' must be one of float32, bfloat16, float16, float64"):
             weight_dtype(dtype)

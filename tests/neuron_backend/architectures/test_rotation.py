@@ -96,7 +96,9 @@ class TestFixed:
 
 def test_rows_that_would_change_are_refused() -> None:
     """Longer than what the model was trained for at first; the probe would not be long enough to tell."""
-    with pytest.raises(UnsupportedArchitecture, match=r"Phi3ForCausalLM .* max_length must be <= 40: got 41"):
+    with pytest.raises(
+        UnsupportedArchitecture, match=r"Phi3ForCausalLM .* 'max_length' must be <= 40: got 41"
+    ):
         StaticDecoder(rotating("longrope"), max_length=41, widths=(1, 4))
 
 

@@ -338,7 +338,7 @@ class TestRefusals:
         """The error names it."""
         eager.push_to_hub(REPOSITORY)
 
-        with pytest.raises(ValueError, match="revision must be one of somebody/tiny's: got 'v9'"):
+        with pytest.raises(ValueError, match="'revision' must be one of somebody/tiny's: got 'v9'"):
             load_decoder(REPOSITORY, revision="v9")
 
     def test_a_model_is_no_decoder(self, hub):

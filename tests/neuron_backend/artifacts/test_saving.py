@@ -41,7 +41,7 @@ def test_a_folder_of_something_else_is_refused(llama, tmp_path):
     """What is in it stays."""
     (tmp_path / "thesis.txt").write_text("all of it")
 
-    with pytest.raises(ValueError, match="folder must be new, empty or a saved decoder"):
+    with pytest.raises(ValueError, match="'folder' must be new, empty or a saved decoder"):
         llama.save(tmp_path)
 
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]

@@ -211,7 +211,7 @@ class TestForwardChoosing:
         decoder = build(tiny_model("llama"), processors=RepetitionPenalty(1.3))
         window = self.window(1)
 
-        with pytest.raises(ValueError, match=r"lengths must be >= 0 and <= 64: got 65 to 65"):
+        with pytest.raises(ValueError, match=r"'history' must have lengths >= 0 and <= 64: got 65 to 65"):
             decoder.forward_choosing(
                 torch.ones(3, 1, dtype=torch.int64),
                 torch.zeros(3, dtype=torch.int64),

@@ -24,7 +24,7 @@ class TestEnvironment:
     @pytest.mark.parametrize("degree", [0, -1, 1.5, True, "2"])
     def test_a_degree_is_a_number_of_processes(self, degree: Any, tiny_model: Models) -> None:
         """Whole, and at least 1."""
-        with pytest.raises(ValueError, match="tp_degree must be a whole number >= 1"):
+        with pytest.raises(ValueError, match="'tp_degree' must be a whole number >= 1"):
             compile_decoder(tiny_model("llama"), tp_degree=degree)
 
     def test_says_how_to_start(self, monkeypatch: pytest.MonkeyPatch, tiny_model: Models) -> None:

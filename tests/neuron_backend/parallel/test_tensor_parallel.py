@@ -223,9 +223,9 @@ class TestSaved:
         first, second = (rank["errors"]["foreign folder"] for rank in found("saving"))
 
         assert first[0] == "ValueError"
-        assert first[1].startswith("folder must be new, empty or a saved decoder")
+        assert first[1].startswith("'folder' must be new, empty or a saved decoder")
         assert second[0] == "LostRank"
-        assert "failure of rank 0: ValueError: folder must be new" in second[1]
+        assert "failure of rank 0: ValueError: 'folder' must be new" in second[1]
 
     @pytest.mark.parametrize("name", ["tied", "mixtral"])
     @pytest.mark.usefixtures("found")
@@ -265,12 +265,12 @@ class TestRefusals:
             (
                 "degree",
                 "ValueError",
-                "tp_degree must be the number of processes, 2: got 3; start",
+                "'tp_degree' must be the number of processes, 2: got 3; start",
             ),
             (
                 "keys",
                 "LostRank",
-                "tp_degree must divide num_key_value_heads = 3 of LlamaForCausalLM: got 2; 1 or 3 would do",
+                "'tp_degree' must divide num_key_value_heads = 3 of LlamaForCausalLM: got 2; 1 or 3 would do",
             ),
             ("inner", "LostRank", "must divide the outputs of model.layers.0.mlp.gate_proj.weight = 45 of"),
             (

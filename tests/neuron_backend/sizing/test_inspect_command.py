@@ -179,15 +179,15 @@ def test_experts_are_named(tiny_model, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--instance", "p5.48xlarge"], "instance must be one of inf2.xlarge, "),
+        (["--instance", "p5.48xlarge"], "'instance' must be one of inf2.xlarge, "),
         (["--instance", "inf2.xlarge", "--lnc", "2"], "of Inferentia2 must be 1: got 2"),
-        (["--instance", "trn1.32xlarge", "--tp-degree", "8"], "tp_degree must be one of (1, 2)"),
+        (["--instance", "trn1.32xlarge", "--tp-degree", "8"], "'tp_degree' must be one of (1, 2)"),
         (["--tp-degree", "2"], "give --instance"),
         (["--lnc", "1"], "give --instance"),
-        (["--instance", "inf2.xlarge", "--batch", "0"], "batch_size must be an integer >= 1: got 0"),
-        (["--instance", "inf2.xlarge", "--length", "4096"], "max_length must be <= 128"),
-        (["--instance", "inf2.xlarge", "--spans", "64"], "spans must be ascending and end with"),
-        (["--instance", "inf2.xlarge", "--dtype", "int8"], "dtype must be one of float32"),
+        (["--instance", "inf2.xlarge", "--batch", "0"], "'batch_size' must be an integer >= 1: got 0"),
+        (["--instance", "inf2.xlarge", "--length", "4096"], "'max_length' must be <= 128"),
+        (["--instance", "inf2.xlarge", "--spans", "64"], "'spans' must be ascending and end with"),
+        (["--instance", "inf2.xlarge", "--dtype", "int8"], "'dtype' must be one of float32"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments, message, config, capsys):

@@ -64,7 +64,7 @@ def test_logical_cores_share_what_there_is():
 
 def test_an_unknown_instance_is_refused():
     """The error lists those that are known."""
-    with pytest.raises(ValueError, match="instance must be one of ") as caught:
+    with pytest.raises(ValueError, match="'instance' must be one of ") as caught:
         instance_named("p5.48xlarge")
 
     assert all(name in str(caught.value) for name in instance_names())

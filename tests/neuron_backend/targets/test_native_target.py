@@ -548,7 +548,7 @@ class TestDevice:
         """It is the target that brings it there."""
         model = copy.deepcopy(tiny_model("llama")).to("meta")
 
-        with pytest.raises(ValueError, match="model must be on the CPU: got meta"):
+        with pytest.raises(ValueError, match="'model' must be on the CPU: got meta"):
             compile_decoder(model, max_length=16, widths=(1,), target=NativeTarget(device="meta"))
 
 
