@@ -55,7 +55,7 @@ def compile_decoder(
         max_length: Positions of a row. None: 2048, or as many as *model* knows if fewer.
 
         widths: Columns of the forwards, ascending, at most *max_length*; one program each. None:
-            1, 5 and 128; on Neuron 1, 5 and powers of two from 128 to *max_length*, or 1, 5 and 32
+            1, 5 and 128; on Neuron 1, 5 and powers of two from 128 to *max_length*, or 1, 5 and 64
             where one program serves all of them. None beyond *max_length*, which is the widest if
             it is less.
 

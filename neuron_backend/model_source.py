@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # documented to be there
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from .artifacts.loading import saved_quantized

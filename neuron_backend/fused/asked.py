@@ -52,13 +52,14 @@ def check_rows(processors: Processor | None, batch_size: Any) -> None:
     if not is_whole(batch_size):
         return  # By its own rule it is refused later.
     for stage in stages_of(processors):
-        if not isinstance(stage, Composable) or not attrs.has(type(stage)):
+        kind: Any = type(stage)
+        if not isinstance(stage, Composable) or not attrs.has(kind):
             continue
-        for field in attrs.fields(type(stage)):
+        for field in attrs.fields(kind):
             value = getattr(stage, field.name) if field.init else None
             if isinstance(value, Tensor) and value.dim() == 1 and len(value) != batch_size:
                 raise ValueError(
-                    f"'{field.name}' of {type(stage).__name__} must have one value per row, "
+                    f"'{field.name}' of {kind.__name__} must have one value per row, "
                     f"{batch_size}: got {len(value)}"
                 )
 

@@ -44,7 +44,7 @@ class TracedTarget:
 
     With neuronx_distributed there is one program for each width and span over one cache. Without
     it there is one program, of the widest width and all positions, into which every forward is
-    padded: every token costs what the widest of *widths* does, so they are 1, 5 and 32 if none are
+    padded: every token costs what the widest of *widths* does, so they are 1, 5 and 64 if none are
     asked for; and a saved decoder holds its weights twice.
 
     With NxD a model is divided among ``tp_degree`` cores, all of which one process drives: it is not

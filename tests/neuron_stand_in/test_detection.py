@@ -4,6 +4,7 @@ import pytest
 
 from decodekit.neuron_backend import compile_decoder
 from decodekit.neuron_backend.targets.detect import probe
+from decodekit.neuron_backend.targets.traced_target import TracedTarget
 
 pytestmark = pytest.mark.stand_in
 
@@ -21,3 +22,20 @@ def test_neuron_is_the_target_that_traces(tiny_model):
     decoder = compile_decoder(tiny_model("llama"), max_length=16, widths=(2,), target="neuron")
 
     assert ("neuron-traced", "nxd") == (decoder.target, decoder.compiler.way)
+
+
+@pytest.mark.parametrize(
+    ("way", "expected"),
+    [("nxd", (1, 5, 128, 256, 512, 600)), ("trace", (1, 5, 64)), ("auto", (1, 5, 128, 256, 512, 600))],
+)
+def test_default_widths_are_those_of_the_way(way, expected):
+    """Where one program serves every forward, each costs what the widest does."""
+    assert expected == TracedTarget(way=way).default_widths(600)
+
+
+def test_one_program_is_no_wider_than_a_row(tiny_model):
+    """Nor, unless asked for, as wide as a long one."""
+    decoder = compile_decoder(tiny_model("llama"), max_length=100, target=TracedTarget(way="trace"))
+
+    assert ((1, 5, 64), 5) == (decoder.shape.widths, decoder.shape.scored_width)
+    assert (1, 5, 40) == TracedTarget(way="trace").default_widths(40)
