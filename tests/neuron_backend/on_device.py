@@ -20,7 +20,6 @@ from typing import Any
 import attrs
 import pytest
 import torch
-from _pytest.mark.structures import MarkDecorator
 
 from decodekit.decoding import Generation, Generator, Greedy, MaxNewTokens, Sample, Slots
 from decodekit.decoding.protocols import Decoder, StopCondition
@@ -28,7 +27,7 @@ from decodekit.neuron_backend.targets.detect import INDEX, NeuronFound, probe
 from decodekit.processors import RepetitionPenalty, Temperature, TopP
 from decodekit.speculation import SpeculativeGenerator
 
-ON_DEVICE: tuple[MarkDecorator, ...] = (
+ON_DEVICE: tuple[pytest.MarkDecorator, ...] = (
     pytest.mark.neuron,
     # What the packages warn of is theirs.
     pytest.mark.filterwarnings("default"),
