@@ -267,12 +267,6 @@ class TestExplain:
                 ],
                 id="no-form-for-the-device",
             ),
-            pytest.param(
-                TopK([1, 2]),
-                None,
-                ["'k' must have one value per row: got 2 for 3 rows"] * 2,
-                id="other-rows",
-            ),
         ],
     )
     def test_says_why_the_host_chooses(self, tiny_model, compiled_with, asked, whys):
@@ -283,6 +277,15 @@ class TestExplain:
 
         assert ["host"] * len(whys) == [place.where for place in placement.places]
         assert whys == [place.why for place in placement.places]
+
+    def test_says_that_the_rows_are_others(self, tiny_model):
+        """Of a decoder that is there already; compile_decoder refuses them."""
+        decoder = build(tiny_model("llama"))
+        decoder.fuse(TopK([1, 2]), None)
+
+        whys = [place.why for place in decoder.explain(TopK([1, 2])).places]
+
+        assert ["'k' must have one value per row: got 2 for 3 rows"] * 2 == whys
 
     def test_names_what_it_was_compiled_with(self, tiny_model):
         """To be compared."""

@@ -180,7 +180,7 @@ def test_experts_are_named(tiny_model, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--instance", "p5.48xlarge"], "'instance' must be one of inf2.xlarge, "),
-        (["--instance", "inf2.xlarge", "--lnc", "2"], "of Inferentia2 must be 1: got 2"),
+        (["--instance", "inf2.xlarge", "--lnc", "2"], "'logical' (--lnc) must be 1 on Inferentia2: got 2"),
         (["--instance", "trn1.32xlarge", "--tp-degree", "8"], "'tp_degree' must be one of (1, 2)"),
         (["--tp-degree", "2"], "give --instance"),
         (["--lnc", "1"], "give --instance"),
