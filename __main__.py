@@ -2,6 +2,8 @@
 ``python -m decodekit generate``: text from a Hugging Face causal LM, streamed, with a draft if given.
 
 ``python -m decodekit inspect``: what a model takes and how fast it can be, before anything is compiled.
+
+``python -m decodekit bench``: measurements.
 """
 
 import argparse
@@ -13,6 +15,8 @@ import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any
+
+from .bench.command_line import add_bench
 
 # Heavy imports wait until the arguments are known to be good.
 
@@ -36,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_generate(commands)
     _add_inspect(commands)
+    add_bench(commands)
     return parser
 
 
