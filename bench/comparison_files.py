@@ -109,7 +109,7 @@ _SIZES = (
 
 
 def backend_digest() -> str:
-    """What the sources are that compile a decoder: programs of other sources are not to be timed as theirs."""
+    """What the sources are that compile a decoder: programs of others are not to be timed as theirs."""
     sources = Path(__file__).parents[1] / "neuron_backend"
     digest = hashlib.sha256(torch.__version__.encode())
     for file in sorted(path for path in sources.rglob("*") if path.is_file() and path.suffix != ".pyc"):

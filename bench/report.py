@@ -68,6 +68,17 @@ class Table:
 
 
 @attrs.frozen
+class Curves:
+    """Where a picture says more than a table."""
+
+    title: str
+    x_label: str
+    y_label: str
+    points: Mapping[str, Sequence[Sequence[float]]]
+    """Name to pairs of x and y."""
+
+
+@attrs.frozen
 class Bar:
     """A goal, and where it stands."""
 
@@ -108,6 +119,7 @@ class Report:
     notes: tuple[str, ...] = attrs.field(default=(), converter=tuple)
     """What a reader has to know to read the tables; who was absent, and why."""
 
+    curves: Curves | None = None
     results: Any = None
     """All measurements, as JSON has them."""
 
@@ -158,16 +170,33 @@ class Report:
             found = json.loads(file.read_text())
             tables = [Table(**table) for table in found.pop("tables")]
             bars = [Bar(**bar) for bar in found.pop("bars")]
-            return cls(**found, tables=tables, bars=bars)
+            curves = found.pop("curves")
+            return cls(**found, tables=tables, bars=bars, curves=None if curves is None else Curves(**curves))
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise ValueError(f"'file' must be a benchmark's report: got {file}: {error}") from error
 
 
-def finish(report: Report, file: Path | None) -> None:
-    """Print *report*, and write it as JSON into *file* if there is one."""
+def finish(report: Report, file: Path | None = None, plot: Path | None = None) -> None:
+    """
+    Print *report*.
+
+    Args:
+        report: With curves, if there is a *plot*.
+
+        file: Gets it as JSON.
+
+        plot: Gets the curves, if matplotlib is installed; it is said if it is not.
+    """
     print(report.text())
     if file is not None:
         report.write(file)
+    if plot is not None and report.curves is not None:
+        from .plot import plot_curves
+
+        try:
+            plot_curves(plot, report.curves)
+        except ImportError as error:
+            print(f"No plot: {error}.")
 
 
 def command_line(arguments: Sequence[str]) -> str:

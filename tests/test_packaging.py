@@ -23,6 +23,8 @@ BACKEND = (
     "wrapped",
 )
 ROOMS = (
+    "bench",
+    "bench/contenders",
     "decoding",
     "neuron_backend",
     *(f"neuron_backend/{room}" for room in BACKEND),
@@ -86,6 +88,7 @@ def test_rooms_import_downwards_only() -> None:
     """Decoding imports no room; the others import decoding, and two of them may import processors."""
     source = pathlib.Path(decodekit.__file__).parent
     allowed = {room: {"decoding", room} for room in ROOMS if "/" not in room} | {
+        "bench": {"bench", "decoding", "neuron_backend"},
         "decoding": {"decoding"},
         "speculation": {"decoding", "speculation", "processors"},
         # For the device it writes some of them anew.

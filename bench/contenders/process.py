@@ -17,7 +17,7 @@ class AbsentContenderError(Exception):
     """A package that a contender needs is not installed; the message names it."""
 
 
-class ContenderError(RuntimeError):
+class ContenderError(ChildProcessError):
     """A contender's process has ended before its time; what it said stands above."""
 
 

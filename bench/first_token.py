@@ -1,0 +1,26 @@
+"""``python -m decodekit.bench.first_token FOLDER``: load a saved decoder, say one token, tell the time."""
+
+import json
+import sys
+import time
+
+
+def main(folder: str) -> None:
+    """Print seconds since this module began, by what was done, and the token."""
+    since = {"began": time.time()}
+    import torch  # noqa: F401
+
+    since["torch"] = time.time()
+    from ..decoding import Generator, MaxNewTokens
+    from ..neuron_backend import load_decoder
+
+    since["decodekit"] = time.time()
+    decoder = load_decoder(folder)
+    since["loaded"] = time.time()
+    result = Generator(decoder, stop=MaxNewTokens(1))([1, 2, 3])
+    since["token"] = time.time()
+    print(json.dumps({"since": since, "compiled": decoder.compiled, "ids": result.ids[0]}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

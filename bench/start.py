@@ -1,0 +1,147 @@
+"""
+Question: how long does it take to import decodekit, and to the first token of a saved decoder.
+
+Every measurement is a process of its own, after one that is not counted and leaves files in the system's
+memory.
+"""
+
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from .comparison_files import backend_digest
+from .report import Bar, Report, Spread, Table
+from .shapes import Shape
+from .subject import Subject
+
+LIGHT = (
+    "decodekit",
+    "decodekit.decoding",
+    "decodekit.processors",
+    "decodekit.speculation",
+    "decodekit.streaming",
+)
+HEAVY = ("decodekit.neuron_backend",)
+"""Needs transformers."""
+
+IMPORT_GOAL_MS, TOKEN_GOAL_SECONDS = 50.0, 3.0
+
+_PHASES = (
+    ("began", "the interpreter"),
+    ("torch", "import torch"),
+    ("decodekit", "import decodekit"),
+    ("loaded", "load the decoder"),
+    ("token", "prompt and token"),
+)
+
+
+def start(
+    subject: Subject,
+    rounds: int,
+    folder: Path | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> Report:
+    """
+    Measure both.
+
+    Args:
+        subject: The decoder that is saved.
+
+        rounds: Counted processes of each kind.
+
+        folder: Keeps the saved decoder. None: nothing is kept.
+
+        progress: Called with a line now and then.
+
+    Raises:
+        ValueError: An argument breaks its rule.
+    """
+    if rounds < 1:
+        raise ValueError(f"'rounds' must be >= 1: got {rounds}")
+    progress("imports")
+    imported = import_milliseconds([LIGHT, LIGHT + HEAVY], rounds)
+    with tempfile.TemporaryDirectory() as temporary:
+        place = (folder or Path(temporary)) / f"start-{_key(subject)}-{backend_digest()}"
+        if not (place / "decoder.json").exists():
+            progress("compiling a decoder to save")
+            subject.decoder(1, 1024, (1, 64)).save(place)
+        progress("first tokens")
+        runs = [_first_token(place) for _ in range(rounds + 1)][1:]
+    totals = [run["seconds"] for run in runs]
+    phases = [(words, str(Spread.of([run["phases"][name] for run in runs]))) for name, words in _PHASES]
+    rows: list[tuple[Any, ...]] = [
+        (name, str(Spread.of(times)))
+        for name, times in zip(("the four rooms of the host", "and neuron_backend"), imported, strict=True)
+    ]
+    return Report(
+        benchmark="start",
+        question="How long to import decodekit, and to the first token of a saved decoder?",
+        settings={
+            "model": subject.description,
+            "dtype": subject.dtype,
+            "weights": subject.weights,
+            "rounds": rounds,
+        },
+        tables=[
+            Table("Milliseconds to import, torch being there", ("what", "ms"), rows),
+            Table("Seconds to the first token", ("what", "s"), [*phases, ("all", str(Spread.of(totals)))]),
+        ],
+        bars=[
+            Bar(
+                "import of decodekit, torch being there",
+                statistics.median(imported[0]),
+                "<=",
+                IMPORT_GOAL_MS,
+                " ms",
+            ),
+            Bar("first token of a saved decoder", statistics.median(totals), "<=", TOKEN_GOAL_SECONDS, " s"),
+        ],
+        notes=[]
+        if not any(run["compiled"] for run in runs)
+        else ["The saved decoder was compiled again: see its warnings."],
+        results={"import_ms": imported, "first_token": runs},
+    )
+
+
+def import_milliseconds(groups: Sequence[Sequence[str]], rounds: int) -> list[list[float]]:
+    """For each group of modules what importing them takes after torch, a number a round, in turns."""
+    times: list[list[float]] = [[] for _ in groups]
+    for i in range(rounds + 1):
+        for group, spent in zip(groups, times, strict=True):
+            code = (
+                "import time, torch\nstart = time.perf_counter()\n"
+                f"import {', '.join(group)}\nprint(1e3 * (time.perf_counter() - start))"
+            )
+            done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+            if i:
+                spent.append(float(done.stdout))
+    return times
+
+
+def _first_token(folder: Path) -> dict[str, Any]:
+    began = time.time()
+    command = [sys.executable, "-m", "decodekit.bench.first_token", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None  # asked for
+        line = process.stdout.readline()
+        seconds = time.time() - began
+    if process.returncode or not line:
+        raise RuntimeError(f"the process must give a token: got status {process.returncode}")
+    said = json.loads(line)
+    times = [began, *(said["since"][name] for name, _ in _PHASES)]
+    steps = [after - before for before, after in itertools.pairwise(times)]
+    names = [name for name, _ in _PHASES]
+    return {"seconds": seconds, "phases": dict(zip(names, steps, strict=True)), "compiled": said["compiled"]}
+
+
+def _key(subject: Subject) -> str:
+    model = subject.model
+    name = f"{model.name}-{model.digest()}" if isinstance(model, Shape) else model.name
+    return f"{name}-{subject.target}-{subject.dtype}-{subject.weights}"

@@ -1,0 +1,70 @@
+"""A contender in a process of its own."""
+
+from pathlib import Path
+
+import pytest
+
+from decodekit.bench.contenders.process import AbsentContenderError, ContenderError, ContenderProcess
+
+TOY = """
+import os
+
+print("what a library prints is no answer")
+
+
+class Toy:
+    facts = {"threads": os.environ["OMP_NUM_THREADS"]}
+
+    def __init__(self, specification):
+        self.specification = specification
+
+    def double(self, value):
+        os.system("echo nor is this")
+        return 2 * value + self.specification["offset"]
+
+    def die(self):
+        os._exit(3)
+
+
+contender = Toy
+"""
+
+
+def start(tmp_path: Path, text: str, **specification: int) -> ContenderProcess:
+    """One whose code is *text*."""
+    file = tmp_path / "toy_contender.py"
+    file.write_text(text)
+    return ContenderProcess.start("toy", file, specification, threads=3)
+
+
+def test_it_answers(tmp_path: Path) -> None:
+    """Its facts first; then each request; nothing that is printed gets between."""
+    toy = start(tmp_path, TOY, offset=1)
+    try:
+        assert {"threads": "3"} == toy.facts
+        assert [7, 9] == [toy.ask("double", value=3), toy.ask("double", value=4)]
+    finally:
+        toy.end()
+
+    assert 0 == toy.process.returncode
+
+
+def test_a_missing_package_is_absence(tmp_path: Path) -> None:
+    """Named, with the interpreter that has it not."""
+    with pytest.raises(AbsentContenderError, match=r"no_such_package is not installed for .*python"):
+        start(tmp_path, "import no_such_package")
+
+
+def test_a_failure_is_no_absence(tmp_path: Path) -> None:
+    """Of whoever cannot be made."""
+    with pytest.raises(ContenderError, match="toy has ended with status 1"):
+        start(tmp_path, "raise ValueError('no')")
+
+
+def test_an_end_in_the_middle(tmp_path: Path) -> None:
+    """Said with its status, at the request that it did not answer and at the next."""
+    toy = start(tmp_path, TOY, offset=0)
+    for request in ({"do": "die"}, {"do": "double", "value": 1}):
+        with pytest.raises(ContenderError, match="toy has ended with status 3"):
+            toy.ask(**request)
+    toy.end()
