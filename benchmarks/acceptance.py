@@ -1,7 +1,7 @@
 """
 Question: how often does the bundled draft agree with the target on files that neither has seen.
 
-    python benchmarks/acceptance.py [--prompts N] [--tokens N] [--temp T] [--num-draft-tokens K]
+    python benchmarks/acceptance.py [--prompts N] [--tokens N] [--temp T] [--num-draft-tokens K] [--json FILE]
 
 Prompts are windows of 128 tokens from held-out files of the standard library, one from each
 file before a second from any; what follows is generated with the draft running ahead.
@@ -9,14 +9,12 @@ Decoding is eager: this counts tokens, not time.
 """
 
 import argparse
-import json
 import pathlib
-import platform
 import sys
 
-import torch
 from transformers import AutoTokenizer
 
+from decodekit.bench.report import Report, Table, finish
 from decodekit.decoding import Generator, Greedy, MaxNewTokens, Sample, Statistics
 from decodekit.neuron_backend import compile_decoder
 from decodekit.processors import Temperature
@@ -61,7 +59,7 @@ def measure(prompts: int, tokens: int, temperature: float, num_draft_tokens: int
 
 
 def main() -> None:
-    """Measure and print a table and the same as JSON."""
+    """Measure, and report."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -69,13 +67,42 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--temp", type=float, default=0.7)
     parser.add_argument("--num-draft-tokens", type=int, default=4)
+    parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
-    total = measure(options.prompts, options.tokens, options.temp, options.num_draft_tokens)
-    print(f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}")
-    print(f"{total.tokens} tokens, temperature {options.temp}, k = {options.num_draft_tokens}")
-    print(total)
-    counts = {"drafted": total.drafted, "reached": total.reached, "accepted": total.accepted}
-    print(json.dumps({**vars(options), "tau": total.mean_accepted_length, **counts}))
+    k = options.num_draft_tokens
+    total = measure(options.prompts, options.tokens, options.temp, k)
+    places = zip(total.drafted, total.reached, total.accepted, strict=True)
+    rows = [
+        (i + 1, drafted, reached, accepted, accepted / reached if reached else None)
+        for i, (drafted, reached, accepted) in enumerate(places)
+    ]
+    finish(
+        Report(
+            benchmark="acceptance",
+            question="How often does the bundled draft agree with the target on files that neither has seen?",
+            settings={
+                "prompts": options.prompts,
+                "tokens": total.tokens,
+                "temperature": options.temp,
+                "k": k,
+            },
+            tables=[
+                Table(
+                    "Guesses by their place in the draft",
+                    ("place", "drafted", "where all before stood", "stood", "share"),
+                    rows,
+                )
+            ],
+            notes=[f"Mean accepted length τ = {total.mean_accepted_length:.2f} tokens a target forward."],
+            results={
+                "tau": total.mean_accepted_length,
+                "drafted": total.drafted,
+                "reached": total.reached,
+                "accepted": total.accepted,
+            },
+        ),
+        options.json,
+    )
 
 
 if __name__ == "__main__":

@@ -8,16 +8,18 @@ forward that chooses, noise and history included. What is left after taking away
 is what choosing takes. On a device the host's share also has the logits to bring over; here it does not.
 
     python benchmarks/fused.py [--vocab 32000 151936] [--batch 1] [--width 1 5] [--threads 1]
+                               [--json FILE]
 """
 
 import argparse
-import platform
+import pathlib
 import statistics
 from typing import Any
 
 import torch
 import transformers
 
+from decodekit.bench.report import Report, Table, finish
 from decodekit.decoding import Choose, Greedy, History, Sample, noise
 from decodekit.decoding.protocols import Processor, Selection
 from decodekit.neuron_backend import compile_decoder
@@ -89,14 +91,11 @@ def main() -> None:
     parser.add_argument("--width", type=int, nargs="+", default=[1])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
 
-    print(f"{platform.processor() or platform.machine()}, {args.threads} threads, torch {torch.__version__},")
-    print(f"batch {args.batch}, {LENGTH} tokens before, ms a forward, medians of {args.rounds} rounds\n")
-    print(
-        "chain                                        vocab  width  forward  + host  choosing   host  fused"
-    )
+    rows: list[tuple[Any, ...]] = []
     for vocab in args.vocab:
         for name, (processors, selection) in CASES.items():
             decoder = compile_decoder(
@@ -113,11 +112,27 @@ def main() -> None:
             assert decoder.explain().on_device, str(decoder.explain())
             for width in args.width:
                 plain, host, fused = measure(decoder, processors, selection, width, args.rounds)
-                print(
-                    f"{name:42} {vocab:7} {width:6} {plain:8.2f} {host:7.2f} {fused:9.2f} "
-                    f"{host - plain:6.2f} {fused - plain:6.2f}",
-                    flush=True,
+                rows.append((name, vocab, width, plain, host, fused, host - plain, fused - plain))
+    columns = ("chain", "vocabulary", "width", "forward", "forward + host", "choosing", "host", "fused")
+    finish(
+        Report(
+            benchmark="fused",
+            question="What does a choice cost on the host, and what within the forward?",
+            settings={
+                "batch": args.batch,
+                "threads": args.threads,
+                "tokens before": LENGTH,
+                "rounds": args.rounds,
+            },
+            tables=[
+                Table(
+                    "Milliseconds a forward, medians; the last two without the plain forward", columns, rows
                 )
+            ],
+            results=[dict(zip(columns, row, strict=True)) for row in rows],
+        ),
+        args.json,
+    )
 
 
 if __name__ == "__main__":

@@ -11,9 +11,7 @@ survivors.
 """
 
 import argparse
-import json
 import pathlib
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -21,10 +19,10 @@ from typing import Any
 
 import attrs
 import torch
-import transformers
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
+from decodekit.bench.report import Bar, Report, Spread, Table, finish
 from decodekit.decoding import Choose, History, Sample
 from decodekit.processors import Chain, NoRepeatNgram, RepetitionPenalty, Temperature, TopK, TopP
 
@@ -168,24 +166,40 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
 
-    print(f"{platform.processor() or platform.machine()}, {args.threads} threads, torch {torch.__version__},")
-    print(f"transformers {transformers.__version__}, vocabulary {args.vocab}, ms, {args.rounds} rounds\n")
-    print("chain                              batch     ours  transformers  times  goal   one top-k  times")
-    results = []
-    for case in CASES:
-        for batch in args.batch:
-            result = measure(case, batch, args.vocab, args.rounds)
-            results.append(result)
-            line = (
-                f"{case.name:34} {batch:5} {result['ours_ms']:8.3f} {result['transformers_ms']:13.2f} "
-                f"{result['times_faster']:6.1f} {case.goal:5.0f}"
-            )
-            if result["one_top_k_ms"] is not None:
-                ratio = result["one_top_k_ms"] / result["ours_ms"]
-                line += f" {result['one_top_k_ms']:11.3f} {ratio:6.2f}"
-            print(line)
-    if args.json:
-        args.json.write_text(json.dumps({"vocab": args.vocab, "results": results}, indent=1))
+    results = [measure(case, batch, args.vocab, args.rounds) for case in CASES for batch in args.batch]
+    rows = [
+        (
+            found["case"],
+            found["batch"],
+            str(Spread(found["ours_ms"], *found["ours_spread_ms"], args.rounds)),
+            found["transformers_ms"],
+            found["times_faster"],
+            found["one_top_k_ms"],
+            found["one_top_k_ms"] and found["one_top_k_ms"] / found["ours_ms"],
+        )
+        for found in results
+    ]
+    columns = ("chain", "batch", "ours", "transformers", "times", "one top-k", "times")
+    finish(
+        Report(
+            benchmark="processors",
+            question="How many times faster than transformers is a token chosen?",
+            settings={"vocabulary": args.vocab, "threads": args.threads, "rounds": args.rounds},
+            tables=[Table("Milliseconds a choice: chain and selection", columns, rows)],
+            bars=[
+                Bar(
+                    f"{found['case']}, batch {found['batch']}",
+                    found["times_faster"],
+                    ">=",
+                    found["goal"],
+                    "×",
+                )
+                for found in results
+            ],
+            results=results,
+        ),
+        args.json,
+    )
 
 
 if __name__ == "__main__":

@@ -14,11 +14,8 @@ first halves of a character, are left out.
 
 import argparse
 import asyncio
-import json
 import pathlib
-import platform
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -29,6 +26,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
+from decodekit.bench.report import Bar, Report, Table, finish
 from decodekit.decoding import DecoderShape, Generator, Greedy, History, MaxNewTokens, StopStrings
 from decodekit.streaming import AsyncEventIterator, AsyncTextIterator, EventIterator, TextIterator
 
@@ -199,20 +197,27 @@ def main() -> None:
     torch.set_num_threads(1)
 
     kind = "busy" if args.spin else "asleep"
-    print(f"{platform.processor() or platform.machine()}, Python {sys.version.split()[0]},", end=" ")
-    print(f"torch {torch.__version__}, {args.tokens} tokens, {1e3 * args.step:g} ms a step, {kind}\n")
-    print("microseconds from choice to consumer    median      p95      p99   goal")
     results: list[dict[str, Any]] = []
     for name in args.way:
         spent = sorted(microseconds(WAYS[name], args.tokens, args.step, args.spin))
         hundredths = statistics.quantiles(spent, n=100)
         median, p95, p99 = statistics.median(spent), hundredths[94], hundredths[98]
         results.append({"way": name, "tokens": len(spent), "median_us": median, "p95_us": p95, "p99_us": p99})
-        print(f"{name:36} {median:9.0f} {p95:8.0f} {p99:8.0f} {GOAL:6.0f}")
-    summary = {"step_ms": 1e3 * args.step, "decoder": kind, "goal_us": GOAL, "results": results}
-    print("\n" + json.dumps(summary))
-    if args.json:
-        args.json.write_text(json.dumps(summary, indent=1))
+    keys = ("way", "tokens", "median_us", "p95_us", "p99_us")
+    rows = [[found[key] for key in keys] for found in results]
+    finish(
+        Report(
+            benchmark="streaming-spin" if args.spin else "streaming",
+            question="How long does a token take from its choice to its text at the consumer?",
+            settings={"tokens": args.tokens, "ms a step": 1e3 * args.step, "decoder": kind, "threads": 1},
+            tables=[
+                Table("Microseconds from choice to consumer", ("way", "tokens", "median", "p95", "p99"), rows)
+            ],
+            bars=[Bar(found["way"], found["median_us"], "<=", GOAL, " µs") for found in results],
+            results=results,
+        ),
+        args.json,
+    )
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ the bundled target drifts in each format from its own float32 weights, on files 
 """
 
 import argparse
-import json
 import pathlib
-import platform
 import statistics
 import time
 from typing import Any
@@ -21,6 +19,7 @@ import torch
 import transformers
 from acceptance import PAIR, held_out_prompts
 
+from decodekit.bench.report import Report, Spread, Table, finish
 from decodekit.neuron_backend import StaticDecoder, compile_decoder, drift
 
 FORMATS = (None, "int8", "int4")
@@ -89,7 +88,6 @@ def drifts(texts: int, dtypes: list[str]) -> list[dict[str, Any]]:
                     "perplexity": found.perplexity,
                 }
             )
-            print(f"{dtype:9} {weights or dtype:9} {decoder.weights.bytes:11,} bytes  {found}", flush=True)
     return results
 
 
@@ -106,18 +104,13 @@ def main() -> None:
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
 
-    print(f"{platform.processor() or platform.machine()}, {args.threads} threads, torch {torch.__version__},")
-    print(
-        f"transformers {transformers.__version__}, {args.layers} layers, batch 1, ms, {args.rounds} rounds\n"
-    )
-    print("dtype     weights         bytes  width       ms   (least - most)  times faster")
     forwards = []
     for dtype in args.dtypes:
         made = decoders(dtype, args.layers, args.widths, args.threads)
         for width in args.widths:
             times = milliseconds(made, width, args.rounds)
-            for name, spent in times.items():
-                result = {
+            forwards += [
+                {
                     "dtype": dtype,
                     "weights": name,
                     "width": width,
@@ -128,18 +121,42 @@ def main() -> None:
                         plain / ours for plain, ours in zip(times[dtype], spent, strict=True)
                     ),
                 }
-                forwards.append(result)
-                low, high = result["spread_ms"]
-                print(
-                    f"{dtype:9} {name:9} {result['bytes']:11,} {width:6} {result['ms']:8.2f} "
-                    f"({low:6.2f} - {high:6.2f}) {result['times_faster']:13.2f}",
-                    flush=True,
-                )
-    print()
+                for name, spent in times.items()
+            ]
     drifted = drifts(args.texts, args.dtypes)
-    if args.json:
-        facts = {"layers": args.layers, "threads": args.threads, "forwards": forwards, "drifts": drifted}
-        args.json.write_text(json.dumps(facts, indent=1))
+    timed = [
+        (
+            f"{each['dtype']} {each['weights']}",
+            each["bytes"],
+            each["width"],
+            str(Spread(each["ms"], *each["spread_ms"], args.rounds)),
+            each["times_faster"],
+        )
+        for each in forwards
+    ]
+    keys = ("bytes", "mean_divergence", "max_divergence", "agreement", "perplexity", "reference_perplexity")
+    changed = [(f"{each['dtype']} {each['weights']}", *(each[key] for key in keys)) for each in drifted]
+    finish(
+        Report(
+            benchmark="weights",
+            question="What do weights in 8 and 4 bits save, and what do they cost?",
+            settings={"layers": args.layers, "threads": args.threads, "batch": 1, "rounds": args.rounds},
+            tables=[
+                Table(
+                    "Milliseconds of a forward, shapes of SmolLM2-135M",
+                    ("format", "bytes", "width", "ms", "times faster"),
+                    timed,
+                ),
+                Table(
+                    "Drift of the bundled target from its float32 weights, on files that it has not seen",
+                    ("format", "bytes", "mean divergence", "max", "agreement", "perplexity", "was"),
+                    changed,
+                ),
+            ],
+            results={"forwards": forwards, "drifts": drifted},
+        ),
+        args.json,
+    )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """A contender, seen from the process that holds the comparison."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -103,8 +104,9 @@ def _answer(name: str, process: "subprocess.Popen[str]") -> Any:
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
-    # No more requests: it leaves its loop.
-    _pipe(process.stdin).close()
+    # No more requests: it leaves its loop. One that has ended cannot take what was not sent.
+    with contextlib.suppress(BrokenPipeError):
+        _pipe(process.stdin).close()
     try:
         process.wait(timeout=10)
     except subprocess.TimeoutExpired:
