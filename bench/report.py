@@ -208,7 +208,7 @@ def command_line(arguments: Sequence[str]) -> str:
     >>> command_line(["/somewhere/benchmarks/weights.py", "--json", "a b"])
     "python benchmarks/weights.py --json 'a b'"
     """
-    path = Path(arguments[0])
+    path = Path(arguments[0]).absolute()
     program = f"benchmarks/{path.name}" if path.parent.name == "benchmarks" else "-m decodekit"
     return " ".join(["python", program, *map(shlex.quote, arguments[1:])])
 

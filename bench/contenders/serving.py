@@ -13,6 +13,9 @@ import runpy
 import sys
 from typing import Any
 
+_DISTRIBUTIONS = {"llama_cpp": "llama-cpp-python"}
+"""What pip calls a module of another name."""
+
 
 def main(arguments: list[str]) -> None:
     """Make the contender, say that it is there, and answer until there are no more requests."""
@@ -30,7 +33,8 @@ def main(arguments: list[str]) -> None:
         else:
             found = importlib.import_module(where).contender(json.loads(specification))
     except ModuleNotFoundError as error:
-        answer({"absent": f"{error.name} is not installed for {sys.executable}"})
+        name = str(error.name)
+        answer({"absent": f"{_DISTRIBUTIONS.get(name, name)} is not installed for {sys.executable}"})
         return
     answer({"facts": found.facts})
     for line in sys.stdin:
