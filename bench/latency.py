@@ -160,8 +160,8 @@ def _notes(found: Sequence[Measured], length: int) -> list[str]:
         notes.append(
             "A model that is scaled down says nothing of the full one: its figures are no figures of it."
         )
-    if length != LATENCY_LENGTH:
-        notes.append(f"The published figures are of {LATENCY_LENGTH} tokens, ours of {length}.")
     if any(row.shape in {each.subject.name for each in found} for row in LATENCIES):
         notes.append(f"Published: {LATENCY_SOURCE}; another device, and so no comparison of programs.")
+        if length != LATENCY_LENGTH:
+            notes.append(f"The published figures are of {LATENCY_LENGTH} tokens, ours of {length}.")
     return notes

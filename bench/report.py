@@ -35,13 +35,30 @@ class Spread:
         return f"{number(self.median)} ({number(self.lowest)}–{number(self.highest)})"
 
 
+# A converter that is generic would lose the types of what it converts.
+def _texts(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(values)
+
+
+def _rows(rows: Iterable[Iterable[Any]]) -> tuple[tuple[Any, ...], ...]:
+    return tuple(map(tuple, rows))
+
+
+def _tables(values: Iterable["Table"]) -> tuple["Table", ...]:
+    return tuple(values)
+
+
+def _bars(values: Iterable["Bar"]) -> tuple["Bar", ...]:
+    return tuple(values)
+
+
 @attrs.frozen
 class Table:
     """Rows under names of columns."""
 
     title: str
-    columns: tuple[str, ...] = attrs.field(converter=tuple)
-    rows: tuple[tuple[Any, ...], ...] = attrs.field(converter=lambda rows: tuple(map(tuple, rows)))
+    columns: tuple[str, ...] = attrs.field(converter=_texts)
+    rows: tuple[tuple[Any, ...], ...] = attrs.field(converter=_rows)
 
     @rows.validator
     def _check(self, attribute: Any, rows: tuple[tuple[Any, ...], ...]) -> None:
@@ -114,9 +131,9 @@ class Report:
     settings: Mapping[str, Any]
     """What it was told, and what it chose itself."""
 
-    tables: tuple[Table, ...] = attrs.field(converter=tuple)
-    bars: tuple[Bar, ...] = attrs.field(default=(), converter=tuple)
-    notes: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    tables: tuple[Table, ...] = attrs.field(converter=_tables)
+    bars: tuple[Bar, ...] = attrs.field(default=(), converter=_bars)
+    notes: tuple[str, ...] = attrs.field(default=(), converter=_texts)
     """What a reader has to know to read the tables; who was absent, and why."""
 
     curves: Curves | None = None
