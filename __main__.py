@@ -111,7 +111,7 @@ def _add_inspect(commands: Any) -> None:
     add("--widths", type=int, nargs="+", metavar="N", help="columns of the forwards (as compile_decoder)")
     add("--spans", type=int, nargs="+", metavar="N", help="positions attended to (as compile_decoder)")
     add("--dtype", help="float32, bfloat16, float16 or float64 (the model's own)")
-    add("--weights", choices=("int8", "int4"), help="how linear layers are stored (as --dtype)")
+    add("--weights", choices=("int8", "int4", "float8"), help="how linear layers are stored (as --dtype)")
     add("--instance", metavar="NAME", help="such as inf2.48xlarge (this machine, measured)")
     add("--lnc", type=int, metavar="N", help="physical cores in a logical one, on Trainium2 and 3 (2)")
     add("--tp-degree", type=int, metavar="N", help="cores that share the model (as many as it needs)")

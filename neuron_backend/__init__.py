@@ -22,6 +22,7 @@ from .parallel.tensor_parallel import rank_weights
 from .quantization.drift import Drift, drift
 from .quantization.quantized import Weights
 from .static_decoder import StaticDecoder
+from .targets.cuda_target import CudaTarget
 from .targets.native_target import NativeTarget
 from .targets.traced_target import TracedTarget
 from .wrapped import (
@@ -33,6 +34,7 @@ from .wrapped import (
 
 __all__ = [
     "CallableDecoder",
+    "CudaTarget",
     "DeviceChoice",
     "Drift",
     "Finding",

@@ -17,6 +17,7 @@ from .parallel.tensor_parallel import model_of
 from .shapes import default_max_length
 from .static_decoder import StaticDecoder
 from .targets import aoti
+from .targets.cuda_runtime import CudaRuntime
 from .targets.detect import probe
 from .targets.target import Target, check_target, target_named
 from .threads import check_threads
@@ -79,14 +80,15 @@ def compile_decoder(
 
         target: ``"cpu"`` compiles with AOTInductor, which takes a C++ compiler; ``"eager"``
             compiles nothing; ``"neuron"`` compiles for the Neuron package that is installed,
-            ``"neuron-native"`` or ``"neuron-traced"``; ``"auto"`` is ``"neuron"`` where there is a
-            device, else ``"cpu"`` where there is a compiler, else ``"eager"``, and the decoder's
+            ``"neuron-native"`` or ``"neuron-traced"``; ``"cuda"`` records CUDA graphs on a GPU;
+            ``"auto"`` is ``"neuron"`` where there is a device, else ``"cuda"`` where there is a GPU, else
+            ``"cpu"`` where there is a compiler, else ``"eager"``, and the decoder's
             ``target`` says which. Or a :class:`~.targets.target.Target` with options of its own.
 
         dtype: Of weights and cache: float32, bfloat16, float16 or float64, or its name. None:
             the model's own.
 
-        weights: ``"int8"`` or ``"int4"`` stores linear layers in so many bits, with scales;
+        weights: ``"int8"``, ``"int4"`` or ``"float8"`` stores linear layers in so many bits, with scales;
             activations keep *dtype*. None: as they are. ``decoder.weights`` says what became of
             which layer, and :func:`~.quantization.drift.drift` what it costs.
 
@@ -148,7 +150,8 @@ def _resolve(target: str | Target) -> Target:
         return target
     if target == "auto":
         host = "cpu" if aoti.has_compiler() else "eager"
-        target = "neuron" if probe().has_device else host
+        here = "cuda" if CudaRuntime().lack() is None else host
+        target = "neuron" if probe().has_device else here
     return target_named(target)
 
 

@@ -53,7 +53,7 @@ def lower(module: nn.Module, inputs: tuple[Any, ...]) -> GraphModule:
         program = program.run_decompositions(table)
         lowered = program.module()
     assert isinstance(lowered, GraphModule)
-    _drop_checks(lowered)
+    drop_checks(lowered)
     _compare_with_tensors(lowered)
     pair_complex_numbers(lowered)
     know_top_k(lowered)
@@ -103,7 +103,7 @@ def fold_constants(module: GraphModule, known: Container[str] = ()) -> None:
     module.recompile()
 
 
-def _drop_checks(module: GraphModule) -> None:
+def drop_checks(module: GraphModule) -> None:
     """Checks of what a call is given are Python, and no part of the computation."""
     checks = (
         ("call_module", "_guards_fn"),

@@ -73,7 +73,7 @@ def lower_step(step: Step, width: int, cache: CacheBuffers, span: int) -> GraphM
         span: How many leading positions are attended to.
     """
     inputs = step.padding(width, _of_shape(cache), span)
-    with _static_experts(step.model), warnings.catch_warnings():
+    with static_experts(step.model), warnings.catch_warnings():
         # torch 2.13 uses an interface of its own that it has deprecated.
         warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
         return lower(step, inputs)
@@ -100,7 +100,7 @@ def _of_shape(cache: CacheBuffers) -> CacheBuffers:
 
 
 @contextlib.contextmanager
-def _static_experts(model: PreTrainedModel) -> Iterator[None]:
+def static_experts(model: PreTrainedModel) -> Iterator[None]:
     """
     Let a mixture of experts gather the experts that each token takes, for as long as it is traced.
 

@@ -117,7 +117,8 @@ class Ranks:
         if not self.have_same(repr(arguments).encode()):
             raise ValueError(
                 f"every rank must make the same calls: got other arguments than {arguments} on another rank; "
-                "target 'auto' is 'cpu' where there is a C++ compiler, and 'eager' where there is none"
+                "target 'auto' is 'cuda' where there is a GPU, else 'cpu' where there is a C++ compiler, "
+                "else 'eager'"
             )
 
     def have_same(self, *content: bytes) -> bool:

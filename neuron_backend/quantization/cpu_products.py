@@ -39,7 +39,7 @@ def cpu_products(model: nn.Module) -> Iterator[None]:
         for layer in layers:
             if not isinstance(layer, Int8Linear):
                 layer.product = by_four
-            elif digits.takes(layer.scale.dtype, layer.in_features):
+            elif layer.storage == "int8" and digits.takes(layer.scale.dtype, layer.in_features):
                 # Of the shape that the kernel is told; a program is handed what is packed.
                 layer.register_buffer(PACKED, layer.quantized.T)
                 layer.product = _packed_product
@@ -66,11 +66,20 @@ def digits_product(layer: Int8Linear, x: Tensor, packed: Tensor) -> Tensor:
     return out if layer.bias is None else out + layer.bias
 
 
-def int8_product(layer: Int8Linear, x: Tensor) -> Tensor:
-    """The same on processors that add up no integers of 8 bits, and for dtypes with too many bits."""
+def int8_product(layer: Int8Linear, x: Tensor, aten: bool = True) -> Tensor:
+    """
+    The same where integers cannot: of other processors, dtypes with too many bits, and float8.
+
+    Args:
+        layer: Whose weights.
+
+        x: ``[..., in]``.
+
+        aten: Whether ATen's kernel may be used.
+    """
     rows = x.reshape(-1, layer.in_features)
-    whole = layer.in_features % _ATEN_INPUTS == 0
-    if x.dtype == torch.bfloat16 and rows.shape[0] <= _ATEN_ROWS and whole:
+    aten = aten and layer.quantized.dtype == torch.int8 and layer.in_features % _ATEN_INPUTS == 0
+    if x.dtype == torch.bfloat16 and rows.shape[0] <= _ATEN_ROWS and aten:
         # In other dtypes ATen's kernel is many times slower than a product with wide weights.
         out: Tensor = torch.ops.aten._weight_int8pack_mm(rows, layer.quantized, layer.scale)
     elif x.dtype != torch.float64 and rows.shape[0] <= _SINGLE_ROWS:

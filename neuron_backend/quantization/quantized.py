@@ -8,14 +8,19 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from .float8_linear import Float8Linear
 from .int4_linear import GROUP, Int4Linear
 from .int8_linear import Int8Linear
 
-FORMATS = ("int8", "int4")
+FORMATS = ("int8", "int4", "float8")
 
 QuantizedLinear = Int8Linear | Int4Linear
 
-_CLASSES: dict[str, type[Int8Linear] | type[Int4Linear]] = {"int8": Int8Linear, "int4": Int4Linear}
+_CLASSES: dict[str, type[Int8Linear] | type[Int4Linear]] = {
+    "int8": Int8Linear,
+    "int4": Int4Linear,
+    "float8": Float8Linear,
+}
 
 
 @attrs.frozen
@@ -23,7 +28,7 @@ class Weights:
     """How the weights of a model are stored."""
 
     layers: dict[str, str]
-    """Name of each quantised layer to its format, ``"int8"`` or ``"int4"``."""
+    """Name of each quantised layer to its format, ``"int8"``, ``"int4"`` or ``"float8"``."""
 
     kept: dict[str, str]
     """Name of each matrix that stays as it is to the reason."""
@@ -62,13 +67,13 @@ def quantize(model: PreTrainedModel, weights: str) -> None:
 
     Every ``Linear``, and every ``Conv1D`` of GPT-2, which is one transposed. Embeddings stay, and so do
     matrices that are no layer of their own, such as stacked experts. The head gets weights
-    of its own even if it was tied to the embedding, and is int8 in either format: in int4 it
+    of its own even if it was tied to the embedding, and is int8 in every format: in int4 it
     alone makes the divergence of the bundled target half as large again, in int8 no larger.
 
     Args:
         model: Whose modules are replaced; its tensors are not written.
 
-        weights: ``"int8"`` or ``"int4"``.
+        weights: ``"int8"``, ``"int4"`` or ``"float8"``.
 
     Raises:
         ValueError: A weight is not finite, there is nothing to quantise, or some of it is quantised.
@@ -153,7 +158,7 @@ def _weight(layer: nn.Linear | Conv1D) -> Tensor:
 
 
 def _storage(weights: str, weight: Tensor) -> str | None:
-    whole = weights == "int8" or weight.shape[1] % GROUP == 0
+    whole = weights != "int4" or weight.shape[1] % GROUP == 0
     return weights if whole and weight.numel() else None
 
 

@@ -14,7 +14,7 @@ from ..quantization.int4_linear import BLOCK, GROUP
 from .instances import Instance
 from .model_facts import ModelFacts, Weight
 
-STORED_BITS = {"int8": 8, "int4": 4}
+STORED_BITS = {"int8": 8, "int4": 4, "float8": 8}
 """Of a weight, by what ``compile_decoder(weights=...)`` calls it."""
 
 
@@ -50,8 +50,8 @@ class Sizing:
 
     storage: str | None = None
     """
-    Of the matrices of linear layers: ``"int8"``, ``"int4"``, or None for the model's dtype. The
-    head is int8 in both, and no longer tied to the embedding, which stays.
+    Of the matrices of linear layers: ``"int8"``, ``"int4"``, ``"float8"``, or None for the model's dtype. The
+    head is int8 in all, and no longer tied to the embedding, which stays.
     """
 
     @property
@@ -142,7 +142,7 @@ class Sizing:
     def _parts(self, weight: Weight) -> tuple[int, int]:
         """Bytes that are read whole, and bytes of a table that is looked up."""
         if self.storage is not None and weight.linear:
-            stored = int8_bytes if self.storage == "int8" or weight.head else int4_bytes
+            stored = int8_bytes if self.storage != "int4" or weight.head else int4_bytes
             outputs, inputs = weight.shape
             return stored(outputs, inputs, weight.itemsize), weight.bytes if weight.embedding else 0
         return (0, weight.bytes) if weight.embedding and not weight.linear else (weight.bytes, 0)

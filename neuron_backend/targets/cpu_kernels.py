@@ -18,7 +18,7 @@ _ONEDNN_DTYPES = (torch.float32, torch.bfloat16)
 
 def choose_kernels(module: GraphModule) -> None:
     """Rewrite the graph of *module*, as ``torch.export`` gives it, in place."""
-    _group_queries(module)
+    group_queries(module)
     _multiply_with_onednn(module)
     module.graph.eliminate_dead_code()
     module.graph.lint()
@@ -42,7 +42,7 @@ def _multiply_with_onednn(module: GraphModule) -> None:
             node.args = (x, weight, bias[0] if bias else None, "none", [], "")
 
 
-def _group_queries(module: GraphModule) -> None:
+def group_queries(module: GraphModule) -> None:
     """
     Let the query heads that share a key head attend as rows of one head.
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
+from ..quantization.float8_linear import FLOAT8, Float8Linear
 from ..quantization.int8_linear import Int8Linear
 from ..step import Step
 
@@ -151,7 +152,7 @@ _PURE = {
 
 def _alike(layers: Sequence[nn.Module | None]) -> bool:
     kinds = {type(layer) for layer in layers}
-    if kinds != {nn.Linear} and kinds != {Int8Linear}:
+    if kinds not in ({nn.Linear}, {Int8Linear}, {Float8Linear}):
         return False
     return len({(layer.in_features, layer.bias is None) for layer in layers}) == 1  # type: ignore[union-attr]
 
@@ -174,7 +175,8 @@ def _like(tensor: Tensor, rows: Tensor) -> Tensor:
 def _layer(joined: dict[str, Tensor]) -> nn.Linear | Int8Linear:
     bias = nn.Parameter(joined["bias"], requires_grad=False) if "bias" in joined else None
     if "quantized" in joined:
-        return Int8Linear(joined["quantized"], joined["scale"], bias)
+        kind = Float8Linear if joined["quantized"].dtype == FLOAT8 else Int8Linear
+        return kind(joined["quantized"], joined["scale"], bias)
     weight = joined["weight"]
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)

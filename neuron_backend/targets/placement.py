@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
+from torch.fx.node import map_aggregate
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..cache import CacheBuffers
@@ -65,13 +66,17 @@ def place_graph(device: torch.device, graph: GraphModule) -> None:
 
         graph: What :func:`..lower` made; changed in place. The module that it came from is not.
     """
+
+    def there(argument: Any) -> Any:
+        return device if isinstance(argument, torch.device) else argument
+
     placed = set()
     for node in graph.graph.nodes:
         if node.op == "get_attr" and node.target not in placed:
             placed.add(node.target)
             _place_attribute(device, graph, node.target)
-        if node.kwargs.get("device") is not None:
-            node.kwargs = {**node.kwargs, "device": device}
+        # Most say it by keyword, conversions by place.
+        node.args, node.kwargs = map_aggregate((node.args, node.kwargs), there)
     graph.recompile()
 
 

@@ -90,12 +90,14 @@ def target_named(name: str) -> Target:
     """
     # Each imports what it needs when it is used; and all are built on decoders.
     from .cpu_target import CpuTarget
+    from .cuda_target import cuda_target
     from .eager_target import EagerTarget
     from .native_target import NativeTarget
     from .traced_target import TracedTarget
 
     targets: dict[str, Callable[[], Target]] = {
         "cpu": CpuTarget,
+        "cuda": cuda_target,
         "eager": EagerTarget,
         "neuron": neuron_target,
         "neuron-native": NativeTarget,
