@@ -62,7 +62,13 @@ def lower_for_cuda(
     """
     places = [torch.empty(place.shape, dtype=place.dtype) for place in made]
     inputs = (*places, *step.padding(width, cache, span))
-    with torch.no_grad(), warnings.catch_warnings(), static_experts(step.model), cuda_products(step), traced_joined(step):  # fmt: skip
+    with (
+        torch.no_grad(),
+        warnings.catch_warnings(),
+        static_experts(step.model),
+        cuda_products(step),
+        traced_joined(step),
+    ):
         # torch 2.13 uses an interface of its own that it has deprecated.
         warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
         exported = torch.export.export(IntoPlaces(step, len(places)), inputs, strict=False)

@@ -24,14 +24,9 @@ class Exchange:
     @classmethod
     def of(cls, device: torch.device, runtime: Runtime, inputs: int, outputs: int) -> "Exchange":
         """Room for so many bytes."""
-        return cls(
-            *(
-                Staging(runtime.staging(size), torch.zeros(size, dtype=torch.uint8, device=device))
-                for size in (inputs, outputs)
-            ),
-            device,
-            runtime,
-        )
+        there = [torch.zeros(size, dtype=torch.uint8, device=device) for size in (inputs, outputs)]
+        staged = [Staging(runtime.staging(len(block)), block) for block in there]
+        return cls(inputs=staged[0], outputs=staged[1], device=device, runtime=runtime)
 
 
 class CudaProgram:

@@ -125,7 +125,7 @@ class CudaRecorder:
 
     def __init__(self, device: torch.device):
         with torch.cuda.device(device):
-            self._stream: Any = torch.cuda.Stream(device)
+            self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._pool: Any = torch.cuda.graph_pool_handle()
 
     def record(self, run: Callable[[], None]) -> Replay:

@@ -160,8 +160,8 @@ class CudaTarget:
             )
         if "float8" in decoder.weights.layers.values() and gpu.capability < FLOAT8:
             raise ValueError(
-                f"weights='float8' needs a GPU of compute capability {_dotted(FLOAT8)} or more: got {gpu.name}, "
-                f"{_dotted(gpu.capability)}; 'int8' takes as many bytes"
+                f"weights='float8' needs a GPU of compute capability {_dotted(FLOAT8)} or more: "
+                f"got {gpu.name}, {_dotted(gpu.capability)}; 'int8' takes as many bytes"
             )
 
     def run_of(self, graph: GraphModule, name: str) -> Any:

@@ -114,7 +114,7 @@ class TestTarget:
     def test_unknown_ones_are_refused(self, tiny_model):
         """The error names those that there are."""
         with pytest.raises(
-            ValueError, match=r"'target' must be one of auto, cpu, eager, neuron, .*: got 'tpu'"
+            ValueError, match=r"'target' must be one of auto, cpu, cuda, eager, neuron, .*: got 'tpu'"
         ):
             compile_decoder(tiny_model("llama"), target="tpu")
 

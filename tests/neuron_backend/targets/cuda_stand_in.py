@@ -5,8 +5,8 @@ What a real recording would get wrong in silence is an error here. A replay uses
 recording used: a tensor from elsewhere, that was replaced since, or of another process' making, is
 found by its address. Nothing is read by the host within a program, and no shape depends on data.
 What was left in staging memory is poison after every upload, and so is what a program is about
-to write and never reads: whoever looks at an old result, or at one that was not waited for,
-sees NaN.
+to write and never reads: whoever looks at an old result sees NaN. Whoever does not wait for one
+is found out by the next replay.
 """
 
 from collections.abc import Callable
@@ -67,7 +67,7 @@ class Recording:
         """Run it again, over the same memory."""
         stand_in = self._stand_in
         stand_in.replays += 1
-        assert stand_in.waiting is None, "a program must not begin before the host has waited for the last"
+        assert not stand_in.waiting, "a program must not begin before the host has waited for the last"
         for address in set(self._watch.written) - set(self._watch.read):
             _poison(self._watch.written[address])
         for block in stand_in.staged:
@@ -76,7 +76,7 @@ class Recording:
         for kind in ("read", "written"):
             before, now = getattr(self._watch, kind), getattr(found, kind)
             assert set(before) == set(now), f"a replay must find what it {kind} where it was recorded"
-        stand_in.waiting = [tensor for address, tensor in found.written.items()]
+        stand_in.waiting = True
 
     def _watched(self) -> _Watch:
         with _Watch() as watch:
@@ -90,39 +90,45 @@ class CudaStandIn:
     def __init__(self, capability: tuple[int, int] = (9, 0), name: str = "stand-in"):
         self._gpu = Gpu(name, capability, "none")
         self.staged: list[Tensor] = []
-        self.runs = 0
         self.recordings = 0
         self.replays = 0
         self.sealed = False
         """Whether a recording is an error."""
 
-        self.waiting: list[Tensor] | None = None
+        self.waiting = False
+        """Whether the host has not waited for the last replay yet."""
 
     def lack(self) -> str | None:
+        """None: it stands for one."""
         return None
 
     def device(self, name: str, spread: bool) -> torch.device:
+        """The CPU."""
         return torch.device("cpu")
 
     def gpu(self, device: torch.device) -> Gpu:
+        """What it is to pass for."""
         return self._gpu
 
     def staging(self, size: int) -> Tensor:
+        """Memory that is poison until it is written."""
         self.staged.append(torch.full((size,), _POISON, dtype=torch.uint8))
         return self.staged[-1]
 
     def recorder(self, device: torch.device) -> "CudaStandIn":
+        """Itself."""
         return self
 
     def record(self, run: Callable[[], None]) -> Recording:
+        """Warm up, and run once more to see which memory is used."""
         assert not self.sealed, "a forward must not record"
         self.recordings += 1
-        self.runs += 1
         run()
         return Recording(self, run)
 
     def wait(self, device: torch.device) -> None:
-        self.waiting = None
+        """Nothing is under way."""
+        self.waiting = False
 
 
 def _address(tensor: Tensor) -> int:
