@@ -136,9 +136,9 @@ class StaticDecoder(FusedForwards):
             dtype: Of weights and cache: float32, bfloat16, float16 or float64, or its name.
                 None: the model's own.
 
-            weights: ``"int8"``, ``"int4"`` or ``"float8"`` stores linear layers in so many bits; *model* itself
-                stays, and what the decoder is compared with is *model* with those layers.
-                None: as they are.
+            weights: ``"int8"``, ``"int4"`` or ``"float8"`` stores linear layers in so many bits;
+                *model* itself stays, and what the decoder is compared with is *model* with those
+                layers. None: as they are.
 
         Raises:
             UnsupportedArchitecture: The logits differ from *model*'s, or it cannot be rewound.

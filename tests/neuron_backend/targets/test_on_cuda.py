@@ -248,7 +248,8 @@ def test_a_saved_decoder_comes_back(target: Targets, tiny_model: Models, tmp_pat
     loaded = load_decoder(tmp_path / "decoder", target=target(), **PARTS["chain"])
 
     assert ("cuda", True) == (loaded.target, loaded.compiled)
-    assert decoder.explain().on_device and loaded.explain().on_device
+    assert decoder.explain().on_device
+    assert loaded.explain().on_device
     for position, token in enumerate([5, 9, 2]):
         ids, cache_pos = torch.tensor([[token], [7]]), torch.full((2,), position)
         expected = decoder.forward(ids, cache_pos).clone()
