@@ -67,7 +67,7 @@ def compile_package(
         traced_joined(step),
         _untied(step),
     ):
-        _expect_warnings()
+        expect_warnings()
         inputs = step.padding(width, cache, spans[0])
         exported = torch.export.export(
             step, inputs, strict=False, dynamic_shapes=_open_span(step, inputs, cache, spans)
@@ -121,7 +121,8 @@ def _untied(step: Step) -> Iterator[None]:
         head.weight = tied
 
 
-def _expect_warnings() -> None:
+def expect_warnings() -> None:
+    """Ignore what is no news, within a ``warnings.catch_warnings()``."""
     # torch 2.13 uses two of its own deprecated interfaces while it compiles.
     warnings.filterwarnings("ignore", r"`torch\.jit\.script_method` is deprecated", DeprecationWarning)
     warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)

@@ -1,6 +1,7 @@
 """Decoders whose programs are CUDA graphs, one for each width and span."""
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,6 +17,7 @@ from ..artifacts.packages import Package
 from ..cache import CacheBuffers
 from ..graphs.step_lowering import ProgramShape, program_shapes
 from ..step import program_name
+from .aoti import expect_warnings
 from .cuda_lowering import lower_for_cuda
 from .cuda_program import CudaProgram, Exchange
 from .cuda_runtime import CudaRuntime, Gpu, Recorder, Replay, Runtime
@@ -90,7 +92,7 @@ class CudaTarget:
 
     def compile(self, decoder: "StaticDecoder") -> None:
         """Compile and record every width and span, and compare with the stock model."""
-        self._put_programs(decoder)
+        self.record(decoder)
         decoder.compare("the program recorded for the GPU")
 
     def check(self, manifest: Manifest) -> None:
@@ -118,12 +120,13 @@ class CudaTarget:
             )
         if not _names(decoder) <= set(saved["programs"]):
             decoder.leave_unfused(NOT_SAVED)
-        self._put_programs(decoder)
+        self.record(decoder)
 
     def _device(self, decoder: "StaticDecoder") -> torch.device:
         return self.runtime.device(self.device, decoder.ranks is not None)
 
-    def _put_programs(self, decoder: "StaticDecoder") -> None:
+    def record(self, decoder: "StaticDecoder") -> None:
+        """Compile and record every width and span, run each once, and compare nothing."""
         require_gpu(self.runtime)
         device = self._device(decoder)
         gpu = self.runtime.gpu(device)
@@ -222,7 +225,10 @@ class _Recording:
         ):
             place.copy_(tensor)
         exchange.inputs.up(size_of(given))
-        return _Kept(self.recorder.record(partial(program, *arguments)), (program, arguments))
+        with warnings.catch_warnings():
+            expect_warnings()
+            replay = self.recorder.record(partial(program, *arguments))
+        return _Kept(replay, (program, arguments))
 
     def programs(self, replays: Mapping[str, Replay]) -> dict[str, CudaProgram]:
         """One for each step and width, over all of its spans."""

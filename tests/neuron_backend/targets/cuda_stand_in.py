@@ -79,6 +79,9 @@ class Recording:
         stand_in.waiting = True
 
     def _watched(self) -> _Watch:
+        if self._stand_in.compiled:
+            self._run()
+            return _Watch()
         with _Watch() as watch:
             self._run()
         return watch
@@ -87,8 +90,19 @@ class Recording:
 class CudaStandIn:
     """A :class:`~decodekit.neuron_backend.targets.cuda_runtime.Runtime` on the CPU."""
 
-    def __init__(self, capability: tuple[int, int] = (9, 0), name: str = "stand-in"):
+    def __init__(self, capability: tuple[int, int] = (9, 0), name: str = "stand-in", compiled: bool = False):
+        """
+        Stand for a GPU of that *capability* and *name*.
+
+        Args:
+            capability: Of its kernels.
+
+            name: What it calls itself.
+
+            compiled: Whether programs come from torch.compile: what they do with memory cannot be watched.
+        """
         self._gpu = Gpu(name, capability, "none")
+        self.compiled = compiled
         self.staged: list[Tensor] = []
         self.recordings = 0
         self.replays = 0

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from decodekit.decoding import Greedy, Sample
 from decodekit.neuron_backend import StaticDecoder
+from decodekit.neuron_backend.early_exit import first_layers
 from decodekit.neuron_backend.graphs.step_lowering import ProgramShape, program_shapes
 from decodekit.neuron_backend.targets import placement
 from decodekit.neuron_backend.targets.cuda_lowering import lower_for_cuda
@@ -33,7 +34,7 @@ GPU = torch.device("cuda:0")
 SHAPE: dict[str, Any] = {
     "batch_size": 2,
     "max_length": 48,
-    "widths": (1, 16),
+    "widths": (6,),
     "scored_width": 1,
     "tree_widths": (4,),
     "spans": (48,),
@@ -96,27 +97,29 @@ def run_on_gpu(programs: list[Program]) -> None:
             program.run()
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2", "mixtral", "bloom", "llama4", "deepseek_v3"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "mixtral", "bloom", "deepseek_v3"])
 def test_no_tensor_of_the_host_is_in_a_step(name: str, tiny_model: Models) -> None:
     """Forwards that score all columns or one, and trees."""
     decoder = StaticDecoder(tiny_model(name), **SHAPE)
     programs = Program.all_of(decoder)
     run_on_gpu(programs)
 
-    assert 3 == len(programs)
+    assert 2 == len(programs)
     assert {"cpu"} == {tensor.device.type for tensor in decoder.step.model.state_dict().values()}
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4", "float8"])
 def test_nor_in_weights_of_few_bits(weights: str, tiny_model: Models) -> None:
     """Of a few rows and of many."""
-    run_on_gpu(Program.all_of(StaticDecoder(tiny_model("llama"), weights=weights, dtype="bfloat16", **SHAPE)))
+    model, few = first_layers(tiny_model("llama"), 1), {"max_length": 16, "widths": (1, 12)}
+    run_on_gpu(Program.all_of(StaticDecoder(model, weights=weights, dtype="bfloat16", **few)))
 
 
 @pytest.mark.parametrize("chain", CHAINS)
 def test_nor_in_a_choice(chain: str, tiny_model: Models) -> None:
     """Every stage that may be part of a forward."""
-    decoder = StaticDecoder(tiny_model("llama"), **SHAPE)
+    model = first_layers(tiny_model("llama"), 1)
+    decoder = StaticDecoder(model, batch_size=2, max_length=16, widths=(3,))
     decoder.fuse(*CHAINS[chain])
     assert decoder.fusion is not None
     (shape,) = [shape for shape in program_shapes(decoder) if shape.step is decoder.fusion.step]
@@ -127,17 +130,18 @@ def test_a_tensor_of_the_host_would_be_found(tiny_model: Models) -> None:
     """What the tests above rely on."""
     decoder = StaticDecoder(tiny_model("llama"), **SHAPE)
     program = Program.of(decoder, program_shapes(decoder)[0])
-    with a_gpu(), pytest.raises(RuntimeError, match="same device"):
+    with a_gpu():
         place_graph(GPU, program.graph)
         for node in program.graph.graph.find_nodes(op="call_function", target=aten.arange.default):
             node.kwargs = {**node.kwargs, "device": torch.device("cpu")}
         program.graph.recompile()
-        program.run()
+        with pytest.raises(RuntimeError, match="same device"):
+            program.run()
 
 
 @pytest.fixture(scope="module")
 def graph(tiny_model: Models) -> GraphModule:
-    """Of one column, with joined projections."""
+    """Of the last of six columns, with joined projections."""
     decoder = StaticDecoder(tiny_model("llama"), **SHAPE)
     decoder.step.joined = join_projections(decoder.step.model)
     return Program.of(decoder, program_shapes(decoder)[0]).graph
@@ -154,12 +158,12 @@ class TestGraph:
         """One call a layer, for a kernel of the GPU's own; no key is repeated for the heads that share it."""
         calls = graph.graph.find_nodes(op="call_function", target=aten.scaled_dot_product_attention.default)
 
-        assert [(2, 2, 2, 8)] * 2 == [tuple(call.args[0].meta["val"].shape) for call in calls]
+        assert [2, 2] == [call.args[1].meta["val"].shape[1] for call in calls]
         expanded = graph.graph.find_nodes(op="call_function", target=aten.expand.default)
         assert [] == [node for node in expanded if node.args[0].meta["val"].dim() == 5]
 
     def test_multiplies_joined_projections_once(self, graph: GraphModule) -> None:
-        """Of two layers: queries, keys and values; the attention's output; gate and up; down. And the head."""
+        """Of two layers: queries, keys and values; the output; gate and up; down. And of the head."""
         assert 4 * 2 + 1 == self.count(graph, aten.linear.default)
 
     def test_writes_the_cache_where_it_lies(self, graph: GraphModule) -> None:

@@ -132,7 +132,9 @@ class TestCompiler:
             graphs.append(graph)
             return graph.forward
 
-        decoder = compile_decoder(small, target=stand_in(backend=backend), max_length=16, widths=(1, 5))
+        decoder = compile_decoder(
+            small, target=stand_in(CudaStandIn(compiled=True), backend=backend), max_length=16, widths=(1, 5)
+        )
         step(decoder)
 
         assert 2 == len(graphs)
@@ -155,11 +157,11 @@ class TestCompiler:
             return run
 
         with pytest.raises(UnsupportedArchitecture, match="the program recorded for the GPU differs"):
-            compile_decoder(small, target=stand_in(backend=backend), **ONE)
+            compile_decoder(small, target=stand_in(CudaStandIn(compiled=True), backend=backend), **ONE)
 
     def test_may_be_inductor(self, small: PreTrainedModel) -> None:
         """The default. Of the GPU's kernels nothing is known here, but that it takes the graph as a whole."""
-        target = CudaTarget(runtime=CudaStandIn(), options={"max_autotune": False})
+        target = CudaTarget(runtime=CudaStandIn(compiled=True), options={"max_autotune": False})
         decoder = compile_decoder(small, target=target, weights="float8", **ONE)
         eager = StaticDecoder(small, weights="float8", **ONE)
 
@@ -230,16 +232,16 @@ class TestFloat8:
         }
 
 
-class TestSaved:
-    @pytest.fixture(scope="class")
-    def folder(self, tmp_path_factory: pytest.TempPathFactory, tiny_model: Models) -> Path:
-        """With a chain."""
-        folder = tmp_path_factory.mktemp("saved") / "decoder"
-        small = first_layers(tiny_model("llama"), 1)
-        chain = {"processors": RepetitionPenalty(1.2), "selection": Greedy()}
-        compile_decoder(small, target=stand_in(), weights="float8", **ONE, **chain).save(folder)
-        return folder
+@pytest.fixture(scope="module")
+def folder(small: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved decoder, with a chain."""
+    folder = tmp_path_factory.mktemp("saved") / "decoder"
+    chain = {"processors": RepetitionPenalty(1.2), "selection": Greedy()}
+    compile_decoder(small, target=stand_in(), weights="float8", **ONE, **chain).save(folder)
+    return folder
 
+
+class TestSaved:
     def test_holds_facts_and_no_native_code(self, folder: Path) -> None:
         """So there is nothing to trust."""
         (found,) = (folder / "programs").iterdir()
@@ -263,7 +265,7 @@ class TestSaved:
     @pytest.mark.parametrize("gpu", [CudaStandIn((9, 0), "another"), CudaStandIn((8, 9))])
     def test_is_refused_by_another_gpu(self, gpu: CudaStandIn, folder: Path) -> None:
         """It was compared with the stock model on that one."""
-        with pytest.raises(ValueError, match="on the kind of GPU that it was made on, .*stand-in.*: got"):
+        with pytest.raises(ValueError, match=r"on the kind of GPU that it was made on, .*stand-in.*: got"):
             load_decoder(folder, target=stand_in(gpu))
 
     def test_is_refused_by_another_torch(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

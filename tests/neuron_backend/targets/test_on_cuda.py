@@ -216,7 +216,7 @@ class TestDecoder:
         assert ("cpu", False, False) == (logits.device.type, logits.requires_grad, logits.is_inference())
 
     def test_can_be_left_early(self, pair: Pair, target: Targets) -> None:
-        """A draft of its first layer, by the same target; the weights lie there once."""
+        """A draft of its first layer, by the same target."""
         early = pair.compiled.early_exit(1, widths=(1,), target=target())
 
         assert "cuda" == early.target
