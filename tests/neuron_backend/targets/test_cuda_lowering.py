@@ -34,7 +34,7 @@ GPU = torch.device("cuda:0")
 SHAPE: dict[str, Any] = {
     "batch_size": 2,
     "max_length": 48,
-    "widths": (6,),
+    "widths": (1, 6),
     "scored_width": 1,
     "tree_widths": (4,),
     "spans": (48,),
@@ -104,7 +104,7 @@ def test_no_tensor_of_the_host_is_in_a_step(name: str, tiny_model: Models) -> No
     programs = Program.all_of(decoder)
     run_on_gpu(programs)
 
-    assert 2 == len(programs)
+    assert 3 == len(programs)
     assert {"cpu"} == {tensor.device.type for tensor in decoder.step.model.state_dict().values()}
 
 
@@ -141,7 +141,7 @@ def test_a_tensor_of_the_host_would_be_found(tiny_model: Models) -> None:
 
 @pytest.fixture(scope="module")
 def graph(tiny_model: Models) -> GraphModule:
-    """Of the last of six columns, with joined projections."""
+    """Of one column, with joined projections."""
     decoder = StaticDecoder(tiny_model("llama"), **SHAPE)
     decoder.step.joined = join_projections(decoder.step.model)
     return Program.of(decoder, program_shapes(decoder)[0]).graph
