@@ -37,7 +37,7 @@ def widened(model, quantised):
     return stock
 
 
-@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("weights", ["int8", "int4", "float8"])
 @pytest.mark.parametrize("name", NAMES)
 def test_is_the_stock_model_of_the_rounded_weights(name, weights, tiny_model, prefill):
     """Beyond the window, for ragged rows, with biases, tied heads, and GPT-2's transposed layers."""
@@ -158,7 +158,7 @@ class TestRefusal:
     @pytest.mark.parametrize("make", [decoder, compile_decoder])
     def test_of_a_format_that_there_is_not(self, make, weights, tiny_model):
         """The rule is named."""
-        with pytest.raises(ValueError, match="'weights' must be one of int8, int4 or None: got"):
+        with pytest.raises(ValueError, match="'weights' must be one of int8, int4, float8 or None: got"):
             make(tiny_model("llama"), weights=weights)
 
     def test_of_weights_that_are_not_finite(self, tiny_model):
@@ -236,7 +236,7 @@ class TestFolder:
     @pytest.mark.parametrize(
         ("layers", "message"),
         [
-            ({"lm_head": "int3"}, "the format of lm_head must be one of int8, int4: got 'int3'"),
+            ({"lm_head": "int3"}, "the format of lm_head must be one of int8, int4, float8: got 'int3'"),
             ({"model.norm": "int8"}, "must be a linear one of the model: got 'model.norm'"),
             ({"lm_head": "int8"}, "must hold the model's weights: got"),
         ],

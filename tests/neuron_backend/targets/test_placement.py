@@ -79,6 +79,18 @@ def test_a_placed_graph_runs_there(name: str, tiny_model: Callable[..., PreTrain
     assert {"cpu"} == {buffer.device.type for buffer in decoder.cache.tensors}
 
 
+def test_a_device_may_stand_anywhere() -> None:
+    """Conversions name it by place."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    there = graph.call_function(torch.ops.aten.to.device, (x, torch.device("cpu"), torch.float32))
+    graph.output(there)
+    module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    place_graph(META, module)
+
+    assert "meta" == module(torch.ones(2)).device.type
+
+
 @pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")
 def test_a_placed_graph_makes_its_tensors_there() -> None:
     """Random numbers are what lowering leaves to be made."""

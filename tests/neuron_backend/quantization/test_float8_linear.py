@@ -1,0 +1,105 @@
+"""Linear layers of 8-bit floats against their weights multiplied out in double precision."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from decodekit.neuron_backend.quantization.cpu_products import int8_product
+from decodekit.neuron_backend.quantization.cuda_products import cuda_products
+from decodekit.neuron_backend.quantization.float8_linear import FLOAT8, Float8Linear
+from decodekit.neuron_backend.quantization.int4_linear import Int4Linear
+from decodekit.neuron_backend.quantization.int8_linear import Int8Linear, plain_product
+
+# A result's own rounding, and that of a bias added to it.
+ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float64: 1e-12}
+
+
+def weight_of(out_features, in_features, size, dtype, seed=0):
+    """Random weights whose rows are of very different size."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(out_features, in_features, generator=generator, dtype=torch.float64)
+    rows = torch.logspace(-1, 1, out_features, dtype=torch.float64)[:, None]
+    return (weight * rows * size).to(dtype)
+
+
+shapes = {
+    "out_features": st.integers(1, 40),
+    "in_features": st.integers(1, 40),
+    "size": st.sampled_from([1e-3, 1.0, 30.0]),
+    "dtype": st.sampled_from(list(ROUNDING)),
+}
+
+
+@given(**shapes)
+def test_each_weight_is_within_a_sixteenth_of_itself(out_features, in_features, size, dtype):
+    """Three bits of mantissa; and within half the smallest step, which is 2^-9 of a scale."""
+    weight = weight_of(out_features, in_features, size, dtype)
+    layer = Float8Linear.of(weight, None)
+    error = (layer.weight_in(torch.float64) - weight.double()).abs()
+    scale = layer.scale.double()[:, None]
+    rounding = 2 * torch.finfo(dtype).eps
+
+    assert (error <= (1 / 16 + rounding) * weight.double().abs() + 2.0**-10 * scale).all()
+    assert FLOAT8 == layer.quantized.dtype
+    assert (layer.quantized.double().abs().amax(dim=1) >= 416)[layer.scale > torch.finfo(dtype).tiny].all()
+
+
+@given(**shapes, rows=st.integers(1, 20), bias=st.booleans())
+def test_products_are_those_of_the_weights(out_features, in_features, size, dtype, rows, bias):
+    """In plain operations, in those for a CPU, and in those for a GPU; activations keep their dtype."""
+    extra = nn.Parameter(weight_of(1, out_features, size, dtype, seed=1)[0]) if bias else None
+    layer = Float8Linear.of(weight_of(out_features, in_features, size, dtype), extra)
+    x = weight_of(rows, in_features, 1.0, dtype, seed=2).reshape(1, rows, in_features)
+    with torch.no_grad():
+        expected = x.double() @ layer.weight_in(torch.float64).T + (extra.double() if bias else 0)
+        terms = x.double().abs() @ layer.weight_in(torch.float64).abs().T
+        found = [plain_product(layer, x), int8_product(layer, x), int8_product(layer, x, aten=False)]
+
+    for product in found:
+        assert (dtype, expected.shape) == (product.dtype, product.shape)
+        bound = ROUNDING[dtype] * (terms + (extra.double().abs() if bias else 0)) + torch.finfo(dtype).tiny
+        assert ((product.double() - expected).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("dtype", list(ROUNDING), ids=str)
+def test_rows_of_zeros_stay_zeros(dtype):
+    """No scale is zero, so nothing is divided by it."""
+    layer = Float8Linear.of(torch.zeros(3, 8, dtype=dtype), None)
+
+    assert (layer.scale > 0).all()
+    assert torch.equal(torch.zeros(1, 3, dtype=dtype), layer(torch.ones(1, 8, dtype=dtype)))
+
+
+@pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
+def test_weights_that_are_not_finite_are_refused(bad):
+    """They would make a whole row of nothing."""
+    weight = torch.ones(2, 4)
+    weight[1, 2] = bad
+
+    with pytest.raises(ValueError, match="a weight must be finite to be quantised"):
+        Float8Linear.of(weight, None)
+
+
+def test_the_largest_weight_of_a_row_is_never_lost():
+    """A scale that was rounded down would put it beyond the largest float, where NaN is."""
+    weight = torch.linspace(0.9, 1.1, 4096).to(torch.bfloat16)[:, None]
+
+    assert Float8Linear.of(weight, None).quantized.float().isfinite().all()
+
+
+def test_products_for_a_gpu_hold_while_a_step_is_traced():
+    """And plain ones before and after; ATen's kernels for a CPU are not used."""
+    weight = weight_of(32, 32, 1.0, torch.bfloat16)
+    layers = nn.ModuleList([kind.of(weight, None) for kind in (Int8Linear, Int4Linear, Float8Linear)])
+    before = [layer.product for layer in layers]
+    x = torch.ones(1, 32, dtype=torch.bfloat16)
+    with cuda_products(layers):
+        for layer in layers:
+            graph = torch.fx.experimental.proxy_tensor.make_fx(layer)(x)
+            names = {str(node.target) for node in graph.graph.nodes}
+            assert not [name for name in names if "packed" in name or "pack_mm" in name]
+            assert "aten.sum.dim_IntList" in names
+
+    assert before == [layer.product for layer in layers]
