@@ -116,6 +116,11 @@ def compile_decoder(
     check_model(model)
     check_asked(processors, selection)
     check_rows(processors, batch_size)
+    if weights == "float8" and compiler.name.startswith("neuron"):
+        raise ValueError(
+            f"'weights' must be 'int8', 'int4' or None for target {compiler.name!r}: got 'float8', "
+            "whose range Neuron's own 8-bit floats do not have"
+        )
     compiler.require()
     ranks, cores = holders(compiler, tp_degree)
     if tp_degree > 1 and weights is not None:

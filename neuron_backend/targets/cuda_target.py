@@ -16,6 +16,7 @@ from ..artifacts.manifest import Manifest
 from ..artifacts.packages import Package
 from ..cache import CacheBuffers
 from ..graphs.step_lowering import ProgramShape, program_shapes
+from ..shapes import DEFAULT_WIDTHS, fitting
 from ..step import program_name
 from .aoti import expect_warnings
 from .cuda_lowering import lower_for_cuda
@@ -89,6 +90,14 @@ class CudaTarget:
 
     runtime: Runtime = attrs.field(factory=CudaRuntime, repr=False)
     """What allocates and records."""
+
+    def require(self) -> None:
+        """Refuse a machine without a GPU."""
+        require_gpu(self.runtime)
+
+    def default_widths(self, max_length: int) -> tuple[int, ...]:
+        """1, 5 and 128."""
+        return fitting(DEFAULT_WIDTHS, max_length)
 
     def compile(self, decoder: "StaticDecoder") -> None:
         """Compile and record every width and span, and compare with the stock model."""

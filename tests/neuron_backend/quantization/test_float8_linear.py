@@ -34,14 +34,18 @@ shapes = {
 
 @given(**shapes)
 def test_each_weight_is_within_a_sixteenth_of_itself(out_features, in_features, size, dtype):
-    """Three bits of mantissa; and within half the smallest step, which is 2^-9 of a scale."""
+    """
+    Three bits of mantissa; and within half the smallest step, which is 2^-9 of a scale.
+
+    The scale's own rounding, coarse where it is below the least normal number, may cut the largest a little.
+    """
     weight = weight_of(out_features, in_features, size, dtype)
     layer = Float8Linear.of(weight, None)
     error = (layer.weight_in(torch.float64) - weight.double()).abs()
     scale = layer.scale.double()[:, None]
-    rounding = 2 * torch.finfo(dtype).eps
+    rounding = 448 * torch.finfo(dtype).eps * scale.clamp(min=torch.finfo(dtype).tiny)
 
-    assert (error <= (1 / 16 + rounding) * weight.double().abs() + 2.0**-10 * scale).all()
+    assert (error <= weight.double().abs() / 16 + 2.0**-10 * scale + rounding).all()
     assert FLOAT8 == layer.quantized.dtype
     assert (layer.quantized.double().abs().amax(dim=1) >= 416)[layer.scale > torch.finfo(dtype).tiny].all()
 

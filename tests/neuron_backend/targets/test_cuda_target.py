@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from decodekit.decoding import Generator, Greedy, MaxNewTokens
 from decodekit.neuron_backend import (
     CudaTarget,
+    NativeTarget,
     StaticDecoder,
     UnsupportedArchitecture,
     compilation,
@@ -222,6 +223,13 @@ class TestFloat8:
             ValueError, match=r"weights='float8' needs .* capability 8\.9 or more: got A100, 8\.0; 'int8'"
         ):
             compile_decoder(small, target=stand_in(CudaStandIn((8, 0), "A100")), weights="float8", **ONE)
+
+    def test_is_refused_by_neuron(self, small: PreTrainedModel) -> None:
+        """Before anything is loaded or quantised."""
+        with pytest.raises(
+            ValueError, match="'weights' must be 'int8', 'int4' or None for target 'neuron-native'"
+        ):
+            compile_decoder(small, target=NativeTarget(), weights="float8", **ONE)
 
     def test_is_taken_where_it_is(self, small: PreTrainedModel) -> None:
         """From Ada on. The head stays int8, as in every format."""
