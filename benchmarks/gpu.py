@@ -13,10 +13,12 @@ context  The same at batch 1, with 128 to 8,192 tokens before.
     python benchmarks/gpu.py [--parts decode choice batch context] [--layers 32] [--dtype bfloat16]
                              [--weights int8] [--rounds 5] [--json FILE] [--plot FILE]
 
-Compiling takes some minutes. A size that the GPU's memory does not hold is named, and left out.
+Compiling takes some minutes. The first part holds the weights three times, one for each who takes part:
+some 45 GB. A batch or context that the GPU's memory does not hold is named, and left out.
 """
 
 import argparse
+import copy
 import json
 import pathlib
 import platform
@@ -145,7 +147,8 @@ def bandwidth(setting: Setting) -> dict[str, float]:
 
 def others(setting: Setting, model: Any, positions: int) -> dict[str, Callable[[], Any]]:
     """A step of transformers, and one of the plain loop; both keep the token on the device."""
-    there = adopt(model).to(setting.device)
+    # A module moves its parameters in place, and these are others' too.
+    there = copy.deepcopy(model).to(setting.device)
     ids = torch.ones(1, 1, dtype=torch.int64, device=setting.device)
     position = torch.tensor([positions], device=setting.device)
     cache = transformers.StaticCache(config=there.config, max_cache_len=positions + 8)

@@ -31,6 +31,11 @@ class PlainLlama:
         angles = torch.outer(torch.arange(max_length, device=device).float(), inverse).repeat(1, 2)
         self.cos, self.sin = angles.cos().to(dtype), angles.sin().to(dtype)
         self.causal = torch.ones(max_length, max_length, dtype=torch.bool, device=device).tril()
+        # A module's buffers stay where they are; of other tensors torch.compile would copy each into a
+        # place of its own at every step, or record no graph at all where one is written.
+        mine = [self.table, self.head, self.norm, self.cos, self.sin, self.causal]
+        for tensor in [*mine, *(each for group in [*self.layers, *self.cache] for each in group)]:
+            torch._dynamo.mark_static_address(tensor)
 
     @staticmethod
     def _layer(weights: dict[str, Tensor], prefix: str) -> list[Tensor]:
