@@ -180,10 +180,9 @@ class TestChoice:
         program = decoder.fused_programs[1]
         inputs = step.padding(1, decoder.cache, span)[: -len(decoder.cache.tensors)]
         chosen, logits = program(*inputs)
-        kept = chosen.clone()
-        program(*inputs)
 
-        assert torch.equal(kept, chosen)
+        # Not where the next forward leaves its own.
+        assert chosen.data_ptr() != program(*inputs)[0].data_ptr()
         assert ("cpu", decoder.cache.keys[0].device) == (chosen.device.type, logits.device)
 
 
