@@ -85,8 +85,8 @@ class Recording:
         size = int.from_bytes(content[:8], "little")
         facts = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["facts"])
         tensors = safetensors.torch.load(content)
-        protos = {name: tensors.pop(name).numpy().tobytes() for name in _PROTOS}
-        return cls(constants=tensors, **protos, **facts)
+        proto, program = (tensors.pop(name).numpy().tobytes() for name in _PROTOS)
+        return cls(proto=proto, program=program, constants=tensors, **facts)
 
 
 def record(module: nn.Module, inputs: Mapping[str, Tensor], aliases: Aliases, **kwargs: Any) -> Recording:
