@@ -1,47 +1,89 @@
 """The contracts, the loop, and everything that the loop is made of."""
 
-from .adaptive_p import AdaptiveP, AdaptivePRun
-from .agreement import Agreement
-from .choose import Choose
-from .consecutive import Consecutive
-from .entropy import HighEntropy, LowEntropy
-from .events import Event
-from .follows_logits import FollowsLogits
-from .generation import Generation
-from .generator import Generator
-from .greedy import Greedy
-from .history import History
-from .logprobs import Logprobs, TokenLogprob
-from .low_confidence import LowConfidence
-from .max_time import MaxTime
-from .mirostat import Mirostat, MirostatRun
-from .not_before import NotBefore
-from .placement import Place, Placement
-from .protocols import (
-    Chooses,
-    Decoder,
-    DecoderShape,
-    Draft,
-    Drafter,
-    DraftLength,
-    Ending,
-    Processor,
-    Round,
-    ScoresTrees,
-    Selection,
-    StopCondition,
-    Verification,
-)
-from .repetition_loop import RepetitionLoop
-from .sample import Sample
-from .slots import Slots
-from .statistics import Statistics
-from .stop_sequences import StopSequences, TokenSequence
-from .stop_strings import StopStrings
-from .stop_when import StopWhen
-from .stopping import EndOfSequence, MaxLength, MaxNewTokens, Stop, StopTokens
-from .text import Detokenizer
-from .transformers_criteria import TransformersCriteria, stop_from_transformers
+from typing import TYPE_CHECKING
+
+from .lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from .adaptive_p import AdaptiveP, AdaptivePRun
+    from .agreement import Agreement
+    from .choose import Choose
+    from .consecutive import Consecutive
+    from .entropy import HighEntropy, LowEntropy
+    from .events import Event
+    from .follows_logits import FollowsLogits
+    from .generation import Generation
+    from .generator import Generator
+    from .greedy import Greedy
+    from .history import History
+    from .logprobs import Logprobs, TokenLogprob
+    from .low_confidence import LowConfidence
+    from .max_time import MaxTime
+    from .mirostat import Mirostat, MirostatRun
+    from .not_before import NotBefore
+    from .placement import Place, Placement
+    from .protocols import (
+        Chooses,
+        Decoder,
+        DecoderShape,
+        Draft,
+        Drafter,
+        DraftLength,
+        Ending,
+        Processor,
+        Round,
+        ScoresTrees,
+        Selection,
+        StopCondition,
+        Verification,
+    )
+    from .repetition_loop import RepetitionLoop
+    from .sample import Sample
+    from .slots import Slots
+    from .statistics import Statistics
+    from .stop_sequences import StopSequences, TokenSequence
+    from .stop_strings import StopStrings
+    from .stop_when import StopWhen
+    from .stopping import EndOfSequence, MaxLength, MaxNewTokens, Stop, StopTokens
+    from .text import Detokenizer
+    from .transformers_criteria import TransformersCriteria, stop_from_transformers
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".adaptive_p": "AdaptiveP AdaptivePRun",
+            ".agreement": "Agreement",
+            ".choose": "Choose",
+            ".consecutive": "Consecutive",
+            ".entropy": "HighEntropy LowEntropy",
+            ".events": "Event",
+            ".follows_logits": "FollowsLogits",
+            ".generation": "Generation",
+            ".generator": "Generator",
+            ".greedy": "Greedy",
+            ".history": "History",
+            ".logprobs": "Logprobs TokenLogprob",
+            ".low_confidence": "LowConfidence",
+            ".max_time": "MaxTime",
+            ".mirostat": "Mirostat MirostatRun",
+            ".not_before": "NotBefore",
+            ".placement": "Place Placement",
+            ".protocols": (
+                "Chooses Decoder DecoderShape Draft Drafter DraftLength Ending Processor Round "
+                "ScoresTrees Selection StopCondition Verification"
+            ),
+            ".repetition_loop": "RepetitionLoop",
+            ".sample": "Sample",
+            ".slots": "Slots",
+            ".statistics": "Statistics",
+            ".stop_sequences": "StopSequences TokenSequence",
+            ".stop_strings": "StopStrings",
+            ".stop_when": "StopWhen",
+            ".stopping": "EndOfSequence MaxLength MaxNewTokens Stop StopTokens",
+            ".text": "Detokenizer",
+            ".transformers_criteria": "TransformersCriteria stop_from_transformers",
+        },
+    )
 
 __all__ = [
     "AdaptiveP",

@@ -10,27 +10,54 @@ Decoders that others compiled serve through the same call: :class:`NxDInferenceD
 :class:`OptimumNeuronDecoder`, :class:`TransformersNeuronxDecoder`, :class:`CallableDecoder`.
 """
 
-from .architectures.unsupported import UnsupportedArchitecture
-from .artifacts.loading import load_decoder
-from .compilation import compile_decoder
-from .fused.device_choice import DeviceChoice
-from .graphs.lint import lint_graph, lint_module
-from .graphs.lowering import lower
-from .graphs.rules import Finding
-from .parallel.ranks import LostRank
-from .parallel.tensor_parallel import rank_weights
-from .quantization.drift import Drift, drift
-from .quantization.quantized import Weights
-from .static_decoder import StaticDecoder
-from .targets.cuda_target import CudaTarget
-from .targets.native_target import NativeTarget
-from .targets.traced_target import TracedTarget
-from .wrapped import (
-    CallableDecoder,
-    NxDInferenceDecoder,
-    OptimumNeuronDecoder,
-    TransformersNeuronxDecoder,
-)
+from typing import TYPE_CHECKING
+
+from ..decoding.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from .architectures.unsupported import UnsupportedArchitecture
+    from .artifacts.loading import load_decoder
+    from .compilation import compile_decoder
+    from .fused.device_choice import DeviceChoice
+    from .graphs.lint import lint_graph, lint_module
+    from .graphs.lowering import lower
+    from .graphs.rules import Finding
+    from .parallel.ranks import LostRank
+    from .parallel.tensor_parallel import rank_weights
+    from .quantization.drift import Drift, drift
+    from .quantization.quantized import Weights
+    from .static_decoder import StaticDecoder
+    from .targets.cuda_target import CudaTarget
+    from .targets.native_target import NativeTarget
+    from .targets.traced_target import TracedTarget
+    from .wrapped import (
+        CallableDecoder,
+        NxDInferenceDecoder,
+        OptimumNeuronDecoder,
+        TransformersNeuronxDecoder,
+    )
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".architectures.unsupported": "UnsupportedArchitecture",
+            ".artifacts.loading": "load_decoder",
+            ".compilation": "compile_decoder",
+            ".fused.device_choice": "DeviceChoice",
+            ".graphs.lint": "lint_graph lint_module",
+            ".graphs.lowering": "lower",
+            ".graphs.rules": "Finding",
+            ".parallel.ranks": "LostRank",
+            ".parallel.tensor_parallel": "rank_weights",
+            ".quantization.drift": "Drift drift",
+            ".quantization.quantized": "Weights",
+            ".static_decoder": "StaticDecoder",
+            ".targets.cuda_target": "CudaTarget",
+            ".targets.native_target": "NativeTarget",
+            ".targets.traced_target": "TracedTarget",
+            ".wrapped": "CallableDecoder NxDInferenceDecoder OptimumNeuronDecoder TransformersNeuronxDecoder",
+        },
+    )
 
 __all__ = [
     "CallableDecoder",

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from functools import partial
 from os import PathLike
+from typing import TYPE_CHECKING
 
 import torch
-from transformers import PreTrainedModel
 
 from ..decoding.protocols import Processor, Selection
 from ..decoding.whole_numbers import as_tuple, is_whole
@@ -23,9 +23,12 @@ from .targets.target import Target, check_target, target_named
 from .threads import check_threads
 from .weights import weight_dtype
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 
 def compile_decoder(
-    model: PreTrainedModel | str | PathLike[str],
+    model: "PreTrainedModel | str | PathLike[str]",
     *,
     batch_size: int = 1,
     max_length: int | None = None,
@@ -160,7 +163,7 @@ def _resolve(target: str | Target) -> Target:
     return target_named(target)
 
 
-def _widths(target: Target, model: PreTrainedModel, max_length: int | None) -> tuple[int, ...]:
+def _widths(target: Target, model: "PreTrainedModel", max_length: int | None) -> tuple[int, ...]:
     length = default_max_length(model) if max_length is None else max_length
     # What is no length, the decoder refuses.
     return target.default_widths(length) if is_whole(length) and length >= 1 else (1,)

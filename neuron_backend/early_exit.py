@@ -1,16 +1,18 @@
 """The first layers of a model as a model of its own, over the same weights."""
 
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
-from transformers import PreTrainedModel
 
 from .architectures.unsupported import UnsupportedArchitecture
 from .geometry import Geometry
 from .weights import adopt
 
-Model = TypeVar("Model", bound=PreTrainedModel)
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Model = TypeVar("Model", bound="PreTrainedModel")
 
 
 def first_layers(model: Model, num_layers: int) -> Model:
@@ -49,7 +51,7 @@ def _check(num_layers: int, layers: int) -> None:
         raise ValueError(f"'num_layers' must be an integer >= 1 and <= {layers}: got {num_layers!r}")
 
 
-def _layer_list(model: PreTrainedModel, layers: int) -> tuple[nn.Module, str]:
+def _layer_list(model: "PreTrainedModel", layers: int) -> tuple[nn.Module, str]:
     """The module that owns the list of layers, and the list's name there."""
     found = list(_outermost_lists(model, layers))
     if len(found) != 1:
@@ -69,7 +71,7 @@ def _outermost_lists(module: nn.Module, length: int) -> Iterator[tuple[nn.Module
             yield module, name
 
 
-def _configs(model: PreTrainedModel, owner: nn.Module) -> list[Any]:
+def _configs(model: "PreTrainedModel", owner: nn.Module) -> list[Any]:
     """The configs that say how many layers there are: mostly one, which all modules share."""
     found = [model.config.get_text_config(decoder=True), getattr(owner, "config", None)]
     return list({id(config): config for config in found if config is not None}.values())

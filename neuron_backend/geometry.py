@@ -1,14 +1,15 @@
 """What a model keeps of each token, found out by running it."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from .architectures.unsupported import UnsupportedArchitecture
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @attrs.frozen
@@ -31,7 +32,7 @@ class Geometry:
     cache_dtype: torch.dtype
 
     @classmethod
-    def of(cls, model: PreTrainedModel) -> "Geometry":
+    def of(cls, model: "PreTrainedModel") -> "Geometry":
         """
         Run *model* on two tokens and look at the cache that it makes.
 
@@ -49,7 +50,7 @@ class Geometry:
         )
 
 
-def _run(architecture: str, model: PreTrainedModel) -> Any:
+def _run(architecture: str, model: "PreTrainedModel") -> Any:
     ids = torch.zeros(1, 2, dtype=torch.int64)
     try:
         with torch.no_grad():
@@ -68,6 +69,8 @@ def _geometry(keys: Tensor, values: Tensor) -> LayerGeometry:
 
 
 def _plain_layers(architecture: str, cache: Any) -> list[Any]:
+    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
     layers = list(getattr(cache, "layers", None) or ())
     # The last layers of some models (Gemma-3n) look at what an earlier one keeps, and keep nothing.
     while layers and type(layers[-1]).__name__ == "DummyLayer":

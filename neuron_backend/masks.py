@@ -6,15 +6,17 @@ column may look. It is additive, ``[batch, 1, width, slots]``: 0 where it may, t
 its dtype elsewhere. That absorbs any finite score, so a hidden slot weighs exactly nothing.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from .architectures.unsupported import UnsupportedArchitecture
 from .cache import SPARE
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @attrs.frozen
@@ -124,7 +126,7 @@ class MaskPlan:
     reaches: dict[str, Reach]
 
     @classmethod
-    def of(cls, model: PreTrainedModel) -> "MaskPlan":
+    def of(cls, model: "PreTrainedModel") -> "MaskPlan":
         """Read the plan from the config of a *model*."""
         config: Any = model.config.get_text_config(decoder=True)
         name = type(model).__name__

@@ -3,13 +3,14 @@
 import os
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # documented to be there
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from .artifacts.loading import saved_quantized
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _CONFIG = "config.json"
 
@@ -23,6 +24,8 @@ def check_model(model: object) -> None:
 
         FileNotFoundError: It is a path, but not that of a folder with a model, nor a hub id.
     """
+    from transformers import PreTrainedModel
+
     if isinstance(model, PreTrainedModel):
         return
     if not isinstance(model, str | PathLike):
@@ -42,7 +45,7 @@ def check_model(model: object) -> None:
         )
 
 
-def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> PreTrainedModel:
+def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrainedModel":
     """
     The model in a folder or a repository of the hub, whether stock or quantised by a saved decoder.
 
@@ -54,6 +57,8 @@ def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> PreTrain
     Raises:
         FileNotFoundError: No folder is called so, and the hub gives none.
     """
+    from transformers import AutoModelForCausalLM
+
     quantized = saved_quantized(path)
     if quantized is not None:
         return quantized
@@ -71,6 +76,9 @@ def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> PreTrain
 
 def is_hub_id(name: str) -> bool:
     """Whether a repository of the hub could be called so."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # documented to be there
+
     try:
         validate_repo_id(name)
     except HFValidationError:

@@ -7,15 +7,18 @@ of being served wrong.
 """
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import attrs
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from ..decoding.protocols import DecoderShape
 from .architectures.unsupported import UnsupportedArchitecture
 from .step import keeps_logits
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _COMPARED = 48
 _DISTINCT_ROWS = 3
@@ -70,7 +73,7 @@ class Probe:
     tolerance: float
 
     @classmethod
-    def of(cls, model: PreTrainedModel, shape: DecoderShape, span: int) -> "Probe":
+    def of(cls, model: "PreTrainedModel", shape: DecoderShape, span: int) -> "Probe":
         """
         Draw the rows and score them with *model*, each alone, without any cache.
 
@@ -173,7 +176,7 @@ def _random_rows(shape: DecoderShape, length: int) -> Tensor:
     return rows[torch.arange(shape.batch_size) % _DISTINCT_ROWS]
 
 
-def _stock_logits(model: PreTrainedModel, row: Tensor, compared: int) -> Tensor:
+def _stock_logits(model: "PreTrainedModel", row: Tensor, compared: int) -> Tensor:
     """The last logits of one row, ``[compared, vocab]``, zeros where it has not begun."""
     ids = row[row >= 0][None]
     keep = {"logits_to_keep": compared} if keeps_logits(model) else {}

@@ -1,12 +1,14 @@
 """The shapes that a decoder is built for."""
 
 from collections.abc import Sequence
-
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING
 
 from ..decoding.protocols import DecoderShape
 from ..decoding.whole_numbers import as_tuple
 from .spans import SHORTEST, powers_of_two
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 DEFAULT_WIDTHS = (1, 5, 128)
 """Of decoders that run on the host."""
@@ -48,13 +50,13 @@ def fitting(widths: Sequence[int], max_length: int) -> tuple[int, ...]:
     return tuple(sorted({min(width, max_length) for width in widths}))
 
 
-def default_max_length(model: PreTrainedModel) -> int:
+def default_max_length(model: "PreTrainedModel") -> int:
     """2048, or as many positions as *model* knows if fewer."""
     return min(_DEFAULT_MAX_LENGTH, known_positions(model) or _DEFAULT_MAX_LENGTH)
 
 
 def decoder_shape(
-    model: PreTrainedModel,
+    model: "PreTrainedModel",
     *,
     vocab_size: int,
     batch_size: int = 1,
@@ -97,7 +99,7 @@ def decoder_shape(
     return DecoderShape(batch_size, max_length, vocab_size, widths, scored_width)
 
 
-def known_positions(model: PreTrainedModel) -> int | None:
+def known_positions(model: "PreTrainedModel") -> int | None:
     """How many positions *model* was made for; None if it does not say."""
     config = model.config.get_text_config(decoder=True)
     limit = getattr(config, "max_position_embeddings", None)

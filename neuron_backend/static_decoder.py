@@ -3,12 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..decoding.checks import check_inputs, check_tree_inputs, check_tree_widths
 from ..decoding.protocols import DecoderShape, Processor, Selection
@@ -38,6 +37,9 @@ from .threads import on_threads
 from .tree_layout import lay_out
 from .tree_probe import check_trees
 from .weights import adopt, weight_dtype
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Program = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Ids, cache_pos and slots, as :class:`~.step.DecoderStep` takes them, to logits."""
@@ -99,7 +101,7 @@ class StaticDecoder(FusedForwards):
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: "PreTrainedModel",
         *,
         batch_size: int = 1,
         max_length: int | None = None,
@@ -169,7 +171,7 @@ class StaticDecoder(FusedForwards):
     @classmethod
     def unchecked(
         cls,
-        model: PreTrainedModel,
+        model: "PreTrainedModel",
         shape: DecoderShape,
         tree_widths: Sequence[int] = (),
         spans: Sequence[int] | None = None,
@@ -193,7 +195,7 @@ class StaticDecoder(FusedForwards):
 
     def _assemble(
         self,
-        model: PreTrainedModel,
+        model: "PreTrainedModel",
         geometry: Geometry,
         shape: DecoderShape,
         tree_widths: Sequence[int],
@@ -297,7 +299,7 @@ class StaticDecoder(FusedForwards):
         with on_threads(self.threads), in_step(self.ranks, ids, *layout, slots[-1:]):
             return self.tree_programs[ids.shape[1]](ids, *layout, slots)
 
-    def save(self, folder: str | PathLike[str], tokenizer: PreTrainedTokenizerBase | None = None) -> None:
+    def save(self, folder: str | PathLike[str], tokenizer: "PreTrainedTokenizerBase | None" = None) -> None:
         """
         Write everything that :func:`~decodekit.neuron_backend.load_decoder` needs into *folder*.
 
@@ -314,7 +316,7 @@ class StaticDecoder(FusedForwards):
     def push_to_hub(
         self,
         repo_id: str,
-        tokenizer: PreTrainedTokenizerBase | None = None,
+        tokenizer: "PreTrainedTokenizerBase | None" = None,
         *,
         private: bool | None = None,
         revision: str | None = None,

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from .cache import SPARE, CacheBuffers, PositionedCache, Write, in_place
 from .masks import MaskPlan
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from .fused.fused_step import FusedStep
 
 
-def keeps_logits(model: PreTrainedModel) -> bool:
+def keeps_logits(model: "PreTrainedModel") -> bool:
     """Whether *model* can be asked to score the last columns only."""
     return "logits_to_keep" in inspect.signature(model.forward).parameters
 
@@ -32,7 +33,7 @@ class DecoderStep(nn.Module):
     kind: ClassVar[str] = "width"
     """What the names of its programs begin with."""
 
-    def __init__(self, model: PreTrainedModel, scored_width: int, kept: int = 1):
+    def __init__(self, model: "PreTrainedModel", scored_width: int, kept: int = 1):
         """
         Wrap a model, which is not copied.
 
@@ -113,7 +114,7 @@ class TreeStep(nn.Module):
     kind: ClassVar[str] = "tree"
     """What the names of its programs begin with."""
 
-    def __init__(self, model: PreTrainedModel):
+    def __init__(self, model: "PreTrainedModel"):
         super().__init__()
         self.model = model
         self.plan = MaskPlan.of(model)

@@ -1,13 +1,13 @@
 """A model's weights, taken over without touching the model."""
 
 import copy
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
-from .architectures.adaptation import adapt
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _DTYPES = {
     "float32": torch.float32,
@@ -16,7 +16,7 @@ _DTYPES = {
     "float64": torch.float64,
 }
 
-Model = TypeVar("Model", bound=PreTrainedModel)
+Model = TypeVar("Model", bound="PreTrainedModel")
 
 
 def weight_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
@@ -47,6 +47,9 @@ def adopt(model: Model, dtype: torch.dtype | None = None) -> Model:
     Buffers that are not saved with a model, such as rotary frequencies, keep their dtype:
     that is how a model loads in that dtype.
     """
+    # What it is built on takes seconds to import.
+    from .architectures.adaptation import adapt
+
     derived = derived_buffers(model)
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     # Whatever deepcopy finds in its memo it takes as copied already.
@@ -63,7 +66,7 @@ def adopt(model: Model, dtype: torch.dtype | None = None) -> Model:
     return twin
 
 
-def _choose_experts(model: PreTrainedModel) -> None:
+def _choose_experts(model: "PreTrainedModel") -> None:
     # The grouped matrix product that mixtures of experts use by default knows no float64. Before
     # transformers 5 there was nothing to choose.
     if model.dtype == torch.float64 and hasattr(model, "set_experts_implementation"):

@@ -118,14 +118,27 @@ def test_protocols_and_history_lie_at_the_bottom() -> None:
     } == imports
 
 
+USED = """
+import decodekit, decodekit.testing
+from decodekit.decoding import EndOfSequence, Generator, Greedy, MaxNewTokens, MaxTime, Sample, StopStrings
+from decodekit.processors import MinP, NoRepeatNgram, RepetitionPenalty, Temperature, TopK, TopP
+from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
+from decodekit.streaming import TextIterator, TextStreamer
+from decodekit.neuron_backend import StaticDecoder, compile_decoder, load_decoder
+"""
+
+HEAVY = (
+    *("transformers", "tokenizers", "huggingface_hub", "httpx", "llguidance", "matplotlib", "ray"),
+    *("starlette", "sympy", "torch._dynamo", "torch._inductor", "torch.fx.experimental.proxy_tensor"),
+    *("torch_neuronx", "neuronx_distributed"),
+)
+
+
 def test_importing_is_light() -> None:
-    """Importing the package, the parts or the test kit loads nothing that only some uses need."""
+    """What a program names first loads nothing that only some uses need, the model library included."""
     code = (
-        "import sys, decodekit, decodekit.decoding, decodekit.processors, decodekit.speculation;"
-        "import decodekit.streaming, decodekit.testing;"
-        "heavy = ('transformers', 'torch._inductor.compile_fx', 'llguidance', 'matplotlib');"
-        "heavy += ('ray', 'starlette');"
-        "print([m for m in heavy if m in sys.modules])"
+        f"import sys, torch; before = set(sys.modules){USED}"
+        f"print(sorted(set({HEAVY}) & (set(sys.modules) - before)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120

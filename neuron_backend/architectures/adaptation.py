@@ -11,14 +11,16 @@ what it is compared with.
 import functools
 from collections.abc import Callable
 from types import MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
-from transformers import PreTrainedModel
 
 from ..cache import PositionedCache
 from .alibi import adapt_bloom, adapt_falcon, adapt_mpt
 from .gpt_neo import adapt_gpt_neo
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Forward = Callable[..., Any]
 """A module and the arguments of its ``forward`` to what that returns."""
@@ -32,7 +34,7 @@ _ADAPTERS: dict[str, Callable[[Any], dict[nn.Module, Forward]]] = {
 }
 
 
-def adapt(model: PreTrainedModel) -> None:
+def adapt(model: "PreTrainedModel") -> None:
     """Change *model*, a decoder's own copy, so that it can be run over a cache by position."""
     body = model.base_model
     adapter = _ADAPTERS.get(type(body).__module__)

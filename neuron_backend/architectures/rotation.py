@@ -7,15 +7,17 @@ fixed where they cannot change within its positions.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
-from transformers import PreTrainedModel
 
 from .unsupported import UnsupportedArchitecture
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
-def fix_rotation(model: PreTrainedModel, max_length: int) -> None:
+
+def fix_rotation(model: "PreTrainedModel", max_length: int) -> None:
     """
     Let *model*, a decoder's own copy, rotate rows of up to *max_length* positions in one way.
 

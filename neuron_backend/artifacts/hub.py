@@ -12,15 +12,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from huggingface_hub import HfApi, hf_hub_download, snapshot_download
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
-from transformers import PreTrainedTokenizerBase
-
 from ..parallel.ranks import each_succeeds, naming_lost_ranks
 from .manifest import NAME, Manifest
 from .model_card import model_card
@@ -28,6 +19,9 @@ from .quantized_files import WEIGHTS
 from .saving import PLAIN_WEIGHTS, PROGRAMS, save_decoder
 
 if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+    from transformers import PreTrainedTokenizerBase
+
     from ..static_decoder import StaticDecoder
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*")
@@ -63,6 +57,15 @@ def download_decoder(
 
         FileNotFoundError: The hub cannot be reached, and the cache has not got it.
     """
+    # A folder of this machine takes none of it.
+    from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
     try:
         manifest = Path(hf_hub_download(repository, NAME, revision=revision, token=token))
         # A few bytes say which files it takes, all of the same commit.
@@ -93,7 +96,7 @@ def download_decoder(
 def push_decoder(
     decoder: "StaticDecoder",
     repository: str,
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
     *,
     private: bool | None = None,
     revision: str | None = None,
@@ -101,6 +104,8 @@ def push_decoder(
     commit_message: str | None = None,
 ) -> str:
     """As :meth:`~..static_decoder.StaticDecoder.push_to_hub`."""
+    from huggingface_hub import HfApi
+
     if not _is_repository_name(repository):
         raise ValueError(f"'repo_id' must be of the form 'user/name': got {repository!r}")
     ranks, address = decoder.ranks, ""
@@ -114,7 +119,7 @@ def push_decoder(
 
 
 def _upload(
-    api: HfApi,
+    api: "HfApi",
     folder: Path,
     repository: str,
     private: bool | None,

@@ -9,11 +9,11 @@ them, and otherwise compiled again.
 from functools import partial
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ...decoding.protocols import Processor, Selection
 from ..parallel.cores import holders
@@ -28,6 +28,9 @@ from .manifest import NAME, Manifest
 from .packages import Package
 from .quantized_files import load_quantized
 from .saving import CONSTANTS, PROGRAMS
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def load_decoder(
@@ -106,7 +109,7 @@ def _local(folder: str | PathLike[str], revision: str | None, token: str | bool 
     return Path(folder)
 
 
-def saved_quantized(folder: str | PathLike[str]) -> PreTrainedModel | None:
+def saved_quantized(folder: str | PathLike[str]) -> "PreTrainedModel | None":
     """
     The model of a saved decoder whose weights are quantised; None if *folder* is none.
 
@@ -134,11 +137,13 @@ def _eager(folder: Path, manifest: Manifest, stored: dict[str, Tensor], ranks: R
 
 def _model(
     folder: Path, manifest: Manifest, stored: dict[str, Tensor], ranks: Ranks | None
-) -> PreTrainedModel:
+) -> "PreTrainedModel":
     if manifest.quantized:
         dtype = weight_dtype(manifest.dtype) or torch.get_default_dtype()
         model = load_quantized(folder, manifest.quantized, dtype, manifest.attention)
     else:
+        from transformers import AutoModelForCausalLM
+
         load = partial(
             AutoModelForCausalLM.from_pretrained,
             dtype=weight_dtype(manifest.dtype),

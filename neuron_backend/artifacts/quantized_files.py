@@ -7,18 +7,21 @@ cannot load, rather than one that it fills up with random weights.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from ..quantization.quantized import replace_empty
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 WEIGHTS = "weights.safetensors"
 _GENERATION = "generation_config.json"
 
 
-def save_quantized(model: PreTrainedModel, folder: Path) -> None:
+def save_quantized(model: "PreTrainedModel", folder: Path) -> None:
     """Write config, generation config and weights of *model* into *folder*."""
     model.config.save_pretrained(folder)
     if model.generation_config is not None:
@@ -34,7 +37,7 @@ def save_quantized(model: PreTrainedModel, folder: Path) -> None:
 
 def load_quantized(
     folder: Path, layers: Mapping[str, str], dtype: torch.dtype, attention: str
-) -> PreTrainedModel:
+) -> "PreTrainedModel":
     """
     The model of a saved decoder; buffers that are made from its config are still to be set.
 
@@ -50,6 +53,8 @@ def load_quantized(
     Raises:
         ValueError: The files hold other weights than the model has.
     """
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]

@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-import transformers
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from ... import __version__
 from ..parallel.ranks import each_succeeds, naming_lost_ranks
@@ -31,6 +29,8 @@ from .manifest import NAME, Manifest, file_sha256
 from .quantized_files import save_quantized
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from ..static_decoder import StaticDecoder
 
 CONSTANTS = "constants.safetensors"
@@ -45,7 +45,7 @@ PROGRAMS = "programs/"
 def save_decoder(
     decoder: "StaticDecoder",
     folder: str | PathLike[str],
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
 ) -> None:
     """As :meth:`~..static_decoder.StaticDecoder.save`."""
     with naming_lost_ranks(decoder.ranks):
@@ -59,7 +59,7 @@ def _save(
     decoder: "StaticDecoder",
     folder: str | PathLike[str],
     weights: Mapping[str, Tensor],
-    tokenizer: PreTrainedTokenizerBase | None,
+    tokenizer: "PreTrainedTokenizerBase | None",
 ) -> None:
     final = Path(folder).resolve()
     _check_replaceable(final)
@@ -87,7 +87,7 @@ def _write(
     decoder: "StaticDecoder",
     folder: Path,
     weights: Mapping[str, Tensor],
-    tokenizer: PreTrainedTokenizerBase | None,
+    tokenizer: "PreTrainedTokenizerBase | None",
 ) -> None:
     model = decoder.step.model
     if decoder.weights.layers:
@@ -106,6 +106,8 @@ def _write(
 
 
 def _manifest(decoder: "StaticDecoder", folder: Path) -> Manifest:
+    import transformers
+
     model = decoder.step.model
     return Manifest(
         shape=decoder.shape,

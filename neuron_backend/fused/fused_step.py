@@ -1,11 +1,11 @@
 """One forward of a model, and the choice from its logits, as one module of fixed shapes."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
-from transformers import PreTrainedModel
 
 from ...decoding.history import History
 from ...decoding.protocols import DecoderShape
@@ -13,6 +13,9 @@ from ..cache import CacheBuffers, Write, in_place
 from ..masks import MaskPlan
 from ..step import DecoderStep
 from .device_choice import DeviceChoice
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _PARTS = ("ids", "length", "prompt")
 """Of a history, in the order in which a step takes them."""
@@ -59,7 +62,7 @@ class FusedStep(nn.Module):
         self._num_given = len(self.given(anything))
 
     @property
-    def model(self) -> PreTrainedModel:
+    def model(self) -> "PreTrainedModel":
         """The model of the step."""
         return self.step.model
 

@@ -9,7 +9,6 @@ import attrs
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
-from transformers import PreTrainedModel
 
 from ..cache import CacheBuffers
 from ..step import Step, program_name
@@ -18,6 +17,8 @@ from .lowering import lower
 from .rules import Finding
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from ..static_decoder import StaticDecoder
 
 
@@ -100,7 +101,7 @@ def _of_shape(cache: CacheBuffers) -> CacheBuffers:
 
 
 @contextlib.contextmanager
-def static_experts(model: PreTrainedModel) -> Iterator[None]:
+def static_experts(model: "PreTrainedModel") -> Iterator[None]:
     """
     Let a mixture of experts gather the experts that each token takes, for as long as it is traced.
 

@@ -9,14 +9,16 @@ Language Models Using Model Parallelism <https://arxiv.org/abs/1909.08053>`_, se
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from ..architectures.unsupported import UnsupportedArchitecture
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _HEADS = ("num_attention_heads", "num_key_value_heads")
 
@@ -109,7 +111,7 @@ class ParallelPlan:
     """Name of a parameter to how it is divided; those that every rank holds whole are not there."""
 
     @classmethod
-    def of(cls, model: PreTrainedModel, tp_degree: int) -> "ParallelPlan":
+    def of(cls, model: "PreTrainedModel", tp_degree: int) -> "ParallelPlan":
         """
         The plan of a whole *model* for *tp_degree* ranks.
 
@@ -141,7 +143,7 @@ class ParallelPlan:
         return cls(architecture=name, modules=modules, shares=shares)
 
 
-def _styles(architecture: str, model: PreTrainedModel) -> dict[str, str]:
+def _styles(architecture: str, model: "PreTrainedModel") -> dict[str, str]:
     styles = dict(getattr(model, "tp_plan", None) or {})
     if not styles:
         raise UnsupportedArchitecture(
@@ -174,7 +176,7 @@ def _share(style: str, path: str, parameter: nn.Parameter) -> Share | None:
     return None
 
 
-def _head_counts(model: PreTrainedModel, modules: dict[str, str]) -> Iterator[tuple[str, int]]:
+def _head_counts(model: "PreTrainedModel", modules: dict[str, str]) -> Iterator[tuple[str, int]]:
     """The heads that a plan divides."""
     divided = {path.rpartition(".")[2] for path, style in modules.items() if style in COLUMNS}
     if not divided & set(_KEY_PROJECTIONS):

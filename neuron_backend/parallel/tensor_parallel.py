@@ -8,11 +8,11 @@ the same logits (:mod:`.ranks`).
 
 from collections.abc import Callable
 from os import PathLike
+from typing import TYPE_CHECKING
 
 import attrs
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from ..architectures.unsupported import UnsupportedArchitecture
 from ..probe import TOLERANCE
@@ -22,14 +22,17 @@ from .parallel_layers import Gather, Reduce, TakeShare, divide_lookup, is_rank, 
 from .parallel_plan import GATHERED, LOOKUPS, ROWS, SPLITTING, SUMMED, Cut, ParallelPlan, Share
 from .ranks import PROGRAMS, Ranks, each_succeeds
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 _COMPARED = 24
 
 
 def model_of(
-    model: PreTrainedModel | str | PathLike[str],
-    load: Callable[[str | PathLike[str]], PreTrainedModel],
+    model: "PreTrainedModel | str | PathLike[str]",
+    load: "Callable[[str | PathLike[str]], PreTrainedModel]",
     ranks: Ranks | None,
-) -> PreTrainedModel:
+) -> "PreTrainedModel":
     """
     *model*, or what *load* makes of its path; of *ranks*, this one's part. Every rank calls it.
 
@@ -48,6 +51,8 @@ def model_of(
 
         ValueError: Heads or layers cannot be divided so.
     """
+    from transformers import PreTrainedModel
+
     if ranks is None:
         return model if isinstance(model, PreTrainedModel) else load(model)
     if isinstance(model, PreTrainedModel) and ranks_of(model) is not None:
@@ -66,7 +71,7 @@ def model_of(
     return part
 
 
-def divided(model: PreTrainedModel, ranks: Ranks) -> PreTrainedModel:
+def divided(model: "PreTrainedModel", ranks: Ranks) -> "PreTrainedModel":
     """
     What the rank of *ranks* holds of a whole *model*, which is not modified.
 
@@ -100,7 +105,7 @@ def divided(model: PreTrainedModel, ranks: Ranks) -> PreTrainedModel:
     return part
 
 
-def rank_weights(model: PreTrainedModel, tp_degree: int) -> list[dict[str, Tensor]]:
+def rank_weights(model: "PreTrainedModel", tp_degree: int) -> list[dict[str, Tensor]]:
     """
     The state dicts of the *tp_degree* parts of *model*, by rank: for runtimes that take a list of them.
 
@@ -118,7 +123,7 @@ def rank_weights(model: PreTrainedModel, tp_degree: int) -> list[dict[str, Tenso
     return [dict(part.state_dict(keep_vars=True)) for part in parts]
 
 
-def whole_weights(model: PreTrainedModel) -> dict[str, Tensor]:
+def whole_weights(model: "PreTrainedModel") -> dict[str, Tensor]:
     """
     The state dict of the whole model of which each rank has a part, on rank 0; nothing on the others.
 
@@ -135,7 +140,7 @@ def whole_weights(model: PreTrainedModel) -> dict[str, Tensor]:
     return {name: made[id(part)] for name, part in parts.items()} if division.ranks.rank == 0 else {}
 
 
-def ranks_of(model: PreTrainedModel) -> Ranks | None:
+def ranks_of(model: "PreTrainedModel") -> Ranks | None:
     """The ranks among which *model* is divided; None if it is whole."""
     division = _division(model)
     return None if division is None else division.ranks
@@ -149,7 +154,7 @@ class _Division:
     shares: dict[str, Share]
 
 
-def _division(model: PreTrainedModel) -> _Division | None:
+def _division(model: "PreTrainedModel") -> _Division | None:
     return vars(model).get("decodekit_division")
 
 
@@ -174,7 +179,7 @@ def _whole(part: Tensor, share: Share | None, ranks: Ranks) -> Tensor:
     return share.whole(pieces) if pieces else part
 
 
-def _logits(model: PreTrainedModel) -> Tensor:
+def _logits(model: "PreTrainedModel") -> Tensor:
     """Of some tokens, ``[1, length, vocab]``."""
     size = int(model.config.get_text_config(decoder=True).vocab_size)
     ids = torch.randint(size, (1, _COMPARED), generator=torch.Generator().manual_seed(0))
@@ -183,7 +188,7 @@ def _logits(model: PreTrainedModel) -> Tensor:
     return logits.float()
 
 
-def _compare(part: PreTrainedModel, expected: Tensor, ranks: Ranks) -> None:
+def _compare(part: "PreTrainedModel", expected: Tensor, ranks: Ranks) -> None:
     """Hold the parts together against the whole."""
     name = type(part).__name__
     try:

@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from ...decoding.protocols import Decoder
 from ...decoding.slots import Slots
 from ...decoding.whole_numbers import is_whole
 from ..shapes import known_positions
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @attrs.frozen
@@ -52,8 +54,8 @@ class Drift:
 
 
 def drift(
-    reference: Decoder | PreTrainedModel,
-    decoder: Decoder | PreTrainedModel,
+    reference: "Decoder | PreTrainedModel",
+    decoder: "Decoder | PreTrainedModel",
     texts: Sequence[Sequence[int]],
 ) -> Drift:
     """
@@ -142,7 +144,7 @@ def _difference(expected: Tensor, found: Tensor) -> Tensor:
 
 
 def _both(
-    reference: Decoder | PreTrainedModel, decoder: Decoder | PreTrainedModel, ids: Tensor
+    reference: "Decoder | PreTrainedModel", decoder: "Decoder | PreTrainedModel", ids: Tensor
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """First position and log-probabilities ``[positions, vocab]`` of each, a stretch at a time."""
     expected, found = _scores_of(reference, ids), _scores_of(decoder, ids)
@@ -163,13 +165,15 @@ def _log_probs(scores: Tensor) -> Tensor:
     return scores.double().log_softmax(dim=-1)
 
 
-def _scores_of(model: Decoder | PreTrainedModel, ids: Tensor) -> Tensor:
+def _scores_of(model: "Decoder | PreTrainedModel", ids: Tensor) -> Tensor:
     """Logits ``[positions, vocab]`` of what follows each token but the last."""
     return torch.cat(list(_scores(model, ids)))[:-1]
 
 
-def _scores(model: Decoder | PreTrainedModel, ids: Tensor) -> Iterator[Tensor]:
+def _scores(model: "Decoder | PreTrainedModel", ids: Tensor) -> Iterator[Tensor]:
     """Logits ``[columns, vocab]``, those of all positions one after the other."""
+    from transformers import PreTrainedModel
+
     if isinstance(model, PreTrainedModel):
         with torch.no_grad():
             yield model(input_ids=ids[None]).logits[0].float()

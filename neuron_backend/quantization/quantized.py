@@ -1,16 +1,19 @@
 """Linear layers in fewer bits."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import attrs
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from .float8_linear import Float8Linear
 from .int4_linear import GROUP, Int4Linear
 from .int8_linear import Int8Linear
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+    from transformers.pytorch_utils import Conv1D
 
 FORMATS = ("int8", "int4", "float8")
 
@@ -61,7 +64,7 @@ def check_format(weights: str | None) -> None:
         raise ValueError(f"'weights' must be one of {', '.join(FORMATS)} or None: got {weights!r}")
 
 
-def quantize(model: PreTrainedModel, weights: str) -> None:
+def quantize(model: "PreTrainedModel", weights: str) -> None:
     """
     Replace the linear layers of *model* by quantised ones.
 
@@ -102,7 +105,7 @@ def quantize(model: PreTrainedModel, weights: str) -> None:
     _replace(model, fresh)
 
 
-def replace_empty(model: PreTrainedModel, layers: Mapping[str, str], dtype: torch.dtype) -> None:
+def replace_empty(model: "PreTrainedModel", layers: Mapping[str, str], dtype: torch.dtype) -> None:
     """
     Replace those *layers* of *model* by quantised ones whose numbers are still to come.
 
@@ -128,7 +131,7 @@ def replace_empty(model: PreTrainedModel, layers: Mapping[str, str], dtype: torc
     _replace(model, fresh)
 
 
-def _replace(model: PreTrainedModel, fresh: Mapping[str, QuantizedLinear]) -> None:
+def _replace(model: "PreTrainedModel", fresh: Mapping[str, QuantizedLinear]) -> None:
     if any(model.get_submodule(name) is _head(model) for name in fresh):
         # Its weights are its own from now on, and nobody should tie them again.
         model.config.tie_word_embeddings = False
@@ -137,12 +140,14 @@ def _replace(model: PreTrainedModel, fresh: Mapping[str, QuantizedLinear]) -> No
         setattr(model.get_submodule(owner), leaf, layer.train(False))
 
 
-def _head(model: PreTrainedModel) -> nn.Module | None:
+def _head(model: "PreTrainedModel") -> nn.Module | None:
     head: nn.Module | None = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     return head
 
 
-def _linear(model: nn.Module) -> dict[str, nn.Linear | Conv1D]:
+def _linear(model: nn.Module) -> "dict[str, nn.Linear | Conv1D]":
+    from transformers.pytorch_utils import Conv1D
+
     # A subclass may do something else with its weight, so the exact type counts.
     return {name: layer for name, layer in model.named_modules() if type(layer) in (nn.Linear, Conv1D)}
 
@@ -151,9 +156,9 @@ def _quantized(model: nn.Module) -> dict[str, QuantizedLinear]:
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, QuantizedLinear)}
 
 
-def _weight(layer: nn.Linear | Conv1D) -> Tensor:
+def _weight(layer: "nn.Linear | Conv1D") -> Tensor:
     """``[out, in]``."""
-    weight: Tensor = layer.weight.T if isinstance(layer, Conv1D) else layer.weight
+    weight: Tensor = layer.weight if isinstance(layer, nn.Linear) else layer.weight.T
     return weight
 
 
@@ -163,6 +168,8 @@ def _storage(weights: str, weight: Tensor) -> str | None:
 
 
 def _kept(model: nn.Module) -> dict[str, str]:
+    from transformers.pytorch_utils import Conv1D
+
     kept = {}
     for name, parameter in model.named_parameters():
         if parameter.dim() < 2:

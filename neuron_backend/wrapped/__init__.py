@@ -6,11 +6,27 @@ ready to run and reads from its configuration what it can do. What it cannot, it
 its ``limits`` say.
 """
 
-from .callable_decoder import CallableDecoder
-from .nxd_inference import NxDInferenceDecoder
-from .optimum_neuron import OptimumNeuronDecoder
-from .transformers_neuronx import TransformersNeuronxDecoder
-from .wrapped_decoder import WrappedDecoder
+from typing import TYPE_CHECKING
+
+from ...decoding.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from .callable_decoder import CallableDecoder
+    from .nxd_inference import NxDInferenceDecoder
+    from .optimum_neuron import OptimumNeuronDecoder
+    from .transformers_neuronx import TransformersNeuronxDecoder
+    from .wrapped_decoder import WrappedDecoder
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".callable_decoder": "CallableDecoder",
+            ".nxd_inference": "NxDInferenceDecoder",
+            ".optimum_neuron": "OptimumNeuronDecoder",
+            ".transformers_neuronx": "TransformersNeuronxDecoder",
+            ".wrapped_decoder": "WrappedDecoder",
+        },
+    )
 
 __all__ = [
     "CallableDecoder",
