@@ -1,7 +1,7 @@
 """A Hugging Face causal LM as a decoder of fixed shapes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -193,6 +193,37 @@ class StaticDecoder(FusedForwards):
         decoder._assemble(model, geometry, shape, tree_widths, spans)
         return decoder
 
+    @classmethod
+    def without_model(
+        cls,
+        geometry: Geometry,
+        shape: DecoderShape,
+        tree_widths: Sequence[int],
+        spans: Sequence[int],
+        build: Callable[[], "PreTrainedModel"],
+    ) -> "StaticDecoder":
+        """
+        A decoder that is going to get all of its programs, by :meth:`replace_programs`.
+
+        Args:
+            geometry: Of the model.
+
+            shape: As *geometry* allows.
+
+            tree_widths: Columns of the forwards over trees.
+
+            spans: How many leading positions a forward may attend to.
+
+            build: Gives the model, in evaluation mode, when something asks for it that programs
+                cannot do: :meth:`save`, :meth:`early_exit`, :attr:`weights`, ...
+
+        Raises:
+            ValueError: *tree_widths* are no widths, or *spans* no spans.
+        """
+        decoder = cls.__new__(cls)
+        decoder._lay_out(geometry, shape, tree_widths, spans, build)
+        return decoder
+
     def _assemble(
         self,
         model: "PreTrainedModel",
@@ -201,25 +232,45 @@ class StaticDecoder(FusedForwards):
         tree_widths: Sequence[int],
         spans: Sequence[int] | None,
     ) -> None:
+        self._lay_out(geometry, shape, tree_widths, spans, lambda: model)
+        fix_rotation(model, shape.max_length)
+        self.ranks = ranks_of(model)
+        self.programs = dict.fromkeys(shape.widths, partial(self._eager, self.step))
+        self.tree_programs = dict.fromkeys(self.tree_widths, partial(self._eager, self.tree_step))
+
+    def _lay_out(
+        self,
+        geometry: Geometry,
+        shape: DecoderShape,
+        tree_widths: Sequence[int],
+        spans: Sequence[int] | None,
+        build: Callable[[], "PreTrainedModel"],
+    ) -> None:
         check_tree_widths(tree_widths := as_tuple("tree_widths", tree_widths))
         if max(tree_widths, default=0) > shape.max_length:
             raise ValueError(
                 f"'tree_widths' must be <= max_length = {shape.max_length}, as many scratch slots as "
                 f"positions: got {tree_widths}"
             )
-        fix_rotation(model, shape.max_length)
         self.spans = decoder_spans(spans, shape.max_length)
         self.shape = shape
         self.tree_widths = tree_widths
-        self.ranks = ranks_of(model)
-        self.step = DecoderStep(model, shape.scored_width)
-        self.tree_step = TreeStep(model)
+        self._build = build
+        self.ranks = None
         scratch = max(tree_widths, default=0)
         self.cache = CacheBuffers.zeros(geometry, shape.batch_size, shape.max_length, scratch)
         self._slots = {span: self.cache.addresses(span) for span in self.spans}
-        self.programs = dict.fromkeys(shape.widths, partial(self._eager, self.step))
-        self.tree_programs = dict.fromkeys(self.tree_widths, partial(self._eager, self.tree_step))
         self.packages = {}
+
+    @cached_property
+    def step(self) -> DecoderStep:
+        """What the programs for tokens in a row compute. A loaded decoder builds its model for it."""
+        return DecoderStep(self._build(), self.shape.scored_width)
+
+    @cached_property
+    def tree_step(self) -> TreeStep:
+        """What those for trees compute."""
+        return TreeStep(self.step.model)
 
     @property
     def tp_degree(self) -> int:
@@ -498,16 +549,22 @@ class StaticDecoder(FusedForwards):
         """The comparison with the stock model, at this decoder's shape."""
         return Probe.of(self.step.model, self.shape, self.step.plan.span)
 
-    def warm_up(self) -> None:
-        """Run every program once with every span, on padding."""
+    def warm_up(self, spans: Sequence[int] | None = None) -> None:
+        """
+        Run every program once on padding.
+
+        Args:
+            spans: With each of these. None: with all of them.
+        """
         start = torch.zeros(self.shape.batch_size, dtype=torch.int64)
-        for span in self.spans:
+        spans = self.spans if spans is None else spans
+        for span in spans:
             for width in self.shape.widths:
                 self.forward(torch.full((self.shape.batch_size, width), -1), start, span)
             for width in self.tree_widths:
                 padding = torch.full((self.shape.batch_size, width), -1)
                 self.forward_tree(padding, start, padding, span)
-        self.warm_up_choosing()
+        self.warm_up_choosing(spans)
 
     def _eager(self, step: Step, *inputs: Tensor) -> Any:
         # Not inference_mode: its tensors refuse to be written in place by whoever gets the logits.

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...decoding.protocols import DecoderShape
+from ..cache import CacheBuffers
 from ..parallel.tensor_parallel import ranks_of
 from ..step import Step
 from ..weights import derived_buffers, dtype_name
@@ -18,45 +19,79 @@ from ..weights import derived_buffers, dtype_name
 _FOLDED = 8
 
 
+@attrs.frozen
+class Fitted:
+    """What of a model its programs rely on."""
+
+    architecture: str
+    masks: str
+    degree: int | None
+    """How many ranks there are, if the model is divided."""
+
+    weights: dict[str, list[Any]]
+    """As :func:`weight_table`."""
+
+    buffers: dict[str, str]
+    """Digests of those that a model makes from its config: the compiler may fold them into the code."""
+
+    folded: dict[str, str]
+    """Digests of the weights that it may fold."""
+
+    @classmethod
+    def of(cls, step: Step) -> "Fitted":
+        """The model of *step*."""
+        ranks, state = ranks_of(step.model), step.model.state_dict()
+        name, masks = type(step.model).__name__, repr(step.plan)
+        degree = None if ranks is None else ranks.degree
+        return cls.stored(name, masks, state, derived_buffers(step.model), degree)
+
+    @classmethod
+    def stored(
+        cls,
+        architecture: str,
+        masks: str,
+        weights: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        degree: int | None = None,
+    ) -> "Fitted":
+        """A model of those tensors: its state dict, and the buffers that are not part of that."""
+        return cls(
+            architecture,
+            masks,
+            degree,
+            weight_table(weights),
+            {name: _digest(tensor) for name, tensor in buffers.items()},
+            {name: _digest(tensor) for name, tensor in weights.items() if tensor.numel() <= _FOLDED},
+        )
+
+
 def program_fingerprint(
-    step: Step, shape: DecoderShape, width: int, spans: Sequence[int], reserved: int
+    fitted: Fitted, kind: str, shape: DecoderShape, width: int, spans: Sequence[int], cache: CacheBuffers
 ) -> str:
     """
-    A digest of everything on which a program of that *width* relies without checking it.
+    A digest of everything on which a program of that *kind* and *width* relies without checking it.
 
     A program that is run over other shapes, dtypes or weights than it was compiled for writes
     where it should not.
     """
-    ranks = ranks_of(step.model)
     facts = {
-        "architecture": type(step.model).__name__,
+        "model": attrs.asdict(fitted),
         "shape": attrs.asdict(shape),
-        "kind": step.kind,
+        "kind": kind,
         "width": width,
         "spans": list(spans),
-        "reserved": reserved,
-        "masks": repr(step.plan),
+        "reserved": cache.reserved,
+        "cache": [[dtype_name(tensor.dtype), *tensor.shape] for tensor in cache.tensors],
         "torch": torch.__version__,
         # The order in which torch's kernels pack weights depends on it.
         "kernels": torch.backends.cpu.get_cpu_capability(),
-        "weights": weight_table(step),
-        "ranks": ranks and ranks.degree,
-        # The compiler may fold small tensors into the code, so their values count.
-        "buffers": {name: _digest(tensor) for name, tensor in derived_buffers(step.model).items()},
-        "folded": {
-            name: _digest(tensor)
-            for name, tensor in step.model.state_dict().items()
-            if tensor.numel() <= _FOLDED
-        },
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def weight_table(step: Step) -> dict[str, list[Any]]:
-    """Name of each weight to its dtype and shape."""
-    return {
-        name: [dtype_name(tensor.dtype), *tensor.shape] for name, tensor in step.model.state_dict().items()
-    }
+def weight_table(weights: Mapping[str, Tensor]) -> dict[str, list[Any]]:
+    """Name of each of *weights*, a state dict, to its dtype and shape."""
+    return {name: [dtype_name(tensor.dtype), *tensor.shape] for name, tensor in weights.items()}
 
 
 def _digest(tensor: Tensor) -> str:

@@ -13,21 +13,22 @@ from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...decoding.protocols import Processor, Selection
 from ..parallel.cores import holders
 from ..parallel.ranks import Ranks, naming_lost_ranks
 from ..parallel.tensor_parallel import model_of
 from ..static_decoder import StaticDecoder
-from ..targets.target import Target, check_target, target_named
+from ..targets.target import RunsStored, Target, check_target, target_named
 from ..weights import adopt, weight_dtype
-from .fingerprint import weight_table
 from .hub import download_decoder, is_repository
 from .manifest import NAME, Manifest
 from .packages import Package
 from .quantized_files import load_quantized
-from .saving import CONSTANTS, PROGRAMS
+from .saved_model import check_weights, set_buffers
+from .saving import BUFFERS, CONSTANTS, PROGRAMS
+from .stored_decoder import stored_decoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -87,6 +88,10 @@ def load_decoder(
     if target.name != manifest.target:
         raise ValueError(f"'target' must be the one that was saved, {manifest.target!r}: got {target.name!r}")
     target.check(manifest)
+    if isinstance(target, RunsStored) and processors is None and selection is None:
+        decoder = stored_decoder(folder, manifest, target, trust_programs)
+        if decoder is not None:
+            return decoder
     manifest.verify(folder)
     stored = load_file(folder / CONSTANTS)
     ranks, cores = holders(target, manifest.tp_degree)
@@ -131,7 +136,7 @@ def _eager(folder: Path, manifest: Manifest, stored: dict[str, Tensor], ranks: R
     # Not compared with the stock model again: the hashes say that weights and programs are the
     # ones that were.
     decoder = StaticDecoder.unchecked(model, manifest.shape, manifest.tree_widths, manifest.spans)
-    _check_model(decoder, manifest)
+    check_weights(decoder.step.model.state_dict(), manifest)
     return decoder
 
 
@@ -154,26 +159,9 @@ def _model(
         )
         model = model_of(folder, load, ranks)
     model = adopt(model)
-    for name, tensor in stored.items():
-        if name.startswith("buffers/"):
-            _set_buffer(model, name.removeprefix("buffers/"), tensor)
+    found = {name: tensor for name, tensor in stored.items() if name.startswith(BUFFERS)}
+    set_buffers(model, {name.removeprefix(BUFFERS): tensor for name, tensor in found.items()})
     return model
-
-
-def _set_buffer(model: nn.Module, name: str, tensor: Tensor) -> None:
-    owner, _, leaf = name.rpartition(".")
-    model.get_submodule(owner).register_buffer(leaf, tensor, persistent=False)
-
-
-def _check_model(decoder: StaticDecoder, manifest: Manifest) -> None:
-    # A weight of another dtype than the model's own does not come back as it was.
-    found = weight_table(decoder.step)
-    different = {
-        name for name in {*found, *manifest.weights} if found.get(name) != manifest.weights.get(name)
-    }
-    if different:
-        name = min(different)
-        raise ValueError(f"weight '{name}' must be {manifest.weights.get(name)}: got {found.get(name)}")
 
 
 def _packages(folder: Path, manifest: Manifest, stored: dict[str, Tensor]) -> dict[str, Package]:

@@ -8,9 +8,10 @@ from typing import Any
 import attrs
 
 from ...decoding.protocols import DecoderShape
+from .blueprint import Blueprint
 
 NAME = "decoder.json"
-_FORMAT = 2
+_FORMAT = 3
 
 
 @attrs.frozen
@@ -42,6 +43,9 @@ class Manifest:
     quantized: dict[str, str] = attrs.field(factory=dict)
     """Name of each quantised layer to its format."""
 
+    blueprint: Blueprint | None = None
+    """With it, the programs run without the model; None where they cannot."""
+
     def write(self, folder: Path) -> None:
         """Store as decoder.json."""
         facts = {"format": _FORMAT, **attrs.asdict(self)}
@@ -61,8 +65,12 @@ class Manifest:
             raise ValueError(f"{NAME} must be as it was saved: got {folder / NAME}, whose checksum differs")
         del facts["format"]
         try:
-            shape = facts.pop("shape")
-            return cls(shape=DecoderShape(**{**shape, "widths": tuple(shape["widths"])}), **facts)
+            shape, plan = facts.pop("shape"), facts.pop("blueprint")
+            return cls(
+                shape=DecoderShape(**{**shape, "widths": tuple(shape["widths"])}),
+                blueprint=None if plan is None else Blueprint(**plan),
+                **facts,
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{NAME} must have the facts of its format: got {error!r}") from error
 
@@ -73,12 +81,22 @@ class Manifest:
         Raises:
             ValueError: One is missing or differs.
         """
-        for name, expected in self.files.items():
-            path = folder / name
-            if not path.is_file():
-                raise ValueError(f"a saved decoder must have every file it lists: got no {path}")
-            if file_sha256(path) != expected:
-                raise ValueError(f"a saved decoder's files must be as they were saved: got a changed {path}")
+        for name in self.files:
+            self.check_present(folder, name)
+            self.check_hash(folder, name, file_sha256(folder / name))
+
+    @staticmethod
+    def check_present(folder: Path, name: str) -> None:
+        """Refuse a *folder* without the file *name*."""
+        if not (folder / name).is_file():
+            raise ValueError(f"a saved decoder must have every file it lists: got no {folder / name}")
+
+    def check_hash(self, folder: Path, name: str, found: str) -> None:
+        """Refuse a file whose sha256 is *found* and should be another."""
+        if found != self.files[name]:
+            raise ValueError(
+                f"a saved decoder's files must be as they were saved: got a changed {folder / name}"
+            )
 
 
 def file_sha256(path: Path) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from ..quantization.quantized import replace_empty
 
@@ -53,6 +54,20 @@ def load_quantized(
     Raises:
         ValueError: The files hold other weights than the model has.
     """
+    # In memory of torch's own alignment: a float32 program over the mapped file has crashed, and
+    # does not over this.
+    stored = {name: tensor.clone() for name, tensor in load_file(folder / WEIGHTS).items()}
+    return assembled(folder, layers, dtype, attention, stored)
+
+
+def assembled(
+    folder: Path,
+    layers: Mapping[str, str],
+    dtype: torch.dtype,
+    attention: str,
+    stored: Mapping[str, Tensor],
+) -> "PreTrainedModel":
+    """The same over the weights *stored*, whatever *folder* holds beside the configs."""
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -61,16 +76,13 @@ def load_quantized(
             config, dtype=dtype, attn_implementation=attention, trust_remote_code=False
         )
         replace_empty(model, layers, dtype)
-    # In memory of torch's own alignment: a float32 program over the mapped file has crashed, and
-    # does not over this.
-    stored = {name: tensor.clone() for name, tensor in load_file(folder / WEIGHTS).items()}
-    found = model.load_state_dict(stored, strict=False, assign=True)
+    found = model.load_state_dict(dict(stored), strict=False, assign=True)
     model.tie_weights()
     if found.unexpected_keys:
-        raise ValueError(f"{WEIGHTS} must hold the model's weights: got {found.unexpected_keys[0]}")
+        raise ValueError(f"a saved decoder must hold the model's weights: got {found.unexpected_keys[0]}")
     missing = [name for name, tensor in model.state_dict().items() if tensor.is_meta]
     if missing:
-        raise ValueError(f"{WEIGHTS} must hold every weight of the model: got no {missing[0]}")
+        raise ValueError(f"a saved decoder must hold every weight of the model: got no {missing[0]}")
     if (folder / _GENERATION).is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
     return model

@@ -22,11 +22,14 @@ from ... import __version__
 from ..parallel.ranks import each_succeeds, naming_lost_ranks
 from ..parallel.tensor_parallel import whole_weights
 from ..targets.detect import neuron_versions
+from ..targets.joined_projections import joined_names
+from ..targets.target import RunsStored
 from ..weights import derived_buffers, dtype_name
 from . import machine
+from .blueprint import Blueprint
 from .fingerprint import weight_table
 from .manifest import NAME, Manifest, file_sha256
-from .quantized_files import save_quantized
+from .quantized_files import WEIGHTS, save_quantized
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -34,12 +37,21 @@ if TYPE_CHECKING:
     from ..static_decoder import StaticDecoder
 
 CONSTANTS = "constants.safetensors"
+"""What :func:`constants` finds."""
 
 PLAIN_WEIGHTS = "model.safetensors"
 """Where transformers puts the weights of a model that is not quantised."""
 
+BUFFERS = "buffers/"
+"""There, before the name of a buffer."""
+
 PROGRAMS = "programs/"
 """Before the file name of a program: where it lies in the folder."""
+
+
+def weights_file(quantized: bool) -> str:
+    """Where the weights are: of a model that is *quantized*, not where transformers looks."""
+    return WEIGHTS if quantized else "model.safetensors"
 
 
 def save_decoder(
@@ -76,7 +88,7 @@ def _save(
 
 def constants(decoder: "StaticDecoder") -> dict[str, Tensor]:
     """Tensors that neither weights nor config bring back exactly, by kind and name."""
-    found = {f"buffers/{name}": tensor for name, tensor in derived_buffers(decoder.step.model).items()}
+    found = {f"{BUFFERS}{name}": tensor for name, tensor in derived_buffers(decoder.step.model).items()}
     for program, package in decoder.packages.items():
         found |= {f"{PROGRAMS}{program}/{name}": tensor for name, tensor in package.constants.items()}
     # safetensors stores no tensor twice, and some of these share memory.
@@ -122,13 +134,22 @@ def _manifest(decoder: "StaticDecoder", folder: Path) -> Manifest:
         },
         processor=machine.processor(),
         instruction_sets=machine.instruction_sets(),
-        weights=weight_table(decoder.step),
+        weights=weight_table(model.state_dict()),
         files={name: file_sha256(folder / name) for name in _names(folder)},
         tree_widths=list(decoder.tree_widths),
         spans=list(decoder.spans),
         tp_degree=decoder.tp_degree,
         quantized=decoder.weights.layers,
+        blueprint=_blueprint(decoder, folder),
     )
+
+
+def _blueprint(decoder: "StaticDecoder", folder: Path) -> Blueprint | None:
+    # Other targets begin with the model.
+    if decoder.ranks is not None or not isinstance(decoder.compiler, RunsStored):
+        return None
+    file = weights_file(bool(decoder.weights.layers))
+    return Blueprint.of(decoder, joined_names(decoder.step.model), folder / file)
 
 
 def _names(folder: Path) -> list[str]:

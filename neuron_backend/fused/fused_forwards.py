@@ -1,7 +1,7 @@
 """What a decoder does beside scoring if a choice is part of its forwards."""
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,6 @@ class FusedForwards(abc.ABC):
     spans: tuple[int, ...]
     tree_widths: tuple[int, ...]
     threads: int | None
-    step: DecoderStep
     cache: CacheBuffers
     ranks: Ranks | None
     _slots: dict[int, Tensor]
@@ -55,6 +54,11 @@ class FusedForwards(abc.ABC):
 
     _answer: "tuple[Any, Any, bool] | None" = None
     """The last question of :meth:`chooses`, and what was said."""
+
+    @property
+    @abc.abstractmethod
+    def step(self) -> DecoderStep:
+        """The forward."""
 
     def fuse(self, processors: Processor | None, selection: Selection | None) -> None:
         """
@@ -80,12 +84,12 @@ class FusedForwards(abc.ABC):
         else:
             self.fused_programs = dict.fromkeys(self.fusion.widths, partial(self._eager, self.fusion.step))
 
-    def warm_up_choosing(self) -> None:
-        """Run every program that chooses once with every span, on padding."""
+    def warm_up_choosing(self, spans: Sequence[int]) -> None:
+        """Run every program that chooses once with each of *spans*, on padding."""
         if self.fusion is None:
             return
         step, counted = self.fusion.step, len(self.cache.tensors)
-        for span in self.spans:
+        for span in spans:
             for width, program in self.fused_programs.items():
                 with on_threads(self.threads):
                     program(*step.padding(width, self.cache, span)[:-counted])

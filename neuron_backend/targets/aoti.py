@@ -85,7 +85,7 @@ def compile_package(
             exported, package_path=str(Path(folder) / "program.pt2"), inductor_configs=options
         )
         content = Path(path).read_bytes()
-    known = _tensors(step)
+    known = tensors_of(step)
     return Package(content, {n: t for n, t in exported.constants.items() if n not in known})
 
 
@@ -132,10 +132,24 @@ class CompiledProgram:
     """A loaded program over a decoder's weights and cache."""
 
     def __init__(
-        self, package: Package, step: Step, cache: CacheBuffers, fingerprint: str, weights: PackedWeights
+        self,
+        package: Package,
+        tensors: Mapping[str, Tensor],
+        cache: CacheBuffers,
+        fingerprint: str,
+        weights: PackedWeights,
     ):
         """
         Load native code. The caller vouches for it.
+
+        Args:
+            package: The code, and the constants that are its own.
+
+            tensors: The others by name: :func:`tensors_of` what it was compiled from.
+
+            cache: What it writes into.
+
+            fingerprint: What it has to fit.
 
         Raises:
             ValueError: The program was compiled for something else than *fingerprint* says.
@@ -153,7 +167,7 @@ class CompiledProgram:
                 f"fingerprint must be {fingerprint}: got {found}"
             )
         # The program keeps pointers, so the tensors have to live as long as it does.
-        known = weights.replace({**_tensors(step), **package.constants}, names)
+        known = weights.replace({**tensors, **package.constants}, names)
         self._constants = _wanted(self._loader.get_constant_fqns(), known)
         self._loader.load_constants(self._constants, False, True, True)
         self._cache = cache.tensors
@@ -165,7 +179,7 @@ class CompiledProgram:
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
 
-def _tensors(step: Step) -> dict[str, Tensor]:
+def tensors_of(step: Step) -> dict[str, Tensor]:
     """Parameters and buffers by name; tied ones by each of their names."""
     parameters = dict(step.named_parameters(remove_duplicate=False))
     buffers = dict(step.named_buffers(remove_duplicate=False))

@@ -1,18 +1,19 @@
 """Decoders whose programs AOTInductor compiles for the CPU."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 import torch
+from torch import Tensor
 
 from ..artifacts import machine, trust
-from ..artifacts.fingerprint import program_fingerprint
+from ..artifacts.fingerprint import Fitted, program_fingerprint
 from ..artifacts.manifest import Manifest
 from ..artifacts.packages import Package, compiled_once
 from ..shapes import DEFAULT_WIDTHS, fitting
-from ..step import Step, program_name
+from ..step import DecoderStep, Step, TreeStep, program_name
 from . import aoti
 from .joined_projections import join_projections
 from .packed_weights import PackedWeights
@@ -45,9 +46,9 @@ class CpuTarget:
         """Compile every width, and compare with the stock model."""
         _require_compiler()
         _join(decoder)
-        packages = {}
+        packages, fitted = {}, Fitted.of(decoder.step)
         for step, width in decoder.steps():
-            fingerprint = _fingerprint(decoder, step, width)
+            fingerprint = _fingerprint(decoder, fitted, step.kind, width)
             package = compiled_once(
                 decoder.ranks,
                 partial(aoti.compile_package, step, decoder.cache, width, decoder.spans, fingerprint),
@@ -91,12 +92,43 @@ class CpuTarget:
         else:
             self.compile(decoder)
 
+    def load_stored(
+        self,
+        decoder: "StaticDecoder",
+        packages: Mapping[str, Package],
+        fitted: Fitted,
+        tensors: Mapping[str, Tensor],
+    ) -> None:
+        """Run what was saved over *tensors*, without a model."""
+        weights = _packed_weights(decoder)
+
+        def programs(kind: str, widths: Sequence[int]) -> dict[int, aoti.CompiledProgram]:
+            return {
+                width: aoti.CompiledProgram(
+                    packages[f"{kind}_{width}.pt2"],
+                    tensors,
+                    decoder.cache,
+                    _fingerprint(decoder, fitted, kind, width),
+                    weights,
+                )
+                for width in widths
+            }
+
+        decoder.replace_programs(
+            programs(DecoderStep.kind, decoder.shape.widths),
+            programs(TreeStep.kind, decoder.tree_widths),
+            target=self,
+            packages=packages,
+            compiled=False,
+        )
+
     def _run(self, decoder: "StaticDecoder", packages: Mapping[str, Package], compiled: bool) -> None:
-        weights = PackedWeights(decoder.shape.batch_size * decoder.shape.scored_width)
+        fitted, weights = Fitted.of(decoder.step), _packed_weights(decoder)
 
         def program(step: Step, width: int) -> aoti.CompiledProgram:
-            fingerprint, package = _fingerprint(decoder, step, width), packages[_file(step, width)]
-            return aoti.CompiledProgram(package, step, decoder.cache, fingerprint, weights)
+            fingerprint = _fingerprint(decoder, fitted, step.kind, width)
+            package, tensors = packages[_file(step, width)], aoti.tensors_of(step)
+            return aoti.CompiledProgram(package, tensors, decoder.cache, fingerprint, weights)
 
         decoder.replace_programs(
             {width: program(decoder.step, width) for width in decoder.shape.widths},
@@ -106,7 +138,12 @@ class CpuTarget:
             compiled=compiled,
             fused_programs={width: program(step, width) for step, width in decoder.fused_steps()},
         )
-        decoder.warm_up()
+        # One program serves every span.
+        decoder.warm_up(decoder.spans[:1])
+
+
+def _packed_weights(decoder: "StaticDecoder") -> PackedWeights:
+    return PackedWeights(decoder.shape.batch_size * decoder.shape.scored_width)
 
 
 def _join(decoder: "StaticDecoder") -> None:
@@ -115,12 +152,12 @@ def _join(decoder: "StaticDecoder") -> None:
         step.joined = joined
 
 
+def _fingerprint(decoder: "StaticDecoder", fitted: Fitted, kind: str, width: int) -> str:
+    return program_fingerprint(fitted, kind, decoder.shape, width, decoder.spans, decoder.cache)
+
+
 def _file(step: Step, width: int) -> str:
     return f"{program_name(step, width)}.pt2"
-
-
-def _fingerprint(decoder: "StaticDecoder", step: Step, width: int) -> str:
-    return program_fingerprint(step, decoder.shape, width, decoder.spans, decoder.cache.reserved)
 
 
 def _require_compiler() -> None:

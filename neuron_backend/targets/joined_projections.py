@@ -73,13 +73,18 @@ def join_projections(model: nn.Module) -> nn.ModuleList:
 
     Layers of a kind that have a bias, or that all have none; others are left alone.
     """
-    found = []
-    for module in model.modules():
-        for names in GROUPS:
-            layers = [getattr(module, name, None) for name in names]
-            if _alike(layers):
-                found.append(Joined(layers))  # type: ignore[arg-type]
-    return nn.ModuleList(found)
+    groups = [[model.get_submodule(name) for name in names] for names in joined_names(model)]
+    return nn.ModuleList([Joined(layers) for layers in groups])  # type: ignore[arg-type]
+
+
+def joined_names(model: nn.Module) -> list[list[str]]:
+    """Names of the layers that :func:`join_projections` joins, in its order."""
+    return [
+        [f"{owner}.{name}" if owner else name for name in names]
+        for owner, module in model.named_modules()
+        for names in GROUPS
+        if _alike([getattr(module, name, None) for name in names])
+    ]
 
 
 @contextmanager

@@ -1,8 +1,11 @@
 """What compiles the programs of a decoder."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from torch import Tensor
+
+from ..artifacts.fingerprint import Fitted
 from ..artifacts.manifest import Manifest
 from ..artifacts.packages import Package
 
@@ -77,6 +80,35 @@ class Target(Protocol):
 
         Raises:
             ValueError: They do not fit.
+        """
+        ...
+
+
+@runtime_checkable
+class RunsStored(Protocol):
+    """A target whose saved programs take tensors by name, so that no model is built to run them."""
+
+    def load_stored(
+        self,
+        decoder: "StaticDecoder",
+        packages: Mapping[str, Package],
+        fitted: Fitted,
+        tensors: Mapping[str, Tensor],
+    ) -> None:
+        """
+        Put saved programs, which may be run, into a *decoder* that has none.
+
+        Args:
+            decoder: With its cache. Nothing has asked for its step.
+
+            packages: File name to what was saved.
+
+            fitted: What the programs have to fit, beside the decoder.
+
+            tensors: Weights and buffers, by the names that they have in the decoder's step.
+
+        Raises:
+            ValueError: They do not fit, or one is missing.
         """
         ...
 

@@ -12,7 +12,7 @@ from attrs import validators
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..artifacts import trust
-from ..artifacts.fingerprint import program_fingerprint
+from ..artifacts.fingerprint import Fitted, program_fingerprint
 from ..artifacts.manifest import Manifest
 from ..artifacts.packages import Package
 from ..cache import CacheBuffers
@@ -210,7 +210,8 @@ def _versions(way: Way) -> dict[str, str]:
 
 def _fingerprint(decoder: "StaticDecoder") -> str:
     widest = decoder.shape.widths[-1]
-    return program_fingerprint(decoder.step, decoder.shape, widest, decoder.spans, decoder.cache.reserved)
+    fitted = Fitted.of(decoder.step)
+    return program_fingerprint(fitted, decoder.step.kind, decoder.shape, widest, decoder.spans, decoder.cache)
 
 
 def _facts(packages: Mapping[str, Package]) -> dict[str, Any]:

@@ -19,10 +19,11 @@ from decodekit.neuron_backend import (
     load_decoder,
 )
 from decodekit.neuron_backend import static_decoder as static_decoder_module
-from decodekit.neuron_backend.artifacts.fingerprint import program_fingerprint
+from decodekit.neuron_backend.artifacts.fingerprint import Fitted, program_fingerprint
 from decodekit.neuron_backend.artifacts.manifest import Manifest
+from decodekit.neuron_backend.cache import CacheBuffers
+from decodekit.neuron_backend.geometry import Geometry
 from decodekit.neuron_backend.masks import MaskPlan, Reach
-from decodekit.neuron_backend.step import TreeStep
 from decodekit.neuron_backend.tree_layout import lay_out
 from decodekit.neuron_backend.tree_probe import TreeProbe
 from decodekit.testing import check_decoder
@@ -311,13 +312,14 @@ class TestCompiled:
 
 def test_the_fingerprint_tells_programs_apart(llama: StaticDecoder) -> None:
     """By what they score, at which width, over which spans and with how many reserved slots."""
-    tree_step = TreeStep(llama.step.model)
+    geometry, fitted = Geometry.of(llama.step.model), Fitted.of(llama.step)
+    plain, scratch = (CacheBuffers.zeros(geometry, 2, 64, scratch) for scratch in (0, 4))
     digests = {
-        program_fingerprint(llama.step, llama.shape, 5, (64,), 1),
-        program_fingerprint(llama.step, llama.shape, 5, (64,), 5),
-        program_fingerprint(llama.step, llama.shape, 5, (32, 64), 1),
-        program_fingerprint(llama.step, llama.shape, 1, (64,), 1),
-        program_fingerprint(tree_step, llama.shape, 5, (64,), 5),
+        program_fingerprint(fitted, "width", llama.shape, 5, (64,), plain),
+        program_fingerprint(fitted, "width", llama.shape, 5, (64,), scratch),
+        program_fingerprint(fitted, "width", llama.shape, 5, (32, 64), plain),
+        program_fingerprint(fitted, "width", llama.shape, 1, (64,), plain),
+        program_fingerprint(fitted, "tree", llama.shape, 5, (64,), scratch),
     }
 
     assert 5 == len(digests)

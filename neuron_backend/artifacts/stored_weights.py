@@ -1,0 +1,155 @@
+"""
+The weights of a saved decoder, read once.
+
+Each tensor is read to where it is going to be used: into memory of its own, aligned as torch aligns
+it (a float32 program over a mapped file, where tensors lie anywhere, has crashed), or into its rows of
+a tensor that holds several. The hash is of the memory, so what has been compared is what is used.
+
+The format is that of safetensors 0.4: eight bytes with the length of a header, least significant
+first; the header, JSON, with dtype, shape and place of each tensor; the tensors, without gaps.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import attrs
+import torch
+from torch import Tensor
+
+_DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+}
+
+_MOST_HEADER = 100_000_000
+"""Bytes, as safetensors itself has it."""
+
+
+@attrs.frozen
+class Entry:
+    """What a header says of one tensor."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    size: int
+    """Bytes."""
+
+
+@attrs.frozen(eq=False)
+class StoredWeights:
+    """The tensors of a file, in memory."""
+
+    tensors: dict[str, Tensor]
+    """By name, in the order of the file."""
+
+    together: dict[str, Tensor]
+    """Those that hold the rows of several, by the names that were asked for."""
+
+    _header: bytes
+
+    @classmethod
+    def read(cls, path: Path, groups: Mapping[str, Sequence[str]]) -> "StoredWeights":
+        """
+        Read a file of safetensors.
+
+        Args:
+            path: The file.
+
+            groups: A name to the tensors whose rows it is to hold, one below the other.
+
+        Raises:
+            ValueError: It is no such file, or its tensors cannot lie together so.
+        """
+        with path.open("rb") as file:
+            header, entries = _head(file, path)
+            together: dict[str, Tensor] = {}
+            tensors: dict[str, Tensor] = {}
+            for name, members in groups.items():
+                together[name], rows = _rows(path, members, entries)
+                tensors |= dict(zip(members, rows, strict=True))
+            ordered = {}
+            for name, entry in entries.items():
+                ordered[name] = tensors[name] if name in tensors else _empty(entry.dtype, entry.shape)
+                if file.readinto(_bytes(ordered[name])) != entry.size:
+                    raise ValueError(f"{path.name} must hold what its header says: got no end of {name}")
+            if file.read(1):
+                raise ValueError(f"{path.name} must hold what its header says: got more")
+        return cls(ordered, together, header)
+
+    def sha256(self) -> str:
+        """Of the file that has been read."""
+        digest = hashlib.sha256(self._header)
+        for tensor in self.tensors.values():
+            digest.update(_bytes(tensor))
+        return digest.hexdigest()
+
+
+def entries_of(path: Path) -> dict[str, Entry]:
+    """
+    What a file of safetensors holds, in the order of the file.
+
+    Raises:
+        ValueError: It is no such file.
+    """
+    with path.open("rb") as file:
+        return _head(file, path)[1]
+
+
+def _head(file: BinaryIO, path: Path) -> tuple[bytes, dict[str, Entry]]:
+    length = file.read(8)
+    size = int.from_bytes(length, "little")
+    if len(length) < 8 or size > _MOST_HEADER:
+        raise ValueError(f"{path.name} must be a file of safetensors: got {path}")
+    text = file.read(size)
+    try:
+        facts = json.loads(text)
+        facts.pop("__metadata__", None)
+        return length + text, _entries(facts)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path.name} must be a file of safetensors: got {path} ({error!r})") from error
+
+
+def _entries(facts: dict[str, Any]) -> dict[str, Entry]:
+    found, end = {}, 0
+    for name, fact in sorted(facts.items(), key=lambda item: item[1]["data_offsets"]):
+        entry = Entry(_DTYPES[fact["dtype"]], tuple(map(int, fact["shape"])), 0)
+        size = math.prod(entry.shape) * entry.dtype.itemsize
+        if min(entry.shape, default=0) < 0 or fact["data_offsets"] != [end, end + size]:
+            raise ValueError(f"{name} does not lie behind the one before it")
+        found[name], end = attrs.evolve(entry, size=size), end + size
+    return found
+
+
+def _rows(
+    path: Path, members: Sequence[str], entries: Mapping[str, Entry]
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """An empty tensor for all of *members*, and the rows of each."""
+    kinds = {(entries[name].dtype, entries[name].shape[1:]) for name in members if name in entries}
+    if len(kinds) != 1 or not all(name in entries and entries[name].shape for name in members):
+        raise ValueError(f"{path.name} must hold what lies together: got none such of {list(members)}")
+    ((dtype, shape),) = kinds
+    sizes = [entries[name].shape[0] for name in members]
+    whole = _empty(dtype, (sum(sizes), *shape))
+    return whole, torch.split(whole, sizes)
+
+
+def _empty(dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
+    return torch.empty(tuple(shape), dtype=dtype)
+
+
+def _bytes(tensor: Tensor) -> Any:
+    """The memory of a contiguous tensor."""
+    # numpy knows no bfloat16.
+    return tensor.reshape(-1).view(torch.uint8).numpy()

@@ -1,0 +1,204 @@
+"""Saved decoders that run without their model."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from decodekit.neuron_backend import StaticDecoder, compile_decoder, load_decoder
+from decodekit.neuron_backend.artifacts.blueprint import Blueprint
+from decodekit.neuron_backend.artifacts.manifest import Manifest, file_sha256
+from decodekit.neuron_backend.artifacts.saving import weights_file
+from decodekit.neuron_backend.artifacts.stored_weights import StoredWeights
+from decodekit.neuron_backend.targets.joined_projections import joined_names
+from decodekit.testing import check_decoder
+
+MODELS = {
+    # Projections that lie together, as they are and in integers; one weight that is two; biases.
+    "llama": {},
+    "qwen2": {"weights": "int8"},
+    "opt": {"dtype": "bfloat16"},
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def compiled(request: pytest.FixtureRequest, tiny_model: Callable[..., PreTrainedModel]) -> StaticDecoder:
+    """One program of width 2."""
+    return compile_decoder(
+        tiny_model(request.param), max_length=32, widths=(2,), target="cpu", **MODELS[request.param]
+    )
+
+
+@pytest.fixture
+def saved(compiled: StaticDecoder, tmp_path: Path) -> Path:
+    """Its folder."""
+    compiled.save(tmp_path / "decoder")
+    return tmp_path / "decoder"
+
+
+@pytest.fixture
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever builds a model fails."""
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a model was built")
+
+    monkeypatch.setattr(torch.nn.Module, "__init__", fail)
+
+
+def logits(decoder: StaticDecoder) -> list[Tensor]:
+    """Of a few forwards, one of them a rewind."""
+    ids = torch.randint(61, (3, 1, 2), generator=torch.Generator().manual_seed(1))
+    return [
+        decoder.forward(each, torch.tensor([at])).clone() for each, at in zip(ids, (0, 2, 1), strict=True)
+    ]
+
+
+def altered(folder: Path, **changes: object) -> None:
+    """Change the blueprint and make the manifest consistent again."""
+    manifest = Manifest.read(folder)
+    assert manifest.blueprint is not None
+    attrs.evolve(manifest, blueprint=attrs.evolve(manifest.blueprint, **changes)).write(folder)
+
+
+class TestWithoutModel:
+    """What takes no model."""
+
+    @pytest.mark.usefixtures("no_model")
+    def test_forwards_give_the_same_bits(self, compiled: StaticDecoder, saved: Path) -> None:
+        """Loaded and run without a module, let alone a model."""
+        loaded = load_decoder(saved)
+
+        assert ("cpu", False, compiled.shape) == (loaded.target, loaded.compiled, loaded.shape)
+        assert all(map(torch.equal, logits(compiled), logits(loaded)))
+
+    def test_nothing_imports_the_model_library(self, saved: Path) -> None:
+        """In a process of its own."""
+        code = (
+            "import sys; from decodekit.decoding import Generator, MaxNewTokens;"
+            "from decodekit.neuron_backend import load_decoder;"
+            "generator = Generator(load_decoder(sys.argv[1]), stop=MaxNewTokens(3));"
+            "print(len(generator([1, 2, 3]).ids[0]), 'transformers' in sys.modules)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, saved], capture_output=True, text=True, check=True, timeout=300
+        )
+
+        assert "3 False\n" == done.stdout
+
+    def test_it_is_a_decoder(self, saved: Path) -> None:
+        """By every rule that decoders have."""
+        check_decoder(load_decoder(saved))
+
+
+class TestLateModel:
+    """What asks for the model gets it."""
+
+    def test_it_agrees_with_the_programs(self, saved: Path) -> None:
+        """It is built when it is first asked for, from what was read: the folder may be gone."""
+        loaded = load_decoder(saved)
+        shutil.rmtree(saved)
+
+        loaded.compare("the loaded program")
+
+    def test_it_is_the_saved_one(self, compiled: StaticDecoder, saved: Path) -> None:
+        """Module by module, over memory that the programs use as well."""
+        loaded = load_decoder(saved)
+        model, expected = loaded.step.model, compiled.step.model
+
+        assert str(expected) == str(model)
+        assert not model.training
+        assert compiled.weights == loaded.weights
+        state = model.state_dict()
+        assert all(torch.equal(tensor, state[name]) for name, tensor in expected.state_dict().items())
+
+    def test_a_loaded_decoder_is_saved_as_it_was(self, saved: Path, tmp_path: Path) -> None:
+        """Every file, and so the next load is as quick."""
+        load_decoder(saved).save(tmp_path / "copy")
+
+        assert Manifest.read(saved) == Manifest.read(tmp_path / "copy")
+
+
+class TestMismatch:
+    """What is not what was saved."""
+
+    def test_a_changed_number_is_refused(self, saved: Path) -> None:
+        """Of the same length, in the last of the weights."""
+        path = saved / weights_file(bool(Manifest.read(saved).quantized))
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+
+        with pytest.raises(ValueError, match=f"got a changed .*{path.name}"):
+            load_decoder(saved)
+
+    @pytest.mark.parametrize("change", ["layers", "masks", "architecture", "cache_dtype"])
+    def test_a_forged_blueprint_is_refused(self, change: str, saved: Path) -> None:
+        """Programs know the cache that they write into, and the model that they are of."""
+        plan = Manifest.read(saved).blueprint
+        assert plan is not None
+        heads, *rest = plan.layers[0]
+        forged = {
+            "layers": [[heads + 1, *rest], *plan.layers[1:]],
+            "masks": plan.masks.replace("None", "4"),
+            "architecture": "LlamaForCausalLM2",
+            "cache_dtype": "float64",
+        }
+        altered(saved, **{change: forged[change]})
+
+        with pytest.raises(ValueError, match="a program must have been compiled for the decoder's shape"):
+            load_decoder(saved)
+
+    def test_other_ties_are_refused(self, saved: Path) -> None:
+        """A weight that is none of the model's, or is one that is not there."""
+        for ties in ({"more.weight": next(iter(Manifest.read(saved).weights))}, {"more.weight": "missing"}):
+            altered(saved, ties=ties)
+
+            with pytest.raises(ValueError, match=r"a saved decoder's weights must fit its decoder\.json"):
+                load_decoder(saved)
+
+
+def test_one_that_must_be_compiled_again_gets_its_model(
+    compiled: StaticDecoder, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine that does not know the programs, as ever."""
+    monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path / "another machine"))
+
+    loaded = load_decoder(saved)
+
+    assert loaded.compiled
+    torch.testing.assert_close(logits(compiled), logits(loaded), atol=1e-2, rtol=1e-2)
+
+
+ARCHITECTURES = ("llama", "mistral", "gpt2", "gpt_neox", "opt", "phi", "mixtral", "gemma2", "falcon")
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_blueprint_says_where_every_weight_is(
+    name: str, tiny_model: Callable[..., PreTrainedModel], tmp_path: Path
+) -> None:
+    """The file and the ties are the state dict, or there is no blueprint."""
+    decoder = StaticDecoder(tiny_model(name), max_length=32, widths=(1,))
+    decoder.save(tmp_path / "eager")
+    path = tmp_path / "eager" / "model.safetensors"
+
+    plan = Blueprint.of(decoder, joined_names(decoder.step.model), path)
+
+    state = decoder.step.model.state_dict()
+    if plan is None:
+        assert set(load_file(path)) != set(state)
+        return
+    stored = StoredWeights.read(path, {}).tensors
+    found = {**stored, **{each: stored[same] for each, same in plan.ties.items()}}
+    assert set(state) == set(found)
+    assert all(torch.equal(tensor, found[each]) for each, tensor in state.items())
+    assert decoder.cache.tensors[0].shape[1] == plan.geometry(61).layers[0].key_heads
+    assert file_sha256(path) == StoredWeights.read(path, {}).sha256()
