@@ -1,7 +1,7 @@
 """The generator: a decoder and the parts around it."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 import torch
@@ -28,13 +28,14 @@ from .placement import Placement, explain
 from .prompt_logprobs import score_prompts
 from .prompts import as_rows, stream_numbers
 from .protocols import Decoder, Drafter, DraftLength, Processor, Selection, StopCondition, Verification
-from .row_text import RowText
 from .slots import Slots
 from .statistics import Statistics
 from .stopping import MaxNewTokens, begin, how_to_wrap, parts
 from .streamers import forward, report_failure
-from .text import Detokenizer
 from .whole_numbers import a_whole_number, as_whole, is_whole
+
+if TYPE_CHECKING:
+    from .row_text import RowText
 
 
 def a_draft_length(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
@@ -384,9 +385,13 @@ class Generator:
             with loop.statistics.paused():
                 yield from events
 
-    def _texts(self, history: History) -> list[RowText] | None:
+    def _texts(self, history: History) -> "list[RowText] | None":
         if self.tokenizer is None:
             return None
+        # Ids alone take none of it.
+        from .row_text import RowText
+        from .text import Detokenizer
+
         detokenizer, endings = Detokenizer(self.tokenizer, self.skip_special_tokens), self.stop.endings
         echoes = [
             history.before(row, 0).tolist() if self.echo_prompt else () for row in range(len(history.length))
@@ -400,6 +405,6 @@ def _how_to_score(decoder: Decoder, columns: int) -> str:
     return f"Compile it with {columns} among its widths" if advise is None else str(advise(columns))
 
 
-def _event(burst: Burst, texts: list[RowText] | None) -> Event:
+def _event(burst: Burst, texts: "list[RowText] | None") -> Event:
     text = None if texts is None else texts[burst.row].push(burst.ids, burst.ending)
     return Event(burst.row, burst.ids, text, burst.ending, burst.logprobs)

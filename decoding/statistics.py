@@ -4,7 +4,6 @@ import itertools
 import math
 import time
 from collections.abc import Iterable, Sequence
-from statistics import NormalDist
 from typing import Any
 
 import attrs
@@ -128,6 +127,9 @@ class Statistics:
             samples = self.steps
             squares = sum(n * (i + 1 - tau) ** 2 for i, n in enumerate(self.accepted_lengths))
         error = math.sqrt(squares * samples / (samples - 1)) / self.steps
+        # With all that it is built on it would be a good part of importing decodekit.
+        from statistics import NormalDist
+
         margin = NormalDist().inv_cdf((1 + confidence) / 2) * error
         return tau - margin, tau + margin
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 import attrs
 import torch.distributed as dist
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from .parallel_layers import summing
 from .ranks import Ranks, check_degree
 from .tensor_parallel import divided, rank_weights
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from ..static_decoder import StaticDecoder
     from ..targets.target import Target
 
@@ -60,7 +61,7 @@ class Cores:
     degree: int
     """How many there are."""
 
-    model: PreTrainedModel
+    model: "PreTrainedModel"
     """The whole of it."""
 
     part: "StaticDecoder"

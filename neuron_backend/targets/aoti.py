@@ -151,6 +151,8 @@ class CompiledProgram:
 
             fingerprint: What it has to fit.
 
+            weights: Packs what the program reads packed.
+
         Raises:
             ValueError: The program was compiled for something else than *fingerprint* says.
         """

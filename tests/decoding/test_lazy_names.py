@@ -27,7 +27,7 @@ class TestPackage:
         package = importlib.import_module(f"decodekit.{name}")
         tree = ast.parse(pathlib.Path(str(package.__file__)).read_text())
         block = next(node for node in tree.body if isinstance(node, ast.If))
-        seen = {}
+        seen: dict[str, object] = {}
         for line in block.body:
             assert isinstance(line, ast.ImportFrom)
             module = importlib.import_module("." * line.level + (line.module or ""), package.__name__)
