@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from ..decoding import noise
+from ..decoding.burst import MAX_LENGTH
 from ..decoding.generator import Generator
 from ..decoding.history import History
-from ..decoding.loop import MAX_LENGTH
 from ..decoding.protocols import Decoder
 from ..decoding.scores import Scores
 from ..decoding.slots import Slots

@@ -58,8 +58,12 @@ def product(rows: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
     sums = torch.ops.onednn.qlinear_pointwise.tensor(
         torch.cat(digits), one, zero, packed, one, zero, None, 1.0, 0, torch.float32, "none", [], ""
     )
-    powers = [part * BASE**-power for power, part in enumerate(sums.chunk(len(digits)))]
-    return sum(powers[:-1], powers[-1]) * (largest / LARGEST) * scale.float()
+    parts = sums.chunk(len(digits))
+    # From the smallest on.
+    total = parts[-1]
+    for part in reversed(parts[:-1]):
+        total = part + total / BASE
+    return total * (largest / LARGEST) * scale.float()
 
 
 def pack(quantized: Tensor) -> Tensor:

@@ -110,7 +110,7 @@ def _untied(step: Step) -> Iterator[None]:
     """
     head = step.model.get_output_embeddings()  # type: ignore[no-untyped-call]
     tied = getattr(head, "weight", None)
-    if tied is None or tied is not getattr(step.model.get_input_embeddings(), "weight", None):
+    if head is None or tied is None or tied is not step.model.get_input_embeddings().weight:
         yield
         return
     try:
