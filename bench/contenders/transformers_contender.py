@@ -67,7 +67,8 @@ def contender(specification: dict[str, Any]) -> TransformersContender:
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     model = transformers.AutoModelForCausalLM.from_pretrained(
         specification["model"], dtype=specification["dtype"]
-    ).train(False)
+    )
+    model.train(False)
     model.generation_config.pad_token_id = 0
     model.generation_config.eos_token_id = None
     facts = {"version": transformers.__version__, "attention": model.config._attn_implementation}

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import attrs
 import pytest
 
 from decodekit.__main__ import main
@@ -90,6 +91,14 @@ def test_published_figures_stand_beside_ours() -> None:
     assert 2 == sum("published" in row[0] for row in seconds.rows)
     assert pytest.approx((384.0, 512.0, 512.0)) == speeds.rows[0][2:]
     assert pytest.approx(768 / 47.4) == next(row for row in speeds.rows if "budget" in row[0])[2]
+
+
+def test_published_rows_count_together() -> None:
+    """Four of 13B's, each with 768 new tokens in 13 seconds."""
+    subject = Subject(shape_named("llama-2-13b"))
+    _, speeds = report([attrs.evolve(measured(), subject=subject)], 1024, 1).tables
+
+    assert pytest.approx(4 * 768 / 13) == next(row for row in speeds.rows if "throughput" in row[0])[2]
 
 
 def test_a_scaled_model_is_named_so() -> None:
