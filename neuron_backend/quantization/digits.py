@@ -60,7 +60,7 @@ def product(rows: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
     )
     parts = sums.chunk(len(digits))
     # From the smallest on.
-    total = parts[-1]
+    total: Tensor = parts[-1]
     for part in reversed(parts[:-1]):
         total = part + total / BASE
     return total * (largest / LARGEST) * scale.float()

@@ -108,9 +108,10 @@ def _untied(step: Step) -> Iterator[None]:
 
     The embedding is read by rows, the head packed.
     """
-    head = step.model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    head: Any = step.model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    table: Any = step.model.get_input_embeddings()
     tied = getattr(head, "weight", None)
-    if head is None or tied is None or tied is not step.model.get_input_embeddings().weight:
+    if tied is None or tied is not table.weight:
         yield
         return
     try:
