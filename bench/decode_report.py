@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 import attrs
 
@@ -38,7 +37,10 @@ def report(found: Compared) -> Report:
         tables=[_times(found), _functions(found)],
         bars=bars(found),
         notes=_notes(found),
-        results=attrs.asdict(found, value_serializer=lambda _, __, value: _plain(value)),
+        # Where files lie on this machine is nobody's business.
+        results=attrs.asdict(
+            attrs.evolve(found, comparison=attrs.evolve(comparison, folder=None, peer_python=""))
+        ),
         versions=versions() | peers,
     )
 
@@ -136,9 +138,3 @@ def _ratio(above: Sequence[float], below: Sequence[float]) -> float:
 
 def _share(found: Compared, taken: Taken) -> float:
     return taken.read_bytes / found.bandwidth / (statistics.median(taken.token_ms) / 1e3)
-
-
-def _plain(value: Any) -> Any:
-    from pathlib import Path
-
-    return str(value) if isinstance(value, Path) else value

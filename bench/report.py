@@ -218,16 +218,26 @@ def finish(report: Report, file: Path | None = None, plot: Path | None = None) -
 
 def command_line(arguments: Sequence[str]) -> str:
     """
-    What was typed, but for where the program lies.
+    What was typed, but for where things lie on this machine.
 
-    >>> command_line(["/somewhere/decodekit/__main__.py", "bench", "start"])
+    >>> command_line(["/somewhere/decodekit/__main__.py", "bench", "start", "--cache", "/tmp/here"])
     'python -m decodekit bench start'
-    >>> command_line(["/somewhere/benchmarks/weights.py", "--json", "a b"])
-    "python benchmarks/weights.py --json 'a b'"
+    >>> command_line(["/somewhere/benchmarks/weights.py", "--texts", "4", "--json", "a b"])
+    'python benchmarks/weights.py --texts 4'
     """
     path = Path(arguments[0]).absolute()
     program = f"benchmarks/{path.name}" if path.parent.name == "benchmarks" else "-m decodekit"
-    return " ".join(["python", program, *map(shlex.quote, arguments[1:])])
+    kept, rest = [], iter(arguments[1:])
+    for argument in rest:
+        if argument in _PLACES:
+            next(rest, None)
+        else:
+            kept.append(shlex.quote(argument))
+    return " ".join(["python", program, *kept])
+
+
+_PLACES = ("--json", "--plot", "--cache", "--peer-python")
+"""Flags that say where something lies, and change nothing that is measured."""
 
 
 def cell(value: Any) -> str:

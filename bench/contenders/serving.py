@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> None:
             found = importlib.import_module(where).contender(json.loads(specification))
     except ModuleNotFoundError as error:
         name = str(error.name)
-        answer({"absent": f"{_DISTRIBUTIONS.get(name, name)} is not installed for {sys.executable}"})
+        answer({"absent": f"{_DISTRIBUTIONS.get(name, name)} is not installed"})
         return
     answer({"facts": found.facts})
     for line in sys.stdin:

@@ -114,4 +114,4 @@ if __name__ == "__main__":
     try:
         print(json.dumps(write(json.loads(sys.argv[1]))))
     except ModuleNotFoundError as error:
-        print(json.dumps({"absent": f"{error.name} is not installed for {sys.executable}"}))
+        print(json.dumps({"absent": f"{error.name} is not installed"}))

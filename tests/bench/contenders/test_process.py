@@ -50,8 +50,8 @@ def test_it_answers(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_absence(tmp_path: Path) -> None:
-    """Named, with the interpreter that has it not."""
-    with pytest.raises(AbsentContenderError, match=r"no_such_package is not installed for .*python"):
+    """Named."""
+    with pytest.raises(AbsentContenderError, match="no_such_package is not installed"):
         start(tmp_path, "import no_such_package")
 
 
