@@ -10,9 +10,7 @@ of bare calls is taken off either. Of the tokens of a run the median counts, and
 """
 
 import argparse
-import json
 import pathlib
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -23,6 +21,7 @@ import transformers
 from torch import Tensor
 from transformers.modeling_outputs import CausalLMOutput
 
+from decodekit.bench.report import Bar, Report, Spread, Table, finish
 from decodekit.decoding import (
     DecoderShape,
     EndOfSequence,
@@ -183,33 +182,47 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     transformers.logging.set_verbosity_error()
 
-    machine = (
-        f"{platform.processor() or platform.machine()}, {args.threads} threads, torch {torch.__version__}"
+    results = [
+        measure(case, batch, vocab, args.tokens, args.rounds)
+        for case in args.case
+        for vocab in args.vocab
+        for batch in args.batch
+    ]
+    rows = [
+        (
+            found["case"],
+            found["vocab"],
+            found["batch"],
+            str(Spread(found["ours_us"], *found["ours_spread_us"], args.rounds)),
+            str(Spread(found["transformers_us"], *found["transformers_spread_us"], args.rounds)),
+            found["times_faster"],
+        )
+        for found in results
+    ]
+    bars = []
+    for found in results:
+        what = f"{found['case']}, vocabulary {found['vocab']}, batch {found['batch']}"
+        if found["goal_us"]:
+            bars.append(Bar(what, found["ours_us"], "<=", found["goal_us"], " µs"))
+        if found["goal_times_faster"]:
+            bars.append(Bar(what, found["times_faster"], ">=", found["goal_times_faster"], "×"))
+    columns = ("chain", "vocabulary", "batch", "ours", "transformers", "times")
+    finish(
+        Report(
+            benchmark="host",
+            question="What does a token cost on the host, over and above the forward?",
+            settings={
+                "prompt": PROMPT,
+                "tokens": args.tokens,
+                "threads": args.threads,
+                "rounds": args.rounds,
+            },
+            tables=[Table("Microseconds a step of all rows, the bare forward taken off", columns, rows)],
+            bars=bars,
+            results=results,
+        ),
+        args.json,
     )
-    print(f"{machine}, transformers {transformers.__version__},")
-    print(
-        f"prompt of {PROMPT}, {args.tokens} tokens, microseconds a step of all rows, {args.rounds} rounds\n"
-    )
-    print(
-        "chain                                vocab batch     ours  (least - most)  transformers  times  goal"
-    )
-    results = []
-    for case in args.case:
-        for vocab in args.vocab:
-            for batch in args.batch:
-                result = measure(case, batch, vocab, args.tokens, args.rounds)
-                results.append(result)
-                low, high = result["ours_spread_us"]
-                goal = f"<= {result['goal_us']:.0f} us" if result["goal_us"] else ""
-                goal = f">= {TIMES_FASTER:.0f} times" if result["goal_times_faster"] else goal
-                print(
-                    f"{case:34} {vocab:7} {batch:5} {result['ours_us']:8.1f} ({low:6.1f} - {high:6.1f}) "
-                    f"{result['transformers_us']:13.1f} {result['times_faster']:6.1f}  {goal}",
-                    flush=True,
-                )
-    if args.json:
-        facts = {"machine": machine, "transformers": transformers.__version__, "prompt": PROMPT}
-        args.json.write_text(json.dumps({**facts, "tokens": args.tokens, "results": results}, indent=1))
 
 
 if __name__ == "__main__":
