@@ -141,15 +141,8 @@ class TreeStep(nn.Module):
         Returns:
             ``[batch, width, vocab]`` float32.
         """
-        output = self.model(
-            input_ids=ids.clamp(min=0),
-            attention_mask=self.plan.tree_masks(positions, written, path, slots, self.model.dtype),
-            position_ids=positions,
-            past_key_values=PositionedCache(cache, written, slots, columns=positions),
-            use_cache=True,
-        )
-        logits: Tensor = output.logits
-        return logits.float()
+        logits, _ = score_tree(self.model, self.plan, ids, positions, written, path, slots, cache, in_place)
+        return logits
 
     def padding(self, width: int, cache: CacheBuffers, span: int) -> tuple[Tensor, ...]:
         """The inputs of a forward of *width* over padding alone: what it is traced with."""
@@ -161,6 +154,30 @@ class TreeStep(nn.Module):
         path = torch.eye(width, dtype=torch.bool).expand(batch_size, -1, -1).contiguous()
         written = (SPARE - 1 - torch.arange(width)).repeat(batch_size, 1)
         return ids, positions, written, path, cache.addresses(span), *cache.tensors
+
+
+def score_tree(
+    model: "PreTrainedModel",
+    plan: MaskPlan,
+    ids: Tensor,
+    positions: Tensor,
+    written: Tensor,
+    path: Tensor,
+    slots: Tensor,
+    cache: Sequence[Tensor],
+    write: Write,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """What a :class:`TreeStep` gives with any :data:`~.cache.Write`, and the cache as written to."""
+    kept = PositionedCache(cache, written, slots, write, columns=positions)
+    output = model(
+        input_ids=ids.clamp(min=0),
+        attention_mask=plan.tree_masks(positions, written, path, slots, model.dtype),
+        position_ids=positions,
+        past_key_values=kept,
+        use_cache=True,
+    )
+    logits: Tensor = output.logits
+    return logits.float(), kept.tensors
 
 
 Step: TypeAlias = "DecoderStep | TreeStep | FusedStep"

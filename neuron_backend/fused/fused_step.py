@@ -59,7 +59,8 @@ class FusedStep(nn.Module):
         self.reads: tuple[str, ...] = tuple(part for part in _PARTS if part in looked_at)
         """What is given of a history."""
 
-        self._num_given = len(self.given(anything))
+        self.num_given = len(self.given(anything))
+        """How many tensors :meth:`given` makes."""
 
     @property
     def model(self) -> "PreTrainedModel":
@@ -94,10 +95,10 @@ class FusedStep(nn.Module):
             others: What :meth:`given` made; the addresses attended to; the cache, written in place.
 
         Returns:
-            The choice in each scored column, ``[batch, width or 1]`` int64, -1 where there is none;
-            and the logits that it was made from, ``[batch, width or 1, vocab]`` float32.
+            The choice in each scored column, ``[batch, width or kept]`` int64, -1 where there is none;
+            and the logits that it was made from, ``[batch, width or kept, vocab]`` float32.
         """
-        count = self._num_given
+        count = self.num_given
         given, slots, cache = others[:count], others[count], others[count + 1 :]
         chosen, logits, _ = self.score(ids, cache_pos, given, slots, cache, in_place)
         return chosen, logits
@@ -113,24 +114,41 @@ class FusedStep(nn.Module):
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """The same with any :data:`~..cache.Write`: choice, logits, and the cache written to."""
         logits, written = self.step.score(ids, cache_pos, slots, cache, write)
-        # What the chain does not look at may be anything of the right kind.
+        return self.choose(logits, given, cache_pos), logits, written
+
+    def choose(self, logits: Tensor, given: Sequence[Tensor], anything: Tensor) -> Tensor:
+        """
+        Choose from scores.
+
+        Args:
+            logits: ``[batch, columns, vocab]`` float32.
+
+            given: What :meth:`given` made.
+
+            anything: Integers that stand for what the chain does not look at.
+
+        Returns:
+            ``[batch, columns]`` int64.
+        """
         # An index is int64, also where a device's integers come in as int32.
         read = {name: part.long() for name, part in zip(self.reads, given, strict=False)}
-        parts = dict.fromkeys(_PARTS, cache_pos) | read
-        history = History(**parts, stream=cache_pos)
-        return self.choice.choose(logits, history, *given[len(self.reads) :]), logits, written
+        history = History(**(dict.fromkeys(_PARTS, anything) | read), stream=anything)
+        return self.choice.choose(logits, history, *given[len(self.reads) :])
 
     def padding(self, width: int, cache: CacheBuffers, span: int) -> tuple[Tensor, ...]:
         """The inputs of a forward of *width* over padding alone: what it is traced with."""
         batch_size = cache.keys[0].shape[0]
         ids = torch.full((batch_size, width), -1)
         start = torch.zeros(batch_size, dtype=torch.int64)
-        given = self.given(self._first_tokens(batch_size, self.scored(width)))
-        return ids, start, *given, cache.addresses(span), *cache.tensors
+        return ids, start, *self.neutral(width, batch_size), cache.addresses(span), *cache.tensors
+
+    def neutral(self, width: int, batch_size: int) -> tuple[Tensor, ...]:
+        """What is given to a forward of *width* from which nobody wants a choice."""
+        return self.given(self._first_tokens(batch_size, self.scored(width)))
 
     def scored(self, width: int) -> int:
         """How many columns of a forward of *width* are scored, and chosen from."""
-        return 1 if width > self.step.scored_width else width
+        return self.step.kept if width > self.step.scored_width else width
 
     def _first_tokens(self, batch_size: int, columns: int) -> History:
         one = torch.ones(batch_size, dtype=torch.int64)

@@ -52,6 +52,10 @@ class Fusion:
             shape.batch_size,
         )
 
+    def over(self, step: DecoderStep, shape: DecoderShape) -> "Fusion":
+        """The same, by the same name, behind another *step* of that *shape*."""
+        return attrs.evolve(self, step=FusedStep(step, self.step.choice, shape, self.step.kind))
+
     def serves(self, processors: Processor | None, selection: Selection) -> bool:
         """
         Whether it chooses as these do.

@@ -90,7 +90,8 @@ class Cores:
         with summing(CORES, lambda partial: partial):
             view = type(decoder).unchecked(part, decoder.shape, decoder.tree_widths, decoder.spans)
         if decoder.fusion is not None:
-            view.fuse(decoder.fusion.processors, decoder.fusion.selection)
+            # By the name of the decoder's own, also where no other could come to the same.
+            view.fusion = decoder.fusion.over(view.step, decoder.shape)
         return cls(decoder.cores, model, view)
 
     def weights(self, first: Mapping[str, Tensor], prefix: str) -> list[dict[str, Tensor]]:

@@ -3,7 +3,10 @@ Programs traced by NxD's ModelBuilder v2: one for each width and span, over one 
 
 AWS Neuron SDK, `ModelBuilderV2 API Reference`; neuronx_distributed/trace/model_builder_v2.py and
 trace/nxd_model/nxd_model.py, where one list of states initialises every program, and a call goes to
-the program whose input shapes it has.
+the program that was traced with inputs of its names and shapes. All programs have one signature,
+that of the module. An input whose default is None may be left out of any of them
+(trace/functions.py), and each gives back what it gave when it was traced: so programs that choose,
+and those of trees, stand beside the plain ones, which pay nothing for them.
 """
 
 import tempfile
@@ -14,11 +17,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 from torch import Tensor
 
-from ..graphs.step_lowering import spans_of
+from ..graphs.step_lowering import ProgramShape, program_shapes, spans_of
 from ..parallel.cores import Cores
-from .functional_step import MODEL, ReassigningStep, padding
+from ..step import DecoderStep, TreeStep
+from .functional_step import CHOICES, MODEL, FunctionalStep, ReassigningStep, named, padding
+from .lowered_choice import lower_choice
 from .nxd_cores import nxd_cores
-from .traced_program import Run, Traced, lint_proto, refuse, to_device, to_host
+from .traced_program import Runs, Traced, lint_proto, refuse, to_device, to_host
 
 if TYPE_CHECKING:
     from ..static_decoder import StaticDecoder
@@ -36,19 +41,39 @@ class ModelBuilderWay:
     strict: bool
 
     def step(self, decoder: "StaticDecoder") -> ReassigningStep:
-        """What is traced."""
-        return ReassigningStep(decoder.step, decoder.cache)
+        """
+        What is traced.
 
-    def shapes(self, decoder: "StaticDecoder") -> list[tuple[int, int]]:
-        """The width and the span of each program."""
-        return [(width, span) for width in decoder.shape.widths for span in spans_of(width, decoder.spans)]
+        Raises:
+            OverflowError: A choice needs more than 32 bits.
+        """
+        fusion = decoder.fusion
+        if fusion is None:
+            return ReassigningStep(decoder.step, decoder.cache)
+        choices = {width: lower_choice(fusion.step, width, decoder.shape) for width in fusion.widths}
+        return ReassigningStep(decoder.step, decoder.cache, choices, fusion.step.num_given)
 
-    def compile(self, cores: Cores, top_ks: Sequence[int]) -> Traced:
+    def shapes(self, decoder: "StaticDecoder") -> list[ProgramShape]:
+        """
+        Each program.
+
+        A choice that is given nothing, as greedy choice of raw logits, would leave two programs with the
+        same inputs, between which NxD does not route: the one that chooses serves as the other too.
+        """
+        shapes, fusion = program_shapes(decoder), decoder.fusion
+        if fusion is None or fusion.step.num_given:
+            return shapes
+        both = [(decoder.step, width) for width in fusion.widths]
+        return [shape for shape in shapes if (shape.step, shape.width) not in both]
+
+    def compile(self, cores: Cores, step: FunctionalStep, top_ks: Sequence[int]) -> Traced:
         """
         Trace every shape, compile all of them, and load them over one cache.
 
         Args:
             cores: Of an eager decoder.
+
+            step: The :meth:`step` of their part.
 
             top_ks: How many calls of top-k the graph of each of :meth:`shapes` has.
 
@@ -56,7 +81,6 @@ class ModelBuilderWay:
             UnsupportedArchitecture: In strict mode, the HLO holds what the compiler is known to refuse.
         """
         decoder = cores.part
-        step = self.step(decoder)
         # Before anybody moves them.
         known, states = cores.weights(step.weights, MODEL), set(step.states)
         with nxd_cores(cores.degree):
@@ -65,10 +89,12 @@ class ModelBuilderWay:
         weights = [name for name in used if name not in states]
         content = _saved(model)
         _start(model, known, weights)
-        return Traced(_runs(decoder, model), content, weights)
+        # They are the same on every core.
+        constants = {name: known[0][name] for name in weights if name.startswith(f"{CHOICES}.")}
+        return Traced(_runs(decoder, model), content, weights, constants)
 
     def _built(
-        self, decoder: "StaticDecoder", step: ReassigningStep, top_ks: Sequence[int]
+        self, decoder: "StaticDecoder", step: FunctionalStep, top_ks: Sequence[int]
     ) -> tuple[Any, dict[str, None]]:
         """The compiled programs, and the names of what they use."""
         from neuronx_distributed import ModelBuilder
@@ -76,21 +102,19 @@ class ModelBuilderWay:
         # It looks for how many cores there are here.
         builder = ModelBuilder(step)
         used: dict[str, None] = {}
-        for (width, span), top_k in zip(self.shapes(decoder), top_ks, strict=True):
-            tag = f"width_{width}_span_{span}"
-            ids, cache_pos, slots = padding(decoder.cache, width, span)
-            builder.trace(kwargs={"ids": ids, "cache_pos": cache_pos, "slots": slots}, tag=tag)
-            artifacts = builder.trace_artifacts_collection[tag]
+        for shape, top_k in zip(self.shapes(decoder), top_ks, strict=True):
+            builder.trace(kwargs=padding(shape, decoder.cache), tag=shape.name)
+            artifacts = builder.trace_artifacts_collection[shape.name]
             if self.strict:
                 findings = lint_proto(artifacts.hlo.SerializeToString(), top_k)
-                refuse(findings, type(decoder.step.model).__name__, f"the HLO of {tag}")
+                refuse(findings, type(decoder.step.model).__name__, f"the HLO of {shape.name}")
             used |= dict.fromkeys(artifacts.weight_name_to_idx)
         model = builder.compile(compiler_args=self.compiler_args, compiler_workdir=self.compiler_workdir)
         return model, used
 
-    def load(self, cores: Cores, content: bytes, weights: list[str]) -> Mapping[int, Run]:
+    def load(self, cores: Cores, content: bytes, weights: list[str], tensors: Mapping[str, Tensor]) -> Runs:
         """
-        Load what :meth:`compile` stored over these weights and an empty cache.
+        Load what :meth:`compile` stored over these weights, its own constants and an empty cache.
 
         Raises:
             ValueError: This release of neuronx_distributed does not know it.
@@ -107,7 +131,8 @@ class ModelBuilderWay:
                 "programs must be loaded by the neuronx_distributed that saved them: "
                 f"got a {type(model).__name__}; compile_decoder(folder) compiles them again"
             )
-        _start(model, cores.weights(self.step(cores.part).weights, MODEL), weights)
+        first = ReassigningStep(cores.part.step, cores.part.cache).weights
+        _start(model, cores.weights({**first, **tensors}, MODEL), weights)
         return _runs(cores.part, model)
 
 
@@ -126,18 +151,38 @@ def _start(model: Any, known: Sequence[Mapping[str, Tensor]], weights: list[str]
     model.to_neuron()
 
 
-def _runs(decoder: "StaticDecoder", model: Any) -> dict[int, Run]:
+def _runs(decoder: "StaticDecoder", model: Any) -> Runs:
     # By how many slots a decoder asks for; a span shorter than a width has no program at that width.
     attended = {
         (width, len(decoder.cache.addresses(span))): to_device(
             decoder.cache.addresses(max(span, spans_of(width, decoder.spans)[0]))
         )
-        for width in decoder.shape.widths
+        for width in {*decoder.shape.widths, *decoder.tree_widths}
         for span in decoder.spans
     }
 
-    def run(ids: Tensor, cache_pos: Tensor, slots: Tensor) -> Tensor:
-        addresses = attended[ids.shape[1], len(slots)]
-        return to_host(model(ids=to_device(ids), cache_pos=to_device(cache_pos), slots=addresses))
+    def given(kind: str, *inputs: Tensor) -> dict[str, Tensor]:
+        *others, slots = inputs
+        return named(kind, *others, attended[inputs[0].shape[1], len(slots)])
 
-    return dict.fromkeys(decoder.shape.widths, run)
+    def run(*inputs: Tensor) -> Tensor:
+        return to_host(model(**given(DecoderStep.kind, *inputs)))
+
+    def run_tree(*inputs: Tensor) -> Tensor:
+        return to_host(model(**given(TreeStep.kind, *inputs)))
+
+    def choose(*inputs: Tensor) -> tuple[Tensor, Tensor]:
+        # By rank, inputs and outputs: so the logits stay where they are until somebody reads them.
+        ranked = {
+            name: [tensor] * model.local_ranks_size
+            for name, tensor in given(DecoderStep.kind, *inputs).items()
+        }
+        chosen, logits = model(**ranked, forward_mode="ranked")
+        return chosen[0].cpu(), logits[0]
+
+    choosing = () if decoder.fusion is None else decoder.fusion.widths
+    return Runs(
+        dict.fromkeys(decoder.shape.widths, run),
+        dict.fromkeys(decoder.tree_widths, run_tree),
+        dict.fromkeys(choosing, choose),
+    )

@@ -11,33 +11,46 @@ from ..architectures.unsupported import UnsupportedArchitecture
 from ..graphs.hlo_lint import lint_hlo
 from ..graphs.rules import Finding
 
-Run = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Ids, cache_pos and slots, int64 on the host, to logits there."""
+Run = Callable[..., Tensor]
+"""What a step takes before the cache, int64 on the host, to logits there."""
+
+Choosing = Callable[..., tuple[Tensor, Tensor]]
+"""The same to the choice, on the host, and logits wherever they are."""
+
+
+@attrs.frozen(eq=False)
+class Runs:
+    """What runs, by width."""
+
+    plain: dict[int, Run]
+    trees: dict[int, Run] = attrs.field(factory=dict)
+    choosing: dict[int, Choosing] = attrs.field(factory=dict)
 
 
 @attrs.frozen(eq=False)
 class Traced:
     """A compiled decoder."""
 
-    runs: dict[int, Run]
-    """What runs at each width."""
-
+    runs: Runs
     content: bytes
     """How it is stored."""
 
     weights: list[str]
     """The tensors that it has to be given when it is loaded, by name."""
 
+    tensors: dict[str, Tensor] = attrs.field(factory=dict)
+    """What of it no model has: constants of choices, by name, or inputs for when nothing is to be chosen."""
+
 
 def to_device(tensor: Tensor) -> Tensor:
-    """Integers as a traced program takes them."""
+    """An input as a traced program takes it: integers and truth values as int32."""
     # The device has no int64 to speak of, and what compilers make of one changes from version to version.
-    return tensor.to(torch.int32).contiguous()
+    return (tensor if tensor.is_floating_point() else tensor.to(torch.int32)).contiguous()
 
 
-def to_host(logits: Any) -> Tensor:
-    """Logits as a decoder gives them."""
-    found: Tensor = logits[0] if isinstance(logits, (list, tuple)) else logits
+def to_host(outputs: Any) -> Tensor:
+    """Logits as a decoder gives them, the last of what a program does."""
+    found: Tensor = outputs[-1] if isinstance(outputs, (list, tuple)) else outputs
     return found.cpu().float()
 
 

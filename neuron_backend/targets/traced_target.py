@@ -2,11 +2,12 @@
 
 import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
+import safetensors.torch
 import torch
 from attrs import validators
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -18,12 +19,14 @@ from ..artifacts.packages import Package
 from ..cache import CacheBuffers
 from ..graphs.lint import lint_graph
 from ..graphs.lowering import lower, name_of
+from ..graphs.step_lowering import ProgramShape
 from ..parallel.cores import Cores
 from ..shapes import PADDED_WIDTHS, fitting, neuron_widths
-from .functional_step import FunctionalStep, padding
+from .functional_step import INPUTS, FunctionalStep, padding
 from .model_builder import ModelBuilderWay
 from .single_trace import SingleTraceWay
-from .traced_program import Run, refuse
+from .target import NOT_SAVED
+from .traced_program import Runs, refuse
 
 if TYPE_CHECKING:
     from ..static_decoder import StaticDecoder
@@ -32,6 +35,7 @@ COMPILER_ARGS = "--enable-saturate-infinity --auto-cast=none --model-type=transf
 """NxD's own defaults. Without ``--auto-cast=none`` the compiler rounds float32 products to bfloat16."""
 
 _FACTS = "traced.json"
+_TENSORS = "traced.safetensors"
 _AGAIN = "compile_decoder(folder) compiles it again"
 
 Way = ModelBuilderWay | SingleTraceWay
@@ -42,10 +46,11 @@ class TracedTarget:
     """
     Traces with torch-neuronx 2.9, the last that knows Inf2 and Trn1. The cache stays on the device.
 
-    With neuronx_distributed there is one program for each width and span over one cache. Without
-    it there is one program, of the widest width and all positions, into which every forward is
-    padded: every token costs what the widest of *widths* does, so they are 1, 5 and 64 if none are
-    asked for; and a saved decoder holds its weights twice.
+    With neuronx_distributed there is one program for each width and span over one cache, trees and
+    forwards that choose among them. Without it there is one program, of the widest width and all
+    positions, into which every forward is padded: every token costs what the widest of *widths*
+    does, so they are 1, 5 and 64 if none are asked for; a choice is made in every forward; and a
+    saved decoder holds its weights twice.
 
     With NxD a model is divided among ``tp_degree`` cores, all of which one process drives: it is not
     started by ``torchrun``.
@@ -54,7 +59,7 @@ class TracedTarget:
     models in one machine has a process and cores of its own.
 
     Raises:
-        ValueError: What it needs is not installed, or a decoder asks for trees, or for several
+        ValueError: What it needs is not installed, or a decoder asks for trees or for several
             cores without NxD.
     """
 
@@ -90,10 +95,13 @@ class TracedTarget:
     def compile(self, decoder: "StaticDecoder") -> None:
         """Lint, trace and compile every program, and compare with the stock model."""
         way = self._way(decoder)
-        cores = Cores.of(decoder)
-        traced = way.compile(cores, _lint(cores.part, way) if self.strict else [0] * len(way.shapes(decoder)))
+        cores, step = _divided(decoder, way)
+        shapes = way.shapes(cores.part)
+        top_ks = _lint(cores.part, shapes, step) if self.strict else [0] * len(shapes)
+        traced = way.compile(cores, step, top_ks)
         facts = {
             "way": way.name,
+            "programs": [shape.name for shape in shapes],
             "fingerprint": _fingerprint(cores.part),
             "weights": traced.weights,
             "versions": _versions(way),
@@ -102,6 +110,8 @@ class TracedTarget:
             way.file: Package(traced.content),
             _FACTS: Package(json.dumps(facts, indent=2).encode()),
         }
+        if traced.tensors:
+            packages[_TENSORS] = Package(safetensors.torch.save(traced.tensors))
         for package in packages.values():
             trust.record(package.content)
         self._run(decoder, way, traced.runs, packages, compiled=True)
@@ -124,6 +134,11 @@ class TracedTarget:
             return
         facts = _facts(packages)
         way = attrs.evolve(self, way=facts["way"])._way(decoder)
+        # Before the part is made, which is to choose if the decoder does.
+        if decoder.fusion is not None and not {shape.name for shape in way.shapes(decoder)} <= set(
+            facts["programs"]
+        ):
+            decoder.leave_unfused(NOT_SAVED)
         cores = Cores.of(decoder)
         for what, expected, found in (
             ("fingerprint", _fingerprint(cores.part), facts["fingerprint"]),
@@ -134,19 +149,20 @@ class TracedTarget:
                     f"traced programs must fit the decoder and what is installed: their {what} must be "
                     f"{expected}: got {found}; {_AGAIN}"
                 )
-        runs = way.load(cores, packages[way.file].content, facts["weights"])
+        tensors = safetensors.torch.load(packages[_TENSORS].content) if _TENSORS in packages else {}
+        runs = way.load(cores, packages[way.file].content, facts["weights"], tensors)
         self._run(decoder, way, runs, packages, compiled=False)
 
     def _way(self, decoder: "StaticDecoder") -> Way:
-        if decoder.tree_widths:
-            raise ValueError(
-                f"tree_widths must be () for target {self.name!r}, which compiles no trees: "
-                f"got {decoder.tree_widths}"
-            )
         chosen = _installed(self.way)
+        if decoder.tree_widths and chosen is SingleTraceWay:
+            raise ValueError(
+                f"'tree_widths' must be () for way {chosen.name!r} of target {self.name!r}, whose one "
+                f"program has no room for a tree: got {decoder.tree_widths}; way 'nxd' compiles trees"
+            )
         if decoder.tp_degree > 1 and chosen is SingleTraceWay:
             raise ValueError(
-                f"tp_degree must be 1 for target {self.name!r} without NxD, whose program is one core's: "
+                f"'tp_degree' must be 1 for target {self.name!r} without NxD, whose program is one core's: "
                 f"got {decoder.tp_degree}; TracedTarget(way='nxd') takes more, with a neuronx-distributed "
                 "that has ModelBuilder v2, from https://pip.repos.neuron.amazonaws.com"
             )
@@ -156,14 +172,17 @@ class TracedTarget:
         self,
         decoder: "StaticDecoder",
         way: Way,
-        runs: Mapping[int, Run],
+        runs: Runs,
         packages: Mapping[str, Package],
         compiled: bool,
     ) -> None:
-        if decoder.fusion is not None:
-            decoder.leave_unfused(f"target {self.name!r} compiles no program that chooses")
         decoder.replace_programs(
-            runs, {}, target=attrs.evolve(self, way=way.name), packages=packages, compiled=compiled
+            runs.plain,
+            runs.trees,
+            target=attrs.evolve(self, way=way.name),
+            packages=packages,
+            compiled=compiled,
+            fused_programs=runs.choosing,
         )
         # The device has the cache; whoever read this one would read something else.
         decoder.cache = _without_memory(decoder.cache)
@@ -217,7 +236,7 @@ def _fingerprint(decoder: "StaticDecoder") -> str:
 def _facts(packages: Mapping[str, Package]) -> dict[str, Any]:
     try:
         facts = json.loads(packages[_FACTS].content)
-        complete = {"way", "fingerprint", "weights", "versions"} <= set(facts)
+        complete = {"way", "programs", "fingerprint", "weights", "versions"} <= set(facts)
         files = {"nxd": ModelBuilderWay.file, "trace": SingleTraceWay.file}
         if complete and files.get(facts["way"]) in packages:
             return dict(facts)
@@ -229,20 +248,29 @@ def _facts(packages: Mapping[str, Package]) -> dict[str, Any]:
     )
 
 
-def _lint(decoder: "StaticDecoder", way: Way) -> list[int]:
+def _divided(decoder: "StaticDecoder", way: Way) -> tuple[Cores, FunctionalStep]:
+    """Its cores, and what is traced for them; without a choice that the device cannot make."""
+    cores = Cores.of(decoder)
+    try:
+        return cores, way.step(cores.part)
+    except OverflowError as error:
+        decoder.leave_unfused(f"the device has no int64: {error}")
+    # Made again: the part has to be without it too.
+    cores = Cores.of(decoder)
+    return cores, way.step(cores.part)
+
+
+def _lint(decoder: "StaticDecoder", shapes: Sequence[ProgramShape], step: FunctionalStep) -> list[int]:
     """How many calls of top-k each graph has, once nothing is known against it."""
-    # The step that returns its cache: exporting takes no module that replaces its own buffers.
-    step = FunctionalStep(way.step(decoder).step, decoder.cache)
+    # The form that returns its cache: exporting takes no module that replaces its own buffers.
+    functional = FunctionalStep.like(step, decoder.cache)
     top_ks = []
-    for width, span in way.shapes(decoder):
+    for shape in shapes:
+        inputs = padding(shape, decoder.cache)
         # As XLA takes it: attention in matrix products, not in a kernel of the host.
         with sdpa_kernel(SDPBackend.MATH):
-            graph = lower(step, padding(decoder.cache, width, span))
-        refuse(
-            lint_graph(graph),
-            type(decoder.step.model).__name__,
-            f"the graph of width {width} and span {span}",
-        )
+            graph = lower(functional, tuple(inputs.get(name) for name in INPUTS))
+        refuse(lint_graph(graph), type(decoder.step.model).__name__, f"the graph of {shape.name}")
         calls = [node for node in graph.graph.nodes if node.op == "call_function"]
         top_ks.append(sum(name_of(node) == "topk" for node in calls))
     return top_ks

@@ -227,7 +227,7 @@ class TestRefusals:
     def test_of_heads_that_do_not_come_out_even(self, tiny_model):
         """With the degrees that would do."""
         with pytest.raises(
-            ValueError, match=r"tp_degree must divide .* of LlamaFor.*: got 3; 1 or 2 would do"
+            ValueError, match=r"'tp_degree' must divide .* of LlamaFor.*: got 3; 1 or 2 would do"
         ):
             compile_decoder(
                 tiny_model("llama"), max_length=16, widths=(1,), target=TracedTarget(way="nxd"), tp_degree=3
@@ -254,7 +254,7 @@ class TestRefusals:
     def test_of_tracing_without_nxd(self, tiny_model):
         """Which has one core, and says what has more."""
         with pytest.raises(
-            ValueError, match=r"tp_degree must be 1 .* without NxD.*: got 2; TracedTarget\(way='nxd'"
+            ValueError, match=r"'tp_degree' must be 1 .* without NxD.*: got 2; TracedTarget\(way='nxd'"
         ):
             compile_decoder(
                 tiny_model("llama"), max_length=16, widths=(1,), target=TracedTarget(way="trace"), tp_degree=2

@@ -83,13 +83,22 @@ class Narrow(Adds):
         return x.sum() * self.weight[0]
 
 
-def model_of(module: nn.Module, *shapes: int) -> Any:
-    """Traced by NxD at each of these shapes, and started."""
+class Optional(Adds):
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+        if y is None:
+            return super().forward(x)
+        self.total = self.total + self.weight * y - 1
+        return self.total.sum(), 3 * y
+
+
+def model_of(module: nn.Module, *inputs: Any) -> Any:
+    """Traced by NxD with each of these inputs, of x alone its shape, and started."""
     from neuronx_distributed import ModelBuilder
 
     builder = ModelBuilder(module)
-    for shape in shapes or (3,):
-        builder.trace(kwargs={"x": torch.ones(shape)}, tag=f"shape_{shape}")
+    for number, given in enumerate(inputs or (3,)):
+        kwargs = given if isinstance(given, dict) else {"x": torch.ones(given)}
+        builder.trace(kwargs=kwargs, tag=f"program_{number}")
     model = builder.compile()
     model.set_weights([{"weight": torch.full((3,), 2.0)}])
     model.to_neuron()
@@ -137,6 +146,42 @@ class TestModelBuilder:
         """An input has a name and no default."""
         with pytest.raises(error):
             model_of(module)
+
+    def test_knows_programs_by_the_inputs_that_they_were_traced_with(self):
+        """One that may be left out makes two programs, over one state and with results of their own."""
+        model = model_of(Optional(), {"x": X}, {"x": X, "y": X})
+
+        assert 6.0 == model(x=X).item()
+        total, scaled = model(x=X, y=X)
+        assert ([9.0], [3.0, 3.0, 3.0]) == ([total.item()], scaled.tolist())
+        with pytest.raises(AssertionError, match="traced signature"):
+            model(x=X, z=X)
+        with pytest.raises(AssertionError, match="traced signature"):
+            model(y=X)
+
+    def test_does_not_choose_between_programs_of_the_same_inputs(self):
+        """Their name has to be given."""
+        from neuronx_distributed import ModelBuilder
+
+        builder = ModelBuilder(Adds())
+        model = builder.trace(kwargs={"x": X}, tag="one").trace(kwargs={"x": X}, tag="two").compile()
+        model.set_weights([{"weight": torch.full((3,), 2.0)}])
+        model.to_neuron()
+
+        with pytest.raises(AssertionError, match="2 possible routes"):
+            model(x=X)
+        assert 6.0 == model(x=X, model_name="two").item()
+
+    def test_leaves_on_the_device_what_is_asked_for_by_rank(self):
+        """A list of outputs, each a list of ranks."""
+        model = model_of(Optional(), {"x": X, "y": X})
+
+        total, scaled = model(x=[X], y=[X], forward_mode="ranked")
+
+        assert ["xla", "xla"] == [outputs[0].device.type for outputs in (total, scaled)]
+        assert [3.0, 3.0, 3.0] == scaled[0].cpu().tolist()
+        with pytest.raises(ValueError, match="each rank"):
+            model(x=[], y=[X], forward_mode="ranked")
 
     def test_refuses_programs_of_different_states(self):
         """The states are those of the first program; another would write into what is not its own."""

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from decodekit.decoding import Generator, MaxNewTokens, Sample
-from decodekit.neuron_backend.targets.traced_target import TracedTarget
+from decodekit.decoding import MaxNewTokens, Sample
 from decodekit.processors import RepetitionPenalty, Temperature, TopK, TopP
 from decodekit.speculation import DraftModel, PromptLookup
 from decodekit.testing import check_decoder
@@ -65,19 +64,6 @@ def test_no_rule_of_the_compiler_is_broken(pair):
     assert pair.compiled.compiler.strict
     assert {"width_1", "width_5", "width_16"} == {name.partition("_span")[0] for name in found}
     assert [] == [finding for findings in found.values() for finding in findings]
-
-
-@pytest.mark.stand_in
-def test_a_choice_stays_on_the_host(tiny_model, eager, trace_decoder):
-    """No traced program chooses: the decoder says so, and the text is the same."""
-    target = TracedTarget(way="trace")
-    built = trace_decoder(tiny_model("llama"), target, **SAMPLED)
-    expected = Generator(eager, stop=STOP, **SAMPLED)(PROMPTS).ids
-
-    generator = Generator(built.decoder, stop=STOP, **SAMPLED)
-
-    assert expected == generator(PROMPTS).ids
-    assert "target 'neuron-traced' compiles no program that chooses" in str(generator.explain())
 
 
 class TestForwards:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from decodekit.decoding import Greedy
+from decodekit.decoding.history import History
 from decodekit.neuron_backend import StaticDecoder, compile_decoder
 from decodekit.neuron_backend.parallel.cores import CORES, Cores, holders
 from decodekit.neuron_backend.parallel.parallel_layers import all_reduce, summing
@@ -32,13 +33,13 @@ class TestHolders:
     def test_are_processes_elsewhere(self):
         """Of which there is one here."""
         assert (None, 1) == holders(EagerTarget(), 1)
-        with pytest.raises(ValueError, match="tp_degree must be the number of processes, 1: got 4"):
+        with pytest.raises(ValueError, match="'tp_degree' must be the number of processes, 1: got 4"):
             holders(EagerTarget(), 4)
 
     @pytest.mark.parametrize("degree", [0, -1, True, 2.0, "2"])
     def test_are_counted_in_whole_numbers(self, degree):
         """From one on."""
-        with pytest.raises(ValueError, match="tp_degree must be a whole number >= 1: got"):
+        with pytest.raises(ValueError, match="'tp_degree' must be a whole number >= 1: got"):
             holders(TracedTarget(), degree)
 
     def test_of_a_target_that_drives_them_are_not_started(self, monkeypatch):
@@ -49,8 +50,9 @@ class TestHolders:
             holders(TracedTarget(), 2)
         assert (None, 1) == holders(TracedTarget(), 1)
 
-    def test_have_floating_weights(self, tiny_model):
-        """Quantised ones are not divided."""
+    def test_have_floating_weights(self, tiny_model, monkeypatch):
+        """Quantised ones are not divided, whatever is installed."""
+        monkeypatch.setattr(TracedTarget, "require", lambda self: None)
         with pytest.raises(ValueError, match="'weights' must be None with tp_degree > 1: got 'int8'"):
             compile_decoder(tiny_model("llama"), target=TracedTarget(), tp_degree=2, weights="int8")
 
@@ -88,6 +90,20 @@ class TestCores:
         assert decoder.fusion.selection is fusion.selection
         assert decoder.fusion.step is not fusion.step
 
+    def test_choose_by_the_decoders_name(self, decoder):
+        """Also with a processor of somebody else's, which no digest tells from others."""
+
+        def halved(logits: torch.Tensor, history: History) -> torch.Tensor:
+            return logits * 0.5
+
+        halved.device_safe = True  # type: ignore[attr-defined]
+        decoder.fuse(halved, Greedy())
+
+        part = Cores.of(decoder).part
+
+        assert decoder.fusion.step.kind == part.fusion.step.kind
+        assert part.step is part.fusion.step.step
+
     def test_have_weights_under_the_same_names(self, decoder):
         """Of the same shapes; together they are the model's, and what is not divided is one tensor."""
         cores = Cores.of(decoder)
@@ -120,7 +136,9 @@ class TestCores:
         """The error names them."""
         decoder.cores = 3
 
-        with pytest.raises(ValueError, match=r"tp_degree must divide .* of LlamaForCausalLM: got 3; 1 or 2"):
+        with pytest.raises(
+            ValueError, match=r"'tp_degree' must divide .* of LlamaForCausalLM: got 3; 1 or 2"
+        ):
             Cores.of(decoder)
 
     def test_need_a_whole_model(self, decoder):

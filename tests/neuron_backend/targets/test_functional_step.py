@@ -4,8 +4,22 @@ import pytest
 import torch
 from torch import nn
 
+from decodekit.decoding import Sample
+from decodekit.decoding.history import History
 from decodekit.neuron_backend import StaticDecoder
-from decodekit.neuron_backend.targets.functional_step import FunctionalStep, ReassigningStep, padding
+from decodekit.neuron_backend.graphs.step_lowering import ProgramShape
+from decodekit.neuron_backend.targets.functional_step import (
+    FunctionalStep,
+    ReassigningStep,
+    named,
+    padding,
+)
+from decodekit.neuron_backend.targets.lowered_choice import lower_choice
+from decodekit.neuron_backend.tree_layout import lay_out
+from decodekit.processors import Temperature
+
+# torch's own export trips over a deprecation of torch's own.
+pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 
 
 @pytest.fixture(params=["llama", "gemma2", "opt"])
@@ -121,10 +135,62 @@ class TestReassigningStep:
         assert not set(step.states) & set(dict(step.named_parameters()))
 
 
+class TestChoosing:
+    """A step with a choice behind it."""
+
+    @pytest.fixture
+    def choosing(self, decoder):
+        """One that draws in forwards of one column, over what the decoder's cache holds."""
+        decoder.fuse(Temperature(0.8), Sample(seed=3))
+        fused = decoder.fusion.step
+        choices = {1: lower_choice(fused, 1, decoder.shape)}
+        step = ReassigningStep(decoder.step, decoder.cache, choices, fused.num_given)
+        put_back(step, [None, *decoder.cache.tensors])
+        return step
+
+    def test_chooses_as_the_host_does(self, decoder, choosing):
+        """From the same logits and with the same noise, in int32."""
+        history = History(*(torch.ones(shape).long() for shape in ((2, 1, 49), (2, 1), (2,), (2,))))
+        ids, start = torch.tensor([[7], [9]]), torch.tensor([4, 2])
+        expected, scores = decoder.forward_choosing(ids, start, history)
+        inputs = ids, start, *decoder.fusion.step.given(history), decoder.cache.addresses(32)
+
+        chosen, logits = choosing(**named("fused", *inputs))
+
+        assert torch.int32 == chosen.dtype
+        assert expected.tolist() == chosen.tolist()
+        assert torch.equal(scores.logits, logits)
+
+    def test_scores_alone_where_nothing_is_given(self, decoder, choosing):
+        """And at widths that have no choice."""
+        logits = choosing(**padding(ProgramShape(decoder.step, 1, 48), decoder.cache))
+        wide = choosing(**padding(ProgramShape(decoder.step, 4, 48), decoder.cache))
+
+        assert ((2, 1), (2, 1)) == (logits.shape[:2], wide.shape[:2])
+
+
+def test_a_tree_is_scored_as_by_its_own_step(tiny_model):
+    """Branches in scratch slots: the same logits and the same cache, out of place and in int32."""
+    decoder = StaticDecoder(
+        tiny_model("llama"), batch_size=2, max_length=32, widths=(1,), tree_widths=(4,), spans=(32,)
+    )
+    step = ReassigningStep(decoder.step, decoder.cache)
+    put_back(step, [None, *decoder.cache.tensors])
+    ids, parents = torch.tensor([[3, 4, 5, 6], [7, 8, 9, -1]]), torch.tensor([[-1, 0, 0, 1], [-1, 0, 1, -1]])
+    layout = lay_out(ids, torch.tensor([2, 5]), parents)
+    slots = decoder.cache.addresses(32)
+
+    found = step(**named("tree", ids, *layout, slots))
+
+    assert torch.equal(decoder.forward_tree(ids, torch.tensor([2, 5]), parents), found)
+    assert all(map(torch.equal, decoder.cache.tensors, step.states.values()))
+
+
 def test_padding_is_int32(decoder):
     """One row of ids and one position a row, and a span's addresses."""
-    ids, cache_pos, slots = padding(decoder.cache, 4, 32)
+    found = padding(ProgramShape(decoder.step, 4, 32), decoder.cache)
 
-    assert {torch.int32} == {ids.dtype, cache_pos.dtype, slots.dtype}
-    assert ((2, 4), (2,), (33,)) == (ids.shape, cache_pos.shape, slots.shape)
-    assert bool((ids == -1).all())
+    assert ["ids", "cache_pos", "slots"] == list(found)
+    assert {torch.int32} == {tensor.dtype for tensor in found.values()}
+    assert [(2, 4), (2,), (33,)] == [tuple(tensor.shape) for tensor in found.values()]
+    assert bool((found["ids"] == -1).all())

@@ -14,9 +14,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from decodekit.decoding import Sample
+from decodekit.decoding.history import History
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture, compile_decoder
 from decodekit.neuron_backend.targets.single_trace import Padded
 from decodekit.neuron_backend.targets.traced_target import TracedTarget
+from decodekit.processors import Temperature, Typical
 
 # torch's own export trips over a deprecation of torch's own.
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
@@ -108,7 +111,7 @@ class TestRefusals:
     @pytest.mark.parametrize("way", ["nxd", "trace"])
     def test_of_graphs_that_cannot_be_compiled(self, way, sorting):
         """What it holds, by which rule, and where."""
-        with pytest.raises(UnsupportedArchitecture, match=r"Llama.*width 2 and span 16 .*NCC_EVRF029"):
+        with pytest.raises(UnsupportedArchitecture, match=r"Llama.*width_2_span_16 .*NCC_EVRF029"):
             build(sorting, target=TracedTarget(way=way))
 
     def test_may_be_done_without(self, sorting):
@@ -121,17 +124,19 @@ class TestRefusals:
         with pytest.raises(Reached):
             build(tiny_model("mixtral"))
 
-    def test_of_trees(self, tiny_model):
-        """By name, before the first trace."""
-        with pytest.raises(ValueError, match=r"tree_widths must be \(\) for target 'neuron-traced'.*\(4,\)"):
-            build(tiny_model("llama"), tree_widths=(4,))
+    def test_of_trees_without_nxd(self, tiny_model):
+        """By name, before the first trace; with NxD there is room."""
+        with pytest.raises(ValueError, match=r"'tree_widths' must be \(\) for way 'trace' .*: got \(4,\)"):
+            build(tiny_model("llama"), tree_widths=(4,), target=TracedTarget(way="trace"))
+        with pytest.raises(Reached):
+            build(tiny_model("llama"), tree_widths=(4,), target=TracedTarget(way="nxd"))
 
     def test_of_several_cores_without_nxd(self, tiny_model, monkeypatch):
         """Such a program has one; the error says what has more."""
         package("neuronx_distributed", monkeypatch)
 
         with pytest.raises(
-            ValueError, match=r"tp_degree must be 1 for .* without NxD.*: got 2; TracedTarget\(way='nxd'\)"
+            ValueError, match=r"'tp_degree' must be 1 for .* without NxD.*: got 2; TracedTarget\(way='nxd'\)"
         ):
             build(tiny_model("llama"), tp_degree=2)
 
@@ -160,6 +165,42 @@ class TestRefusals:
         """When they are given."""
         with pytest.raises((TypeError, ValueError), match=message):
             TracedTarget(**options)
+
+
+class Shifted:
+    """A stage that computes with a number of 42 bits."""
+
+    device_safe = True
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        return logits + ((history.length + 2**41) > 2**41)[..., None]
+
+
+@pytest.mark.usefixtures("installed")
+class TestChoices:
+    """What is said of a choice before it is compiled."""
+
+    @pytest.mark.parametrize("way", ["nxd", "trace"])
+    @pytest.mark.parametrize(
+        ("stage", "why"),
+        [
+            (Typical(0.9), "does not declare itself device_safe"),
+            (Shifted(), "the device has no int64: integers must fit into 32 bits: got 2199023255552"),
+        ],
+        ids=["no-form", "too-wide"],
+    )
+    def test_that_the_device_cannot_make_are_the_hosts(self, way, stage, why, tiny_model):
+        """As a whole, and every part says why; the programs are compiled without it."""
+        decoder = StaticDecoder(tiny_model("llama"), max_length=16, widths=(2,))
+        decoder.fuse(Temperature(0.5) | stage, Sample(seed=1))
+
+        with pytest.raises(Reached):
+            TracedTarget(way=way).compile(decoder)
+
+        placement = decoder.explain()
+        assert ["host", "host", "host"] == [place.where for place in placement.places]
+        assert why in placement.places[1].why
+        assert () == decoder.choosing_widths
 
 
 def test_is_known_by_name(tiny_model):
@@ -202,3 +243,25 @@ class TestPadded:
             kept = inputs[0][:, -expected.shape[1] :] >= 0
             assert expected.shape == found.shape
             torch.testing.assert_close(found[kept], expected[kept], atol=1e-5, rtol=1e-5)
+
+    def test_chooses_in_the_columns_that_hold_tokens(self):
+        """What belongs to columns is padded in front as they are; the rest goes in as it is."""
+        seen: list[list[int]] = []
+
+        def program(ids: Tensor, cache_pos: Tensor, slots: Tensor, length: Tensor, prompt: Tensor) -> Any:
+            seen.append([length.dtype == torch.int32, length.tolist(), prompt.tolist()])
+            columns = torch.arange(8)[None, -4:].repeat(2, 1)
+            return columns, columns[..., None].float()
+
+        neutral = torch.ones(2, 4).int(), torch.ones(2).int()
+        padded = Padded(program, 8, 4, torch.arange(32), neutral)
+        ids, start = torch.tensor([[3, 4], [5, 6]]), torch.tensor([7, 8])
+
+        chosen, logits = padded.choose(
+            ids, start, torch.tensor([[8, 9], [9, 10]]), torch.tensor([3, 2]), torch.arange(32)
+        )
+
+        assert [[True, [[1, 1, 8, 9], [1, 1, 9, 10]], [3, 2]]] == seen
+        assert ([[6, 7]] * 2, (2, 2, 1)) == (chosen.tolist(), logits.shape)
+        assert (2, 2, 1) == padded(ids, start, torch.arange(32)).shape
+        assert [True, [[1] * 4] * 2, [1, 1]] == seen[-1]

@@ -31,7 +31,9 @@ class TraceArtifacts:
 
     hlo: Hlo
     weight_name_to_idx: dict[str, int]
-    parameters: list[str]
+    parameters: dict[str, bool]
+    """Of the model's signature: whether it is required, by name."""
+
     recording: Recording
 
 
@@ -56,12 +58,14 @@ class ModelBuilder:
             raise NotImplementedError(
                 "the stand-in traces by keyword, under a tag, for one program on all ranks"
             )
-        names = _parameters(self.model)
-        if set(names) != set(kwargs):
-            raise ValueError(f"kwargs must be {names}: got {list(kwargs)}")
-        inputs = {name: kwargs[name] for name in names}
+        parameters = _parameters(self.model)
+        required = {name for name, is_required in parameters.items() if is_required}
+        if not required <= set(kwargs) <= set(parameters):
+            raise ValueError(f"kwargs must be among {list(parameters)}: got {list(kwargs)}")
+        # What is left out has its default, None, and is no input of this program.
+        inputs = {name: kwargs[name] for name in parameters if name in kwargs}
         try:
-            recording = record(self.model, inputs, _reassigned)
+            recording = record(self.model, inputs, _reassigned, by_name=True)
         except Exception as error:
             # What has been recorded is run with the rest for as long as somebody holds it.
             traceback.clear_frames(error.__traceback__)
@@ -70,7 +74,7 @@ class ModelBuilder:
         self.trace_artifacts_collection[tag] = TraceArtifacts(
             hlo=Hlo(recording.proto),
             weight_name_to_idx={name: index for index, name in enumerate(weights)},
-            parameters=names,
+            parameters=parameters,
             recording=recording,
         )
         return self
@@ -97,14 +101,14 @@ class ModelBuilder:
         return model
 
 
-def _parameters(model: nn.Module) -> list[str]:
-    """The names of what the model takes: a list that is open at no end."""
+def _parameters(model: nn.Module) -> dict[str, bool]:
+    """The names of what the model takes, and whether it must: a list that is open at no end."""
     parameters = inspect.signature(model.forward).parameters.values()
     if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in parameters):
         raise NotImplementedError("Methods with *args or **kwargs are not supported.")
     if any(parameter.default not in (parameter.empty, None) for parameter in parameters):
         raise ValueError("Only None is allowed as a default value for parameters.")
-    return [parameter.name for parameter in parameters]
+    return {parameter.name: parameter.default is parameter.empty for parameter in parameters}
 
 
 def _reassigned(module: nn.Module, before: Mapping[str, Tensor], outputs: list[Tensor]) -> dict[str, int]:

@@ -16,16 +16,16 @@ class NxDModel:
     def __init__(self, world_size: int, start_rank: int | None = None, local_ranks_size: int | None = None):
         if (start_rank, local_ranks_size) != (None, None):
             raise NotImplementedError("the stand-in has one instance")
-        self.world_size = world_size
-        self.parameters: list[str] = []
+        self.world_size = self.local_ranks_size = world_size
+        self.parameters: dict[str, bool] = {}
         self.recordings: dict[str, Recording] = {}
         self.spmd_models: dict[str, list[Program]] = {}
-        self.input_shape_map: dict[str, str] = {}
+        self.input_shape_map: dict[str, list[str]] = {}
         self.weights: list[dict[str, Tensor]] = [{}] * world_size
         self.states: list[States] = [{}] * world_size
         self.loaded_on_neuron = False
 
-    def add(self, key: str, parameters: list[str], recording: Recording) -> "NxDModel":
+    def add(self, key: str, parameters: dict[str, bool], recording: Recording) -> "NxDModel":
         """One more program; its states must be those of the first, of which they are made."""
         if self.recordings:
             if parameters != self.parameters:
@@ -38,8 +38,8 @@ class NxDModel:
                 )
         self.parameters = parameters
         self.recordings[key] = recording
-        shapes = [shape for shape, _ in recording.inputs]
-        self.input_shape_map[_route(parameters, shapes)] = key
+        route = _route(recording.names, [shape for shape, _ in recording.inputs])
+        self.input_shape_map.setdefault(route, []).append(key)
         return self
 
     def set_weights(self, sharded_checkpoint: list[dict[str, Tensor]]) -> None:
@@ -79,16 +79,32 @@ class NxDModel:
     def forward(
         self, *args: Tensor, model_name: str | None = None, forward_mode: str = "default", **kwargs: Tensor
     ) -> Any:
-        """Run the program that was traced at these shapes."""
+        """Run the program that was traced with these inputs at these shapes."""
         if not self.loaded_on_neuron:
             raise RuntimeError("Model not initialized. Call set_weights() followed by to_neuron()")
-        if args or model_name is not None or forward_mode != "default":
-            raise NotImplementedError("the stand-in takes keywords, and routes by shape")
-        inputs = [kwargs[name] for name in self.parameters]
-        key = self.input_shape_map[_route(self.parameters, [list(tensor.shape) for tensor in inputs])]
-        # Every core is given the same; what the first has is what comes back.
-        outputs = run(self.spmd_models[key], inputs)[0]
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        if args or forward_mode not in ("default", "ranked"):
+            raise NotImplementedError("the stand-in takes keywords, and waits for what it runs")
+        ranked = forward_mode == "ranked"
+        if ranked and any(len(tensors) != self.world_size for tensors in kwargs.values()):
+            raise ValueError("ranked inputs must be lists of a tensor for each rank")
+        names = [name for name in self.parameters if name in kwargs]
+        missing = [name for name, required in self.parameters.items() if required and name not in kwargs]
+        if missing or len(names) != len(kwargs):
+            raise AssertionError(f"inputs must be of the traced signature: got {list(kwargs)}")
+        inputs = [
+            [kwargs[name][rank] if ranked else kwargs[name] for name in names]
+            for rank in range(self.world_size)
+        ]
+        keys = self.input_shape_map[_route(names, [list(tensor.shape) for tensor in inputs[0]])]
+        if model_name is None and len(keys) > 1:
+            raise AssertionError(f"Got {len(keys)} possible routes but model_name wasn't provided.")
+        outputs = run(self.spmd_models[model_name or keys[0]], inputs)
+        if ranked:
+            # By output and rank, where the device has them.
+            return [list(each) for each in zip(*outputs, strict=True)]
+        # Every core was given the same; what the first has is what comes back.
+        found = [output.cpu() for output in outputs[0]]
+        return found[0] if len(found) == 1 else tuple(found)
 
     def read_from_neuron_buffer(self, buffer_key: str, rank: int) -> Tensor:
         """A copy of a state or a weight."""

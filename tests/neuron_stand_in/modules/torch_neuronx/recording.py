@@ -37,6 +37,9 @@ class Recording:
     program: bytes
     """What is run: the same, with the sums among cores cut out of it (:mod:`.sums`)."""
 
+    names: list[str]
+    """Of the inputs."""
+
     inputs: list[tuple[list[int], str]]
     """Shape and dtype of each."""
 
@@ -89,7 +92,9 @@ class Recording:
         return cls(proto=proto, program=program, constants=tensors, **facts)
 
 
-def record(module: nn.Module, inputs: Mapping[str, Tensor], aliases: Aliases, **kwargs: Any) -> Recording:
+def record(
+    module: nn.Module, inputs: Mapping[str, Tensor], aliases: Aliases, by_name: bool = False, **kwargs: Any
+) -> Recording:
     """
     Trace *module* on the XLA device, lower what it did, and check it.
 
@@ -100,19 +105,21 @@ def record(module: nn.Module, inputs: Mapping[str, Tensor], aliases: Aliases, **
 
         aliases: See there.
 
+        by_name: Whether the module is called by these names, or in this order.
+
         kwargs: None; here to refuse what the stand-in does not know.
 
     Raises:
         CompileError: Something ran on the host, depends on data, or is known to be refused.
     """
     assert not kwargs, f"the stand-in knows no {sorted(kwargs)}"
-    whole, operations = _recorded(module, inputs, aliases)
+    whole, operations = _recorded(module, inputs, aliases, by_name)
     _lint(whole.text, operations)
     sums = whole.text.count(" all-reduce(")
     if not sums:
         return whole
     with cut_out() as cuts:
-        cut, _ = _recorded(module, inputs, aliases, cuts)
+        cut, _ = _recorded(module, inputs, aliases, by_name, cuts)
     if len(cut.partials) != sums or " all-reduce(" in attrs.evolve(cut, proto=cut.program).text:
         raise CompileError(f"{sums} sums among cores must be NxD's own: got {len(cut.partials)} of them")
     return attrs.evolve(cut, proto=whole.proto)
@@ -122,6 +129,7 @@ def _recorded(
     module: nn.Module,
     inputs: Mapping[str, Tensor],
     aliases: Aliases,
+    by_name: bool,
     cuts: Sequence[tuple[Tensor, Tensor]] = (),
 ) -> tuple[Recording, collections.Counter[str]]:
     """The graph, and how often each operation was called."""
@@ -134,7 +142,8 @@ def _recorded(
     given = [tensor.to(device) for tensor in inputs.values()]
     try:
         with torch.no_grad(), _watched() as operations:
-            result = twin(*given)
+            # By name where they have one: what stands between two of them may have been left out.
+            result = twin(**dict(zip(inputs, given, strict=True))) if by_name else twin(*given)
         outputs = [result] if isinstance(result, Tensor) else list(result)
         _refuse_writes(tensors, versions)
         states = aliases(twin, tensors, outputs)
@@ -159,7 +168,8 @@ def _watched() -> Iterator[collections.Counter[str]]:
     import torch_xla
     import torch_xla.debug.metrics as metrics
 
-    torch_xla.sync()
+    # Moving tensors to the device is a computation too, and must not be counted later.
+    torch_xla.sync(wait=True)
     metrics.clear_all()
     with _Operations() as mode:
         yield mode.called
@@ -229,6 +239,7 @@ def _lower(
     return Recording(
         proto=context.hlo(),
         program=context.hlo(),
+        names=list(inputs),
         inputs=[(list(tensor.shape), str(tensor.dtype)) for tensor in inputs.values()],
         outputs=[(list(tensor.shape), str(tensor.dtype)) for tensor in outputs],
         parameters=[found[index] for index in range(len(found))],

@@ -17,8 +17,13 @@ def core_count() -> int:
 def to_device(tensor: Tensor) -> Tensor:
     """A copy on the device."""
     import torch_xla
+    from torch_xla.core.xla_model import send_cpu_data_to_device
 
-    moved = tensor.detach().to(torch_xla.device())
+    if tensor.dim():
+        moved = tensor.detach().to(torch_xla.device())
+    else:
+        # What .to() makes of some numbers is a constant, for which a program would be compiled.
+        (moved,) = send_cpu_data_to_device([tensor.detach()], torch_xla.device())
     torch_xla.sync()
     return moved
 
@@ -112,7 +117,7 @@ class Program:
 
     def __call__(self, inputs: Sequence[Tensor], sums: Sequence[Tensor], final: bool) -> list[Tensor]:
         """
-        Run with these *sums* among cores; the outputs that become no state, on the host.
+        Run with these *sums* among cores; the outputs that become no state, on the device.
 
         Args:
             inputs: Of the program.
@@ -147,19 +152,25 @@ class Program:
                 self._states[name].write(outputs[index], flag)
         torch_xla.sync()
         kept = set(self.recording.states.values())
-        return [output.cpu() for index, output in enumerate(outputs) if index not in kept]
+        return [output for index, output in enumerate(outputs) if index not in kept]
 
 
-def run(programs: Sequence[Program], inputs: Sequence[Tensor]) -> list[list[Tensor]]:
+def run(programs: Sequence[Program], inputs: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
     """
-    Run the programs of a model, one for each core; what each of them gives, on the host.
+    Run the programs of a model, one for each core; what each of them gives, on the device.
 
     A sum depends on those before it alone. So they become known one by one: every run of all cores
     makes one more of the partial sums right.
+
+    Args:
+        programs: By core.
+
+        inputs: By core.
     """
+    each = list(zip(programs, inputs, strict=True))
     sums = programs[0].empty_sums()
     first = len(programs[0].recording.outputs) - len(programs[0].recording.states) - len(sums)
     for index in range(len(sums)):
-        partials = [program(inputs, sums, final=False)[first + index] for program in programs]
+        partials = [program(own, sums, final=False)[first + index].cpu() for program, own in each]
         sums[index] = torch.stack(partials).sum(0)
-    return [program(inputs, sums, final=True)[:first] for program in programs]
+    return [program(own, sums, final=True)[:first] for program, own in each]

@@ -108,7 +108,7 @@ def _forward(inputs: list[Tensor], tensors: list[Tensor], program: Tensor) -> li
         states = make_states({name: held.pop(name) for name in recording.states})
         weights = {name: to_device(tensor) for name, tensor in held.items()}
         _loaded[key] = Program(recording, weights, states), program
-    return run([_loaded[key][0]], inputs)[0]
+    return [output.cpu() for output in run([_loaded[key][0]], [inputs])[0]]
 
 
 def _described(recording: Recording) -> list[Tensor]:

@@ -1,0 +1,343 @@
+"""Traced decoders whose programs choose."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
+
+from decodekit.decoding import Generator, Greedy, Logprobs, MaxNewTokens, Sample
+from decodekit.decoding.history import History
+from decodekit.decoding.slots import Slots
+from decodekit.neuron_backend import StaticDecoder, load_decoder
+from decodekit.neuron_backend.artifacts.manifest import Manifest, file_sha256
+from decodekit.neuron_backend.graphs.hlo_lint import lint_hlo
+from decodekit.neuron_backend.targets.target import NOT_SAVED
+from decodekit.neuron_backend.targets.traced_target import TracedTarget
+from decodekit.processors import MinP, RepetitionPenalty, Temperature, TopK, TopP
+from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
+
+from .conftest import Built, build
+
+pytestmark = pytest.mark.stand_in
+
+# Of different length, and long enough together with the text to leave the shorter span.
+PROMPTS = [[5, 9, 2, 44, 17, 3, 8, 5, 9, 2], [60, 1, 30]]
+STOP = MaxNewTokens(45)
+CHAIN = RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.95) | MinP(0.02)
+CHOSEN: dict[str, Any] = {"processors": CHAIN, "selection": Sample(seed=7)}
+
+# Of its own: XLA knows programs that another decoder had compiled.
+LENGTH: dict[str, Any] = {"max_length": 62, "spans": (12, 62)}
+
+PROGRAMS = {"nxd": 9, "trace": 1}
+"""Two widths by two spans, once with a choice, and the widest with the longer one; or one for all."""
+
+
+@pytest.fixture(scope="module", params=["nxd", "trace"])
+def choosing(
+    request: pytest.FixtureRequest,
+    tiny_model: Callable[..., PreTrainedModel],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Built:
+    """One decoder for each way of tracing, with the chain; its HLO lies in the compiler's folder."""
+    workdir = str(tmp_path_factory.mktemp("compiler"))
+    target = TracedTarget(way=request.param, compiler_workdir=workdir)
+    return build(tiny_model("llama"), target, **LENGTH, **CHOSEN)
+
+
+@pytest.fixture
+def asked(choosing: Built, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The widths of the forwards that have chosen."""
+    widths: list[int] = []
+
+    def watched(program: Any) -> Any:
+        def run(ids: Any, *others: Any) -> Any:
+            widths.append(ids.shape[1])
+            return program(ids, *others)
+
+        return run
+
+    programs = {width: watched(program) for width, program in choosing.decoder.fused_programs.items()}
+    monkeypatch.setattr(choosing.decoder, "fused_programs", programs)
+    return widths
+
+
+class TestTexts:
+    """Token for token what the host chooses from an eager decoder's logits."""
+
+    def test_plain(self, choosing, eager, asked):
+        """Over both spans, every token but the first of each row chosen by the program of one column."""
+        expected = Generator(eager, stop=STOP, **CHOSEN)(PROMPTS).ids
+
+        assert expected == Generator(choosing.decoder, stop=STOP, **CHOSEN)(PROMPTS).ids
+        assert {1} == set(asked)
+        assert len(asked) >= 44
+
+    def test_with_a_draft_from_the_prompt(self, choosing, eager, asked):
+        """Windows of several tokens, most of them rewound, verified by choices of the wider program."""
+        expected = Generator(eager, stop=STOP, **CHOSEN)(PROMPTS).ids
+
+        found = SpeculativeGenerator(
+            choosing.decoder, PromptLookup(), num_draft_tokens=4, stop=STOP, **CHOSEN
+        )
+
+        assert expected == found(PROMPTS).ids
+        assert 5 in asked
+
+    def test_with_a_draft_model_that_chooses(self, choosing, eager):
+        """A second traced decoder with the chain, beside the first."""
+        draft = choosing.decoder.early_exit(1, widths=(1, 16), **CHOSEN)
+        expected = Generator(eager, stop=STOP, **CHOSEN)(PROMPTS).ids
+
+        fast = SpeculativeGenerator(
+            choosing.decoder, DraftModel(draft), num_draft_tokens=4, stop=STOP, **CHOSEN
+        )
+        found = fast(PROMPTS)
+
+        assert (1,) == draft.choosing_widths
+        assert expected == found.ids
+        assert 0 < sum(found.statistics.accepted) < sum(found.statistics.drafted)
+
+    def test_with_another_seed(self, choosing, eager, asked):
+        """The noise comes from outside: one program serves every seed."""
+        other = {"processors": CHAIN, "selection": Sample(seed=8)}
+        expected = Generator(eager, stop=STOP, **other)(PROMPTS).ids
+
+        assert expected == Generator(choosing.decoder, stop=STOP, **other)(PROMPTS).ids
+        assert asked
+
+    def test_of_another_chain(self, choosing, eager, asked):
+        """The host chooses, from the plain forwards, and the decoder says so."""
+        generator = Generator(choosing.decoder, stop=STOP)
+
+        assert Generator(eager, stop=STOP)(PROMPTS).ids == generator(PROMPTS).ids
+        assert [] == asked
+        assert "another chain or selection" in str(generator.explain())
+
+    def test_with_their_scores(self, choosing, eager):
+        """The logits of a forward that chose are there for who asks."""
+        expected, found = (
+            Generator(decoder, stop=STOP, **CHOSEN)(PROMPTS, logprobs=Logprobs(stage="processed"))
+            for decoder in (eager, choosing.decoder)
+        )
+
+        assert expected.ids == found.ids
+        for one, other in zip(expected.logprobs, found.logprobs, strict=True):
+            assert [entry.logprob for entry in one] == pytest.approx(
+                [entry.logprob for entry in other], abs=1e-4
+            )
+
+
+def test_explain_says_device(choosing):
+    """Of every part."""
+    placement = Generator(choosing.decoder, stop=STOP, **CHOSEN).explain()
+
+    assert placement.on_device
+    assert 6 == len(placement.places)
+    assert (1, 5) == choosing.decoder.choosing_widths
+
+
+@pytest.mark.parametrize("way", ["nxd", "trace"])
+def test_greedy_choice_of_raw_logits_takes_no_program_more(way, tiny_model, eager, tmp_path):
+    """NxD would not know two of the same inputs apart: one gives both choice and logits."""
+    target = TracedTarget(way=way)
+    # A length of its own: XLA knows programs that another decoder had compiled.
+    shape: dict[str, Any] = {"max_length": 63, "widths": (1, 16), "scored_width": 1, "spans": (63,)}
+    built = build(tiny_model("llama"), target, **shape, selection=Greedy())
+
+    generator = Generator(built.decoder, stop=STOP, selection=Greedy())
+
+    assert (2 if way == "nxd" else 1) == built.executables
+    assert generator.explain().on_device
+    assert Generator(eager, stop=STOP)(PROMPTS).ids == generator(PROMPTS).ids
+    built.decoder.save(tmp_path / "decoder")
+    plain = load_decoder(tmp_path / "decoder")
+    assert Generator(eager, stop=STOP)(PROMPTS).ids == Generator(plain, stop=STOP)(PROMPTS).ids
+
+
+class TestPrograms:
+    """What XLA has compiled."""
+
+    def test_are_one_for_each_shape(self, choosing):
+        """The comparisons and the warm-up included; every one writes the cache in place."""
+        programs = PROGRAMS[choosing.decoder.compiler.way]
+
+        assert (programs, 4 * programs) == (choosing.executables, choosing.aliased)
+
+    def test_no_forward_compiles(self, choosing):
+        """Neither text nor speculation, with the chain or without; a value that became a constant would."""
+        import torch_xla.debug.metrics as metrics
+
+        metrics.clear_all()
+
+        Generator(choosing.decoder, stop=STOP, **CHOSEN)(PROMPTS)
+        SpeculativeGenerator(choosing.decoder, PromptLookup(), stop=STOP, **CHOSEN)(PROMPTS)
+        Generator(choosing.decoder, stop=STOP)(PROMPTS)
+
+        assert metrics.counter_value("UncachedCompile") is None
+        assert metrics.counter_value("CachedCompile") > 40
+
+    def test_hold_nothing_that_is_refused(self, choosing):
+        """No more sorts than there are calls of top-k, which torch_neuronx has a custom call for."""
+        texts = hlo_of(choosing)
+
+        assert PROGRAMS[choosing.decoder.compiler.way] == len(texts)
+        for name, text in texts.items():
+            rules = [finding.rule for finding in lint_hlo(text)]
+            # One of top-k, one of top-p among its survivors.
+            assert (["sort"] * 2 if "fused" in name else []) == rules
+
+    def test_compute_nothing_in_64_bits(self, choosing):
+        """XLA compares with a number in 64 bits what is int32; nothing else has more than 32."""
+        for text in hlo_of(choosing).values():
+            wide = set(re.findall(r" = [su]64\[\d[^ ]* ([a-z\-]+)\(", text))
+
+            assert wide <= {"convert", "broadcast"}
+            assert "f64[" not in text
+
+    def test_leave_the_logits_on_the_device(self, choosing):
+        """With NxD: 4 bytes a token come back, until somebody reads the scores."""
+        import torch_xla.debug.metrics as metrics
+
+        decoder = choosing.decoder
+        if decoder.compiler.way != "nxd":
+            # What torch_neuronx traces gives everything to the host.
+            return
+        history = History(*(torch.ones(shape).long() for shape in ((2, 1, 63), (2, 1), (2,), (2,))))
+        metrics.clear_all()
+
+        # Whoever has fed the decoder does not see this forward.
+        Slots.of(decoder).forget()
+        _, scores = decoder.forward_choosing(torch.tensor([[3], [4]]), torch.tensor([0, 0]), history)
+
+        assert 2 * 4 == metrics.metric_data("InboundData")[1]
+        assert (2, 1, decoder.shape.vocab_size) == scores.logits.shape
+        assert 2 * 4 * (1 + decoder.shape.vocab_size) == metrics.metric_data("InboundData")[1]
+
+
+def hlo_of(built: Built) -> dict[str, str]:
+    """By program, what the compiler was given."""
+    folder = Path(built.decoder.compiler.compiler_workdir)
+    # torch_neuronx.trace knows one graph, which chooses.
+    return {
+        str(path.parent.relative_to(folder)).replace(".", "fused"): path.read_text()
+        for path in folder.rglob("graph.hlo")
+    }
+
+
+@pytest.fixture
+def saved(choosing: Built, tmp_path: Path) -> Path:
+    """The folder of a decoder that chooses."""
+    choosing.decoder.save(tmp_path / "decoder")
+    return tmp_path / "decoder"
+
+
+@pytest.fixture
+def no_tracing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anything that would trace fails."""
+    import neuronx_distributed
+    import torch_neuronx
+
+    monkeypatch.setattr(torch_neuronx, "trace", None)
+    monkeypatch.setattr(neuronx_distributed.ModelBuilder, "trace", None)
+
+
+def text(decoder: StaticDecoder, **parts: Any) -> list[list[int]]:
+    """What a decoder writes."""
+    return Generator(decoder, stop=STOP, **parts)(PROMPTS).ids
+
+
+class TestSaved:
+    """In folders."""
+
+    def test_into_another_process(self, choosing, saved, modules):
+        """Which traces nothing, chooses in the programs and writes the same text."""
+        code = f"""
+            import json
+            import torch_neuronx
+            from decodekit.decoding import Generator, MaxNewTokens, Sample
+            from decodekit.neuron_backend import load_decoder
+            from decodekit.processors import MinP, RepetitionPenalty, Temperature, TopK, TopP
+            torch_neuronx.trace = None
+            if {choosing.decoder.compiler.way!r} == "nxd":
+                import neuronx_distributed
+                neuronx_distributed.ModelBuilder.trace = None
+            chain = RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.95) | MinP(0.02)
+            parts = dict(processors=chain, selection=Sample(seed=7))
+            decoder = load_decoder({str(saved)!r}, **parts)
+            generator = Generator(decoder, stop=MaxNewTokens(45), **parts)
+            ids = generator({PROMPTS!r}).ids
+            print(json.dumps([decoder.compiled, generator.explain().on_device, ids]))
+        """
+        paths = os.pathsep.join([str(modules), *filter(None, [os.environ.get("PYTHONPATH")])])
+        process = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            env={**os.environ, "PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+        assert 0 == process.returncode, process.stderr
+        expected = [False, True, text(choosing.decoder, **CHOSEN)]
+        assert expected == json.loads(process.stdout.splitlines()[-1])
+
+    @pytest.mark.usefixtures("no_tracing")
+    def test_without_their_chain_leave_the_choice_to_the_host(self, choosing, saved):
+        """Of plain programs, or of one that is given something neutral to choose with."""
+        loaded = load_decoder(saved)
+
+        assert () == loaded.choosing_widths
+        assert text(choosing.decoder) == text(loaded)
+        assert text(choosing.decoder, **CHOSEN) == text(loaded, **CHOSEN)
+
+    @pytest.mark.usefixtures("no_tracing")
+    def test_with_another_chain_do_not_choose_by_it(self, choosing, saved):
+        """Nor by their own: a load compiles nothing, and says so."""
+        loaded = load_decoder(saved, processors=Temperature(0.5), selection=Sample(seed=7))
+
+        assert NOT_SAVED in str(loaded.explain())
+        assert text(choosing.decoder, **CHOSEN) == text(loaded, **CHOSEN)
+
+    @pytest.mark.usefixtures("no_tracing")
+    def test_can_be_saved_again(self, choosing, saved, tmp_path):
+        """With what belongs to the choice."""
+        load_decoder(saved, **CHOSEN).save(tmp_path / "copy")
+
+        loaded = load_decoder(tmp_path / "copy", **CHOSEN)
+
+        assert (1, 5) == loaded.choosing_widths
+        assert text(choosing.decoder, **CHOSEN) == text(loaded, **CHOSEN)
+
+    def test_are_not_trusted_with_other_constants(self, choosing, saved, monkeypatch):
+        """What belongs to a choice counts as the programs do: of somebody else it is made again."""
+        name = "traced.safetensors"
+        tensors = load_file(saved / "programs" / name)
+        assert tensors
+        save_file({key: tensor + 1 for key, tensor in tensors.items()}, saved / "programs" / name)
+        manifest = Manifest.read(saved)
+        files = {file: file_sha256(saved / file) for file in manifest.files}
+        attrs.evolve(manifest, files=files).write(saved)
+
+        def reached(*_: Any) -> None:
+            raise Reached
+
+        monkeypatch.setattr(TracedTarget, "compile", reached)
+
+        with pytest.raises(Reached):
+            load_decoder(saved, **CHOSEN)
+
+
+class Reached(Exception):  # noqa: N818 (no error: where the test wants to come)
+    """Something is compiled."""

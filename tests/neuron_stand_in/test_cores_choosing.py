@@ -1,0 +1,222 @@
+"""Traced decoders that are divided among cores, choose in their programs, and score trees."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from decodekit.decoding import Generator, MaxNewTokens, Sample
+from decodekit.decoding.history import History
+from decodekit.decoding.slots import Slots
+from decodekit.neuron_backend import compile_decoder, load_decoder
+from decodekit.neuron_backend.targets.functional_step import state_names
+from decodekit.neuron_backend.targets.target import NOT_SAVED
+from decodekit.neuron_backend.targets.traced_target import TracedTarget
+from decodekit.processors import RepetitionPenalty, Temperature, TopK, TopP
+from decodekit.speculation import DraftTree, PromptLookup, SpeculativeGenerator, Tree
+
+pytestmark = pytest.mark.stand_in
+
+SHAPE: dict[str, Any] = {
+    "batch_size": 2,
+    "max_length": 64,
+    "widths": (1, 5),
+    "scored_width": 5,
+    "tree_widths": (7,),
+    "spans": (64,),
+}
+CHOSEN: dict[str, Any] = {
+    "processors": RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.95),
+    "selection": Sample(seed=7),
+}
+PROMPTS = [[5, 9, 2, 44, 17, 3, 8, 5, 9, 2], [60, 1, 30]]
+STOP = MaxNewTokens(30)
+
+
+@pytest.fixture(scope="module")
+def divided(tiny_model, trace_decoder):
+    """Two cores with the chain: two widths with a choice and without, and one of trees."""
+    return trace_decoder(tiny_model("llama"), TracedTarget(way="nxd"), tp_degree=2, **SHAPE, **CHOSEN)
+
+
+@pytest.fixture(scope="module")
+def eager(tiny_model):
+    """The whole model as PyTorch runs it; the host chooses."""
+    return compile_decoder(tiny_model("llama"), target="eager", **SHAPE)
+
+
+@pytest.fixture(autouse=True)
+def nothing_fed(divided, eager) -> None:
+    """Some tests feed by hand, which no generator sees."""
+    for decoder in (divided.decoder, eager):
+        Slots.of(decoder).forget()
+
+
+@pytest.fixture
+def asked(divided, monkeypatch) -> list[int]:
+    """The widths of the forwards that have chosen."""
+    widths: list[int] = []
+
+    def watched(program: Any) -> Any:
+        def run(ids: Tensor, *others: Tensor) -> Any:
+            widths.append(ids.shape[1])
+            return program(ids, *others)
+
+        return run
+
+    programs = {width: watched(program) for width, program in divided.decoder.fused_programs.items()}
+    monkeypatch.setattr(divided.decoder, "fused_programs", programs)
+    return widths
+
+
+class TestChoices:
+    """Token for token what the host chooses from an eager decoder's logits."""
+
+    def test_plain(self, divided, eager, asked):
+        """All but the first token of each row come from the device."""
+        generator = Generator(divided.decoder, stop=STOP, **CHOSEN)
+
+        assert Generator(eager, stop=STOP, **CHOSEN)(PROMPTS).ids == generator(PROMPTS).ids
+        assert len(asked) >= 29
+        assert generator.explain().on_device
+
+    def test_with_a_draft_from_the_prompt(self, divided, eager, asked):
+        """Windows of several tokens are verified by what the device chose in them."""
+        fast = SpeculativeGenerator(divided.decoder, PromptLookup(), num_draft_tokens=4, stop=STOP, **CHOSEN)
+
+        assert Generator(eager, stop=STOP, **CHOSEN)(PROMPTS).ids == fast(PROMPTS).ids
+        assert 5 in asked
+
+    def test_greedy_on_the_host(self, divided, eager, asked):
+        """The plain programs stand beside those that choose, over the same caches."""
+        assert Generator(eager, stop=STOP)(PROMPTS).ids == Generator(divided.decoder, stop=STOP)(PROMPTS).ids
+        assert [] == asked
+
+
+class TestTrees:
+    """Scored by all cores together."""
+
+    def test_as_by_the_eager_decoder(self, divided, eager):
+        """Side branches and padding, behind chains of the same caches."""
+        parents = torch.tensor([[-1, 0, 0, 1, 2, -1, 5], [-1, 0, 1, 0, -1, -1, -1]])
+        ids = torch.tensor([[3, 4, 5, 6, 7, 8, 9], [9, 8, 7, 6, -1, -1, -1]])
+        text = torch.randint(61, (2, 5), generator=torch.Generator().manual_seed(0))
+        for decoder in (divided.decoder, eager):
+            decoder.forward(text, torch.tensor([0, 0]))
+
+        found, expected = (
+            decoder.forward_tree(ids, torch.tensor([5, 4]), parents) for decoder in (divided.decoder, eager)
+        )
+
+        torch.testing.assert_close(found[ids >= 0], expected[ids >= 0], atol=1e-4, rtol=1e-4)
+
+    @pytest.mark.parametrize("chosen", [{}, CHOSEN], ids=["greedy", "sampled"])
+    def test_write_the_text_of_plain_decoding(self, divided, eager, chosen):
+        """With guesses of the first layer, some of which are right."""
+        draft = eager.early_exit(1, widths=(1, 2, 5))
+        expected = Generator(eager, stop=STOP, **chosen)(PROMPTS).ids
+
+        fast = SpeculativeGenerator(divided.decoder, DraftTree(draft, Tree.comb(2, 2)), stop=STOP, **chosen)
+        found = fast(PROMPTS)
+
+        assert expected == found.ids
+        assert 0 < sum(found.statistics.accepted) < sum(found.statistics.drafted)
+
+
+class TestDevice:
+    """What is on the cores."""
+
+    def test_programs_are_compiled_once_for_all_cores(self, divided):
+        """Plain, choosing and of trees; each writes the cache of two layers in place."""
+        assert (5, 4 * 5) == (divided.executables, divided.aliased)
+
+    def test_every_program_writes_every_cores_heads(self, divided, eager):
+        """A choosing forward and a tree leave what the eager decoder's cache has, where it was."""
+        history = (torch.ones(shape).long() for shape in ((2, 1, 65), (2, 1), (2,), (2,)))
+        ids, start = torch.tensor([[3], [4]]), torch.tensor([0, 0])
+        # One branch, all of which is kept.
+        tree = torch.tensor([[5, 6, 7, 8, 9, 10, 11]] * 2), start + 1, torch.arange(-1, 6).repeat(2, 1)
+        before = [[state.address for state in states.values()] for states in divided.cores]
+
+        divided.decoder.forward_choosing(ids, start, History(*history))
+        eager.forward(ids, start)
+        for decoder in (divided.decoder, eager):
+            decoder.forward_tree(*tree)
+
+        for name, expected in zip(state_names(eager.cache), eager.cache.tensors, strict=True):
+            whole = torch.cat([states[name].value.cpu() for states in divided.cores], dim=1)
+            # Behind the slots where padding and side branches leave what they like.
+            kept = slice(eager.cache.reserved, eager.cache.reserved + 8)
+            torch.testing.assert_close(whole[:, :, kept], expected[:, :, kept])
+        assert before == [[state.address for state in states.values()] for states in divided.cores]
+
+
+class TestSaving:
+    """What is loaded traces nothing."""
+
+    @pytest.fixture
+    def saved(self, divided, tmp_path, monkeypatch):
+        """The folder."""
+        import neuronx_distributed
+
+        divided.decoder.save(tmp_path / "decoder")
+        monkeypatch.setattr(neuronx_distributed.ModelBuilder, "trace", None)
+        return tmp_path / "decoder"
+
+    def test_with_the_chain_it_chooses(self, saved, eager):
+        """Every core is given the constants of the choice again."""
+        loaded = load_decoder(saved, **CHOSEN)
+
+        assert (2, (1, 5), False) == (loaded.tp_degree, loaded.choosing_widths, loaded.compiled)
+        assert (
+            Generator(eager, stop=STOP, **CHOSEN)(PROMPTS).ids
+            == Generator(loaded, stop=STOP, **CHOSEN)(PROMPTS).ids
+        )
+
+    def test_with_another_chain_the_host_chooses(self, saved, eager):
+        """By the plain programs."""
+        other: dict[str, Any] = {"processors": Temperature(0.5), "selection": Sample(seed=3)}
+        loaded = load_decoder(saved, **other)
+
+        assert NOT_SAVED in str(loaded.explain())
+        assert (
+            Generator(eager, stop=STOP, **other)(PROMPTS).ids
+            == Generator(loaded, stop=STOP, **other)(PROMPTS).ids
+        )
+
+
+class Sums(nn.Module):
+    """A sum among cores, and what each had for it; a state that is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(3))
+        self.weight = nn.Parameter(torch.full((3,), 2.0), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Any:
+        from neuronx_distributed.parallel_layers.mappings import reduce_from_tensor_model_parallel_region
+
+        own = self.weight * x
+        self.total = self.total + reduce_from_tensor_model_parallel_region(own + 0.0)
+        return self.total * 1.0, own
+
+
+def test_the_stand_in_gives_each_rank_its_own():
+    """By output and rank, on the device, of inputs by rank."""
+    from neuronx_distributed import ModelBuilder, NxDParallelState
+
+    x = torch.tensor([1.0, 2.0, 3.0])
+    with NxDParallelState(world_size=2, tensor_model_parallel_size=2):
+        model = ModelBuilder(Sums()).trace(kwargs={"x": x}, tag="one").compile()
+    model.set_weights([{"weight": torch.full((3,), value)} for value in (2.0, 5.0)])
+    model.to_neuron()
+
+    total, own = model(x=[x, 10 * x], forward_mode="ranked")
+
+    assert 2 == model.local_ranks_size
+    assert {"xla"} == {tensor.device.type for tensor in (*total, *own)}
+    assert [[52.0, 104.0, 156.0]] * 2 == [tensor.cpu().tolist() for tensor in total]
+    assert [[2.0, 4.0, 6.0], [50.0, 100.0, 150.0]] == [tensor.cpu().tolist() for tensor in own]
+    with pytest.raises(ValueError, match="each rank"):
+        model(x=[x], forward_mode="ranked")
