@@ -89,9 +89,10 @@ class TestTexts:
         whole = compile_decoder(
             tiny_model("llama"),
             batch_size=2,
-            max_length=64,
+            # Of its own: XLA knows programs that another decoder had compiled, and counts them once.
+            max_length=63,
             widths=(1, 16),
-            spans=SPANS,
+            spans=(63,),
             target=TracedTarget(way="nxd"),
         )
 
