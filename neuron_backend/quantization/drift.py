@@ -94,7 +94,7 @@ def drift(
     )
 
 
-def _checked(texts: Iterable[Iterable[int]], models: Sequence[Decoder | PreTrainedModel]) -> list[Tensor]:
+def _checked(texts: Iterable[Iterable[int]], models: "Sequence[Decoder | PreTrainedModel]") -> list[Tensor]:
     """*texts* as ``[length]`` int64, each of which all *models* can be fed."""
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         raise TypeError(f"'texts' must be lists of token ids: got {texts!r}")
