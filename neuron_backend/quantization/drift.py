@@ -126,13 +126,17 @@ def _ids_of(text: Any) -> Tensor:
     return torch.tensor(ids, dtype=torch.int64)
 
 
-def _positions(model: Decoder | PreTrainedModel) -> float:
+def _positions(model: "Decoder | PreTrainedModel") -> float:
+    from transformers import PreTrainedModel
+
     if isinstance(model, PreTrainedModel):
         return known_positions(model) or math.inf
     return model.shape.max_length
 
 
-def _vocab(model: Decoder | PreTrainedModel) -> int:
+def _vocab(model: "Decoder | PreTrainedModel") -> int:
+    from transformers import PreTrainedModel
+
     if isinstance(model, PreTrainedModel):
         return int(model.config.get_text_config(decoder=True).vocab_size)
     return model.shape.vocab_size
