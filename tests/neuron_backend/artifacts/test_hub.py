@@ -368,7 +368,7 @@ class TestRefusals:
         """What would be ignored is refused."""
         eager.save(tmp_path / "decoder")
 
-        with pytest.raises(ValueError, match=f"{next(iter(option))} must be None for a folder"):
+        with pytest.raises(ValueError, match=f"'{next(iter(option))}' must be None for a folder"):
             load_decoder(tmp_path / "decoder", **option)
 
     def test_what_is_a_repository(self, tmp_path, monkeypatch):
