@@ -276,13 +276,12 @@ def sweep(setting: Setting, name: str, sizes: Sequence[tuple[int, int]]) -> list
 
 def plot(results: dict[str, Any], file: str) -> None:
     """The curves of both sweeps."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    # Not through pyplot, which would choose a window system.
+    from matplotlib.figure import Figure
 
     shown = [name for name in ("batch", "context") if results.get(name)]
-    figure, axes = pyplot.subplots(1, max(len(shown), 1), figsize=(5 * max(len(shown), 1), 4), squeeze=False)
+    figure = Figure(figsize=(5 * max(len(shown), 1), 4))
+    axes = figure.subplots(1, max(len(shown), 1), squeeze=False)
     for name, axis in zip(shown, axes[0], strict=False):
         rows = results[name]
         axis.plot([row[name] for row in rows], [1e3 * row["seconds"] for row in rows], marker="o")
@@ -293,7 +292,6 @@ def plot(results: dict[str, Any], file: str) -> None:
         axis.set_title(results["device"])
     figure.tight_layout()
     figure.savefig(file)
-    pyplot.close(figure)
 
 
 def setting_of(args: argparse.Namespace, target: CudaTarget) -> Setting:
