@@ -61,12 +61,16 @@ class TestCpu:
         assert torch.equal(expected, compiled_llama.forward(board, cache_pos))
 
     def test_programs_share_the_models_weights(self, compiled_llama, tiny_model):
-        """No weight exists twice."""
+        """What is read as it is, is the model's own; what is packed exists once for all of them."""
         model = tiny_model("llama")
+        first, *others = compiled_llama.programs.values()
+        head = first._constants["model.lm_head.weight"]
 
-        for program in compiled_llama.programs.values():
-            used = program._constants["model.lm_head.weight"]
-            assert model.lm_head.weight.data_ptr() == used.data_ptr()
+        assert head.is_mkldnn
+        for program in (first, *others):
+            used = program._constants["model.model.embed_tokens.weight"]
+            assert model.model.embed_tokens.weight.data_ptr() == used.data_ptr()
+            assert head is program._constants["model.lm_head.weight"]
 
     def test_no_forward_compiles(self, compiled_llama, monkeypatch):
         """Once constructed, a decoder never meets the compiler again."""

@@ -151,7 +151,7 @@ class TestRefusal:
     @pytest.mark.parametrize(("option", "value"), [("widths", ()), ("scored_width", 0), ("target", "gpu")])
     def test_of_other_options_is_the_decoders_own(self, option, value, tiny_model):
         """They are checked as those of any decoder."""
-        with pytest.raises(ValueError, match=f"{option} must be"):
+        with pytest.raises(ValueError, match=f"'{option}' must be"):
             decoder(deep(tiny_model, "llama")).early_exit(2, **{option: value})
 
     def test_of_layers_in_two_lists(self, tiny_model):
