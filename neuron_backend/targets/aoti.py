@@ -57,7 +57,7 @@ def compile_package(
         fingerprint: What the program fits, kept in its metadata for :class:`CompiledProgram`.
     """
     # Takes a second or two, and only who compiles needs it.
-    from torch._inductor import aoti_compile_and_package
+    from torch._inductor import aoti_compile_and_package, config
 
     with (
         torch.no_grad(),
@@ -81,9 +81,12 @@ def compile_package(
             "aot_inductor.package_constants_in_so": False,
             "aot_inductor.metadata": {_FINGERPRINT: fingerprint, METADATA: packed.to_json()},
         }
-        path = aoti_compile_and_package(
-            exported, package_path=str(Path(folder) / "program.pt2"), inductor_configs=options
-        )
+        # A place of its own: in the compiler's cache, another process that compiles the same would
+        # write over files while they are packaged.
+        with config.patch({"aot_inductor.output_path": str(Path(folder) / "compiled")}):
+            path = aoti_compile_and_package(
+                exported, package_path=str(Path(folder) / "program.pt2"), inductor_configs=options
+            )
         content = Path(path).read_bytes()
     known = tensors_of(step)
     return Package(content, {n: t for n, t in exported.constants.items() if n not in known})
