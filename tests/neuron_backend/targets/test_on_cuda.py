@@ -16,14 +16,15 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from decodekit.decoding import Generation, Generator, Greedy, MaxNewTokens, Sample, Slots
+from decodekit.decoding import Generation, Greedy, MaxNewTokens, Sample, StopCondition
 from decodekit.neuron_backend import CudaTarget, StaticDecoder, compile_decoder, load_decoder
 from decodekit.neuron_backend.targets.cuda_program import CudaProgram
 from decodekit.neuron_backend.targets.target import target_named
 from decodekit.processors import NoRepeatNgram, RepetitionPenalty, Temperature, TopK, TopP
-from decodekit.speculation import DraftModel, DraftTree, SpeculativeGenerator, Tree
+from decodekit.speculation import DraftModel, DraftTree, Tree
 from decodekit.testing import check_decoder
 
+from .. import on_device
 from .cuda_stand_in import CudaStandIn
 
 Models = Callable[..., PreTrainedModel]
@@ -32,6 +33,7 @@ Targets = Callable[..., CudaTarget]
 SHAPE: dict[str, Any] = {"batch_size": 2, "max_length": 64, "widths": (1, 5, 16), "spans": (32, 64)}
 SMALL: dict[str, Any] = {**SHAPE, "widths": (1, 5), "spans": (64,)}
 PROMPTS = [[5, 9, 2, 44, 17, 3, 8, 22, 31, 4, 4, 56, 12, 40, 7, 19, 2], [60, 1, 30]]
+STOP = MaxNewTokens(40)
 PARTS: dict[str, dict[str, Any]] = {
     "greedy": {"selection": Greedy()},
     "sampled": {"processors": Temperature(0.9) | TopP(0.95), "selection": Sample(seed=3)},
@@ -54,55 +56,33 @@ def gpu(**options: Any) -> CudaTarget:
 
 
 @attrs.frozen(eq=False)
-class Pair:
+class Pair(on_device.Pair):
     """A decoder on a GPU, and an eager one."""
-
-    compiled: StaticDecoder
-    eager: StaticDecoder
 
     @classmethod
     def of(cls, model: PreTrainedModel, target: CudaTarget, parts: Any = None, **options: Any) -> "Pair":
-        """Both over *model*; the first with *parts* behind its forwards."""
+        """
+        Both over *model*; the first with *parts* behind its forwards.
+
+        In float32, on the stand-in, no text may part.
+        """
         compiled = compile_decoder(model, target=target, **options, **(parts or {}))
         if isinstance(target.runtime, CudaStandIn):
             target.runtime.sealed = True
-        return cls(compiled, compile_decoder(model, target="eager", **options))
+        eager = compile_decoder(model, target="eager", **options)
+        on_host = compiled.cache.keys[0].device.type == "cpu"
+        return cls(compiled, eager, on_host and eager.step.model.dtype == torch.float32)
 
-    @property
-    def exact(self) -> bool:
-        """Whether no text may part: in float32, on the stand-in."""
-        return (
-            self.compiled.cache.keys[0].device.type == "cpu" and self.eager.step.model.dtype == torch.float32
-        )
-
-    def check(self, parts: dict[str, Any], drafter: Any = None) -> Generation:
-        """The text of one is the other's, up to rounding; the draft runs ahead of the first alone."""
-        parts = {**parts, "stop": MaxNewTokens(40)}
-        # Forwards that went past them have written over what they know.
-        for decoder in (self.eager, self.compiled):
-            Slots.of(decoder).forget()
-        expected = Generator(self.eager, record_gap=True, **parts)(PROMPTS)
-        if drafter is None:
-            found = Generator(self.compiled, **parts)(PROMPTS)
-        else:
-            found = SpeculativeGenerator(self.compiled, drafter, num_draft_tokens=4, **parts)(PROMPTS)
-        assert sum(len(set(row)) for row in expected.ids) > 10
-        if self.exact:
-            assert expected.ids == found.ids
-        elif expected.ids != found.ids:
-            # Twice the difference, and as much again for what temperature and penalty make of it.
-            assert expected.statistics.smallest_gap is not None
-            assert expected.statistics.smallest_gap < 4 * self.difference(expected)
-        return found
-
-    def difference(self, result: Generation) -> float:
-        """The largest between the logits of both, over the tokens of a text."""
-        largest = 0.0
-        for column, ids in enumerate(torch.tensor(row)[:, None] for row in zip(*result.ids, strict=True)):
-            position = torch.full((2,), column)
-            logits = [decoder.forward(ids, position) for decoder in (self.eager, self.compiled)]
-            largest = max(largest, float((logits[0] - logits[1]).abs().max()))
-        return largest
+    def check(
+        self,
+        parts: dict[str, Any],
+        drafter: Any = None,
+        *,
+        prompts: list[list[int]] = PROMPTS,
+        stop: StopCondition = STOP,
+    ) -> Generation:
+        """As everywhere, over longer texts."""
+        return super().check(parts, drafter, prompts=prompts, stop=stop)
 
 
 @pytest.fixture(
