@@ -6,7 +6,7 @@ chosen by dtype and rows, both of which a program fixes. Every program is compar
 operations after it is compiled.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..few_rows.library import takes_none
 from . import digits, int4_linear, int8_linear
 from .int4_linear import BLOCK, GROUP, HALF, LEVELS, MIDDLE, Int4Linear, finished
 from .int8_linear import Int8Linear
@@ -31,21 +32,28 @@ _ATEN_INPUTS = 16
 
 
 @contextmanager
-def cpu_products(model: nn.Module) -> Iterator[None]:
-    """Let the quantised layers of *model* multiply as a CPU is quickest, for as long as it is traced."""
+def cpu_products(model: nn.Module, few_rows: Callable[[Tensor], bool] = takes_none) -> Iterator[None]:
+    """
+    Let the quantised layers of *model* multiply as a CPU is quickest, for as long as it is traced.
+
+    Args:
+        model: Whose layers.
+
+        few_rows: Whether an input, ``[rows, in]``, is multiplied by :mod:`~..few_rows`.
+    """
     layers = [layer for layer in model.modules() if isinstance(layer, Int8Linear | Int4Linear)]
     # Found out before anything is traced.
-    by_four = partial(int4_product, aten=_aten_packs_alike())
+    by_four = partial(int4_product, aten=aten_packs_alike())
     try:
         for layer in layers:
             if not isinstance(layer, Int8Linear):
-                layer.product = by_four
+                layer.product = partial(_few_int4, few_rows, by_four)
             elif layer.storage == "int8" and digits.takes(layer.scale.dtype, layer.in_features):
                 # Of the shape that the kernel is told; a program is handed what is packed.
                 layer.register_buffer(PACKED, layer.quantized.T)
-                layer.product = _packed_product
+                layer.product = partial(_few_int8, few_rows, _packed_product)
             else:
-                layer.product = int8_product
+                layer.product = partial(_few_int8, few_rows, int8_product)
         yield
     finally:
         for layer in layers:
@@ -54,6 +62,26 @@ def cpu_products(model: nn.Module) -> Iterator[None]:
                 layer.product = int8_linear.plain_product
             else:
                 layer.product = int4_linear.plain_product
+
+
+def _few_int8(
+    few_rows: Callable[[Tensor], bool], otherwise: Callable[..., Tensor], layer: Int8Linear, x: Tensor
+) -> Tensor:
+    rows = x.reshape(-1, layer.in_features).contiguous()
+    if layer.storage != "int8" or not few_rows(rows):
+        return otherwise(layer, x)
+    out: Tensor = torch.ops.decodekit.int8_rows(rows, layer.quantized, layer.scale)
+    out = out.reshape(*x.shape[:-1], layer.out_features)
+    return out if layer.bias is None else out + layer.bias
+
+
+def _few_int4(
+    few_rows: Callable[[Tensor], bool], otherwise: Callable[..., Tensor], layer: Int4Linear, x: Tensor
+) -> Tensor:
+    rows = x.reshape(-1, layer.in_features).contiguous()
+    if not few_rows(rows):
+        return otherwise(layer, x)
+    return finished(layer, x, torch.ops.decodekit.int4_rows(rows, layer.packed, layer.levels))
 
 
 def _packed_product(layer: Int8Linear, x: Tensor) -> Tensor:
@@ -127,7 +155,7 @@ def _int4_row(layer: Int4Linear, row: Tensor) -> Tensor:
 
 
 @cache
-def _aten_packs_alike() -> bool:
+def aten_packs_alike() -> bool:
     """Whether this processor's kernel packs weights in the order that they are stored in."""
     integers = torch.arange(BLOCK * 32).view(BLOCK, 32) * 7 % (LEVELS + 1)
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(integers.int(), 1)

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from ..artifacts.packages import Package
 from ..cache import CacheBuffers
+from ..few_rows.library import Library, takes_none
 from ..graphs.complex_pairs import pair_complex_numbers
 from ..quantization.cpu_products import cpu_products
 from ..step import Step
@@ -39,7 +40,12 @@ def has_compiler() -> bool:
 
 
 def compile_package(
-    step: Step, cache: CacheBuffers, width: int, spans: Sequence[int], fingerprint: str
+    step: Step,
+    cache: CacheBuffers,
+    width: int,
+    spans: Sequence[int],
+    fingerprint: str,
+    few_rows: Library | None = None,
 ) -> Package:
     """
     Compile *step* for one width and every span over a cache of that shape. Takes some seconds, or minutes.
@@ -55,6 +61,8 @@ def compile_package(
             a device of fixed shapes.
 
         fingerprint: What the program fits, kept in its metadata for :class:`CompiledProgram`.
+
+        few_rows: Multiplies the inputs that it takes, and becomes part of the program.
     """
     # Takes a second or two, and only who compiles needs it.
     from torch._inductor import aoti_compile_and_package, config
@@ -63,7 +71,8 @@ def compile_package(
         torch.no_grad(),
         warnings.catch_warnings(),
         tempfile.TemporaryDirectory() as folder,
-        cpu_products(step),
+        few_rows.linked() if few_rows else nullcontext({}) as linked,
+        cpu_products(step, few_rows.takes if few_rows else takes_none),
         traced_joined(step),
         _untied(step),
     ):
@@ -73,13 +82,14 @@ def compile_package(
             step, inputs, strict=False, dynamic_shapes=_open_span(step, inputs, cache, spans)
         )
         merge_products(exported.graph_module, exported.graph_signature.user_inputs)
-        choose_kernels(exported.graph_module)
+        choose_kernels(exported.graph_module, few_rows.takes if few_rows else takes_none)
         # The compiler would leave each of them to an operation of its own, and warn.
         pair_complex_numbers(exported.graph_module)
         packed = PackedNames.of(exported)
         options = {
             "aot_inductor.package_constants_in_so": False,
             "aot_inductor.metadata": {_FINGERPRINT: fingerprint, METADATA: packed.to_json()},
+            **linked,
         }
         # A place of its own: in the compiler's cache, another process that compiles the same would
         # write over files while they are packaged.

@@ -6,23 +6,60 @@ kernel runs and so, by rounding, the last bits of logits; every program is compa
 stock model after it.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.fx import GraphModule, Node
+
+from ..few_rows.library import takes_none
 
 _aten: Any = torch.ops.aten
 
-_ONEDNN_DTYPES = (torch.float32, torch.bfloat16)
+ONEDNN_DTYPES = (torch.float32, torch.bfloat16)
+"""That its products are taken for."""
 
 
-def choose_kernels(module: GraphModule) -> None:
-    """Rewrite the graph of *module*, as ``torch.export`` gives it, in place."""
+def choose_kernels(module: GraphModule, few_rows: Callable[[Tensor], bool] = takes_none) -> None:
+    """
+    Rewrite the graph of *module*, as ``torch.export`` gives it, in place.
+
+    Args:
+        module: What is rewritten.
+
+        few_rows: Whether an input, ``[rows, in]``, is multiplied by :mod:`~..few_rows`.
+    """
     group_queries(module)
+    _multiply_few_rows(module, few_rows)
     _multiply_with_onednn(module)
     module.graph.eliminate_dead_code()
     module.graph.lint()
     module.recompile()
+
+
+def _multiply_few_rows(module: GraphModule, few_rows: Callable[[Tensor], bool]) -> None:
+    """Read the weights at the speed of memory, where that is what takes the time."""
+    for node in module.graph.find_nodes(op="call_function", target=_aten.linear.default):
+        x, weight, *bias = node.args
+        value, weights = x.meta["val"], weight.meta["val"]
+        # Weights that are made in the graph, from fewer bits, are not taken.
+        if weight.op != "placeholder" or weights.dtype != value.dtype or not weights.is_contiguous():
+            continue
+        rows = value.reshape(-1, value.shape[-1])
+        if not few_rows(rows):
+            continue
+        with module.graph.inserting_before(node):
+            call = module.graph.call_function
+            flat = call(_aten.reshape.default, (x, list(rows.shape)))
+            if not rows.is_contiguous():
+                flat = call(_aten.clone.default, (flat,), {"memory_format": torch.contiguous_format})
+            out = call(torch.ops.decodekit.float_rows.default, (flat, weight))
+            out = call(_aten.reshape.default, (out, _shape(node)))
+            if bias and bias[0] is not None:
+                out = call(_aten.add.Tensor, (out, bias[0]))
+        node.replace_all_uses_with(out)
+        module.graph.erase_node(node)
 
 
 def _multiply_with_onednn(module: GraphModule) -> None:
@@ -37,7 +74,7 @@ def _multiply_with_onednn(module: GraphModule) -> None:
     for node in module.graph.find_nodes(op="call_function", target=_aten.linear.default):
         x, weight, *bias = node.args
         # Weights that are made in the graph, from fewer bits, are not taken.
-        if weight.op == "placeholder" and weight.meta["val"].dtype in _ONEDNN_DTYPES:
+        if weight.op == "placeholder" and weight.meta["val"].dtype in ONEDNN_DTYPES:
             node.target = torch.ops.mkldnn._linear_pointwise.default
             node.args = (x, weight, bias[0] if bias else None, "none", [], "")
 

@@ -12,6 +12,7 @@ from ..artifacts import machine, trust
 from ..artifacts.fingerprint import Fitted, program_fingerprint
 from ..artifacts.manifest import Manifest
 from ..artifacts.packages import Package, compiled_once
+from ..few_rows.library import Library
 from ..shapes import DEFAULT_WIDTHS, fitting
 from ..step import DecoderStep, Step, TreeStep, program_name
 from . import aoti
@@ -46,12 +47,14 @@ class CpuTarget:
         """Compile every width, and compare with the stock model."""
         _require_compiler()
         _join(decoder)
-        packages, fitted = {}, Fitted.of(decoder.step)
+        packages, fitted, few_rows = {}, Fitted.of(decoder.step), _few_rows(decoder)
         for step, width in decoder.steps():
             fingerprint = _fingerprint(decoder, fitted, step.kind, width)
             package = compiled_once(
                 decoder.ranks,
-                partial(aoti.compile_package, step, decoder.cache, width, decoder.spans, fingerprint),
+                partial(
+                    aoti.compile_package, step, decoder.cache, width, decoder.spans, fingerprint, few_rows
+                ),
             )
             trust.record(package.content)
             packages[_file(step, width)] = package
@@ -140,6 +143,20 @@ class CpuTarget:
         )
         # One program serves every span.
         decoder.warm_up(decoder.spans[:1])
+
+
+def _few_rows(decoder: "StaticDecoder") -> Library | None:
+    # Only who compiles needs it.
+    from ..few_rows.choice import quickest
+
+    shape, dtype = decoder.shape, decoder.step.model.dtype
+    rows = [shape.batch_size * width for width in (1, *shape.widths, *decoder.tree_widths)]
+    return quickest(
+        decoder.step.model,
+        dtype,
+        rows,
+        [count for count in rows if count <= shape.batch_size * shape.scored_width],
+    )
 
 
 def _packed_weights(decoder: "StaticDecoder") -> PackedWeights:

@@ -109,7 +109,7 @@ def merge_products(module: GraphModule, written: Iterable[str]) -> None:
     left_alone = set(written)
     first: dict[tuple[object, ...], Node] = {}
     for node in list(module.graph.nodes):
-        if node.op != "call_function" or node.target not in _PURE:
+        if node.op != "call_function" or not _is_pure(node.target):
             continue
         if left_alone & {read.name for read in node.all_input_nodes}:
             continue
@@ -119,6 +119,10 @@ def merge_products(module: GraphModule, written: Iterable[str]) -> None:
             module.graph.erase_node(node)
         else:
             first[key] = node
+
+
+def _is_pure(target: object) -> bool:
+    return target in _PURE or getattr(target, "namespace", None) == "decodekit"
 
 
 def _frozen(value: object) -> object:
@@ -133,6 +137,8 @@ _PURE = {
     _aten.abs.default,
     _aten.amax.default,
     _aten.clamp.default,
+    _aten.clone.default,
+    _aten.contiguous.default,
     _aten.cat.default,
     _aten.chunk.default,
     _aten.div.Tensor,

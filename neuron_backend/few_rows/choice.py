@@ -1,0 +1,141 @@
+"""
+Which numbers of rows are multiplied by :mod:`~.library`, and which by the kernels that torch has.
+
+Found out by measuring both on the decoder's own weights, when it is compiled: which is quicker depends on
+the processor, the weights' bits and sizes, and the threads.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+import attrs
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..quantization import digits
+from ..quantization.cpu_products import aten_packs_alike, int4_product, int8_product
+from ..quantization.int4_linear import Int4Linear
+from ..quantization.int8_linear import Int8Linear
+from ..quantization.quantized import QuantizedLinear
+from ..targets.cpu_kernels import ONEDNN_DTYPES
+from .library import DTYPES, Library
+
+MOST_ROWS = 16
+"""More are never fewer in time: reading weights is then less than multiplying by them."""
+
+# Of weights that are read in turn, more than caches hold; and how often.
+_BYTES = 256 * 2**20
+_ROUNDS = 5
+
+Product = Callable[[Tensor], Tensor]
+
+
+def quickest(
+    model: nn.Module, dtype: torch.dtype, rows: Iterable[int], together: Iterable[int]
+) -> Library | None:
+    """
+    Measure. Takes some seconds.
+
+    Args:
+        model: Whose layers are multiplied by.
+
+        dtype: Of what they multiply.
+
+        rows: Of all programs.
+
+        together: Of those whose tokens are to be the same, decoding and verification: they are multiplied
+            in one way, which is the quicker for their sum.
+
+    Returns:
+        Code for those of *rows* that it is quicker at; None if there are none.
+    """
+    candidates = tuple(sorted({count for count in rows if count <= MOST_ROWS}))
+    layers = list(_sample(model, dtype))
+    if dtype not in DTYPES or not candidates or not layers:
+        return None
+    library = Library.compiled(dtype, candidates)
+    seconds = {count: measured(library, layers, count) for count in candidates}
+    chosen = chosen_rows(seconds, set(together))
+    return attrs.evolve(library, rows=chosen) if chosen else None
+
+
+def chosen_rows(seconds: Mapping[int, tuple[float, float]], together: set[int]) -> tuple[int, ...]:
+    """
+    The rows that are to be multiplied by few rows' code.
+
+    >>> chosen_rows({1: (2.0, 5.0), 5: (4.0, 3.0), 16: (9.0, 5.0)}, together={1, 5})
+    (1, 5)
+
+    Args:
+        seconds: Of each number of rows, this code's and the other's.
+
+        together: Rows that are decided as one.
+    """
+    kinds = [together & seconds.keys(), *({count} for count in seconds.keys() - together)]
+    sums = [
+        (kind, [sum(parts) for parts in zip(*map(seconds.__getitem__, kind), strict=True)]) for kind in kinds
+    ]
+    return tuple(sorted(count for kind, sides in sums if sides and sides[0] < sides[1] for count in kind))
+
+
+def measured(
+    library: Library, layers: Sequence[QuantizedLinear | nn.Linear], rows: int
+) -> tuple[float, float]:
+    """Seconds for products by all of *layers*: of *library*, and of torch; the least of a few, in turn."""
+    inputs = [torch.randn(rows, layer.in_features).to(library.dtype) for layer in layers]
+    few, other = [], []
+    for layer, x in zip(layers, inputs, strict=True):
+        name, weights = _operands(layer)
+        few.append(partial(getattr(library, name), x, *weights))
+        other.append(partial(_by_torch(layer, x), x))
+    times = [(_seconds(few), _seconds(other)) for _ in range(_ROUNDS)]
+    # The first meet memory that was never read.
+    return min(mine for mine, _ in times[1:]), min(theirs for _, theirs in times[1:])
+
+
+def _seconds(products: Sequence[Callable[[], Tensor]]) -> float:
+    start = time.perf_counter()
+    for product in products:
+        product()
+    return time.perf_counter() - start
+
+
+def _sample(model: nn.Module, dtype: torch.dtype) -> Iterable[QuantizedLinear | nn.Linear]:
+    """Layers that *model* multiplies *dtype* by: as many as no cache holds."""
+    size = 0
+    for layer in model.modules():
+        if not isinstance(layer, nn.Linear | Int8Linear | Int4Linear):
+            continue
+        kind, weights = _operands(layer)
+        taken = weights[-1].dtype == dtype and (kind != "int8_rows" or weights[0].dtype == torch.int8)
+        if taken and weights[0].numel() and size < _BYTES:
+            size += weights[0].nbytes
+            yield layer
+
+
+def _operands(layer: nn.Module) -> tuple[str, list[Tensor]]:
+    """Which product of :class:`~.library.Library`, and what it takes beside the inputs."""
+    if isinstance(layer, Int4Linear):
+        return "int4_rows", [layer.packed, layer.levels]
+    if isinstance(layer, Int8Linear):
+        return "int8_rows", [layer.quantized, layer.scale]
+    return "float_rows", [layer.get_parameter("weight").detach()]
+
+
+def _by_torch(layer: nn.Module, x: Tensor) -> Product:
+    """The kernel that a program would call otherwise, packed if it takes that."""
+    dtype, rows = x.dtype, x.shape[0]
+    if isinstance(layer, Int4Linear):
+        return partial(int4_product, layer, aten=aten_packs_alike())
+    if isinstance(layer, Int8Linear):
+        if not digits.takes(dtype, layer.in_features):
+            return partial(int8_product, layer)
+        packed = digits.pack(layer.quantized)
+        return lambda x: digits.product(x, packed, layer.scale)
+    weight = layer.get_parameter("weight").detach()
+    if dtype not in ONEDNN_DTYPES:
+        return lambda x: functional.linear(x, weight)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
+    return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")

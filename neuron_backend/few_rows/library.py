@@ -1,0 +1,144 @@
+"""The products' C++, compiled for this processor, one dtype and the numbers of rows that a decoder has."""
+
+import ctypes
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import attrs
+import torch
+from torch import Tensor
+
+from . import operations as _operations  # noqa: F401
+
+_NUMBERS = {torch.float32: "float", torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
+_SOURCE = Path(__file__).with_name("calls.cpp")
+_NAME = "decodekit_few_rows"
+
+_OPERATIONS = (
+    torch.ops.decodekit.float_rows.default,
+    torch.ops.decodekit.int8_rows.default,
+    torch.ops.decodekit.int4_rows.default,
+)
+
+DTYPES = frozenset(_NUMBERS)
+"""Of inputs: those of layers whose weights are floats have it too."""
+
+
+@attrs.frozen(eq=False)
+class Library:
+    """
+    Compiled code, in a folder that is its own until it is closed.
+
+    Its calls take what the operations of :mod:`~.operations` take, contiguous, and check nothing.
+    """
+
+    folder: tempfile.TemporaryDirectory[str]
+    dtype: torch.dtype
+    rows: tuple[int, ...]
+    _code: Any
+
+    @classmethod
+    def compiled(cls, dtype: torch.dtype, rows: Sequence[int], portable: bool = False) -> Self:
+        """
+        Compile. Takes some seconds.
+
+        Args:
+            dtype: One of :data:`DTYPES`.
+
+            rows: That are multiplied, each number.
+
+            portable: Leave out what is written for one kind of processor.
+
+        Raises:
+            RuntimeError: The compiler refused.
+        """
+        # Takes a second or two, and only who compiles needs it.
+        from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions, is_gcc
+        from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+        definitions = [
+            f"-DDECODEKIT_NUMBER={_NUMBERS[dtype]}",
+            f"-DDECODEKIT_ROWS={','.join(map(str, rows))}",
+        ]
+        if portable:
+            definitions.append("-DDECODEKIT_PORTABLE")
+        if is_gcc():
+            # The flags for a program's own loops, which say what is a vector, leave it out.
+            definitions.append("-ftree-loop-vectorize")
+        folder = tempfile.TemporaryDirectory(prefix=_NAME)
+        isa = pick_vec_isa()
+        options = CppTorchOptions(vec_isa=isa, compile_only=True, extra_flags=definitions)
+        unlinked = CppBuilder(_NAME, [str(_SOURCE)], options, folder.name)
+        unlinked.build()
+        compiled = unlinked.get_target_file_path()
+        shared = CppBuilder(_NAME, [compiled], CppTorchOptions(vec_isa=isa), folder.name)
+        shared.build()
+        archive = Path(folder.name) / "archive" / f"lib{_NAME}.a"
+        archive.parent.mkdir()
+        subprocess.run(
+            [os.environ.get("AR", "ar"), "rcs", archive, compiled], check=True, capture_output=True
+        )
+        return cls(folder, dtype, tuple(rows), ctypes.CDLL(shared.get_target_file_path()))
+
+    def takes(self, x: Tensor) -> bool:
+        """Whether an input, ``[rows, in]``, is one that this is for."""
+        return x.dtype == self.dtype and x.shape[0] in self.rows
+
+    @contextmanager
+    def linked(self) -> Iterator[dict[str, Any]]:
+        """Options for AOTInductor, with which the programs that it compiles meanwhile hold the code."""
+        before = os.environ.get("LIBRARY_PATH")
+        paths = [str(Path(self.folder.name) / "archive"), *([before] if before else [])]
+        os.environ["LIBRARY_PATH"] = os.pathsep.join(paths)
+        try:
+            yield {
+                "aot_inductor.custom_op_libs": [_NAME],
+                "aot_inductor.custom_ops_to_c_shims": {
+                    operation: [_declaration(operation)] for operation in _OPERATIONS
+                },
+            }
+        finally:
+            if before is None:
+                del os.environ["LIBRARY_PATH"]
+            else:
+                os.environ["LIBRARY_PATH"] = before
+
+    def float_rows(self, x: Tensor, weight: Tensor) -> Tensor:
+        """As :func:`~.operations.float_rows`."""
+        return self._called("float_rows", x, [weight], *weight.shape)
+
+    def int8_rows(self, x: Tensor, quantized: Tensor, scale: Tensor) -> Tensor:
+        """As :func:`~.operations.int8_rows`."""
+        return self._called("int8_rows", x, [quantized, scale], *quantized.shape)
+
+    def int4_rows(self, x: Tensor, packed: Tensor, levels: Tensor) -> Tensor:
+        """As :func:`~.operations.int4_rows`."""
+        return self._called(
+            "int4_rows", x, [packed, levels], packed.shape[0], packed.shape[1], levels.shape[1]
+        )
+
+    def _called(self, name: str, x: Tensor, weights: Sequence[Tensor], *sizes: int) -> Tensor:
+        *counts, outputs = sizes if len(sizes) == 3 else (*sizes, sizes[0])
+        y = x.new_empty(x.shape[0], outputs)
+        pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (x, *weights, y)]
+        call = getattr(self._code, f"decodekit_{name}")
+        call.restype = ctypes.c_bool
+        if not call(ctypes.c_int64(x.shape[0]), *pointers, *map(ctypes.c_int64, counts)):
+            raise ValueError(f"the rows must be one of {list(self.rows)}: got {x.shape[0]}")
+        return y
+
+
+def _declaration(operation: Any) -> str:
+    """Of the C function that a program calls for *operation*."""
+    inputs = "AtenTensorHandle, " * len(operation._schema.arguments)
+    return f"AOTITorchError aoti_torch_cpu_{operation._opname}({inputs}AtenTensorHandle*)"
+
+
+def takes_none(x: Tensor) -> bool:
+    """What a processor does without: :meth:`Library.takes`, of no input."""
+    return False

@@ -1,0 +1,32 @@
+"""
+The products as operations that a graph calls.
+
+Only graphs that are to be compiled for a CPU call them: outside of one they have shapes and no
+code. :class:`~.library.Library` has that, for programs to be linked with.
+"""
+
+import torch
+from torch import Tensor
+
+_library = torch.library.Library("decodekit", "DEF")
+_library.define("float_rows(Tensor x, Tensor weight) -> Tensor")
+_library.define("int8_rows(Tensor x, Tensor quantized, Tensor scale) -> Tensor")
+_library.define("int4_rows(Tensor x, Tensor packed, Tensor levels) -> Tensor")
+
+
+@torch.library.register_fake("decodekit::float_rows", lib=_library)
+def float_rows(x: Tensor, weight: Tensor) -> Tensor:
+    """``[rows, in]`` and ``[out, in]`` of one dtype to ``[rows, out]``."""
+    return x.new_empty(x.shape[0], weight.shape[0])
+
+
+@torch.library.register_fake("decodekit::int8_rows", lib=_library)
+def int8_rows(x: Tensor, quantized: Tensor, scale: Tensor) -> Tensor:
+    """``[rows, in]``, int8 ``[out, in]`` and ``[out]`` to ``[rows, out]``, as :func:`~.digits.product`."""
+    return x.new_empty(x.shape[0], quantized.shape[0])
+
+
+@torch.library.register_fake("decodekit::int4_rows", lib=_library)
+def int4_rows(x: Tensor, packed: Tensor, levels: Tensor) -> Tensor:
+    """``[rows, in]`` and an :class:`~.int4_linear.Int4Linear` to ``[rows, outputs of all blocks]``."""
+    return x.new_empty(x.shape[0], levels.shape[1])
