@@ -14,6 +14,7 @@ import decodekit
 BACKEND = (
     "architectures",
     "artifacts",
+    "few_rows",
     "fused",
     "graphs",
     "parallel",
@@ -51,12 +52,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def test_the_wheel_holds_the_rooms_and_nothing_else(wheel: pathlib.Path) -> None:
-    """Every module of the rooms, three files at the root, the marker for type checkers, the metadata."""
+    """The rooms' modules and C++, three files at the root, the marker for type checkers, the metadata."""
     names = zipfile.ZipFile(wheel).namelist()
     package = {name for name in names if name.startswith("decodekit/")}
     root = {name for name in package if name.count("/") == 1}
     source = pathlib.Path(decodekit.__file__).parent
-    modules = {f"decodekit/{room}/{path.name}" for room in ROOMS for path in (source / room).glob("*.py")}
+    modules = {
+        f"decodekit/{room}/{path.name}"
+        for room in ROOMS
+        for kind in ("*.py", "*.cpp", "*.h")
+        for path in (source / room).glob(kind)
+    }
 
     assert {f"decodekit/{n}" for n in ("__init__.py", "__main__.py", "py.typed", "testing.py")} == root
     assert modules == package - root

@@ -2,8 +2,10 @@
 
 import ctypes
 import os
+import shutil
 import subprocess
 import tempfile
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,12 +34,12 @@ DTYPES = frozenset(_NUMBERS)
 @attrs.frozen(eq=False)
 class Library:
     """
-    Compiled code, in a folder that is its own until it is closed.
+    Compiled code, in a folder of its own that goes with it.
 
     Its calls take what the operations of :mod:`~.operations` take, contiguous, and check nothing.
     """
 
-    folder: tempfile.TemporaryDirectory[str]
+    folder: Path
     dtype: torch.dtype
     rows: tuple[int, ...]
     _code: Any
@@ -70,20 +72,22 @@ class Library:
         if is_gcc():
             # The flags for a program's own loops, which say what is a vector, leave it out.
             definitions.append("-ftree-loop-vectorize")
-        folder = tempfile.TemporaryDirectory(prefix=_NAME)
+        folder = Path(tempfile.mkdtemp(prefix=_NAME))
         isa = pick_vec_isa()
         options = CppTorchOptions(vec_isa=isa, compile_only=True, extra_flags=definitions)
-        unlinked = CppBuilder(_NAME, [str(_SOURCE)], options, folder.name)
+        unlinked = CppBuilder(_NAME, [str(_SOURCE)], options, str(folder))
         unlinked.build()
         compiled = unlinked.get_target_file_path()
-        shared = CppBuilder(_NAME, [compiled], CppTorchOptions(vec_isa=isa), folder.name)
+        shared = CppBuilder(_NAME, [compiled], CppTorchOptions(vec_isa=isa), str(folder))
         shared.build()
-        archive = Path(folder.name) / "archive" / f"lib{_NAME}.a"
+        archive = folder / "archive" / f"lib{_NAME}.a"
         archive.parent.mkdir()
         subprocess.run(
             [os.environ.get("AR", "ar"), "rcs", archive, compiled], check=True, capture_output=True
         )
-        return cls(folder, dtype, tuple(rows), ctypes.CDLL(shared.get_target_file_path()))
+        code = ctypes.CDLL(shared.get_target_file_path())
+        weakref.finalize(code, shutil.rmtree, folder, ignore_errors=True)
+        return cls(folder, dtype, tuple(rows), code)
 
     def takes(self, x: Tensor) -> bool:
         """Whether an input, ``[rows, in]``, is one that this is for."""
@@ -93,7 +97,7 @@ class Library:
     def linked(self) -> Iterator[dict[str, Any]]:
         """Options for AOTInductor, with which the programs that it compiles meanwhile hold the code."""
         before = os.environ.get("LIBRARY_PATH")
-        paths = [str(Path(self.folder.name) / "archive"), *([before] if before else [])]
+        paths = [str(self.folder / "archive"), *([before] if before else [])]
         os.environ["LIBRARY_PATH"] = os.pathsep.join(paths)
         try:
             yield {

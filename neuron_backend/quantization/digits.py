@@ -55,15 +55,34 @@ def product(rows: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
     # weight's name leads to.
     zero = (largest[0] < 0).int()
     one = (1 - zero).float()
-    sums = torch.ops.onednn.qlinear_pointwise.tensor(
-        torch.cat(digits), one, zero, packed, one, zero, None, 1.0, 0, torch.float32, "none", [], ""
-    )
-    parts = sums.chunk(len(digits))
+    parts = sums(torch.cat(digits), packed, one, zero).chunk(len(digits))
     # From the smallest on.
     total: Tensor = parts[-1]
     for part in reversed(parts[:-1]):
         total = part + total / BASE
     return total * (largest / LARGEST) * scale.float()
+
+
+def sums(digits: Tensor, packed: Tensor, one: Tensor, zero: Tensor) -> Tensor:
+    """
+    ``digits @ packed``, exactly.
+
+    Args:
+        digits: ``[rows, in]`` int8.
+
+        packed: As for :func:`product`.
+
+        one: ``[1]`` float32, and *zero* ``[1]`` int32: scales and offsets that are none.
+
+        zero: See *one*.
+
+    Returns:
+        ``[rows, out]`` float32.
+    """
+    found: Tensor = torch.ops.onednn.qlinear_pointwise.tensor(
+        digits, one, zero, packed, one, zero, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+    return found
 
 
 def pack(quantized: Tensor) -> Tensor:
@@ -87,7 +106,5 @@ def _are_exact() -> bool:
     digits[2, ::2] = -LARGEST
     weights = torch.full((16, 64), LARGEST, dtype=torch.int8)
     weights[1::2, ::2] = -LARGEST
-    found = torch.ops.onednn.qlinear_pointwise.tensor(
-        digits, one, zero, pack(weights), one, zero, None, 1.0, 0, torch.float32, "none", [], ""
-    )
+    found = sums(digits, pack(weights), one, zero)
     return torch.equal(digits.float() @ weights.float().T, found)

@@ -147,7 +147,7 @@ class CpuTarget:
 
 def _few_rows(decoder: "StaticDecoder") -> Library | None:
     # Only who compiles needs it.
-    from ..few_rows.choice import quickest
+    from .quickest_products import quickest
 
     shape, dtype = decoder.shape, decoder.step.model.dtype
     rows = [shape.batch_size * width for width in (1, *shape.widths, *decoder.tree_widths)]

@@ -1,5 +1,5 @@
 """
-Which numbers of rows are multiplied by :mod:`~.library`, and which by the kernels that torch has.
+Which numbers of rows are multiplied by :mod:`~..few_rows`, and which by the kernels that torch has.
 
 Found out by measuring both on the decoder's own weights, when it is compiled: which is quicker depends on
 the processor, the weights' bits and sizes, and the threads.
@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..few_rows.library import DTYPES, Library
 from ..quantization import digits
 from ..quantization.cpu_products import aten_packs_alike, int4_product, int8_product
 from ..quantization.int4_linear import Int4Linear
 from ..quantization.int8_linear import Int8Linear
 from ..quantization.quantized import QuantizedLinear
-from ..targets.cpu_kernels import ONEDNN_DTYPES
-from .library import DTYPES, Library
+from .cpu_kernels import ONEDNN_DTYPES
 
 MOST_ROWS = 16
 """More are never fewer in time: reading weights is then less than multiplying by them."""
@@ -29,7 +29,7 @@ MOST_ROWS = 16
 _BYTES = 256 * 2**20
 _ROUNDS = 5
 
-Product = Callable[[Tensor], Tensor]
+Product = Callable[[], Tensor]
 
 
 def quickest(
@@ -84,18 +84,18 @@ def measured(
     library: Library, layers: Sequence[QuantizedLinear | nn.Linear], rows: int
 ) -> tuple[float, float]:
     """Seconds for products by all of *layers*: of *library*, and of torch; the least of a few, in turn."""
-    inputs = [torch.randn(rows, layer.in_features).to(library.dtype) for layer in layers]
     few, other = [], []
-    for layer, x in zip(layers, inputs, strict=True):
+    for layer in layers:
+        x = torch.full((rows, layer.in_features), 0.5, dtype=library.dtype)
         name, weights = _operands(layer)
         few.append(partial(getattr(library, name), x, *weights))
-        other.append(partial(_by_torch(layer, x), x))
+        other.append(_by_torch(layer, x))
     times = [(_seconds(few), _seconds(other)) for _ in range(_ROUNDS)]
     # The first meet memory that was never read.
     return min(mine for mine, _ in times[1:]), min(theirs for _, theirs in times[1:])
 
 
-def _seconds(products: Sequence[Callable[[], Tensor]]) -> float:
+def _seconds(products: Sequence[Product]) -> float:
     start = time.perf_counter()
     for product in products:
         product()
@@ -108,15 +108,16 @@ def _sample(model: nn.Module, dtype: torch.dtype) -> Iterable[QuantizedLinear | 
     for layer in model.modules():
         if not isinstance(layer, nn.Linear | Int8Linear | Int4Linear):
             continue
-        kind, weights = _operands(layer)
-        taken = weights[-1].dtype == dtype and (kind != "int8_rows" or weights[0].dtype == torch.int8)
-        if taken and weights[0].numel() and size < _BYTES:
+        name, weights = _operands(layer)
+        known = name != "int8_rows" or weights[0].dtype == torch.int8
+        whole = all(weight.is_contiguous() and weight.numel() for weight in weights)
+        if known and whole and weights[-1].dtype == dtype and size < _BYTES:
             size += weights[0].nbytes
             yield layer
 
 
 def _operands(layer: nn.Module) -> tuple[str, list[Tensor]]:
-    """Which product of :class:`~.library.Library`, and what it takes beside the inputs."""
+    """Which product of :class:`~..few_rows.library.Library`, and what it takes beside the inputs."""
     if isinstance(layer, Int4Linear):
         return "int4_rows", [layer.packed, layer.levels]
     if isinstance(layer, Int8Linear):
@@ -125,17 +126,18 @@ def _operands(layer: nn.Module) -> tuple[str, list[Tensor]]:
 
 
 def _by_torch(layer: nn.Module, x: Tensor) -> Product:
-    """The kernel that a program would call otherwise, packed if it takes that."""
-    dtype, rows = x.dtype, x.shape[0]
+    """The kernel that a program would call otherwise, its weights packed if it takes them so."""
     if isinstance(layer, Int4Linear):
-        return partial(int4_product, layer, aten=aten_packs_alike())
+        return partial(int4_product, layer, x, aten=aten_packs_alike())
     if isinstance(layer, Int8Linear):
-        if not digits.takes(dtype, layer.in_features):
-            return partial(int8_product, layer)
-        packed = digits.pack(layer.quantized)
-        return lambda x: digits.product(x, packed, layer.scale)
+        if not digits.takes(x.dtype, layer.in_features):
+            return partial(int8_product, layer, x)
+        # Without what makes digits of the inputs: a program does that in a loop of its own.
+        made = x.to(torch.int8).repeat(digits.DIGITS[x.dtype], 1)
+        one, zero = torch.ones(1), torch.zeros(1, dtype=torch.int32)
+        return partial(digits.sums, made, digits.pack(layer.quantized), one, zero)
     weight = layer.get_parameter("weight").detach()
-    if dtype not in ONEDNN_DTYPES:
-        return lambda x: functional.linear(x, weight)
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
-    return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
+    if x.dtype not in ONEDNN_DTYPES:
+        return partial(functional.linear, x, weight)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, len(x))
+    return partial(torch.ops.mkldnn._linear_pointwise, x, packed, None, "none", [], "")
