@@ -21,11 +21,8 @@ from .follows_logits import FollowsLogits, begin_selection
 from .generation import Generation, collect
 from .greedy import Greedy
 from .history import History
-from .logprob_recorder import LogprobRecorder, recorder
 from .logprobs import Logprobs, TokenLogprob
 from .loop import Loop
-from .placement import Placement, explain
-from .prompt_logprobs import score_prompts
 from .prompts import as_rows, stream_numbers
 from .protocols import Decoder, Drafter, DraftLength, Processor, Selection, StopCondition, Verification
 from .slots import Slots
@@ -35,6 +32,8 @@ from .streamers import forward, report_failure
 from .whole_numbers import a_whole_number, as_whole, is_whole
 
 if TYPE_CHECKING:
+    from .logprob_recorder import LogprobRecorder
+    from .placement import Placement
     from .row_text import RowText
 
 
@@ -301,6 +300,8 @@ class Generator:
 
             ValueError: As in a call.
         """
+        from .prompt_logprobs import score_prompts
+
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
         reads = self._recorder(Logprobs() if logprobs is None else logprobs, self._choose(len(rows)))
         return score_prompts(Slots.of(self.decoder), self._history(rows, streams), reads, self.exact_width)
@@ -324,8 +325,10 @@ class Generator:
             need = torch.ones_like(length)
             return slots.feed(history.ids[:, 0], length, need, self.exact_width).clone(), history
 
-    def explain(self) -> Placement:
+    def explain(self) -> "Placement":
         """Say which part of the choice runs in the decoder's forward, which on the host, and why."""
+        from .placement import explain
+
         return explain(self)
 
     def _history(self, rows: list[list[int]], streams: Sequence[int] | None) -> History:
@@ -347,7 +350,10 @@ class Generator:
     def _choose(self, rows: int) -> Choose:
         return Choose(self.processors, begin_selection(self.selection, rows))
 
-    def _recorder(self, logprobs: Logprobs, choose: Choose) -> LogprobRecorder:
+    def _recorder(self, logprobs: Logprobs, choose: Choose) -> "LogprobRecorder":
+        # Few ask for log-probabilities.
+        from .logprob_recorder import recorder
+
         return recorder(logprobs, choose, self.decoder.shape.vocab_size)
 
     def _loop(self, statistics: Statistics, rows: int, logprobs: Logprobs | None) -> Loop:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
@@ -15,13 +16,15 @@ from .choose import Choose
 from .draft_trees import Branch, chosen_branch, tokens_ahead, tree_window
 from .drafting import Drafting, nothing
 from .history import History
-from .logprob_recorder import LogprobRecorder
 from .plain_step import PlainStep
 from .protocols import Draft, Ending, StopCondition, Verification
 from .scores import Scores
 from .slots import Slots
 from .statistics import Clock, Statistics
 from .stop_codes import known_codes
+
+if TYPE_CHECKING:
+    from .logprob_recorder import LogprobRecorder
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -44,7 +47,7 @@ class Loop:
     statistics: Statistics
     gap: Callable[[Tensor, History], Tensor] | None = None
     """The selection's own, if it is to be recorded: logits to how far each column's choice is ahead."""
-    recorder: LogprobRecorder | None = None
+    recorder: "LogprobRecorder | None" = None
     """Of log-probabilities, if they were asked for."""
     device_chooses: bool = False
     """Whether the decoder's own forwards choose as :attr:`choose` does."""

@@ -11,20 +11,15 @@ from ..decoding.protocols import Processor, Selection
 from ..decoding.whole_numbers import as_tuple, is_whole
 from .fused.asked import check_asked, check_rows
 from .model_source import check_model, load_model
-from .parallel.cores import holders
-from .parallel.ranks import naming_lost_ranks
-from .parallel.tensor_parallel import model_of
 from .shapes import default_max_length
-from .static_decoder import StaticDecoder
-from .targets import aoti
-from .targets.cuda_runtime import CudaRuntime
-from .targets.detect import probe
 from .targets.target import Target, check_target, target_named
 from .threads import check_threads
 from .weights import weight_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from .static_decoder import StaticDecoder
 
 
 def compile_decoder(
@@ -43,7 +38,7 @@ def compile_decoder(
     weights: str | None = None,
     threads: int | None = None,
     tp_degree: int = 1,
-) -> StaticDecoder:
+) -> "StaticDecoder":
     """
     Compile *model* for fixed shapes. No forward compiles anything later.
 
@@ -114,6 +109,12 @@ def compile_decoder(
 
         LostRank: Another process has failed or ended.
     """
+    # A program that names this may well load a decoder instead, or compile none in this run.
+    from .parallel.cores import holders
+    from .parallel.ranks import naming_lost_ranks
+    from .parallel.tensor_parallel import model_of
+    from .static_decoder import StaticDecoder
+
     compiler = _resolve(target)
     check_threads(threads)
     check_model(model)
@@ -153,14 +154,10 @@ def compile_decoder(
 
 
 def _resolve(target: str | Target) -> Target:
-    if not isinstance(target, str):
-        check_target(target)
-        return target
-    if target == "auto":
-        host = "cpu" if aoti.has_compiler() else "eager"
-        here = "cuda" if CudaRuntime().lack() is None else host
-        target = "neuron" if probe().has_device else here
-    return target_named(target)
+    if isinstance(target, str):
+        return target_named(target)
+    check_target(target)
+    return target
 
 
 def _widths(target: Target, model: "PreTrainedModel", max_length: int | None) -> tuple[int, ...]:

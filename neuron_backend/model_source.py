@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .artifacts.loading import saved_quantized
-
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -58,6 +56,8 @@ def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrai
         FileNotFoundError: No folder is called so, and the hub gives none.
     """
     from transformers import AutoModelForCausalLM
+
+    from .artifacts.opening import saved_quantized
 
     quantized = saved_quantized(path)
     if quantized is not None:

@@ -140,14 +140,54 @@ HEAVY = (
 )
 
 
-def test_importing_is_light() -> None:
-    """What a program names first loads nothing that only some uses need, the model library included."""
-    code = (
-        f"import sys, torch; before = set(sys.modules){USED}"
-        f"print(sorted(set({HEAVY}) & (set(sys.modules) - before)))"
-    )
+def imported_by(program: str) -> set[str]:
+    """The modules that *program* brings where torch is."""
+    code = f"import sys, torch; before = set(sys.modules)\n{program}\nprint(*set(sys.modules) - before)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     )
+    return set(done.stdout.split())
 
-    assert "[]\n" == done.stdout
+
+def test_importing_is_light() -> None:
+    """What a program names first loads nothing that only some uses need, the model library included."""
+    assert set() == imported_by(USED) & set(HEAVY)
+
+
+@pytest.mark.parametrize(
+    ("program", "later"),
+    [
+        pytest.param(
+            "from decodekit.neuron_backend import compile_decoder, load_decoder",
+            {
+                *(f"neuron_backend.{name}" for name in ("static_decoder", "probe", "cache", "step")),
+                *(f"neuron_backend.artifacts.{name}" for name in ("opening", "saving", "manifest", "hub")),
+                *(f"neuron_backend.targets.{name}" for name in ("aoti", "detect", "cuda_runtime")),
+                *(f"neuron_backend.targets.{name}_target" for name in ("eager", "cpu", "cuda", "native")),
+                *(f"neuron_backend.{room}" for room in ("graphs", "parallel", "quantization", "sizing")),
+                *("neuron_backend.fused.fusion", "decoding.generator"),
+            },
+            id="a-decoder-is-made-when-it-is-asked-for",
+        ),
+        pytest.param(
+            "from decodekit.neuron_backend.targets.target import target_named; target_named('cpu')",
+            {f"neuron_backend.targets.{name}_target" for name in ("cuda", "native", "traced")},
+            id="nobody-needs-two-targets",
+        ),
+        pytest.param(
+            "from decodekit.decoding import Generator, Greedy, MaxNewTokens",
+            {
+                *(f"decoding.{name}" for name in ("text", "row_text", "sample", "stop_strings")),
+                *(f"decoding.{name}" for name in ("logprob_recorder", "prompt_logprobs", "placement")),
+                *("processors.chain", "speculation", "streaming", "neuron_backend"),
+            },
+            id="ids-are-generated-without-texts-or-log-probabilities",
+        ),
+    ],
+)
+def test_what_is_used_later_is_imported_later(program: str, later: set[str]) -> None:
+    """And every module of *later* is one that there is."""
+    names = {f"decodekit.{name}" for name in later}
+
+    assert set() == imported_by(program) & names
+    assert names <= imported_by("\n".join(f"import {name}" for name in sorted(names)))

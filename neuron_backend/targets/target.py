@@ -1,16 +1,18 @@
 """What compiles the programs of a decoder."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from ..artifacts.fingerprint import Fitted
-from ..artifacts.manifest import Manifest
-from ..artifacts.packages import Package
-
 if TYPE_CHECKING:
+    from ..artifacts.fingerprint import Fitted
+    from ..artifacts.manifest import Manifest
+    from ..artifacts.packages import Package
     from ..static_decoder import StaticDecoder
+
+NAMES = ("auto", "cpu", "cuda", "eager", "neuron", "neuron-native", "neuron-traced")
+"""What :func:`target_named` takes."""
 
 NOT_SAVED = "the folder holds no programs with this chain and selection: compile_decoder makes them"
 """Why a loaded decoder does not choose, if it was saved with another chain or with none."""
@@ -54,7 +56,7 @@ class Target(Protocol):
         """
         ...
 
-    def check(self, manifest: Manifest) -> None:
+    def check(self, manifest: "Manifest") -> None:
         """
         Refuse programs that this machine cannot run, before anything is loaded.
 
@@ -63,7 +65,7 @@ class Target(Protocol):
         """
         ...
 
-    def load(self, decoder: "StaticDecoder", packages: Mapping[str, Package], trust_programs: bool) -> None:
+    def load(self, decoder: "StaticDecoder", packages: Mapping[str, "Package"], trust_programs: bool) -> None:
         """
         Put saved programs into an eager *decoder*, and run each once.
 
@@ -91,8 +93,8 @@ class RunsStored(Protocol):
     def load_stored(
         self,
         decoder: "StaticDecoder",
-        packages: Mapping[str, Package],
-        fitted: Fitted,
+        packages: Mapping[str, "Package"],
+        fitted: "Fitted",
         tensors: Mapping[str, Tensor],
     ) -> None:
         """
@@ -115,29 +117,38 @@ class RunsStored(Protocol):
 
 def target_named(name: str) -> Target:
     """
-    The target of that *name*, with its defaults.
+    The target of that *name*, with its defaults; of ``"auto"`` the best that this machine can run.
 
     Raises:
         ValueError: There is none.
     """
-    # Each imports what it needs when it is used; and all are built on decoders.
-    from .cpu_target import CpuTarget
-    from .cuda_target import cuda_target
-    from .eager_target import EagerTarget
-    from .native_target import NativeTarget
-    from .traced_target import TracedTarget
+    # All are built on decoders, and nobody needs two.
+    match name:
+        case "auto":
+            return automatic_target()
+        case "cpu":
+            from .cpu_target import CpuTarget
 
-    targets: dict[str, Callable[[], Target]] = {
-        "cpu": CpuTarget,
-        "cuda": cuda_target,
-        "eager": EagerTarget,
-        "neuron": neuron_target,
-        "neuron-native": NativeTarget,
-        "neuron-traced": TracedTarget,
-    }
-    if name not in targets:
-        raise ValueError(f"'target' must be one of auto, {', '.join(targets)}: got {name!r}")
-    return targets[name]()
+            return CpuTarget()
+        case "cuda":
+            from .cuda_target import cuda_target
+
+            return cuda_target()
+        case "eager":
+            from .eager_target import EagerTarget
+
+            return EagerTarget()
+        case "neuron":
+            return neuron_target()
+        case "neuron-native":
+            from .native_target import NativeTarget
+
+            return NativeTarget()
+        case "neuron-traced":
+            from .traced_target import TracedTarget
+
+            return TracedTarget()
+    raise ValueError(f"'target' must be one of {', '.join(NAMES)}: got {name!r}")
 
 
 def check_target(target: object) -> None:
@@ -160,10 +171,21 @@ def neuron_target() -> Target:
         ValueError: It has none.
     """
     from .detect import probe
-    from .native_target import NativeTarget
-    from .traced_target import TracedTarget
 
     found = probe()
     if found.kind == "none":
         raise ValueError(f"target 'neuron' needs the packages of AWS Neuron: got\n{found}")
-    return NativeTarget() if found.kind == "native" else TracedTarget()
+    return target_named(f"neuron-{found.kind}")
+
+
+def automatic_target() -> Target:
+    """The target for what this machine has: a Neuron device, else a GPU, else a compiler, else nothing."""
+    from .aoti import has_compiler
+    from .cuda_runtime import CudaRuntime
+    from .detect import probe
+
+    if probe().has_device:
+        return target_named("neuron")
+    if CudaRuntime().lack() is None:
+        return target_named("cuda")
+    return target_named("cpu" if has_compiler() else "eager")

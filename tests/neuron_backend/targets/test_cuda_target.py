@@ -16,15 +16,15 @@ from decodekit.neuron_backend import (
     NativeTarget,
     StaticDecoder,
     UnsupportedArchitecture,
-    compilation,
     compile_decoder,
     load_decoder,
 )
 from decodekit.neuron_backend.early_exit import first_layers
+from decodekit.neuron_backend.targets import aoti, cuda_runtime
 from decodekit.neuron_backend.targets import cuda_target as cuda_target_module
 from decodekit.neuron_backend.targets.cuda_program import CudaProgram
 from decodekit.neuron_backend.targets.cuda_target import FACTS
-from decodekit.neuron_backend.targets.target import NOT_SAVED
+from decodekit.neuron_backend.targets.target import NOT_SAVED, target_named
 from decodekit.processors import RepetitionPenalty, TopP
 
 from .cuda_stand_in import CudaStandIn
@@ -209,11 +209,11 @@ class TestWithoutAGpu:
             def lack(self) -> str | None:
                 return lack
 
-        monkeypatch.setattr(compilation, "CudaRuntime", Found)
+        monkeypatch.setattr(cuda_runtime, "CudaRuntime", Found)
         monkeypatch.setattr(cuda_target_module, "CudaRuntime", Found)
-        monkeypatch.setattr(compilation.aoti, "has_compiler", lambda: False)
+        monkeypatch.setattr(aoti, "has_compiler", lambda: False)
 
-        assert ("cuda" if lack is None else "eager") == compilation._resolve("auto").name
+        assert ("cuda" if lack is None else "eager") == target_named("auto").name
 
 
 class TestFloat8:

@@ -8,10 +8,11 @@ from typing import Any
 import attrs
 import pytest
 
-from decodekit.neuron_backend import NativeTarget, compilation
+from decodekit.neuron_backend import NativeTarget
 from decodekit.neuron_backend.targets import aoti, detect
+from decodekit.neuron_backend.targets.cuda_runtime import CudaRuntime
 from decodekit.neuron_backend.targets.detect import NeuronFound
-from decodekit.neuron_backend.targets.target import target_named
+from decodekit.neuron_backend.targets.target import NAMES, target_named
 
 Machine = Callable[..., None]
 
@@ -30,7 +31,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     def of(kind: Any, **facts: Any) -> None:
         found = NeuronFound(kind, "as the test says", **facts)
         monkeypatch.setattr(detect, "probe", lambda: found)
-        monkeypatch.setattr(compilation, "probe", lambda: found)
 
     return of
 
@@ -91,7 +91,16 @@ class TestAuto:
         machine(kind, **facts)
         monkeypatch.setattr(aoti, "has_compiler", lambda: True)
 
-        assert expected == compilation._resolve("auto").name
+        assert expected == target_named("auto").name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_name_stands_for_a_target(name: str, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which has one of these names itself."""
+    machine("native", cores=1)
+    monkeypatch.setattr(CudaRuntime, "lack", lambda self: None)
+
+    assert target_named(name).name in NAMES
 
 
 @pytest.mark.parametrize(
