@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
+from ..known_warnings import without_known_warnings
 from .complex_pairs import pair_complex_numbers
 from .top_k_form import know_top_k
 
@@ -44,7 +45,7 @@ def lower(module: nn.Module, inputs: tuple[Any, ...]) -> GraphModule:
         A module of the same arguments, to be moved to a device, compiled or looked at. It shares
         the parameters.
     """
-    with torch.no_grad():
+    with torch.no_grad(), without_known_warnings():
         program = torch.export.export(module, inputs, strict=False)
         table = dict(torch.export.default_decompositions())
         # Kept whole, because compilers take it apart in their own way, through float64.

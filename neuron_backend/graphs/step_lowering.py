@@ -1,7 +1,6 @@
 """The graphs of a decoder's steps as Neuron's compilers are given them, and what is known against them."""
 
 import contextlib
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -74,9 +73,7 @@ def lower_step(step: Step, width: int, cache: CacheBuffers, span: int) -> GraphM
         span: How many leading positions are attended to.
     """
     inputs = step.padding(width, _of_shape(cache), span)
-    with static_experts(step.model), warnings.catch_warnings():
-        # torch 2.13 uses an interface of its own that it has deprecated.
-        warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
+    with static_experts(step.model):
         return lower(step, inputs)
 
 

@@ -10,7 +10,6 @@ import os
 import shutil
 import sys
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from inspect import signature
@@ -24,6 +23,7 @@ from ..artifacts.packages import Package
 from ..cache import CacheBuffers
 from ..few_rows.library import Library, takes_none
 from ..graphs.complex_pairs import pair_complex_numbers
+from ..known_warnings import without_known_warnings
 from ..quantization.cpu_products import cpu_products
 from ..step import Step
 from .cpu_kernels import choose_kernels
@@ -69,14 +69,13 @@ def compile_package(
 
     with (
         torch.no_grad(),
-        warnings.catch_warnings(),
+        without_known_warnings(),
         tempfile.TemporaryDirectory() as folder,
         few_rows.linked() if few_rows else nullcontext({}) as linked,
         cpu_products(step, few_rows.takes if few_rows else takes_none),
         traced_joined(step),
         _untied(step),
     ):
-        expect_warnings()
         inputs = step.padding(width, cache, spans[0])
         exported = torch.export.export(
             step, inputs, strict=False, dynamic_shapes=_open_span(step, inputs, cache, spans)
@@ -133,13 +132,6 @@ def _untied(step: Step) -> Iterator[None]:
         yield
     finally:
         head.weight = tied
-
-
-def expect_warnings() -> None:
-    """Ignore what is no news, within a ``warnings.catch_warnings()``."""
-    # torch 2.13 uses two of its own deprecated interfaces while it compiles.
-    warnings.filterwarnings("ignore", r"`torch\.jit\.script_method` is deprecated", DeprecationWarning)
-    warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
 
 
 class CompiledProgram:

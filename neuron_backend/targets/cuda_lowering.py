@@ -1,6 +1,5 @@
 """From a step to the graph that is compiled for a GPU and recorded."""
 
-import warnings
 from collections.abc import Sequence
 
 import torch
@@ -11,6 +10,7 @@ from ..cache import CacheBuffers
 from ..graphs.complex_pairs import pair_complex_numbers
 from ..graphs.lowering import drop_checks
 from ..graphs.step_lowering import static_experts
+from ..known_warnings import without_known_warnings
 from ..quantization.cuda_products import cuda_products
 from ..step import Step
 from .cpu_kernels import group_queries
@@ -64,13 +64,11 @@ def lower_for_cuda(
     inputs = (*places, *step.padding(width, cache, span))
     with (
         torch.no_grad(),
-        warnings.catch_warnings(),
+        without_known_warnings(),
         static_experts(step.model),
         cuda_products(step),
         traced_joined(step),
     ):
-        # torch 2.13 uses an interface of its own that it has deprecated.
-        warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
         exported = torch.export.export(IntoPlaces(step, len(places)), inputs, strict=False)
         merge_products(exported.graph_module, exported.graph_signature.user_inputs)
         group_queries(exported.graph_module)

@@ -1,7 +1,6 @@
 """Decoders whose programs are CUDA graphs, one for each width and span."""
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,9 +15,9 @@ from ..artifacts.manifest import Manifest
 from ..artifacts.packages import Package
 from ..cache import CacheBuffers
 from ..graphs.step_lowering import ProgramShape, program_shapes
+from ..known_warnings import without_known_warnings
 from ..shapes import DEFAULT_WIDTHS, fitting
 from ..step import program_name
-from .aoti import expect_warnings
 from .cuda_lowering import lower_for_cuda
 from .cuda_program import CudaProgram, Exchange
 from .cuda_runtime import CudaRuntime, Gpu, Recorder, Replay, Runtime
@@ -234,8 +233,7 @@ class _Recording:
         ):
             place.copy_(tensor)
         exchange.inputs.up(size_of(given))
-        with warnings.catch_warnings():
-            expect_warnings()
+        with without_known_warnings():
             replay = self.recorder.record(partial(program, *arguments))
         return _Kept(replay, (program, arguments))
 

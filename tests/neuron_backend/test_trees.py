@@ -172,7 +172,6 @@ class TestStaticDecoder:
         torch.testing.assert_close(chain[1, :2], tree[1, :2], atol=1e-4, rtol=1e-4)
 
     @pytest.mark.parametrize("name", ["llama", "gemma2"])
-    @pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
     def test_the_step_breaks_no_rule_of_neuron(self, name: str, tiny_model: Models) -> None:
         """It lowers to a graph in which the lint finds nothing."""
         decoder = eager(tiny_model(name))

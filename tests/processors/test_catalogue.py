@@ -281,8 +281,6 @@ class TestDeclarations:
 
         assert_local(entry.make(value), logits, history)
 
-    # torch's own export trips over a deprecation of torch's own.
-    @pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
     @scalar_and_per_row
     def test_device_safe(self, entry: Entry, per_row: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         """Declared exactly where nothing in the graph is known to be refused; the graph computes the same."""

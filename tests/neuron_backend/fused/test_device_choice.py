@@ -33,9 +33,6 @@ from decodekit.processors import (
 
 from ...processors.test_catalogue import CATALOGUE
 
-# torch's own export trips over a deprecation of torch's own.
-pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
-
 BATCH, WIDTH = 2, 3
 
 

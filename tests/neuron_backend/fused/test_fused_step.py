@@ -21,9 +21,6 @@ from decodekit.processors import (
     TopP,
 )
 
-# torch's own export trips over a deprecation of torch's own.
-pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
-
 SAMPLING = Temperature(0.7) | TopK(20) | TopP(0.9) | MinP(0.02)
 
 

@@ -8,8 +8,6 @@ from torch.fx import GraphModule
 from decodekit.neuron_backend import lower
 from decodekit.neuron_backend.graphs.complex_pairs import pair_complex_numbers
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
-
 
 class Of(nn.Module):
     """A function of two real tensors as a module."""

@@ -10,9 +10,6 @@ from torch import Tensor, nn
 from decodekit.neuron_backend.graphs.lint import RULES, lint_graph, lint_module
 from decodekit.neuron_backend.graphs.lowering import lower
 
-# torch's own export trips over a deprecation of torch's own.
-pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
-
 X = torch.tensor([[0.5, 2.0, 1.0], [0.25, 0.125, 4.0]])
 I = torch.tensor([[0, 1, 1], [1, 0, 1]])  # noqa: E741 (integers, beside X)
 

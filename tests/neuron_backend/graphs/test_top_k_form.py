@@ -4,8 +4,6 @@ from torch import Tensor, nn
 
 from decodekit.neuron_backend import lint_graph, lower
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
-
 
 class TopK(nn.Module):
     """A top-k of given options."""

@@ -18,9 +18,6 @@ from decodekit.neuron_backend.targets.lowered_choice import lower_choice
 from decodekit.neuron_backend.tree_layout import lay_out
 from decodekit.processors import Temperature
 
-# torch's own export trips over a deprecation of torch's own.
-pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
-
 
 @pytest.fixture(params=["llama", "gemma2", "opt"])
 def decoder(request, tiny_model) -> StaticDecoder:

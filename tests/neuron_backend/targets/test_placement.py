@@ -91,7 +91,6 @@ def test_a_device_may_stand_anywhere() -> None:
     assert "meta" == module(torch.ones(2)).device.type
 
 
-@pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")
 def test_a_placed_graph_makes_its_tensors_there() -> None:
     """Random numbers are what lowering leaves to be made."""
 

@@ -21,9 +21,6 @@ from decodekit.neuron_backend.targets.single_trace import Padded
 from decodekit.neuron_backend.targets.traced_target import TracedTarget
 from decodekit.processors import Temperature, Typical
 
-# torch's own export trips over a deprecation of torch's own.
-pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
-
 
 def package(name: str, monkeypatch: pytest.MonkeyPatch, **attributes: Any) -> ModuleType:
     """A package of that name, with these attributes and no others."""

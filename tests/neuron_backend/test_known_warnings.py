@@ -1,0 +1,19 @@
+"""What of torch's own warnings nobody hears."""
+
+import warnings
+
+import pytest
+
+from decodekit.neuron_backend.known_warnings import without_known_warnings
+
+
+def test_another_warning_is_heard() -> None:
+    """Of the same kind; and afterwards the known ones are heard again."""
+    known = "`isinstance(treespec, LeafSpec)` is deprecated"
+    with without_known_warnings():
+        warnings.warn(known, FutureWarning, stacklevel=1)
+        with pytest.warns(FutureWarning, match="another"):
+            warnings.warn("another", FutureWarning, stacklevel=1)
+
+    with pytest.warns(FutureWarning, match="LeafSpec"):
+        warnings.warn(known, FutureWarning, stacklevel=1)
