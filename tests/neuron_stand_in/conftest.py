@@ -146,3 +146,20 @@ def trace_decoder() -> Callable[..., Built]:
 def eager(tiny_model: Callable[..., PreTrainedModel]) -> StaticDecoder:
     """The same decoder as PyTorch runs it."""
     return compile_decoder(tiny_model("llama"), target="eager", **SHAPE)
+
+
+@pytest.fixture
+def asked(choosing: Built, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The widths of the forwards of a module's own ``choosing`` decoder that have chosen."""
+    widths: list[int] = []
+
+    def watched(program: Any) -> Any:
+        def run(ids: Any, *others: Any) -> Any:
+            widths.append(ids.shape[1])
+            return program(ids, *others)
+
+        return run
+
+    programs = {width: watched(program) for width, program in choosing.decoder.fused_programs.items()}
+    monkeypatch.setattr(choosing.decoder, "fused_programs", programs)
+    return widths

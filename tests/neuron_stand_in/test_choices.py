@@ -56,23 +56,6 @@ def choosing(
     return build(tiny_model("llama"), target, **LENGTH, **CHOSEN)
 
 
-@pytest.fixture
-def asked(choosing: Built, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The widths of the forwards that have chosen."""
-    widths: list[int] = []
-
-    def watched(program: Any) -> Any:
-        def run(ids: Any, *others: Any) -> Any:
-            widths.append(ids.shape[1])
-            return program(ids, *others)
-
-        return run
-
-    programs = {width: watched(program) for width, program in choosing.decoder.fused_programs.items()}
-    monkeypatch.setattr(choosing.decoder, "fused_programs", programs)
-    return widths
-
-
 class TestTexts:
     """Token for token what the host chooses from an eager decoder's logits."""
 

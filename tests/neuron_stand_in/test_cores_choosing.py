@@ -35,7 +35,7 @@ STOP = MaxNewTokens(30)
 
 
 @pytest.fixture(scope="module")
-def divided(tiny_model, trace_decoder):
+def choosing(tiny_model, trace_decoder):
     """Two cores with the chain: two widths with a choice and without, and one of trees."""
     return trace_decoder(tiny_model("llama"), TracedTarget(way="nxd"), tp_degree=2, **SHAPE, **CHOSEN)
 
@@ -47,77 +47,60 @@ def eager(tiny_model):
 
 
 @pytest.fixture(autouse=True)
-def nothing_fed(divided, eager) -> None:
+def nothing_fed(choosing, eager) -> None:
     """Some tests feed by hand, which no generator sees."""
-    for decoder in (divided.decoder, eager):
+    for decoder in (choosing.decoder, eager):
         Slots.of(decoder).forget()
-
-
-@pytest.fixture
-def asked(divided, monkeypatch) -> list[int]:
-    """The widths of the forwards that have chosen."""
-    widths: list[int] = []
-
-    def watched(program: Any) -> Any:
-        def run(ids: Tensor, *others: Tensor) -> Any:
-            widths.append(ids.shape[1])
-            return program(ids, *others)
-
-        return run
-
-    programs = {width: watched(program) for width, program in divided.decoder.fused_programs.items()}
-    monkeypatch.setattr(divided.decoder, "fused_programs", programs)
-    return widths
 
 
 class TestChoices:
     """Token for token what the host chooses from an eager decoder's logits."""
 
-    def test_plain(self, divided, eager, asked):
+    def test_plain(self, choosing, eager, asked):
         """All but the first token of each row come from the device."""
-        generator = Generator(divided.decoder, stop=STOP, **CHOSEN)
+        generator = Generator(choosing.decoder, stop=STOP, **CHOSEN)
 
         assert Generator(eager, stop=STOP, **CHOSEN)(PROMPTS).ids == generator(PROMPTS).ids
         assert len(asked) >= 29
         assert generator.explain().on_device
 
-    def test_with_a_draft_from_the_prompt(self, divided, eager, asked):
+    def test_with_a_draft_from_the_prompt(self, choosing, eager, asked):
         """Windows of several tokens are verified by what the device chose in them."""
-        fast = SpeculativeGenerator(divided.decoder, PromptLookup(), num_draft_tokens=4, stop=STOP, **CHOSEN)
+        fast = SpeculativeGenerator(choosing.decoder, PromptLookup(), num_draft_tokens=4, stop=STOP, **CHOSEN)
 
         assert Generator(eager, stop=STOP, **CHOSEN)(PROMPTS).ids == fast(PROMPTS).ids
         assert 5 in asked
 
-    def test_greedy_on_the_host(self, divided, eager, asked):
+    def test_greedy_on_the_host(self, choosing, eager, asked):
         """The plain programs stand beside those that choose, over the same caches."""
-        assert Generator(eager, stop=STOP)(PROMPTS).ids == Generator(divided.decoder, stop=STOP)(PROMPTS).ids
+        assert Generator(eager, stop=STOP)(PROMPTS).ids == Generator(choosing.decoder, stop=STOP)(PROMPTS).ids
         assert [] == asked
 
 
 class TestTrees:
     """Scored by all cores together."""
 
-    def test_as_by_the_eager_decoder(self, divided, eager):
+    def test_as_by_the_eager_decoder(self, choosing, eager):
         """Side branches and padding, behind chains of the same caches."""
         parents = torch.tensor([[-1, 0, 0, 1, 2, -1, 5], [-1, 0, 1, 0, -1, -1, -1]])
         ids = torch.tensor([[3, 4, 5, 6, 7, 8, 9], [9, 8, 7, 6, -1, -1, -1]])
         text = torch.randint(61, (2, 5), generator=torch.Generator().manual_seed(0))
-        for decoder in (divided.decoder, eager):
+        for decoder in (choosing.decoder, eager):
             decoder.forward(text, torch.tensor([0, 0]))
 
         found, expected = (
-            decoder.forward_tree(ids, torch.tensor([5, 4]), parents) for decoder in (divided.decoder, eager)
+            decoder.forward_tree(ids, torch.tensor([5, 4]), parents) for decoder in (choosing.decoder, eager)
         )
 
         torch.testing.assert_close(found[ids >= 0], expected[ids >= 0], atol=1e-4, rtol=1e-4)
 
     @pytest.mark.parametrize("chosen", [{}, CHOSEN], ids=["greedy", "sampled"])
-    def test_write_the_text_of_plain_decoding(self, divided, eager, chosen):
+    def test_write_the_text_of_plain_decoding(self, choosing, eager, chosen):
         """With guesses of the first layer, some of which are right."""
         draft = eager.early_exit(1, widths=(1, 2, 5))
         expected = Generator(eager, stop=STOP, **chosen)(PROMPTS).ids
 
-        fast = SpeculativeGenerator(divided.decoder, DraftTree(draft, Tree.comb(2, 2)), stop=STOP, **chosen)
+        fast = SpeculativeGenerator(choosing.decoder, DraftTree(draft, Tree.comb(2, 2)), stop=STOP, **chosen)
         found = fast(PROMPTS)
 
         assert expected == found.ids
@@ -127,40 +110,40 @@ class TestTrees:
 class TestDevice:
     """What is on the cores."""
 
-    def test_programs_are_compiled_once_for_all_cores(self, divided):
+    def test_programs_are_compiled_once_for_all_cores(self, choosing):
         """Plain, choosing and of trees; each writes the cache of two layers in place."""
-        assert (5, 4 * 5) == (divided.executables, divided.aliased)
+        assert (5, 4 * 5) == (choosing.executables, choosing.aliased)
 
-    def test_every_program_writes_every_cores_heads(self, divided, eager):
+    def test_every_program_writes_every_cores_heads(self, choosing, eager):
         """A choosing forward and a tree leave what the eager decoder's cache has, where it was."""
         history = (torch.ones(shape).long() for shape in ((2, 1, 65), (2, 1), (2,), (2,)))
         ids, start = torch.tensor([[3], [4]]), torch.tensor([0, 0])
         # One branch, all of which is kept.
         tree = torch.tensor([[5, 6, 7, 8, 9, 10, 11]] * 2), start + 1, torch.arange(-1, 6).repeat(2, 1)
-        before = [[state.address for state in states.values()] for states in divided.cores]
+        before = [[state.address for state in states.values()] for states in choosing.cores]
 
-        divided.decoder.forward_choosing(ids, start, History(*history))
+        choosing.decoder.forward_choosing(ids, start, History(*history))
         eager.forward(ids, start)
-        for decoder in (divided.decoder, eager):
+        for decoder in (choosing.decoder, eager):
             decoder.forward_tree(*tree)
 
         for name, expected in zip(state_names(eager.cache), eager.cache.tensors, strict=True):
-            whole = torch.cat([states[name].value.cpu() for states in divided.cores], dim=1)
+            whole = torch.cat([states[name].value.cpu() for states in choosing.cores], dim=1)
             # Behind the slots where padding and side branches leave what they like.
             kept = slice(eager.cache.reserved, eager.cache.reserved + 8)
             torch.testing.assert_close(whole[:, :, kept], expected[:, :, kept])
-        assert before == [[state.address for state in states.values()] for states in divided.cores]
+        assert before == [[state.address for state in states.values()] for states in choosing.cores]
 
 
 class TestSaving:
     """What is loaded traces nothing."""
 
     @pytest.fixture
-    def saved(self, divided, tmp_path, monkeypatch):
+    def saved(self, choosing, tmp_path, monkeypatch):
         """The folder."""
         import neuronx_distributed
 
-        divided.decoder.save(tmp_path / "decoder")
+        choosing.decoder.save(tmp_path / "decoder")
         monkeypatch.setattr(neuronx_distributed.ModelBuilder, "trace", None)
         return tmp_path / "decoder"
 

@@ -12,27 +12,10 @@ from decodekit.neuron_backend.quantization.float8_linear import FLOAT8, Float8Li
 from decodekit.neuron_backend.quantization.int4_linear import Int4Linear
 from decodekit.neuron_backend.quantization.int8_linear import Int8Linear, plain_product
 
-# A result's own rounding, and that of a bias added to it.
-ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float64: 1e-12}
+from .rows_of_many_sizes import ROUNDING, shapes, weight_of
 
 
-def weight_of(out_features, in_features, size, dtype, seed=0):
-    """Random weights whose rows are of very different size."""
-    generator = torch.Generator().manual_seed(seed)
-    weight = torch.randn(out_features, in_features, generator=generator, dtype=torch.float64)
-    rows = torch.logspace(-1, 1, out_features, dtype=torch.float64)[:, None]
-    return (weight * rows * size).to(dtype)
-
-
-shapes = {
-    "out_features": st.integers(1, 40),
-    "in_features": st.integers(1, 40),
-    "size": st.sampled_from([1e-3, 1.0, 30.0]),
-    "dtype": st.sampled_from(list(ROUNDING)),
-}
-
-
-@given(**shapes)
+@given(**shapes(40))
 def test_each_weight_is_within_a_sixteenth_of_itself(out_features, in_features, size, dtype):
     """
     Three bits of mantissa; and within half the smallest step, which is 2^-9 of a scale.
@@ -50,7 +33,7 @@ def test_each_weight_is_within_a_sixteenth_of_itself(out_features, in_features, 
     assert (layer.quantized.double().abs().amax(dim=1) >= 416)[layer.scale > torch.finfo(dtype).tiny].all()
 
 
-@given(**shapes, rows=st.integers(1, 20), bias=st.booleans())
+@given(**shapes(40), rows=st.integers(1, 20), bias=st.booleans())
 def test_products_are_those_of_the_weights(out_features, in_features, size, dtype, rows, bias):
     """In plain operations, in those for a CPU, and in those for a GPU; activations keep their dtype."""
     extra = nn.Parameter(weight_of(1, out_features, size, dtype, seed=1)[0]) if bias else None

@@ -9,27 +9,10 @@ from torch import nn
 from decodekit.neuron_backend.quantization.cpu_products import int8_product
 from decodekit.neuron_backend.quantization.int8_linear import Int8Linear, plain_product
 
-# A result's own rounding, and that of a bias added to it.
-ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float64: 1e-12}
+from .rows_of_many_sizes import ROUNDING, shapes, weight_of
 
 
-def weight_of(out_features, in_features, size, dtype, seed=0):
-    """Random weights whose rows are of very different size."""
-    generator = torch.Generator().manual_seed(seed)
-    weight = torch.randn(out_features, in_features, generator=generator, dtype=torch.float64)
-    rows = torch.logspace(-1, 1, out_features, dtype=torch.float64)[:, None]
-    return (weight * rows * size).to(dtype)
-
-
-shapes = {
-    "out_features": st.integers(1, 70),
-    "in_features": st.integers(1, 70),
-    "size": st.sampled_from([1e-3, 1.0, 30.0]),
-    "dtype": st.sampled_from(list(ROUNDING)),
-}
-
-
-@given(**shapes)
+@given(**shapes(70))
 def test_each_weight_is_within_half_a_step(out_features, in_features, size, dtype):
     """Rounding to the nearest of 255 levels; the scale's own rounding may cut the largest a little."""
     weight = weight_of(out_features, in_features, size, dtype)
@@ -42,7 +25,7 @@ def test_each_weight_is_within_half_a_step(out_features, in_features, size, dtyp
     assert (layer.quantized.abs().amax(dim=1) >= 126)[layer.scale > torch.finfo(dtype).tiny].all()
 
 
-@given(**shapes, rows=st.integers(1, 20), bias=st.booleans())
+@given(**shapes(70), rows=st.integers(1, 20), bias=st.booleans())
 def test_products_are_those_of_the_weights(out_features, in_features, size, dtype, rows, bias):
     """In plain operations and in those for a CPU, whatever the number of rows."""
     extra = nn.Parameter(weight_of(1, out_features, size, dtype, seed=1)[0]) if bias else None
