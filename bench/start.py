@@ -33,6 +33,20 @@ from decodekit.streaming import TextIterator, TextStreamer
 WHOLE = f"{HOST}from decodekit.neuron_backend import compile_decoder, load_decoder\n"
 """And what they get their decoder from."""
 
+SETTLED = "import gc, torch\ngc.collect()"
+"""
+After it, Python's collector has been through what torch has made.
+
+Else it goes through all of that, some 40 ms, as soon as some 11,000 more objects have been made (torch 2.13),
+by whatever a program imports next.
+"""
+
+_IMPORTS = (
+    ("names of the host's four rooms", SETTLED, HOST),
+    ("and compile_decoder, load_decoder", SETTLED, WHOLE),
+    ("all of them, and whatever the collector does meanwhile", "import torch", WHOLE),
+)
+
 IMPORT_GOAL_MS, TOKEN_GOAL_SECONDS = 50.0, 3.0
 
 _PHASES = (
@@ -68,7 +82,7 @@ def start(
     if rounds < 1:
         raise ValueError(f"'rounds' must be >= 1: got {rounds}")
     progress("imports")
-    imported = import_milliseconds([HOST, WHOLE], rounds)
+    imported = import_milliseconds([(before, program) for _, before, program in _IMPORTS], rounds)
     with tempfile.TemporaryDirectory() as temporary:
         place = (folder or Path(temporary)) / f"start-{_key(subject)}-{backend_digest()}"
         if not (place / "decoder.json").exists():
@@ -79,10 +93,7 @@ def start(
     totals = [run["seconds"] for run in runs]
     phases = [(words, str(Spread.of([run["phases"][name] for run in runs]))) for name, words in _PHASES]
     rows: list[tuple[Any, ...]] = [
-        (name, str(Spread.of(times)))
-        for name, times in zip(
-            ("names of the host's four rooms", "and compile_decoder, load_decoder"), imported, strict=True
-        )
+        (name, str(Spread.of(times))) for (name, _, _), times in zip(_IMPORTS, imported, strict=True)
     ]
     return Report(
         benchmark="start",
@@ -114,14 +125,13 @@ def start(
     )
 
 
-def import_milliseconds(programs: Sequence[str], rounds: int) -> list[list[float]]:
-    """For each of *programs*, which import, what it takes after torch, a number a round, in turns."""
+def import_milliseconds(programs: Sequence[tuple[str, str]], rounds: int) -> list[list[float]]:
+    """For each of *programs*, a part that is not timed and one that is, a number a round, in turns."""
     times: list[list[float]] = [[] for _ in programs]
     for i in range(rounds + 1):
-        for program, spent in zip(programs, times, strict=True):
-            # What torch leaves to the collector, which takes as long again, is torch's.
+        for (before, program), spent in zip(programs, times, strict=True):
             code = (
-                "import gc, time, torch\ngc.collect()\nstart = time.perf_counter()\n"
+                f"import time\n{before}\nstart = time.perf_counter()\n"
                 f"{program}\nprint(1e3 * (time.perf_counter() - start))"
             )
             done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
