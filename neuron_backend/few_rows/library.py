@@ -31,6 +31,23 @@ DTYPES = frozenset(_NUMBERS)
 """Of inputs: those of layers whose weights are floats have it too."""
 
 
+class NoLibrary:
+    """What stands in for a :class:`Library` where torch's own kernels multiply everything."""
+
+    def takes(self, x: Tensor) -> bool:
+        """No input."""
+        return False
+
+    @contextmanager
+    def linked(self) -> Iterator[dict[str, Any]]:
+        """No options."""
+        yield {}
+
+
+NO_LIBRARY = NoLibrary()
+"""The only one that is needed."""
+
+
 @attrs.frozen(eq=False)
 class Library:
     """
@@ -141,8 +158,3 @@ def _declaration(operation: Any) -> str:
     """Of the C function that a program calls for *operation*."""
     inputs = "AtenTensorHandle, " * len(operation._schema.arguments)
     return f"AOTITorchError aoti_torch_cpu_{operation._opname}({inputs}AtenTensorHandle*)"
-
-
-def takes_none(x: Tensor) -> bool:
-    """What a processor does without: :meth:`Library.takes`, of no input."""
-    return False

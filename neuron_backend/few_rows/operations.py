@@ -5,28 +5,31 @@ Only graphs that are to be compiled for a CPU call them: outside of one they hav
 code. :class:`~.library.Library` has that, for programs to be linked with.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-_library = torch.library.Library("decodekit", "DEF")
+_library: Any = torch.library.Library("decodekit", "DEF")  # type: ignore[no-untyped-call]
 _library.define("float_rows(Tensor x, Tensor weight) -> Tensor")
 _library.define("int8_rows(Tensor x, Tensor quantized, Tensor scale) -> Tensor")
 _library.define("int4_rows(Tensor x, Tensor packed, Tensor levels) -> Tensor")
 
 
-@torch.library.register_fake("decodekit::float_rows", lib=_library)
 def float_rows(x: Tensor, weight: Tensor) -> Tensor:
     """``[rows, in]`` and ``[out, in]`` of one dtype to ``[rows, out]``."""
     return x.new_empty(x.shape[0], weight.shape[0])
 
 
-@torch.library.register_fake("decodekit::int8_rows", lib=_library)
 def int8_rows(x: Tensor, quantized: Tensor, scale: Tensor) -> Tensor:
     """``[rows, in]``, int8 ``[out, in]`` and ``[out]`` to ``[rows, out]``, as :func:`~.digits.product`."""
     return x.new_empty(x.shape[0], quantized.shape[0])
 
 
-@torch.library.register_fake("decodekit::int4_rows", lib=_library)
 def int4_rows(x: Tensor, packed: Tensor, levels: Tensor) -> Tensor:
     """``[rows, in]`` and an :class:`~.int4_linear.Int4Linear` to ``[rows, outputs of all blocks]``."""
     return x.new_empty(x.shape[0], levels.shape[1])
+
+
+for _shapes in (float_rows, int8_rows, int4_rows):
+    torch.library.register_fake(f"decodekit::{_shapes.__name__}", _shapes, lib=_library)

@@ -69,9 +69,45 @@ inline void each_row(F&& f) {
   }
 }
 
-// Sums of products of COUNT rows by OUTPUTS rows of weights, in single precision.
-
 #ifdef DECODEKIT_AVX512
+
+inline __m512 plus(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
+inline __m512i plus(__m512i a, __m512i b) { return _mm512_add_epi32(a, b); }
+inline __m512 low_pairs(__m512 a, __m512 b) { return _mm512_unpacklo_ps(a, b); }
+inline __m512i low_pairs(__m512i a, __m512i b) { return _mm512_unpacklo_epi32(a, b); }
+inline __m512 high_pairs(__m512 a, __m512 b) { return _mm512_unpackhi_ps(a, b); }
+inline __m512i high_pairs(__m512i a, __m512i b) { return _mm512_unpackhi_epi32(a, b); }
+inline __m512i bits(__m512 a) { return _mm512_castps_si512(a); }
+inline __m512i bits(__m512i a) { return a; }
+inline void keep(float* to, __m512i a) { _mm_storeu_ps(to, _mm_castsi128_ps(_mm512_castsi512_si128(a))); }
+inline void keep(int32_t* to, __m512i a) { _mm_storeu_si128((__m128i*)to, _mm512_castsi512_si128(a)); }
+
+// The sum of all numbers of each of four vectors: a third of the instructions that one by one takes, and
+// in the same order for each of the four.
+template <class Vector>
+inline Vector sums_of_four(const Vector (&of)[4]) {
+  const Vector first = plus(low_pairs(of[0], of[1]), high_pairs(of[0], of[1]));
+  const Vector second = plus(low_pairs(of[2], of[3]), high_pairs(of[2], of[3]));
+  Vector sum = plus(
+      (Vector)_mm512_unpacklo_epi64(bits(first), bits(second)),
+      (Vector)_mm512_unpackhi_epi64(bits(first), bits(second)));
+  sum = plus(sum, (Vector)_mm512_shuffle_i64x2(bits(sum), bits(sum), 0b01001110));
+  return plus(sum, (Vector)_mm512_shuffle_i64x2(bits(sum), bits(sum), 0b10110001));
+}
+
+// Of COUNT vectors, to as many numbers.
+template <int COUNT, class Vector, class Number>
+inline void sum_each(const Vector* of, Number* found) {
+  Number four[4];
+  for (int i = 0; i < COUNT; i += 4) {
+    Vector group[4];
+    for (int j = 0; j < 4; ++j) group[j] = of[std::min(i + j, COUNT - 1)];
+    keep(four, bits(sums_of_four(group)));
+    for (int j = 0; j < 4 && i + j < COUNT; ++j) found[i + j] = four[j];
+  }
+}
+
+// Sums of products of COUNT rows by OUTPUTS rows of weights, in single precision.
 
 // How many weights one instruction takes, what inputs it multiplies them by, and the instruction.
 template <class T>
@@ -117,9 +153,9 @@ struct Lanes<c10::BFloat16> : Lanes<float> {
 template <class T, int COUNT, int OUTPUTS>
 inline void sums(const typename Lanes<T>::Input* x, const T* weights, int64_t in, float (*found)[OUTPUTS]) {
   using L = Lanes<T>;
-  __m512 sum[OUTPUTS][COUNT];
-  for (int n = 0; n < OUTPUTS; ++n)
-    for (int row = 0; row < COUNT; ++row) sum[n][row] = _mm512_setzero_ps();
+  __m512 sum[COUNT][OUTPUTS];
+  for (int row = 0; row < COUNT; ++row)
+    for (int n = 0; n < OUTPUTS; ++n) sum[row][n] = _mm512_setzero_ps();
   for (int64_t k = 0; k < in; k += L::COUNT) {
     const uint32_t kept = in - k >= L::COUNT ? ~0u >> (32 - L::COUNT) : (1u << (in - k)) - 1;
     typename L::Vector w[OUTPUTS];
@@ -129,11 +165,10 @@ inline void sums(const typename Lanes<T>::Input* x, const T* weights, int64_t in
     }
     for (int row = 0; row < COUNT; ++row) {
       const typename L::Vector inputs = L::inputs(x + row * in + k, kept);
-      for (int n = 0; n < OUTPUTS; ++n) sum[n][row] = L::add(sum[n][row], w[n], inputs);
+      for (int n = 0; n < OUTPUTS; ++n) sum[row][n] = L::add(sum[row][n], w[n], inputs);
     }
   }
-  for (int n = 0; n < OUTPUTS; ++n)
-    for (int row = 0; row < COUNT; ++row) found[row][n] = _mm512_reduce_add_ps(sum[n][row]);
+  sum_each<COUNT * OUTPUTS>(&sum[0][0], &found[0][0]);
 }
 
 #else
@@ -190,13 +225,14 @@ constexpr float BASE = 254;
 template <class T>
 constexpr int DIGITS = sizeof(T) == 4 ? 3 : 2;
 
-// Of ROWS rows: digit d of row r at [(d * ROWS + r) * padded], which zeros fill up to `padded`.
+// Of ROWS rows: digit d of row r at [(d * ROWS + r) * padded], which zeros fill up to `padded`. OFFSET is
+// added to each, in 8 bits.
 struct Digits {
   std::vector<int8_t> digits;
   std::vector<float> largest;
   std::vector<float> wide;
 
-  template <class T, int ROWS>
+  template <class T, int ROWS, int OFFSET>
   void of(const T* x, int64_t in, int64_t padded) {
     digits.assign(DIGITS<T> * ROWS * padded, 0);
     largest.resize(ROWS);
@@ -218,7 +254,7 @@ struct Digits {
 #pragma omp simd
         for (int64_t k = 0; k < in; ++k) {
           const float digit = std::nearbyint(wide[k]);
-          to[k] = static_cast<int8_t>(static_cast<int32_t>(digit));
+          to[k] = static_cast<int8_t>(static_cast<int32_t>(digit) + OFFSET);
           wide[k] = (wide[k] - digit) * BASE;
         }
       }
@@ -239,15 +275,17 @@ constexpr int64_t RUN = 64;
 
 #if defined(DECODEKIT_AVX512) && defined(__AVX512VNNI__)
 
+// The instruction takes inputs from 0 to 255, so each is 128 too large, as are the sums for it.
+constexpr int INPUT_OFFSET = 128;
+
 template <int COUNT, int OUTPUTS>
 inline void integer_sums(
     const int8_t* x, int64_t padded, const int8_t* weights, int64_t in, int32_t (*found)[OUTPUTS]) {
-  // The instruction takes inputs from 0 to 255, so each is 128 too large, as is seen in the sums.
-  const __m512i sign = _mm512_set1_epi8(-128), one = _mm512_set1_epi8(1);
-  __m512i sum[OUTPUTS][COUNT], excess[OUTPUTS];
+  const __m512i one = _mm512_set1_epi8(1);
+  __m512i sum[COUNT][OUTPUTS], excess[OUTPUTS];
   for (int n = 0; n < OUTPUTS; ++n) {
     excess[n] = _mm512_setzero_si512();
-    for (int row = 0; row < COUNT; ++row) sum[n][row] = _mm512_setzero_si512();
+    for (int row = 0; row < COUNT; ++row) sum[row][n] = _mm512_setzero_si512();
   }
   for (int64_t k = 0; k < in; k += RUN) {
     const __mmask64 kept = in - k >= RUN ? ~0ull : (1ull << (in - k)) - 1;
@@ -258,18 +296,20 @@ inline void integer_sums(
       excess[n] = _mm512_dpbusd_epi32(excess[n], one, w[n]);
     }
     for (int row = 0; row < COUNT; ++row) {
-      const __m512i inputs = _mm512_xor_si512(_mm512_loadu_si512(x + row * padded + k), sign);
-      for (int n = 0; n < OUTPUTS; ++n) sum[n][row] = _mm512_dpbusd_epi32(sum[n][row], inputs, w[n]);
+      const __m512i inputs = _mm512_loadu_si512(x + row * padded + k);
+      for (int n = 0; n < OUTPUTS; ++n) sum[row][n] = _mm512_dpbusd_epi32(sum[row][n], inputs, w[n]);
     }
   }
   for (int n = 0; n < OUTPUTS; ++n) {
     excess[n] = _mm512_slli_epi32(excess[n], 7);
-    for (int row = 0; row < COUNT; ++row)
-      found[row][n] = _mm512_reduce_add_epi32(_mm512_sub_epi32(sum[n][row], excess[n]));
+    for (int row = 0; row < COUNT; ++row) sum[row][n] = _mm512_sub_epi32(sum[row][n], excess[n]);
   }
+  sum_each<COUNT * OUTPUTS>(&sum[0][0], &found[0][0]);
 }
 
 #else
+
+constexpr int INPUT_OFFSET = 0;
 
 template <int COUNT, int OUTPUTS>
 inline void integer_sums(
@@ -292,7 +332,7 @@ template <class T, int ROWS>
 void int8_rows(const T* x, const int8_t* weights, const T* scale, T* y, int64_t out, int64_t in) {
   static thread_local Digits made;
   const int64_t padded = (in + RUN - 1) / RUN * RUN;
-  made.of<T, ROWS>(x, in, padded);
+  made.of<T, ROWS, INPUT_OFFSET>(x, in, padded);
   const int8_t* digits = made.digits.data();
   const float* largest = made.largest.data();
   constexpr int SUMS = ROWS * DIGITS<T>;
@@ -382,7 +422,7 @@ template <class T, int ROWS>
 void int4_rows(const T* x, const uint8_t* packed, const T* levels, T* y, int64_t blocks, int64_t in) {
   static thread_local Digits made;
   static thread_local std::vector<float> inputs;
-  made.of<T, ROWS>(x, in, in);
+  made.of<T, ROWS, 0>(x, in, in);
   const int8_t* digits = made.digits.data();
   const float* largest = made.largest.data();
   const int64_t groups = in / GROUP, outputs = blocks * BLOCK;

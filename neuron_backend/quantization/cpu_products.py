@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..few_rows.library import takes_none
+from ..few_rows.library import NO_LIBRARY, Library, NoLibrary
 from . import digits, int4_linear, int8_linear
 from .int4_linear import BLOCK, GROUP, HALF, LEVELS, MIDDLE, Int4Linear, finished
 from .int8_linear import Int8Linear
@@ -32,14 +32,14 @@ _ATEN_INPUTS = 16
 
 
 @contextmanager
-def cpu_products(model: nn.Module, few_rows: Callable[[Tensor], bool] = takes_none) -> Iterator[None]:
+def cpu_products(model: nn.Module, few_rows: Library | NoLibrary = NO_LIBRARY) -> Iterator[None]:
     """
     Let the quantised layers of *model* multiply as a CPU is quickest, for as long as it is traced.
 
     Args:
         model: Whose layers.
 
-        few_rows: Whether an input, ``[rows, in]``, is multiplied by :mod:`~..few_rows`.
+        few_rows: What multiplies the inputs that it takes.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, Int8Linear | Int4Linear)]
     # Found out before anything is traced.
@@ -65,10 +65,10 @@ def cpu_products(model: nn.Module, few_rows: Callable[[Tensor], bool] = takes_no
 
 
 def _few_int8(
-    few_rows: Callable[[Tensor], bool], otherwise: Callable[..., Tensor], layer: Int8Linear, x: Tensor
+    few_rows: Library | NoLibrary, otherwise: Callable[..., Tensor], layer: Int8Linear, x: Tensor
 ) -> Tensor:
     rows = x.reshape(-1, layer.in_features).contiguous()
-    if layer.storage != "int8" or not few_rows(rows):
+    if layer.storage != "int8" or not few_rows.takes(rows):
         return otherwise(layer, x)
     out: Tensor = torch.ops.decodekit.int8_rows(rows, layer.quantized, layer.scale)
     out = out.reshape(*x.shape[:-1], layer.out_features)
@@ -76,10 +76,10 @@ def _few_int8(
 
 
 def _few_int4(
-    few_rows: Callable[[Tensor], bool], otherwise: Callable[..., Tensor], layer: Int4Linear, x: Tensor
+    few_rows: Library | NoLibrary, otherwise: Callable[..., Tensor], layer: Int4Linear, x: Tensor
 ) -> Tensor:
     rows = x.reshape(-1, layer.in_features).contiguous()
-    if not few_rows(rows):
+    if not few_rows.takes(rows):
         return otherwise(layer, x)
     return finished(layer, x, torch.ops.decodekit.int4_rows(rows, layer.packed, layer.levels))
 

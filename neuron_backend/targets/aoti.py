@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..artifacts.packages import Package
 from ..cache import CacheBuffers
-from ..few_rows.library import Library, takes_none
+from ..few_rows.library import NO_LIBRARY, Library, NoLibrary
 from ..graphs.complex_pairs import pair_complex_numbers
 from ..known_warnings import without_known_warnings
 from ..quantization.cpu_products import cpu_products
@@ -45,7 +45,7 @@ def compile_package(
     width: int,
     spans: Sequence[int],
     fingerprint: str,
-    few_rows: Library | None = None,
+    few_rows: Library | NoLibrary = NO_LIBRARY,
 ) -> Package:
     """
     Compile *step* for one width and every span over a cache of that shape. Takes some seconds, or minutes.
@@ -71,8 +71,8 @@ def compile_package(
         torch.no_grad(),
         without_known_warnings(),
         tempfile.TemporaryDirectory() as folder,
-        few_rows.linked() if few_rows else nullcontext({}) as linked,
-        cpu_products(step, few_rows.takes if few_rows else takes_none),
+        few_rows.linked() as linked,
+        cpu_products(step, few_rows),
         traced_joined(step),
         _untied(step),
     ):
@@ -81,7 +81,7 @@ def compile_package(
             step, inputs, strict=False, dynamic_shapes=_open_span(step, inputs, cache, spans)
         )
         merge_products(exported.graph_module, exported.graph_signature.user_inputs)
-        choose_kernels(exported.graph_module, few_rows.takes if few_rows else takes_none)
+        choose_kernels(exported.graph_module, few_rows)
         # The compiler would leave each of them to an operation of its own, and warn.
         pair_complex_numbers(exported.graph_module)
         packed = PackedNames.of(exported)

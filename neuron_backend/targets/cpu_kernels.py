@@ -6,14 +6,12 @@ kernel runs and so, by rounding, the last bits of logits; every program is compa
 stock model after it.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from ..few_rows.library import takes_none
+from ..few_rows.library import NO_LIBRARY, Library, NoLibrary
 
 _aten: Any = torch.ops.aten
 
@@ -21,14 +19,14 @@ ONEDNN_DTYPES = (torch.float32, torch.bfloat16)
 """That its products are taken for."""
 
 
-def choose_kernels(module: GraphModule, few_rows: Callable[[Tensor], bool] = takes_none) -> None:
+def choose_kernels(module: GraphModule, few_rows: Library | NoLibrary = NO_LIBRARY) -> None:
     """
     Rewrite the graph of *module*, as ``torch.export`` gives it, in place.
 
     Args:
         module: What is rewritten.
 
-        few_rows: Whether an input, ``[rows, in]``, is multiplied by :mod:`~..few_rows`.
+        few_rows: What multiplies the inputs that it takes.
     """
     group_queries(module)
     _multiply_few_rows(module, few_rows)
@@ -38,7 +36,7 @@ def choose_kernels(module: GraphModule, few_rows: Callable[[Tensor], bool] = tak
     module.recompile()
 
 
-def _multiply_few_rows(module: GraphModule, few_rows: Callable[[Tensor], bool]) -> None:
+def _multiply_few_rows(module: GraphModule, few_rows: Library | NoLibrary) -> None:
     """Read the weights at the speed of memory, where that is what takes the time."""
     for node in module.graph.find_nodes(op="call_function", target=_aten.linear.default):
         x, weight, *bias = node.args
@@ -47,7 +45,7 @@ def _multiply_few_rows(module: GraphModule, few_rows: Callable[[Tensor], bool]) 
         if weight.op != "placeholder" or weights.dtype != value.dtype or not weights.is_contiguous():
             continue
         rows = value.reshape(-1, value.shape[-1])
-        if not few_rows(rows):
+        if not few_rows.takes(rows):
             continue
         with module.graph.inserting_before(node):
             call = module.graph.call_function

@@ -12,7 +12,7 @@ from ..artifacts import machine, trust
 from ..artifacts.fingerprint import Fitted, program_fingerprint
 from ..artifacts.manifest import Manifest
 from ..artifacts.packages import Package, compiled_once
-from ..few_rows.library import Library
+from ..few_rows.library import Library, NoLibrary
 from ..shapes import DEFAULT_WIDTHS, fitting
 from ..step import DecoderStep, Step, TreeStep, program_name
 from . import aoti
@@ -145,7 +145,7 @@ class CpuTarget:
         decoder.warm_up(decoder.spans[:1])
 
 
-def _few_rows(decoder: "StaticDecoder") -> Library | None:
+def _few_rows(decoder: "StaticDecoder") -> Library | NoLibrary:
     # Only who compiles needs it.
     from .quickest_products import quickest
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..few_rows.library import DTYPES, Library
+from ..few_rows.library import DTYPES, NO_LIBRARY, Library, NoLibrary
 from ..quantization import digits
 from ..quantization.cpu_products import aten_packs_alike, int4_product, int8_product
 from ..quantization.int4_linear import Int4Linear
@@ -34,7 +34,7 @@ Product = Callable[[], Tensor]
 
 def quickest(
     model: nn.Module, dtype: torch.dtype, rows: Iterable[int], together: Iterable[int]
-) -> Library | None:
+) -> Library | NoLibrary:
     """
     Measure. Takes some seconds.
 
@@ -49,16 +49,16 @@ def quickest(
             in one way, which is the quicker for their sum.
 
     Returns:
-        Code for those of *rows* that it is quicker at; None if there are none.
+        Code for those of *rows* that it is quicker at; none, if there are none.
     """
     candidates = tuple(sorted({count for count in rows if count <= MOST_ROWS}))
     layers = list(_sample(model, dtype))
     if dtype not in DTYPES or not candidates or not layers:
-        return None
+        return NO_LIBRARY
     library = Library.compiled(dtype, candidates)
     seconds = {count: measured(library, layers, count) for count in candidates}
     chosen = chosen_rows(seconds, set(together))
-    return attrs.evolve(library, rows=chosen) if chosen else None
+    return attrs.evolve(library, rows=chosen) if chosen else NO_LIBRARY
 
 
 def chosen_rows(seconds: Mapping[int, tuple[float, float]], together: set[int]) -> tuple[int, ...]:
