@@ -9,6 +9,10 @@ from transformers import AutoModelForCausalLM
 from decodekit.neuron_backend import compile_decoder, load_decoder
 from decodekit.neuron_backend.targets import aoti, packed_weights
 from decodekit.neuron_backend.targets.packed_weights import PackedNames, PackedWeights
+from decodekit.neuron_backend.targets.quickest_products import MOST_ROWS
+
+# Of more rows than are multiplied by anything else than oneDNN.
+WIDTHS = (MOST_ROWS + 1, MOST_ROWS + 4)
 
 
 @pytest.fixture
@@ -38,7 +42,7 @@ def test_every_product_reads_packed_weights(tiny_model, handed, tied, weights, t
     config = copy.deepcopy(tiny_model("llama").config)
     config.tie_word_embeddings = tied
     model = AutoModelForCausalLM.from_config(config).eval()
-    shapes = {"max_length": 32, "widths": (1, 3), "weights": weights}
+    shapes = {"max_length": 32, "widths": WIDTHS, "weights": weights}
     eager = compile_decoder(model, target="eager", **shapes)
     compiled = compile_decoder(model, target="cpu", **shapes)
     opaque, integers = layouts(handed)
@@ -52,7 +56,7 @@ def test_every_product_reads_packed_weights(tiny_model, handed, tied, weights, t
     assert opaque == layouts(handed)[0]
     assert (opaque if weights else set()) == integers
     assert tied == (model.get_output_embeddings().weight is model.get_input_embeddings().weight)
-    ids, start = torch.tensor([[3, 1, 4]]), torch.tensor([0])
+    ids, start = torch.arange(WIDTHS[0])[None], torch.tensor([0])
     expected = eager.forward(ids, start)
     torch.testing.assert_close(compiled.forward(ids, start), expected, atol=1e-4, rtol=1e-4)
     assert torch.equal(compiled.forward(ids, start), loaded.forward(ids, start))
@@ -64,7 +68,7 @@ def test_programs_share_what_is_packed(tiny_model, handed, monkeypatch):
     pack = PackedWeights._float
     monkeypatch.setattr(PackedWeights, "_float", lambda self, plain: made.append(plain) or pack(self, plain))
     model = tiny_model("llama")
-    compile_decoder(model, target="cpu", max_length=32, widths=(1, 3))
+    compile_decoder(model, target="cpu", max_length=32, widths=WIDTHS)
 
     assert 4 * model.config.num_hidden_layers + 1 == len(made)
 
