@@ -6,6 +6,7 @@ kernel runs and so, by rounding, the last bits of logits; every program is compa
 stock model after it.
 """
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,8 +16,18 @@ from ..few_rows.library import NO_LIBRARY, Library, NoLibrary
 
 _aten: Any = torch.ops.aten
 
-ONEDNN_DTYPES = (torch.float32, torch.bfloat16)
-"""That its products are taken for."""
+
+@cache
+def onednn_dtypes() -> frozenset[torch.dtype]:
+    """What oneDNN multiplies on this processor."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return frozenset()
+    supported = {
+        torch.float32: True,
+        torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported(),
+        torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported(),
+    }
+    return frozenset(dtype for dtype, known in supported.items() if known)
 
 
 def choose_kernels(module: GraphModule, few_rows: Library | NoLibrary = NO_LIBRARY) -> None:
@@ -67,12 +78,10 @@ def _multiply_with_onednn(module: GraphModule) -> None:
     A verification multiplies a few rows by every weight. MKL takes 1.7 times as long for five of
     them as for one, and longer for one than oneDNN does.
     """
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return
     for node in module.graph.find_nodes(op="call_function", target=_aten.linear.default):
         x, weight, *bias = node.args
         # Weights that are made in the graph, from fewer bits, are not taken.
-        if weight.op == "placeholder" and weight.meta["val"].dtype in ONEDNN_DTYPES:
+        if weight.op == "placeholder" and weight.meta["val"].dtype in onednn_dtypes():
             node.target = torch.ops.mkldnn._linear_pointwise.default
             node.args = (x, weight, bias[0] if bias else None, "none", [], "")
 

@@ -20,7 +20,7 @@ from ..quantization.cpu_products import aten_packs_alike, int4_product, int8_pro
 from ..quantization.int4_linear import Int4Linear
 from ..quantization.int8_linear import Int8Linear
 from ..quantization.quantized import QuantizedLinear
-from .cpu_kernels import ONEDNN_DTYPES
+from .cpu_kernels import onednn_dtypes
 
 MOST_ROWS = 16
 """More are never fewer in time: reading weights is then less than multiplying by them."""
@@ -137,7 +137,7 @@ def _by_torch(layer: nn.Module, x: Tensor) -> Product:
         one, zero = torch.ones(1), torch.zeros(1, dtype=torch.int32)
         return partial(digits.sums, made, digits.pack(layer.quantized), one, zero)
     weight = layer.get_parameter("weight").detach()
-    if x.dtype not in ONEDNN_DTYPES:
+    if x.dtype not in onednn_dtypes():
         return partial(functional.linear, x, weight)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, len(x))
     return partial(torch.ops.mkldnn._linear_pointwise, x, packed, None, "none", [], "")

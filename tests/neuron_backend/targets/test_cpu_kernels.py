@@ -69,11 +69,15 @@ class TestChooseKernels:
 
         assert before == key_heads(program) == [model.config.n_head] * model.config.n_layer
 
-    @pytest.mark.parametrize(
-        ("dtype", "taken"), [(torch.float32, True), (torch.bfloat16, True), (torch.float64, False)], ids=str
-    )
-    def test_onednn_takes_what_it_knows(self, tiny_model, dtype, taken):
-        """Single precision and bfloat16; double precision stays with torch."""
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+    def test_onednn_takes_what_it_knows(self, tiny_model, dtype):
+        """Single precision, and half as many bits where the processor can; double stays with torch."""
+        known = torch.ops.mkldnn
+        taken = {
+            torch.float32: True,
+            torch.bfloat16: known._is_mkldnn_bf16_supported(),
+            torch.float16: known._is_mkldnn_fp16_supported(),
+        }.get(dtype, False)
         decoder = StaticDecoder(tiny_model("llama"), batch_size=1, max_length=32, widths=(1,), dtype=dtype)
         program, _ = exported(decoder, 1)
 
