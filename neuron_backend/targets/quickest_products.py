@@ -7,7 +7,7 @@ the processor, the weights' bits and sizes, and the threads.
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 
 import attrs
 import torch
@@ -55,10 +55,15 @@ def quickest(
     layers = list(_sample(model, dtype))
     if dtype not in DTYPES or not candidates or not layers:
         return NO_LIBRARY
-    library = Library.compiled(dtype, candidates)
+    library = _library(dtype, candidates)
     seconds = {count: measured(library, layers, count) for count in candidates}
     chosen = chosen_rows(seconds, set(together))
     return attrs.evolve(library, rows=chosen) if chosen else NO_LIBRARY
+
+
+@cache
+def _library(dtype: torch.dtype, rows: tuple[int, ...]) -> Library:
+    return Library.compiled(dtype, rows)
 
 
 def chosen_rows(seconds: Mapping[int, tuple[float, float]], together: set[int]) -> tuple[int, ...]:
