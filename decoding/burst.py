@@ -9,9 +9,9 @@ MAX_LENGTH = Ending("max_length")
 """The row's last token has no position left to be fed at."""
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Burst:
-    """What one round gave to one row."""
+    """What one round gave to one row. Not to be changed; that is not looked after, for it takes time."""
 
     row: int
     ids: tuple[int, ...]

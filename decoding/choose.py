@@ -46,7 +46,7 @@ class Choose:
     _needed: int = attrs.field(init=False, repr=False)
     """How many of the stages bear on the choice, unless the two largest logits are too close."""
 
-    _quick: Quick | None = attrs.field(init=False, repr=False)
+    quick: Quick | None = attrs.field(init=False, repr=False)
     """For the chains that come down to a few tokens."""
 
     @stages.default
@@ -63,7 +63,7 @@ class Choose:
                 needed -= 1
         return needed
 
-    @_quick.default
+    @quick.default
     def _quick_choice(self) -> Quick | None:
         return quick_choice(self.stages, self.selection)
 
@@ -83,10 +83,11 @@ class Choose:
         Raises:
             ValueError: A part gave something of another shape.
         """
-        if self._quick is not None and not logits.requires_grad:
-            found = self._quick(logits, history)
-            if found is not None:
-                return found
+        found = None if self.quick is None else self.quick(logits, history)
+        return self.at_length(logits, history) if found is None else found
+
+    def at_length(self, logits: Tensor, history: History) -> tuple[Tensor, Scores]:
+        """As a call, where the :attr:`quick` way leads nowhere."""
         seen = _within(history)
         needed, skipped = self.stages[: self._needed], self.stages[self._needed :]
         work, raw = Workspace(), _full_precision(logits.detach() if logits.requires_grad else logits)

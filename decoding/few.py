@@ -1,6 +1,6 @@
 """A few tokens of one column, as arrays of numpy's: what there is to choose from after a top-k."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import attrs
@@ -28,8 +28,49 @@ class Cell:
     """How many tokens there are in all."""
 
 
-Few: TypeAlias = tuple[Ints, Floats]
-"""Ids ``[n]``, ascending, and their logits ``[n]`` float32. All others are at ``-inf``."""
+@attrs.define(eq=False)
+class Few:
+    """
+    Some tokens of one column and their logits; all others are at ``-inf``.
+
+    They are sorted once for all stages that want to know their order. Those that a stage leaves out
+    are taken out of the arrays when somebody asks for these, once for all stages that leave some out.
+    """
+
+    _ids: Ints
+    _scores: Floats
+    _ascending: Floats | None = None
+
+    _floor: float | None = None
+    """What is below it has been left out, though the arrays may still have it."""
+
+    def arrays(self) -> tuple[Ints, Floats]:
+        """The ids ``[n]``, ascending, and their logits ``[n]`` float32; neither is to be written to."""
+        if self._floor is not None:
+            kept = (self._scores >= self._floor).nonzero()[0]
+            self._ids, self._scores, self._floor = self._ids.take(kept), self._scores.take(kept), None
+        return self._ids, self._scores
+
+    def ascending(self) -> Floats:
+        """The logits in their order ``[n]``; not to be written to."""
+        if self._ascending is None:
+            _, scores = self.arrays()
+            self._ascending = scores.copy()
+            self._ascending.sort()
+        return self._ascending
+
+    def largest(self) -> float:
+        """The largest logit; NaN if there is one."""
+        found: float = self.ascending().item(-1)
+        return found
+
+    def without_smallest(self, n: int) -> "Few":
+        """All but the *n* smallest, fewer than there are; those that tie with one that stays do so too."""
+        ascending = self.ascending()
+        floor = ascending.item(n)
+        while n and ascending.item(n - 1) == floor:
+            n -= 1
+        return Few(self._ids, self._scores, ascending[n:], floor) if n else self
 
 
 class Pointwise(Protocol):
@@ -57,9 +98,13 @@ class Narrows(Protocol):
         ...
 
 
+DrawFromFew: TypeAlias = Callable[[Few, Cell], int | None]
+"""Chooses from what is left of one column what a call on all of the vocabulary does; None for a call."""
+
+
 class DrawsFromFew(Protocol):
     """What a selection may offer."""
 
-    def from_few(self, few: Few, cell: Cell) -> int | None:
-        """What a call on all of the vocabulary chooses; None where that takes a call."""
+    def from_few(self) -> DrawFromFew:
+        """What draws in one run: it may remember something from step to step."""
         ...

@@ -82,10 +82,11 @@ class Loop:
     def _plainly(self, history: History) -> Iterator[list[Burst]]:
         """As :meth:`run`, where a round is a token a row."""
         length, rows = history.length[:, 0].numpy(), list(range(len(history.length)))
+        without_gradients = torch.no_grad()
         step = PlainStep(self.slots, self.choose, self.stop, self._endings, self.statistics, history)
         while rows:
             # Not by acquire() and release(): an interrupt may come between that and a try.
-            with self.slots.lock, torch.no_grad():
+            with self.slots.lock, without_gradients:
                 if step.follows():
                     bursts, length = step(length, rows)
                 else:

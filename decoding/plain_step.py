@@ -1,16 +1,20 @@
 """One token a row: what the loop does most of the time."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from .burst import MAX_LENGTH, Burst
 from .choose import Choose
+from .few import Cell
 from .history import History
 from .protocols import Ending, StopCondition
+from .quick_choice import on_host
 from .scores import Scores
 from .slots import Slots
 from .statistics import Statistics
@@ -43,10 +47,12 @@ class PlainStep:
     # What stays the same from step to step, as Python and numpy have it.
     _ids: Ints = attrs.field(init=False)
     _prompt: list[int] = attrs.field(init=False)
+    _stream: list[int] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._code = by_token(self.stop)
-        self._ids, self._prompt = self.history.ids.numpy()[:, 0], self.history.prompt.tolist()
+        self._ids = self.history.ids.numpy()[:, 0]
+        self._prompt, self._stream = self.history.prompt.tolist(), self.history.stream.tolist()
 
     def follows(self) -> bool:
         """Whether the cache is as the last round has left it, so that a call will do."""
@@ -69,51 +75,74 @@ class PlainStep:
             Bursts of those rows, and how many tokens each of all rows has then.
         """
         phase, ids, ends = self.statistics.phase, self._ids, length.tolist()
-        now = self.history.at(torch.from_numpy(length[:, None]))
         with phase("target"):
             logits = self.slots.feed_newest(
                 [(row, ends[row] - 1, ids.item(row, ends[row] - 1)) for row in rows]
             )
-            logits = logits if len(logits) == len(ends) else logits[: len(ends)]
+            logits = logits if self.slots.batch_size == len(ends) else logits[: len(ends)]
         self.slots.lent = True
         try:
             with phase("choose"):
-                choices, scores = self.choose(logits, now)
-                chosen = choices[:, 0].tolist()
+                chosen, scores = self._choose(logits, length, ends, rows)
             # Not in place: a part may keep what it was shown.
             after = length.copy()
-            for row in rows:
-                if chosen[row] >= 0:
-                    ids[row, ends[row]] = chosen[row]
+            for row, token in zip(rows, chosen, strict=True):
+                if token >= 0:
+                    ids[row, ends[row]] = token
                     after[row] += 1
             with phase("stop"):
                 codes = self._codes(scores, rows, chosen, after)
             bursts = []
-            for row, code in zip(rows, codes, strict=True):
-                if chosen[row] < 0:
-                    ending: Ending | None = Ending(
-                        "no_token_left", self.choose.emptied_by(logits, now, row, 0)
-                    )
+            for row, token, code in zip(rows, chosen, codes, strict=True):
+                if token < 0:
+                    emptied_by = self.choose.emptied_by(logits, self._seen(length), row, 0)
+                    ending: Ending | None = Ending("no_token_left", emptied_by)
                 elif code:
                     ending = self.endings[code - 1]
                 else:
                     ending = MAX_LENGTH if ends[row] + 1 == ids.shape[1] else None
-                bursts.append(Burst(row, () if chosen[row] < 0 else (chosen[row],), ending))
+                bursts.append(Burst(row, () if token < 0 else (token,), ending))
         finally:
             self.slots.lent = False
         self._count(bursts)
         return bursts, after
+
+    def _choose(
+        self, logits: Tensor, length: Ints, ends: Sequence[int], rows: Sequence[int]
+    ) -> tuple[list[int], Scores]:
+        """A token of each of *rows*, -1 where there is none, and the processed logits."""
+        quick, scores = self.choose.quick, on_host(logits)
+        if quick is not None and scores is not None:
+            ids, prompt, stream, vocab = self._ids, self._prompt, self._stream, scores.shape[-1]
+            chosen: list[int] = []
+            left: dict[tuple[int, int], Any] = {}
+            for row in rows:
+                cell = Cell(ids[row, : ends[row]], prompt[row], stream[row], vocab)
+                found = quick.of_cell(scores[row, 0], cell)
+                if found is None:
+                    break
+                token, left[row, 0] = found
+                chosen.append(token)
+            else:
+                return chosen, quick.scores(logits, left)
+        choices, processed = self.choose.at_length(logits, self._seen(length))
+        every = choices[:, 0].tolist()
+        return [every[row] for row in rows], processed
+
+    def _seen(self, length: Ints) -> History:
+        """The run's texts, seen from behind *length* tokens of each row."""
+        return self.history.at(torch.from_numpy(length[:, None]))
 
     def _codes(
         self, scores: Scores, rows: Sequence[int], chosen: Sequence[int], after: Ints
     ) -> Sequence[int]:
         """The stop's codes of each of *rows*; anything where no token was chosen."""
         if self._code is None:
-            seen = self.history.at(torch.from_numpy(after[:, None]))
+            seen = self._seen(after)
             codes: list[int] = known_codes(self.stop(scores, seen), seen, len(self.endings))[rows, 0].tolist()
             return codes
         code, prompt, lengths = self._code, self._prompt, after.tolist()
-        return [code(chosen[row], lengths[row], prompt[row], row) for row in rows]
+        return [code(token, lengths[row], prompt[row], row) for row, token in zip(rows, chosen, strict=True)]
 
     def _count(self, bursts: Sequence[Burst]) -> None:
         """Count a forward, and what each row gained by it."""

@@ -1,7 +1,7 @@
 """Choosing from a few tokens, without a tensor of all of them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .few import Cell, Few, Floats
+from .few import Cell, DrawFromFew, Few, Floats
 from .greedy import Greedy
 from .history import History
 from .offered import offered
@@ -38,64 +38,84 @@ class QuickChoice:
     after: tuple[Any, ...]
     """Stages after it: as those before, but for ``at_most``."""
 
-    selection: Any
-    """That :class:`~.few.DrawsFromFew`."""
+    draw: DrawFromFew
+    """What the selection draws with from those that are left."""
 
-    def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores] | None:
-        """As :class:`~.choose.Choose`, of raw logits ``[batch, width, vocab]``; None for the long way."""
-        if logits.dtype is not torch.float32 or logits.device.type != "cpu":
-            return None
-        scores, ids = logits.numpy(), history.ids.numpy()
-        lengths, prompts, streams = history.length.numpy(), history.prompt.numpy(), history.stream.numpy()
-        batch, width, vocab = scores.shape
-        chosen, one_path = np.empty((batch, width), dtype=np.int64), ids.shape[1] == 1
-        left: list[Few] = []
-        for row in range(batch):
-            prompt, stream = int(prompts[row]), int(streams[row])
-            for column in range(width):
-                tokens = ids[row, 0 if one_path else column, : lengths[row, column]]
-                cell = Cell(tokens, prompt, stream, vocab)
-                few = self._few_of(scores[row, column], cell)
-                token = None if few is None else self.selection.from_few(few, cell)
-                if few is None or token is None:
-                    return None
-                chosen[row, column] = token
-                left.append(few)
-        return torch.from_numpy(chosen), Scores(lambda: _dense(left, scores.shape))
-
-    def _few_of(self, logits: Floats, cell: Cell) -> Few | None:
+    def of_cell(self, logits: Floats, cell: Cell) -> tuple[int, Few] | None:
+        """The choice in one column, of raw logits ``[vocab]``, and what is left; None as in a call."""
         few: Few | None = self.narrows.to_few(logits, self.before, cell)
         for stage in self.after:
             if few is None:
                 return None
             few = stage.of_few(few, cell)
-        return few
+        token = None if few is None else self.draw(few, cell)
+        return None if few is None or token is None else (token, few)
+
+    def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores] | None:
+        """As :class:`~.choose.Choose`, of raw logits ``[batch, width, vocab]``; None for the long way."""
+        scores = on_host(logits)
+        if scores is None:
+            return None
+        ids, lengths = history.ids.numpy(), history.length.tolist()
+        prompts, streams = history.prompt.tolist(), history.stream.tolist()
+        batch, width, vocab = scores.shape
+        chosen, one_path = np.empty((batch, width), dtype=np.int64), ids.shape[1] == 1
+        left: dict[tuple[int, int], Few] = {}
+        for row, column in np.ndindex(batch, width):
+            tokens = ids[row, 0 if one_path else column, : lengths[row][column]]
+            found = self.of_cell(scores[row, column], Cell(tokens, prompts[row], streams[row], vocab))
+            if found is None:
+                return None
+            chosen[row, column], left[row, column] = found
+        return torch.from_numpy(chosen), self.scores(logits, left)
+
+    def scores(self, logits: Tensor, left: Mapping[tuple[int, int], Any]) -> Scores:
+        """The processed *logits*, given what is *left* in some columns, by row and column."""
+        return Scores(lambda: _dense(left, logits.shape))
 
 
 @attrs.frozen(eq=False)
 class QuickGreedy:
     """The likeliest token of the raw logits."""
 
+    def of_cell(self, logits: Floats, cell: Cell) -> tuple[int, None]:
+        """As :class:`QuickChoice`; the id is -1 where there is none."""
+        best = int(logits.argmax())
+        # A comparison with NaN is false as well, so garbage is never taken for a choice.
+        return best if logits.item(best) > -math.inf else -1, None
+
     def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores] | None:
         """As :class:`QuickChoice`; the id is -1 where there is none."""
-        if logits.dtype is not torch.float32 or logits.device.type != "cpu":
+        scores = on_host(logits)
+        if scores is None:
             return None
-        scores = logits.numpy()
         batch, width, _ = scores.shape
         chosen = scores.argmax(axis=-1)
         for row in range(batch):
             for column in range(width):
-                # A comparison with NaN is false as well, so garbage is never taken for a choice.
                 if not scores.item(row, column, chosen.item(row, column)) > -math.inf:
                     chosen[row, column] = -1
-        return torch.from_numpy(chosen), Scores(lambda: logits)
+        return torch.from_numpy(chosen), self.scores(logits, {})
+
+    def scores(self, logits: Tensor, left: Mapping[tuple[int, int], Any]) -> Scores:
+        """The *logits* as they are."""
+        return Scores(lambda: logits)
 
 
-def _dense(left: Sequence[Few], shape: tuple[int, ...]) -> Tensor:
+def on_host(logits: Tensor) -> Floats | None:
+    """*logits* as they are quickly chosen from; None where they are elsewhere or otherwise."""
+    if logits.is_cpu and logits.dtype is torch.float32 and not logits.requires_grad:
+        scores: Floats = logits.numpy()
+        return scores
+    return None
+
+
+def _dense(left: Mapping[tuple[int, int], Few], shape: Sequence[int]) -> Tensor:
     """Logits of all of the vocabulary, ``-inf`` but for what is *left* in each column."""
     whole = np.full(shape, -np.inf, dtype=np.float32)
-    for column, (ids, scores) in zip(whole.reshape(-1, shape[-1]), left, strict=True):
-        column[ids] = scores
+    for cell, few in left.items():
+        ids, scores = few.arrays()
+        whole[cell][ids] = scores
     return torch.from_numpy(whole)
 
 
@@ -106,7 +126,8 @@ def quick_choice(stages: Sequence[Processor], selection: Selection) -> Quick | N
     """The quick way to choose as *stages* and *selection* do; None if there is none."""
     if not stages and type(selection) is Greedy:
         return QuickGreedy()
-    if offered(selection, "from_few") is None:
+    from_few = offered(selection, "from_few")
+    if from_few is None:
         return None
     for index, stage in enumerate(stages):
         if _offers(stage, "to_few"):
@@ -114,7 +135,7 @@ def quick_choice(stages: Sequence[Processor], selection: Selection) -> Quick | N
             known = all(_offers(one, "of_few") for one in stages)
             bounded = all(_offers(one, "at_most") for one in before)
             if known and bounded and len(stages) <= _STAGES:
-                return QuickChoice(tuple(before), stage, tuple(after), selection)
+                return QuickChoice(tuple(before), stage, tuple(after), from_few())
             return None
     return None
 

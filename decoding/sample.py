@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from . import noise
+from .blocks import block_size
 from .candidates import Candidates
-from .few import Cell, Few
+from .few import DrawFromFew
 from .history import History
 from .lead import lead
 from .scratch import scratch
+from .two_races import TwoRaces
 from .whole_numbers import a_whole_number
 
 _CLOSE = 1e-3
 """Far more than what single precision is wrong by in the logarithm of a block's mass, some 1e-5."""
-
-_NOTHING = np.float32(1e-37)
 
 
 @attrs.frozen(eq=False)
@@ -79,35 +79,9 @@ class Sample:
             drawn[cell] = ids[cell][inside[score.argmax()]]
         return torch.from_numpy(drawn)
 
-    def from_few(self, few: Few, cell: Cell) -> int | None:
+    def from_few(self) -> DrawFromFew:
         """See :class:`~.few.DrawsFromFew`."""
-        ids, scores = few
-        best = np.maximum.reduce(scores)
-        if not math.isfinite(best):
-            return None
-        size, position = block_size(cell.vocab), len(cell.tokens)
-        block_of = ids // size
-        # Ids ascend, and so do their blocks.
-        begins = np.ones(len(ids), dtype=np.bool_)
-        np.not_equal(block_of[1:], block_of[:-1], out=begins[1:])
-        starts = begins.nonzero()[0]
-        blocks = block_of[starts]
-        masses = np.add.reduceat(np.exp(scores - best), starts)
-        # What weighs nothing has a logarithm too, far too small to be drawn.
-        masses = np.log(np.maximum(masses, _NOTHING))
-        block = _clear_best(masses + noise.gumbel_of_one(cell.stream, position, noise.BLOCK, blocks))
-        if block is None:
-            return None
-        start = starts.item(block)
-        end = starts.item(block + 1) if block + 1 < len(starts) else len(ids)
-        if end == start + 1:
-            return ids.item(start)
-        inside = ids[start:end]
-        place = inside - blocks[block] * size
-        token = _clear_best(
-            scores[start:end] + noise.gumbel_of_one(cell.stream, position, noise.TOKEN, place)
-        )
-        return None if token is None else inside.item(token)
+        return TwoRaces()
 
     def several(self, logits: Tensor, history: History, n: int) -> Tensor:
         """
@@ -172,11 +146,6 @@ class Sample:
 _PURPOSES = np.array([[noise.BLOCK], [noise.TOKEN]])
 
 
-def block_size(vocab: int) -> int:
-    """How many tokens there are in each block but the last: √vocab, rounded up."""
-    return math.isqrt(vocab - 1) + 1
-
-
 def _rough_masses(logits: Tensor) -> Tensor:
     """The logarithms of the blocks' masses ``[..., blocks]``, up to a constant, in the logits' precision."""
     vocab = logits.shape[-1]
@@ -213,13 +182,6 @@ def _clear_argmax(scores: Tensor) -> Tensor | None:
     gap = largest.values[..., 0] - largest.values[..., 1]
     # A comparison with NaN is false: nothing is clear about garbage.
     return largest.indices[..., :1] if bool((gap > _CLOSE).all()) else None
-
-
-def _clear_best(scores: NDArray[np.floating[Any]]) -> int | None:
-    """Where the largest of ``[n]`` stands; None if another comes close."""
-    best = int(scores.argmax())
-    close = np.count_nonzero(scores > scores.item(best) - _CLOSE)
-    return best if close == 1 else None
 
 
 def _in_blocks(logits: Tensor) -> Tensor:

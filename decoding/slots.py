@@ -251,7 +251,8 @@ class Slots:
         self._require_returned()
         self.changes += 1
         # New ones each time: a decoder may still read them when it has returned.
-        ids, cache_pos = np.full((self.batch_size, 1), -1), np.zeros(self.batch_size, dtype=np.int64)
+        ids, cache_pos = np.empty((self.batch_size, 1), np.int64), np.zeros(self.batch_size, np.int64)
+        ids.fill(-1)
         for row, position, token in newest:
             ids[row, 0], cache_pos[row] = token, position
         self._record.forget_after_each(newest)

@@ -231,11 +231,14 @@ class Statistics:
         """Count one verification of one row: *tokens* kept, and how far the draft went and stood."""
         self.steps += 1
         self.tokens += tokens
-        new = [0] * (row + 1 - len(self.row_steps))
-        self.row_steps += new
-        self.row_accepted += new
+        if row >= len(self.row_steps):
+            new = [0] * (row + 1 - len(self.row_steps))
+            self.row_steps += new
+            self.row_accepted += new
         self.row_steps[row] += 1
         self.row_accepted[row] += accepted
+        if not drafted:
+            return
         missing = [0] * (drafted - len(self.drafted))
         self.drafted += missing
         self.accepted += missing

@@ -72,5 +72,5 @@ def occurring(ids: Ints, tokens: Ints, vocab: int) -> Ints:
     # own number, so that nothing has to be wiped, nor is wrong after an interrupt.
     call = _own.call = _own.call + 1
     marks[with_logits(tokens, vocab)] = call
-    at: Ints = (marks[ids] == call).nonzero()[0]
+    at: Ints = (marks.take(ids) == call).nonzero()[0]
     return at

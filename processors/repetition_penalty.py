@@ -109,14 +109,15 @@ class RepetitionPenalty(Composable):
 
     def of_few(self, few: Few, cell: Cell) -> Few:
         """See :class:`~decodekit.decoding.few.Pointwise`."""
-        ids, scores = few
+        ids, scores = few.arrays()
         counting = counted_tokens(cell, self.include_prompt, cast("int | None", self.window))
         at = occurring(ids, counting, cell.vocab)
         if not len(at):
             return few
-        seen, scores = scores[at], scores.copy()
-        scores[at] = np.where(seen < 0, seen * self.penalty, seen / self.penalty)
-        return ids, scores
+        seen, scores = scores.take(at), scores.copy()
+        # A penalty that lowers gives the smaller of the two, whatever the sign.
+        scores[at] = np.minimum(seen * self.penalty, seen / self.penalty)
+        return Few(ids, scores)
 
     def at_most(self, logit: np.float32) -> np.float32:
         """See :class:`~decodekit.decoding.few.Pointwise`."""

@@ -7,7 +7,7 @@ from ..decoding.few import Few, Floats
 _DEPTH = 32
 """Logits a block. Finding a block's largest is one pass at the speed of memory."""
 
-_LARGEST = np.float32(1e15)
+_LARGEST = 1e15
 """Up to here several stages, each of which scales by a thousand at most, do not overflow."""
 
 
@@ -22,8 +22,8 @@ def shortlist(logits: Floats, reach: int) -> tuple[Few, np.float32] | None:
             maximum but *reach* - 1.
 
     Returns:
-        The tokens, and what all others lie at or below; None where they are many, where there are
-        few blocks, or where some logit at the top is out of the ordinary.
+        The tokens, and the floor, below which all others lie; None where they are many, where there
+        are few blocks, or where some logit at the top is out of the ordinary.
     """
     count = len(logits) // _DEPTH
     if reach * 2 > count:
@@ -34,7 +34,7 @@ def shortlist(logits: Floats, reach: int) -> tuple[Few, np.float32] | None:
     maxima = np.maximum.reduce(matrix, axis=0)
     largest = maxima.copy()
     largest.partition(count - reach)
-    floor = largest[count - reach]
+    floor: np.float32 = largest[count - reach]
     # NaN is the largest to a maximum, and no comparison with it holds.
     if not (floor > -_LARGEST and np.maximum.reduce(largest[count - reach :]) < _LARGEST):
         return None
@@ -42,7 +42,7 @@ def shortlist(logits: Floats, reach: int) -> tuple[Few, np.float32] | None:
     values = matrix.take(blocks, axis=1).ravel()
     at = (values >= floor).nonzero()[0]
     depth, which = np.divmod(at, len(blocks))
-    ids, found = depth * count + blocks[which], values[at]
+    ids, found = depth * count + blocks.take(which), values.take(at)
     if size < len(logits):
         rest = logits[size:]
         if not rest.max() < _LARGEST:
@@ -51,4 +51,4 @@ def shortlist(logits: Floats, reach: int) -> tuple[Few, np.float32] | None:
         ids, found = np.concatenate([ids, size + more]), np.concatenate([found, rest[more]])
     if len(ids) > 4 * reach + _DEPTH:
         return None
-    return (ids, found), np.nextafter(floor, np.float32(-np.inf))
+    return Few(ids, found), floor

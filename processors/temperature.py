@@ -61,8 +61,8 @@ class Temperature(Composable):
 
     def of_few(self, few: Few, cell: Cell) -> Few:
         """See :class:`~decodekit.decoding.few.Pointwise`."""
-        ids, scores = few
-        return ids, scores / np.float32(self.temperature)
+        ids, scores = few.arrays()
+        return Few(ids, scores / np.float32(self.temperature))
 
     def at_most(self, logit: np.float32) -> np.float32:
         """See :class:`~decodekit.decoding.few.Pointwise`."""

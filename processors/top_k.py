@@ -121,20 +121,14 @@ class TopK(Composable):
             if lowered is None:
                 return None
             few, bound = lowered, stage.at_most(bound)
-        ids, scores = few
         # Of tokens that are not on the list none may reach the k-th.
-        if len(ids) < self._largest or not (kth := _kth_of(scores, self._largest)) > bound:
-            return None
-        kept = scores >= kth
-        return ids[kept], scores[kept]
+        ascending = few.ascending()
+        beyond = len(ascending) - self._largest
+        return few.without_smallest(beyond) if beyond >= 0 and ascending.item(beyond) > bound else None
 
     def of_few(self, few: Few, cell: Cell) -> Few | None:
         """See :class:`~decodekit.decoding.few.Pointwise`."""
-        ids, scores = few
-        if len(ids) <= self._largest:
-            return few
-        kept = scores >= _kth_of(scores, self._largest)
-        return ids[kept], scores[kept]
+        return few.without_smallest(max(0, len(few.ascending()) - self._largest))
 
     def _kth(self, logits: Tensor, k: int | Tensor) -> Tensor:
         """The k-th largest logit of each column, ``[batch, width, 1]``; ``-inf`` in rows that are off."""
@@ -143,13 +137,6 @@ class TopK(Composable):
             return largest[..., -1:]
         last = k.clamp(1, largest.shape[-1]) - 1
         return largest.gather(-1, last.expand(-1, logits.shape[1], 1)).masked_fill(k == 0, -torch.inf)
-
-
-def _kth_of(scores: Floats, k: int) -> Any:
-    """The *k*-th largest of ``[n]``, at least *k* of them."""
-    ordered = scores.copy()
-    ordered.partition(len(scores) - k)
-    return ordered[-k]
 
 
 def _reaching(logits: Floats, maxima: Floats, floor: Floats) -> Ints:

@@ -140,39 +140,33 @@ class TopP(Composable):
 
     def of_few(self, few: Few, cell: Cell) -> Few | None:
         """See :class:`~decodekit.decoding.few.Pointwise`."""
-        if is_scalar(self.p, 1.0):
+        if self.p == 1.0:
             return few
-        ids, scores = few
-        ascending = scores.copy()
-        ascending.sort()
-        best = ascending[-1]
-        if not math.isfinite(best):
+        ascending = few.ascending()
+        if not math.isfinite(few.largest()):
             return None
-        fallen = self._fallen_of(ascending, best)
-        if fallen == 0:
-            return few
-        edge = ascending[fallen]
-        if edge > ascending[fallen - 1]:
-            stays = scores >= edge
-            return ids[stays], scores[stays]
+        fallen = self._fallen_of(ascending)
+        if not fallen or ascending.item(fallen) > ascending.item(fallen - 1):
+            return few.without_smallest(fallen)
+        ids, scores = few.arrays()
         # Ids ascend, so that a stable sort meets the lower of equal ones first, as a call does.
         kept = scores.argsort(kind="stable")[fallen:]
         kept.sort()
-        return ids[kept], scores[kept]
+        return Few(ids.take(kept), scores.take(kept), ascending[fallen:])
 
-    def _fallen_of(self, ascending: NDArray[Any], best: Any) -> int:
+    def _fallen_of(self, ascending: NDArray[Any]) -> int:
         """How many of the smallest ``[n]`` fall."""
-        gaps = ascending - best
+        p, gaps = cast("float", self.p), ascending - ascending.item(-1)
         reached = np.add.accumulate(np.exp(gaps), dtype=np.float64)
         total, most = reached.item(-1), len(ascending) - self.min_tokens
-        spared = (1 - cast("float", self.p)) * total
-        fallen = int(np.count_nonzero(reached <= spared))
+        spared = (1 - p) * total
+        fallen = int(reached.searchsorted(spared, "right"))
         below = reached.item(fallen - 1) if fallen else 0.0
         above = reached.item(fallen) if fallen < len(gaps) else spared
         if min(spared - below, above - spared) < _NEAR * total:
             # So near that rounding tells: as a call rounds.
             reached = np.add.accumulate(in_units(torch.from_numpy(gaps)).numpy(), dtype=np.float64)
-            fallen = int(np.count_nonzero(reached <= (1 - cast("float", self.p)) * reached[-1]))
+            fallen = int(np.count_nonzero(reached <= (1 - p) * reached[-1]))
         return max(0, min(fallen, most))
 
     def _without_ties(self, logits: Tensor, floor: Tensor, dropped: Tensor) -> Tensor:

@@ -175,7 +175,7 @@ class TestOracle:
         assert torch.equal(before, noise.uniform(*keys))
 
 
-class TestGumbelOfOne:
+class TestExponentialOfOne:
     @given(
         INT64,
         st.integers(0, 2**40),
@@ -187,10 +187,11 @@ class TestGumbelOfOne:
     ) -> None:
         """Of the same bits: nothing but the logarithm's rounding tells them apart."""
         at = torch.tensor([stream]), torch.tensor([position])
-        expected = noise.gumbel(at[0], at[1], purpose, torch.tensor(index))
-        numbers = noise.gumbel_of_one(stream, position, purpose, np.array(index))
+        expected = noise.exponential(at[0], at[1], purpose, torch.tensor(index))
+        numbers = noise.exponential_of_one(stream, position, purpose, np.array(index))
 
-        assert np.allclose(expected.numpy(), numbers, rtol=0, atol=1e-12)
+        assert np.allclose(expected.numpy(), numbers, rtol=1e-14, atol=0)
+        assert torch.equal(-expected.log(), noise.gumbel(at[0], at[1], purpose, torch.tensor(index)))
 
     def test_cannot_be_enumerated(self) -> None:
         """No more than the others."""
@@ -198,4 +199,4 @@ class TestGumbelOfOne:
             noise.answered_by(object()),  # type: ignore[arg-type]
             pytest.raises(RuntimeError, match="cannot be enumerated"),
         ):
-            noise.gumbel_of_one(1, 2, 3, np.array([4]))
+            noise.exponential_of_one(1, 2, 3, np.array([4]))

@@ -1,0 +1,59 @@
+"""Numbers that are made for several positions at once are those of each."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decodekit.decoding import noise, noise_ahead
+from decodekit.decoding.noise_ahead import NoiseAhead
+
+
+def at(stream: int, position: int, count: int) -> list[float]:
+    """By definition."""
+    key = torch.tensor([stream]), torch.tensor([position])
+    return noise.exponential(*key, noise.BLOCK, torch.arange(count)).tolist()
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from((-7, 0, 2**62)), st.integers(0, 100), st.sampled_from((1, 5))), max_size=9
+    )
+)
+def test_are_the_numbers_of_each_position(asked: list[tuple[int, int, int]]) -> None:
+    """Bit for bit, in whatever order they are asked for."""
+    ahead = NoiseAhead(noise.BLOCK)
+    for key in asked:
+        assert at(*key) == ahead.at(*key).tolist()
+
+
+def test_are_made_once_for_the_positions_that_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 48 positions in a row, three times, and again when the memory is full."""
+    monkeypatch.setattr(noise_ahead, "_STRETCHES", 3)
+    made, exponential = [], noise.exponential
+
+    def counted(*key: noise.Key) -> torch.Tensor:
+        made.append(np.asarray(key[1]).ravel().tolist())
+        return exponential(*key)
+
+    monkeypatch.setattr(noise, "exponential", counted)
+    ahead = NoiseAhead(noise.BLOCK)
+    for position in range(48):
+        ahead.at(1, position, 4)
+    assert [list(range(16)), list(range(16, 32)), list(range(32, 48))] == made
+    ahead.at(2, 0, 4)
+    ahead.at(1, 47, 4)
+
+    assert [list(range(16)), list(range(32, 48))] == made[3:]
+
+
+def test_cannot_be_enumerated() -> None:
+    """Not even those that were made before."""
+    ahead = NoiseAhead(noise.BLOCK)
+    ahead.at(1, 2, 3)
+    with (
+        noise.answered_by(object()),  # type: ignore[arg-type]
+        pytest.raises(RuntimeError, match="cannot be enumerated"),
+    ):
+        ahead.at(1, 2, 3)
