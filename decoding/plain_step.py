@@ -17,7 +17,7 @@ from .protocols import Ending, StopCondition
 from .quick_choice import on_host
 from .scores import Scores
 from .slots import Slots
-from .statistics import Statistics
+from .statistics import Phase, Statistics
 from .stop_codes import TokenCode, by_token, known_codes
 
 Ints = NDArray[np.int64]
@@ -48,11 +48,16 @@ class PlainStep:
     _ids: Ints = attrs.field(init=False)
     _prompt: list[int] = attrs.field(init=False)
     _stream: list[int] = attrs.field(init=False)
+    _scoring: Phase = attrs.field(init=False)
+    _choosing: Phase = attrs.field(init=False)
+    _stopping: Phase = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._code = by_token(self.stop)
         self._ids = self.history.ids.numpy()[:, 0]
         self._prompt, self._stream = self.history.prompt.tolist(), self.history.stream.tolist()
+        phases = (self.statistics.phase(name) for name in ("target", "choose", "stop"))
+        self._scoring, self._choosing, self._stopping = phases
 
     def follows(self) -> bool:
         """Whether the cache is as the last round has left it, so that a call will do."""
@@ -74,15 +79,15 @@ class PlainStep:
         Returns:
             Bursts of those rows, and how many tokens each of all rows has then.
         """
-        phase, ids, ends = self.statistics.phase, self._ids, length.tolist()
-        with phase("target"):
+        ids, ends = self._ids, length.tolist()
+        with self._scoring:
             logits = self.slots.feed_newest(
                 [(row, ends[row] - 1, ids.item(row, ends[row] - 1)) for row in rows]
             )
             logits = logits if self.slots.batch_size == len(ends) else logits[: len(ends)]
         self.slots.lent = True
         try:
-            with phase("choose"):
+            with self._choosing:
                 chosen, scores = self._choose(logits, length, ends, rows)
             # Not in place: a part may keep what it was shown.
             after = length.copy()
@@ -90,7 +95,7 @@ class PlainStep:
                 if token >= 0:
                     ids[row, ends[row]] = token
                     after[row] += 1
-            with phase("stop"):
+            with self._stopping:
                 codes = self._codes(scores, rows, chosen, after)
             bursts = []
             for row, token, code in zip(rows, chosen, codes, strict=True):

@@ -13,9 +13,6 @@ Ints = NDArray[np.int64]
 
 _own = threading.local()
 
-_CALLS = 2**31 - 1
-"""As many as have a number of their own."""
-
 
 def columns(history: History, include_prompt: bool, window: int | None) -> Iterator[tuple[int, int, Ints]]:
     """
@@ -55,22 +52,29 @@ def counted_tokens(cell: Cell, include_prompt: bool, window: int | None) -> Ints
 
 def occurring(ids: Ints, tokens: Ints, vocab: int) -> Ints:
     """
-    Which of some *ids* are among the *tokens*: where they stand in *ids*.
+    Which of some *ids* are among the *tokens*.
+
+    By a set that needs no clearing (Briggs and Torczon, 1993, `An Efficient Representation for Sparse
+    Sets <https://doi.org/10.1145/176454.176484>`_): the table says where an id would stand, whatever
+    it said before, and the ids say whether it does.
 
     Args:
-        ids: ``[n]``, below *vocab*.
+        ids: ``[n]``, each once, 0 to *vocab* - 1.
 
         tokens: ``[m]``, any.
 
         vocab: How many tokens there are.
+
+    Returns:
+        Where they stand in *ids*, in no order, and as often as they are among the tokens.
     """
-    marks = getattr(_own, "marks", None)
-    if marks is None or len(marks) < vocab or _own.call == _CALLS:
-        marks = _own.marks = np.zeros(vocab, dtype=np.int32)
-        _own.call = 0
-    # A table to look up takes no time for what is many times as long as the list. Each call marks by its
-    # own number, so that nothing has to be wiped, nor is wrong after an interrupt.
-    call = _own.call = _own.call + 1
-    marks[with_logits(tokens, vocab)] = call
-    at: Ints = (marks.take(ids) == call).nonzero()[0]
-    return at
+    if not len(ids):
+        return ids
+    table: Ints | None = getattr(_own, "table", None)
+    if table is None or len(table) < vocab:
+        table = _own.table = np.zeros(vocab, dtype=np.int64)
+    table[ids] = np.arange(len(ids))
+    # What is outside of the table, or of the list, is met at its end, where another id stands.
+    at = table.take(tokens, mode="clip")
+    found: Ints = at[ids.take(at, mode="clip") == tokens]
+    return found

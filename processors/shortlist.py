@@ -42,7 +42,9 @@ def shortlist(logits: Floats, reach: int) -> tuple[Few, np.float32] | None:
     values = matrix.take(blocks, axis=1).ravel()
     at = (values >= floor).nonzero()[0]
     depth, which = np.divmod(at, len(blocks))
-    ids, found = depth * count + blocks.take(which), values.take(at)
+    depth *= count
+    depth += blocks.take(which)
+    ids, found = depth, values.take(at)
     if size < len(logits):
         rest = logits[size:]
         if not rest.max() < _LARGEST:

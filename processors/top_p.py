@@ -163,11 +163,11 @@ class TopP(Composable):
         fallen = int(reached.searchsorted(spared, "right"))
         below = reached.item(fallen - 1) if fallen else 0.0
         above = reached.item(fallen) if fallen < len(gaps) else spared
-        if min(spared - below, above - spared) < _NEAR * total:
+        if spared - below < _NEAR * total or above - spared < _NEAR * total:
             # So near that rounding tells: as a call rounds.
             reached = np.add.accumulate(in_units(torch.from_numpy(gaps)).numpy(), dtype=np.float64)
             fallen = int(np.count_nonzero(reached <= (1 - p) * reached[-1]))
-        return max(0, min(fallen, most))
+        return fallen if fallen < most else max(0, most)
 
     def _without_ties(self, logits: Tensor, floor: Tensor, dropped: Tensor) -> Tensor:
         """Mask as many of those tied at the *floor* as *dropped* says, from the end that falls first."""
