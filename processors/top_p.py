@@ -18,8 +18,8 @@ from .exact_sum import in_units, scratch_weights, whole_weights
 from .parameter import as_reals, is_scalar, one_integer, one_of, per_row, real
 from .survivors import are_few, candidates, mask_below
 
-_NEAR = 1e-4
-"""Far more than what single precision is wrong by in a share of the whole mass, some 1e-6."""
+_NEAR = 1e-5
+"""Far more than what single precision is wrong by in a share of the whole mass, some 3e-7."""
 
 
 @attrs.frozen(eq=False)

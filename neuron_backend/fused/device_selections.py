@@ -5,9 +5,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ...decoding.blocks import block_size
 from ...decoding.greedy import Greedy
 from ...decoding.history import History
-from ...decoding.sample import Sample, block_size
+from ...decoding.sample import Sample
 
 
 @attrs.frozen(eq=False)
