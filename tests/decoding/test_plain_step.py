@@ -24,9 +24,21 @@ from decodekit.decoding import (
     StopTokens,
     StopWhen,
 )
+from decodekit.decoding.few import Cell
 from decodekit.decoding.loop import Loop
 from decodekit.decoding.plain_step import PlainStep
-from decodekit.processors import MinNewTokens, NoRepeatNgram, RepetitionPenalty, SuppressTokens, Temperature
+from decodekit.decoding.quick_choice import QuickGreedy
+from decodekit.decoding.scores import Scores
+from decodekit.processors import (
+    Chain,
+    MinNewTokens,
+    NoRepeatNgram,
+    RepetitionPenalty,
+    SuppressTokens,
+    Temperature,
+    TopK,
+    TopP,
+)
 from decodekit.testing import ScriptedDecoder
 
 VOCAB = 9
@@ -71,7 +83,7 @@ SELECTIONS = {
 }
 
 
-def run(plainly: bool, *prompts: list[list[int]], **parts: Any) -> tuple[Any, ...]:
+def run(plainly: bool, *prompts: list[list[int]], table: Tensor = TABLE, **parts: Any) -> tuple[Any, ...]:
     """
     Run after run of one generator: events, what was fed, and counts.
 
@@ -80,9 +92,11 @@ def run(plainly: bool, *prompts: list[list[int]], **parts: Any) -> tuple[Any, ..
 
         prompts: Those of each run.
 
+        table: What the decoder gives.
+
         parts: Of the generator.
     """
-    decoder = Recording(TABLE, batch_size=3, max_length=16)
+    decoder = Recording(table, batch_size=3, max_length=16)
     generator = Generator(decoder, **parts)
     told: list[list[Event]] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -119,6 +133,67 @@ def test_nothing_differs(processors: str, selection: str, stop: str, prompts: li
     }
 
     assert run(False, *prompts, **parts) == run(True, *prompts, **parts)
+
+
+class Reading:
+    """Never fires, and keeps the processed logits of the rows that go on, by row and length."""
+
+    endings = ()
+
+    def __init__(self) -> None:
+        self.seen: dict[tuple[int, int], list[float]] = {}
+
+    def __call__(self, scores: Scores, history: History) -> Tensor:
+        """Nothing."""
+        for row, length in enumerate(history.length[:, 0].tolist()):
+            # Of a row that has ended, nobody says what is there.
+            self.seen.setdefault((row, length), scores.logits[row, 0].tolist())
+        return torch.zeros_like(history.length)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(0, 2**31),
+    st.sampled_from((RepetitionPenalty(3.0, include_prompt=False) | TopK(9) | TopP(0.8), Chain([TopK(3)]))),
+    st.lists(st.lists(st.integers(0, 11), min_size=1, max_size=12), min_size=1, max_size=3),
+)
+def test_nor_among_few_tokens(seed: int, chain: Chain, prompts: list[list[int]]) -> None:
+    """Of a vocabulary that is looked through once; rows end at different times, and logits are read."""
+    table = 3 * torch.randn(23, 700, generator=torch.Generator().manual_seed(seed))
+    # Now and then one that is not clear: all take the long way then.
+    table[::5] = table[::5].round()
+    # Some are likely everywhere, in the prompts as well.
+    table[:, :12] += 6
+    reading = [Reading(), Reading()]
+    told = [
+        run(
+            plainly,
+            prompts,
+            table=table,
+            processors=chain,
+            selection=Sample(seed=seed),
+            stop=MaxNewTokens([4, 7, 9][: len(prompts)]) | read,
+        )
+        for plainly, read in enumerate(reading)
+    ]
+
+    assert told[0] == told[1]
+    assert reading[0].seen == reading[1].seen
+
+
+def test_rows_that_have_ended_are_not_chosen_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three rows of which one ends after the second token, one after the third, one after the fourth."""
+    asked: list[int] = []
+    of_cell = QuickGreedy.of_cell
+
+    def counted(self: QuickGreedy, logits: Any, cell: Cell) -> Any:
+        asked.append(len(cell.tokens))
+        return of_cell(self, logits, cell)
+
+    monkeypatch.setattr(QuickGreedy, "of_cell", counted)
+    Generator(ScriptedDecoder(TABLE, batch_size=3), stop=MaxNewTokens([2, 3, 4]))([[1], [2], [3]])
+
+    assert [2, 2, 2, 3, 3, 4] == asked
 
 
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -66,7 +66,7 @@ def test_what_weighs_nothing_is_not_drawn() -> None:
 
 
 def test_the_margin_is_wider_than_rounding() -> None:
-    """Logits up to 40 below the largest, beyond which none wins: ten times as wide as weights are wrong by."""
+    """Logits up to 40 below the largest, beyond which none wins: their weights are wrong by a tenth of it."""
     scores = np.random.default_rng(0).uniform(-40, 0, 100_000).astype(np.float32) + np.float32(11.3)
     best = scores.max()
     expected = np.exp(scores.astype(np.float64) - np.float64(best))
@@ -77,9 +77,10 @@ def test_the_margin_is_wider_than_rounding() -> None:
 def test_a_close_race_is_left_to_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between blocks or in one: two that single precision might not tell apart, and two that it does."""
     monkeypatch.setattr(noise, "exponential", lambda *key: torch.ones(16, 7, dtype=torch.float64))
-    monkeypatch.setattr(noise, "exponential_of_one", lambda *key: np.ones(len(key[-1])))
     cell = Cell(np.zeros(3, dtype=np.int64), 1, 0, VOCAB)
-    for ids in ([3, 20], [3, 4]):
+    for ids, numbers in (([3, 20], [1.0, 2.0]), ([3, 4], [1.0, 1.0])):
+        of_tokens = np.array(numbers)
+        monkeypatch.setattr(noise, "exponential_of_one", lambda *key, found=of_tokens: found)
         close, clear = ([0.0, gap] for gap in (1e-5, 1e-3))
 
         assert TwoRaces()(Few(np.array(ids), np.array(close, dtype=np.float32)), cell) is None

@@ -97,7 +97,7 @@ class TestTopP:
 
     @pytest.mark.parametrize("beside", [0.0, 1e-15, -1e-15, 1e-8, -1e-8, 1e-6, -1e-6, 1e-4, -1e-4])
     def test_of_few_is_a_call_where_the_sum_ends_at_the_edge(self, beside: float) -> None:
-        """Where one minus p is what the smallest weigh, to the last bit or nearly; of 60 tokens, each edge."""
+        """Where one minus p is what the smallest weigh, to the last bit or nearly; at each of 59 edges."""
         logits = 4 * torch.randn(1, 1, 60, generator=torch.Generator().manual_seed(5))
         weights = whole_weights(logits.flatten().sort().values)
         shares = (weights.cumsum(0) / weights.sum())[:-1].tolist()
