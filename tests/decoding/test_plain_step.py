@@ -159,7 +159,7 @@ class Reading:
 )
 def test_nor_among_few_tokens(seed: int, chain: Chain, prompts: list[list[int]]) -> None:
     """Of a vocabulary that is looked through once; rows end at different times, and logits are read."""
-    table = 3 * torch.randn(23, 700, generator=torch.Generator().manual_seed(seed))
+    table = 3 * torch.randn(23, 2000, generator=torch.Generator().manual_seed(seed))
     # Now and then one that is not clear: all take the long way then.
     table[::5] = table[::5].round()
     # Some are likely everywhere, in the prompts as well.
