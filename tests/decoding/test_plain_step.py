@@ -174,7 +174,7 @@ def test_nor_among_few_tokens(seed: int, chain: Chain, prompts: list[list[int]])
             selection=Sample(seed=seed),
             stop=MaxNewTokens([4, 7, 9][: len(prompts)]) | read,
         )
-        for plainly, read in enumerate(reading)
+        for plainly, read in zip((False, True), reading, strict=True)
     ]
 
     assert told[0] == told[1]
