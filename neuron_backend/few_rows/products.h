@@ -18,6 +18,8 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
+#include "tiles.h"
+
 #if !defined(DECODEKIT_PORTABLE) && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) \
     && defined(__AVX512VL__)
 #define DECODEKIT_AVX512
@@ -225,15 +227,15 @@ constexpr float BASE = 254;
 template <class T>
 constexpr int DIGITS = sizeof(T) == 4 ? 3 : 2;
 
-// Of ROWS rows: digit d of row r at [(d * ROWS + r) * padded], which zeros fill up to `padded`. OFFSET is
+// Of ROWS rows: digit d of row r at [(d * ROWS + r) * padded], which zeros fill up to `padded`. `offset` is
 // added to each, in 8 bits.
 struct Digits {
   std::vector<int8_t> digits;
   std::vector<float> largest;
   std::vector<float> wide;
 
-  template <class T, int ROWS, int OFFSET>
-  void of(const T* x, int64_t in, int64_t padded) {
+  template <class T, int ROWS>
+  void of(const T* x, int64_t in, int64_t padded, int offset) {
     digits.assign(DIGITS<T> * ROWS * padded, 0);
     largest.resize(ROWS);
     wide.resize(in);
@@ -254,7 +256,7 @@ struct Digits {
 #pragma omp simd
         for (int64_t k = 0; k < in; ++k) {
           const float digit = std::nearbyint(wide[k]);
-          to[k] = static_cast<int8_t>(static_cast<int32_t>(digit) + OFFSET);
+          to[k] = static_cast<int8_t>(static_cast<int32_t>(digit) + offset);
           wide[k] = (wide[k] - digit) * BASE;
         }
       }
@@ -331,23 +333,40 @@ inline void integer_sums(
 template <class T, int ROWS>
 void int8_rows(const T* x, const int8_t* weights, const T* scale, T* y, int64_t out, int64_t in) {
   static thread_local Digits made;
+  constexpr int SUMS = ROWS * DIGITS<T>;
   const int64_t padded = (in + RUN - 1) / RUN * RUN;
-  made.of<T, ROWS, INPUT_OFFSET>(x, in, padded);
+  const auto finish = [=](const float* largest, int64_t n, auto& found) {
+    constexpr int OUTPUTS = sizeof(found[0]) / sizeof(int32_t);
+    for (int row = 0; row < ROWS; ++row) {
+      const float unit = largest[row] / LARGEST;
+      for (int i = 0; i < OUTPUTS; ++i) {
+        const float total = joined<DIGITS<T>>(&found[row][i], ROWS * OUTPUTS);
+        y[row * out + n + i] = static_cast<T>(total * unit * static_cast<float>(scale[n + i]));
+      }
+    }
+  };
+#ifdef DECODEKIT_TILES
+  // Of four sums the loops below take 3.1 ms where tiles take 3.6, of ten 7.5 where they take 5.7.
+  if (SUMS > 4 && in_tiles(out, in)) {
+    made.of<T, ROWS>(x, in, in, 0);
+    const float* largest = made.largest.data();
+    const bool threads = out * in >= WORTH_THREADS;
+    tile_sums<SUMS>(made.digits.data(), weights, out, in, threads, [=](int64_t n, auto& found) {
+      finish(largest, n, found);
+    });
+    return;
+  }
+#endif
+  made.of<T, ROWS>(x, in, padded, INPUT_OFFSET);
   const int8_t* digits = made.digits.data();
   const float* largest = made.largest.data();
-  constexpr int SUMS = ROWS * DIGITS<T>;
   constexpr int AT_ONCE = SUMS <= 4 ? 4 : 1;
   each_output<AT_ONCE>(out, out * in * SUMS, [=](int64_t n, auto outputs) {
     int32_t found[SUMS][outputs()];
     each_row<SUMS, 2 * ROWS_AT_ONCE>([&](int first, auto count) {
       integer_sums<count(), outputs()>(digits + first * padded, padded, weights + n * in, in, found + first);
     });
-    for (int row = 0; row < ROWS; ++row) {
-      for (int i = 0; i < outputs(); ++i) {
-        const float total = joined<DIGITS<T>>(&found[row][i], ROWS * outputs());
-        y[row * out + n + i] = static_cast<T>(total * (largest[row] / LARGEST) * static_cast<float>(scale[n + i]));
-      }
-    }
+    finish(largest, n, found);
   });
 }
 
@@ -422,7 +441,7 @@ template <class T, int ROWS>
 void int4_rows(const T* x, const uint8_t* packed, const T* levels, T* y, int64_t blocks, int64_t in) {
   static thread_local Digits made;
   static thread_local std::vector<float> inputs;
-  made.of<T, ROWS, 0>(x, in, in);
+  made.of<T, ROWS>(x, in, in, 0);
   const int8_t* digits = made.digits.data();
   const float* largest = made.largest.data();
   const int64_t groups = in / GROUP, outputs = blocks * BLOCK;
