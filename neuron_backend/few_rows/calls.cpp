@@ -1,8 +1,12 @@
 // The products as programs and Python call them, for one dtype and the numbers of rows in ROWS.
 
+#include <utility>
+
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
-#include "products.h"
+#include "float_rows.h"
+#include "int4_rows.h"
+#include "int8_rows.h"
 
 namespace {
 

@@ -2,7 +2,7 @@
 // cost little beside reading the weights, which stay as they are, [out][in].
 //
 // A tile of weights is 16 outputs by 64 inputs; the inputs of all rows are laid out once to go with it.
-// (Of bfloat16 the same takes 10.5 ms where products.h takes 8 for one row and 12 for five, and its sums
+// (Of bfloat16 the same takes 10.5 ms where float_rows.h takes 8 for one row and 12 for five, and its sums
 // have another order, so that one would have to serve both.)
 
 #pragma once

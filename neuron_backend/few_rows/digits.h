@@ -1,0 +1,68 @@
+// Inputs as integers, for weights that are.
+
+#pragma once
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <vector>
+
+#include "rows.h"
+
+namespace decodekit {
+
+// Inputs as a few digits of 8 bits each, as quantization/digits.py has it: the same operations in the
+// same order, so that the numbers are the same to the last bit.
+
+constexpr float LARGEST = 127;
+constexpr float BASE = 254;
+
+template <class T>
+constexpr int DIGITS = sizeof(T) == 4 ? 3 : 2;
+
+// Of ROWS rows: digit d of row r at [(d * ROWS + r) * padded], which zeros fill up to `padded`. `offset` is
+// added to each, in 8 bits.
+struct Digits {
+  std::vector<int8_t> digits;
+  std::vector<float> largest;
+  std::vector<float> wide;
+
+  template <class T, int ROWS>
+  void of(const T* x, int64_t in, int64_t padded, int offset) {
+    digits.assign(DIGITS<T> * ROWS * padded, 0);
+    largest.resize(ROWS);
+    wide.resize(in);
+    for (int row = 0; row < ROWS; ++row) {
+      float most = FLT_MIN, unordered = 0;
+#pragma omp simd reduction(max : most) reduction(+ : unordered)
+      for (int64_t k = 0; k < in; ++k) {
+        wide[k] = static_cast<float>(x[row * in + k]);
+        most = std::max(most, std::fabs(wide[k]));
+        unordered += wide[k] - wide[k];
+      }
+      // What is no number makes the row's results none, whichever inputs it is.
+      largest[row] = most + unordered;
+#pragma omp simd
+      for (int64_t k = 0; k < in; ++k) wide[k] = wide[k] / most * LARGEST;
+      for (int d = 0; d < DIGITS<T>; ++d) {
+        int8_t* to = digits.data() + (d * ROWS + row) * padded;
+#pragma omp simd
+        for (int64_t k = 0; k < in; ++k) {
+          const float digit = std::nearbyint(wide[k]);
+          to[k] = static_cast<int8_t>(static_cast<int32_t>(digit) + offset);
+          wide[k] = (wide[k] - digit) * BASE;
+        }
+      }
+    }
+  }
+};
+
+// Parts of one product, the largest digit's first and `step` apart, to its value.
+template <int COUNT, class Part>
+inline float joined(const Part* parts, int step) {
+  float total = static_cast<float>(parts[(COUNT - 1) * step]);
+  for (int d = COUNT - 2; d >= 0; --d) total = static_cast<float>(parts[d * step]) + total / BASE;
+  return total;
+}
+
+}  // namespace decodekit
