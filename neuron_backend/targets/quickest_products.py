@@ -91,8 +91,9 @@ def measured(
     """Seconds for products by all of *layers*: of *library*, and of torch; the least of a few, in turn."""
     few, other = [], []
     for layer in layers:
-        x = torch.full((rows, layer.in_features), 0.5, dtype=library.dtype)
         name, weights = _operands(layer)
+        # What a layer calls its size is the whole's where ranks hold a part each.
+        x = torch.full((rows, weights[0].shape[1]), 0.5, dtype=library.dtype)
         few.append(partial(getattr(library, name), x, *weights))
         other.append(_by_torch(layer, x))
     times = [(_seconds(few), _seconds(other)) for _ in range(_ROUNDS)]
