@@ -1,7 +1,7 @@
 """Decoders whose programs AOTInductor compiles for the CPU."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, ClassVar
 
 import attrs
@@ -47,15 +47,16 @@ class CpuTarget:
         """Compile every width, and compare with the stock model."""
         _require_compiler()
         _join(decoder)
-        packages, fitted, few_rows = {}, Fitted.of(decoder.step), _few_rows(decoder)
+        packages, fitted = {}, Fitted.of(decoder.step)
+        # Measured by who compiles: on one host the ranks would only be in each other's way.
+        few_rows = cache(partial(_few_rows, decoder))
+
+        def compiled(step: Step, width: int, fingerprint: str) -> Package:
+            return aoti.compile_package(step, decoder.cache, width, decoder.spans, fingerprint, few_rows())
+
         for step, width in decoder.steps():
             fingerprint = _fingerprint(decoder, fitted, step.kind, width)
-            package = compiled_once(
-                decoder.ranks,
-                partial(
-                    aoti.compile_package, step, decoder.cache, width, decoder.spans, fingerprint, few_rows
-                ),
-            )
+            package = compiled_once(decoder.ranks, partial(compiled, step, width, fingerprint))
             trust.record(package.content)
             packages[_file(step, width)] = package
         self._run(decoder, packages, compiled=True)

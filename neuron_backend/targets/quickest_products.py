@@ -23,7 +23,7 @@ from ..quantization.quantized import QuantizedLinear
 from .cpu_kernels import onednn_dtypes
 
 MOST_ROWS = 16
-"""More are never fewer in time: reading weights is then less than multiplying by them."""
+"""Of more, multiplying takes longer than reading the weights, and oneDNN is the quicker at that."""
 
 # Of weights that are read in turn, more than caches hold; and how often.
 _BYTES = 256 * 2**20
