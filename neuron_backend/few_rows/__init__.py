@@ -1,1 +1,1 @@
-"""Products of few rows by weights, which read the weights at the speed of memory."""
+"""Products of few rows by weights, and their attention, which read at the speed of memory."""

@@ -1,9 +1,12 @@
-// The products as programs and Python call them, for one dtype and the numbers of rows in ROWS.
+// Products and attention as programs and Python call them, for one dtype, and products for the numbers of
+// rows in ROWS.
 
+#include <initializer_list>
 #include <utility>
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
+#include "attention.h"
 #include "float_rows.h"
 #include "int4_rows.h"
 #include "int8_rows.h"
@@ -34,12 +37,24 @@ int64_t size(AtenTensorHandle tensor, int64_t dimension) {
   return found;
 }
 
-AtenTensorHandle empty_like_rows(AtenTensorHandle x, int64_t out) {
-  const int64_t sizes[] = {size(x, 0), out}, strides[] = {out, 1};
+decodekit::Strided<Number> strided(const void* data, const int64_t* strides) {
+  return {static_cast<const Number*>(data), {strides[0], strides[1], strides[2]}};
+}
+
+const int64_t* strides(AtenTensorHandle tensor) {
+  int64_t* found = nullptr;
+  aoti_torch_get_strides(tensor, &found);
+  return found;
+}
+
+// A contiguous tensor of the dtype that `like` has.
+AtenTensorHandle empty(AtenTensorHandle like, std::initializer_list<int64_t> sizes) {
+  int64_t strides[4] = {1, 1, 1, 1};
+  for (int i = static_cast<int>(sizes.size()) - 2; i >= 0; --i) strides[i] = strides[i + 1] * sizes.begin()[i + 1];
   int32_t dtype = 0;
-  aoti_torch_get_dtype(x, &dtype);
+  aoti_torch_get_dtype(like, &dtype);
   AtenTensorHandle made = nullptr;
-  aoti_torch_empty_strided(2, sizes, strides, dtype, aoti_torch_device_type_cpu(), 0, &made);
+  aoti_torch_empty_strided(sizes.size(), sizes.begin(), strides, dtype, aoti_torch_device_type_cpu(), 0, &made);
   return made;
 }
 
@@ -74,18 +89,30 @@ bool decodekit_int4_rows(
   });
 }
 
+// Strides are those of the first three dimensions.
+
+void decodekit_attention(
+    const void* query, const void* keys, const int64_t* key_strides, const void* values,
+    const int64_t* value_strides, const void* mask, const int64_t* mask_strides, void* y, int64_t batch,
+    int64_t width, int64_t heads, int64_t groups, int64_t slots, int64_t key_dim, int64_t value_dim, double scale) {
+  decodekit::attention<Number>(
+      static_cast<const Number*>(query), strided(keys, key_strides), strided(values, value_strides),
+      strided(mask, mask_strides), static_cast<Number*>(y),
+      {batch, width, heads, groups, slots, key_dim, value_dim}, static_cast<float>(scale));
+}
+
 // The same as programs call operations: tensors in, a tensor out.
 
 AOTITorchError aoti_torch_cpu_float_rows(AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle* y) {
   const int64_t out = size(weights, 0);
-  *y = empty_like_rows(x, out);
+  *y = empty(x, {size(x, 0), out});
   return !decodekit_float_rows(size(x, 0), data<void>(x), data<void>(weights), data<void>(*y), out, size(x, 1));
 }
 
 AOTITorchError aoti_torch_cpu_int8_rows(
     AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle scale, AtenTensorHandle* y) {
   const int64_t out = size(weights, 0);
-  *y = empty_like_rows(x, out);
+  *y = empty(x, {size(x, 0), out});
   return !decodekit_int8_rows(
       size(x, 0), data<void>(x), data<void>(weights), data<void>(scale), data<void>(*y), out, size(x, 1));
 }
@@ -93,9 +120,20 @@ AOTITorchError aoti_torch_cpu_int8_rows(
 AOTITorchError aoti_torch_cpu_int4_rows(
     AtenTensorHandle x, AtenTensorHandle packed, AtenTensorHandle levels, AtenTensorHandle* y) {
   const int64_t blocks = size(packed, 0);
-  *y = empty_like_rows(x, blocks * BLOCK);
+  *y = empty(x, {size(x, 0), blocks * BLOCK});
   return !decodekit_int4_rows(
       size(x, 0), data<void>(x), data<void>(packed), data<void>(levels), data<void>(*y), blocks, size(x, 1));
+}
+
+AOTITorchError aoti_torch_cpu_attention(
+    AtenTensorHandle query, AtenTensorHandle keys, AtenTensorHandle values, AtenTensorHandle mask, double scale,
+    AtenTensorHandle* y) {
+  const int64_t batch = size(query, 0), width = size(query, 1), heads = size(query, 2), dim = size(values, 3);
+  *y = empty(query, {batch, width, heads, dim});
+  decodekit_attention(
+      data<void>(query), data<void>(keys), strides(keys), data<void>(values), strides(values), data<void>(mask),
+      strides(mask), data<void>(*y), batch, width, heads, size(keys, 1), size(keys, 2), size(query, 3), dim, scale);
+  return AOTI_TORCH_SUCCESS;
 }
 
 }

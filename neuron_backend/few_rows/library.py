@@ -1,4 +1,4 @@
-"""The products' C++, compiled for this processor, one dtype and the numbers of rows that a decoder has."""
+"""The C++, compiled for this processor, one dtype and the numbers of rows that a decoder has."""
 
 import ctypes
 import os
@@ -25,6 +25,7 @@ _OPERATIONS = (
     torch.ops.decodekit.float_rows.default,
     torch.ops.decodekit.int8_rows.default,
     torch.ops.decodekit.int4_rows.default,
+    torch.ops.decodekit.attention.default,
 )
 
 DTYPES = frozenset(_NUMBERS)
@@ -143,6 +144,26 @@ class Library:
             "int4_rows", x, [packed, levels], packed.shape[0], packed.shape[1], levels.shape[1]
         )
 
+    def attention(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
+        """As :func:`~.operations.attention`."""
+        batch, width, heads, key_dim = query.shape
+        groups, slots, value_dim = values.shape[1:]
+        y = query.new_empty(batch, width, heads, value_dim)
+        strided = [
+            argument
+            for tensor in (keys, values, mask)
+            for argument in (ctypes.c_void_p(tensor.data_ptr()), (ctypes.c_int64 * 3)(*tensor.stride()[:3]))
+        ]
+        counts = (batch, width, heads, groups, slots, key_dim, value_dim)
+        self._code.decodekit_attention(
+            ctypes.c_void_p(query.data_ptr()),
+            *strided,
+            ctypes.c_void_p(y.data_ptr()),
+            *map(ctypes.c_int64, counts),
+            ctypes.c_double(scale),
+        )
+        return y
+
     def _called(self, name: str, x: Tensor, weights: Sequence[Tensor], *sizes: int) -> Tensor:
         *counts, outputs = sizes if len(sizes) == 3 else (*sizes, sizes[0])
         y = x.new_empty(x.shape[0], outputs)
@@ -156,5 +177,6 @@ class Library:
 
 def _declaration(operation: Any) -> str:
     """Of the C function that a program calls for *operation*."""
-    inputs = "AtenTensorHandle, " * len(operation._schema.arguments)
+    kinds = {"Tensor": "AtenTensorHandle", "float": "double"}
+    inputs = "".join(f"{kinds[str(argument.type)]}, " for argument in operation._schema.arguments)
     return f"AOTITorchError aoti_torch_cpu_{operation._opname}({inputs}AtenTensorHandle*)"

@@ -37,8 +37,9 @@ def choose_kernels(module: GraphModule, few_rows: Library | NoLibrary = NO_LIBRA
     Args:
         module: What is rewritten.
 
-        few_rows: What multiplies the inputs that it takes.
+        few_rows: What multiplies, and attends with, the inputs that it takes.
     """
+    _attend_few_columns(module, few_rows)
     group_queries(module)
     _multiply_few_rows(module, few_rows)
     _multiply_with_onednn(module)
@@ -86,6 +87,49 @@ def _multiply_with_onednn(module: GraphModule) -> None:
             node.args = (x, weight, bias[0] if bias else None, "none", [], "")
 
 
+def _attend_few_columns(module: GraphModule, few_rows: Library | NoLibrary) -> None:
+    """Read keys and values once, the slots in use alone, where columns are few."""
+    for node in _attentions(module):
+        query, key, value, *rest = node.args
+        mask, scale = rest[0] if rest else node.kwargs.get("attn_mask"), node.kwargs.get("scale")
+        keys, values = _unrepeated(key) or key, _unrepeated(value) or value
+        if mask is None or not _fits(few_rows, query, keys, values, mask):
+            continue
+        batch, heads, width, dim = _shape(query)
+        with module.graph.inserting_before(node):
+            call = module.graph.call_function
+            columns = call(_aten.transpose.int, (query, 1, 2))
+            columns = call(_aten.clone.default, (columns,), {"memory_format": torch.contiguous_format})
+            masks = call(_aten.expand.default, (mask, [batch, heads, width, -1]))
+            scale = dim**-0.5 if scale is None else scale
+            attend = torch.ops.decodekit.attention.default
+            attended = call(attend, (columns, keys, values, masks, float(scale)))
+            out = call(_aten.transpose.int, (attended, 1, 2))
+        node.replace_all_uses_with(out)
+        # By name, since it counts as random and so never as dead.
+        module.graph.erase_node(node)
+
+
+def _attentions(module: GraphModule) -> list[Any]:
+    return list(
+        module.graph.find_nodes(op="call_function", target=_aten.scaled_dot_product_attention.default)
+    )
+
+
+def _fits(few_rows: Library | NoLibrary, query: Node, keys: Node, values: Node, mask: Node) -> bool:
+    """Whether few rows' attention takes them."""
+    states = [keys.meta["val"], values.meta["val"]]
+    added = mask.meta["val"]
+    columns = query.meta["val"].transpose(1, 2).flatten(0, 1)
+    return (
+        few_rows.takes(columns)
+        and all(tensor.dtype == columns.dtype for tensor in (*states, added))
+        and all(tensor.stride()[2:] == (tensor.shape[3], 1) for tensor in states)
+        and added.dim() == 4
+        and added.stride(3) == 1
+    )
+
+
 def group_queries(module: GraphModule) -> None:
     """
     Let the query heads that share a key head attend as rows of one head.
@@ -95,9 +139,7 @@ def group_queries(module: GraphModule) -> None:
     one column in bfloat16 5 times.
     """
     masks: dict[tuple[Node, int], Node] = {}
-    for node in module.graph.find_nodes(
-        op="call_function", target=_aten.scaled_dot_product_attention.default
-    ):
+    for node in _attentions(module):
         query, key, value, *rest = node.args
         mask = rest[0] if rest else node.kwargs.get("attn_mask")
         keys, values = _unrepeated(key), _unrepeated(value)

@@ -4,8 +4,11 @@ import pytest
 import torch
 
 from decodekit.neuron_backend import StaticDecoder
+from decodekit.neuron_backend.few_rows.library import Library
+from decodekit.neuron_backend.targets import aoti
 from decodekit.neuron_backend.targets.cpu_kernels import choose_kernels
 
+ATTENTION = torch.ops.decodekit.attention.default
 SDPA = torch.ops.aten.scaled_dot_product_attention.default
 ONEDNN = torch.ops.mkldnn._linear_pointwise.default
 
@@ -68,6 +71,22 @@ class TestChooseKernels:
         choose_kernels(program.graph_module)
 
         assert before == key_heads(program) == [model.config.n_head] * model.config.n_layer
+
+    @pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler")
+    def test_few_columns_attend_with_few_rows(self, decoder):
+        """In every layer where they are few, over keys that are not repeated; torch's attention elsewhere."""
+        few_rows = Library.compiled(torch.float32, (decoder.shape.batch_size,))
+        for width, is_few in [(1, True), (5, False)]:
+            program, _ = exported(decoder, width)
+            graph = program.graph_module.graph
+            attentions = len(graph.find_nodes(op="call_function", target=SDPA))
+
+            choose_kernels(program.graph_module, few_rows)
+
+            mine = graph.find_nodes(op="call_function", target=ATTENTION)
+            assert (attentions if is_few else 0) == len(mine)
+            keys = [node.args[1].meta["val"].shape[1] for node in mine]
+            assert [buffer.shape[1] for buffer in decoder.cache.keys][: len(mine)] == keys
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
     def test_onednn_takes_what_it_knows(self, tiny_model, dtype):
