@@ -32,6 +32,11 @@ DTYPES = frozenset(_NUMBERS)
 """Of inputs: those of layers whose weights are floats have it too."""
 
 
+def archiver() -> str:
+    """The command that makes static archives."""
+    return os.environ.get("AR", "ar")
+
+
 class NoLibrary:
     """What stands in for a :class:`Library` where torch's own kernels multiply everything."""
 
@@ -100,9 +105,7 @@ class Library:
         shared.build()
         archive = folder / "archive" / f"lib{_NAME}.a"
         archive.parent.mkdir()
-        subprocess.run(
-            [os.environ.get("AR", "ar"), "rcs", archive, compiled], check=True, capture_output=True
-        )
+        subprocess.run([archiver(), "rcs", archive, compiled], check=True, capture_output=True)
         code = ctypes.CDLL(shared.get_target_file_path())
         weakref.finalize(code, shutil.rmtree, folder, ignore_errors=True)
         return cls(folder, dtype, tuple(rows), code)

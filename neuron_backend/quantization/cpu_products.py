@@ -48,7 +48,9 @@ def cpu_products(model: nn.Module, few_rows: Library | NoLibrary = NO_LIBRARY) -
         for layer in layers:
             if not isinstance(layer, Int8Linear):
                 layer.product = partial(_few_int4, few_rows, by_four)
-            elif layer.storage == "int8" and digits.takes(layer.scale.dtype, layer.in_features):
+            elif layer.storage != "int8":
+                layer.product = int8_product
+            elif digits.takes(layer.scale.dtype, layer.in_features):
                 # Of the shape that the kernel is told; a program is handed what is packed.
                 layer.register_buffer(PACKED, layer.quantized.T)
                 layer.product = partial(_few_int8, few_rows, _packed_product)
@@ -68,7 +70,7 @@ def _few_int8(
     few_rows: Library | NoLibrary, otherwise: Callable[..., Tensor], layer: Int8Linear, x: Tensor
 ) -> Tensor:
     rows = x.reshape(-1, layer.in_features).contiguous()
-    if layer.storage != "int8" or not few_rows.takes(rows):
+    if not few_rows.takes(rows):
         return otherwise(layer, x)
     out: Tensor = torch.ops.decodekit.int8_rows(rows, layer.quantized, layer.scale)
     out = out.reshape(*x.shape[:-1], layer.out_features)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..artifacts.packages import Package
 from ..cache import CacheBuffers
-from ..few_rows.library import NO_LIBRARY, Library, NoLibrary
+from ..few_rows.library import NO_LIBRARY, Library, NoLibrary, archiver
 from ..graphs.complex_pairs import pair_complex_numbers
 from ..known_warnings import without_known_warnings
 from ..quantization.cpu_products import cpu_products
@@ -34,9 +34,9 @@ _FINGERPRINT = "decodekit_fingerprint"
 
 
 def has_compiler() -> bool:
-    """Whether the C++ compiler that AOTInductor would call is there."""
-    default = "clang++" if sys.platform == "darwin" else "g++"
-    return shutil.which(os.environ.get("CXX", default)) is not None
+    """Whether the C++ compiler that AOTInductor would call is there, and what makes an archive for it."""
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    return all(shutil.which(tool) is not None for tool in (compiler, archiver()))
 
 
 def compile_package(

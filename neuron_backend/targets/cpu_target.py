@@ -30,13 +30,13 @@ class CpuTarget:
     One program a width, which serves every span; saved and loaded without a compiler.
 
     Raises:
-        ValueError: There is no C++ compiler, and one is needed.
+        ValueError: There is no C++ compiler or no archiver, and they are needed.
     """
 
     name: ClassVar[str] = "cpu"
 
     def require(self) -> None:
-        """Refuse to go without a C++ compiler."""
+        """Refuse to go without a C++ compiler and an archiver."""
         _require_compiler()
 
     def default_widths(self, max_length: int) -> tuple[int, ...]:
@@ -181,6 +181,7 @@ def _file(step: Step, width: int) -> str:
 def _require_compiler() -> None:
     if not aoti.has_compiler():
         raise ValueError(
-            "target 'cpu' needs a C++ compiler: g++, or what the variable CXX names: got none; "
+            "target 'cpu' needs a C++ compiler and an archiver: g++ and ar, or what the variables CXX and AR "
+            "name: got not both; "
             "target 'eager' needs none"
         )

@@ -104,9 +104,10 @@ class TestTarget:
 
         assert (decoder.target, decoder.compiled) == ("eager", False)
 
-    def test_auto_is_eager_without_a_compiler(self, tiny_model, monkeypatch):
-        """And the decoder says so."""
-        monkeypatch.setenv("CXX", "no-such-compiler")
+    @pytest.mark.parametrize("tool", ["CXX", "AR"])
+    def test_auto_is_eager_without_a_compiler(self, tool, tiny_model, monkeypatch):
+        """Or an archiver; and the decoder says so."""
+        monkeypatch.setenv(tool, "no-such-program")
 
         assert compile_decoder(tiny_model("llama"), max_length=16, widths=(1,)).target == "eager"
 
