@@ -86,12 +86,13 @@ inline void multiply_keys(
 
 // Scores to weights, in place: exponentials of what they lack of the largest.
 inline void weigh(float* scores, const float* bias, float scale, const Found& found) {
-  Floats most(-FLT_MAX), sum(0), unordered(0);
+  Floats most(-FLT_MAX), sum(0);
   for (int64_t n = 0; n < PIECE; n += Floats::size()) {
     const Floats score = at::vec::fmadd(Floats::loadu(scores + n), Floats(scale), Floats::loadu(bias + n));
     score.store(scores + n);
     most = at::vec::maximum(most, score);
   }
+  // What is no number is the largest, and makes everything of the row none.
   const auto larger = [](const Floats& a, const Floats& b) { return at::vec::maximum(a, b); };
   const auto plus = [](const Floats& a, const Floats& b) { return a + b; };
   found.largest() = at::vec::vec_reduce_all<float>(larger, most);
@@ -99,10 +100,8 @@ inline void weigh(float* scores, const float* bias, float scale, const Found& fo
     const Floats score = Floats::loadu(scores + n), weight = (score - Floats(found.largest())).exp_u20();
     weight.store(scores + n);
     sum = sum + weight;
-    // The exponential has a number for what is none.
-    unordered = unordered + (score - score);
   }
-  found.sum() = at::vec::vec_reduce_all<float>(plus, sum + unordered);
+  found.sum() = at::vec::vec_reduce_all<float>(plus, sum);
 }
 
 // Sums of `slots` values by the weights of COUNT rows.
