@@ -169,20 +169,79 @@ inline void join(float* pieces, int64_t count, int64_t apart, int64_t dim, T* ou
   for (int64_t d = 0; d < dim; ++d) out[d] = static_cast<T>(total[d] / sum);
 }
 
-// Which pieces any column of a row sees.
+// Which pieces are read: those that any column of their row sees, in the order of rows, groups and slots.
+struct Plan {
+  struct Piece {
+    int64_t row, group, first;
+  };
+  std::vector<Piece> pieces;
+  std::vector<int64_t> seen;    // Pieces of each group of a row.
+  std::vector<int64_t> begins;  // Where the pieces of a row do.
+
+  template <class T>
+  void make(const Strided<T>& mask, const Sizes& sizes) {
+    T hidden[PIECE];
+    std::fill_n(hidden, PIECE, std::numeric_limits<T>::lowest());
+    const int64_t heads = mask.strides[1] ? sizes.heads : 1;
+    const auto is_seen = [&](int64_t row, int64_t first) {
+      const int64_t bytes = std::min(PIECE, sizes.slots - first) * sizeof(T);
+      for (int64_t head = 0; head < heads; ++head)
+        for (int64_t column = 0; column < sizes.width; ++column)
+          if (std::memcmp(mask.at(row, head, column) + first, hidden, bytes) != 0) return true;
+      return false;
+    };
+    pieces.clear();
+    seen.clear();
+    begins.clear();
+    for (int64_t row = 0; row < sizes.batch; ++row) {
+      const auto begin = begins.emplace_back(pieces.size());
+      for (int64_t first = 0; first < sizes.slots; first += PIECE)
+        if (is_seen(row, first)) pieces.push_back({row, 0, first});
+      const int64_t count = seen.emplace_back(pieces.size() - begin);
+      for (int64_t group = 1; group < sizes.groups; ++group)
+        for (int64_t i = 0; i < count; ++i) pieces.push_back({row, group, pieces[begin + i].first});
+    }
+  }
+};
+
+// [batch][width][heads][dim] to [batch][groups][rows of a group][dim]: column by column, its heads of each.
+template <class T, class Input>
+inline void gather(const T* query, const Sizes& sizes, Input* to) {
+  const int64_t heads = sizes.sharing();
+  for (int64_t row = 0; row < sizes.batch; ++row)
+    for (int64_t group = 0; group < sizes.groups; ++group)
+      for (int64_t column = 0; column < sizes.width; ++column) {
+        const T* of = query + ((row * sizes.width + column) * sizes.heads + group * heads) * sizes.key_dim;
+        to = std::copy(of, of + heads * sizes.key_dim, to);
+      }
+}
+
+// All rows of a group in one piece, to Found one after the other.
 template <class T>
-inline void seen_pieces(const Strided<T>& mask, int64_t row, const Sizes& sizes, std::vector<int64_t>& pieces) {
-  T hidden[PIECE];
-  std::fill_n(hidden, PIECE, std::numeric_limits<T>::lowest());
-  const int64_t heads = mask.strides[1] ? sizes.heads : 1;
-  pieces.clear();
-  for (int64_t first = 0; first < sizes.slots; first += PIECE) {
-    const int64_t bytes = std::min(PIECE, sizes.slots - first) * sizeof(T);
-    bool seen = false;
-    for (int64_t head = 0; head < heads && !seen; ++head)
-      for (int64_t column = 0; column < sizes.width && !seen; ++column)
-        seen = std::memcmp(mask.at(row, head, column) + first, hidden, bytes) != 0;
-    if (seen) pieces.push_back(first);
+inline void attend_piece(
+    const Plan::Piece& piece, const typename Lanes<T>::Input* rows, const Strided<T>& keys, const Strided<T>& values,
+    const Strided<T>& mask, const Sizes& sizes, float scale, float* found) {
+  const int64_t slots = std::min(PIECE, sizes.slots - piece.first), sharing = sizes.sharing();
+  const T* k = keys.at(piece.row, piece.group, piece.first);
+  const T* v = values.at(piece.row, piece.group, piece.first);
+  for (int64_t begin = 0; begin < sizes.rows(); begin += TOGETHER) {
+    const int64_t count = std::min<int64_t>(TOGETHER, sizes.rows() - begin);
+    alignas(64) float bias[TOGETHER][PIECE];
+    Found of[TOGETHER];
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t head = piece.group * sharing + (begin + i) % sharing, column = (begin + i) / sharing;
+      const T* added = mask.at(piece.row, head, column) + piece.first;
+      std::copy(added, added + slots, bias[i]);
+      std::fill(bias[i] + slots, bias[i] + PIECE, -FLT_MAX);
+      of[i].of = found + (begin + i) * Found::size(sizes.value_dim);
+    }
+    const auto some = [&](auto known) {
+      attend<T, known()>(rows + begin * sizes.key_dim, k, v, bias, slots, sizes, scale, of);
+    };
+    if (count == 4) some(std::integral_constant<int, 4>());
+    else if (count == 3) some(std::integral_constant<int, 3>());
+    else if (count == 2) some(std::integral_constant<int, 2>());
+    else some(std::integral_constant<int, 1>());
   }
 }
 
@@ -193,74 +252,35 @@ void attention(
     const T* query, const Strided<T>& keys, const Strided<T>& values, const Strided<T>& mask, T* out,
     const Sizes& sizes, float scale) {
   using Input = typename Lanes<T>::Input;
-  struct Task {
-    int64_t row, group, first;
-  };
+  static thread_local Plan kept_plan;
   static thread_local std::vector<Input> kept_queries;
-  static thread_local std::vector<Task> kept_tasks;
-  static thread_local std::vector<int64_t> kept_pieces, kept_begins;
   static thread_local std::vector<float> kept_found;
-  auto& queries = kept_queries;
-  auto& tasks = kept_tasks;
-  auto& pieces = kept_pieces;
-  auto& begins = kept_begins;
-  const int64_t rows = sizes.rows(), sharing = sizes.sharing(), dim = sizes.key_dim;
+  kept_plan.make(mask, sizes);
+  kept_queries.resize(sizes.batch * sizes.groups * sizes.rows() * sizes.key_dim);
+  gather(query, sizes, kept_queries.data());
+  const int64_t count = kept_plan.pieces.size(), apart = sizes.rows() * Found::size(sizes.value_dim);
+  kept_found.resize(count * apart);
 
-  // Rows of a group one after the other: column by column, its heads of each.
-  queries.resize(sizes.batch * sizes.groups * rows * dim);
-  tasks.clear();
-  begins.assign(1, 0);
-  Input* to = queries.data();
-  for (int64_t row = 0; row < sizes.batch; ++row) {
-    seen_pieces(mask, row, sizes, pieces);
-    begins.push_back(begins.back() + sizes.groups * pieces.size());
-    for (int64_t group = 0; group < sizes.groups; ++group) {
-      for (const int64_t first : pieces) tasks.push_back({row, group, first});
-      for (int64_t column = 0; column < sizes.width; ++column) {
-        const T* of = query + ((row * sizes.width + column) * sizes.heads + group * sharing) * dim;
-        to = std::copy(of, of + sharing * dim, to);
-      }
-    }
-  }
-  const int64_t apart = rows * Found::size(sizes.value_dim);
-  kept_found.resize(tasks.size() * apart);
+  // The other threads' own are empty.
+  const Plan& plan = kept_plan;
+  const Input* const queries = kept_queries.data();
   float* const found = kept_found.data();
-  const int64_t count = tasks.size(), products = count * PIECE * rows * (dim + sizes.value_dim);
+  const int64_t products = count * PIECE * sizes.rows() * (sizes.key_dim + sizes.value_dim);
 #pragma omp parallel if (products >= WORTH_SHARING)
   {
 #pragma omp for schedule(static)
-    for (int64_t task = 0; task < count; ++task) {
-      const auto [row, group, first] = tasks[task];
-      const int64_t slots = std::min(PIECE, sizes.slots - first);
-      for (int64_t begin = 0; begin < rows; begin += TOGETHER) {
-        const int64_t some = std::min<int64_t>(TOGETHER, rows - begin);
-        alignas(64) float bias[TOGETHER][PIECE];
-        Found of[TOGETHER];
-        for (int64_t i = 0; i < some; ++i) {
-          const int64_t head = group * sharing + (begin + i) % sharing, column = (begin + i) / sharing;
-          const T* hides = mask.at(row, head, column) + first;
-          std::copy(hides, hides + slots, bias[i]);
-          std::fill(bias[i] + slots, bias[i] + PIECE, -FLT_MAX);
-          of[i].of = found + task * apart + (begin + i) * Found::size(sizes.value_dim);
-        }
-        const Input* x = queries.data() + ((row * sizes.groups + group) * rows + begin) * dim;
-        const T* k = keys.at(row, group, first);
-        const T* v = values.at(row, group, first);
-        const auto call = [&](auto known) { attend<T, known()>(x, k, v, bias, slots, sizes, scale, of); };
-        if (some == 4) call(std::integral_constant<int, 4>());
-        else if (some == 3) call(std::integral_constant<int, 3>());
-        else if (some == 2) call(std::integral_constant<int, 2>());
-        else call(std::integral_constant<int, 1>());
-      }
+    for (int64_t i = 0; i < count; ++i) {
+      const Plan::Piece& piece = plan.pieces[i];
+      const Input* rows = queries + (piece.row * sizes.groups + piece.group) * sizes.rows() * sizes.key_dim;
+      attend_piece(piece, rows, keys, values, mask, sizes, scale, found + i * apart);
     }
 #pragma omp for schedule(static)
-    for (int64_t each = 0; each < sizes.batch * sizes.width * sizes.heads; ++each) {
-      const int64_t head = each % sizes.heads, column = each / sizes.heads % sizes.width;
-      const int64_t row = each / sizes.heads / sizes.width, group = head / sharing;
-      const int64_t seen = (begins[row + 1] - begins[row]) / sizes.groups;
-      float* const of = found + (begins[row] + group * seen) * apart;
+    for (int64_t i = 0; i < sizes.batch * sizes.width * sizes.heads; ++i) {
+      const int64_t head = i % sizes.heads, column = i / sizes.heads % sizes.width;
+      const int64_t row = i / sizes.heads / sizes.width, sharing = sizes.sharing(), seen = plan.seen[row];
+      float* const first = found + (plan.begins[row] + head / sharing * seen) * apart;
       const int64_t own = (column * sharing + head % sharing) * Found::size(sizes.value_dim);
-      join(of + own, seen, apart, sizes.value_dim, out + each * sizes.value_dim);
+      join(first + own, seen, apart, sizes.value_dim, out + i * sizes.value_dim);
     }
   }
 }
