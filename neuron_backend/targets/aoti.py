@@ -87,6 +87,9 @@ def compile_package(
         packed = PackedNames.of(exported)
         options = {
             "aot_inductor.package_constants_in_so": False,
+            # Each operation rounds to its dtype, as eager does. Fused ones would round where the compiler
+            # ends a loop, which the width decides: a column would be another one in a verification.
+            "emulate_precision_casts": True,
             "aot_inductor.metadata": {_FINGERPRINT: fingerprint, METADATA: packed.to_json()},
             **linked,
         }

@@ -27,7 +27,7 @@ MOST_ROWS = 16
 
 # Of weights that are read in turn, more than caches hold; and how often.
 _BYTES = 256 * 2**20
-_ROUNDS = 5
+_ROUNDS = 12
 
 Product = Callable[[], Tensor]
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from decodekit.neuron_backend import compile_decoder, load_decoder
 from decodekit.neuron_backend.few_rows.library import Library, NoLibrary
@@ -77,6 +78,17 @@ class TestQuickest:
         assert isinstance(quickest(linear_layers(), torch.float32, [1], [1]), NoLibrary)
 
 
+def logits(decoder, widths):
+    """Of forwards of *widths* over random tokens, after the first."""
+    ids = torch.randint(0, 60, (1, 25), generator=torch.Generator().manual_seed(5))
+    found, start = [], 0
+    for width in widths:
+        columns = ids[:, start : start + width]
+        found.append(decoder.forward(columns, torch.tensor([start])).clone())
+        start += width
+    return torch.cat(found[1:], dim=1)
+
+
 @pytest.mark.parametrize("weights", [None, "int8", "int4"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_columns_are_what_they_are_alone(tiny_model, monkeypatch, tmp_path, weights, dtype):
@@ -88,15 +100,6 @@ def test_columns_are_what_they_are_alone(tiny_model, monkeypatch, tmp_path, weig
     eager = compile_decoder(model, target="eager", **shapes)
     compiled.save(tmp_path / "saved")
     loaded = load_decoder(tmp_path / "saved")
-    ids = torch.randint(0, 60, (1, 25), generator=torch.Generator().manual_seed(5))
-
-    def logits(decoder, widths):
-        found, start = [], 0
-        for width in widths:
-            columns = ids[:, start : start + width]
-            found.append(decoder.forward(columns, torch.tensor([start])).clone())
-            start += width
-        return torch.cat(found[1:], dim=1)
 
     together, alone = logits(compiled, (20, 5)), logits(compiled, (20, 1, 1, 1, 1, 1))
     assert torch.equal(alone, together)
@@ -104,3 +107,22 @@ def test_columns_are_what_they_are_alone(tiny_model, monkeypatch, tmp_path, weig
     if dtype == torch.float32:
         # bfloat16 is compared when it is compiled.
         torch.testing.assert_close(together, logits(eager, (20, 5)), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_columns_of_a_deep_model_are_what_they_are_alone(monkeypatch, dtype):
+    """Sums over many layers round alike, wherever the compiler ends a loop."""
+    monkeypatch.setattr(quickest_products, "measured", lambda *_: (1.0, 2.0))
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=60,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=9,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+    )
+    model = LlamaForCausalLM(config).eval().to(dtype)
+    decoder = compile_decoder(model, target="cpu", max_length=32, widths=(1, 5, 20))
+
+    assert torch.equal(logits(decoder, (20, 1, 1, 1, 1, 1)), logits(decoder, (20, 5)))
