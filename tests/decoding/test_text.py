@@ -47,7 +47,7 @@ def agreement(one: str, other: str) -> int:
 
 @functools.cache
 def continuations(family: str) -> list[list[int]]:
-    """No token, every single one, and what completes any character."""
+    """No token, every single one, what completes any character, and what takes the space from " n't"."""
     tokenizer, letters = tokenizer_of(family), {byte: letter for letter, byte in BYTE_OF.items()}
     tokens = {tokenizer.convert_ids_to_tokens(i): i for i in range(len(tokenizer))}
     singles = [[i] for i in range(len(tokenizer))]
@@ -56,7 +56,8 @@ def continuations(family: str) -> list[list[int]]:
         own = chr(byte) if family == "slow-bytes" else letters[byte]
         spelled += [tokens[name] for name in (f"<0x{byte:02X}>", bytes([byte]), own) if name in tokens][:1]
     several = [[*ids] for n in (2, 3) for ids in itertools.product(spelled, repeat=n)]
-    return [[], *singles, *several]
+    shortened = [[tokens["'"], tokens["t"]]] if {"'", "t"} <= tokens.keys() else []
+    return [[], *singles, *several, *shortened]
 
 
 def trailing(character: str, text: str) -> int:

@@ -16,6 +16,9 @@ from decodekit.decoding import Generator, MaxNewTokens
 from decodekit.streaming import AsyncEventIterator, EventIterator
 from decodekit.testing import ScriptedDecoder, last_token
 
+# Whoever starts tests in the background may have them ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 class Slow(ScriptedDecoder):
     def forward(self, ids, cache_pos):
         time.sleep(0.001)
