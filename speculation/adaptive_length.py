@@ -184,11 +184,12 @@ class AdaptiveLength:
         if outcome.allowed:
             price = self._price(max(outcome.drafted))
             gain = sum(outcome.accepted) / len(outcome.accepted)
-        if self._gap:
-            self._savings -= price
+        net = gain - price
+        if self._gap and net < 0:
+            # A try may lose what was saved for it, and no more of the allowance.
+            self._savings += net
         else:
-            gain -= price
-        self._stake = min(self._stake + gain, self.allowance)
+            self._stake = min(self._stake + net, self.allowance)
         self._savings += self.share * (1 + price)
         if self._savings > self.allowance / 4:
             # Saving goes on until a try can be paid for.

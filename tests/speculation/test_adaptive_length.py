@@ -154,6 +154,14 @@ class TestAgainstTheBestFixedLength:
 
         assert mean(first) > 0.94 * mean(fixed)
 
+    def test_tries_that_pay_go_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where verifying is so dear that a draft has to show first that it is better than expected."""
+        world = World(always(0.92), {1: 1.0, 2: 2.0, 3: 2.15, 5: 2.5, 9: 3.4}, guess=0.05)
+        best = max(world.fixed(k) for k in range(9))
+        speeds = [world.run(world.policy(monkeypatch), 768, seed)[0] for seed in range(12)]
+
+        assert mean(speeds) > 0.89 * best
+
     @pytest.mark.parametrize("name", USELESS)
     def test_a_useless_draft_costs_two_percent_at_most(
         self, name: str, monkeypatch: pytest.MonkeyPatch
