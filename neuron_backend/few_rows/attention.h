@@ -235,13 +235,9 @@ inline void attend_piece(
       std::fill(bias[i] + slots, bias[i] + PIECE, -FLT_MAX);
       of[i].of = found + (begin + i) * Found::size(sizes.value_dim);
     }
-    const auto some = [&](auto known) {
+    with_rows(count, std::integer_sequence<int, 1, 2, 3, TOGETHER>(), [&](auto known) {
       attend<T, known()>(rows + begin * sizes.key_dim, k, v, bias, slots, sizes, scale, of);
-    };
-    if (count == 4) some(std::integral_constant<int, 4>());
-    else if (count == 3) some(std::integral_constant<int, 3>());
-    else if (count == 2) some(std::integral_constant<int, 2>());
-    else some(std::integral_constant<int, 1>());
+    });
   }
 }
 

@@ -15,14 +15,9 @@ namespace {
 
 using decodekit::BLOCK;
 using decodekit::GROUP;
+using decodekit::with_rows;
 using Number = DECODEKIT_NUMBER;
 using Rows = std::integer_sequence<int, DECODEKIT_ROWS>;
-
-// Calls f with the number of rows as a constant.
-template <class F, int... KNOWN>
-bool with_rows(int64_t rows, std::integer_sequence<int, KNOWN...>, F f) {
-  return ((rows == KNOWN && (f(std::integral_constant<int, KNOWN>()), true)) || ...);
-}
 
 template <class T>
 T* data(AtenTensorHandle tensor) {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #if !defined(DECODEKIT_PORTABLE) && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) \
     && defined(__AVX512VL__)
@@ -37,6 +38,12 @@ constexpr int64_t WORTH_THREADS = 1 << 15;
 
 inline void fetch_ahead(const void* weights) {
   __builtin_prefetch(static_cast<const char*>(weights) + AHEAD);
+}
+
+// Calls f with the number of rows as a constant; whether it is a known one.
+template <class F, int... KNOWN>
+inline bool with_rows(int64_t rows, std::integer_sequence<int, KNOWN...>, F f) {
+  return ((rows == KNOWN && (f(std::integral_constant<int, KNOWN>()), true)) || ...);
 }
 
 // Calls f(n, count) for runs of up to AT_ONCE outputs, over the threads; count is a constant.
