@@ -14,15 +14,11 @@
 #include <limits>
 #include <vector>
 
-#include <ATen/cpu/vec/functional.h>
-#include <ATen/cpu/vec/vec.h>
-
 #include "float_rows.h"
+#include "floats.h"
 #include "rows.h"
 
 namespace decodekit {
-
-using Floats = at::vec::Vectorized<float>;
 
 constexpr int64_t PIECE = 64;
 
@@ -60,15 +56,6 @@ struct Found {
   float* values() const { return of + 2; }
   static int64_t size(int64_t value_dim) { return value_dim + 2; }
 };
-
-inline Floats as_floats(const float* p) { return Floats::loadu(p); }
-
-template <class T>
-inline Floats as_floats(const T* p) {
-  Floats loaded;
-  at::vec::load_to_float<T>(p, loaded);
-  return loaded;
-}
 
 // Products of COUNT rows by `slots` keys, [COUNT][PIECE].
 template <class T, int COUNT>

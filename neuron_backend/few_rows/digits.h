@@ -16,12 +16,15 @@ namespace decodekit {
 
 constexpr float LARGEST = 127;
 constexpr float BASE = 254;
+constexpr float INVERSE = static_cast<float>(1.0 / 254);
 
 template <class T>
 constexpr int DIGITS = sizeof(T) == 4 ? 3 : 2;
 
-// Of ROWS rows: digit d of row r at [(d * ROWS + r) * padded], which zeros fill up to `padded`. `offset` is
-// added to each, in 8 bits.
+constexpr int even(int rows) { return rows + rows % 2; }
+
+// Of ROWS rows: digit d of row r at [(d * ROWS + r) * padded], which zeros fill up to `padded`, and to an even
+// number of rows, since tiles take them in equal parts. `offset` is added to each, in 8 bits.
 struct Digits {
   std::vector<int8_t> digits;
   std::vector<float> largest;
@@ -29,28 +32,31 @@ struct Digits {
 
   template <class T, int ROWS>
   void of(const T* x, int64_t in, int64_t padded, int offset) {
-    digits.assign(DIGITS<T> * ROWS * padded, 0);
+    digits.assign(even(DIGITS<T> * ROWS) * padded, 0);
     largest.resize(ROWS);
     wide.resize(in);
+    // Bytes could be anything's: what the loops write is to be known to be nothing else.
+    float* __restrict rest = wide.data();
     for (int row = 0; row < ROWS; ++row) {
+      const T* from = x + row * in;
       float most = FLT_MIN, unordered = 0;
 #pragma omp simd reduction(max : most) reduction(+ : unordered)
       for (int64_t k = 0; k < in; ++k) {
-        wide[k] = static_cast<float>(x[row * in + k]);
-        most = std::max(most, std::fabs(wide[k]));
-        unordered += wide[k] - wide[k];
+        rest[k] = static_cast<float>(from[k]);
+        most = std::max(most, std::fabs(rest[k]));
+        unordered += rest[k] - rest[k];
       }
       // What is no number makes the row's results none, whichever inputs it is.
       largest[row] = most + unordered;
 #pragma omp simd
-      for (int64_t k = 0; k < in; ++k) wide[k] = wide[k] / most * LARGEST;
+      for (int64_t k = 0; k < in; ++k) rest[k] = rest[k] / most * LARGEST;
       for (int d = 0; d < DIGITS<T>; ++d) {
-        int8_t* to = digits.data() + (d * ROWS + row) * padded;
+        int8_t* __restrict to = digits.data() + (d * ROWS + row) * padded;
 #pragma omp simd
         for (int64_t k = 0; k < in; ++k) {
-          const float digit = std::nearbyint(wide[k]);
+          const float digit = std::nearbyint(rest[k]);
           to[k] = static_cast<int8_t>(static_cast<int32_t>(digit) + offset);
-          wide[k] = (wide[k] - digit) * BASE;
+          rest[k] = (rest[k] - digit) * BASE;
         }
       }
     }
@@ -61,7 +67,7 @@ struct Digits {
 template <int COUNT, class Part>
 inline float joined(const Part* parts, int step) {
   float total = static_cast<float>(parts[(COUNT - 1) * step]);
-  for (int d = COUNT - 2; d >= 0; --d) total = static_cast<float>(parts[d * step]) + total / BASE;
+  for (int d = COUNT - 2; d >= 0; --d) total = static_cast<float>(parts[d * step]) + total * INVERSE;
   return total;
 }
 

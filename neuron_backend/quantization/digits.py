@@ -59,7 +59,7 @@ def product(rows: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
     # From the smallest on.
     total: Tensor = parts[-1]
     for part in reversed(parts[:-1]):
-        total = part + total / BASE
+        total = part + total * (1 / BASE)
     return total * (largest / LARGEST) * scale.float()
 
 

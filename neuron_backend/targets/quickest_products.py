@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..artifacts.machine import instruction_sets
 from ..few_rows.library import DTYPES, NO_LIBRARY, Library, NoLibrary
 from ..quantization import digits
 from ..quantization.cpu_products import aten_packs_alike, int4_product, int8_product
@@ -49,21 +50,31 @@ def quickest(
             in one way, which is the quicker for their sum.
 
     Returns:
-        Code for those of *rows* that it is quicker at; none, if there are none.
+        Code for those of *rows* that it is quicker at; none, if there are none. Of kinds of code, the one
+        with which products of all *rows* take the least time together.
     """
     candidates = tuple(sorted({count for count in rows if count <= MOST_ROWS}))
     layers = list(_sample(model, dtype))
     if dtype not in DTYPES or not candidates or not layers:
         return NO_LIBRARY
-    library = _library(dtype, candidates)
-    seconds = {count: measured(library, layers, count) for count in candidates}
-    chosen = chosen_rows(seconds, set(together))
-    return attrs.evolve(library, rows=chosen) if chosen else NO_LIBRARY
+    found = []
+    for tiled in (False, True) if dtype in _tiled_dtypes() else (False,):
+        library = _library(dtype, candidates, tiled)
+        seconds = {count: measured(library, layers, count) for count in candidates}
+        chosen = chosen_rows(seconds, set(together))
+        spent = sum(seconds[count][count not in chosen] for count in candidates)
+        found.append((spent, attrs.evolve(library, rows=chosen) if chosen else NO_LIBRARY))
+    return min(found, key=lambda pair: pair[0])[1]
 
 
 @cache
-def _library(dtype: torch.dtype, rows: tuple[int, ...]) -> Library:
-    return Library.compiled(dtype, rows)
+def _library(dtype: torch.dtype, rows: tuple[int, ...], tiled: bool) -> Library:
+    return Library.compiled(dtype, rows, tiled=tiled)
+
+
+def _tiled_dtypes() -> frozenset[torch.dtype]:
+    """What this processor multiplies by tiles, and by vectors too."""
+    return frozenset([torch.bfloat16] if "amx_bf16" in instruction_sets() else [])
 
 
 def chosen_rows(seconds: Mapping[int, tuple[float, float]], together: set[int]) -> tuple[int, ...]:

@@ -1,5 +1,7 @@
 """Which code multiplies, and that a decoder's tokens do not depend on it."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -54,6 +56,26 @@ class TestQuickest:
 
         found = quickest(linear_layers(), torch.float32, [1, 2, 5, 64], [1, 5])
         assert (1, 2, 5) == found.rows
+
+    @pytest.mark.parametrize(("at_five", "expected"), [(1.9, "tiled"), (2.1, "by vectors")])
+    def test_of_two_kinds_the_one_that_takes_less_for_all_rows(self, monkeypatch, at_five, expected):
+        """Slower for one row, and quicker for five by more than that, or not."""
+        seconds = {"by vectors": {1: 1.0, 5: 3.0}, "tiled": {1: 2.0, 5: at_five}}
+        monkeypatch.setattr(quickest_products, "_tiled_dtypes", lambda: {torch.bfloat16})
+        monkeypatch.setattr(
+            quickest_products,
+            "_library",
+            lambda dtype, rows, tiled: Library(Path("tiled" if tiled else "by vectors"), dtype, rows, None),
+        )
+        monkeypatch.setattr(
+            quickest_products,
+            "measured",
+            lambda library, layers, rows: (seconds[library.folder.name][rows], 9.0),
+        )
+
+        found = quickest(linear_layers(torch.bfloat16), torch.bfloat16, [1, 5, 64], [1, 5])
+
+        assert (expected, (1, 5)) == (found.folder.name, found.rows)
 
     @pytest.mark.parametrize(
         ("model", "dtype", "rows"),

@@ -1,0 +1,35 @@
+// Vectors of numbers in single precision, as wide as the processor's, from and to numbers of any dtype.
+
+#pragma once
+
+#include <ATen/cpu/vec/functional.h>
+#include <ATen/cpu/vec/vec.h>
+
+namespace decodekit {
+
+using Floats = at::vec::Vectorized<float>;
+using Integers = at::vec::Vectorized<int32_t>;
+
+inline Floats as_floats(const float* p) { return Floats::loadu(p); }
+inline Floats as_floats(const int32_t* p) { return at::vec::convert<float>(Integers::loadu(p)); }
+
+template <class T>
+inline Floats as_floats(const T* p) {
+  Floats loaded;
+  at::vec::load_to_float<T>(p, loaded);
+  return loaded;
+}
+
+// Two vectors, one behind the other.
+
+inline void store(float* to, const Floats& a, const Floats& b) {
+  a.store(to);
+  b.store(to + Floats::size());
+}
+
+template <class T>
+inline void store(T* to, const Floats& a, const Floats& b) {
+  at::vec::convert_from_float<T>(a, b).store(to);
+}
+
+}  // namespace decodekit

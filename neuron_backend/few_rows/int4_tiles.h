@@ -1,0 +1,50 @@
+// Sums of products of 4-bit weights in tiles: 16 outputs by the 32 inputs of a group, by up to 16 rows.
+
+#pragma once
+
+#include "nibbles.h"
+#include "tiles.h"
+
+#if defined(DECODEKIT_TILES) && defined(DECODEKIT_NIBBLES)
+#define DECODEKIT_NIBBLE_TILES
+
+namespace decodekit {
+
+// Tiles 0 to 3 are sums of 16 outputs each, 4 inputs, 5 to 7 weights.
+template <int ROWS>
+Tiles nibble_tiles() {
+  constexpr TileSize SUMS{ROWS, 4 * TILE}, INPUTS{ROWS, GROUP}, WEIGHTS{GROUP / 4, 64};
+  return Tiles({SUMS, SUMS, SUMS, SUMS, INPUTS, WEIGHTS, WEIGHTS, WEIGHTS});
+}
+
+// The sums of one group of inputs, [TURNS * ROWS][BLOCK], as nibble_sums.
+template <int ROWS, int TURNS>
+inline void nibble_tile_sums(const int8_t* x, int64_t in, const uint8_t* packed, int32_t (*found)[BLOCK]) {
+  alignas(64) uint8_t parts[4][GROUP / 4][64];
+  for (int k = 0; k < GROUP; k += 4)
+    each_part(packed + k * HALF, [&](int part, __m512i weights) { _mm512_store_si512(parts[part][k / 4], weights); });
+  for (int turn = 0; turn < TURNS; ++turn) {
+    int32_t* to = found[turn * ROWS];
+    _tile_loadd(4, x + turn * ROWS * in, in);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_loadd(5, parts[0], 64);
+    _tile_dpbssd(0, 4, 5);
+    _tile_loadd(6, parts[1], 64);
+    _tile_dpbssd(1, 4, 6);
+    _tile_loadd(7, parts[2], 64);
+    _tile_dpbssd(2, 4, 7);
+    _tile_loadd(5, parts[3], 64);
+    _tile_dpbssd(3, 4, 5);
+    _tile_stored(0, to, 4 * BLOCK);
+    _tile_stored(1, to + TILE, 4 * BLOCK);
+    _tile_stored(2, to + 2 * TILE, 4 * BLOCK);
+    _tile_stored(3, to + 3 * TILE, 4 * BLOCK);
+  }
+}
+
+}  // namespace decodekit
+
+#endif

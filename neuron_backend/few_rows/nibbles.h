@@ -1,0 +1,79 @@
+// Products by one group of 4-bit weights, in integers.
+
+#pragma once
+
+#include <algorithm>
+
+#include "rows.h"
+
+namespace decodekit {
+
+// 4-bit weights, as quantization/int4_linear.py stores them: [blocks][in][32] bytes of two outputs, 32
+// apart, and for each group of 32 inputs of an output a scale and the weight of integer 8.
+
+constexpr int GROUP = 32;
+constexpr int BLOCK = 64;
+constexpr int HALF = BLOCK / 2;
+
+// nibble_sums: the sums of one group of inputs, [COUNT][BLOCK], for COUNT rows of digits, `in` apart.
+
+#if defined(DECODEKIT_AVX512) && defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
+#define DECODEKIT_NIBBLES
+
+// Calls f(part, weights) for four inputs, `weights` being those of 16 outputs with their inputs side by side.
+template <class F>
+inline void each_part(const uint8_t* packed, F f) {
+  alignas(64) static constexpr auto ORDER = [] {
+    struct { uint8_t of[2][64]; } order{};
+    for (int half = 0; half < 2; ++half)
+      for (int lane = 0; lane < 64; ++lane) order.of[half][lane] = lane % 4 * HALF + half * 16 + lane / 4;
+    return order;
+  }();
+  const __m512i low = _mm512_set1_epi8(15);
+  const __m512i first = _mm512_loadu_si512(packed), second = _mm512_loadu_si512(packed + 2 * HALF);
+  fetch_ahead(packed);
+  fetch_ahead(packed + 2 * HALF);
+  for (int half = 0; half < 2; ++half) {
+    const __m512i both = _mm512_permutex2var_epi8(first, _mm512_load_si512(ORDER.of[half]), second);
+    f(half, _mm512_and_si512(both, low));
+    f(half + 2, _mm512_and_si512(_mm512_srli_epi16(both, 4), low));
+  }
+}
+
+template <int COUNT>
+inline void nibble_sums(const int8_t* x, int64_t in, const uint8_t* packed, int32_t (*found)[BLOCK]) {
+  __m512i sum[COUNT][4];
+  for (auto& row : sum) std::fill(std::begin(row), std::end(row), _mm512_setzero_si512());
+  for (int k = 0; k < GROUP; k += 4) {
+    each_part(packed + k * HALF, [&](int part, __m512i weights) {
+      for (int row = 0; row < COUNT; ++row) {
+        int32_t four;
+        __builtin_memcpy(&four, x + row * in + k, sizeof four);
+        sum[row][part] = _mm512_dpbusd_epi32(sum[row][part], weights, _mm512_set1_epi32(four));
+      }
+    });
+  }
+  for (int row = 0; row < COUNT; ++row)
+    for (int part = 0; part < 4; ++part) _mm512_storeu_si512(found[row] + part * 16, sum[row][part]);
+}
+
+#else
+
+template <int COUNT>
+inline void nibble_sums(const int8_t* x, int64_t in, const uint8_t* packed, int32_t (*found)[BLOCK]) {
+  for (int row = 0; row < COUNT; ++row) {
+    std::fill_n(found[row], BLOCK, 0);
+    for (int k = 0; k < GROUP; ++k) {
+      const int32_t input = x[row * in + k];
+#pragma omp simd
+      for (int n = 0; n < HALF; ++n) {
+        found[row][n] += input * (packed[k * HALF + n] & 15);
+        found[row][n + HALF] += input * (packed[k * HALF + n] >> 4);
+      }
+    }
+  }
+}
+
+#endif
+
+}  // namespace decodekit

@@ -1,0 +1,48 @@
+// Tiles of numbers that one instruction multiplies, on processors with AMX.
+
+#pragma once
+
+#if !defined(DECODEKIT_PORTABLE) && defined(__linux__) && defined(__AMX_TILE__) && defined(__AMX_INT8__)
+#define DECODEKIT_TILES
+
+#include <cstdint>
+
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace decodekit {
+
+constexpr int TILE = 16;
+
+// Whether the system lets this process have tiles; asked once.
+inline bool has_tiles() {
+  constexpr int REQUEST = 0x1023, TILE_DATA = 18;
+  static const bool found = syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+  return found;
+}
+
+struct TileSize {
+  int rows, bytes;
+};
+
+// Sizes of the tiles from 0 on, for as long as this lives, in one thread.
+struct Tiles {
+  explicit Tiles(const TileSize (&sizes)[8]) {
+    alignas(64) struct {
+      uint8_t palette = 1, start = 0, reserved[14] = {};
+      uint16_t bytes[16] = {};
+      uint8_t rows[16] = {};
+    } config;
+    for (int tile = 0; tile < 8; ++tile) {
+      config.rows[tile] = sizes[tile].rows;
+      config.bytes[tile] = sizes[tile].bytes;
+    }
+    _tile_loadconfig(&config);
+  }
+  ~Tiles() { _tile_release(); }
+};
+
+}  // namespace decodekit
+
+#endif

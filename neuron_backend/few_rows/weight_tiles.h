@@ -1,0 +1,164 @@
+// Sums of products in tiles of 16 outputs by up to 16 rows: rows cost little beside reading the weights,
+// which stay as they are, [out][in].
+//
+// A tile of weights is 16 outputs by 64 bytes of inputs; the inputs of all rows are laid out once to go with
+// it. Two tiles of weights are multiplied by each of inputs, and the tiles of weights that follow are added to sums of
+// their own, since an addition waits for the one before it.
+
+#pragma once
+
+#include "tiles.h"
+
+#ifdef DECODEKIT_TILES
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include <c10/util/BFloat16.h>
+
+namespace decodekit {
+
+constexpr int TILE_BYTES = 64;
+
+// By what instructions weights are multiplied: tiles 4 and 5 are weights, 6 and 7 inputs, 0 to 3 sums.
+template <class T>
+struct Multiplied;
+
+template <>
+struct Multiplied<int8_t> {
+  using Sum = int32_t;
+  static void first() {
+    _tile_dpbssd(0, 4, 6);
+    _tile_dpbssd(1, 5, 6);
+  }
+  static void second() {
+    _tile_dpbssd(2, 4, 7);
+    _tile_dpbssd(3, 5, 7);
+  }
+  static __m512i added(const Sum* a, const Sum* b) {
+    return _mm512_add_epi32(_mm512_load_si512(a), _mm512_load_si512(b));
+  }
+};
+
+#ifdef __AMX_BF16__
+template <>
+struct Multiplied<c10::BFloat16> {
+  using Sum = float;
+  static void first() {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 5, 6);
+  }
+  static void second() {
+    _tile_dpbf16ps(2, 4, 7);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  static __m512i added(const Sum* a, const Sum* b) {
+    return _mm512_castps_si512(_mm512_add_ps(_mm512_load_ps(a), _mm512_load_ps(b)));
+  }
+};
+#endif
+
+// Whether weights of that size are whole tiles, two at a time.
+template <class T>
+bool in_tiles(int64_t out, int64_t in) {
+  return out >= 2 * TILE && in * sizeof(T) % TILE_BYTES == 0 && has_tiles();
+}
+
+// Rows of 16 numbers to columns, which is what the stored rows of a tile are wanted as.
+inline void transpose(const __m512i (&rows)[TILE], __m512i (&columns)[TILE]) {
+  __m512i pairs[TILE], fours[TILE];
+  for (int i = 0; i < TILE; i += 2) {
+    pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+    pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+  }
+  // Lane l of fours[i + c] has of column 4 * l + c the rows from i on.
+  for (int i = 0; i < TILE; i += 4)
+    for (int half = 0; half < 2; ++half) {
+      fours[i + 2 * half] = _mm512_unpacklo_epi64(pairs[i + half], pairs[i + 2 + half]);
+      fours[i + 2 * half + 1] = _mm512_unpackhi_epi64(pairs[i + half], pairs[i + 2 + half]);
+    }
+  constexpr int EVEN = 0b10001000, ODD = 0b11011101;
+  for (int c = 0; c < 4; ++c) {
+    const __m512i upper[2] = {
+        _mm512_shuffle_i32x4(fours[c], fours[4 + c], EVEN), _mm512_shuffle_i32x4(fours[c], fours[4 + c], ODD)};
+    const __m512i lower[2] = {
+        _mm512_shuffle_i32x4(fours[8 + c], fours[12 + c], EVEN),
+        _mm512_shuffle_i32x4(fours[8 + c], fours[12 + c], ODD)};
+    columns[c] = _mm512_shuffle_i32x4(upper[0], lower[0], EVEN);
+    columns[4 + c] = _mm512_shuffle_i32x4(upper[1], lower[1], EVEN);
+    columns[8 + c] = _mm512_shuffle_i32x4(upper[0], lower[0], ODD);
+    columns[12 + c] = _mm512_shuffle_i32x4(upper[1], lower[1], ODD);
+  }
+}
+
+// Calls finish(n, sums), sums being [ROWS][16], for every run of 16 outputs from n on: the last two begin
+// where they are whole, and so may find again what those before them found.
+//
+// x is [ROWS][in], weights [out][in].
+template <int ROWS, class T, class F>
+void tile_sums(const T* x, const T* weights, int64_t out, int64_t in, bool threads, F finish) {
+  using M = Multiplied<T>;
+  using Sum = typename M::Sum;
+  constexpr int TURNS = (ROWS + TILE - 1) / TILE, COLUMNS = (ROWS + TURNS - 1) / TURNS;
+  constexpr int64_t LAID = TILE * COLUMNS * 4;
+  const int64_t bytes = in * sizeof(T), blocks = bytes / TILE_BYTES, pairs = (out + 2 * TILE - 1) / (2 * TILE);
+  // Four bytes of each row side by side, for every four bytes of inputs.
+  static thread_local std::vector<char> laid;
+  laid.assign(TURNS * blocks * LAID, 0);
+  for (int row = 0; row < ROWS; ++row) {
+    const char* of = reinterpret_cast<const char*>(x + row * in);
+    char* to = laid.data() + row / COLUMNS * blocks * LAID + row % COLUMNS * 4;
+    for (int64_t k = 0; k < bytes; k += 4) std::memcpy(to + k * COLUMNS, of + k, 4);
+  }
+  const char* inputs = laid.data();
+#pragma omp parallel if (threads)
+  {
+    constexpr TileSize SUMS{TILE, COLUMNS * 4}, WEIGHTS{TILE, TILE_BYTES}, INPUTS{TILE, COLUMNS * 4};
+    const Tiles tiles({SUMS, SUMS, SUMS, SUMS, WEIGHTS, WEIGHTS, INPUTS, INPUTS});
+#pragma omp for schedule(static)
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      const int64_t n = std::min(pair * 2 * TILE, out - 2 * TILE);
+      const char* first = reinterpret_cast<const char*>(weights + n * in);
+      const char* second = first + TILE * bytes;
+      alignas(64) Sum sums[2][TURNS * COLUMNS][TILE];
+      for (int turn = 0; turn < TURNS; ++turn) {
+        const char* by = inputs + turn * blocks * LAID;
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        for (int64_t block = 0; block < blocks; block += 2) {
+          _tile_loadd(6, by + block * LAID, COLUMNS * 4);
+          _tile_loadd(4, first + block * TILE_BYTES, bytes);
+          _tile_loadd(5, second + block * TILE_BYTES, bytes);
+          M::first();
+          if (block + 1 == blocks) break;
+          _tile_loadd(7, by + (block + 1) * LAID, COLUMNS * 4);
+          _tile_loadd(4, first + (block + 1) * TILE_BYTES, bytes);
+          _tile_loadd(5, second + (block + 1) * TILE_BYTES, bytes);
+          M::second();
+        }
+        alignas(64) Sum parts[4][TILE][TILE];
+        _tile_stored(0, parts[0], sizeof parts[0][0]);
+        _tile_stored(1, parts[1], sizeof parts[0][0]);
+        _tile_stored(2, parts[2], sizeof parts[0][0]);
+        _tile_stored(3, parts[3], sizeof parts[0][0]);
+        for (int run = 0; run < 2; ++run) {
+          __m512i rows[TILE], columns[TILE];
+          for (int i = 0; i < TILE; ++i) rows[i] = M::added(parts[run][i], parts[run + 2][i]);
+          transpose(rows, columns);
+          for (int column = 0; column < COLUMNS; ++column)
+            _mm512_store_si512(sums[run][turn * COLUMNS + column], columns[column]);
+        }
+      }
+      finish(n, sums[0]);
+      finish(n + TILE, sums[1]);
+    }
+  }
+}
+
+}  // namespace decodekit
+
+#endif
