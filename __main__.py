@@ -129,6 +129,7 @@ def _generate(options: argparse.Namespace) -> int:
     from transformers.utils.logging import disable_progress_bar
 
     from .decoding import EndOfSequence, Generator, Greedy, MaxNewTokens, Sample, Slots, StopStrings
+    from .neuron_backend.model_source import find_config
     from .processors import Chain, MinP, RepetitionPenalty, Temperature, TopK, TopP
     from .speculation import DraftModel
     from .streaming import TextStreamer
@@ -150,6 +151,9 @@ def _generate(options: argparse.Namespace) -> int:
         MinP(options.min_p),
     ))  # fmt: skip
     stop: Any = MaxNewTokens(options.max_tokens)
+    find_config(options.model, "--model")
+    if options.draft_model:
+        find_config(options.draft_model, "--draft-model")
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     ends = _ends_of_sequence(options.model, tokenizer)
     if ends:
@@ -245,9 +249,9 @@ def _decoder(options: argparse.Namespace, model: str, widths: set[int], scored_w
 
 def _key(model: str, arguments: dict[str, Any]) -> str:
     """A name for *model* as it is now, compiled with *arguments*."""
-    from transformers.utils.hub import cached_file
+    from .neuron_backend.model_source import find_config
 
-    folder = pathlib.Path(str(cached_file(model, "config.json"))).absolute().parent
+    folder = find_config(model, "'model'").absolute().parent
     # A snapshot of the hub is named by its commit, and its files may still be on their way.
     files = [] if folder.parent.name == "snapshots" else sorted(folder.iterdir())
     state = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]

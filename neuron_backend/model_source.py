@@ -13,9 +13,14 @@ if TYPE_CHECKING:
 _CONFIG = "config.json"
 
 
-def check_model(model: object) -> None:
+def check_model(model: object, name: str = "'model'") -> None:
     """
     Refuse what is neither a model nor a place where one could be.
+
+    Args:
+        model: A model, or a path or hub id.
+
+        name: What the caller knows *model* by.
 
     Raises:
         TypeError: It is something else, or the class of a model.
@@ -28,19 +33,40 @@ def check_model(model: object) -> None:
         return
     if not isinstance(model, str | PathLike):
         raise TypeError(
-            f"'model' must be a Hugging Face causal LM, or the path or hub id of one: got {model!r}"
+            f"{name} must be a Hugging Face causal LM, or the path or hub id of one: got {model!r}"
         )
     path = Path(os.fspath(model))
     if path.is_dir():
         if not (path / _CONFIG).is_file():
-            raise FileNotFoundError(f"'model' must be a folder with a {_CONFIG}: got {str(model)!r}, without")
+            raise FileNotFoundError(f"{name} must be a folder with a {_CONFIG}: got {str(model)!r}, without")
     elif path.exists():
-        raise FileNotFoundError(f"'model' must be a folder, or a hub id: got the file {str(model)!r}")
+        raise FileNotFoundError(f"{name} must be a folder, or a hub id: got the file {str(model)!r}")
     elif not is_hub_id(str(model)):
         raise FileNotFoundError(
-            f"'model' must be a folder, or a hub id such as 'user/name': got {str(model)!r}, which is "
+            f"{name} must be a folder, or a hub id such as 'user/name': got {str(model)!r}, which is "
             "neither: there is no such folder"
         )
+
+
+def find_config(path: str | PathLike[str], name: str) -> Path:
+    """
+    The ``config.json`` of a model, from the hub if there is no such folder.
+
+    Args:
+        path: Of a folder, or a hub id.
+
+        name: What the caller knows *path* by.
+
+    Raises:
+        FileNotFoundError: As :func:`check_model`; or the hub gives none.
+    """
+    from transformers.utils.hub import cached_file
+
+    check_model(path, name)
+    try:
+        return Path(str(cached_file(str(path), _CONFIG)))
+    except OSError as error:
+        raise _not_found(path, name, error) from error
 
 
 def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrainedModel":
@@ -67,11 +93,15 @@ def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrai
     except OSError as error:
         if Path(path).exists():
             raise
-        raise FileNotFoundError(
-            f"'model' must be a folder, or the id of a model on the hub: got {str(path)!r}; no folder is "
-            f"called so, and the hub, or its cache where it is out of reach, has no such model: {error}"
-        ) from error
+        raise _not_found(path, "'model'", error) from error
     return model
+
+
+def _not_found(path: str | PathLike[str], name: str, error: OSError) -> FileNotFoundError:
+    return FileNotFoundError(
+        f"{name} must be a folder, or the id of a model on the hub: got {str(path)!r}; no folder is "
+        f"called so, and the hub, or its cache where it is out of reach, has no such model: {error}"
+    )
 
 
 def is_hub_id(name: str) -> bool:

@@ -128,6 +128,32 @@ class TestGenerate:
         assert message in err
         assert "Traceback" not in err
 
+    @pytest.mark.parametrize(
+        ("flag", "place", "message"),
+        [
+            (
+                "--model",
+                "/no/such/folder",
+                "must be a folder, or a hub id such as 'user/name': got '/no/such",
+            ),
+            (
+                "--draft-model",
+                "examples/pairs",
+                "must be a folder, or the id of a model on the hub: got 'ex",
+            ),
+            ("--draft-model", str(PAIR), f"must be a folder with a config.json: got '{PAIR}', without"),
+        ],
+    )
+    def test_says_which_model_is_not_there(
+        self, flag: str, place: str, message: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """By the flag that named it, and before anything is loaded."""
+        models = {"--model": str(PAIR / "target"), "--draft-model": str(PAIR / "draft"), flag: place}
+        status = run("--prompt", "x", *[part for pair in models.items() for part in pair])
+
+        assert 1 == status
+        assert f"decodekit: {flag} {message}" in capsys.readouterr().err
+
     def test_runs_as_a_module(self) -> None:
         """``python -m decodekit generate --help`` names every flag that people know."""
         done = subprocess.run(
