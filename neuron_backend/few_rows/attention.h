@@ -162,8 +162,7 @@ struct Plan {
     int64_t row, group, first;
   };
   std::vector<Piece> pieces;
-  std::vector<int64_t> seen;    // Pieces of each group of a row.
-  std::vector<int64_t> begins;  // Where the pieces of a row do.
+  std::vector<int64_t> begins;  // Where the pieces of a row do; and behind the last row.
 
   template <class T>
   void make(const Strided<T>& mask, const Sizes& sizes) {
@@ -178,16 +177,16 @@ struct Plan {
       return false;
     };
     pieces.clear();
-    seen.clear();
     begins.clear();
     for (int64_t row = 0; row < sizes.batch; ++row) {
       const auto begin = begins.emplace_back(pieces.size());
       for (int64_t first = 0; first < sizes.slots; first += PIECE)
         if (is_seen(row, first)) pieces.push_back({row, 0, first});
-      const int64_t count = seen.emplace_back(pieces.size() - begin);
+      const int64_t count = pieces.size() - begin;
       for (int64_t group = 1; group < sizes.groups; ++group)
         for (int64_t i = 0; i < count; ++i) pieces.push_back({row, group, pieces[begin + i].first});
     }
+    begins.push_back(pieces.size());
   }
 };
 
@@ -260,7 +259,8 @@ void attention(
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < sizes.batch * sizes.width * sizes.heads; ++i) {
       const int64_t head = i % sizes.heads, column = i / sizes.heads % sizes.width;
-      const int64_t row = i / sizes.heads / sizes.width, sharing = sizes.sharing(), seen = plan.seen[row];
+      const int64_t row = i / sizes.heads / sizes.width, sharing = sizes.sharing();
+      const int64_t seen = (plan.begins[row + 1] - plan.begins[row]) / sizes.groups;
       float* const first = found + (plan.begins[row] + head / sharing * seen) * apart;
       const int64_t own = (column * sharing + head % sharing) * Found::size(sizes.value_dim);
       join(first + own, seen, apart, sizes.value_dim, out + i * sizes.value_dim);

@@ -35,7 +35,7 @@ struct Digits {
     digits.assign(even(DIGITS<T> * ROWS) * padded, 0);
     largest.resize(ROWS);
     wide.resize(in);
-    // Bytes could be anything's: what the loops write is to be known to be nothing else.
+    // Bytes may be anybody's: without the promise that they are not, the loops go number by number.
     float* __restrict rest = wide.data();
     for (int row = 0; row < ROWS; ++row) {
       const T* from = x + row * in;

@@ -6,9 +6,11 @@ kernel runs and so, by rounding, the last bits of logits; every program is compa
 stock model after it.
 """
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+import attrs
 import torch
 from torch.fx import GraphModule, Node
 
@@ -89,14 +91,16 @@ def _multiply_with_onednn(module: GraphModule) -> None:
 
 def _attend_few_columns(module: GraphModule, few_rows: Library | NoLibrary) -> None:
     """Read keys and values once, the slots in use alone, where columns are few."""
-    for node in _attentions(module):
-        query, key, value, *rest = node.args
-        mask, scale = rest[0] if rest else node.kwargs.get("attn_mask"), node.kwargs.get("scale")
-        keys, values = _unrepeated(key) or key, _unrepeated(value) or value
+    for attention in _attentions(module):
+        query, mask, scale = attention.query, attention.mask, attention.scale
+        keys, values = (
+            _unrepeated(attention.key) or attention.key,
+            _unrepeated(attention.value) or attention.value,
+        )
         if mask is None or not _fits(few_rows, query, keys, values, mask):
             continue
         batch, heads, width, dim = _shape(query)
-        with module.graph.inserting_before(node):
+        with module.graph.inserting_before(attention.node):
             call = module.graph.call_function
             columns = call(_aten.transpose.int, (query, 1, 2))
             columns = call(_aten.clone.default, (columns,), {"memory_format": torch.contiguous_format})
@@ -105,15 +109,35 @@ def _attend_few_columns(module: GraphModule, few_rows: Library | NoLibrary) -> N
             attend = torch.ops.decodekit.attention.default
             attended = call(attend, (columns, keys, values, masks, float(scale)))
             out = call(_aten.transpose.int, (attended, 1, 2))
-        node.replace_all_uses_with(out)
+        attention.replace(out)
+
+
+@attrs.frozen
+class _Attention:
+    """A node of a graph, and what it takes."""
+
+    node: Node
+    query: Node
+    key: Node
+    value: Node
+    mask: Node | None
+    scale: float | None
+
+    @classmethod
+    def of(cls, node: Any) -> "_Attention":
+        query, key, value, *rest = node.args
+        mask = rest[0] if rest else node.kwargs.get("attn_mask")
+        return cls(node, query, key, value, mask, node.kwargs.get("scale"))
+
+    def replace(self, out: Node) -> None:
+        self.node.replace_all_uses_with(out)
         # By name, since it counts as random and so never as dead.
-        module.graph.erase_node(node)
+        self.node.graph.erase_node(self.node)
 
 
-def _attentions(module: GraphModule) -> list[Any]:
-    return list(
-        module.graph.find_nodes(op="call_function", target=_aten.scaled_dot_product_attention.default)
-    )
+def _attentions(module: GraphModule) -> Iterator[_Attention]:
+    target = _aten.scaled_dot_product_attention.default
+    return map(_Attention.of, list(module.graph.find_nodes(op="call_function", target=target)))
 
 
 def _fits(few_rows: Library | NoLibrary, query: Node, keys: Node, values: Node, mask: Node) -> bool:
@@ -139,16 +163,15 @@ def group_queries(module: GraphModule) -> None:
     one column in bfloat16 5 times.
     """
     masks: dict[tuple[Node, int], Node] = {}
-    for node in _attentions(module):
-        query, key, value, *rest = node.args
-        mask = rest[0] if rest else node.kwargs.get("attn_mask")
-        keys, values = _unrepeated(key), _unrepeated(value)
+    for attention in _attentions(module):
+        query, mask = attention.query, attention.mask
+        keys, values = _unrepeated(attention.key), _unrepeated(attention.value)
         if keys is None or values is None or mask is None or _shape(mask)[1] != 1:
             continue
         batch, heads, width, dim = _shape(query)
         groups = _shape(keys)[1]
         sharing = heads // groups
-        with module.graph.inserting_before(node):
+        with module.graph.inserting_before(attention.node):
             call = module.graph.call_function
             if (mask, sharing) not in masks:
                 with module.graph.inserting_after(mask):
@@ -157,12 +180,10 @@ def group_queries(module: GraphModule) -> None:
             attended = call(
                 _aten.scaled_dot_product_attention.default,
                 (rows, keys, values, masks[mask, sharing]),
-                {"scale": node.kwargs.get("scale")},
+                {"scale": attention.scale},
             )
             out = call(_aten.reshape.default, (attended, [batch, heads, width, _shape(values)[-1]]))
-        node.replace_all_uses_with(out)
-        # By name, since it counts as random and so never as dead.
-        module.graph.erase_node(node)
+        attention.replace(out)
 
 
 def _unrepeated(states: Node) -> Node | None:
