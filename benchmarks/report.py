@@ -77,6 +77,7 @@ RUNS = (
         *("--rounds", "1", "--lengths", "128/128", "2048/128"),
         quick=(*_TINY, "--lengths", "16/16"),
     ),
+    Run("products", ("benchmarks/products.py",), quick=("--layers", "1", "--rows", "1", "5")),
     Run("host", ("benchmarks/host.py",), quick=("--rounds", "1")),
     Run("processors", ("benchmarks/processors.py",), quick=("--rounds", "1")),
     Run("fused", ("benchmarks/fused.py",), quick=("--rounds", "1", "--vocab", "32000")),

@@ -2,16 +2,21 @@
 
 #pragma once
 
+#include <cstdint>
+
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
 
 namespace decodekit {
 
 using Floats = at::vec::Vectorized<float>;
-using Integers = at::vec::Vectorized<int32_t>;
 
 inline Floats as_floats(const float* p) { return Floats::loadu(p); }
-inline Floats as_floats(const int32_t* p) { return at::vec::convert<float>(Integers::loadu(p)); }
+
+// Of as many as there are floats: not everywhere has a vector of integers no more.
+inline Floats as_floats(const int32_t* p) {
+  return at::vec::convert<float>(at::vec::Vectorized<int32_t>::loadu(p, Floats::size()));
+}
 
 template <class T>
 inline Floats as_floats(const T* p) {

@@ -58,7 +58,7 @@ def quickest(
     if dtype not in DTYPES or not candidates or not layers:
         return NO_LIBRARY
     found = []
-    for tiled in (False, True) if dtype in _tiled_dtypes() else (False,):
+    for tiled in (False, True) if dtype in tiled_dtypes() else (False,):
         library = _library(dtype, candidates, tiled)
         seconds = {count: measured(library, layers, count) for count in candidates}
         chosen = chosen_rows(seconds, set(together))
@@ -72,7 +72,7 @@ def _library(dtype: torch.dtype, rows: tuple[int, ...], tiled: bool) -> Library:
     return Library.compiled(dtype, rows, tiled=tiled)
 
 
-def _tiled_dtypes() -> frozenset[torch.dtype]:
+def tiled_dtypes() -> frozenset[torch.dtype]:
     """What this processor multiplies by tiles, and by vectors too."""
     return frozenset([torch.bfloat16] if "amx_bf16" in instruction_sets() else [])
 

@@ -61,7 +61,7 @@ class TestQuickest:
     def test_of_two_kinds_the_one_that_takes_less_for_all_rows(self, monkeypatch, at_five, expected):
         """Slower for one row, and quicker for five by more than that, or not."""
         seconds = {"by vectors": {1: 1.0, 5: 3.0}, "tiled": {1: 2.0, 5: at_five}}
-        monkeypatch.setattr(quickest_products, "_tiled_dtypes", lambda: {torch.bfloat16})
+        monkeypatch.setattr(quickest_products, "tiled_dtypes", lambda: {torch.bfloat16})
         monkeypatch.setattr(
             quickest_products,
             "_library",
