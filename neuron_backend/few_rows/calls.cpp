@@ -77,10 +77,14 @@ bool decodekit_int8_rows(
 
 bool decodekit_int4_rows(
     int64_t rows, const void* x, const void* packed, const void* levels, void* y, int64_t blocks, int64_t in) {
+  // The sums of more rows than that leave the nearest cache.
+  constexpr int AT_ONCE = 32;
   return with_rows(rows, Rows(), [=](auto count) {
-    decodekit::int4_rows<Number, count()>(
-        static_cast<const Number*>(x), static_cast<const uint8_t*>(packed), static_cast<const Number*>(levels),
-        static_cast<Number*>(y), blocks, in);
+    decodekit::each_row<count(), AT_ONCE>([=](int first, auto some) {
+      decodekit::int4_rows<Number, some()>(
+          static_cast<const Number*>(x) + first * in, static_cast<const uint8_t*>(packed),
+          static_cast<const Number*>(levels), static_cast<Number*>(y) + first * blocks * BLOCK, blocks, in);
+    });
   });
 }
 

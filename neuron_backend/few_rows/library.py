@@ -31,6 +31,12 @@ _OPERATIONS = (
 DTYPES = frozenset(_NUMBERS)
 """Of inputs: those of layers whose weights are floats have it too."""
 
+MOST_ROWS = 16
+"""Of more, multiplying takes longer than reading the weights, and oneDNN is the quicker at that."""
+
+MOST_ROWS_BY_4_BITS = 64
+"""What is quicker at more has to make the weights wide before, which takes as long as this multiplies."""
+
 
 def archiver() -> str:
     """The command that makes static archives."""
@@ -40,7 +46,7 @@ def archiver() -> str:
 class NoLibrary:
     """What stands in for a :class:`Library` where torch's own kernels multiply everything."""
 
-    def takes(self, x: Tensor) -> bool:
+    def takes(self, x: Tensor, most: int = MOST_ROWS) -> bool:
         """No input."""
         return False
 
@@ -117,9 +123,9 @@ class Library:
         weakref.finalize(code, shutil.rmtree, folder, ignore_errors=True)
         return cls(folder, dtype, tuple(rows), code)
 
-    def takes(self, x: Tensor) -> bool:
-        """Whether an input, ``[rows, in]``, is one that this is for."""
-        return x.dtype == self.dtype and x.shape[0] in self.rows
+    def takes(self, x: Tensor, most: int = MOST_ROWS) -> bool:
+        """Whether an input, ``[rows, in]``, is one that this is for, of up to *most* rows."""
+        return x.dtype == self.dtype and x.shape[0] in self.rows and x.shape[0] <= most
 
     @contextmanager
     def linked(self) -> Iterator[dict[str, Any]]:

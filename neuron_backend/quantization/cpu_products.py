@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..few_rows.library import NO_LIBRARY, Library, NoLibrary
+from ..few_rows.library import MOST_ROWS_BY_4_BITS, NO_LIBRARY, Library, NoLibrary
 from . import digits, int4_linear, int8_linear
 from .int4_linear import BLOCK, GROUP, HALF, LEVELS, MIDDLE, Int4Linear, finished
 from .int8_linear import Int8Linear
@@ -81,7 +81,7 @@ def _few_int4(
     few_rows: Library | NoLibrary, otherwise: Callable[..., Tensor], layer: Int4Linear, x: Tensor
 ) -> Tensor:
     rows = x.reshape(-1, layer.in_features).contiguous()
-    if not few_rows.takes(rows):
+    if not few_rows.takes(rows, MOST_ROWS_BY_4_BITS):
         return otherwise(layer, x)
     return finished(layer, x, torch.ops.decodekit.int4_rows(rows, layer.packed, layer.levels))
 

@@ -15,16 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..artifacts.machine import instruction_sets
-from ..few_rows.library import DTYPES, NO_LIBRARY, Library, NoLibrary
+from ..few_rows.library import DTYPES, MOST_ROWS, MOST_ROWS_BY_4_BITS, NO_LIBRARY, Library, NoLibrary
 from ..quantization import digits
 from ..quantization.cpu_products import aten_packs_alike, int4_product, int8_product
 from ..quantization.int4_linear import Int4Linear
 from ..quantization.int8_linear import Int8Linear
 from ..quantization.quantized import QuantizedLinear
 from .cpu_kernels import onednn_dtypes
-
-MOST_ROWS = 16
-"""Of more, multiplying takes longer than reading the weights, and oneDNN is the quicker at that."""
 
 # Of weights that are read in turn, more than caches hold; and how often.
 _BYTES = 256 * 2**20
@@ -53,14 +50,19 @@ def quickest(
         Code for those of *rows* that it is quicker at; none, if there are none. Of kinds of code, the one
         with which products of all *rows* take the least time together.
     """
-    candidates = tuple(sorted({count for count in rows if count <= MOST_ROWS}))
     layers = list(_sample(model, dtype))
+    by_4_bits = [layer for layer in layers if isinstance(layer, Int4Linear)]
+    most = MOST_ROWS_BY_4_BITS if by_4_bits else MOST_ROWS
+    candidates = tuple(sorted({count for count in rows if count <= most}))
     if dtype not in DTYPES or not candidates or not layers:
         return NO_LIBRARY
     found = []
     for tiled in (False, True) if dtype in tiled_dtypes() else (False,):
         library = _library(dtype, candidates, tiled)
-        seconds = {count: measured(library, layers, count) for count in candidates}
+        seconds = {
+            count: measured(library, layers if count <= MOST_ROWS else by_4_bits, count)
+            for count in candidates
+        }
         chosen = chosen_rows(seconds, set(together))
         spent = sum(seconds[count][count not in chosen] for count in candidates)
         found.append((spent, attrs.evolve(library, rows=chosen) if chosen else NO_LIBRARY))

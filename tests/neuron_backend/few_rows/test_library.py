@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decodekit.neuron_backend.few_rows.library import DTYPES, Library
+from decodekit.neuron_backend.few_rows.library import DTYPES, MOST_ROWS_BY_4_BITS, Library
 from decodekit.neuron_backend.quantization import digits
 from decodekit.neuron_backend.quantization.int4_linear import GROUP, Int4Linear
 from decodekit.neuron_backend.quantization.int8_linear import Int8Linear
@@ -16,8 +16,8 @@ from decodekit.neuron_backend.targets import aoti
 
 pytestmark = pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler")
 
-# One row, several at once, more than are at once in registers, and what is left of them then.
-ROWS = (1, 2, 5, 9, 13)
+# One row, several at once, more than are at once in registers or a cache, and what is left of them then.
+ROWS = (1, 2, 5, 9, 13, 40)
 
 # Of a sum in single precision, and of a result's own dtype.
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
@@ -136,8 +136,10 @@ def test_takes_its_own_dtype_and_rows():
 
     assert code.takes(torch.zeros(5, 3))
     assert not code.takes(torch.zeros(3, 3))
+    assert not code.takes(torch.zeros(40, 3))
+    assert code.takes(torch.zeros(40, 3), MOST_ROWS_BY_4_BITS)
     assert not code.takes(torch.zeros(5, 3, dtype=torch.bfloat16))
-    with pytest.raises(ValueError, match=r"the rows must be one of \[1, 2, 5, 9, 13\]: got 3"):
+    with pytest.raises(ValueError, match=r"the rows must be one of \[1, 2, 5, 9, 13, 40\]: got 3"):
         code.float_rows(torch.zeros(3, 3), torch.zeros(2, 3))
 
 

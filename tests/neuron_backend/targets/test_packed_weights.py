@@ -7,9 +7,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from decodekit.neuron_backend import compile_decoder, load_decoder
+from decodekit.neuron_backend.few_rows.library import MOST_ROWS
 from decodekit.neuron_backend.targets import aoti, packed_weights
 from decodekit.neuron_backend.targets.packed_weights import PackedNames, PackedWeights
-from decodekit.neuron_backend.targets.quickest_products import MOST_ROWS
 
 # Of more rows than are multiplied by anything else than oneDNN.
 WIDTHS = (MOST_ROWS + 1, MOST_ROWS + 4)

@@ -8,6 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from decodekit.neuron_backend import compile_decoder, load_decoder
 from decodekit.neuron_backend.few_rows.library import Library, NoLibrary
+from decodekit.neuron_backend.quantization.int4_linear import Int4Linear
 from decodekit.neuron_backend.targets import aoti, quickest_products
 from decodekit.neuron_backend.targets.quickest_products import chosen_rows, measured, quickest
 
@@ -56,6 +57,14 @@ class TestQuickest:
 
         found = quickest(linear_layers(), torch.float32, [1, 2, 5, 64], [1, 5])
         assert (1, 2, 5) == found.rows
+
+    @pytest.mark.parametrize(("rows", "expected"), [(64, (1, 64)), (65, (1,))])
+    def test_more_rows_are_tried_by_4_bits(self, monkeypatch, rows, expected):
+        """A prompt's, up to some width."""
+        monkeypatch.setattr(quickest_products, "measured", lambda *_: (1.0, 2.0))
+        layers = torch.nn.Sequential(Int4Linear.of(torch.zeros(64, 32), None))
+
+        assert expected == quickest(layers, torch.float32, [1, rows], [1]).rows
 
     @pytest.mark.parametrize(("at_five", "expected"), [(1.9, "tiled"), (2.1, "by vectors")])
     def test_of_two_kinds_the_one_that_takes_less_for_all_rows(self, monkeypatch, at_five, expected):
