@@ -83,6 +83,13 @@ RUNS = (
     Run("fused", ("benchmarks/fused.py",), quick=("--rounds", "1", "--vocab", "32000")),
     Run("speculation", ("benchmarks/speculation.py",), quick=("--quick", "--length", "4"), takes=("cache",)),
     Run(
+        "speculation-bfloat16",
+        ("benchmarks/speculation.py", "--dtype", "bfloat16", "--only", "row"),
+        (),
+        ("--quick", "--length", "4"),
+        ("cache",),
+    ),
+    Run(
         "speculation-int8",
         ("benchmarks/speculation.py", "--dtype", "bfloat16", "--weights", "int8", "--only", "row"),
         ("--transformers-dtype", "float16"),
