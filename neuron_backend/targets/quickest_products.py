@@ -56,8 +56,10 @@ def quickest(
     candidates = tuple(sorted({count for count in rows if count <= most}))
     if dtype not in DTYPES or not candidates or not layers:
         return NO_LIBRARY
+    # Weights in fewer bits have one kind of code.
+    kinds = dtype in tiled_dtypes() and any(isinstance(layer, nn.Linear) for layer in layers)
     found = []
-    for tiled in (False, True) if dtype in tiled_dtypes() else (False,):
+    for tiled in (False, True) if kinds else (False,):
         library = _library(dtype, candidates, tiled)
         seconds = {
             count: measured(library, layers if count <= MOST_ROWS else by_4_bits, count)
