@@ -12,10 +12,10 @@ namespace decodekit {
 
 // Tiles 0 to 3 are sums of 16 outputs each, 4 inputs, 5 to 7 weights.
 template <int ROWS>
-Tiles nibble_tiles() {
-  constexpr TileSize SUMS{ROWS, 4 * TILE}, INPUTS{ROWS, GROUP}, WEIGHTS{GROUP / 4, 64};
-  return Tiles({SUMS, SUMS, SUMS, SUMS, INPUTS, WEIGHTS, WEIGHTS, WEIGHTS});
-}
+inline constexpr TileSizes NIBBLE_TILES({
+    {ROWS, 4 * TILE}, {ROWS, 4 * TILE}, {ROWS, 4 * TILE}, {ROWS, 4 * TILE},
+    {ROWS, GROUP},    {GROUP / 4, 64},  {GROUP / 4, 64},  {GROUP / 4, 64},
+});
 
 // The sums of one group of inputs, [TURNS * ROWS][BLOCK], as nibble_sums.
 template <int ROWS, int TURNS>

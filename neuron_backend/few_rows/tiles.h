@@ -26,21 +26,26 @@ struct TileSize {
   int rows, bytes;
 };
 
-// Sizes of the tiles from 0 on, for as long as this lives, in one thread.
-struct Tiles {
-  explicit Tiles(const TileSize (&sizes)[8]) {
-    alignas(64) struct {
-      uint8_t palette = 1, start = 0, reserved[14] = {};
-      uint16_t bytes[16] = {};
-      uint8_t rows[16] = {};
-    } config;
+// Of the eight tiles, as the processor reads it. To be a constant: the intrinsic tells the compiler of its
+// first bytes alone, so that others would not have to be written before.
+struct alignas(64) TileSizes {
+  uint8_t palette = 1, start = 0, reserved[14] = {};
+  uint16_t bytes[16] = {};
+  uint8_t rows[16] = {};
+
+  constexpr explicit TileSizes(const TileSize (&sizes)[8]) {
     for (int tile = 0; tile < 8; ++tile) {
-      config.rows[tile] = sizes[tile].rows;
-      config.bytes[tile] = sizes[tile].bytes;
+      rows[tile] = sizes[tile].rows;
+      bytes[tile] = sizes[tile].bytes;
     }
-    _tile_loadconfig(&config);
   }
+};
+
+// Tiles of these sizes, for as long as this lives, in one thread.
+struct Tiles {
+  explicit Tiles(const TileSizes& sizes) { _tile_loadconfig(&sizes); }
   ~Tiles() { _tile_release(); }
+  Tiles(const Tiles&) = delete;
 };
 
 }  // namespace decodekit

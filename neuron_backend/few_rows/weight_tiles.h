@@ -22,7 +22,7 @@ namespace decodekit {
 
 constexpr int TILE_BYTES = 64;
 
-// By what instructions weights are multiplied: tiles 4 and 5 are weights, 6 and 7 inputs, 0 to 3 sums.
+// By what instructions weights are multiplied.
 template <class T>
 struct Multiplied;
 
@@ -65,6 +65,13 @@ template <class T>
 bool in_tiles(int64_t out, int64_t in) {
   return out >= 2 * TILE && in * sizeof(T) % TILE_BYTES == 0 && has_tiles();
 }
+
+// Tiles 0 to 3 are sums, 4 and 5 weights, 6 and 7 inputs of so many rows.
+template <int COLUMNS>
+inline constexpr TileSizes WEIGHT_TILES({
+    {TILE, COLUMNS * 4}, {TILE, COLUMNS * 4}, {TILE, COLUMNS * 4}, {TILE, COLUMNS * 4},
+    {TILE, TILE_BYTES},  {TILE, TILE_BYTES},  {TILE, COLUMNS * 4}, {TILE, COLUMNS * 4},
+});
 
 // Rows of 16 numbers to columns, which is what the stored rows of a tile are wanted as.
 inline void transpose(const __m512i (&rows)[TILE], __m512i (&columns)[TILE]) {
@@ -115,8 +122,7 @@ void tile_sums(const T* x, const T* weights, int64_t out, int64_t in, bool threa
   const char* inputs = laid.data();
 #pragma omp parallel if (threads)
   {
-    constexpr TileSize SUMS{TILE, COLUMNS * 4}, WEIGHTS{TILE, TILE_BYTES}, INPUTS{TILE, COLUMNS * 4};
-    const Tiles tiles({SUMS, SUMS, SUMS, SUMS, WEIGHTS, WEIGHTS, INPUTS, INPUTS});
+    const Tiles tiles(WEIGHT_TILES<COLUMNS>);
 #pragma omp for schedule(static)
     for (int64_t pair = 0; pair < pairs; ++pair) {
       const int64_t n = std::min(pair * 2 * TILE, out - 2 * TILE);
