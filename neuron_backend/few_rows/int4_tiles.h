@@ -23,6 +23,8 @@ inline void nibble_tile_sums(const int8_t* x, int64_t in, const uint8_t* packed,
   alignas(64) uint8_t parts[4][GROUP / 4][64];
   for (int k = 0; k < GROUP; k += 4)
     each_part(packed + k * HALF, [&](int part, __m512i weights) { _mm512_store_si512(parts[part][k / 4], weights); });
+  // The intrinsic that loads a tile does not tell the compiler that it reads memory.
+  asm volatile("" ::: "memory");
   for (int turn = 0; turn < TURNS; ++turn) {
     int32_t* to = found[turn * ROWS];
     _tile_loadd(4, x + turn * ROWS * in, in);
