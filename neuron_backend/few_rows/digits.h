@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rows.h"
+#include "tiles.h"
 
 namespace decodekit {
 
@@ -21,12 +22,6 @@ constexpr float INVERSE = static_cast<float>(1.0 / 254);
 template <class T>
 constexpr int DIGITS = sizeof(T) == 4 ? 3 : 2;
 
-// As many rows, and a few more where they are not parts of equal size, up to 16: so tiles take them.
-constexpr int in_equal_parts(int rows) {
-  const int parts = (rows + 15) / 16;
-  return (rows + parts - 1) / parts * parts;
-}
-
 // Of ROWS rows: digit d of row r at [(d * ROWS + r) * padded], which zeros fill up to `padded`, and to equal
 // parts of rows. `offset` is added to each, in 8 bits.
 struct Digits {
@@ -36,7 +31,7 @@ struct Digits {
 
   template <class T, int ROWS>
   void of(const T* x, int64_t in, int64_t padded, int offset) {
-    digits.assign(in_equal_parts(DIGITS<T> * ROWS) * padded, 0);
+    digits.assign(EqualParts<DIGITS<T> * ROWS>::ALL * padded, 0);
     largest.resize(ROWS);
     wide.resize(in);
     // Bytes may be anybody's: without the promise that they are not, the loops go number by number.

@@ -58,6 +58,7 @@ void int4_rows(const T* x, const uint8_t* packed, const T* levels, T* y, int64_t
   static thread_local Digits made;
   static thread_local std::vector<float> kept_inputs;
   constexpr int SUMS = ROWS * DIGITS<T>;
+  using Parts = EqualParts<SUMS>;
   const int64_t groups = in / GROUP, outputs = blocks * BLOCK;
   made.of<T, ROWS>(x, in, in, 0);
   kept_inputs.resize(ROWS * groups);
@@ -71,7 +72,7 @@ void int4_rows(const T* x, const uint8_t* packed, const T* levels, T* y, int64_t
   const auto multiply = [=](int64_t block, auto sums) {
     alignas(64) float total[ROWS][BLOCK] = {};
     for (int64_t group = 0; group < groups; ++group) {
-      alignas(64) int32_t found[in_equal_parts(SUMS)][BLOCK];
+      alignas(64) int32_t found[Parts::ALL][BLOCK];
       sums(digits + group * GROUP, packed + (block * in + group * GROUP) * HALF, found);
       const T* of = levels + (group * outputs + block * BLOCK) * 2;
       add_group<T, ROWS>(found, of, inputs + group, groups, total);
@@ -89,14 +90,13 @@ void int4_rows(const T* x, const uint8_t* packed, const T* levels, T* y, int64_t
 #ifdef DECODEKIT_NIBBLE_TILES
   // Of six sums tiles take as long as the loops, of ten 3.7 ms where those take 5.0.
   if (SUMS > 6 && has_tiles()) {
-    constexpr int TURNS = (SUMS + TILE - 1) / TILE, AT_ONCE = in_equal_parts(SUMS) / TURNS;
 #pragma omp parallel if (threads)
     {
-      const Tiles tiles(NIBBLE_TILES<AT_ONCE>);
+      const Tiles tiles(NIBBLE_TILES<Parts::SIZE>);
 #pragma omp for schedule(static)
       for (int64_t block = 0; block < blocks; ++block)
         multiply(block, [=](const int8_t* of, const uint8_t* weights, int32_t (*found)[BLOCK]) {
-          nibble_tile_sums<AT_ONCE, TURNS>(of, in, weights, found);
+          nibble_tile_sums<Parts::SIZE, Parts::COUNT>(of, in, weights, found);
         });
     }
     return;

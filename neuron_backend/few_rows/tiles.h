@@ -2,6 +2,18 @@
 
 #pragma once
 
+namespace decodekit {
+
+constexpr int TILE = 16;
+
+// Rows in as few parts of up to TILE as they need, all of one size: together they may be a few more.
+template <int ROWS>
+struct EqualParts {
+  static constexpr int COUNT = (ROWS + TILE - 1) / TILE, SIZE = (ROWS + COUNT - 1) / COUNT, ALL = COUNT * SIZE;
+};
+
+}  // namespace decodekit
+
 #if !defined(DECODEKIT_PORTABLE) && defined(__linux__) && defined(__AMX_TILE__) && defined(__AMX_INT8__)
 #define DECODEKIT_TILES
 
@@ -12,8 +24,6 @@
 #include <unistd.h>
 
 namespace decodekit {
-
-constexpr int TILE = 16;
 
 // Whether the system lets this process have tiles; asked once.
 inline bool has_tiles() {

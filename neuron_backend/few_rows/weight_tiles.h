@@ -108,7 +108,7 @@ template <int ROWS, class T, class F>
 void tile_sums(const T* x, const T* weights, int64_t out, int64_t in, bool threads, F finish) {
   using M = Multiplied<T>;
   using Sum = typename M::Sum;
-  constexpr int TURNS = (ROWS + TILE - 1) / TILE, COLUMNS = (ROWS + TURNS - 1) / TURNS;
+  constexpr int TURNS = EqualParts<ROWS>::COUNT, COLUMNS = EqualParts<ROWS>::SIZE;
   constexpr int64_t LAID = TILE * COLUMNS * 4;
   const int64_t bytes = in * sizeof(T), blocks = bytes / TILE_BYTES, pairs = (out + 2 * TILE - 1) / (2 * TILE);
   // Four bytes of each row side by side, for every four bytes of inputs.

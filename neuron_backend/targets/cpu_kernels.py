@@ -93,10 +93,8 @@ def _attend_few_columns(module: GraphModule, few_rows: Library | NoLibrary) -> N
     """Read keys and values once, the slots in use alone, where columns are few."""
     for attention in _attentions(module):
         query, mask, scale = attention.query, attention.mask, attention.scale
-        keys, values = (
-            _unrepeated(attention.key) or attention.key,
-            _unrepeated(attention.value) or attention.value,
-        )
+        keys = _unrepeated(attention.key) or attention.key
+        values = _unrepeated(attention.value) or attention.value
         if mask is None or not _fits(few_rows, query, keys, values, mask):
             continue
         batch, heads, width, dim = _shape(query)
