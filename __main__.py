@@ -151,9 +151,8 @@ def _generate(options: argparse.Namespace) -> int:
         MinP(options.min_p),
     ))  # fmt: skip
     stop: Any = MaxNewTokens(options.max_tokens)
-    find_config(options.model, "--model")
-    if options.draft_model:
-        find_config(options.draft_model, "--draft-model")
+    config = find_config(options.model, "--model")
+    draft_config = find_config(options.draft_model, "--draft-model") if options.draft_model else None
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     ends = _ends_of_sequence(options.model, tokenizer)
     if ends:
@@ -162,11 +161,11 @@ def _generate(options: argparse.Namespace) -> int:
         stop = StopStrings(options.stop, tokenizer) | stop
 
     columns = options.num_draft_tokens + 1 if options.draft_model else 1
-    target = _decoder(options, options.model, {1, columns}, columns)
+    target = _decoder(options, options.model, config, {1, columns}, columns)
     drafter = None
-    if options.draft_model:
+    if draft_config:
         # After a draft that was accepted whole, the newest token and the one before are new to it.
-        drafter = DraftModel(_decoder(options, options.draft_model, {1, 2}, 1))
+        drafter = DraftModel(_decoder(options, options.draft_model, draft_config, {1, 2}, 1))
     parts: dict[str, Any] = {
         "processors": processors,
         "selection": Greedy() if options.temp == 0 else Sample(seed=options.seed),
@@ -221,7 +220,9 @@ def _report(statistics: Any) -> str:
     return text
 
 
-def _decoder(options: argparse.Namespace, model: str, widths: set[int], scored_width: int) -> Any:
+def _decoder(
+    options: argparse.Namespace, model: str, config: pathlib.Path, widths: set[int], scored_width: int
+) -> Any:
     """The decoder of *model*, from the cache if it was compiled before for these shapes."""
     from .neuron_backend import compile_decoder, load_decoder
     from .neuron_backend.artifacts.cache_folder import cache_folder
@@ -230,7 +231,7 @@ def _decoder(options: argparse.Namespace, model: str, widths: set[int], scored_w
     prompt_width = min(_PROMPT_WIDTH, options.max_length or _PROMPT_WIDTH)
     arguments |= {"widths": sorted(widths | {prompt_width}), "scored_width": scored_width}
     cache = options.cache or cache_folder() / "decoders"
-    folder = cache / _key(model, arguments)
+    folder = cache / _key(config, arguments)
     if options.target != "eager" and (folder / "decoder.json").exists():
         # What another torch has written, or somebody has changed, is made anew.
         with contextlib.suppress(ValueError):
@@ -247,11 +248,9 @@ def _decoder(options: argparse.Namespace, model: str, widths: set[int], scored_w
     return decoder
 
 
-def _key(model: str, arguments: dict[str, Any]) -> str:
-    """A name for *model* as it is now, compiled with *arguments*."""
-    from .neuron_backend.model_source import find_config
-
-    folder = find_config(model, "'model'").absolute().parent
+def _key(config: pathlib.Path, arguments: dict[str, Any]) -> str:
+    """A name for the model of *config* as it is now, compiled with *arguments*."""
+    folder = config.absolute().parent
     # A snapshot of the hub is named by its commit, and its files may still be on their way.
     files = [] if folder.parent.name == "snapshots" else sorted(folder.iterdir())
     state = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]

@@ -62,11 +62,11 @@ struct Digits {
   }
 };
 
-// Parts of one product, the largest digit's first and `step` apart, to its value.
-template <int COUNT, class Part>
-inline float joined(const Part* parts, int step) {
-  float total = static_cast<float>(parts[(COUNT - 1) * step]);
-  for (int d = COUNT - 2; d >= 0; --d) total = static_cast<float>(parts[d * step]) + total * INVERSE;
+// Parts of one product, part(d) being that of digit d and the largest digit's the first, to its value.
+template <int COUNT, class F>
+inline auto joined(F part) {
+  auto total = part(COUNT - 1);
+  for (int d = COUNT - 2; d >= 0; --d) total = part(d) + total * decltype(total)(INVERSE);
   return total;
 }
 

@@ -20,15 +20,13 @@ inline void sum_groups(const int8_t* digits, int64_t in, float* sums) {
   const int64_t groups = in / GROUP;
   for (int row = 0; row < ROWS; ++row) {
     for (int64_t group = 0; group < groups; ++group) {
-      int32_t parts[COUNT] = {};
-      for (int d = 0; d < COUNT; ++d) {
+      sums[row * groups + group] = joined<COUNT>([&](int d) {
         const int8_t* of = digits + (d * ROWS + row) * in + group * GROUP;
         int32_t sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int k = 0; k < GROUP; ++k) sum += of[k];
-        parts[d] = sum;
-      }
-      sums[row * groups + group] = joined<COUNT>(parts, 1);
+        return static_cast<float>(sum);
+      });
     }
   }
 }
@@ -44,8 +42,7 @@ inline void add_group(
     const auto [scale, middle] = at::vec::deinterleave2(as_floats(of), as_floats(of + LANES));
     const Floats zero = middle - Floats(MIDDLE) * scale;
     for (int row = 0; row < ROWS; ++row) {
-      Floats sum = as_floats(found[(DIGITS<T> - 1) * ROWS + row] + n);
-      for (int d = DIGITS<T> - 2; d >= 0; --d) sum = as_floats(found[d * ROWS + row] + n) + sum * Floats(INVERSE);
+      const Floats sum = joined<DIGITS<T>>([&](int d) { return as_floats(found[d * ROWS + row] + n); });
       const Floats more = sum * scale + Floats(inputs[row * apart]) * zero;
       (Floats::loadu(total[row] + n) + more).store(total[row] + n);
     }

@@ -78,7 +78,7 @@ void int8_rows(const T* x, const int8_t* weights, const T* scale, T* y, int64_t 
     for (int row = 0; row < ROWS; ++row) {
       const float unit = largest[row] / LARGEST;
       for (int i = 0; i < OUTPUTS; ++i) {
-        const float total = joined<DIGITS<T>>(&found[row][i], ROWS * OUTPUTS);
+        const float total = joined<DIGITS<T>>([&](int d) { return static_cast<float>(found[d * ROWS + row][i]); });
         y[row * out + n + i] = static_cast<T>(total * unit * static_cast<float>(scale[n + i]));
       }
     }
