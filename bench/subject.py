@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..decoding import Generator, MaxNewTokens, Slots
-from ..neuron_backend import StaticDecoder, compile_decoder
+from ..neuron_backend import CompiledDecoder, compile_decoder
 from ..neuron_backend.targets.detect import probe
 from ..neuron_backend.weights import dtype_name, weight_dtype
 from .machine import processor_name
@@ -48,7 +48,7 @@ class Subject:
         """Whether its figures are no figures of the model that it is called after."""
         return isinstance(self.model, Shape) and self.model.scaled_from is not None
 
-    def decoder(self, batch: int, max_length: int, widths: Sequence[int]) -> StaticDecoder:
+    def decoder(self, batch: int, max_length: int, widths: Sequence[int]) -> CompiledDecoder:
         """
         Compile it.
 
@@ -96,7 +96,7 @@ class Generation:
     """New ones, of all rows."""
 
 
-def generate(decoder: StaticDecoder, prompts: Tensor, count: int) -> Generation:
+def generate(decoder: CompiledDecoder, prompts: Tensor, count: int) -> Generation:
     """
     *count* tokens after each of *prompts*, greedily; what the decoder remembers is forgotten first.
 
@@ -112,14 +112,14 @@ def generate(decoder: StaticDecoder, prompts: Tensor, count: int) -> Generation:
     return Generation(spent.total_seconds, spent.first_token_seconds or 0.0, spent.tokens)
 
 
-def random_prompts(decoder: StaticDecoder, length: int) -> Tensor:
+def random_prompts(decoder: CompiledDecoder, length: int) -> Tensor:
     """``[batch, length]``, the same at every call."""
     shape = decoder.shape
     rng = torch.Generator().manual_seed(length)
     return torch.randint(shape.vocab_size, (shape.batch_size, length), generator=rng)
 
 
-def device_name(decoder: StaticDecoder) -> str:
+def device_name(decoder: CompiledDecoder) -> str:
     """What computes, in words."""
     if decoder.target.startswith("cuda"):
         return torch.cuda.get_device_name()
@@ -129,7 +129,7 @@ def device_name(decoder: StaticDecoder) -> str:
     return processor_name()
 
 
-def decoder_settings(decoder: StaticDecoder) -> dict[str, Any]:
+def decoder_settings(decoder: CompiledDecoder) -> dict[str, Any]:
     """What became of the choices that were left open."""
     return {
         "target": decoder.target,

@@ -1,7 +1,7 @@
 """
 From a Hugging Face causal LM to a decoder of fixed shapes.
 
-:func:`compile_decoder` takes a model and gives a :class:`StaticDecoder`, which serves every part
+:func:`compile_decoder` takes a model and gives a :class:`CompiledDecoder`, which serves every part
 of the toolkit through one call, ``forward(ids, cache_pos)``. :class:`DeviceChoice` is a chain of
 processors and a selection as one module for the device; :func:`lint_module` says what neuronx-cc
 would refuse of a module.
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .architectures.unsupported import UnsupportedArchitecture
     from .artifacts.loading import load_decoder
     from .compilation import compile_decoder
+    from .compiled_decoder import CompiledDecoder
     from .fused.device_choice import DeviceChoice
     from .graphs.lint import lint_graph, lint_module
     from .graphs.lowering import lower
@@ -43,6 +44,7 @@ else:
             ".architectures.unsupported": "UnsupportedArchitecture",
             ".artifacts.loading": "load_decoder",
             ".compilation": "compile_decoder",
+            ".compiled_decoder": "CompiledDecoder",
             ".fused.device_choice": "DeviceChoice",
             ".graphs.lint": "lint_graph lint_module",
             ".graphs.lowering": "lower",
@@ -61,6 +63,7 @@ else:
 
 __all__ = [
     "CallableDecoder",
+    "CompiledDecoder",
     "CudaTarget",
     "DeviceChoice",
     "Drift",

@@ -10,16 +10,17 @@ import torch
 from ..decoding.protocols import Processor, Selection
 from ..decoding.whole_numbers import as_tuple, is_whole
 from .fused.asked import check_asked, check_rows
-from .model_source import check_model, load_model
+from .model_source import check_model
 from .shapes import default_max_length
-from .targets.target import Target, check_target, target_named
+from .targets.registry import resolve
+from .targets.target import Target
 from .threads import check_threads
 from .weights import weight_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from .static_decoder import StaticDecoder
+    from .compiled_decoder import CompiledDecoder
 
 
 def compile_decoder(
@@ -38,7 +39,7 @@ def compile_decoder(
     weights: str | None = None,
     threads: int | None = None,
     tp_degree: int = 1,
-) -> "StaticDecoder":
+) -> "CompiledDecoder":
     """
     Compile *model* for fixed shapes. No forward compiles anything later.
 
@@ -62,7 +63,7 @@ def compile_decoder(
             to 32, else the smallest.
 
         tree_widths: Columns of the forwards over trees, ascending, at most *max_length*; one program
-            each. None are compiled unless asked for: see :meth:`StaticDecoder.forward_tree`.
+            each. None are compiled unless asked for: see :meth:`CompiledDecoder.forward_tree`.
 
         spans: How many leading positions a forward attends to: the smallest that holds all of
             its tokens. Ascending, the last of them *max_length*. None: powers of two from 128.
@@ -70,7 +71,7 @@ def compile_decoder(
         processors: What a :class:`~decodekit.decoding.Generator` is going to process logits with:
             compiled behind every forward that scores all its columns, together with *selection*,
             so that the tokens are chosen there and the logits stay there. If a part has no form
-            for that, the host chooses as ever; :meth:`StaticDecoder.explain` says what runs where.
+            for that, the host chooses as ever; :meth:`CompiledDecoder.explain` says what runs where.
             Any other chain may be used all the same; it runs on the host.
 
         selection: What the generator is going to choose with. None: greedy, if there are
@@ -110,12 +111,13 @@ def compile_decoder(
         LostRank: Another process has failed or ended.
     """
     # A program that names this may well load a decoder instead, or compile none in this run.
+    from .artifacts.saved_model import load_model
+    from .compiled_decoder import CompiledDecoder
     from .parallel.cores import holders
     from .parallel.ranks import naming_lost_ranks
     from .parallel.tensor_parallel import model_of
-    from .static_decoder import StaticDecoder
 
-    compiler = _resolve(target)
+    compiler = resolve(target)
     check_threads(threads)
     check_model(model)
     check_asked(processors, selection)
@@ -135,7 +137,7 @@ def compile_decoder(
             shape = (batch_size, max_length, asked, scored_width, as_tuple("tree_widths", tree_widths), spans)
             ranks.check_call(shape, compiler.name, dtype, processors is None, selection is None)
         adopted = model_of(model, partial(load_model, dtype=weight_dtype(dtype)), ranks)
-        decoder = StaticDecoder(
+        decoder = CompiledDecoder(
             adopted,
             batch_size=batch_size,
             max_length=max_length,
@@ -147,17 +149,8 @@ def compile_decoder(
             weights=weights,
         )
         decoder.threads, decoder.cores = threads, cores
-        if processors is not None or selection is not None:
-            decoder.fuse(processors, selection)
-        compiler.compile(decoder)
+        decoder.compile(compiler, processors, selection)
     return decoder
-
-
-def _resolve(target: str | Target) -> Target:
-    if isinstance(target, str):
-        return target_named(target)
-    check_target(target)
-    return target
 
 
 def _widths(target: Target, model: "PreTrainedModel", max_length: int | None) -> tuple[int, ...]:

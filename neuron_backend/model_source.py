@@ -3,12 +3,6 @@
 import os
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import torch
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 _CONFIG = "config.json"
 
@@ -66,38 +60,11 @@ def find_config(path: str | PathLike[str], name: str) -> Path:
     try:
         return Path(str(cached_file(str(path), _CONFIG)))
     except OSError as error:
-        raise _not_found(path, name, error) from error
+        raise not_found(path, name, error) from error
 
 
-def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrainedModel":
-    """
-    The model in a folder or a repository of the hub, whether stock or quantised by a saved decoder.
-
-    Args:
-        path: What :func:`check_model` lets pass.
-
-        dtype: None: the checkpoint's own.
-
-    Raises:
-        FileNotFoundError: No folder is called so, and the hub gives none.
-    """
-    from transformers import AutoModelForCausalLM
-
-    from .artifacts.opening import saved_quantized
-
-    quantized = saved_quantized(path)
-    if quantized is not None:
-        return quantized
-    try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype or "auto")
-    except OSError as error:
-        if Path(path).exists():
-            raise
-        raise _not_found(path, "'model'", error) from error
-    return model
-
-
-def _not_found(path: str | PathLike[str], name: str, error: OSError) -> FileNotFoundError:
+def not_found(path: str | PathLike[str], name: str, error: OSError) -> FileNotFoundError:
+    """What to raise where the hub gives no model, for that *error*."""
     return FileNotFoundError(
         f"{name} must be a folder, or the id of a model on the hub: got {str(path)!r}; no folder is "
         f"called so, and the hub, or its cache where it is out of reach, has no such model: {error}"

@@ -2,44 +2,34 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import attrs
 import torch
 from torch import Tensor
 
 from ..decoding.checks import check_inputs, check_tree_inputs, check_tree_widths
-from ..decoding.protocols import DecoderShape, Processor, Selection
+from ..decoding.protocols import DecoderShape
 from ..decoding.whole_numbers import as_tuple
 from .architectures.rotation import fix_rotation
-from .artifacts.hub import push_decoder
 from .artifacts.packages import Package
-from .artifacts.saving import save_decoder
 from .cache import CacheBuffers
-from .early_exit import first_layers
-from .fused.choice_probe import check_choices
 from .fused.fused_forwards import FusedForwards, FusedProgram
 from .geometry import Geometry
-from .graphs.rules import Finding
-from .graphs.step_lowering import lint_decoder
 from .masks import MaskPlan
 from .parallel.ranks import Ranks, in_step
 from .parallel.tensor_parallel import ranks_of
-from .probe import TOLERANCE, Probe
+from .parity.compare import compare
 from .quantization.quantized import Weights, check_format, quantize
 from .shapes import decoder_shape
 from .spans import decoder_spans, end_of, smallest_span
 from .step import DecoderStep, Step, TreeStep
-from .targets.eager_target import EagerTarget
-from .targets.target import Target
 from .threads import on_threads
 from .tree_layout import lay_out
-from .tree_probe import check_trees
 from .weights import adopt, weight_dtype
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 Program = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Ids, cache_pos and slots, as :class:`~.step.DecoderStep` takes them, to logits."""
@@ -52,12 +42,22 @@ TreeProgram = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 _MAX_WIDENED_WEIGHTS = 2**28
 
 
+class Compiler(Protocol):
+    """What made the programs of a decoder: a :class:`~.targets.target.Target`."""
+
+    @property
+    def name(self) -> str:
+        """What the decoder has as ``target``."""
+        ...
+
+
 class StaticDecoder(FusedForwards):
     """
     A decoder over any Hugging Face causal LM whose layers keep plain keys and values.
 
-    One program a width over one cache. As it is constructed it runs eagerly;
-    :func:`~decodekit.neuron_backend.compile_decoder` puts compiled programs in.
+    One program a width over one cache. As it is constructed it runs eagerly; a
+    :class:`~.targets.target.Target` puts compiled programs in. What is saved, cut or linted is a
+    :class:`~.compiled_decoder.CompiledDecoder`.
     """
 
     shape: DecoderShape
@@ -90,14 +90,14 @@ class StaticDecoder(FusedForwards):
     cores: int = 1
     """How many cores of this process hold the model together (:mod:`.parallel.cores`)."""
 
-    compiler: Target = EagerTarget()
-    """What made the programs."""
+    compiler: Compiler | None = None
+    """What made the programs; None if they are eager."""
 
     compiled: bool = False
     """Whether a compiler ran to make this decoder, rather than saved programs being loaded."""
 
     packages: dict[str, Package]
-    """The compiled programs by file name, as :meth:`save` stores them; empty if there are none."""
+    """The compiled programs by file name, as they are saved; empty if there are none."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class StaticDecoder(FusedForwards):
         shape: DecoderShape,
         tree_widths: Sequence[int] = (),
         spans: Sequence[int] | None = None,
-    ) -> "StaticDecoder":
+    ) -> Self:
         """
         A decoder over *model* itself, in evaluation mode, that has been compared before.
 
@@ -201,7 +201,7 @@ class StaticDecoder(FusedForwards):
         tree_widths: Sequence[int],
         spans: Sequence[int],
         build: Callable[[], "PreTrainedModel"],
-    ) -> "StaticDecoder":
+    ) -> Self:
         """
         A decoder that is going to get all of its programs, by :meth:`replace_programs`.
 
@@ -215,7 +215,7 @@ class StaticDecoder(FusedForwards):
             spans: How many leading positions a forward may attend to.
 
             build: Gives the model, in evaluation mode, when something asks for it that programs
-                cannot do: :meth:`save`, :meth:`early_exit`, :attr:`weights`, ...
+                cannot do: saving, an early exit, :attr:`weights`, ...
 
         Raises:
             ValueError: *tree_widths* are no widths, or *spans* no spans.
@@ -280,7 +280,7 @@ class StaticDecoder(FusedForwards):
     @property
     def target(self) -> str:
         """What the programs were compiled for; ``"eager"`` if they were not."""
-        return self.compiler.name
+        return "eager" if self.compiler is None else self.compiler.name
 
     @property
     def weights(self) -> Weights:
@@ -350,142 +350,6 @@ class StaticDecoder(FusedForwards):
         with on_threads(self.threads), in_step(self.ranks, ids, *layout, slots[-1:]):
             return self.tree_programs[ids.shape[1]](ids, *layout, slots)
 
-    def save(self, folder: str | PathLike[str], tokenizer: "PreTrainedTokenizerBase | None" = None) -> None:
-        """
-        Write everything that :func:`~decodekit.neuron_backend.load_decoder` needs into *folder*.
-
-        Args:
-            folder: New, empty, or a decoder saved before, which is replaced as a whole.
-
-            tokenizer: Saved beside the model.
-
-        Raises:
-            ValueError: *folder* holds something else.
-        """
-        save_decoder(self, folder, tokenizer)
-
-    def push_to_hub(
-        self,
-        repo_id: str,
-        tokenizer: "PreTrainedTokenizerBase | None" = None,
-        *,
-        private: bool | None = None,
-        revision: str | None = None,
-        token: str | bool | None = None,
-        commit_message: str | None = None,
-    ) -> str:
-        """
-        Save into a repository of the Hugging Face hub, for ``load_decoder(repo_id)``.
-
-        What is there of the same names is replaced, in one commit. A card is written if the
-        repository has none.
-
-        Args:
-            repo_id: ``"user/name"``. It is made if it is not there.
-
-            tokenizer: Saved beside the model.
-
-            private: Whether a repository that is made is. None: as the account's default is.
-
-            revision: The branch, made if it is not there. None: the main one.
-
-            token: None: the one that is logged in.
-
-            commit_message: None: one that names the version of decodekit.
-
-        Returns:
-            The commit's address.
-
-        Raises:
-            ValueError: *repo_id* is none.
-        """
-        return push_decoder(
-            self,
-            repo_id,
-            tokenizer,
-            private=private,
-            revision=revision,
-            token=token,
-            commit_message=commit_message,
-        )
-
-    def early_exit(
-        self,
-        num_layers: int,
-        *,
-        widths: Sequence[int] | None = None,
-        scored_width: int | None = None,
-        processors: Processor | None = None,
-        selection: Selection | None = None,
-        target: str | Target | None = None,
-    ) -> "StaticDecoder":
-        """
-        The first *num_layers* layers, the final norm and the head, as a decoder that can draft.
-
-        It has these weights, shared, a cache of its own, and the rows and positions of this
-        decoder: ``DraftModel(target.early_exit(4))``. How often such a draft is right is up to
-        the model. One that was not trained to be left early rarely says anything useful before
-        its last layers; all layers together are always right.
-
-        Elhoushi et al., 2024, `LayerSkip: Enabling Early Exit Inference and Self-Speculative
-        Decoding <https://arxiv.org/abs/2404.16710>`_. There the target goes on from
-        the draft's hidden states and cache; here it scores the draft with all of its layers, as
-        any other.
-
-        Args:
-            num_layers: How many to keep, 1 up to all of them.
-
-            widths: Columns of the forwards, ascending. None: what a draft needs: 1, 2 (a token
-                that it missed and the newest), and this decoder's widest for prompts.
-
-            scored_width: None: the smallest of *widths*, all that a draft needs.
-
-            processors: The target's, for a draft that chooses in its own forwards: as for
-                :func:`~decodekit.neuron_backend.compile_decoder`.
-
-            selection: The target's, likewise.
-
-            target: As for :func:`~decodekit.neuron_backend.compile_decoder`. None: this
-                decoder's.
-
-        Raises:
-            UnsupportedArchitecture: The model cannot be cut.
-
-            ValueError: An argument breaks its rule.
-        """
-        # Compiling is built on this module.
-        from .compilation import compile_decoder
-
-        if widths is None:
-            widest = self.shape.widths[-1]
-            widths = sorted({min(width, widest) for width in (1, 2, widest)})
-        widths = as_tuple("widths", widths)
-        return compile_decoder(
-            first_layers(self.step.model, num_layers),
-            batch_size=self.shape.batch_size,
-            max_length=self.shape.max_length,
-            widths=widths,
-            scored_width=min(widths, default=1) if scored_width is None else scored_width,
-            spans=self.spans,
-            processors=processors,
-            selection=selection,
-            target=self.compiler if target is None else target,
-            tp_degree=self.tp_degree,
-        )
-
-    def lint(self) -> dict[str, list[Finding]]:
-        """
-        What Neuron's compiler is known to refuse of this decoder, whatever it was compiled for.
-
-        It takes neither a device nor Neuron's packages, and some seconds a program. Nothing found
-        does not mean that it compiles: see :mod:`.graphs.lint`.
-
-        Returns:
-            Findings by the name of the program, such as ``"width_5_span_128"``: each width and
-            span that :class:`~.targets.native_target.NativeTarget` would compile.
-        """
-        return lint_decoder(self)
-
     def steps(self) -> list[tuple[Step, int]]:
         """What each program runs, and at which width."""
         trees: list[tuple[Step, int]] = [(self.tree_step, width) for width in self.tree_widths]
@@ -502,7 +366,7 @@ class StaticDecoder(FusedForwards):
         programs: Mapping[int, Program],
         tree_programs: Mapping[int, TreeProgram],
         *,
-        target: Target,
+        target: Compiler,
         packages: Mapping[str, Package],
         compiled: bool,
         fused_programs: Mapping[int, FusedProgram] | None = None,
@@ -517,7 +381,7 @@ class StaticDecoder(FusedForwards):
 
             target: What made them.
 
-            packages: By file name, what :meth:`save` stores.
+            packages: By file name, what is saved.
 
             compiled: Whether a compiler ran.
 
@@ -537,17 +401,7 @@ class StaticDecoder(FusedForwards):
         Raises:
             UnsupportedArchitecture: The logits differ. The message calls this decoder *whose*.
         """
-        probe = self.probe()
-        probe.check(self.forward, whose)
-        if len(self.spans) > 1:
-            probe.check(partial(self.forward, span=self.shape.max_length), whose)
-        tolerance = TOLERANCE[self.step.model.dtype]
-        check_trees(self, self.step.plan.span, tolerance, whose, probe.architecture)
-        check_choices(self, tolerance, whose, probe.architecture)
-
-    def probe(self) -> Probe:
-        """The comparison with the stock model, at this decoder's shape."""
-        return Probe.of(self.step.model, self.shape, self.step.plan.span)
+        compare(self, whose)
 
     def warm_up(self, spans: Sequence[int] | None = None) -> None:
         """

@@ -1,8 +1,9 @@
 """One forward of a model over the cache, as a pure module of fixed shapes."""
 
+import abc
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -13,15 +14,27 @@ from .masks import MaskPlan
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from .fused.fused_step import FusedStep
-
 
 def keeps_logits(model: "PreTrainedModel") -> bool:
     """Whether *model* can be asked to score the last columns only."""
     return "logits_to_keep" in inspect.signature(model.forward).parameters
 
 
-class DecoderStep(nn.Module):
+class Step(nn.Module, abc.ABC):
+    """What a target compiles: a module of fixed shapes whose last inputs are the slots and the cache."""
+
+    kind: str
+    """What the names of its programs begin with."""
+
+    model: "PreTrainedModel"
+    """The stock model, in evaluation mode."""
+
+    @abc.abstractmethod
+    def padding(self, width: int, cache: CacheBuffers, span: int) -> tuple[Tensor, ...]:
+        """The inputs of a forward of *width* over padding alone: what it is traced with."""
+
+
+class DecoderStep(Step):
     """
     A Hugging Face causal LM as ``(ids, cache_pos, slots, *cache) -> logits``.
 
@@ -30,8 +43,7 @@ class DecoderStep(nn.Module):
     the shape of *slots*.
     """
 
-    kind: ClassVar[str] = "width"
-    """What the names of its programs begin with."""
+    kind = "width"
 
     def __init__(self, model: "PreTrainedModel", scored_width: int, kept: int = 1):
         """
@@ -103,7 +115,7 @@ class DecoderStep(nn.Module):
         return {"logits_to_keep": self.kept} if self._keeps_logits and width > self.scored_width else {}
 
 
-class TreeStep(nn.Module):
+class TreeStep(Step):
     """
     The same as ``(ids, positions, written, path, slots, *cache) -> logits``, for columns that form a tree.
 
@@ -111,8 +123,7 @@ class TreeStep(nn.Module):
     shape and no operation depends on it.
     """
 
-    kind: ClassVar[str] = "tree"
-    """What the names of its programs begin with."""
+    kind = "tree"
 
     def __init__(self, model: "PreTrainedModel"):
         super().__init__()
@@ -178,10 +189,6 @@ def score_tree(
     )
     logits: Tensor = output.logits
     return logits.float(), kept.tensors
-
-
-Step: TypeAlias = "DecoderStep | TreeStep | FusedStep"
-"""What a target compiles: a module of fixed shapes whose last inputs are the slots and the cache."""
 
 
 def program_name(step: Step, width: int) -> str:

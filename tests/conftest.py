@@ -17,7 +17,7 @@ from hypothesis import settings
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from decodekit.neuron_backend import StaticDecoder, compile_decoder
+from decodekit.neuron_backend import CompiledDecoder, compile_decoder
 
 # The machine may be busy, and no test is about time.
 settings.register_profile("decodekit", deadline=None)
@@ -113,7 +113,7 @@ CONFIGS = {
     "deepseek_v3": lambda: transformers.DeepseekV3Config(**LATENT, q_lora_rank=12),
 }
 
-Greedy = Callable[[StaticDecoder, list[list[int]], int], list[list[int]]]
+Greedy = Callable[[CompiledDecoder, list[list[int]], int], list[list[int]]]
 
 
 @cache
@@ -129,7 +129,7 @@ def tiny(name: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
         return transformers.AutoModelForCausalLM.from_config(CONFIGS[name]()).eval()
 
 
-def feed(decoder: StaticDecoder, rows: list[list[int]], width: int) -> Tensor:
+def feed(decoder: CompiledDecoder, rows: list[list[int]], width: int) -> Tensor:
     """Prefill right-aligned rows in chunks; logits of the last column, ``[batch, vocab]``."""
     chunks = -(-max(map(len, rows)) // width)
     columns = chunks * width
@@ -140,7 +140,7 @@ def feed(decoder: StaticDecoder, rows: list[list[int]], width: int) -> Tensor:
     return logits[:, -1]
 
 
-def greedy_loop(decoder: StaticDecoder, prompts: list[list[int]], count: int) -> list[list[int]]:
+def greedy_loop(decoder: CompiledDecoder, prompts: list[list[int]], count: int) -> list[list[int]]:
     """*count* new tokens for each row: prefill at the widest width, then steps of width 1."""
     cache_pos = torch.tensor([len(prompt) for prompt in prompts])
     chosen = [feed(decoder, prompts, decoder.shape.widths[-1]).argmax(dim=-1)]
@@ -196,19 +196,19 @@ def prefill() -> Callable[..., Tensor]:
 
 
 @pytest.fixture
-def llama() -> StaticDecoder:
+def llama() -> CompiledDecoder:
     """An eager decoder of two rows with a cache of its own."""
-    return StaticDecoder(tiny("llama"), batch_size=2, max_length=64, widths=(1, 5, 16))
+    return CompiledDecoder(tiny("llama"), batch_size=2, max_length=64, widths=(1, 5, 16))
 
 
 @pytest.fixture(scope="session")
-def compiled_llama() -> StaticDecoder:
+def compiled_llama() -> CompiledDecoder:
     """Compiled once for the session; what its cache holds is the last test's."""
     return compile_decoder(tiny("llama"), batch_size=2, max_length=64, widths=(1, 5), target="cpu")
 
 
 @pytest.fixture(scope="session")
-def compiled_gemma2() -> StaticDecoder:
+def compiled_gemma2() -> CompiledDecoder:
     """As ``compiled_llama``, with layers of two kinds and a wide width that scores one column."""
     return compile_decoder(
         tiny("gemma2"), batch_size=2, max_length=72, widths=(1, 8), scored_width=1, target="cpu"

@@ -18,6 +18,7 @@ BACKEND = (
     "fused",
     "graphs",
     "parallel",
+    "parity",
     "quantization",
     "sizing",
     "targets",
@@ -130,7 +131,7 @@ from decodekit.decoding import EndOfSequence, Generator, Greedy, MaxNewTokens, M
 from decodekit.processors import MinP, NoRepeatNgram, RepetitionPenalty, Temperature, TopK, TopP
 from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
 from decodekit.streaming import TextIterator, TextStreamer
-from decodekit.neuron_backend import StaticDecoder, compile_decoder, load_decoder
+from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
 """
 
 HEAVY = (
@@ -161,16 +162,16 @@ def test_importing_is_light() -> None:
             "from decodekit.neuron_backend import compile_decoder, load_decoder",
             {
                 *(f"neuron_backend.{name}" for name in ("static_decoder", "probe", "cache", "step")),
-                *(f"neuron_backend.artifacts.{name}" for name in ("opening", "saving", "manifest", "hub")),
+                *(f"neuron_backend.artifacts.{name}" for name in ("packages", "saving", "manifest", "hub")),
                 *(f"neuron_backend.targets.{name}" for name in ("aoti", "detect", "cuda_runtime")),
                 *(f"neuron_backend.targets.{name}_target" for name in ("eager", "cpu", "cuda", "native")),
                 *(f"neuron_backend.{room}" for room in ("graphs", "parallel", "quantization", "sizing")),
-                *("neuron_backend.fused.fusion", "decoding.generator"),
+                *("neuron_backend.compiled_decoder", "neuron_backend.fused.fusion", "decoding.generator"),
             },
             id="a-decoder-is-made-when-it-is-asked-for",
         ),
         pytest.param(
-            "from decodekit.neuron_backend.targets.target import target_named; target_named('cpu')",
+            "from decodekit.neuron_backend.targets.registry import target_named; target_named('cpu')",
             {f"neuron_backend.targets.{name}_target" for name in ("cuda", "native", "traced")},
             id="nobody-needs-two-targets",
         ),

@@ -10,14 +10,14 @@ import torch
 import transformers
 
 from ...decoding import Generator, MaxNewTokens, Slots
-from ...neuron_backend import StaticDecoder, compile_decoder, load_decoder
+from ...neuron_backend import CompiledDecoder, compile_decoder, load_decoder
 
 
 @attrs.frozen(eq=False)
 class DecodekitContender:
     """Greedy text from a decoder of one row."""
 
-    decoder: StaticDecoder
+    decoder: CompiledDecoder
     facts: dict[str, Any]
 
     def generate(self, ids: list[int], count: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...decoding.protocols import DecoderShape
 from ..cache import CacheBuffers
 from ..parallel.tensor_parallel import ranks_of
-from ..step import Step
+from ..step import DecoderStep
 from ..weights import derived_buffers, dtype_name
 
 # AOTInductor writes vectors of up to 8 numbers into the code.
@@ -38,7 +38,7 @@ class Fitted:
     """Digests of the weights that it may fold."""
 
     @classmethod
-    def of(cls, step: Step) -> "Fitted":
+    def of(cls, step: DecoderStep) -> "Fitted":
         """The model of *step*."""
         ranks, state = ranks_of(step.model), step.model.state_dict()
         name, masks = type(step.model).__name__, repr(step.plan)

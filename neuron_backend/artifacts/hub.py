@@ -9,20 +9,18 @@ unless the caller trusts them.
 import json
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..parallel.ranks import each_succeeds, naming_lost_ranks
-from .manifest import NAME, Manifest
-from .model_card import model_card
-from .quantized_files import WEIGHTS
-from .saving import PLAIN_WEIGHTS, PROGRAMS, save_decoder
+from ..static_decoder import StaticDecoder
+from .manifest import NAME, PLAIN_WEIGHTS, PROGRAMS, QUANTIZED_WEIGHTS, Manifest
+from .saving import save_decoder
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
     from transformers import PreTrainedTokenizerBase
-
-    from ..static_decoder import StaticDecoder
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*")
 _CARD = "README.md"
@@ -94,7 +92,7 @@ def download_decoder(
 
 
 def push_decoder(
-    decoder: "StaticDecoder",
+    decoder: StaticDecoder,
     repository: str,
     tokenizer: "PreTrainedTokenizerBase | None" = None,
     *,
@@ -103,7 +101,7 @@ def push_decoder(
     token: str | bool | None = None,
     commit_message: str | None = None,
 ) -> str:
-    """As :meth:`~..static_decoder.StaticDecoder.push_to_hub`."""
+    """As :meth:`~..compiled_decoder.CompiledDecoder.push_to_hub`."""
     from huggingface_hub import HfApi
 
     if not _is_repository_name(repository):
@@ -132,14 +130,14 @@ def _upload(
         api.create_branch(repository, branch=revision, exist_ok=True)
     # Somebody may have written a better one.
     if not api.file_exists(repository, _CARD, revision=revision):
-        (folder / _CARD).write_text(model_card(repository, manifest, _architecture(folder)), "utf-8")
+        (folder / _CARD).write_text(_card(repository, manifest, _architecture(folder)), "utf-8")
     commit = api.upload_folder(
         repo_id=repository,
         folder_path=folder,
         revision=revision,
         commit_message=commit_message or f"decodekit {manifest.versions['decodekit']}: a compiled decoder",
         # Of widths that are no more, and weights in another form. What is uploaded stays.
-        delete_patterns=[f"{PROGRAMS}*", PLAIN_WEIGHTS, WEIGHTS],
+        delete_patterns=[f"{PROGRAMS}*", PLAIN_WEIGHTS, QUANTIZED_WEIGHTS],
     )
     return str(commit.commit_url)
 
@@ -151,3 +149,51 @@ def _is_repository_name(name: object) -> bool:
 def _architecture(folder: Path) -> str:
     config = json.loads((folder / "config.json").read_text("utf-8"))
     return str((config.get("architectures") or ["a causal LM"])[0])
+
+
+def _card(repository: str, manifest: Manifest, architecture: str) -> str:
+    """A card with metadata for the hub, how to load the decoder, and what it was made of and for."""
+    shape = manifest.shape
+    rows = {
+        "architecture": architecture,
+        "rows": shape.batch_size,
+        "positions": shape.max_length,
+        "widths": _list(shape.widths),
+        "tree widths": _list(manifest.tree_widths) or "none",
+        "spans": _list(manifest.spans),
+        "dtype": manifest.dtype,
+        "linear layers": _list(sorted(set(manifest.quantized.values()))) or manifest.dtype,
+        "target": manifest.target,
+        "processes": manifest.tp_degree,
+        "processor": manifest.processor,
+        **manifest.versions,
+    }
+    facts = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+    return f"""---
+library_name: decodekit
+pipeline_tag: text-generation
+tags:
+- decodekit
+---
+
+# {repository.split("/")[1]}
+
+A decoder of fixed shapes, saved by decodekit:
+
+```python
+from decodekit.neuron_backend import load_decoder
+
+decoder = load_decoder("{repository}")
+```
+
+| | |
+| --- | --- |
+{facts}
+
+Programs are native code. They are compiled again from the weights where they come from elsewhere,
+unless `load_decoder` is called with `trust_programs=True`.
+"""
+
+
+def _list(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values))

@@ -1,14 +1,21 @@
-"""A decoder from a folder, or from a repository of the hub."""
+"""
+A decoder from a folder, or from a repository of the hub.
+
+The architecture comes from config.json, the weights from safetensors; nothing is unpickled.
+Programs are native code: they are run only if this machine compiled them or the caller trusts
+them, and otherwise compiled again.
+"""
 
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...decoding.protocols import Processor, Selection
-from ..targets.target import Target, check_target
+from ..targets.registry import target_named
+from ..targets.target import RunsStored, Target, check_target
 
 if TYPE_CHECKING:
-    from ..static_decoder import StaticDecoder
+    from ..compiled_decoder import CompiledDecoder
 
 
 def load_decoder(
@@ -20,9 +27,9 @@ def load_decoder(
     processors: Processor | None = None,
     selection: Selection | None = None,
     target: Target | None = None,
-) -> "StaticDecoder":
+) -> "CompiledDecoder":
     """
-    Load what :meth:`StaticDecoder.save` or :meth:`StaticDecoder.push_to_hub` wrote.
+    Load what :meth:`CompiledDecoder.save` or :meth:`CompiledDecoder.push_to_hub` wrote.
 
     Args:
         folder: The folder; or a repository of the hub, ``"user/name"``, if no folder is called so.
@@ -36,7 +43,7 @@ def load_decoder(
 
         processors: The chain that the saved decoder was compiled with, or one of equal parameters,
             to have the forwards that choose back. Those of another chain are left alone, and
-            :meth:`StaticDecoder.explain` says that there are none.
+            :meth:`CompiledDecoder.explain` says that there are none.
 
         selection: The selection that it was compiled with, likewise.
 
@@ -59,10 +66,7 @@ def load_decoder(
         raise TypeError(f"'trust_programs' must be True or False: got {trust_programs!r}")
     if target is not None:
         check_target(target)
-    # A program that names this may well compile a decoder instead.
-    from .opening import open_decoder
-
-    return open_decoder(_local(folder, revision, token), trust_programs, processors, selection, target)
+    return _open(_local(folder, revision, token), trust_programs, processors, selection, target)
 
 
 def _local(folder: str | PathLike[str], revision: str | None, token: str | bool | None) -> Path:
@@ -74,3 +78,52 @@ def _local(folder: str | PathLike[str], revision: str | None, token: str | bool 
         if value is not None:
             raise ValueError(f"'{name}' must be None for a folder: got {value!r} for {folder}")
     return Path(folder)
+
+
+def _open(
+    folder: Path,
+    trust_programs: bool,
+    processors: Processor | None,
+    selection: Selection | None,
+    target: Target | None,
+) -> "CompiledDecoder":
+    # A program that names load_decoder may well compile a decoder instead.
+    from safetensors.torch import load_file
+
+    from ..compiled_decoder import CompiledDecoder
+    from ..parallel.cores import holders
+    from ..parallel.ranks import naming_lost_ranks
+    from .manifest import CONSTANTS, PROGRAMS, Manifest
+    from .packages import packages_of
+    from .saved_model import check_weights, saved_model
+    from .stored_decoder import stored_decoder
+
+    manifest = Manifest.read(folder)
+    target = target_named(manifest.target) if target is None else target
+    if target.name != manifest.target:
+        raise ValueError(f"'target' must be the one that was saved, {manifest.target!r}: got {target.name!r}")
+    target.check(manifest)
+    chooses = processors is not None or selection is not None
+    if isinstance(target, RunsStored) and not chooses:
+        decoder = stored_decoder(folder, manifest, target, trust_programs)
+        if decoder is not None:
+            return decoder
+    manifest.verify(folder)
+    stored = load_file(folder / CONSTANTS)
+    ranks, cores = holders(target, manifest.tp_degree)
+    with naming_lost_ranks(ranks):
+        model = saved_model(folder, manifest, stored, ranks)
+        # Not compared with the stock model again: the hashes say that weights and programs are the
+        # ones that were.
+        decoder = CompiledDecoder.unchecked(model, manifest.shape, manifest.tree_widths, manifest.spans)
+        check_weights(decoder.step.model.state_dict(), manifest)
+        decoder.cores = cores
+        programs = {
+            path.removeprefix(PROGRAMS): (folder / path).read_bytes()
+            for path in manifest.files
+            if path.startswith(PROGRAMS)
+        }
+        if chooses:
+            decoder.fuse(processors, selection)
+        target.load(decoder, packages_of(programs, stored), trust_programs)
+    return decoder

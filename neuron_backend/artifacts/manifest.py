@@ -1,4 +1,4 @@
-"""The decoder.json of a saved decoder."""
+"""The files of a saved decoder, and the decoder.json that lists them."""
 
 import hashlib
 import json
@@ -11,6 +11,22 @@ from ...decoding.protocols import DecoderShape
 from .blueprint import Blueprint
 
 NAME = "decoder.json"
+
+CONSTANTS = "constants.safetensors"
+"""The tensors that neither weights nor config bring back exactly."""
+
+PLAIN_WEIGHTS = "model.safetensors"
+"""Where transformers puts the weights of a model that is not quantised."""
+
+QUANTIZED_WEIGHTS = "weights.safetensors"
+"""Those of one that is: not where transformers looks."""
+
+BUFFERS = "buffers/"
+"""In :data:`CONSTANTS`, before the name of a buffer."""
+
+PROGRAMS = "programs/"
+"""Before the file name of a program: where it lies in the folder."""
+
 _FORMAT = 3
 
 
@@ -97,6 +113,11 @@ class Manifest:
             raise ValueError(
                 f"a saved decoder's files must be as they were saved: got a changed {folder / name}"
             )
+
+
+def weights_file(quantized: bool) -> str:
+    """Where the weights are: of a model that is *quantized*, not where transformers looks."""
+    return QUANTIZED_WEIGHTS if quantized else PLAIN_WEIGHTS
 
 
 def file_sha256(path: Path) -> str:

@@ -1,6 +1,7 @@
 """A compiled program as it is stored."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import attrs
 from safetensors.torch import load, save
@@ -8,6 +9,9 @@ from torch import Tensor
 
 from ..parallel.ranks import Ranks, each_succeeds
 from . import machine
+from .manifest import PROGRAMS
+
+Each = TypeVar("Each")
 
 
 @attrs.frozen(eq=False)
@@ -42,3 +46,15 @@ def compiled_once(ranks: Ranks | None, compile_: Callable[[], Package]) -> Packa
         return package
     constants = {name: tensor.detach().clone() for name, tensor in package.constants.items()}
     return Package(ranks.from_first(package.content), load(ranks.from_first(save(constants))))
+
+
+def packages_of(programs: Mapping[str, bytes], constants: Mapping[str, Tensor]) -> dict[str, Package]:
+    """*programs*, by file name, each with what of the saved *constants* is its own."""
+    return {
+        name: Package(content, below(f"{PROGRAMS}{name}/", constants)) for name, content in programs.items()
+    }
+
+
+def below(prefix: str, named: Mapping[str, Each]) -> dict[str, Each]:
+    """Those of *named* whose names begin with *prefix*, by what follows it."""
+    return {name.removeprefix(prefix): each for name, each in named.items() if name.startswith(prefix)}

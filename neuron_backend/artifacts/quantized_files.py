@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..quantization.quantized import replace_empty
+from .manifest import QUANTIZED_WEIGHTS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-WEIGHTS = "weights.safetensors"
 _GENERATION = "generation_config.json"
 
 
@@ -33,7 +33,7 @@ def save_quantized(model: "PreTrainedModel", folder: Path) -> None:
     for name, tensor in state.items():
         first.setdefault(tensor.data_ptr(), name)
     # Rows of a joined tensor are written without the others.
-    save_file({name: state[name].clone() for name in first.values()}, folder / WEIGHTS)
+    save_file({name: state[name].clone() for name in first.values()}, folder / QUANTIZED_WEIGHTS)
 
 
 def load_quantized(
@@ -56,7 +56,7 @@ def load_quantized(
     """
     # In memory of torch's own alignment: a float32 program over the mapped file has crashed, and
     # does not over this.
-    stored = {name: tensor.clone() for name, tensor in load_file(folder / WEIGHTS).items()}
+    stored = {name: tensor.clone() for name, tensor in load_file(folder / QUANTIZED_WEIGHTS).items()}
     return assembled(folder, layers, dtype, attention, stored)
 
 

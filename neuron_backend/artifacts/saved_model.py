@@ -1,21 +1,92 @@
-"""The model of a saved decoder."""
+"""Models from folders: those of saved decoders, and stock ones."""
 
 from collections.abc import Mapping
+from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..architectures.rotation import fix_rotation
+from ..model_source import not_found
+from ..parallel.ranks import Ranks
+from ..parallel.tensor_parallel import model_of
 from ..targets.joined_projections import join_projections
 from ..weights import adopt, dtype_name, weight_dtype
 from .fingerprint import weight_table
-from .manifest import Manifest
-from .quantized_files import assembled
+from .manifest import BUFFERS, CONSTANTS, NAME, Manifest
+from .quantized_files import assembled, load_quantized
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrainedModel":
+    """
+    The model in a folder or a repository of the hub, whether stock or quantised by a saved decoder.
+
+    Args:
+        path: What :func:`~..model_source.check_model` lets pass.
+
+        dtype: None: the checkpoint's own.
+
+    Raises:
+        FileNotFoundError: No folder is called so, and the hub gives none.
+
+        ValueError: Files of a saved decoder do not match what was saved.
+    """
+    from transformers import AutoModelForCausalLM
+
+    folder = Path(path)
+    if (folder / NAME).is_file() and (manifest := Manifest.read(folder)).quantized:
+        manifest.verify(folder)
+        return saved_model(folder, manifest, load_file(folder / CONSTANTS), None)
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype or "auto")
+    except OSError as error:
+        if folder.exists():
+            raise
+        raise not_found(path, "'model'", error) from error
+    return model
+
+
+def saved_model(
+    folder: Path, manifest: Manifest, stored: Mapping[str, Tensor], ranks: Ranks | None
+) -> "PreTrainedModel":
+    """
+    The model of the saved decoder in *folder*, whose files have been verified.
+
+    Args:
+        folder: Of the decoder.
+
+        manifest: How it was saved.
+
+        stored: What :data:`~.manifest.CONSTANTS` holds.
+
+        ranks: Among whom it is divided; None if it stays whole.
+    """
+    if manifest.quantized:
+        dtype = weight_dtype(manifest.dtype) or torch.get_default_dtype()
+        model = load_quantized(folder, manifest.quantized, dtype, manifest.attention)
+    else:
+        from transformers import AutoModelForCausalLM
+
+        load = partial(
+            AutoModelForCausalLM.from_pretrained,
+            dtype=weight_dtype(manifest.dtype),
+            attn_implementation=manifest.attention,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+        )
+        model = model_of(folder, load, ranks)
+    model = adopt(model)
+    found = {name: tensor for name, tensor in stored.items() if name.startswith(BUFFERS)}
+    set_buffers(model, {name.removeprefix(BUFFERS): tensor for name, tensor in found.items()})
+    return model
 
 
 def build_model(

@@ -21,6 +21,7 @@ from torch import Tensor
 from ... import __version__
 from ..parallel.ranks import each_succeeds, naming_lost_ranks
 from ..parallel.tensor_parallel import whole_weights
+from ..static_decoder import StaticDecoder
 from ..targets.detect import neuron_versions
 from ..targets.joined_projections import joined_names
 from ..targets.target import RunsStored
@@ -28,38 +29,20 @@ from ..weights import derived_buffers, dtype_name
 from . import machine
 from .blueprint import Blueprint
 from .fingerprint import weight_table
-from .manifest import NAME, Manifest, file_sha256
-from .quantized_files import WEIGHTS, save_quantized
+from .manifest import BUFFERS, CONSTANTS, NAME, PROGRAMS, Manifest, file_sha256, weights_file
+from .quantized_files import save_quantized
+from .stored_weights import Entry, entries_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from ..static_decoder import StaticDecoder
-
-CONSTANTS = "constants.safetensors"
-"""What :func:`constants` finds."""
-
-PLAIN_WEIGHTS = "model.safetensors"
-"""Where transformers puts the weights of a model that is not quantised."""
-
-BUFFERS = "buffers/"
-"""There, before the name of a buffer."""
-
-PROGRAMS = "programs/"
-"""Before the file name of a program: where it lies in the folder."""
-
-
-def weights_file(quantized: bool) -> str:
-    """Where the weights are: of a model that is *quantized*, not where transformers looks."""
-    return WEIGHTS if quantized else "model.safetensors"
-
 
 def save_decoder(
-    decoder: "StaticDecoder",
+    decoder: StaticDecoder,
     folder: str | PathLike[str],
     tokenizer: "PreTrainedTokenizerBase | None" = None,
 ) -> None:
-    """As :meth:`~..static_decoder.StaticDecoder.save`."""
+    """As :meth:`~..compiled_decoder.CompiledDecoder.save`."""
     with naming_lost_ranks(decoder.ranks):
         weights = whole_weights(decoder.step.model)
         with each_succeeds(decoder.ranks):
@@ -68,7 +51,7 @@ def save_decoder(
 
 
 def _save(
-    decoder: "StaticDecoder",
+    decoder: StaticDecoder,
     folder: str | PathLike[str],
     weights: Mapping[str, Tensor],
     tokenizer: "PreTrainedTokenizerBase | None",
@@ -86,7 +69,7 @@ def _save(
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def constants(decoder: "StaticDecoder") -> dict[str, Tensor]:
+def constants(decoder: StaticDecoder) -> dict[str, Tensor]:
     """Tensors that neither weights nor config bring back exactly, by kind and name."""
     found = {f"{BUFFERS}{name}": tensor for name, tensor in derived_buffers(decoder.step.model).items()}
     for program, package in decoder.packages.items():
@@ -96,7 +79,7 @@ def constants(decoder: "StaticDecoder") -> dict[str, Tensor]:
 
 
 def _write(
-    decoder: "StaticDecoder",
+    decoder: StaticDecoder,
     folder: Path,
     weights: Mapping[str, Tensor],
     tokenizer: "PreTrainedTokenizerBase | None",
@@ -117,7 +100,7 @@ def _write(
     _manifest(decoder, folder).write(folder)
 
 
-def _manifest(decoder: "StaticDecoder", folder: Path) -> Manifest:
+def _manifest(decoder: StaticDecoder, folder: Path) -> Manifest:
     import transformers
 
     model = decoder.step.model
@@ -144,12 +127,48 @@ def _manifest(decoder: "StaticDecoder", folder: Path) -> Manifest:
     )
 
 
-def _blueprint(decoder: "StaticDecoder", folder: Path) -> Blueprint | None:
+def _blueprint(decoder: StaticDecoder, folder: Path) -> Blueprint | None:
     # Other targets begin with the model.
     if decoder.ranks is not None or not isinstance(decoder.compiler, RunsStored):
         return None
-    file = weights_file(bool(decoder.weights.layers))
-    return Blueprint.of(decoder, joined_names(decoder.step.model), folder / file)
+    return blueprint_of(decoder, folder / weights_file(bool(decoder.weights.layers)))
+
+
+def blueprint_of(decoder: StaticDecoder, weights: Path) -> Blueprint | None:
+    """
+    The blueprint of *decoder*, whose weights have been written into the file *weights*.
+
+    None if they have other names or shapes there: some models store what they do not compute with.
+    """
+    model, cache = decoder.step.model, decoder.cache
+    ties = _ties(model.state_dict(), entries_of(weights))
+    if ties is None:
+        return None
+    return Blueprint(
+        architecture=type(model).__name__,
+        masks=repr(decoder.step.plan),
+        cache_dtype=dtype_name(cache.keys[0].dtype),
+        layers=[
+            [keys.shape[1], keys.shape[3], values.shape[1], values.shape[3]]
+            for keys, values in zip(cache.keys, cache.values, strict=True)
+        ],
+        ties=ties,
+        joined=joined_names(model),
+    )
+
+
+def _ties(state: Mapping[str, Tensor], stored: Mapping[str, Entry]) -> dict[str, str] | None:
+    kinds = {name: (entry.dtype, entry.shape) for name, entry in stored.items()}
+    first = {_place(state[name]): name for name in stored if name in state}
+    ties = {name: first.get(_place(tensor)) for name, tensor in state.items() if name not in stored}
+    same = set(stored) <= set(state) and None not in ties.values()
+    if not same or any(kinds[name] != (state[name].dtype, tuple(state[name].shape)) for name in stored):
+        return None
+    return {name: found for name, found in ties.items() if found is not None}
+
+
+def _place(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.data_ptr(), tensor.dtype, *tensor.shape, *tensor.stride()
 
 
 def _names(folder: Path) -> list[str]:

@@ -11,33 +11,30 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from safetensors.torch import load
 from torch import Tensor
 
-from ..static_decoder import StaticDecoder
+from ..compiled_decoder import CompiledDecoder
 from ..targets.target import RunsStored
 from . import trust
 from .blueprint import Blueprint
 from .fingerprint import Fitted
-from .manifest import NAME, Manifest, file_sha256
-from .packages import Package
+from .manifest import BUFFERS, CONSTANTS, NAME, PROGRAMS, Manifest, file_sha256, weights_file
+from .packages import below, packages_of
 from .saved_model import build_model, check_dtype, check_weights
-from .saving import BUFFERS, CONSTANTS, PROGRAMS, weights_file
 from .stored_weights import StoredWeights, entries_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-Each = TypeVar("Each")
 
 _CONFIGS = ("config.json", "generation_config.json")
 
 
 def stored_decoder(
     folder: Path, manifest: Manifest, target: RunsStored, trust_programs: bool
-) -> StaticDecoder | None:
+) -> CompiledDecoder | None:
     """
     The decoder in *folder*; None if its model has to be built, or its programs compiled again.
 
@@ -48,14 +45,14 @@ def stored_decoder(
     if plan is None or manifest.tp_degree != 1:
         return None
     contents = _contents(folder, manifest, file)
-    programs = _below(PROGRAMS, contents)
+    programs = below(PROGRAMS, contents)
     if not (trust_programs or all(map(trust.is_recorded, programs.values()))):
         return None
     constants = load(contents[CONSTANTS])
-    buffers = _below(BUFFERS, constants)
+    buffers = below(BUFFERS, constants)
     weights = _read(folder / file, manifest, plan)
     state = {**weights.tensors, **{name: weights.tensors[same] for name, same in plan.ties.items()}}
-    decoder = StaticDecoder.without_model(
+    decoder = CompiledDecoder.without_model(
         plan.geometry(manifest.shape.vocab_size),
         manifest.shape,
         manifest.tree_widths,
@@ -67,10 +64,7 @@ def stored_decoder(
         digest = aside.submit(weights.sha256)
         target.load_stored(
             decoder,
-            {
-                name: Package(content, _below(f"{PROGRAMS}{name}/", constants))
-                for name, content in programs.items()
-            },
+            packages_of(programs, constants),
             Fitted.stored(plan.architecture, plan.masks, state, buffers),
             {f"model.{name}": tensor for name, tensor in {**state, **buffers}.items()} | weights.together,
         )
@@ -103,10 +97,6 @@ def _read(path: Path, manifest: Manifest, plan: Blueprint) -> StoredWeights:
         manifest.check_hash(path.parent, path.name, file_sha256(path))
         raise ValueError(f"a saved decoder's weights must fit its {NAME}: {error}") from error
     return weights
-
-
-def _below(prefix: str, named: Mapping[str, Each]) -> dict[str, Each]:
-    return {name.removeprefix(prefix): each for name, each in named.items() if name.startswith(prefix)}
 
 
 def _built(

@@ -5,17 +5,16 @@ With forwards that do not, and with the same choice made eagerly of their logits
 gets either wrong is found out before anybody decodes.
 """
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ...decoding import noise
 from ...decoding.history import History
+from ...decoding.protocols import Chooses, Decoder
 from ..architectures.unsupported import UnsupportedArchitecture
-
-if TYPE_CHECKING:
-    from ..static_decoder import StaticDecoder
+from .fusion import Fusion
 
 _COLUMNS = 24
 """How many choices are compared at each width, at least."""
@@ -24,7 +23,14 @@ _TIES = 1
 """How many of them may fall otherwise: where the two best are within rounding of each other."""
 
 
-def check_choices(decoder: "StaticDecoder", tolerance: float, whose: str, architecture: str) -> None:
+class ChoosingDecoder(Decoder, Chooses, Protocol):
+    """A decoder some of whose forwards choose."""
+
+    fusion: Fusion | None
+    """What they choose by; None if none does."""
+
+
+def check_choices(decoder: ChoosingDecoder, tolerance: float, whose: str, architecture: str) -> None:
     """
     Compare every width that chooses. The cache holds other tokens afterwards.
 
@@ -61,7 +67,7 @@ def check_choices(decoder: "StaticDecoder", tolerance: float, whose: str, archit
             )
 
 
-def _differences(decoder: "StaticDecoder", width: int) -> tuple[float, int]:
+def _differences(decoder: ChoosingDecoder, width: int) -> tuple[float, int]:
     """By how much logits differ, of the largest; and in how many columns the choice does."""
     assert decoder.fusion is not None
     shape, choice = decoder.shape, decoder.fusion.step.choice

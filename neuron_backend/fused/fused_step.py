@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 
 from ...decoding.history import History
 from ...decoding.protocols import DecoderShape
 from ..cache import CacheBuffers, Write, in_place
-from ..masks import MaskPlan
-from ..step import DecoderStep
+from ..step import DecoderStep, Step
 from .device_choice import DeviceChoice
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ _PARTS = ("ids", "length", "prompt")
 """Of a history, in the order in which a step takes them."""
 
 
-class FusedStep(nn.Module):
+class FusedStep(Step):
     """
     A decoder's step with a choice behind it.
 
@@ -63,14 +62,9 @@ class FusedStep(nn.Module):
         """How many tensors :meth:`given` makes."""
 
     @property
-    def model(self) -> "PreTrainedModel":
+    def model(self) -> "PreTrainedModel":  # type: ignore[override]  # a module has its place once, in the step
         """The model of the step."""
         return self.step.model
-
-    @property
-    def plan(self) -> MaskPlan:
-        """The masks of the step."""
-        return self.step.plan
 
     def given(self, history: History) -> tuple[Tensor, ...]:
         """

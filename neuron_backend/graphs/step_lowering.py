@@ -78,7 +78,7 @@ def lower_step(step: Step, width: int, cache: CacheBuffers, span: int) -> GraphM
 
 
 def lint_decoder(decoder: "StaticDecoder") -> dict[str, list[Finding]]:
-    """As :meth:`~..static_decoder.StaticDecoder.lint`."""
+    """As :meth:`~..compiled_decoder.CompiledDecoder.lint`."""
     return {
         shape.name: lint_graph(lower_step(shape.step, shape.width, decoder.cache, shape.span))
         for shape in program_shapes(decoder)

@@ -15,6 +15,7 @@ import attrs
 import torch.distributed as dist
 from torch import Tensor
 
+from ..targets.target import DrivesCores, Target
 from .parallel_layers import summing
 from .ranks import Ranks, check_degree
 from .tensor_parallel import divided, rank_weights
@@ -23,25 +24,24 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ..static_decoder import StaticDecoder
-    from ..targets.target import Target
 
 CORES = "neuron cores"
 """What stands for the name of a process group: the sum is one that the compiler knows."""
 
 
-def holders(target: "Target", tp_degree: int) -> tuple[Ranks | None, int]:
+def holders(target: Target, tp_degree: int) -> tuple[Ranks | None, int]:
     """
     Who holds the model together: this process among others, or so many cores of this process.
 
     Args:
-        target: One that ``drives_cores`` has all of them in one process; else each has a process.
+        target: One that drives cores has all of them in one process; else each has a process.
 
         tp_degree: How many there are.
 
     Raises:
         ValueError: *tp_degree* is no whole number >= 1, or not what was started.
     """
-    if not getattr(target, "drives_cores", False):
+    if not (isinstance(target, DrivesCores) and target.drives_cores):
         return Ranks.of_environment(tp_degree), 1
     check_degree(tp_degree)
     started = dist.is_available() and dist.is_initialized()

@@ -55,8 +55,8 @@ class CudaTarget:
     """
     One CUDA graph for each width and span, over weights and a cache that lie on the GPU.
 
-    The model and the decoder's steps stay on the host, for :meth:`StaticDecoder.save`,
-    :meth:`StaticDecoder.early_exit` and the comparison with the stock model; the GPU gets copies. A
+    The model and the decoder's steps stay on the host, for :meth:`CompiledDecoder.save`,
+    :meth:`CompiledDecoder.early_exit` and the comparison with the stock model; the GPU gets copies. A
     forward takes and gives tensors of the host; of a forward that chooses, only the choice comes
     to the host.
 

@@ -55,8 +55,8 @@ class NativeTarget:
     """
     One program for each width and span, over weights and a cache that lie on the device.
 
-    The model and the decoder's steps stay on the host, for :meth:`StaticDecoder.save`,
-    :meth:`StaticDecoder.early_exit` and the comparison with the stock model; the device gets
+    The model and the decoder's steps stay on the host, for :meth:`CompiledDecoder.save`,
+    :meth:`CompiledDecoder.early_exit` and the comparison with the stock model; the device gets
     copies. A forward takes and gives tensors of the host.
 
     Sources: AWS Neuron SDK 2.33, TorchNeuron (the device ``neuron``; ``torch.compile`` with

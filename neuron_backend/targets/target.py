@@ -1,7 +1,7 @@
 """What compiles the programs of a decoder."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -11,18 +11,17 @@ if TYPE_CHECKING:
     from ..artifacts.packages import Package
     from ..static_decoder import StaticDecoder
 
-NAMES = ("auto", "cpu", "cuda", "eager", "neuron", "neuron-native", "neuron-traced")
-"""What :func:`target_named` takes."""
-
 NOT_SAVED = "the folder holds no programs with this chain and selection: compile_decoder makes them"
 """Why a loaded decoder does not choose, if it was saved with another chain or with none."""
 
 
+@runtime_checkable
 class Target(Protocol):
     """
     A compiler and the machine that it compiles for.
 
-    ``compile_decoder(target=...)`` takes one, or the name of one with its defaults.
+    ``compile_decoder(target=...)`` takes one, or the name of one with its defaults. One may be a
+    :class:`RunsStored` and a :class:`DrivesCores` besides.
     """
 
     @property
@@ -115,40 +114,12 @@ class RunsStored(Protocol):
         ...
 
 
-def target_named(name: str) -> Target:
-    """
-    The target of that *name*, with its defaults; of ``"auto"`` the best that this machine can run.
+@runtime_checkable
+class DrivesCores(Protocol):
+    """A target that may have the cores of one process hold a model together (``tp_degree``)."""
 
-    Raises:
-        ValueError: There is none.
-    """
-    # All are built on decoders, and nobody needs two.
-    match name:
-        case "auto":
-            return automatic_target()
-        case "cpu":
-            from .cpu_target import CpuTarget
-
-            return CpuTarget()
-        case "cuda":
-            from .cuda_target import cuda_target
-
-            return cuda_target()
-        case "eager":
-            from .eager_target import EagerTarget
-
-            return EagerTarget()
-        case "neuron":
-            return neuron_target()
-        case "neuron-native":
-            from .native_target import NativeTarget
-
-            return NativeTarget()
-        case "neuron-traced":
-            from .traced_target import TracedTarget
-
-            return TracedTarget()
-    raise ValueError(f"'target' must be one of {', '.join(NAMES)}: got {name!r}")
+    drives_cores: ClassVar[bool]
+    """Whether one process drives all of them, rather than each core having its own."""
 
 
 def check_target(target: object) -> None:
@@ -158,34 +129,5 @@ def check_target(target: object) -> None:
     Raises:
         TypeError: It is none: something else, or the class of one.
     """
-    parts = ("require", "default_widths", "compile", "check", "load")
-    if isinstance(target, type) or not all(callable(getattr(target, part, None)) for part in parts):
+    if isinstance(target, type) or not isinstance(target, Target):
         raise TypeError(f"'target' must be a target such as NativeTarget(): got {target!r}")
-
-
-def neuron_target() -> Target:
-    """
-    The target for the Neuron packages that this machine has, with its defaults.
-
-    Raises:
-        ValueError: It has none.
-    """
-    from .detect import probe
-
-    found = probe()
-    if found.kind == "none":
-        raise ValueError(f"target 'neuron' needs the packages of AWS Neuron: got\n{found}")
-    return target_named(f"neuron-{found.kind}")
-
-
-def automatic_target() -> Target:
-    """The target for what this machine has: a Neuron device, else a GPU, else a compiler, else nothing."""
-    from .aoti import has_compiler
-    from .cuda_runtime import CudaRuntime
-    from .detect import probe
-
-    if probe().has_device:
-        return target_named("neuron")
-    if CudaRuntime().lack() is None:
-        return target_named("cuda")
-    return target_named("cpu" if has_compiler() else "eager")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from decodekit.neuron_backend import StaticDecoder, compile_decoder, load_decoder
+from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
 from decodekit.testing import check_decoder
 
 Models = Callable[..., PreTrainedModel]
@@ -62,7 +62,7 @@ PATHS = [[0], [0, 1], [0, 2], [0, 2, 3], [0, 1, 4], [5]]
 class Case:
     """A decoder of three rows, and the model that says what is right."""
 
-    decoder: StaticDecoder
+    decoder: CompiledDecoder
     model: PreTrainedModel
     tolerance: float
 
@@ -126,7 +126,7 @@ def right(count: int) -> Tensor:
     return torch.randint(0, 50, (3, count), generator=torch.Generator().manual_seed(3))
 
 
-def feed_chunks(decoder: StaticDecoder, tokens: Tensor, start: int = 0) -> Tensor:
+def feed_chunks(decoder: CompiledDecoder, tokens: Tensor, start: int = 0) -> Tensor:
     """Four columns at a time, the same positions in all rows; the logits of the last four."""
     for first in range(0, tokens.shape[1], 4):
         logits = decoder.forward(tokens[:, first : first + 4], torch.full((3,), start + first))
@@ -220,7 +220,7 @@ class TestContract:
     def test_holds(self, name: str, tiny_model: Models) -> None:
         """Chains and trees up to the last position."""
         check_decoder(
-            StaticDecoder(tiny_model(name), batch_size=2, max_length=18, widths=(1, 3), tree_widths=(4,))
+            CompiledDecoder(tiny_model(name), batch_size=2, max_length=18, widths=(1, 3), tree_widths=(4,))
         )
 
 
@@ -230,7 +230,7 @@ class TestGraph:
     )
     def test_has_nothing_that_neuron_refuses(self, name: str, tiny_model: Models) -> None:
         """Masks and biases by position, rotations and experts are made of what its compiler takes."""
-        decoder = StaticDecoder(tiny_model(name), max_length=64, widths=(4,), tree_widths=(3,), spans=(64,))
+        decoder = CompiledDecoder(tiny_model(name), max_length=64, widths=(4,), tree_widths=(3,), spans=(64,))
 
         assert {"width_4_span_64": [], "tree_3_span_64": []} == decoder.lint()
 
@@ -239,12 +239,12 @@ class TestEarlyExit:
     @pytest.mark.parametrize("name", [*ADAPTED, "deepseek_v3"])
     def test_is_a_decoder_of_its_own(self, name: str, tiny_model: Models) -> None:
         """The first layer is compared with the stock model's way over it as it is built."""
-        whole = StaticDecoder(tiny_model(name), max_length=32, widths=(1, 4))
+        whole = CompiledDecoder(tiny_model(name), max_length=32, widths=(1, 4))
         draft = whole.early_exit(1, target="eager")
 
         assert 1 == len(draft.cache.keys)
         assert draft.forward(torch.tensor([[3]]), pos(0)).isfinite().all()
-        assert 2 == len(StaticDecoder(whole.step.model, max_length=32, widths=(1,)).cache.keys)
+        assert 2 == len(CompiledDecoder(whole.step.model, max_length=32, widths=(1,)).cache.keys)
 
 
 class TestModel:
@@ -252,7 +252,7 @@ class TestModel:
     def test_is_left_as_it_is(self, name: str, tiny_model: Models) -> None:
         """The caller's modules keep the class's forward, and get no buffers."""
         model = tiny_model(name)
-        StaticDecoder(model, max_length=32, widths=(1, 4))
+        CompiledDecoder(model, max_length=32, widths=(1, 4))
 
         assert not [module for module in model.modules() if "forward" in vars(module)]
         assert not [key for key, _ in model.named_buffers() if "alibi" in key]

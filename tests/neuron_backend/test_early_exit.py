@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from decodekit.decoding import Generator, Greedy, MaxNewTokens, Sample
-from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture, load_decoder
+from decodekit.neuron_backend import CompiledDecoder, UnsupportedArchitecture, load_decoder
 from decodekit.neuron_backend.early_exit import first_layers
 from decodekit.speculation import DraftModel, SpeculativeGenerator
 from decodekit.testing import check_decoder
@@ -42,7 +42,7 @@ def shallow(model, layers):
 
 def decoder(model, **changes):
     """An eager decoder of two rows."""
-    return StaticDecoder(model, **{"batch_size": 2, "max_length": 48, "widths": (1, 5, 24), **changes})
+    return CompiledDecoder(model, **{"batch_size": 2, "max_length": 48, "widths": (1, 5, 24), **changes})
 
 
 @pytest.mark.parametrize("name", NAMES)

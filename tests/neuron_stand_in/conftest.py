@@ -18,7 +18,7 @@ import attrs
 import pytest
 from transformers import PreTrainedModel
 
-from decodekit.neuron_backend import StaticDecoder, compile_decoder
+from decodekit.neuron_backend import CompiledDecoder, compile_decoder
 from decodekit.neuron_backend.targets.traced_target import TracedTarget
 
 from ..neuron_backend.on_device import ON_DEVICE, Pair, require_device, require_kind
@@ -38,7 +38,7 @@ SHAPE: dict[str, Any] = {
 class Built:
     """A decoder, and what the device has of it."""
 
-    decoder: StaticDecoder
+    decoder: CompiledDecoder
     executables: int
     """Programs that XLA compiled while it was built."""
 
@@ -106,7 +106,7 @@ def built(request: pytest.FixtureRequest, built_by: Callable[[str], Built]) -> B
     return built_by(request.param)
 
 
-def on_device(way: str, model: PreTrainedModel) -> StaticDecoder:
+def on_device(way: str, model: PreTrainedModel) -> CompiledDecoder:
     """The same, for a device."""
     found = require_device()
     require_kind(found, "traced", "torch-neuronx 2.9")
@@ -143,7 +143,7 @@ def trace_decoder() -> Callable[..., Built]:
 
 
 @pytest.fixture
-def eager(tiny_model: Callable[..., PreTrainedModel]) -> StaticDecoder:
+def eager(tiny_model: Callable[..., PreTrainedModel]) -> CompiledDecoder:
     """The same decoder as PyTorch runs it."""
     return compile_decoder(tiny_model("llama"), target="eager", **SHAPE)
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from decodekit.decoding import Generator, Greedy, Logprobs, MaxNewTokens, Sample
 from decodekit.decoding.history import History
 from decodekit.decoding.slots import Slots
-from decodekit.neuron_backend import StaticDecoder, load_decoder
+from decodekit.neuron_backend import CompiledDecoder, load_decoder
 from decodekit.neuron_backend.artifacts.manifest import Manifest, file_sha256
 from decodekit.neuron_backend.graphs.hlo_lint import lint_hlo
 from decodekit.neuron_backend.targets.target import NOT_SAVED
@@ -236,7 +236,7 @@ def no_tracing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neuronx_distributed.ModelBuilder, "trace", None)
 
 
-def text(decoder: StaticDecoder, **parts: Any) -> list[list[int]]:
+def text(decoder: CompiledDecoder, **parts: Any) -> list[list[int]]:
     """What a decoder writes."""
     return Generator(decoder, stop=STOP, **parts)(PROMPTS).ids
 

@@ -14,7 +14,7 @@ import pytest
 
 from decodekit.decoding import Generator, MaxNewTokens
 from decodekit.decoding.slots import Slots
-from decodekit.neuron_backend import StaticDecoder, compile_decoder, load_decoder
+from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
 from decodekit.neuron_backend.artifacts.manifest import Manifest, file_sha256
 from decodekit.neuron_backend.targets.target import NOT_SAVED
 from decodekit.neuron_backend.targets.traced_target import TracedTarget
@@ -25,7 +25,7 @@ from ..neuron_backend.on_device import compiler_forbidden
 PROMPTS = [[5, 9, 2, 44, 17, 3, 8], [60, 1, 30]]
 
 
-def text(decoder: StaticDecoder) -> list[list[int]]:
+def text(decoder: CompiledDecoder) -> list[list[int]]:
     """What a decoder writes, whatever it has been fed by hand before."""
     Slots.of(decoder).forget()
     return Generator(decoder, stop=MaxNewTokens(40))(PROMPTS).ids

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from decodekit.decoding import Generator, MaxNewTokens, Sample
-from decodekit.neuron_backend import StaticDecoder, compile_decoder, load_decoder
+from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
 from decodekit.neuron_backend.targets.traced_target import TracedTarget
 from decodekit.processors import Temperature
 from decodekit.speculation import DraftTree, SpeculativeGenerator, Tree
@@ -29,7 +29,7 @@ def built(tiny_model: Callable[..., PreTrainedModel]) -> Built:
 
 
 @pytest.fixture
-def eager(tiny_model: Callable[..., PreTrainedModel]) -> StaticDecoder:
+def eager(tiny_model: Callable[..., PreTrainedModel]) -> CompiledDecoder:
     """The same as PyTorch runs it."""
     return compile_decoder(tiny_model("llama"), target="eager", **{**SHAPE, **TREES})
 

@@ -8,7 +8,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture
+from decodekit.neuron_backend import CompiledDecoder, UnsupportedArchitecture
 from decodekit.neuron_backend.weights import adopt
 
 Models = Callable[..., PreTrainedModel]
@@ -57,7 +57,7 @@ class TestFixed:
     def test_rotates_as_the_stock_model(self, name: str) -> None:
         """Up to the last position, compared by hand."""
         model = rotating(name)
-        decoder = StaticDecoder(model, max_length=40, widths=(1, 4), tree_widths=(3,))
+        decoder = CompiledDecoder(model, max_length=40, widths=(1, 4), tree_widths=(3,))
         ids = torch.arange(40)[None]
         for first in range(0, 40, 4):
             logits = decoder.forward(ids[:, first : first + 4], torch.tensor([first]))
@@ -74,7 +74,7 @@ class TestFixed:
 
         assert not torch.equal(used.model.rotary_emb.inv_freq, rotating(name).model.rotary_emb.inv_freq)
 
-        decoder = StaticDecoder(used, max_length=40, widths=(1, 4))
+        decoder = CompiledDecoder(used, max_length=40, widths=(1, 4))
 
         assert torch.equal(
             rotating(name).model.rotary_emb.original_inv_freq,
@@ -83,13 +83,13 @@ class TestFixed:
 
     def test_can_be_lowered(self, name: str) -> None:
         """Nothing depends on data any more, and nothing but the cache is written."""
-        decoder = StaticDecoder(rotating(name), max_length=40, widths=(4,), spans=(40,))
+        decoder = CompiledDecoder(rotating(name), max_length=40, widths=(4,), spans=(40,))
 
         assert {"width_4_span_40": []} == decoder.lint()
 
     def test_leaves_the_model_alone(self, name: str) -> None:
         """The caller's model goes on as it is."""
-        StaticDecoder(rotating(name), max_length=40, widths=(1,))
+        CompiledDecoder(rotating(name), max_length=40, widths=(1,))
 
         assert name == rotating(name).model.rotary_emb.rope_type
 
@@ -99,13 +99,13 @@ def test_rows_that_would_change_are_refused() -> None:
     with pytest.raises(
         UnsupportedArchitecture, match=r"Phi3ForCausalLM .* 'max_length' must be <= 40: got 41"
     ):
-        StaticDecoder(rotating("longrope"), max_length=41, widths=(1, 4))
+        CompiledDecoder(rotating("longrope"), max_length=41, widths=(1, 4))
 
 
 def test_other_rotations_are_not_touched(tiny_model: Models) -> None:
     """Frequencies that never change stay what they are."""
     twin: Any = adopt(tiny_model("llama"))
     before = twin.model.rotary_emb.inv_freq
-    decoder = StaticDecoder.unchecked(twin, StaticDecoder(twin, max_length=32, widths=(1,)).shape)
+    decoder = CompiledDecoder.unchecked(twin, CompiledDecoder(twin, max_length=32, widths=(1,)).shape)
 
     assert before is decoder.step.model.get_buffer("model.rotary_emb.inv_freq")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from decodekit.neuron_backend import StaticDecoder, load_decoder
+from decodekit.neuron_backend import CompiledDecoder, load_decoder
 from decodekit.neuron_backend.artifacts import saving
 from decodekit.neuron_backend.artifacts.manifest import Manifest
 
@@ -30,7 +30,7 @@ def test_versions_of_neurons_packages_are_kept(llama, tmp_path, monkeypatch):
 
 def test_tied_weights_are_stored_once(tiny_model, tmp_path):
     """OPT's head is its embedding."""
-    decoder = StaticDecoder(tiny_model("opt"), max_length=16, widths=(1,))
+    decoder = CompiledDecoder(tiny_model("opt"), max_length=16, widths=(1,))
     decoder.save(tmp_path / "decoder")
 
     assert "lm_head.weight" not in load_file(tmp_path / "decoder" / "model.safetensors")
@@ -59,7 +59,7 @@ def test_a_saved_decoder_with_a_strangers_file_is_refused(llama, saved):
 
 def test_a_saved_decoder_is_replaced(saved, tiny_model):
     """As a whole, with nothing left beside it."""
-    StaticDecoder(tiny_model("gpt2"), max_length=16, widths=(1,)).save(saved)
+    CompiledDecoder(tiny_model("gpt2"), max_length=16, widths=(1,)).save(saved)
 
     assert load_decoder(saved).shape.max_length == 16
     assert [saved] == list(saved.parent.iterdir())
@@ -95,7 +95,7 @@ def test_the_tokenizer_comes_along(llama, tmp_path):
 def test_buffers_that_are_not_weights_come_back_exactly(tiny_model, tmp_path):
     """A model converted as a whole has rotary frequencies of low precision: they are its own."""
     model = copy.deepcopy(tiny_model("llama")).to(torch.bfloat16)
-    decoder = StaticDecoder(model, max_length=64, widths=(4,))
+    decoder = CompiledDecoder(model, max_length=64, widths=(4,))
     decoder.save(tmp_path / "decoder")
     loaded = load_decoder(tmp_path / "decoder")
 

@@ -15,12 +15,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from decodekit.neuron_backend import StaticDecoder, compile_decoder, load_decoder
-from decodekit.neuron_backend.artifacts.blueprint import Blueprint
-from decodekit.neuron_backend.artifacts.manifest import Manifest, file_sha256
-from decodekit.neuron_backend.artifacts.saving import weights_file
+from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
+from decodekit.neuron_backend.artifacts.manifest import Manifest, file_sha256, weights_file
+from decodekit.neuron_backend.artifacts.saving import blueprint_of
 from decodekit.neuron_backend.artifacts.stored_weights import StoredWeights
-from decodekit.neuron_backend.targets.joined_projections import joined_names
 from decodekit.testing import check_decoder
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -32,7 +30,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def compiled(request: pytest.FixtureRequest, tiny_model: Callable[..., PreTrainedModel]) -> StaticDecoder:
+def compiled(request: pytest.FixtureRequest, tiny_model: Callable[..., PreTrainedModel]) -> CompiledDecoder:
     """One program of width 2."""
     return compile_decoder(
         tiny_model(request.param), max_length=32, widths=(2,), target="cpu", **MODELS[request.param]
@@ -40,7 +38,7 @@ def compiled(request: pytest.FixtureRequest, tiny_model: Callable[..., PreTraine
 
 
 @pytest.fixture
-def saved(compiled: StaticDecoder, tmp_path: Path) -> Path:
+def saved(compiled: CompiledDecoder, tmp_path: Path) -> Path:
     """Its folder."""
     compiled.save(tmp_path / "decoder")
     return tmp_path / "decoder"
@@ -56,7 +54,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.Module, "__init__", fail)
 
 
-def logits(decoder: StaticDecoder) -> list[Tensor]:
+def logits(decoder: CompiledDecoder) -> list[Tensor]:
     """Of a few forwards, one of them a rewind."""
     ids = torch.randint(61, (3, 1, 2), generator=torch.Generator().manual_seed(1))
     return [
@@ -75,7 +73,7 @@ class TestWithoutModel:
     """What takes no model."""
 
     @pytest.mark.usefixtures("no_model")
-    def test_forwards_give_the_same_bits(self, compiled: StaticDecoder, saved: Path) -> None:
+    def test_forwards_give_the_same_bits(self, compiled: CompiledDecoder, saved: Path) -> None:
         """Loaded and run without a module, let alone a model."""
         loaded = load_decoder(saved)
 
@@ -111,7 +109,7 @@ class TestLateModel:
 
         loaded.compare("the loaded program")
 
-    def test_it_is_the_saved_one(self, compiled: StaticDecoder, saved: Path) -> None:
+    def test_it_is_the_saved_one(self, compiled: CompiledDecoder, saved: Path) -> None:
         """Module by module, over memory that the programs use as well."""
         loaded = load_decoder(saved)
         model, expected = loaded.step.model, compiled.step.model
@@ -175,7 +173,7 @@ class TestMismatch:
 
 
 def test_one_that_must_be_compiled_again_gets_its_model(
-    compiled: StaticDecoder, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compiled: CompiledDecoder, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a machine that does not know the programs, as ever."""
     monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path / "another machine"))
@@ -194,11 +192,11 @@ def test_a_blueprint_says_where_every_weight_is(
     name: str, tiny_model: Callable[..., PreTrainedModel], tmp_path: Path
 ) -> None:
     """The file and the ties are the state dict, or there is no blueprint."""
-    decoder = StaticDecoder(tiny_model(name), max_length=32, widths=(1,))
+    decoder = CompiledDecoder(tiny_model(name), max_length=32, widths=(1,))
     decoder.save(tmp_path / "eager")
     path = tmp_path / "eager" / "model.safetensors"
 
-    plan = Blueprint.of(decoder, joined_names(decoder.step.model), path)
+    plan = blueprint_of(decoder, path)
 
     state = decoder.step.model.state_dict()
     if plan is None:

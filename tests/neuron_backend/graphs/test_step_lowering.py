@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from decodekit.neuron_backend import StaticDecoder
+from decodekit.neuron_backend import CompiledDecoder
 from decodekit.neuron_backend.graphs.step_lowering import lower_step, program_shapes, spans_of
 
 Models = Callable[..., PreTrainedModel]
@@ -19,14 +19,14 @@ class TestArchitectures:
     @pytest.mark.parametrize("name", SERVED)
     def test_neuron_is_not_known_to_refuse_any(self, name: str, tiny_model: Models) -> None:
         """Several columns of several rows."""
-        decoder = StaticDecoder(tiny_model(name), batch_size=2, max_length=48, widths=(4,), spans=(48,))
+        decoder = CompiledDecoder(tiny_model(name), batch_size=2, max_length=48, widths=(4,), spans=(48,))
 
         assert {"width_4_span_48": []} == decoder.lint()
 
     @pytest.mark.parametrize("name", ["gpt2", "mixtral", "gemma2"])
     def test_a_lowered_step_is_the_step(self, name: str, tiny_model: Models) -> None:
         """The logits, and every slot of the cache: of views, of experts, of layers of two kinds."""
-        decoder = StaticDecoder(tiny_model(name), batch_size=2, max_length=48, widths=(4,))
+        decoder = CompiledDecoder(tiny_model(name), batch_size=2, max_length=48, widths=(4,))
         lowered = lower_step(decoder.step, 4, decoder.cache, 48)
         ids, slots = torch.tensor([[1, 2, 3, 4], [5, 6, -1, 7]]), decoder.cache.addresses(48)
         caches: list[list[Tensor]] = [[b.clone() for b in decoder.cache.tensors] for _ in range(2)]
@@ -41,7 +41,7 @@ class TestArchitectures:
 
     def test_nor_trees_and_prompts(self, tiny_model: Models) -> None:
         """A forward over a tree, and one that scores its last column alone."""
-        decoder = StaticDecoder(
+        decoder = CompiledDecoder(
             tiny_model("gemma2"), max_length=48, widths=(2, 6), scored_width=2, tree_widths=(3,), spans=(48,)
         )
 
@@ -51,20 +51,20 @@ class TestArchitectures:
 class TestLint:
     def test_finds_what_a_device_does_not_have(self, tiny_model: Models) -> None:
         """Named by program; the message says what and why."""
-        decoder = StaticDecoder(tiny_model("llama", torch.float64), max_length=16, widths=(1,))
+        decoder = CompiledDecoder(tiny_model("llama", torch.float64), max_length=16, widths=(1,))
         (findings,) = decoder.lint().values()
 
         assert {"float64"} == {finding.rule for finding in findings}
 
     def test_leaves_the_model_as_it_was(self, tiny_model: Models) -> None:
         """Its experts are traced in a way of their own."""
-        decoder = StaticDecoder(tiny_model("mixtral"), max_length=16, widths=(1,))
+        decoder = CompiledDecoder(tiny_model("mixtral"), max_length=16, widths=(1,))
         before = decoder.step.model.config._experts_implementation
         decoder.lint()
 
         assert before == decoder.step.model.config._experts_implementation != "batched_mm"
 
-    def test_reads_no_cache(self, llama: StaticDecoder) -> None:
+    def test_reads_no_cache(self, llama: CompiledDecoder) -> None:
         """It may lie on a device, from which nothing can be traced."""
         llama.cache = type(llama.cache)(
             keys=[buffer.to("meta") for buffer in llama.cache.keys],
@@ -91,7 +91,7 @@ class TestProgramShapes:
 
     def test_are_named(self, tiny_model: Models) -> None:
         """Widths, then trees, by span."""
-        decoder = StaticDecoder(
+        decoder = CompiledDecoder(
             tiny_model("llama"), max_length=64, widths=(1, 40), tree_widths=(3,), spans=(32, 64)
         )
 

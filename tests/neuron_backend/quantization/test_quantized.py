@@ -7,7 +7,7 @@ import torch
 import transformers
 from safetensors import safe_open
 
-from decodekit.neuron_backend import StaticDecoder, compile_decoder, load_decoder
+from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
 from decodekit.neuron_backend.artifacts.manifest import Manifest, file_sha256
 from decodekit.neuron_backend.quantization.int4_linear import Int4Linear
 from decodekit.neuron_backend.quantization.int8_linear import Int8Linear
@@ -20,7 +20,7 @@ ROWS = [list(range(1, 31)), list(range(20, 55))]
 
 def decoder(model, **changes):
     """An eager decoder of two rows."""
-    return StaticDecoder(
+    return CompiledDecoder(
         model, **{"batch_size": 2, "max_length": 64, "widths": (1, 5, 24), "weights": "int8", **changes}
     )
 

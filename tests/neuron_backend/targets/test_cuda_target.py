@@ -24,7 +24,8 @@ from decodekit.neuron_backend.targets import aoti, cuda_runtime
 from decodekit.neuron_backend.targets import cuda_target as cuda_target_module
 from decodekit.neuron_backend.targets.cuda_program import CudaProgram
 from decodekit.neuron_backend.targets.cuda_target import FACTS
-from decodekit.neuron_backend.targets.target import NOT_SAVED, target_named
+from decodekit.neuron_backend.targets.registry import target_named
+from decodekit.neuron_backend.targets.target import NOT_SAVED
 from decodekit.processors import RepetitionPenalty, TopP
 
 from .cuda_stand_in import CudaStandIn

@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from transformers import PreTrainedModel
 
 from decodekit.decoding import Generator, Greedy, MaxNewTokens, Processor, Sample, Slots
-from decodekit.neuron_backend import NativeTarget, StaticDecoder, compile_decoder, lint_graph, load_decoder
+from decodekit.neuron_backend import CompiledDecoder, NativeTarget, compile_decoder, lint_graph, load_decoder
 from decodekit.neuron_backend.artifacts.manifest import Manifest
 from decodekit.neuron_backend.early_exit import first_layers
 from decodekit.neuron_backend.fused.fused_forwards import FusedForwards
@@ -59,7 +59,7 @@ copy_ = torch.ops.aten.copy_.default
 class Made:
     """A decoder, and the backend that has compiled it."""
 
-    decoder: StaticDecoder
+    decoder: CompiledDecoder
     backend: StandIn
 
     def run(self, parts: dict[str, Any], drafter: Any = None) -> list[list[int]]:
@@ -67,7 +67,7 @@ class Made:
         return run(self.decoder, parts, drafter)
 
 
-def run(decoder: StaticDecoder, parts: dict[str, Any], drafter: Any = None) -> list[list[int]]:
+def run(decoder: CompiledDecoder, parts: dict[str, Any], drafter: Any = None) -> list[list[int]]:
     """Text long enough to leave the first span."""
     stop = MaxNewTokens(45)
     # Forwards that went past them have written over what they know.
@@ -86,13 +86,13 @@ def made(tiny_model: Models) -> Made:
 
 
 @pytest.fixture(scope="module")
-def eager(tiny_model: Models) -> StaticDecoder:
+def eager(tiny_model: Models) -> CompiledDecoder:
     """The same without a compiler."""
-    return StaticDecoder(tiny_model("llama"), **SHAPE)
+    return CompiledDecoder(tiny_model("llama"), **SHAPE)
 
 
 @pytest.fixture(scope="module")
-def one(tiny_model: Models) -> StaticDecoder:
+def one(tiny_model: Models) -> CompiledDecoder:
     """One program."""
     return compile_one(tiny_model("llama"))
 
@@ -105,7 +105,7 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def compile_one(model: PreTrainedModel, **options: Any) -> StaticDecoder:
+def compile_one(model: PreTrainedModel, **options: Any) -> CompiledDecoder:
     """The least that can be compiled: one program, of one layer."""
     target = NativeTarget(**{"backend": StandIn(), "device": "cpu", **options})
     return compile_decoder(first_layers(model, 1), max_length=16, widths=(1,), target=target)
@@ -164,7 +164,7 @@ class TestTokens:
         )
 
     @pytest.mark.parametrize("parts", PARTS)
-    def test_of_plain_decoding(self, parts: str, made: Made, eager: StaticDecoder) -> None:
+    def test_of_plain_decoding(self, parts: str, made: Made, eager: CompiledDecoder) -> None:
         """Ragged rows, from one span into the next."""
         text = made.run(PARTS[parts])
 
@@ -173,29 +173,31 @@ class TestTokens:
 
     @pytest.mark.parametrize("parts", PARTS)
     def test_with_a_draft_ahead(
-        self, parts: str, made: Made, eager: StaticDecoder, tiny_model: Models
+        self, parts: str, made: Made, eager: CompiledDecoder, tiny_model: Models
     ) -> None:
         """One that is right in part: the same weights, under a window of 16."""
-        draft = DraftModel(StaticDecoder(tiny_model("mistral"), batch_size=2, max_length=64, widths=(1, 2)))
+        draft = DraftModel(CompiledDecoder(tiny_model("mistral"), batch_size=2, max_length=64, widths=(1, 2)))
 
         assert run(eager, PARTS[parts]) == made.run(PARTS[parts], draft)
 
     @pytest.mark.parametrize("parts", PARTS)
-    def test_with_trees_ahead(self, parts: str, made: Made, eager: StaticDecoder, tiny_model: Models) -> None:
+    def test_with_trees_ahead(
+        self, parts: str, made: Made, eager: CompiledDecoder, tiny_model: Models
+    ) -> None:
         """Columns in scratch slots, too."""
-        draft = StaticDecoder(tiny_model("mistral"), batch_size=2, max_length=64, widths=(1, 2))
+        draft = CompiledDecoder(tiny_model("mistral"), batch_size=2, max_length=64, widths=(1, 2))
         trees = DraftTree(draft, tree=Tree.comb(2, 1))
 
         assert run(eager, PARTS[parts]) == made.run(PARTS[parts], trees)
 
-    def test_in_inference_mode(self, made: Made, eager: StaticDecoder) -> None:
+    def test_in_inference_mode(self, made: Made, eager: CompiledDecoder) -> None:
         """What the caller's thread is in does not reach the programs."""
         with torch.inference_mode():
             text = made.run(PARTS["greedy"])
 
         assert run(eager, PARTS["greedy"]) == text
 
-    def test_wherever_an_idle_row_points(self, made: Made, eager: StaticDecoder) -> None:
+    def test_wherever_an_idle_row_points(self, made: Made, eager: CompiledDecoder) -> None:
         """A device has 32 bits for a position; what stands beside padding may have more."""
         ids = torch.tensor([[-1, -1, -1, -1, -1], [1, 2, 3, -1, -1]])
         for start in (-(2**62), 2**62, 2**31):
@@ -216,7 +218,7 @@ class TestDecoder:
         """And that a compiler has run."""
         assert ("neuron-native", True) == (made.decoder.target, made.decoder.compiled)
 
-    def test_refuses_to_compile_later(self, one: StaticDecoder) -> None:
+    def test_refuses_to_compile_later(self, one: CompiledDecoder) -> None:
         """Rather than waiting minutes in the middle of a text: the error names the program."""
         with (
             torch.autocast("cpu", dtype=torch.bfloat16),
@@ -238,7 +240,7 @@ class TestDecoder:
 
         assert 1 == len(backend.graphs)
 
-    def test_can_be_left_early(self, made: Made, eager: StaticDecoder) -> None:
+    def test_can_be_left_early(self, made: Made, eager: CompiledDecoder) -> None:
         """A draft of its first layer, compiled by the same target."""
         draft = made.decoder.early_exit(1, widths=(1,))
 
@@ -259,13 +261,13 @@ class TestSaving:
     """Compiled programs travel in the compiler's own cache."""
 
     @pytest.fixture
-    def saved(self, one: StaticDecoder, tmp_path: Path) -> Any:
+    def saved(self, one: CompiledDecoder, tmp_path: Path) -> Any:
         """A folder, on a machine that has never compiled what is in it."""
         one.save(tmp_path / "decoder")
         PERSISTENT.clear()
         return tmp_path / "decoder"
 
-    def test_a_second_start_is_a_load(self, saved: Path, one: StaticDecoder) -> None:
+    def test_a_second_start_is_a_load(self, saved: Path, one: CompiledDecoder) -> None:
         """The compiler is not asked, and the logits are the same to the bit."""
         backend = StandIn()
         loaded = load_decoder(saved, target=NativeTarget(backend=backend, device="cpu"))
@@ -320,7 +322,7 @@ class TestSaving:
     def test_another_target_is_refused(self, saved: Path) -> None:
         """A folder says which it was saved by."""
         with pytest.raises(ValueError, match="must be the one that was saved, 'neuron-native': got 'eager'"):
-            load_decoder(saved, target=StaticDecoder.compiler)
+            load_decoder(saved, target=CompiledDecoder.compiler)
 
 
 class TestStrict:
@@ -472,7 +474,7 @@ class TestChoosing:
         assert len(calls(scoring, copy_)) == len(calls(fused, copy_)) == len(choosing.decoder.cache.tensors)
         assert [] == lint_graph(fused)
 
-    def test_gives_the_hosts_text(self, choosing: Made, eager: StaticDecoder) -> None:
+    def test_gives_the_hosts_text(self, choosing: Made, eager: CompiledDecoder) -> None:
         """And the decoder says that the device chooses."""
         compiled = len(choosing.backend.graphs)
 
@@ -489,7 +491,7 @@ class TestChoosing:
         ],
     )
     def test_comes_back_with_the_chain_it_was_saved_with(
-        self, chain: Processor | None, why: str, choosing: Made, eager: StaticDecoder, tmp_path: Path
+        self, chain: Processor | None, why: str, choosing: Made, eager: CompiledDecoder, tmp_path: Path
     ) -> None:
         """For another the host chooses, and says why; in no case is anything compiled."""
         backend, parts = StandIn(), PARTS["sampled"]
@@ -513,11 +515,11 @@ class TestDevice:
     @pytest.fixture
     def given(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """The devices of what programs were given."""
-        monkeypatch.setattr(StaticDecoder, "compare", lambda self, whose: None)
+        monkeypatch.setattr(CompiledDecoder, "compare", lambda self, whose: None)
         return []
 
     @pytest.fixture
-    def decoder(self, given: list[str], tiny_model: Models) -> StaticDecoder:
+    def decoder(self, given: list[str], tiny_model: Models) -> CompiledDecoder:
         """Compiled for it."""
 
         def backend(graph: GraphModule, inputs: Any) -> Callable[..., Any]:
@@ -529,7 +531,7 @@ class TestDevice:
 
         return compile_one(tiny_model("llama"), backend=backend, device="meta")
 
-    def test_a_program_is_given_nothing_of_the_host(self, decoder: StaticDecoder, given: list[str]) -> None:
+    def test_a_program_is_given_nothing_of_the_host(self, decoder: CompiledDecoder, given: list[str]) -> None:
         """Weights, constants, cache and inputs are there; logits come back."""
         given.clear()
         logits = decoder.forward(torch.tensor([[1]]), torch.tensor([0]))
@@ -538,7 +540,7 @@ class TestDevice:
         assert len(given) > len(list(decoder.step.model.parameters()))
         assert "cpu" == logits.device.type
 
-    def test_the_cache_is_there_and_the_model_here(self, decoder: StaticDecoder, tmp_path: Path) -> None:
+    def test_the_cache_is_there_and_the_model_here(self, decoder: CompiledDecoder, tmp_path: Path) -> None:
         """So it can be saved."""
         assert {"meta"} == {buffer.device.type for buffer in decoder.cache.tensors}
         assert {"cpu"} == {weight.device.type for weight in decoder.step.model.parameters()}

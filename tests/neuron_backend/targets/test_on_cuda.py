@@ -17,9 +17,9 @@ import torch
 from transformers import PreTrainedModel
 
 from decodekit.decoding import Generation, Greedy, MaxNewTokens, Sample, StopCondition
-from decodekit.neuron_backend import CudaTarget, StaticDecoder, compile_decoder, load_decoder
+from decodekit.neuron_backend import CompiledDecoder, CudaTarget, compile_decoder, load_decoder
 from decodekit.neuron_backend.targets.cuda_program import CudaProgram
-from decodekit.neuron_backend.targets.target import target_named
+from decodekit.neuron_backend.targets.registry import target_named
 from decodekit.processors import NoRepeatNgram, RepetitionPenalty, Temperature, TopK, TopP
 from decodekit.speculation import DraftModel, DraftTree, Tree
 from decodekit.testing import check_decoder
@@ -111,7 +111,7 @@ def choosing(target: Targets, tiny_model: Models) -> Pair:
 
 
 @pytest.fixture(scope="module")
-def draft(tiny_model: Models) -> StaticDecoder:
+def draft(tiny_model: Models) -> CompiledDecoder:
     """One that is right in part: the same weights, under a window of 16."""
     return compile_decoder(tiny_model("mistral"), target="eager", **{**SMALL, "widths": (1, 2)})
 
@@ -122,13 +122,13 @@ class TestText:
         """A prompt of two chunks beside a short one, from one span into the next."""
         pair.check(PARTS[parts])
 
-    def test_is_eagers_with_a_draft_ahead(self, parts: str, pair: Pair, draft: StaticDecoder) -> None:
+    def test_is_eagers_with_a_draft_ahead(self, parts: str, pair: Pair, draft: CompiledDecoder) -> None:
         """Rewinds, where the draft was wrong."""
         found = pair.check(PARTS[parts], DraftModel(draft))
 
         assert 0 < sum(found.statistics.accepted) < sum(found.statistics.drafted)
 
-    def test_is_eagers_with_trees_ahead(self, parts: str, pair: Pair, draft: StaticDecoder) -> None:
+    def test_is_eagers_with_trees_ahead(self, parts: str, pair: Pair, draft: CompiledDecoder) -> None:
         """Columns in scratch slots."""
         pair.check(PARTS[parts], DraftTree(draft, tree=Tree.comb(2, 1)))
 
@@ -141,7 +141,7 @@ class TestChoice:
         assert choosing.compiled.chooses(PARTS["chain"]["processors"], PARTS["chain"]["selection"], 2)
         choosing.check(PARTS["chain"])
 
-    def test_is_the_hosts_with_a_draft_ahead(self, choosing: Pair, draft: StaticDecoder) -> None:
+    def test_is_the_hosts_with_a_draft_ahead(self, choosing: Pair, draft: CompiledDecoder) -> None:
         """In each column."""
         choosing.check(PARTS["chain"], DraftModel(draft))
 

@@ -12,7 +12,7 @@ from decodekit.neuron_backend import NativeTarget
 from decodekit.neuron_backend.targets import aoti, detect
 from decodekit.neuron_backend.targets.cuda_runtime import CudaRuntime
 from decodekit.neuron_backend.targets.detect import NeuronFound
-from decodekit.neuron_backend.targets.target import NAMES, target_named
+from decodekit.neuron_backend.targets.registry import NAMES, target_named
 
 Machine = Callable[..., None]
 

@@ -1,0 +1,1 @@
+"""Comparisons of a decoder with the stock model."""
