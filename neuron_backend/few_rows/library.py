@@ -148,17 +148,16 @@ class Library:
 
     def float_rows(self, x: Tensor, weight: Tensor) -> Tensor:
         """As :func:`~.operations.float_rows`."""
-        return self._called("float_rows", x, [weight], *weight.shape)
+        return self._called(self._code.decodekit_float_rows, x, [weight], *weight.shape)
 
     def int8_rows(self, x: Tensor, quantized: Tensor, scale: Tensor) -> Tensor:
         """As :func:`~.operations.int8_rows`."""
-        return self._called("int8_rows", x, [quantized, scale], *quantized.shape)
+        return self._called(self._code.decodekit_int8_rows, x, [quantized, scale], *quantized.shape)
 
     def int4_rows(self, x: Tensor, packed: Tensor, levels: Tensor) -> Tensor:
         """As :func:`~.operations.int4_rows`."""
-        return self._called(
-            "int4_rows", x, [packed, levels], packed.shape[0], packed.shape[1], levels.shape[1]
-        )
+        sizes = (*packed.shape, levels.shape[1])
+        return self._called(self._code.decodekit_int4_rows, x, [packed, levels], *sizes)
 
     def attention(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
         """As :func:`~.operations.attention`."""
@@ -180,11 +179,10 @@ class Library:
         )
         return y
 
-    def _called(self, name: str, x: Tensor, weights: Sequence[Tensor], *sizes: int) -> Tensor:
+    def _called(self, call: Any, x: Tensor, weights: Sequence[Tensor], *sizes: int) -> Tensor:
         *counts, outputs = sizes if len(sizes) == 3 else (*sizes, sizes[0])
         y = x.new_empty(x.shape[0], outputs)
         pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (x, *weights, y)]
-        call = getattr(self._code, f"decodekit_{name}")
         call.restype = ctypes.c_bool
         if not call(ctypes.c_int64(x.shape[0]), *pointers, *map(ctypes.c_int64, counts)):
             raise ValueError(f"the rows must be one of {list(self.rows)}: got {x.shape[0]}")

@@ -77,7 +77,7 @@ class Gather:
 
     def __call__(self, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
         """A forward hook."""
-        own = getattr(module, OWN)[: self.ranks.degree, None]
+        own = module.get_buffer(OWN)[: self.ranks.degree, None]
         # A sum with zeros, and not a gathering, for which compiled programs have no call. It is exact.
         placed = torch.where(own, output[..., None, :], 0)
         # Flattened behind the sum: what a program gives to Python must not be what it gave to gloo.
@@ -93,7 +93,7 @@ class TakeShare:
     def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """A forward pre-hook."""
         states, *others = inputs
-        own = getattr(module, OWN)[: self.ranks.degree, None]
+        own = module.get_buffer(OWN)[: self.ranks.degree, None]
         parts = states.view(*states.shape[:-1], self.ranks.degree, -1)
         return torch.where(own, parts, 0).sum(-2), *others
 
@@ -107,12 +107,14 @@ class DividedLookup:
 
     ranks: Ranks
     weight: Tensor
+    own_rank: Tensor
+    """:data:`OWN`."""
 
     def forward(self, ids: Tensor) -> Tensor:
         """``[..., hidden]`` of *ids* ``[...]``."""
         rows, degree = self.weight.shape[0], self.ranks.degree
         # The number of the first row, and no division of the ids, which Neuron has in float64 alone.
-        first = torch.where(getattr(self, OWN)[:degree], torch.arange(degree, device=ids.device) * rows, 0)
+        first = torch.where(self.own_rank[:degree], torch.arange(degree, device=ids.device) * rows, 0)
         local = ids - first.sum()
         own = (local >= 0) & (local < rows)
         found: Tensor = super().forward(torch.where(own, local, 0))  # type: ignore[misc]  # the embedding's

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING
 
-import attrs
 import torch
 from torch import Tensor, nn
 
@@ -91,17 +90,16 @@ def divided(model: "PreTrainedModel", ranks: Ranks) -> "PreTrainedModel":
     made: dict[tuple[int, Share], nn.Parameter] = {}
     for path, share in plan.shares.items():
         owner, _, leaf = path.rpartition(".")
-        module = part.get_submodule(owner)
-        parameter = getattr(module, leaf)
+        parameter = part.get_parameter(path)
         # Tied weights stay so.
         key = (id(parameter), share)
         if key not in made:
             local = share.local(parameter, ranks.rank, ranks.degree)
             made[key] = nn.Parameter(local, requires_grad=False)
-        setattr(module, leaf, made[key])
+        part.get_submodule(owner).register_parameter(leaf, made[key])
     for path, style in plan.modules.items():
         _install(part.get_submodule(path), style, plan.shares.get(f"{path}.weight"), ranks)
-    vars(part)["decodekit_division"] = _Division(ranks, plan.shares)
+    part.add_module("decodekit_division", _Division(ranks, plan.shares))
     return part
 
 
@@ -146,16 +144,16 @@ def ranks_of(model: "PreTrainedModel") -> Ranks | None:
     return None if division is None else division.ranks
 
 
-@attrs.frozen
-class _Division:
-    """What a divided model carries."""
+class _Division(nn.Module):
+    """What a divided model carries: a module of its own, without weights, which every copy of it has too."""
 
-    ranks: Ranks
-    shares: dict[str, Share]
+    def __init__(self, ranks: Ranks, shares: dict[str, Share]):
+        super().__init__()
+        self.ranks, self.shares = ranks, shares
 
 
 def _division(model: "PreTrainedModel") -> _Division | None:
-    return vars(model).get("decodekit_division")
+    return next((child for child in model.children() if isinstance(child, _Division)), None)
 
 
 def _install(module: nn.Module, style: str, share: Share | None, ranks: Ranks) -> None:

@@ -38,13 +38,13 @@ class Joined(nn.Module):
         The parameters and buffers of *layers* are replaced by rows of the joined ones.
         """
         super().__init__()
-        names = [name for name in _TENSORS if getattr(layers[0], name, None) is not None]
+        tensors = [dict(_tensors(layer)) for layer in layers]
         # What a layer calls its size is the whole's where ranks hold a part each.
-        self.parts = [len(getattr(layer, names[0])) for layer in layers]
-        joined = {name: _join([getattr(layer, name) for layer in layers]) for name in names}
+        self.parts = [len(next(iter(own.values()))) for own in tensors]
+        joined = {name: _join([own[name] for own in tensors]) for name in tensors[0]}
         for name, tensor in joined.items():
-            for layer, rows in zip(layers, torch.split(tensor, self.parts), strict=True):
-                setattr(layer, name, _like(getattr(layer, name), rows))
+            for layer, own, rows in zip(layers, tensors, torch.split(tensor, self.parts), strict=True):
+                setattr(layer, name, _like(own[name], rows))
         self.layer = _layer(joined)
         # Not as submodules: they are the model's.
         self._members = tuple(layers)
@@ -53,14 +53,15 @@ class Joined(nn.Module):
     def traced(self) -> Iterator[None]:
         """Let each layer be some columns of the product of all, which :func:`merge_products` makes one."""
         start = 0
+        for layer, size in zip(self._members, self.parts, strict=True):
+            # Before the class's own, until it is deleted.
+            layer.forward = partial(self._columns, start, size)
+            start += size
         try:
-            for layer, size in zip(self._members, self.parts, strict=True):
-                vars(layer)["forward"] = partial(self._columns, start, size)
-                start += size
             yield
         finally:
             for layer in self._members:
-                vars(layer).pop("forward", None)
+                del layer.forward
 
     def _columns(self, start: int, size: int, x: Tensor) -> Tensor:
         out: Tensor = self.layer(x)
@@ -82,8 +83,9 @@ def joined_names(model: nn.Module) -> list[list[str]]:
     return [
         [f"{owner}.{name}" if owner else name for name in names]
         for owner, module in model.named_modules()
+        for children in (dict(module.named_children()),)
         for names in GROUPS
-        if _alike([getattr(module, name, None) for name in names])
+        if _alike([children.get(name) for name in names])
     ]
 
 
@@ -166,6 +168,12 @@ def _alike(layers: Sequence[nn.Module | None]) -> bool:
     if kinds not in ({nn.Linear}, {Int8Linear}, {Float8Linear}):
         return False
     return len({(layer.in_features, layer.bias is None) for layer in layers}) == 1  # type: ignore[union-attr]
+
+
+def _tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """What *layer* multiplies by and adds; the weights first."""
+    own = dict(layer.named_parameters()) | dict(layer.named_buffers())
+    return ((name, own[name]) for name in _TENSORS if name in own)
 
 
 def _join(parts: Sequence[Tensor]) -> Tensor:

@@ -106,10 +106,10 @@ def measured(
     """Seconds for products by all of *layers*: of *library*, and of torch; the least of a few, in turn."""
     few, other = [], []
     for layer in layers:
-        name, weights = _operands(layer)
+        product, weights = _operands(layer)
         # What a layer calls its size is the whole's where ranks hold a part each.
         x = torch.full((rows, weights[0].shape[1]), 0.5, dtype=library.dtype)
-        few.append(partial(getattr(library, name), x, *weights))
+        few.append(partial(product, library, x, *weights))
         other.append(_by_torch(layer, x))
     times = [(_seconds(few), _seconds(other)) for _ in range(_ROUNDS)]
     # The first meet memory that was never read.
@@ -129,21 +129,21 @@ def _sample(model: nn.Module, dtype: torch.dtype) -> Iterable[QuantizedLinear | 
     for layer in model.modules():
         if not isinstance(layer, nn.Linear | Int8Linear | Int4Linear):
             continue
-        name, weights = _operands(layer)
-        known = name != "int8_rows" or weights[0].dtype == torch.int8
+        product, weights = _operands(layer)
+        known = product is not Library.int8_rows or weights[0].dtype == torch.int8
         whole = all(weight.is_contiguous() and weight.numel() for weight in weights)
         if known and whole and weights[-1].dtype == dtype and size < _BYTES:
             size += weights[0].nbytes
             yield layer
 
 
-def _operands(layer: nn.Module) -> tuple[str, list[Tensor]]:
+def _operands(layer: nn.Module) -> tuple[Callable[..., Tensor], list[Tensor]]:
     """Which product of :class:`~..few_rows.library.Library`, and what it takes beside the inputs."""
     if isinstance(layer, Int4Linear):
-        return "int4_rows", [layer.packed, layer.levels]
+        return Library.int4_rows, [layer.packed, layer.levels]
     if isinstance(layer, Int8Linear):
-        return "int8_rows", [layer.quantized, layer.scale]
-    return "float_rows", [layer.get_parameter("weight").detach()]
+        return Library.int8_rows, [layer.quantized, layer.scale]
+    return Library.float_rows, [layer.get_parameter("weight").detach()]
 
 
 def _by_torch(layer: nn.Module, x: Tensor) -> Product:

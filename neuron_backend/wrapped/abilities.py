@@ -81,9 +81,10 @@ class Abilities:
 
     def __attrs_post_init__(self) -> None:
         """Refuse what no forward could be made of."""
-        for name in ("batch_size", "max_length", "vocab_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"'{name}' must be >= 1: got {getattr(self, name)}")
+        sizes = {"batch_size": self.batch_size, "max_length": self.max_length, "vocab_size": self.vocab_size}
+        for name, size in sizes.items():
+            if size < 1:
+                raise ValueError(f"'{name}' must be >= 1: got {size}")
         single = self.windows[0] if self.windows else None
         if single is None or single.columns != 1 or single.scores != "every":
             raise ValueError(f"'windows' must begin with one of a scored column: got {self.windows}")
