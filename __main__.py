@@ -225,7 +225,7 @@ def _decoder(
 ) -> Any:
     """The decoder of *model*, from the cache if it was compiled before for these shapes."""
     from .neuron_backend import compile_decoder, load_decoder
-    from .neuron_backend.artifacts.cache_folder import cache_folder
+    from .neuron_backend.artifacts.trust import cache_folder
 
     arguments = {"max_length": options.max_length, "dtype": options.dtype, "target": options.target}
     prompt_width = min(_PROMPT_WIDTH, options.max_length or _PROMPT_WIDTH)

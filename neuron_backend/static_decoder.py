@@ -13,7 +13,7 @@ from ..decoding.protocols import DecoderShape
 from ..decoding.whole_numbers import as_tuple
 from .architectures.rotation import fix_rotation
 from .artifacts.packages import Package
-from .cache import CacheBuffers
+from .cache import CacheBuffers, lay_out_tree
 from .fused.fused_forwards import FusedForwards, FusedProgram
 from .geometry import Geometry
 from .masks import MaskPlan
@@ -25,7 +25,6 @@ from .shapes import decoder_shape
 from .spans import decoder_spans, end_of, smallest_span
 from .step import DecoderStep, Step, TreeStep
 from .threads import on_threads
-from .tree_layout import lay_out
 from .weights import adopt, weight_dtype
 
 if TYPE_CHECKING:
@@ -345,7 +344,7 @@ class StaticDecoder(FusedForwards):
             TypeError: A wrong dtype. Nothing has been written.
         """
         check_tree_inputs(ids, cache_pos, parents, self.shape, self.tree_widths)
-        layout = lay_out(ids, cache_pos, parents)
+        layout = lay_out_tree(ids, cache_pos, parents)
         slots = self._slots[smallest_span(self.spans, int(layout[0].max()) + 1, span)]
         with on_threads(self.threads), in_step(self.ranks, ids, *layout, slots[-1:]):
             return self.tree_programs[ids.shape[1]](ids, *layout, slots)

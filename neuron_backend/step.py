@@ -119,7 +119,7 @@ class TreeStep(Step):
     """
     The same as ``(ids, positions, written, path, slots, *cache) -> logits``, for columns that form a tree.
 
-    What the tree looks like is made on the host (:func:`~.tree_layout.lay_out`), so here too no
+    What the tree looks like is made on the host (:func:`~.cache.lay_out_tree`), so here too no
     shape and no operation depends on it.
     """
 

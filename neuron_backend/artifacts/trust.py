@@ -2,14 +2,24 @@
 Which programs this machine has compiled itself.
 
 A program is native code, and a folder with one may come from anywhere. One file for each hash
-in :func:`~.cache_folder.cache_folder` says that the program with that hash was made here.
+in :func:`cache_folder` says that the program with that hash was made here.
 """
 
 import contextlib
 import hashlib
+import os
 from pathlib import Path
 
-from .cache_folder import cache_folder
+
+def cache_folder() -> Path:
+    """
+    Where decodekit keeps what it makes for this machine.
+
+    ``$DECODEKIT_CACHE``, or else ``$XDG_CACHE_HOME/decodekit``, or else ``~/.cache/decodekit``.
+    """
+    own = os.environ.get("DECODEKIT_CACHE")
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(own) if own else Path(cache) / "decodekit"
 
 
 def sha256(content: bytes) -> str:

@@ -1,6 +1,8 @@
 """From a module to the graph that a compiler is given."""
 
-from collections.abc import Callable, Container
+import contextlib
+import warnings
+from collections.abc import Callable, Container, Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -8,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
-from ..known_warnings import without_known_warnings
 from .complex_pairs import pair_complex_numbers
 from .top_k_form import know_top_k
 
@@ -25,6 +26,16 @@ COMPARISONS = (
 _ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 _FILLS = {"empty", "full", "ones", "scalar_tensor", "zeros"}
+
+
+@contextlib.contextmanager
+def without_known_warnings() -> Iterator[None]:
+    """Ignore, for as long as this lasts, what torch says of itself while it exports and compiles."""
+    with warnings.catch_warnings():
+        # torch 2.13 uses two of its own deprecated interfaces.
+        warnings.filterwarnings("ignore", r"`torch\.jit\.script_method` is deprecated", DeprecationWarning)
+        warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
+        yield
 
 
 def lower(module: nn.Module, inputs: tuple[Any, ...]) -> GraphModule:

@@ -1,5 +1,5 @@
 """
-How a CPU multiplies by weights in few bits, as ``torch.export`` is to see it.
+How a CPU, and a GPU, multiply by weights in few bits, as ``torch.export`` is to see it.
 
 The same weights in other operations than :mod:`~.int8_linear` and :mod:`~.int4_linear` write,
 chosen by dtype and rows, both of which a program fixes. Every program is compared with the plain
@@ -41,10 +41,9 @@ def cpu_products(model: nn.Module, few_rows: Library | NoLibrary = NO_LIBRARY) -
 
         few_rows: What multiplies the inputs that it takes.
     """
-    layers = [layer for layer in model.modules() if isinstance(layer, Int8Linear | Int4Linear)]
     # Found out before anything is traced.
     by_four = partial(int4_product, aten=aten_packs_alike())
-    try:
+    with _products_restored(model) as layers:
         for layer in layers:
             if not isinstance(layer, Int8Linear):
                 layer.product = partial(_few_int4, few_rows, by_four)
@@ -57,6 +56,32 @@ def cpu_products(model: nn.Module, few_rows: Library | NoLibrary = NO_LIBRARY) -
             else:
                 layer.product = partial(_few_int8, few_rows, int8_product)
         yield
+
+
+@contextmanager
+def cuda_products(model: nn.Module) -> Iterator[None]:
+    """
+    Let the quantised layers of *model* multiply as a GPU is to, for as long as it is traced.
+
+    The weights are widened where they are multiplied, and the activations keep their dtype, so a
+    decoder scores alike at every width. Of a few rows, each product is a sum over its own row: Inductor
+    makes that a loop which reads each stored weight once, and nothing wide is written. Of many rows, as
+    of a prompt, the weights are widened once for all of them. A product in float8 alone
+    (``torch._scaled_mm``) would round the activations to three bits of mantissa as well.
+    """
+    with _products_restored(model) as layers:
+        for layer in layers:
+            product = int8_product if isinstance(layer, Int8Linear) else int4_product
+            layer.product = partial(product, aten=False)
+        yield
+
+
+@contextmanager
+def _products_restored(model: nn.Module) -> Iterator[list[Int8Linear | Int4Linear]]:
+    """The quantised layers of *model*, which multiply in their own way again afterwards."""
+    layers = [layer for layer in model.modules() if isinstance(layer, Int8Linear | Int4Linear)]
+    try:
+        yield layers
     finally:
         for layer in layers:
             if isinstance(layer, Int8Linear):

@@ -23,7 +23,7 @@ from ..artifacts.packages import Package
 from ..cache import CacheBuffers
 from ..few_rows.library import NO_LIBRARY, Library, NoLibrary, archiver
 from ..graphs.complex_pairs import pair_complex_numbers
-from ..known_warnings import without_known_warnings
+from ..graphs.lowering import without_known_warnings
 from ..quantization.cpu_products import cpu_products
 from ..step import Step
 from .cpu_kernels import choose_kernels

@@ -8,10 +8,9 @@ from torch.fx import GraphModule
 
 from ..cache import CacheBuffers
 from ..graphs.complex_pairs import pair_complex_numbers
-from ..graphs.lowering import drop_checks
+from ..graphs.lowering import drop_checks, without_known_warnings
 from ..graphs.step_lowering import static_experts
-from ..known_warnings import without_known_warnings
-from ..quantization.cuda_products import cuda_products
+from ..quantization.cpu_products import cuda_products
 from ..step import Step
 from .cpu_kernels import group_queries
 from .cuda_staging import Place

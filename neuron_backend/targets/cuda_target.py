@@ -14,8 +14,8 @@ from torch.fx import GraphModule
 from ..artifacts.manifest import Manifest
 from ..artifacts.packages import Package
 from ..cache import CacheBuffers
+from ..graphs.lowering import without_known_warnings
 from ..graphs.step_lowering import ProgramShape, program_shapes
-from ..known_warnings import without_known_warnings
 from ..shapes import DEFAULT_WIDTHS, fitting
 from ..step import program_name
 from .cuda_lowering import lower_for_cuda

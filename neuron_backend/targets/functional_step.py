@@ -5,8 +5,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
 
+from ...decoding.protocols import DecoderShape
 from ..cache import CacheBuffers, out_of_place
+from ..fused.fused_step import FusedStep
+from ..graphs.lowering import lower
+from ..graphs.narrow_integers import narrow_integers
 from ..graphs.step_lowering import ProgramShape
 from ..step import DecoderStep, TreeStep, score_tree
 from ..weights import adopt
@@ -57,7 +62,7 @@ class FunctionalStep(nn.Module):
             cache: Says shapes and dtype; not written.
 
             choices: By width, what chooses in forwards that are given what it takes: a
-                :func:`~.lowered_choice.lower_choice`.
+                :func:`lower_choice`.
 
             num_given: How many inputs that is.
         """
@@ -85,7 +90,7 @@ class FunctionalStep(nn.Module):
     @property
     def states(self) -> dict[str, Tensor]:
         """The cache by name, in the order of :attr:`~..cache.CacheBuffers.tensors`."""
-        return {name: getattr(self, name) for name in self._states}
+        return {name: tensor for name, tensor in self._tensors() if name in self._states}
 
     @property
     def weights(self) -> dict[str, Tensor]:
@@ -197,3 +202,42 @@ def padding(shape: ProgramShape, cache: CacheBuffers) -> dict[str, Tensor]:
     """The inputs of a forward of that *shape* over padding alone: what it is traced with."""
     inputs = shape.step.padding(shape.width, cache, shape.span)
     return named(shape.step.kind, *inputs[: -len(cache.tensors)])
+
+
+class _Choice(nn.Module):
+    """As ``(logits, *given) -> chosen``."""
+
+    def __init__(self, step: FusedStep):
+        super().__init__()
+        # Not a module of this one: the model is not to be exported.
+        self._choose = step.choose
+
+    def forward(self, logits: Tensor, *given: Tensor) -> Tensor:
+        return self._choose(logits, given, logits.new_zeros(logits.shape[0], dtype=torch.int64))
+
+
+def lower_choice(step: FusedStep, width: int, shape: DecoderShape) -> GraphModule:
+    """
+    The choice of *step*, in core operations and 32 bits, for tracing through XLA.
+
+    Written down as it is for eager execution, it would reach XLA with numbers of Python in it, which
+    are float64 there; here they are tensors, and they can be stored.
+
+    Args:
+        step: Whose choice.
+
+        width: Of the forwards that it stands behind.
+
+        shape: Of the decoder.
+
+    Returns:
+        From float32 logits and what :meth:`~..fused.fused_step.FusedStep.given` makes, integers as
+        int32, to ids ``[batch, columns]`` int32.
+
+    Raises:
+        OverflowError: It computes with numbers that 32 bits do not hold.
+    """
+    logits = torch.zeros(shape.batch_size, step.scored(width), shape.vocab_size)
+    graph = lower(_Choice(step), (logits, *step.neutral(width, shape.batch_size)))
+    narrow_integers(graph)
+    return graph

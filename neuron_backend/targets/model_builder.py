@@ -10,7 +10,8 @@ and those of trees, stand beside the plain ones, which pay nothing for them.
 """
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,11 +19,10 @@ import attrs
 from torch import Tensor
 
 from ..graphs.step_lowering import ProgramShape, program_shapes, spans_of
-from ..parallel.cores import Cores
+from ..parallel.cores import CORES, Cores
+from ..parallel.parallel_layers import summing
 from ..step import DecoderStep, TreeStep
-from .functional_step import CHOICES, MODEL, FunctionalStep, ReassigningStep, named, padding
-from .lowered_choice import lower_choice
-from .nxd_cores import nxd_cores
+from .functional_step import CHOICES, MODEL, FunctionalStep, ReassigningStep, lower_choice, named, padding
 from .traced_program import Runs, Traced, lint_proto, refuse, to_device, to_host
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class ModelBuilderWay:
         decoder = cores.part
         # Before anybody moves them.
         known, states = cores.weights(step.weights, MODEL), set(step.states)
-        with nxd_cores(cores.degree):
+        with _on_cores(cores.degree):
             model, used = self._built(decoder, step, top_ks)
         # A state belongs to the device alone; some releases list it among the weights.
         weights = [name for name in used if name not in states]
@@ -134,6 +134,36 @@ class ModelBuilderWay:
         first = ReassigningStep(cores.part.step, cores.part.cache).weights
         _start(model, cores.weights({**first, **tensors}, MODEL), weights)
         return _runs(cores.part, model)
+
+
+@contextmanager
+def _on_cores(degree: int) -> Iterator[None]:
+    """
+    Trace and compile for so many cores.
+
+    As in AWS Neuron SDK, `ModelBuilderV2 API Reference`, usage examples:
+    neuronx_distributed/trace/parallel_context.py traces for the first of the cores, and the sum of
+    parallel_layers/mappings.py becomes an all-reduce among them.
+
+    Raises:
+        ValueError: This neuronx_distributed cannot.
+    """
+    if degree == 1:
+        yield
+        return
+    try:
+        from neuronx_distributed import NxDParallelState
+        from neuronx_distributed.parallel_layers.mappings import reduce_from_tensor_model_parallel_region
+    except ImportError as error:
+        raise ValueError(
+            f"tp_degree {degree} needs a neuronx-distributed with NxDParallelState, from "
+            f"https://pip.repos.neuron.amazonaws.com: got {error}"
+        ) from error
+    with (
+        NxDParallelState(world_size=degree, tensor_model_parallel_size=degree),
+        summing(CORES, reduce_from_tensor_model_parallel_region),
+    ):
+        yield
 
 
 def _saved(model: Any) -> bytes:

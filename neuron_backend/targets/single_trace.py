@@ -21,8 +21,7 @@ from ..fused.fused_step import FusedStep
 from ..graphs.step_lowering import ProgramShape
 from ..parallel.cores import Cores
 from ..step import DecoderStep
-from .functional_step import GIVEN, FunctionalStep, padding
-from .lowered_choice import lower_choice
+from .functional_step import GIVEN, FunctionalStep, lower_choice, padding
 from .traced_program import Runs, Traced, to_device, to_host
 
 if TYPE_CHECKING:

@@ -21,10 +21,9 @@ from decodekit.neuron_backend import (
 from decodekit.neuron_backend import static_decoder as static_decoder_module
 from decodekit.neuron_backend.artifacts.fingerprint import Fitted, program_fingerprint
 from decodekit.neuron_backend.artifacts.manifest import Manifest
-from decodekit.neuron_backend.cache import CacheBuffers
+from decodekit.neuron_backend.cache import CacheBuffers, lay_out_tree
 from decodekit.neuron_backend.geometry import Geometry
 from decodekit.neuron_backend.masks import MaskPlan, Reach
-from decodekit.neuron_backend.tree_layout import lay_out
 from decodekit.neuron_backend.tree_probe import TreeProbe
 from decodekit.testing import check_decoder
 
@@ -58,7 +57,7 @@ def fed(decoder: StaticDecoder) -> StaticDecoder:
 class TestLayOut:
     def test_the_first_branch_goes_where_its_positions_are(self) -> None:
         """And every other column to its own scratch slot, padding too."""
-        positions, written, path = lay_out(IDS, torch.tensor([3, 10]), PARENTS)
+        positions, written, path = lay_out_tree(IDS, torch.tensor([3, 10]), PARENTS)
 
         assert [[3, 4, 4, 5, 5, 3], [10, 11, 0, 0, 0, 0]] == positions.tolist()
         assert [[3, 4, -4, -5, 5, -7], [10, 11, -4, -5, -6, -7]] == written.tolist()
@@ -216,7 +215,7 @@ class TestRefusal:
         """Columns that see their neighbours, a first branch in scratch slots, positions by column."""
 
         def wrong(ids: Tensor, *args: object) -> tuple[Tensor, Tensor, Tensor]:
-            positions, slots, path = lay_out(ids, *args)  # type: ignore[arg-type]
+            positions, slots, path = lay_out_tree(ids, *args)  # type: ignore[arg-type]
             columns = torch.arange(ids.shape[1])
             if fault == "sees all":
                 return positions, slots, torch.ones_like(path).tril()

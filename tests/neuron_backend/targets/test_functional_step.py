@@ -7,15 +7,15 @@ from torch import nn
 from decodekit.decoding import Sample
 from decodekit.decoding.history import History
 from decodekit.neuron_backend import StaticDecoder
+from decodekit.neuron_backend.cache import lay_out_tree
 from decodekit.neuron_backend.graphs.step_lowering import ProgramShape
 from decodekit.neuron_backend.targets.functional_step import (
     FunctionalStep,
     ReassigningStep,
+    lower_choice,
     named,
     padding,
 )
-from decodekit.neuron_backend.targets.lowered_choice import lower_choice
-from decodekit.neuron_backend.tree_layout import lay_out
 from decodekit.processors import Temperature
 
 
@@ -174,7 +174,7 @@ def test_a_tree_is_scored_as_by_its_own_step(tiny_model):
     step = ReassigningStep(decoder.step, decoder.cache)
     put_back(step, [None, *decoder.cache.tensors])
     ids, parents = torch.tensor([[3, 4, 5, 6], [7, 8, 9, -1]]), torch.tensor([[-1, 0, 0, 1], [-1, 0, 1, -1]])
-    layout = lay_out(ids, torch.tensor([2, 5]), parents)
+    layout = lay_out_tree(ids, torch.tensor([2, 5]), parents)
     slots = decoder.cache.addresses(32)
 
     found = step(**named("tree", ids, *layout, slots))
