@@ -8,7 +8,7 @@ from .choose import Choose
 from .draft_trees import depths, pruned, tokens_ahead
 from .history import History
 from .protocols import Draft, Drafter, DraftLength, Round, Verification
-from .whole_numbers import is_whole
+from .validation import is_whole
 
 
 @attrs.frozen(eq=False)

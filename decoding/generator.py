@@ -23,13 +23,13 @@ from .greedy import Greedy
 from .history import History
 from .logprobs import Logprobs, TokenLogprob
 from .loop import Loop
-from .prompts import as_rows, stream_numbers
+from .prompts import as_rows
 from .protocols import Decoder, Drafter, DraftLength, Processor, Selection, StopCondition, Verification
 from .slots import Slots
 from .statistics import Statistics
 from .stopping import MaxNewTokens, begin, how_to_wrap, parts
 from .streamers import forward, report_failure
-from .whole_numbers import a_whole_number, as_whole, is_whole
+from .validation import a_whole_number, as_whole, is_whole, stream_numbers
 
 if TYPE_CHECKING:
     from .logprob_recorder import LogprobRecorder

@@ -17,7 +17,7 @@ from .history import History
 from .lead import lead
 from .scratch import scratch
 from .two_races import TwoRaces
-from .whole_numbers import a_whole_number
+from .validation import a_whole_number
 
 _CLOSE = 1e-3
 """Far more than what single precision is wrong by in the logarithm of a block's mass, some 1e-5."""

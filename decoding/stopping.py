@@ -2,7 +2,7 @@
 
 import abc
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import attrs
@@ -16,7 +16,7 @@ from .history import History
 from .protocols import Ending, StopCondition
 from .scores import Scores
 from .stop_codes import TokenCode, by_token
-from .whole_numbers import is_whole
+from .validation import counts, token_ids
 
 
 class Stop(abc.ABC):
@@ -178,17 +178,6 @@ class AllOf(Stop):
         return both
 
 
-def counts(value: Any) -> Tensor:
-    """A whole number *n* of at least 1, or one a row, as ``[1]`` or ``[rows]``."""
-    values = value.tolist() if hasattr(value, "tolist") else value
-    numbers = list(values) if isinstance(values, Sequence) else [values]
-    if not numbers or not all(is_whole(number) for number in numbers):
-        raise TypeError(f"'n' must be a whole number or one for each row: got {value!r}")
-    if min(numbers) < 1:
-        raise ValueError(f"'n' must be at least 1: got {value!r}")
-    return torch.tensor([int(number) for number in numbers])
-
-
 @attrs.frozen(eq=False)
 class MaxNewTokens(Stop):
     """End a row after *n* new tokens."""
@@ -251,17 +240,6 @@ def _limit_of_a_row(n: Tensor) -> Callable[[int], int]:
     numbers: list[int] = n.tolist()
     one = numbers[0]
     return numbers.__getitem__ if len(numbers) > 1 else lambda row: one
-
-
-def token_ids(name: str, value: Any) -> tuple[int, ...]:
-    """One token id or several; *name* is the parameter's, for the error."""
-    values = value.tolist() if hasattr(value, "tolist") else value
-    ids = tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else (values,)
-    if not ids or not all(is_whole(i) for i in ids):
-        raise TypeError(f"'{name}' must be a token id or several: got {value!r}")
-    if min(ids) < 0:
-        raise ValueError(f"'{name}' must be >= 0: got {value!r}")
-    return tuple(int(i) for i in ids)
 
 
 def _ids(value: Any) -> tuple[int, ...]:

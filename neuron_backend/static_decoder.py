@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..decoding.checks import check_inputs, check_tree_inputs, check_tree_widths
 from ..decoding.protocols import DecoderShape, Processor, Selection
-from ..decoding.whole_numbers import as_tuple
+from ..decoding.validation import as_tuple
 from .architectures.rotation import fix_rotation
 from .artifacts.hub import push_decoder
 from .artifacts.packages import Package

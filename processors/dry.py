@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..decoding.history import History
-from ..decoding.whole_numbers import is_whole
+from ..decoding.validation import is_whole
 from .chain import Composable
 from .occurring import counted, ends_of, largest, repeated
 from .parameter import (

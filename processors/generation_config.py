@@ -12,6 +12,7 @@ from ..decoding.protocols import Processor, Selection, StopCondition
 from ..decoding.sample import Sample
 from ..decoding.stop_strings import StopStrings
 from ..decoding.stopping import AnyOf, EndOfSequence, MaxLength, MaxNewTokens
+from ..decoding.validation import as_several
 from .chain import Chain
 from .generation_fields import CHOICE_AND_END, METADATA, REFUSED, STAGES, WITHOUT_BEARING, Rest, Stage
 
@@ -106,8 +107,7 @@ def _refuse(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
 def _token_ids(value: Any) -> tuple[int, ...]:
     if value is None:
         return ()
-    values = value.tolist() if hasattr(value, "tolist") else value
-    return tuple(values) if isinstance(values, Iterable) else (values,)
+    return as_several(value)
 
 
 def _limit(fields: Mapping[str, Any], defaults: Mapping[str, Any], unused: dict[str, str]) -> dict[str, int]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..decoding import noise
 from ..decoding.history import History
 from ..decoding.protocols import Processor
-from ..decoding.whole_numbers import is_whole
+from ..decoding.validation import is_whole
 from .chain import Chain
 from .grammar import Grammar
 

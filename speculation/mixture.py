@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..decoding.history import History
 from ..decoding.protocols import Choice, DecoderShape, Draft, Drafter
-from ..decoding.real_numbers import as_real
+from ..decoding.validation import as_real
 from .mixture_experience import Experience, Guess, expected
 from .mixture_pace import Pace
 from .point_mass import point_mass

@@ -4,7 +4,7 @@ import attrs
 
 from ..decoding.generator import Generator, a_draft_length
 from ..decoding.protocols import Drafter, DraftLength
-from ..decoding.whole_numbers import as_whole
+from ..decoding.validation import as_whole
 
 
 @attrs.frozen(eq=False)

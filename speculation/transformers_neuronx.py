@@ -29,7 +29,7 @@ from ..decoding.agreement import Agreement
 from ..decoding.greedy import Greedy
 from ..decoding.protocols import Decoder, Drafter, Processor, Selection, StopCondition, Verification
 from ..decoding.stopping import EndOfSequence, MaxLength
-from ..decoding.whole_numbers import a_whole_number, is_whole
+from ..decoding.validation import a_whole_number, is_whole
 from .draft_model import DraftModel
 from .speculative_generator import SpeculativeGenerator as Generator
 

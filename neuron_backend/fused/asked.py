@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...decoding.checks import refuse_foreign
 from ...decoding.protocols import Processor, Selection
-from ...decoding.whole_numbers import is_whole
+from ...decoding.validation import is_whole
 from ...processors.chain import Composable
 from ..artifacts.chain_digest import stages_of
 
