@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .history import History
 from .protocols import DecoderShape
 from .validation import is_whole
 
@@ -44,6 +45,15 @@ def as_rows(prompts: Any, shape: DecoderShape, tokenizer: Any = None) -> list[li
                     f"got {token}"
                 )
     return rows
+
+
+def first_history(rows: list[list[int]], stream: torch.Tensor, capacity: int) -> History:
+    """The history of *rows* before their first new token, of width 1, with room for *capacity* ids."""
+    ids = torch.zeros(len(rows), 1, capacity, dtype=torch.int64)
+    for row, prompt in enumerate(rows):
+        ids[row, 0, : len(prompt)] = torch.tensor(prompt)
+    length = torch.tensor([len(prompt) for prompt in rows])
+    return History(ids, length[:, None], length, stream)
 
 
 def _rows(prompts: Any, tokenizer: Any) -> list[list[int]]:

@@ -13,9 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .history import History
+from .optional_protocols import (
+    BeginsStop,
+    CombinesConditions,
+    TellsByToken,
+    TokenCode,
+    has_short_cuts,
+    offers_short_cuts,
+)
 from .protocols import Ending, StopCondition
 from .scores import Scores
-from .stop_codes import TokenCode, by_token
 from .validation import counts, token_ids
 
 
@@ -53,23 +60,28 @@ class Stop(abc.ABC):
 
 def begin(condition: StopCondition) -> StopCondition:
     """*condition*, made ready for one run."""
-    start = getattr(condition, "begin", None)
-    return condition if start is None else start()
+    return condition.begin() if isinstance(condition, BeginsStop) else condition
 
 
 def parts(condition: StopCondition) -> Iterator[StopCondition]:
     """The conditions that *condition* is composed of; itself if it is not."""
-    inner = getattr(condition, "conditions", None)
-    if inner is None:
-        yield condition
-    else:
-        for part in inner:
+    if isinstance(condition, CombinesConditions):
+        for part in condition.conditions:
             yield from parts(part)
+    else:
+        yield condition
+
+
+def by_token(condition: StopCondition) -> TokenCode | None:
+    """What *condition* says of one new token by its numbers alone; None if it looks at more."""
+    if offers_short_cuts(condition) and isinstance(condition, TellsByToken):
+        return condition.by_token()
+    return None
 
 
 def a_condition(other: StopCondition) -> StopCondition:
     """*other*, if it is a stop condition."""
-    if not (callable(other) and hasattr(other, "endings")):
+    if not isinstance(other, StopCondition):
         raise TypeError(f"a stop condition composes with stop conditions{how_to_wrap(other)}: got {other!r}")
     return other
 
@@ -88,6 +100,7 @@ def newest(history: History) -> Tensor:
     return torch.from_numpy(ids[np.arange(len(last))[:, None], path, last])
 
 
+@has_short_cuts
 @attrs.frozen(eq=False)
 class AnyOf(Stop):
     """End at the first of *conditions*; at one token, at the first of them in order."""
@@ -135,6 +148,7 @@ class AnyOf(Stop):
         return first if len(codes) == len(known) else None
 
 
+@has_short_cuts
 @attrs.frozen(eq=False)
 class AllOf(Stop):
     """End at a token at which *first* and *second* both hold; the text hides both if either is hidden."""
@@ -178,6 +192,7 @@ class AllOf(Stop):
         return both
 
 
+@has_short_cuts
 @attrs.frozen(eq=False)
 class MaxNewTokens(Stop):
     """End a row after *n* new tokens."""
@@ -201,6 +216,7 @@ class MaxNewTokens(Stop):
         return lambda token, length, prompt, row: int(length - prompt >= limit(row))
 
 
+@has_short_cuts
 @attrs.frozen(eq=False)
 class MaxLength(Stop):
     """
@@ -246,6 +262,7 @@ def _ids(value: Any) -> tuple[int, ...]:
     return token_ids("ids", value)
 
 
+@has_short_cuts
 @attrs.frozen(eq=False)
 class StopTokens(Stop):
     """End a row with any of the tokens *ids*."""
@@ -273,6 +290,7 @@ class StopTokens(Stop):
         return lambda token, length, prompt, row: codes.get(token, 0)
 
 
+@has_short_cuts
 @attrs.frozen(eq=False)
 class EndOfSequence(StopTokens):
     """End a row with the model's own end-of-sequence token, or any of several."""

@@ -185,6 +185,13 @@ def a_callable(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> 
         _refuse_type(attribute.name, value, "callable")
 
 
+def options_of(part: Any) -> dict[str, Any]:
+    """What *part* was constructed with, by name; nothing of one that is no class of attrs."""
+    if not attrs.has(type(part)):
+        return {}
+    return attrs.asdict(part, recurse=False, filter=lambda option, value: option.init)
+
+
 def is_scalar(parameter: float | Tensor | None, value: float) -> bool:
     """Whether *parameter* is one number for all rows, namely *value*."""
     return not isinstance(parameter, Tensor) and parameter == value
