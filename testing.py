@@ -8,7 +8,6 @@ batch, and quick. :func:`check_decoder` tries a decoder of yours against the con
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import cast
 
 import attrs
 import numpy as np
@@ -141,8 +140,8 @@ def check_decoder(decoder: Decoder, *, tolerance: float = 1e-4, seed: int = 0) -
         trial.under_padding(width)
     trial.beside_idle_rows()
     trial.refusals()
-    if getattr(decoder, "tree_widths", ()):
-        trees = _TreeTrial(trial, cast(ScoresTrees, decoder), random)
+    if isinstance(decoder, ScoresTrees) and decoder.tree_widths:
+        trees = _TreeTrial(trial, decoder, random)
         for width in trees.decoder.tree_widths:
             trees.one_tree(width)
         trees.refusals()

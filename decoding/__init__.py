@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from .consecutive import Consecutive
     from .entropy import HighEntropy, LowEntropy
     from .events import Event
-    from .follows_logits import FollowsLogits
     from .generation import Generation
     from .generator import Generator
     from .greedy import Greedy
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from .max_time import MaxTime
     from .mirostat import Mirostat, MirostatRun
     from .not_before import NotBefore
+    from .optional_protocols import FollowsLogits, has_short_cuts
     from .placement import Place, Placement
     from .protocols import (
         Chooses,
@@ -57,7 +57,6 @@ else:
             ".consecutive": "Consecutive",
             ".entropy": "HighEntropy LowEntropy",
             ".events": "Event",
-            ".follows_logits": "FollowsLogits",
             ".generation": "Generation",
             ".generator": "Generator",
             ".greedy": "Greedy",
@@ -67,6 +66,7 @@ else:
             ".max_time": "MaxTime",
             ".mirostat": "Mirostat MirostatRun",
             ".not_before": "NotBefore",
+            ".optional_protocols": "FollowsLogits has_short_cuts",
             ".placement": "Place Placement",
             ".protocols": (
                 "Chooses Decoder DecoderShape Draft Drafter DraftLength Ending Processor Round "
@@ -136,5 +136,6 @@ __all__ = [
     "TokenSequence",
     "TransformersCriteria",
     "Verification",
+    "has_short_cuts",
     "stop_from_transformers",
 ]

@@ -8,9 +8,8 @@ from torch import Tensor
 
 from .follows_logits import FollowingRun
 from .history import History
-from .real_numbers import as_real, one_real
 from .sample import Sample
-from .whole_numbers import a_whole_number
+from .validation import a_whole_number, as_real, one_real
 
 PEAK, SHARPNESS, WIDTH = 5.0, 10.0, 0.3
 """The logit of a token on the target, how fast it falls beside it, and in what unit of probability."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .protocols import DecoderShape
+from .protocols import Decoder, DecoderShape
 from .tree_arrays import depths
 
 
@@ -22,8 +22,7 @@ def require_decoder(decoder: object) -> None:
     Raises:
         TypeError: *decoder* has no shape or no forward.
     """
-    shape = getattr(decoder, "shape", None)
-    if not callable(getattr(decoder, "forward", None)) or not hasattr(shape, "scored_width"):
+    if not isinstance(decoder, Decoder) or not isinstance(decoder.shape, DecoderShape):
         raise TypeError(
             "'decoder' must have a shape and forward(ids, cache_pos), as compile_decoder makes one: "
             f"got a {type(decoder).__name__}"

@@ -9,8 +9,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .candidates import Candidates
+from .candidates import Candidates, ChoosesAmong, GivesCandidates, TakesCandidates
 from .history import History
+from .optional_protocols import (
+    KeepsArgmax,
+    ListsSeveral,
+    Local,
+    TakesArgmax,
+    WritesInto,
+    offers_short_cuts,
+    stages_of,
+)
 from .protocols import Processor, Selection
 from .quick_choice import Quick, quick_choice
 from .scores import Scores
@@ -21,6 +30,38 @@ Left = Tensor | Candidates
 
 
 @attrs.frozen(eq=False)
+class _Stage:
+    """A processor, and what it offers."""
+
+    processor: Processor
+    keeps_argmax: bool
+    local: bool
+    may_keep: bool
+    """Whether it may keep what it is shown: nothing is known of one that declares nothing."""
+
+    into: Callable[[Tensor, History, Tensor], Tensor] | None
+    narrow: Callable[[Tensor, History], Left] | None
+    among: Callable[[Candidates, History], Candidates] | None
+
+    @classmethod
+    def of(cls, part: Processor) -> "_Stage":
+        short = offers_short_cuts(part)
+        return cls(
+            part,
+            keeps_argmax=isinstance(part, KeepsArgmax) and part.keeps_argmax,
+            local=isinstance(part, Local) and part.local,
+            may_keep=not isinstance(part, Local),
+            into=part.into if short and isinstance(part, WritesInto) else None,
+            narrow=part.narrow if short and isinstance(part, GivesCandidates) else None,
+            among=part.among if short and isinstance(part, TakesCandidates) else None,
+        )
+
+
+def _resolved(choose: "Choose") -> tuple[_Stage, ...]:
+    return tuple(map(_Stage.of, stages_of(choose.processors)))
+
+
+@attrs.frozen(eq=False)
 class Choose:
     """
     Run *processors*, if any, and let *selection* choose from what they leave.
@@ -28,8 +69,8 @@ class Choose:
     The result is that of running every stage on all of the vocabulary. Three things are not
     done where nobody could tell the difference:
 
-    - After a stage that can ``narrow``, such as a top-k, the ``local`` stages that follow, and
-      a selection that can choose ``among`` candidates, work on the survivors alone.
+    - After a stage with a short cut to ``narrow``, such as a top-k, the ``local`` stages that follow,
+      and a selection that can choose ``among`` candidates, work on the survivors alone.
     - A selection that ``takes_argmax`` does without the last stages if they ``keeps_argmax``.
     - The processed scores are built when they are read.
     """
@@ -40,8 +81,16 @@ class Choose:
     draft_scores: bool = False
     """Whether a drafter that chooses with this is to give the scores as well."""
 
+    # Given by a choice of the same processors alone, so that they are looked at once.
+    _plan: tuple[_Stage, ...] = attrs.field(
+        default=attrs.Factory(_resolved, takes_self=True), kw_only=True, repr=False
+    )
+
     stages: tuple[Processor, ...] = attrs.field(init=False, repr=False)
     """The processors one by one."""
+
+    _among: Callable[[Candidates, History], Tensor] | None = attrs.field(init=False, repr=False)
+    """The selection's own short cut."""
 
     _needed: int = attrs.field(init=False, repr=False)
     """How many of the stages bear on the choice, unless the two largest logits are too close."""
@@ -51,15 +100,19 @@ class Choose:
 
     @stages.default
     def _all_stages(self) -> tuple[Processor, ...]:
-        alone = () if self.processors is None else (self.processors,)
-        stages: tuple[Processor, ...] = getattr(self.processors, "processors", alone)
-        return stages
+        return tuple(stage.processor for stage in self._plan)
+
+    @_among.default
+    def _among_candidates(self) -> Callable[[Candidates, History], Tensor] | None:
+        if offers_short_cuts(self.selection) and isinstance(self.selection, ChoosesAmong):
+            return self.selection.among
+        return None
 
     @_needed.default
     def _count_needed(self) -> int:
-        needed = len(self.stages)
-        if getattr(self.selection, "takes_argmax", False):
-            while needed and getattr(self.stages[needed - 1], "keeps_argmax", False):
+        needed = len(self._plan)
+        if isinstance(self.selection, TakesArgmax) and self.selection.takes_argmax:
+            while needed and self._plan[needed - 1].keeps_argmax:
                 needed -= 1
         return needed
 
@@ -89,7 +142,7 @@ class Choose:
     def at_length(self, logits: Tensor, history: History) -> tuple[Tensor, Scores]:
         """As a call, where the :attr:`quick` way leads nowhere."""
         seen = _within(history)
-        needed, skipped = self.stages[: self._needed], self.stages[self._needed :]
+        needed, skipped = self._plan[: self._needed], self._plan[self._needed :]
         work, raw = Workspace(), _full_precision(logits.detach() if logits.requires_grad else logits)
         try:
             left = _run(needed, raw, seen, work)
@@ -98,23 +151,26 @@ class Choose:
             ids = self._select(left, history, work)
             if not isinstance(left, Candidates) and work.holds(left):
                 # What lies in the workspace does not leave the call.
-                left, skipped = raw, self.stages
+                left, skipped = raw, self._plan
         finally:
             work.close()
         return ids, Scores(lambda: _dense(_run(skipped, left, seen)))
 
     def _select(self, left: Left, history: History, work: Workspace) -> Tensor:
-        among: Callable[[Candidates, History], Tensor] | None = getattr(self.selection, "among", None)
-        if isinstance(left, Candidates) and among is not None:
-            ids, best = among(left, history), left.logits.numpy(force=True).max(axis=-1)
+        if isinstance(left, Candidates) and self._among is not None:
+            ids, best = self._among(left, history), left.logits.numpy(force=True).max(axis=-1)
         else:
             left = _dense(left)
             # Somebody else's may keep what it is shown.
-            ids = self.selection(left.clone() if among is None and work.holds(left) else left, history)
+            ids = self.selection(left.clone() if self._among is None and work.holds(left) else left, history)
             _check_shape("selection", self.selection, ids, left.shape[:2])
             best = _at(left, ids)
         # A comparison with NaN is false as well, so garbage is never taken for a choice.
         return ids if (best > -np.inf).all() else ids.masked_fill(torch.from_numpy(~(best > -np.inf)), -1)
+
+    def drawing_with(self, selection: Selection, draft_scores: bool = False) -> "Choose":
+        """The same processors and another *selection*."""
+        return Choose(self.processors, selection, draft_scores, plan=self._plan)
 
     def scores(self, raw: Scores, history: History) -> Scores:
         """The processed scores of a choice that was made elsewhere, from *raw* logits."""
@@ -137,18 +193,17 @@ class Choose:
         Raises:
             ValueError: The selection has no ``several``.
         """
-        several = getattr(self.selection, "several", None)
-        if several is None:
+        if not isinstance(self.selection, ListsSeveral):
             raise ValueError(f"a tree's children take a selection that has several(): got {self.selection!r}")
         ids, scores = self(logits, history)
         left = min(n, logits.shape[-1])
-        others: Tensor = several(scores.logits, history, left)
+        others = self.selection.several(scores.logits, history, left)
         possible = (scores.logits.gather(-1, others) > -torch.inf) & (ids[..., None] >= 0)
         return torch.nn.functional.pad(others.masked_fill(~possible, -1), (0, n - left), value=-1)
 
     def after(self, stages: int, logits: Tensor, history: History) -> Tensor:
         """Raw logits after the first so many *stages*, ``[batch, width, vocab]``; arguments as in a call."""
-        return _dense(_run(self.stages[:stages], _full_precision(logits), _within(history)))
+        return _dense(_run(self._plan[:stages], _full_precision(logits), _within(history)))
 
     def emptied_by(self, logits: Tensor, history: History, row: int, column: int) -> str:
         """Name the stage after which one *column* of *row* has no choice; arguments as in a call."""
@@ -161,45 +216,41 @@ class Choose:
         return _blame("the decoder", logits[row, column])
 
 
-def _run(stages: Iterable[Processor], left: Left, history: History, work: Workspace | None = None) -> Left:
+def _run(stages: Iterable[_Stage], left: Left, history: History, work: Workspace | None = None) -> Left:
     """Run *stages*, on the survivors alone once there are few, and in a workspace where they can."""
     for stage in stages:
         if isinstance(left, Candidates):
-            if getattr(stage, "local", False):
+            if stage.local:
                 left = _among(stage, left, history)
                 continue
             left = left.dense()
         shape = left.shape
         left = _step(stage, left, history, work)
         if not isinstance(left, Candidates):
-            _check_shape("processors", stage, left, shape)
+            _check_shape("processors", stage.processor, left, shape)
     return left
 
 
-def _step(stage: Processor, left: Tensor, history: History, work: Workspace | None) -> Left:
+def _step(stage: _Stage, left: Tensor, history: History, work: Workspace | None) -> Left:
     """What *stage* makes of all of the vocabulary."""
     if left.device.type != "cpu":
-        return stage(left, history)
-    into = getattr(stage, "into", None)
+        return stage.processor(left, history)
     # A view of the workspace, as a part of somebody else's may return, cannot be overwritten.
-    if work is not None and into is not None and (left is work.logits or not work.holds(left)):
+    if work is not None and stage.into is not None and (left is work.logits or not work.holds(left)):
         out = left if left is work.logits else work.room(left)
-        into(left, history, out)
+        stage.into(left, history, out)
         return out
-    if narrow := getattr(stage, "narrow", None):
-        narrowed: Left = narrow(left, history)
-        return narrowed
-    # Somebody else's, which declares nothing, may keep what it is shown.
-    kept = work is not None and work.holds(left) and not hasattr(stage, "local")
-    return stage(left.clone() if kept else left, history)
+    if stage.narrow is not None:
+        return stage.narrow(left, history)
+    kept = work is not None and work.holds(left) and stage.may_keep
+    return stage.processor(left.clone() if kept else left, history)
 
 
-def _among(stage: Processor, left: Candidates, history: History) -> Candidates:
-    among: Callable[[Candidates, History], Candidates] | None = getattr(stage, "among", None)
-    if among is not None:
-        return among(left, history)
-    logits = stage(left.logits, history)
-    _check_shape("processors", stage, logits, left.logits.shape)
+def _among(stage: _Stage, left: Candidates, history: History) -> Candidates:
+    if stage.among is not None:
+        return stage.among(left, history)
+    logits = stage.processor(left.logits, history)
+    _check_shape("processors", stage.processor, logits, left.logits.shape)
     return attrs.evolve(left, logits=logits)
 
 

@@ -6,16 +6,27 @@ from torch import Tensor
 
 from .choose import Choose
 from .history import History
+from .placement import Place, Placement
 from .protocols import Choice, Chooses, Decoder
 from .scores import Scores
 from .slots import Slots
 
 
-def decoder_chooses(decoder: Decoder, choose: Choice, rows: int) -> bool:
-    """Whether the forwards of *decoder* can choose as *choose* does, in a run over so many *rows*."""
-    if not getattr(decoder, "choosing_widths", ()) or not isinstance(choose, Choose):
+def decoder_chooses(slots: Slots, choose: Choice, rows: int) -> bool:
+    """Whether the forwards of a decoder can choose as *choose* does, in a run over so many *rows*."""
+    if not slots.may_choose or not isinstance(choose, Choose):
         return False
-    return cast(Chooses, decoder).chooses(choose.processors, choose.selection, rows)
+    decoder = cast(Chooses, slots.decoder)
+    # It may have got or lost such forwards since the slots were made.
+    return bool(decoder.choosing_widths) and decoder.chooses(choose.processors, choose.selection, rows)
+
+
+def placement_of(decoder: Decoder, choose: Choose) -> Placement:
+    """Where the parts of *choose* run, as *decoder* says."""
+    if isinstance(decoder, Chooses):
+        return decoder.explain(choose.processors, choose.selection)
+    why = "the decoder has no forwards that choose"
+    return Placement(tuple(Place(repr(part), "host", why) for part in (*choose.stages, choose.selection)))
 
 
 def feed_and_choose(slots: Slots, choose: Choice, history: History, need: Tensor) -> tuple[Tensor, Scores]:
@@ -35,7 +46,7 @@ def feed_and_choose(slots: Slots, choose: Choice, history: History, need: Tensor
         As *choose* does, ids ``[rows, 1]`` and scores.
     """
     length = history.length[:, 0]
-    if decoder_chooses(slots.decoder, choose, len(need)):
+    if decoder_chooses(slots, choose, len(need)):
         chosen, raw = slots.feed_choosing(history, length, need)
         if chosen is not None:
             processed = cast(Choose, choose).scores(raw, history)

@@ -11,7 +11,7 @@ from .history import History
 from .protocols import Ending, StopCondition
 from .scores import Scores
 from .stopping import Stop, a_condition, begin
-from .whole_numbers import a_whole_number
+from .validation import a_whole_number
 
 _Ints = NDArray[np.int64]
 

@@ -7,8 +7,10 @@ from torch import Tensor
 from .choose import Choose
 from .draft_trees import depths, pruned, tokens_ahead
 from .history import History
+from .optional_protocols import compares_scores, takes_trees
 from .protocols import Draft, Drafter, DraftLength, Round, Verification
-from .whole_numbers import is_whole
+from .slots import Slots
+from .validation import is_whole
 
 
 @attrs.frozen(eq=False)
@@ -21,13 +23,19 @@ class Drafting:
     choose: Choose
     """The target's own."""
 
-    vocab_size: int
+    slots: Slots
+    """The target's."""
 
-    chain_width: int
-    """The longest chain that the target scores, the row's last token included."""
+    _takes_trees: bool = attrs.field(init=False, repr=False)
+    _compares_scores: bool = attrs.field(init=False, repr=False)
 
-    tree_width: int
-    """The largest tree that it scores, counted alike; 0 if it scores none."""
+    @_takes_trees.default
+    def _look_for_trees(self) -> bool:
+        return takes_trees(self.verification)
+
+    @_compares_scores.default
+    def _look_for_comparison(self) -> bool:
+        return compares_scores(self.verification)
 
     def allowed(self, rows: int) -> int:
         """How many tokens ahead each of *rows* rows may be guessed."""
@@ -58,25 +66,27 @@ class Drafting:
         # A copy: what a drafter does to it is to be nobody's length.
         shown = now.at(now.length.clone())
         draft = self.drafter.propose(shown, budget, self._choose_of_the_drafter(now))
-        _check(draft, len(rows), self.vocab_size)
+        _check(draft, len(rows), self.slots.decoder.shape.vocab_size)
         if draft.parents is not None:
             self._require_trees()
         return self._fitted(draft, budget)
 
     def _require_trees(self) -> None:
-        if not getattr(self.verification, "takes_trees", False):
+        if not self._takes_trees:
             raise ValueError(f"{self.verification!r} takes no trees: got one from {self.drafter!r}")
-        if not self.tree_width:
+        if not self.slots.tree_widths:
             raise ValueError(f"the decoder must score trees: got one from {self.drafter!r}")
 
     def _fitted(self, draft: Draft, budget: Tensor) -> Draft:
         """*draft* without what is beyond a row's budget, no id or not scored, and what follows that."""
-        fits = (draft.ids >= 0) & (draft.ids < self.vocab_size)
+        shape = self.slots.decoder.shape
+        fits = (draft.ids >= 0) & (draft.ids < shape.vocab_size)
         if draft.parents is not None:
-            left = pruned(draft, fits & (depths(draft) <= budget[:, None]), self.tree_width - 1)
+            # The row's last token is a column of the tree as well, and of the chain.
+            left = pruned(draft, fits & (depths(draft) <= budget[:, None]), self.slots.tree_widths[-1] - 1)
             return left if left.ids.shape[1] else Draft(left.ids)
         # Who guesses trees may give a chain instead, and its budget may be more than is scored of one.
-        fits &= torch.arange(draft.ids.shape[1]) < budget[:, None].clamp(max=self.chain_width - 1)
+        fits &= torch.arange(draft.ids.shape[1]) < budget[:, None].clamp(max=shape.scored_width - 1)
         kept = fits.cumprod(dim=-1).bool()
         columns = int(kept.sum(dim=-1).max())
         scores = None if draft.scores is None else draft.scores[:, :columns]
@@ -90,10 +100,9 @@ class Drafting:
 
     def _choose_of_the_drafter(self, now: History) -> Choose:
         selection = self.verification.drafting(self.choose.selection, now.length[:, 0])
-        compares = getattr(self.verification, "compares_scores", False)
-        if selection is self.choose.selection and not compares:
+        if selection is self.choose.selection and not self._compares_scores:
             return self.choose
-        return Choose(self.choose.processors, selection, draft_scores=compares)
+        return self.choose.drawing_with(selection, self._compares_scores)
 
 
 def nothing(rows: int) -> Draft:
@@ -103,7 +112,7 @@ def nothing(rows: int) -> Draft:
 
 def _check(draft: Draft, rows: int, vocab: int) -> None:
     """Refuse what is not of the types and shapes that the protocol says."""
-    ids = getattr(draft, "ids", None)
+    ids = draft.ids if isinstance(draft, Draft) else None
     rule = f"a drafter must propose a Draft of int64 ids [{rows}, k]"
     if not isinstance(ids, Tensor) or ids.dtype != torch.int64:
         raise TypeError(f"{rule}: got {ids.dtype if isinstance(ids, Tensor) else draft!r}")

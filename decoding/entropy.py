@@ -6,10 +6,10 @@ from torch import Tensor
 
 from .history import History
 from .protocols import Ending
-from .real_numbers import as_real, one_real
 from .scores import Scores
 from .scratch import scratch
 from .stopping import Stop
+from .validation import as_real, one_real
 
 
 def entropy(logits: Tensor) -> Tensor:

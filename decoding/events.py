@@ -58,6 +58,23 @@ def _finite(logprob: float) -> float | None:
     return logprob if math.isfinite(logprob) else None
 
 
+@attrs.define(eq=False)
+class Burst:
+    """What one round gave to one row. Treat as immutable (not frozen, for speed)."""
+
+    row: int
+    ids: tuple[int, ...]
+    ending: Ending | None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+    def event(self, text: str | None) -> Event:
+        """What the outside is told of it."""
+        return Event(self.row, self.ids, text, self.ending, self.logprobs)
+
+
+MAX_LENGTH = Ending("max_length")
+"""The row's last token has no position left to be fed at."""
+
 EventStream: TypeAlias = Generator[Event, None, None]
 """Events as they happen; ``close()`` ends the decoding."""
 

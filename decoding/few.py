@@ -1,7 +1,7 @@
 """A few tokens of one column, as arrays of numpy's: what there is to choose from after a top-k."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import attrs
 import numpy as np
@@ -73,7 +73,22 @@ class Few:
         return Few(self._ids, self._scores, ascending[n:], floor) if n else self
 
 
-class Pointwise(Protocol):
+@runtime_checkable
+class OfFew(Protocol):
+    """What a processor may offer to run on a few tokens."""
+
+    @property
+    def takes_few(self) -> bool:
+        """Whether it does so with its parameters."""
+        ...
+
+    def of_few(self, few: Few, cell: Cell) -> Few | None:
+        """What a call makes of these tokens, bit for bit; None where that takes a call."""
+        ...
+
+
+@runtime_checkable
+class Pointwise(OfFew, Protocol):
     """
     What a processor may offer to run before a top-k, on the few tokens that may come through it.
 
@@ -81,16 +96,13 @@ class Pointwise(Protocol):
     than another's logit ends above what :meth:`at_most` says of that.
     """
 
-    def of_few(self, few: Few, cell: Cell) -> Few | None:
-        """What a call makes of these tokens, bit for bit; None where that takes a call."""
-        ...
-
     def at_most(self, logit: np.float32) -> np.float32:
         """No token whose logit is at most *logit* has more than this afterwards."""
         ...
 
 
-class Narrows(Protocol):
+@runtime_checkable
+class Narrows(OfFew, Protocol):
     """What a processor may offer to find the tokens that come through it, and through those before it."""
 
     def to_few(self, logits: Floats, before: Sequence[Pointwise], cell: Cell) -> Few | None:
@@ -102,6 +114,7 @@ DrawFromFew: TypeAlias = Callable[[Few, Cell], int | None]
 """Chooses from what is left of one column what a call on all of the vocabulary does; None for a call."""
 
 
+@runtime_checkable
 class DrawsFromFew(Protocol):
     """What a selection may offer."""
 

@@ -1,37 +1,20 @@
 """Selections that learn from what they chose."""
 
 import abc
-from typing import ClassVar, Protocol, cast
+from typing import ClassVar
 
 import attrs
 import torch
 from torch import Tensor
 
 from .history import History
+from .optional_protocols import BeginsRuns, FollowsLogits
 from .protocols import Selection
 
 
-class FollowsLogits(Protocol):
-    """
-    A selection that depends on past logits, and so is no function of the history.
-
-    It is a configuration; each run has a selection of its own, which :meth:`begin` makes and
-    which holds its state. It cannot run under speculation: what a rejected guess taught it
-    would have to be unlearnt.
-    """
-
-    follows_logits: ClassVar[bool]
-    """True."""
-
-    def begin(self, batch: int) -> Selection:
-        """The selection of one run over *batch* rows."""
-        ...
-
-
-def begin_selection(selection: "Selection | FollowsLogits", batch: int) -> Selection:
+def begin_selection(selection: Selection | FollowsLogits, batch: int) -> Selection:
     """*selection*, made ready for one run over *batch* rows."""
-    start = getattr(selection, "begin", None)
-    return cast("Selection", selection if start is None else start(batch))
+    return selection.begin(batch) if isinstance(selection, BeginsRuns) else selection
 
 
 @attrs.define(eq=False)

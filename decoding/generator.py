@@ -11,42 +11,30 @@ from torch import Tensor
 from . import noise
 from .agreement import Agreement
 from .background import in_threads
-from .burst import Burst
-from .checks import refuse_foreign, require_decoder
 from .choose import Choose
-from .choosing import decoder_chooses
+from .choosing import decoder_chooses, placement_of
+from .compatibility import a_draft_length, check_drafter, check_gap, check_parts, check_text
 from .drafting import Drafting
-from .events import AsyncEventStream, Event, EventStream
-from .follows_logits import FollowsLogits, begin_selection
+from .events import AsyncEventStream, EventStream
+from .follows_logits import begin_selection
 from .generation import Generation, collect
 from .greedy import Greedy
 from .history import History
 from .logprobs import Logprobs, TokenLogprob
 from .loop import Loop
-from .prompts import as_rows, stream_numbers
+from .optional_protocols import FollowsLogits, MeasuresGap, Seeded, reads_choices
+from .placement import Placement
+from .prompts import as_rows, first_history
 from .protocols import Decoder, Drafter, DraftLength, Processor, Selection, StopCondition, Verification
 from .slots import Slots
 from .statistics import Statistics
-from .stopping import MaxNewTokens, begin, how_to_wrap, parts
+from .stopping import MaxNewTokens, begin
 from .streamers import forward, report_failure
-from .whole_numbers import a_whole_number, as_whole, is_whole
+from .timers import Timers
+from .validation import as_whole, stream_numbers
 
 if TYPE_CHECKING:
     from .logprob_recorder import LogprobRecorder
-    from .placement import Placement
-    from .row_text import RowText
-
-
-def a_draft_length(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    """Refuse what is neither a whole number >= 0 nor a :class:`~.protocols.DraftLength`."""
-    if isinstance(value, type):
-        raise TypeError(f"'{attribute.name}' must be an instance: got the class {value.__name__}")
-    if callable(value) and hasattr(value, "most") and hasattr(value, "learn"):
-        if not is_whole(value.most) or value.most < 0:
-            raise ValueError(f"'{attribute.name}' must say a whole number >= 0 at most: got {value.most!r}")
-        return
-    a_whole_number(instance, attribute, value)
-    validators.ge(0)(instance, attribute, value)
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -115,100 +103,21 @@ class Generator:
     than twice the difference of the processed logits. It needs all of them, which takes time.
     """
 
+    _choose: Choose = attrs.field(init=False, repr=False)
+    """The chain and the selection, looked at once."""
+
     def __attrs_post_init__(self) -> None:
         """Refuse what cannot work together."""
-        for name in ("decoder", "processors", "selection", "stop", "verification", "drafter"):
-            if isinstance(part := getattr(self, name), type):
-                raise TypeError(f"'{name}' must be an instance: got the class {part.__name__}")
-        require_decoder(self.decoder)
-        for name in ("processors", "selection", "stop", "verification"):
-            part = getattr(self, name)
-            able = callable(part) or (name == "selection" and getattr(part, "follows_logits", False))
-            if not able and not (name == "processors" and part is None):
-                hint = " (join several with |)" if isinstance(part, list | tuple) else ""
-                raise TypeError(f"'{name}' must be callable{hint}: got {part!r}")
-        refuse_foreign(self.processors)
-        if hasattr(self.processors, "endings"):
-            raise TypeError(f"'processors' must be processors, not a stop condition: got {self.processors!r}")
-        if not hasattr(self.stop, "endings"):
-            raise TypeError(
-                f"'stop' must be a stop condition, with endings{how_to_wrap(self.stop)}: got {self.stop!r}"
-            )
-        self._check_stop_strings()
-        if self.echo_prompt and self.tokenizer is None:
-            raise ValueError("'tokenizer' must be given where 'echo_prompt' is True: got None")
+        selection, verification = self.selection, self.verification
+        check_parts(self.decoder, self.processors, selection, self.stop, verification, self.drafter)
+        check_text(self.stop, self.tokenizer, self.skip_special_tokens, self.echo_prompt)
         if self.record_gap:
-            self._check_gap()
+            check_gap(selection, verification)
         if self.drafter is not None:
-            self._check_drafter()
-
-    def _check_stop_strings(self) -> None:
-        # What one reading of the ids finds, the other would not know where to cut.
-        for part in parts(self.stop):
-            own = getattr(part, "skip_special_tokens", self.skip_special_tokens)
-            if self.tokenizer is not None and own != self.skip_special_tokens:
-                raise ValueError(
-                    f"'skip_special_tokens' must be the same for the text and for {part!r}: "
-                    f"got {self.skip_special_tokens}"
-                )
-
-    def _check_gap(self) -> None:
-        if not callable(getattr(self.selection, "gap", None)):
-            raise TypeError(
-                "'selection' must have gap(logits, history) where 'record_gap' is True: "
-                f"got {self.selection!r}"
-            )
-        if getattr(self.verification, "compares_scores", False):
-            raise ValueError(
-                "'record_gap' must be False where choices are not the selection's own: "
-                f"got True with {self.verification!r}"
-            )
-
-    def _check_drafter(self) -> None:
-        if not callable(getattr(self.drafter, "propose", None)):
-            raise TypeError(f"'drafter' must have propose(history, budget, choose): got {self.drafter!r}")
-        if not callable(getattr(self.verification, "drafting", None)):
-            raise TypeError(f"'verification' must have drafting(selection, start): got {self.verification!r}")
-        if getattr(self.selection, "follows_logits", False):
-            raise ValueError(f"{self.selection!r} depends on past logits: it cannot run under speculation")
-        self.verification.drafting(cast("Selection", self.selection), torch.zeros(1, dtype=torch.int64))
-        shape = self.decoder.shape
-        if (nodes := getattr(self.drafter, "tree_nodes", None)) is not None:
-            self._check_trees(nodes)
-        else:
-            most = (
-                self.num_draft_tokens
-                if isinstance(self.num_draft_tokens, int)
-                else self.num_draft_tokens.most
-            )
-            if most + 1 > shape.scored_width:
-                raise ValueError(
-                    f"'num_draft_tokens' must be at most {shape.scored_width - 1}, one less than the columns "
-                    f"that the decoder scores: got {most}. {_how_to_score(self.decoder, most + 1)}"
-                )
-        check_target = getattr(self.drafter, "check_target", None)
-        if check_target is not None:
-            check_target(shape)
-        prepare = getattr(self.num_draft_tokens, "prepare", None)
-        if prepare is not None:
-            prepare(self.decoder, self.exact_width)
-
-    def _check_trees(self, nodes: int) -> None:
-        widths = getattr(self.decoder, "tree_widths", ())
-        if max(widths, default=0) < nodes + 1:
-            raise ValueError(
-                f"'decoder' must score trees of {nodes} guesses and the token before them: it has the tree "
-                f"widths {widths}. Compile it with tree_widths=({nodes + 1},), or a few more, which lets it "
-                "catch up in the same forward"
-            )
-        if not getattr(self.verification, "takes_trees", False):
-            raise ValueError(f"'verification' must take trees, as Agreement does: got {self.verification!r}")
-        if not hasattr(self.selection, "several"):
-            raise ValueError(f"'selection' must have several() for a tree's children: got {self.selection!r}")
-        if self.exact_width:
-            raise ValueError(
-                "'exact_width' must be False with trees, which have programs of their own: got True"
-            )
+            length, exact = self.num_draft_tokens, self.exact_width
+            check_drafter(self.drafter, length, verification, self.decoder, selection, exact)
+        # One that begins runs is replaced in each.
+        object.__setattr__(self, "_choose", Choose(self.processors, cast("Selection", selection)))
 
     def __call__(
         self,
@@ -241,8 +150,8 @@ class Generator:
                 log-probabilities after a stage that the chain does not have.
         """
         try:
-            rows, statistics = as_rows(prompts, self.decoder.shape, self.tokenizer), Statistics()
-            loop = self._loop(statistics, len(rows), logprobs)
+            rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
+            loop = self._loop(len(rows), logprobs)
             events = self._events(loop, self._history(rows, streams))
             if streamer is not None:
                 events = forward(events, streamer, rows)
@@ -250,7 +159,7 @@ class Generator:
             # Somebody may be waiting at the streamer's other end.
             report_failure(streamer, error)
             raise
-        return collect(events, rows, statistics)
+        return collect(events, rows, loop.timers.statistics)
 
     def stream(
         self, prompts: Any, streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
@@ -263,7 +172,7 @@ class Generator:
         the next call.
         """
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
-        return self._events(self._loop(Statistics(), len(rows), logprobs), self._history(rows, streams))
+        return self._events(self._loop(len(rows), logprobs), self._history(rows, streams))
 
     def astream(
         self, prompts: Any, streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
@@ -303,7 +212,7 @@ class Generator:
         from .prompt_logprobs import score_prompts
 
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
-        reads = self._recorder(Logprobs() if logprobs is None else logprobs, self._choose(len(rows)))
+        reads = self._recorder(Logprobs() if logprobs is None else logprobs, self._begun(len(rows)))
         return score_prompts(Slots.of(self.decoder), self._history(rows, streams), reads, self.exact_width)
 
     def logits(self, prompts: Any, streams: Sequence[int] | None = None) -> tuple[Tensor, History]:
@@ -325,30 +234,30 @@ class Generator:
             need = torch.ones_like(length)
             return slots.feed(history.ids[:, 0], length, need, self.exact_width).clone(), history
 
-    def explain(self) -> "Placement":
+    def explain(self) -> Placement:
         """Say which part of the choice runs in the decoder's forward, which on the host, and why."""
-        from .placement import explain
-
-        return explain(self)
+        placement = placement_of(self.decoder, self._choose)
+        if not placement.on_device:
+            return placement
+        notes = list(placement.notes)
+        if self.record_gap:
+            notes.append("'record_gap' reads the scores of every token")
+        if self.drafter is not None and not reads_choices(self.verification):
+            notes.append(f"where tokens were guessed, {self.verification!r} reads the scores, and no choice")
+        return attrs.evolve(placement, notes=tuple(notes))
 
     def _history(self, rows: list[list[int]], streams: Sequence[int] | None) -> History:
         numbers = stream_numbers(streams, len(rows))
+        # Only a selection that draws has a seed.
+        seed = self.selection.seed if isinstance(self.selection, Seeded) else 0
         # Ordinary tensors, whatever mode the caller is in: the rounds write to them, perhaps elsewhere.
         with torch.inference_mode(False):
-            return self._first_history(rows, numbers)
+            # One more than there are positions: the last token need not be fed.
+            return first_history(rows, noise.streams(numbers, seed), self.decoder.shape.max_length + 1)
 
-    def _first_history(self, rows: list[list[int]], numbers: torch.Tensor) -> History:
-        # One more than there are positions: the last token need not be fed.
-        ids = torch.zeros(len(rows), 1, self.decoder.shape.max_length + 1, dtype=torch.int64)
-        for row, prompt in enumerate(rows):
-            ids[row, 0, : len(prompt)] = torch.tensor(prompt)
-        length = torch.tensor([len(prompt) for prompt in rows])
-        # Only a selection that draws has a seed.
-        seed = getattr(self.selection, "seed", 0)
-        return History(ids, length[:, None], length, noise.streams(numbers, seed))
-
-    def _choose(self, rows: int) -> Choose:
-        return Choose(self.processors, begin_selection(self.selection, rows))
+    def _begun(self, rows: int) -> Choose:
+        begun = begin_selection(self.selection, rows)
+        return self._choose if begun is self.selection else self._choose.drawing_with(begun)
 
     def _recorder(self, logprobs: Logprobs, choose: Choose) -> "LogprobRecorder":
         # Few ask for log-probabilities.
@@ -356,61 +265,36 @@ class Generator:
 
         return recorder(logprobs, choose, self.decoder.shape.vocab_size)
 
-    def _loop(self, statistics: Statistics, rows: int, logprobs: Logprobs | None) -> Loop:
-        choose = self._choose(rows)
+    def _loop(self, rows: int, logprobs: Logprobs | None) -> Loop:
+        timers = Timers(Statistics())
+        choose, slots, drafting = self._begun(rows), Slots.of(self.decoder), None
+        if self.drafter is not None:
+            drafting = Drafting(self.drafter, self.num_draft_tokens, self.verification, choose, slots)
         return Loop(
-            slots=Slots.of(self.decoder),
+            slots=slots,
             choose=choose,
             stop=begin(self.stop),
-            drafting=self._drafting(choose),
+            drafting=drafting,
             verification=self.verification,
             exact_width=self.exact_width,
-            statistics=statistics,
-            gap=getattr(self.selection, "gap", None) if self.record_gap else None,
+            timers=timers,
+            gap=cast(MeasuresGap, self.selection).gap if self.record_gap else None,
             recorder=None if logprobs is None else self._recorder(logprobs, choose),
-            device_chooses=decoder_chooses(self.decoder, choose, rows),
-        )
-
-    def _drafting(self, choose: Choose) -> Drafting | None:
-        if self.drafter is None:
-            return None
-        return Drafting(
-            self.drafter,
-            self.num_draft_tokens,
-            self.verification,
-            choose,
-            vocab_size=self.decoder.shape.vocab_size,
-            chain_width=self.decoder.shape.scored_width,
-            tree_width=max(getattr(self.decoder, "tree_widths", ()), default=0),
+            device_chooses=decoder_chooses(slots, choose, rows),
         )
 
     def _events(self, loop: Loop, history: History) -> EventStream:
-        texts = self._texts(history)
+        texts = None
+        if self.tokenizer is not None:
+            # Ids alone take none of it.
+            from .row_text import row_texts
+
+            endings, skip = self.stop.endings, self.skip_special_tokens
+            texts = row_texts(self.tokenizer, skip, endings, history, self.echo_prompt)
         for bursts in loop.run(history):
-            events = [_event(burst, texts) for burst in bursts]
-            with loop.statistics.paused():
+            events = [
+                burst.event(None if texts is None else texts[burst.row].push(burst.ids, burst.ending))
+                for burst in bursts
+            ]
+            with loop.timers.paused():
                 yield from events
-
-    def _texts(self, history: History) -> "list[RowText] | None":
-        if self.tokenizer is None:
-            return None
-        # Ids alone take none of it.
-        from .row_text import RowText
-        from .text import Detokenizer
-
-        detokenizer, endings = Detokenizer(self.tokenizer, self.skip_special_tokens), self.stop.endings
-        echoes = [
-            history.before(row, 0).tolist() if self.echo_prompt else () for row in range(len(history.length))
-        ]
-        return [RowText(detokenizer.another(), endings, echo) for echo in echoes]
-
-
-def _how_to_score(decoder: Decoder, columns: int) -> str:
-    """What its owner can do: one that others compiled knows better what they call it."""
-    advise = getattr(decoder, "advise_width", None)
-    return f"Compile it with {columns} among its widths" if advise is None else str(advise(columns))
-
-
-def _event(burst: Burst, texts: "list[RowText] | None") -> Event:
-    text = None if texts is None else texts[burst.row].push(burst.ids, burst.ending)
-    return Event(burst.row, burst.ids, text, burst.ending, burst.logprobs)

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from .candidates import Candidates
 from .history import History
-from .lead import lead
-from .likeliest import likeliest
+from .likeliest import lead, likeliest
+from .optional_protocols import has_short_cuts
 
 
+@has_short_cuts
 @attrs.frozen(eq=False)
 class Greedy:
     """

@@ -1,4 +1,4 @@
-"""The largest of many logits."""
+"""The largest of many logits, and how far it is ahead."""
 
 import numpy as np
 import torch
@@ -30,3 +30,11 @@ def likeliest(logits: Tensor, n: int) -> Tensor:
         level = np.flatnonzero(tied == last[cell])[: n - len(above)]
         ids[cell] = np.concatenate([above[np.argsort(-scores[above], kind="stable")], level])
     return torch.from_numpy(ids)
+
+
+def lead(scores: Tensor) -> Tensor:
+    """``[..., n]`` to the largest less the second largest, ``[...]``; infinite where there is no second."""
+    if scores.shape[-1] == 1:
+        return torch.full_like(scores[..., 0], torch.inf)
+    first, second = scores.topk(2, dim=-1).values.unbind(dim=-1)
+    return first - second

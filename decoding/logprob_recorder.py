@@ -10,6 +10,7 @@ from .choose import Choose
 from .draft_trees import Branch
 from .history import History
 from .logprobs import Logprobs, TokenLogprob, token_logprob
+from .placement import part_name
 from .scores import Scores
 
 
@@ -99,7 +100,7 @@ def _stages_until(stage: str | int, chain: Sequence[object]) -> int:
         return 0
     if stage == "processed":
         return len(chain)
-    names = [getattr(part, "__name__", type(part).__name__) for part in chain]
+    names = [part_name(part) for part in chain]
     found = [place for place, name in enumerate(names) if stage in (place, name)]
     if len(found) != 1:
         known = ", ".join(f"{place} {name!r}" for place, name in enumerate(names)) or "none"

@@ -10,7 +10,7 @@ from attrs import validators
 from torch import Tensor
 
 from .likeliest import likeliest
-from .whole_numbers import a_whole_number, as_whole, is_whole
+from .validation import a_whole_number, as_whole, is_whole
 
 
 @attrs.frozen

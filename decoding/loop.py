@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .agreement import Agreement
-from .burst import MAX_LENGTH, Burst
 from .choose import Choose
 from .draft_trees import Branch, chosen_branch, tokens_ahead, tree_window
 from .drafting import Drafting, nothing
+from .events import MAX_LENGTH, Burst
 from .history import History
-from .plain_step import PlainStep
+from .optional_protocols import reads_choices
+from .plain_step import PlainStep, known_codes
 from .protocols import Draft, Ending, StopCondition, Verification
 from .scores import Scores
 from .slots import Slots
-from .statistics import Clock, Statistics
-from .stop_codes import known_codes
+from .timers import Timers
 
 if TYPE_CHECKING:
     from .logprob_recorder import LogprobRecorder
@@ -44,7 +44,7 @@ class Loop:
     drafting: Drafting | None
     verification: Verification
     exact_width: bool
-    statistics: Statistics
+    timers: Timers
     gap: Callable[[Tensor, History], Tensor] | None = None
     """The selection's own, if it is to be recorded: logits to how far each column's choice is ahead."""
     recorder: "LogprobRecorder | None" = None
@@ -53,10 +53,15 @@ class Loop:
     """Whether the decoder's own forwards choose as :attr:`choose` does."""
     # Once a run: conditions make theirs anew whenever they are asked.
     _endings: tuple[Ending, ...] = attrs.field(init=False, repr=False)
+    _reads_choices: bool = attrs.field(init=False, repr=False)
 
     @_endings.default
     def _endings_of_the_stop(self) -> tuple[Ending, ...]:
         return self.stop.endings
+
+    @_reads_choices.default
+    def _look_for_reading(self) -> bool:
+        return reads_choices(self.verification)
 
     def run(self, history: History) -> Iterator[list[Burst]]:
         """
@@ -83,7 +88,7 @@ class Loop:
         """As :meth:`run`, where a round is a token a row."""
         length, rows = history.length[:, 0].numpy(), list(range(len(history.length)))
         without_gradients = torch.no_grad()
-        step = PlainStep(self.slots, self.choose, self.stop, self._endings, self.statistics, history)
+        step = PlainStep(self.slots, self.choose, self.stop, self._endings, self.timers, history)
         while rows:
             # Not by acquire() and release(): an interrupt may come between that and a try.
             with self.slots.lock, without_gradients:
@@ -111,14 +116,14 @@ class Loop:
         unguessed = nothing(len(active))
         while active.any():
             now = history.at(torch.from_numpy(length[:, None]))
-            clock = Clock(self.statistics)
+            clock = self.timers.round()
             drafting, draft, allowed = self.drafting, unguessed, 0
             if drafting is not None:
                 # A first token is not kept waiting for the drafter's own prompt.
                 begun = torch.from_numpy(active & (length > now.prompt.numpy()))
                 drafting = drafting if begun.any() else None
             if drafting is not None and (allowed := drafting.allowed(int(begun.sum()))):
-                with self.statistics.phase("draft"):
+                with self.timers.phase("draft"):
                     draft = drafting.guess(now, begun, allowed)
             # The logits of a round live until the next forward, whoever makes it.
             asked = time.perf_counter()
@@ -155,7 +160,7 @@ class Loop:
 
         What is *chosen* already is not chosen again.
         """
-        with self.statistics.phase("choose"):
+        with self.timers.phase("choose"):
             choices, scores = (
                 self.choose(raw.logits, seen) if chosen is None else (chosen, self.choose.scores(raw, seen))
             )
@@ -170,17 +175,17 @@ class Loop:
         length = now.length.numpy()[:, 0]
         _write(now.ids.numpy(), length + accepted, following[:, None])
 
-        with self.statistics.phase("stop"):
+        with self.timers.phase("stop"):
             added, codes = self._until_stop(now, added, scores, choices.shape[1])
         if self.gap is not None:
-            with self.statistics.phase("gap"):
+            with self.timers.phase("gap"):
                 gap = self.gap(scores.logits, window).numpy()
                 kept = np.arange(gap.shape[1]) < added[:, None]
-                self.statistics.record_gaps(gap[kept].tolist())
+                self.timers.statistics.record_gaps(gap[kept].tolist())
         new = _tokens(now.ids.numpy(), length, added)
         logprobs = None
         if self.recorder is not None:
-            with self.statistics.phase("logprobs"):
+            with self.timers.phase("logprobs"):
                 logprobs = self.recorder.chosen(raw.logits, seen, branch, scores, new)
 
         bursts, last = [], now.ids.shape[-1]
@@ -226,7 +231,7 @@ class Loop:
         phase = "target" if (length.numpy() > now.prompt.numpy()).any() else "prefill"
         slots = self.slots
         forwards, columns, tokens = slots.forwards, slots.columns, slots.tokens
-        with self.statistics.phase(phase):
+        with self.timers.phase(phase):
             if draft.parents is None:
                 guessed = (draft.ids.numpy() >= 0).sum(axis=1)
                 need = torch.from_numpy(np.where(active, guessed + 1, 0))
@@ -240,17 +245,16 @@ class Loop:
             else:
                 logits = slots.feed_tree(ids, length, draft.ids, draft.parents, torch.from_numpy(active))
                 scored = None, Scores(lambda: logits)
-        self.statistics.forwards += slots.forwards - forwards
+        self.timers.statistics.forwards += slots.forwards - forwards
         if phase == "target":
             columns, tokens = slots.columns - columns, slots.tokens - tokens
-            self.statistics.columns += columns
-            self.statistics.padding += columns - tokens
+            self.timers.statistics.columns += columns
+            self.timers.statistics.padding += columns - tokens
         return scored
 
     def _lets_choose(self, draft: Draft) -> bool:
         """Whether the decoder is to choose; not if a verification looks at scores alone."""
-        looked_at = not draft.ids.shape[1] or getattr(self.verification, "reads_choices", True)
-        return self.device_chooses and looked_at
+        return self.device_chooses and (self._reads_choices or not draft.ids.shape[1])
 
     def _rounds(self, now: History, draft: Draft, accepted: Ints) -> list[tuple[bool, int, int]]:
         """Of each row: whether this is its first token, how far it was guessed, and how much stood."""
@@ -263,11 +267,11 @@ class Loop:
     ) -> None:
         """Count what one row gained; its first token is no verification."""
         if first:
-            self.statistics.record_first(added)
+            self.timers.statistics.record_first(added)
             return
         # Guesses behind a stop among those that stood are none.
         counted = added if stopped and added <= accepted else guessed
-        self.statistics.record(added, counted, min(accepted, counted), row)
+        self.timers.statistics.record(added, counted, min(accepted, counted), row)
 
 
 def _chain_window(now: History, draft: Draft) -> History:

@@ -5,9 +5,9 @@ from torch import Tensor
 
 from .history import History
 from .protocols import Ending
-from .real_numbers import as_real, one_real
 from .scores import Scores
 from .stopping import Stop, newest
+from .validation import as_real, one_real
 
 
 @attrs.frozen(eq=False)

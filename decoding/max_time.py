@@ -9,9 +9,9 @@ from torch import Tensor
 
 from .history import History
 from .protocols import Ending
-from .real_numbers import as_real, one_real
 from .scores import Scores
 from .stopping import Stop
+from .validation import as_real, one_real
 
 
 def _a_start(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from .follows_logits import FollowingRun
 from .history import History
-from .real_numbers import as_real, one_real
 from .sample import Sample
-from .whole_numbers import a_whole_number
+from .validation import a_whole_number, as_real, one_real
 
 ZIPF_TOKENS = 100
 """From how many of the likeliest tokens version 1 estimates the exponent. m in the paper."""

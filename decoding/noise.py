@@ -36,6 +36,11 @@ distributions: everything that a drafter draws, whether a guess stands, and what
 """
 
 
+def block_size(vocab: int) -> int:
+    """How many tokens there are in each block of the vocabulary but the last: √vocab, rounded up."""
+    return math.isqrt(vocab - 1) + 1
+
+
 Bits = NDArray[np.uint64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -7,7 +7,8 @@ from torch import Tensor
 from .history import History
 from .protocols import Ending, StopCondition
 from .scores import Scores
-from .stopping import Stop, a_condition, begin, counts, limits
+from .stopping import Stop, a_condition, begin, limits
+from .validation import counts
 
 
 @attrs.frozen(eq=False)

@@ -1,14 +1,8 @@
 """Which part of a choice runs where, and why."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal
 
 import attrs
-
-from .protocols import Processor, Selection
-
-if TYPE_CHECKING:
-    from .generator import Generator
 
 _NAME_WIDTH = 60
 
@@ -50,28 +44,10 @@ class Placement:
         )
 
 
-def explain(generator: "Generator") -> Placement:
-    """Where the parts of *generator*'s choice run: what its decoder says, and what else bears on it."""
-    processors, selection = generator.processors, cast("Selection", generator.selection)
-    says = getattr(generator.decoder, "explain", None)
-    if says is None:
-        return _all_on_host(processors, selection, "the decoder has no forwards that choose")
-    placement: Placement = says(processors, selection)
-    if not placement.on_device:
-        return placement
-    notes = []
-    if generator.record_gap:
-        notes.append("'record_gap' reads the scores of every token")
-    if not getattr(generator.verification, "reads_choices", True) and generator.drafter is not None:
-        notes.append(f"where tokens were guessed, {generator.verification!r} reads the scores, and no choice")
-    return attrs.evolve(placement, notes=(*placement.notes, *notes))
-
-
-def _all_on_host(processors: Processor | None, selection: Selection, why: str) -> Placement:
-    """The placement of a chain no part of which a decoder runs."""
-    alone = () if processors is None else (processors,)
-    parts: Sequence[object] = (*getattr(processors, "processors", alone), selection)
-    return Placement(tuple(Place(repr(part), "host", why) for part in parts))
+def part_name(part: object) -> str:
+    """The name of a function, or of the class of anything else."""
+    name: str = getattr(part, "__name__", type(part).__name__)
+    return name
 
 
 def _cut(name: str) -> str:

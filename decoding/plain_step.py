@@ -9,16 +9,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .burst import MAX_LENGTH, Burst
 from .choose import Choose
+from .events import MAX_LENGTH, Burst
 from .few import Cell
 from .history import History
+from .optional_protocols import TokenCode
 from .protocols import Ending, StopCondition
 from .quick_choice import on_host
 from .scores import Scores
 from .slots import Slots
-from .statistics import Phase, Statistics
-from .stop_codes import TokenCode, by_token, known_codes
+from .stopping import by_token
+from .timers import Phase, Timers
 
 Ints = NDArray[np.int64]
 
@@ -36,7 +37,7 @@ class PlainStep:
     choose: Choose
     stop: StopCondition
     endings: tuple[Ending, ...]
-    statistics: Statistics
+    timers: Timers
     history: History
     """The run's; its ids are written to."""
 
@@ -56,7 +57,7 @@ class PlainStep:
         self._code = by_token(self.stop)
         self._ids = self.history.ids.numpy()[:, 0]
         self._prompt, self._stream = self.history.prompt.tolist(), self.history.stream.tolist()
-        phases = (self.statistics.phase(name) for name in ("target", "choose", "stop"))
+        phases = (self.timers.phase(name) for name in ("target", "choose", "stop"))
         self._scoring, self._choosing, self._stopping = phases
 
     def follows(self) -> bool:
@@ -151,9 +152,27 @@ class PlainStep:
 
     def _count(self, bursts: Sequence[Burst]) -> None:
         """Count a forward, and what each row gained by it."""
-        statistics, columns = self.statistics, self.slots.batch_size
+        statistics, columns = self.timers.statistics, self.slots.batch_size
         statistics.forwards += 1
         statistics.columns += columns
         statistics.padding += columns - len(bursts)
         for burst in bursts:
             statistics.record(len(burst.ids), 0, 0, burst.row)
+
+
+def known_codes(codes: Tensor, after: History, endings: int) -> NDArray[np.int64]:
+    """
+    *codes*, if they are those of a stop condition with so many *endings*.
+
+    Raises:
+        ValueError: They are not: of another shape than the columns *after* which it was asked, or unknown.
+    """
+    shape = after.length.shape
+    if isinstance(codes, Tensor) and codes.shape == shape:
+        known: NDArray[np.int64] = codes.numpy(force=True)
+        if ((known >= 0) & (known <= endings)).all():
+            return known
+    raise ValueError(
+        f"'stop' must give codes 0 to {endings}, one for each ending, of the shape {list(shape)}: "
+        f"got {codes!r}"
+    )

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from .history import History
 from .protocols import DecoderShape
-from .whole_numbers import is_whole
+from .validation import is_whole
 
 
 def as_rows(prompts: Any, shape: DecoderShape, tokenizer: Any = None) -> list[list[int]]:
@@ -46,25 +47,13 @@ def as_rows(prompts: Any, shape: DecoderShape, tokenizer: Any = None) -> list[li
     return rows
 
 
-def stream_numbers(streams: Any, rows: int) -> torch.Tensor:
-    """
-    The rows' random streams as a tensor ``[rows]``: 0, 1, 2, ... where *streams* is None.
-
-    Raises:
-        TypeError: Something else than whole numbers.
-
-        ValueError: Not one for each row, or one that 64 bits do not hold.
-    """
-    if streams is None:
-        return torch.arange(rows)
-    numbers = streams.tolist() if hasattr(streams, "tolist") else streams
-    if not isinstance(numbers, Sequence) or not all(is_whole(number) for number in numbers):
-        raise TypeError(f"'streams' must be whole numbers, one for each row: got {streams!r}")
-    if len(numbers) != rows:
-        raise ValueError(f"'streams' must be one number for each of the {rows} rows: got {len(numbers)}")
-    if any(not -(2**63) <= number < 2**63 for number in numbers):
-        raise ValueError(f"'streams' must fit into 64 bits: got {streams!r}")
-    return torch.tensor([int(number) for number in numbers])
+def first_history(rows: list[list[int]], stream: torch.Tensor, capacity: int) -> History:
+    """The history of *rows* before their first new token, of width 1, with room for *capacity* ids."""
+    ids = torch.zeros(len(rows), 1, capacity, dtype=torch.int64)
+    for row, prompt in enumerate(rows):
+        ids[row, 0, : len(prompt)] = torch.tensor(prompt)
+    length = torch.tensor([len(prompt) for prompt in rows])
+    return History(ids, length[:, None], length, stream)
 
 
 def _rows(prompts: Any, tokenizer: Any) -> list[list[int]]:

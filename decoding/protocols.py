@@ -7,11 +7,12 @@ int64 on the host; logits are float32.
 
 A :class:`Decoder` scores. A :class:`Processor` reshapes the scores. A :class:`Selection`
 turns them into ids. A :class:`StopCondition` looks at what was chosen. A :class:`Drafter`
-guesses ahead, and a :class:`Verification` says how much of the guess stands.
+guesses ahead, and a :class:`Verification` says how much of the guess stands. What a part may
+offer beyond its protocol is declared in :mod:`~decodekit.decoding.optional_protocols`.
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import attrs
 from torch import Tensor
@@ -54,6 +55,7 @@ class DecoderShape:
             raise ValueError(f"'scored_width' must be one of {self.widths}: got {self.scored_width}")
 
 
+@runtime_checkable
 class Decoder(Protocol):
     """
     A decoder of fixed shapes that owns its cache.
@@ -106,9 +108,6 @@ Selection: TypeAlias = Callable[[Tensor, History], Tensor]
 Processed logits ``[batch, width, vocab]`` to the chosen ids ``[batch, width]``.
 
 Pure as well: a selection that draws takes its numbers from :mod:`decodekit.decoding.noise`.
-One with an attribute ``seed`` has that seed folded into the rows' random streams. Under trees
-it has ``several(logits, history, n)``, and ``gap(logits, history)`` where gaps are recorded, as
-:class:`~.sample.Sample` has; ``draws_softmax`` says that it draws from the softmax of the logits.
 """
 
 
@@ -126,6 +125,7 @@ class Ending:
     """Whether the text leaves the match out. The ids keep it."""
 
 
+@runtime_checkable
 class StopCondition(Protocol):
     """
     Says where a row ends.
@@ -213,13 +213,13 @@ class Round:
     """That everything else took."""
 
 
+@runtime_checkable
 class DraftLength(Protocol):
     """
     Says how far ahead to guess, round by round.
 
     It may look at what past rounds came to, never at the guesses that it decides on: that would
-    bias what a sampled text says under any verification but agreement. One that has
-    ``prepare(decoder, exact_width)`` is shown the target when a generator is built.
+    bias what a sampled text says under any verification but agreement.
     """
 
     @property
@@ -236,6 +236,7 @@ class DraftLength(Protocol):
         ...
 
 
+@runtime_checkable
 class Chooses(Protocol):
     """What a :class:`Decoder` offers besides, if a chain and a selection are part of its forwards."""
 
@@ -284,6 +285,7 @@ class Chooses(Protocol):
         ...
 
 
+@runtime_checkable
 class ScoresTrees(Protocol):
     """
     What a :class:`Decoder` offers besides, if it can score a tree of guesses in one forward.
@@ -327,14 +329,9 @@ class ScoresTrees(Protocol):
         ...
 
 
+@runtime_checkable
 class Drafter(Protocol):
-    """
-    Guesses what the target is going to choose.
-
-    One that guesses trees has an attribute ``tree_nodes``, the most guesses that a tree of its
-    has. Any may have ``check_target(shape)``, which raises ``ValueError`` where it cannot draft
-    for a target of that shape.
-    """
+    """Guesses what the target is going to choose."""
 
     def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
         """
@@ -358,15 +355,9 @@ class Drafter(Protocol):
         ...
 
 
+@runtime_checkable
 class Verification(Protocol):
-    """
-    Decides how much of a draft stands, and what follows it.
-
-    What it is like, it may say by attributes: ``takes_trees``, if the branch that the target's
-    own choices take is all that it would keep of a tree; ``compares_scores``, if it looks at
-    :attr:`Draft.scores`; ``reads_choices``, False if it looks at the target's own choices in
-    rows without guesses alone.
-    """
+    """Decides how much of a draft stands, and what follows it."""
 
     def drafting(self, selection: Selection, start: Tensor) -> Selection:
         """

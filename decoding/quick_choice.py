@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .few import Cell, DrawFromFew, Few, Floats
+from .few import Cell, DrawFromFew, DrawsFromFew, Few, Floats, Narrows, OfFew, Pointwise
 from .greedy import Greedy
 from .history import History
-from .offered import offered
+from .optional_protocols import offers_short_cuts
 from .protocols import Processor, Selection
 from .scores import Scores
 
@@ -126,20 +126,18 @@ def quick_choice(stages: Sequence[Processor], selection: Selection) -> Quick | N
     """The quick way to choose as *stages* and *selection* do; None if there is none."""
     if not stages and type(selection) is Greedy:
         return QuickGreedy()
-    from_few = offered(selection, "from_few")
-    if from_few is None:
+    if not (offers_short_cuts(selection) and isinstance(selection, DrawsFromFew)):
         return None
     for index, stage in enumerate(stages):
-        if _offers(stage, "to_few"):
+        if isinstance(stage, Narrows) and _takes_few(stage):
             before, after = stages[:index], stages[index + 1 :]
-            known = all(_offers(one, "of_few") for one in stages)
-            bounded = all(_offers(one, "at_most") for one in before)
-            if known and bounded and len(stages) <= _STAGES:
-                return QuickChoice(tuple(before), stage, tuple(after), from_few())
+            bounded = all(isinstance(one, Pointwise) for one in before)
+            if all(map(_takes_few, stages)) and bounded and len(stages) <= _STAGES:
+                return QuickChoice(tuple(before), stage, tuple(after), selection.from_few())
             return None
     return None
 
 
-def _offers(stage: Processor, name: str) -> bool:
-    """Whether *stage* has the method *name*, and parameters for it."""
-    return offered(stage, name) is not None and bool(getattr(stage, "takes_few", False))
+def _takes_few(stage: Processor) -> bool:
+    """Whether *stage* runs on few tokens, and has parameters for that."""
+    return offers_short_cuts(stage) and isinstance(stage, OfFew) and stage.takes_few

@@ -11,7 +11,7 @@ from .history import History
 from .protocols import Ending
 from .scores import Scores
 from .stopping import Stop, newest
-from .whole_numbers import a_whole_number
+from .validation import a_whole_number
 
 
 @attrs.frozen(eq=False)

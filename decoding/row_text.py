@@ -6,6 +6,7 @@ from typing import Any
 import attrs
 
 from .aho_corasick import AhoCorasick
+from .history import History
 from .protocols import Ending
 from .stop_sequences import TokenSequence
 from .text import Detokenizer, agreement
@@ -112,6 +113,15 @@ class RowText:
             return text[len(self._tail) :]
         index, start = match
         return text[len(self._tail) : start if ending.hide else start + len(strings[index])]
+
+
+def row_texts(
+    tokenizer: Any, skip_special_tokens: bool, endings: tuple[Ending, ...], history: History, echo: bool
+) -> list[RowText]:
+    """The texts of the rows of *history*, which begin with what it holds if they are to *echo* that."""
+    detokenizer = Detokenizer(tokenizer, skip_special_tokens)
+    prompts = [history.before(row, 0).tolist() if echo else () for row in range(len(history.length))]
+    return [RowText(detokenizer.another(), endings, prompt) for prompt in prompts]
 
 
 def _strings(endings: Sequence[Ending]) -> Iterator[str]:

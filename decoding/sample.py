@@ -10,19 +10,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from . import noise
-from .blocks import block_size
 from .candidates import Candidates
 from .few import DrawFromFew
 from .history import History
-from .lead import lead
+from .likeliest import lead
+from .noise import block_size
+from .optional_protocols import has_short_cuts
 from .scratch import scratch
 from .two_races import TwoRaces
-from .whole_numbers import a_whole_number
+from .validation import a_whole_number
 
 _CLOSE = 1e-3
 """Far more than what single precision is wrong by in the logarithm of a block's mass, some 1e-5."""
 
 
+@has_short_cuts
 @attrs.frozen(eq=False)
 class Sample:
     """

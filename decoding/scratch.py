@@ -11,7 +11,16 @@ import threading
 import torch
 from torch import Tensor
 
-_own = threading.local()
+
+class _Own(threading.local):
+    """What one thread keeps."""
+
+    def __init__(self) -> None:
+        self.scratch: dict[str, Tensor] = {}
+        self.free: list[Tensor] = []
+
+
+_own = _Own()
 
 
 def scratch(like: Tensor, purpose: str) -> Tensor:
@@ -21,9 +30,7 @@ def scratch(like: Tensor, purpose: str) -> Tensor:
     It is valid until the thread asks for the next one of that *purpose*: for code that calls
     nobody else's in between.
     """
-    memory = getattr(_own, purpose, None)
-    memory = _large_enough(memory, like)
-    setattr(_own, purpose, memory)
+    memory = _own.scratch[purpose] = _large_enough(_own.scratch.get(purpose), like)
     return _shaped(memory, like)
 
 
@@ -41,9 +48,8 @@ class Workspace:
 
     def room(self, like: Tensor) -> Tensor:
         """An uninitialised tensor of the shape and dtype of *like*, in place of the one before it."""
-        free = _free()
-        if self._memory is None and free:
-            self._memory = free.pop()
+        if self._memory is None and _own.free:
+            self._memory = _own.free.pop()
         self._memory = _large_enough(self._memory, like)
         self.logits = _shaped(self._memory, like)
         return self.logits
@@ -56,15 +62,8 @@ class Workspace:
     def close(self) -> None:
         """Leave the memory to the thread's next call."""
         if self._memory is not None:
-            _free().append(self._memory)
+            _own.free.append(self._memory)
             self._memory = self.logits = None
-
-
-def _free() -> list[Tensor]:
-    free: list[Tensor] | None = getattr(_own, "free", None)
-    if free is None:
-        free = _own.free = []
-    return free
 
 
 def _large_enough(memory: Tensor | None, like: Tensor) -> Tensor:

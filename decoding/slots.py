@@ -14,6 +14,7 @@ from torch import Tensor
 from .columns import columns_of
 from .fed_record import FedRecord
 from .history import History
+from .optional_protocols import HasSpans, tree_widths
 from .protocols import Chooses, Decoder, ScoresTrees
 from .scores import Scores
 from .tree_arrays import first_branch
@@ -55,10 +56,13 @@ class Slots:
         self.decoder = decoder
         shape = decoder.shape
         self._widths = shape.widths
-        self._spans: tuple[int, ...] = tuple(getattr(decoder, "spans", ()))
+        self._spans: tuple[int, ...] = tuple(decoder.spans) if isinstance(decoder, HasSpans) else ()
         self._scored = [width for width in shape.widths if width <= shape.scored_width]
-        self.tree_widths: tuple[int, ...] = tuple(getattr(decoder, "tree_widths", ()))
+        self.tree_widths: tuple[int, ...] = tree_widths(decoder)
         """Columns of the decoder's forwards over trees; empty if it scores none."""
+
+        self.may_choose = isinstance(decoder, Chooses)
+        """Whether the decoder is one that :class:`~.protocols.Chooses`."""
 
         self._record = FedRecord(shape.batch_size, shape.max_length)
         self.batch_size = shape.batch_size
@@ -92,12 +96,14 @@ class Slots:
             slots = _records.get(id(decoder))
             if slots is None:
                 try:
-                    # The record must not keep the decoder alive, and goes with it.
-                    slots = cls(weakref.proxy(decoder))
+                    proxy = weakref.proxy(decoder)
                 except TypeError as error:
                     rule = "a decoder must be an object that Python can refer to weakly"
                     raise TypeError(f"{rule} (__slots__ needs '__weakref__'): got {decoder!r}") from error
-                _records[id(decoder)] = slots
+                # Made of the decoder itself, which a proxy hides from a look at what it offers. But the
+                # record must not keep it alive, and goes with it.
+                slots = _records[id(decoder)] = cls(decoder)
+                slots.decoder = proxy
                 weakref.finalize(decoder, _records.pop, id(decoder), None)
             return slots
 

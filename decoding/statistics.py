@@ -2,13 +2,16 @@
 
 import itertools
 import math
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
 
-from .statistics_report import as_figure, as_text
+_BAR = 24
+"""Characters of the longest bar."""
+
+_PHASES = ("prefill", "draft", "target", "choose", "gap", "stop", "logprobs")
+"""In the order of a round."""
 
 
 @attrs.define(eq=False)
@@ -84,12 +87,6 @@ class Statistics:
     How close a choice that was kept came to falling otherwise: see
     :attr:`~.generator.Generator.record_gap`. None where it was not measured.
     """
-
-    _since: float = attrs.field(init=False, repr=False)
-
-    @_since.default
-    def _now(self) -> float:
-        return time.perf_counter()
 
     @property
     def mean_accepted_length(self) -> float:
@@ -196,37 +193,6 @@ class Statistics:
             smallest_gap=_smallest([self.smallest_gap, other.smallest_gap]),
         )
 
-    def __str__(self) -> str:
-        return as_text(self)
-
-    def plot(self) -> Any:
-        """
-        A ``matplotlib.figure.Figure`` of accepted lengths, acceptance by position, and seconds.
-
-        Raises:
-            ImportError: matplotlib is not installed; it is with ``pip install "decodekit[plot]"``.
-        """
-        return as_figure(self)
-
-    def phase(self, name: str) -> "Phase":
-        """Add the time that the body takes to *name*."""
-        return Phase(self.seconds, name)
-
-    def paused(self) -> "Pause":
-        """Leave the time that the body takes out of the run's: it is the consumer's."""
-        return Pause(self)
-
-    def resume(self) -> None:
-        """Count the time from now on."""
-        self._since = time.perf_counter()
-
-    def touch(self) -> None:
-        """Note the time: of the first token, and of the latest."""
-        now = time.perf_counter()
-        self.total_seconds, self._since = self.total_seconds + now - self._since, now
-        if self.first_token_seconds is None and self.tokens:
-            self.first_token_seconds = self.total_seconds
-
     def record(self, tokens: int, drafted: int, accepted: int, row: int = 0) -> None:
         """Count one verification of one row: *tokens* kept, and how far the draft went and stood."""
         self.steps += 1
@@ -257,56 +223,83 @@ class Statistics:
         """Note how close the choices of one round were."""
         self.smallest_gap = _smallest([self.smallest_gap, *gaps])
 
+    def __str__(self) -> str:
+        """A few lines, with a histogram of the accepted lengths if anything was drafted."""
+        first = 1000 * (self.first_token_seconds or 0.0)
+        lines = [
+            f"{self.tokens} tokens in {self.total_seconds:.3f} s: "
+            f"{self.tokens_per_second:.1f} tokens/s, the first after {first:.1f} ms",
+            f"{self.forwards} forwards of the target" + self._waste(),
+        ]
+        if self.drafted:
+            low, high = self.mean_accepted_length_interval()
+            margin = f" ± {(high - low) / 2:.3f} (95 %)" if high < math.inf else ""
+            tau = self.mean_accepted_length
+            lines.append(f"τ = {tau:.3f}{margin}; verifications: {self.steps}")
+            lines += self._histogram()
+        if self.smallest_gap is not None:
+            lines.append(f"smallest gap {self.smallest_gap:.2e}")
+        spent = (f"{phase} {seconds:.3f}" for phase, seconds in self._spent().items())
+        return "\n".join([*lines, "seconds: " + ", ".join(spent)])
 
-class Phase:
-    """A stretch of time that belongs to a name. There are several in a round, so it is a plain class."""
+    def plot(self) -> Any:
+        """
+        A ``matplotlib.figure.Figure`` of accepted lengths, acceptance by position, and seconds.
 
-    __slots__ = ("_name", "_seconds", "_start")
+        Raises:
+            ImportError: matplotlib is not installed; it is with ``pip install "decodekit[plot]"``.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ImportError('a figure needs matplotlib: pip install "decodekit[plot]"') from error
+        # Not through pyplot, which would keep it, and choose a window system.
+        figure = Figure(figsize=(12, 3.5), layout="constrained")
+        lengths, guesses, seconds = figure.subplots(1, 3)
 
-    def __init__(self, seconds: dict[str, float], name: str) -> None:
-        self._seconds, self._name = seconds, name
+        tau, times = self.mean_accepted_length, self.accepted_lengths
+        lengths.bar(range(len(times)), times)
+        lengths.set(title=f"τ = {tau:.3f}", xlabel="guesses that stood", ylabel="verifications")
 
-    def __enter__(self) -> None:
-        self._start = time.perf_counter()
+        places = range(1, len(self.drafted) + 1)
+        guesses.plot(places, self.acceptance, marker="o", label="of all")
+        guesses.plot(places, self.conditional_acceptance, marker="s", label="where those before stood")
+        guesses.set(title="acceptance", xlabel="guess", ylabel="share that stood", ylim=(0, 1.02))
+        guesses.xaxis.get_major_locator().set_params(integer=True)
+        guesses.legend()
 
-    def __exit__(self, *error: object) -> None:
-        spent = time.perf_counter() - self._start
-        self._seconds[self._name] = self._seconds.get(self._name, 0.0) + spent
+        spent = self._spent()
+        seconds.barh(list(spent), list(spent.values()))
+        seconds.set(title=f"{self.tokens_per_second:.1f} tokens/s", xlabel="seconds")
+        seconds.invert_yaxis()
+        return figure
 
-
-class Pause:
-    """A stretch of time that belongs to the consumer. There is one in a round, so it is a plain class."""
-
-    __slots__ = ("_statistics",)
-
-    def __init__(self, statistics: Statistics) -> None:
-        self._statistics = statistics
-
-    def __enter__(self) -> None:
-        self._statistics.touch()
-
-    def __exit__(self, *error: object) -> None:
-        self._statistics.resume()
-
-
-class Clock:
-    """What has been spent since it was made."""
-
-    def __init__(self, statistics: Statistics) -> None:
-        self._started, self._seconds = time.perf_counter(), statistics.seconds
-        self._before = dict(statistics.seconds)
-
-    def leave_out(self, seconds: float) -> None:
-        """Not count *seconds* of that: those of waiting for another user of a decoder."""
-        self._started += seconds
-
-    def read(self) -> dict[str, float]:
-        """Seconds of drafter, target and everything else, as :class:`~.protocols.Round` names them."""
-        draft, target = (
-            self._seconds.get(phase, 0.0) - self._before.get(phase, 0.0) for phase in ("draft", "target")
+    def _waste(self) -> str:
+        if not self.columns:
+            return ""
+        share = 100 * self.wasted_columns / self.columns
+        return (
+            f"; after the first tokens {self.columns} columns, "
+            f"{self.wasted_columns} wasted ({share:.0f} %), {self.padding} of them padding"
         )
-        other = time.perf_counter() - self._started - draft - target
-        return {"draft_seconds": draft, "target_seconds": target, "other_seconds": other}
+
+    def _histogram(self) -> list[str]:
+        """A line for each accepted length, with what became of the guess that makes it."""
+        times = self.accepted_lengths
+        longest, digits = max(times), max(5, len(str(max(times))))
+        lines = [f"stood {'times':>{digits}} {'':{_BAR}}  guess stands  if those before do"]
+        for i, n in enumerate(times):
+            line = f"{i:5} {n:{digits}} {'█' * round(_BAR * n / longest):{_BAR}}"
+            if i:
+                given, conditional = self.acceptance[i - 1], self.conditional_acceptance[i - 1]
+                line += f"  {given:12.3f}  {conditional:18.3f}"
+            lines.append(line.rstrip())
+        return lines
+
+    def _spent(self) -> dict[str, float]:
+        spent = {phase: self.seconds[phase] for phase in _PHASES if phase in self.seconds}
+        # What somebody else's part calls otherwise comes behind.
+        return {**spent, **self.seconds, "host": self.host_seconds}
 
 
 def _by_length(verifications: int, reaching: Sequence[int]) -> list[int]:

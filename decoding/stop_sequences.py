@@ -11,7 +11,8 @@ from torch import Tensor
 from .history import History
 from .protocols import Ending
 from .scores import Scores
-from .stopping import Stop, newest, token_ids
+from .stopping import Stop, newest
+from .validation import as_list, token_ids
 
 
 class TokenSequence(tuple[int, ...]):
@@ -32,7 +33,7 @@ class _Node:
 
 
 def _sequences(value: Any) -> tuple[TokenSequence, ...]:
-    rows = value.tolist() if hasattr(value, "tolist") else value
+    rows = as_list(value)
     several = list(rows) if isinstance(rows, Iterable) and not isinstance(rows, str) else []
     if not several:
         raise TypeError(f"'sequences' must be a sequence of token ids or several: got {value!r}")

@@ -9,7 +9,7 @@ from attrs import validators
 from torch import Tensor
 
 from .history import History
-from .protocols import Ending
+from .protocols import Ending, StopCondition
 from .scores import Scores
 from .stopping import Stop
 
@@ -17,7 +17,7 @@ from .stopping import Stop
 def _a_function(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
     if isinstance(value, type) or not callable(value):
         raise TypeError(f"'function' must be callable as function(history): got {value!r}")
-    if hasattr(value, "endings"):
+    if isinstance(value, StopCondition):
         raise TypeError(f"'function' must not be a stop condition, which needs no wrapping: got {value!r}")
 
 

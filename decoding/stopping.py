@@ -2,7 +2,7 @@
 
 import abc
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import attrs
@@ -13,10 +13,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .history import History
+from .optional_protocols import (
+    BeginsStop,
+    CombinesConditions,
+    TellsByToken,
+    TokenCode,
+    has_short_cuts,
+    offers_short_cuts,
+)
 from .protocols import Ending, StopCondition
 from .scores import Scores
-from .stop_codes import TokenCode, by_token
-from .whole_numbers import is_whole
+from .validation import counts, token_ids
 
 
 class Stop(abc.ABC):
@@ -53,23 +60,28 @@ class Stop(abc.ABC):
 
 def begin(condition: StopCondition) -> StopCondition:
     """*condition*, made ready for one run."""
-    start = getattr(condition, "begin", None)
-    return condition if start is None else start()
+    return condition.begin() if isinstance(condition, BeginsStop) else condition
 
 
 def parts(condition: StopCondition) -> Iterator[StopCondition]:
     """The conditions that *condition* is composed of; itself if it is not."""
-    inner = getattr(condition, "conditions", None)
-    if inner is None:
-        yield condition
-    else:
-        for part in inner:
+    if isinstance(condition, CombinesConditions):
+        for part in condition.conditions:
             yield from parts(part)
+    else:
+        yield condition
+
+
+def by_token(condition: StopCondition) -> TokenCode | None:
+    """What *condition* says of one new token by its numbers alone; None if it looks at more."""
+    if offers_short_cuts(condition) and isinstance(condition, TellsByToken):
+        return condition.by_token()
+    return None
 
 
 def a_condition(other: StopCondition) -> StopCondition:
     """*other*, if it is a stop condition."""
-    if not (callable(other) and hasattr(other, "endings")):
+    if not isinstance(other, StopCondition):
         raise TypeError(f"a stop condition composes with stop conditions{how_to_wrap(other)}: got {other!r}")
     return other
 
@@ -88,6 +100,7 @@ def newest(history: History) -> Tensor:
     return torch.from_numpy(ids[np.arange(len(last))[:, None], path, last])
 
 
+@has_short_cuts
 @attrs.frozen(eq=False)
 class AnyOf(Stop):
     """End at the first of *conditions*; at one token, at the first of them in order."""
@@ -135,6 +148,7 @@ class AnyOf(Stop):
         return first if len(codes) == len(known) else None
 
 
+@has_short_cuts
 @attrs.frozen(eq=False)
 class AllOf(Stop):
     """End at a token at which *first* and *second* both hold; the text hides both if either is hidden."""
@@ -178,17 +192,7 @@ class AllOf(Stop):
         return both
 
 
-def counts(value: Any) -> Tensor:
-    """A whole number *n* of at least 1, or one a row, as ``[1]`` or ``[rows]``."""
-    values = value.tolist() if hasattr(value, "tolist") else value
-    numbers = list(values) if isinstance(values, Sequence) else [values]
-    if not numbers or not all(is_whole(number) for number in numbers):
-        raise TypeError(f"'n' must be a whole number or one for each row: got {value!r}")
-    if min(numbers) < 1:
-        raise ValueError(f"'n' must be at least 1: got {value!r}")
-    return torch.tensor([int(number) for number in numbers])
-
-
+@has_short_cuts
 @attrs.frozen(eq=False)
 class MaxNewTokens(Stop):
     """End a row after *n* new tokens."""
@@ -212,6 +216,7 @@ class MaxNewTokens(Stop):
         return lambda token, length, prompt, row: int(length - prompt >= limit(row))
 
 
+@has_short_cuts
 @attrs.frozen(eq=False)
 class MaxLength(Stop):
     """
@@ -253,21 +258,11 @@ def _limit_of_a_row(n: Tensor) -> Callable[[int], int]:
     return numbers.__getitem__ if len(numbers) > 1 else lambda row: one
 
 
-def token_ids(name: str, value: Any) -> tuple[int, ...]:
-    """One token id or several; *name* is the parameter's, for the error."""
-    values = value.tolist() if hasattr(value, "tolist") else value
-    ids = tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else (values,)
-    if not ids or not all(is_whole(i) for i in ids):
-        raise TypeError(f"'{name}' must be a token id or several: got {value!r}")
-    if min(ids) < 0:
-        raise ValueError(f"'{name}' must be >= 0: got {value!r}")
-    return tuple(int(i) for i in ids)
-
-
 def _ids(value: Any) -> tuple[int, ...]:
     return token_ids("ids", value)
 
 
+@has_short_cuts
 @attrs.frozen(eq=False)
 class StopTokens(Stop):
     """End a row with any of the tokens *ids*."""
@@ -295,6 +290,7 @@ class StopTokens(Stop):
         return lambda token, length, prompt, row: codes.get(token, 0)
 
 
+@has_short_cuts
 @attrs.frozen(eq=False)
 class EndOfSequence(StopTokens):
     """End a row with the model's own end-of-sequence token, or any of several."""

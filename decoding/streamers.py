@@ -1,25 +1,35 @@
 """Who listens to a generation: streamers of ours, and Hugging Face's."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import attrs
 import torch
 
 from .events import Event, EventStream
+from .optional_protocols import HearsFailure, HearsPrompts
 
 
 class ClosedError(Exception):
     """What a streamer raises when nobody reads on: the generation ends there, and nothing is wrong."""
 
 
-class Streamer(Protocol):
+@runtime_checkable
+class Ends(Protocol):
+    """Whatever is told of the end of a generation."""
+
+    def end(self) -> None:
+        """There are no more events: the generation is complete, or nobody reads on."""
+        ...
+
+
+@runtime_checkable
+class Streamer(Ends, Protocol):
     """
     Is told every event while it happens.
 
-    A streamer may also have ``begin(prompts)``, called with every row's ids before anything is
-    decoded, and ``fail(error)``, called in place of :meth:`end` when the generation raised; one
-    without it is ended.
+    It may also be told of the prompts (:class:`~.optional_protocols.HearsPrompts`) and of an
+    error (:class:`~.optional_protocols.HearsFailure`).
     """
 
     def put_event(self, event: Event) -> None:
@@ -30,8 +40,13 @@ class Streamer(Protocol):
         """
         ...
 
-    def end(self) -> None:
-        """There are no more events: the generation is complete, or nobody reads on."""
+
+@runtime_checkable
+class HuggingFaceStreamer(Ends, Protocol):
+    """What ``generate`` of transformers takes."""
+
+    def put(self, value: torch.Tensor) -> None:
+        """Take a prompt ``[1, length]``, then new ids ``[n]``."""
         ...
 
 
@@ -62,9 +77,11 @@ def forward(events: Iterator[Event], streamer: Any, prompts: list[list[int]]) ->
 
 def report_failure(streamer: Any, error: BaseException) -> None:
     """Tell *streamer*, if it is one, that the generation ended with *error* before it began."""
-    if _has(streamer, "fail"):
+    if isinstance(streamer, type):
+        return
+    if isinstance(streamer, HearsFailure):
         streamer.fail(error)
-    elif _has(streamer, "end"):
+    elif isinstance(streamer, Ends):
         streamer.end()
 
 
@@ -102,17 +119,13 @@ def _close(events: Iterator[Event]) -> None:
 
 def takes_events(streamer: Any) -> bool:
     """Whether *streamer* is a :class:`Streamer`."""
-    return _has(streamer, "put_event", "end")
+    # A class has the functions, and nobody to call them on.
+    return isinstance(streamer, Streamer) and not isinstance(streamer, type)
 
 
 def takes_ids(streamer: Any) -> bool:
     """Whether *streamer* is one as Hugging Face's are; one that takes events as well is told those."""
-    return _has(streamer, "put", "end")
-
-
-def _has(streamer: Any, *names: str) -> bool:
-    # A class has the functions, and nobody to call them on.
-    return not isinstance(streamer, type) and all(callable(getattr(streamer, name, None)) for name in names)
+    return isinstance(streamer, HuggingFaceStreamer) and not isinstance(streamer, type)
 
 
 def listener(streamer: Any, prompts: list[list[int]]) -> "Listener":
@@ -142,9 +155,8 @@ class _Ours:
     _prompts: list[list[int]]
 
     def begin(self) -> None:
-        tell = getattr(self._streamer, "begin", None)
-        if callable(tell):
-            tell([list(prompt) for prompt in self._prompts])
+        if isinstance(self._streamer, HearsPrompts):
+            self._streamer.begin([list(prompt) for prompt in self._prompts])
 
     def put_event(self, event: Event) -> None:
         self._streamer.put_event(event)

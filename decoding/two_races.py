@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import noise
-from .blocks import block_size
 from .few import Cell, Few, Ints
+from .noise import block_size
 from .noise_ahead import NoiseAhead
 
 _CLEAR = math.exp(-1e-4)

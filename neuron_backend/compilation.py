@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..decoding.protocols import Processor, Selection
-from ..decoding.whole_numbers import as_tuple, is_whole
+from ..decoding.validation import as_tuple, is_whole
 from .fused.asked import check_asked, check_rows
 from .model_source import check_model
 from .shapes import default_max_length

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..decoding.checks import check_inputs, check_tree_inputs, check_tree_widths
 from ..decoding.protocols import DecoderShape
-from ..decoding.whole_numbers import as_tuple
+from ..decoding.validation import as_tuple
 from .architectures.rotation import fix_rotation
 from .artifacts.packages import Package
 from .cache import CacheBuffers, lay_out_tree

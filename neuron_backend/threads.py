@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..decoding.whole_numbers import is_whole
+from ..decoding.validation import is_whole
 
 
 def check_threads(threads: Any) -> None:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ..decoding.checks import refuse_foreign
 from ..decoding.history import History
-from ..decoding.protocols import Processor
+from ..decoding.optional_protocols import DeviceSafe, KeepsArgmax, Local, ShiftInvariant
+from ..decoding.protocols import Processor, StopCondition
 
 
 class Composable(abc.ABC):
@@ -18,7 +19,8 @@ class Composable(abc.ABC):
 
     A processor need not inherit from this: any callable composes with one that does.
 
-    What a processor declares of itself, False where it does not:
+    What a processor declares of itself, False where it does not (one protocol each in
+    :mod:`decodekit.decoding.optional_protocols`):
 
     - ``keeps_argmax``: the largest logit stays the largest. Rounding may tie it with another;
       of exact ties at the top, top-p may keep one alone.
@@ -28,7 +30,8 @@ class Composable(abc.ABC):
       survivors of an earlier processor alone, in their order.
     - ``device_safe``: comes down to operations that neuronx-cc takes, constants computed beforehand.
 
-    What it may offer besides, for :class:`~decodekit.decoding.Choose` on the host:
+    What it may offer besides, for :class:`~decodekit.decoding.Choose` on the host, if its class is
+    decorated with :func:`~decodekit.decoding.has_short_cuts`:
 
     - ``narrow(logits, history)``: what a call gives, as
       :class:`~decodekit.decoding.candidates.Candidates` where few tokens are left.
@@ -63,7 +66,7 @@ def _flat(processors: Iterable[Processor]) -> tuple[Processor, ...]:
 def _check_part(instance: "Chain", attribute: "attrs.Attribute[Any]", processors: tuple[Any, ...]) -> None:
     rule = "a chain takes processors, callables (logits, history) -> logits"
     for part in processors:
-        if hasattr(part, "endings"):
+        if isinstance(part, StopCondition):
             raise TypeError(f"{rule}: got {part!r}, a stop condition")
         if isinstance(part, type):
             raise TypeError(f"{rule}: got the class {part.__name__}, not an instance of it")
@@ -94,28 +97,25 @@ class Chain(Composable):
     @property
     def keeps_argmax(self) -> bool:
         """Whether the largest logit stays the largest."""
-        return self._all_declare("keeps_argmax")
+        return all(isinstance(part, KeepsArgmax) and part.keeps_argmax for part in self.processors)
 
     @property
     def shift_invariant(self) -> bool:
         """Whether a constant added to a row changes nothing in the distribution."""
-        return self._all_declare("shift_invariant")
+        return all(isinstance(part, ShiftInvariant) and part.shift_invariant for part in self.processors)
 
     @property
     def local(self) -> bool:
         """Whether no part looks at token ids or at ``-inf`` entries."""
-        return self._all_declare("local")
+        return all(isinstance(part, Local) and part.local for part in self.processors)
 
     @property
     def device_safe(self) -> bool:
         """Whether every part uses only operations that neuronx-cc takes."""
-        return self._all_declare("device_safe")
+        return all(isinstance(part, DeviceSafe) and part.device_safe for part in self.processors)
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Fold ``[batch, width, vocab]`` logits, which are not modified, through the chain."""
         for processor in self.processors:
             logits = processor(logits, history)
         return logits
-
-    def _all_declare(self, name: str) -> bool:
-        return all(getattr(processor, name, False) for processor in self.processors)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..decoding.history import History
-from ..decoding.whole_numbers import is_whole
+from ..decoding.validation import is_whole
 from .chain import Composable
 from .occurring import counted, ends_of, largest, repeated
 from .parameter import (
@@ -111,8 +111,9 @@ class DRY(Composable):
         """Penalise ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.multiplier, 0.0) or is_scalar(self.window, 0):
             return logits
-        for name in ("multiplier", "base", "allowed_length"):
-            per_row(name, getattr(self, name), logits)
+        per_row("multiplier", self.multiplier, logits)
+        per_row("base", self.base, logits)
+        per_row("allowed_length", self.allowed_length, logits)
         slots = counted(history, logits, self.include_prompt, self.window)
         breaking = torch.isin(history.ids, self._breaking_ids.to(logits.device))
         broken = breaking

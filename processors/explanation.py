@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..decoding.history import History
+from ..decoding.optional_protocols import stages_of
 from ..decoding.protocols import Processor
 from .table import Table
 
@@ -197,8 +198,7 @@ def explain(
             "explain takes logits [batch, width, vocab] and a History, as Generator.logits gives them: "
             f"got {given} and a {type(history).__name__}"
         )
-    alone = () if chain is None else (chain,)
-    stages: tuple[Processor, ...] = getattr(chain, "processors", alone)
+    stages = stages_of(chain)
     states = [logits]
     for stage in stages:
         # A copy: a processor that writes into what it is given is to be seen doing so.

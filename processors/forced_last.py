@@ -8,7 +8,7 @@ from attrs import validators
 from torch import Tensor
 
 from ..decoding.history import History
-from ..decoding.real_numbers import as_real, one_real
+from ..decoding.validation import as_real, one_real
 from .chain import Composable
 from .keeping import keep_only
 from .parameter import FLOAT32, as_integers, as_token_ids, at_least_one, index_of, integer, per_row

@@ -12,8 +12,10 @@ from ..decoding.protocols import Processor, Selection, StopCondition
 from ..decoding.sample import Sample
 from ..decoding.stop_strings import StopStrings
 from ..decoding.stopping import AnyOf, EndOfSequence, MaxLength, MaxNewTokens
+from ..decoding.validation import as_several
 from .chain import Chain
 from .generation_fields import CHOICE_AND_END, METADATA, REFUSED, STAGES, WITHOUT_BEARING, Rest, Stage
+from .parameter import options_of
 
 DEFAULT_NEW_TOKENS = 20
 """Where ``generate`` ends when the configuration does not say."""
@@ -106,8 +108,7 @@ def _refuse(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
 def _token_ids(value: Any) -> tuple[int, ...]:
     if value is None:
         return ()
-    values = value.tolist() if hasattr(value, "tolist") else value
-    return tuple(values) if isinstance(values, Iterable) else (values,)
+    return as_several(value)
 
 
 def _limit(fields: Mapping[str, Any], defaults: Mapping[str, Any], unused: dict[str, str]) -> dict[str, int]:
@@ -248,16 +249,13 @@ def _stage_fields(processors: Processor | None, rest: Rest, sampling: bool) -> d
 
 def _value(stage: Stage, processor: Any, rest: Rest) -> Any:
     value = stage.value(processor)
-    if not any(isinstance(getattr(processor, name), Tensor) for name in _options(processor)):
-        # What the field comes to must be what we were given, options included.
-        nearest = stage.make(value, rest)
-        if all(getattr(processor, name) == getattr(nearest, name) for name in _options(processor)):
-            return value
+    options = options_of(processor)
+    # What the field comes to must be what we were given, options included.
+    if not any(isinstance(option, Tensor) for option in options.values()) and options == options_of(
+        stage.make(value, rest)
+    ):
+        return value
     raise ValueError(
         f"'processors' must have no options that '{stage.field}' cannot say, no parameters one per row, and "
         f"the stop's tokens and limits: got {processor!r}"
     )
-
-
-def _options(processor: Any) -> list[str]:
-    return [field.name for field in attrs.fields(type(processor)) if field.init]

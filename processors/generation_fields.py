@@ -26,6 +26,7 @@ from .min_length import MinLength
 from .min_new_tokens import MinNewTokens
 from .min_p import MinP
 from .no_repeat_ngram import NoRepeatNgram
+from .parameter import options_of
 from .remove_invalid import RemoveInvalid
 from .renormalise import Renormalise
 from .repetition_penalty import RepetitionPenalty
@@ -146,10 +147,10 @@ def _watermark(value: Any, rest: Rest) -> Processor:
 def _watermark_config(processor: Any) -> Any:
     from transformers import SynthIDTextWatermarkingConfig, WatermarkingConfig
 
+    options = options_of(processor)
     if isinstance(processor, KirchenbauerWatermark):
-        return WatermarkingConfig(**{name: getattr(processor, name) for name in _KIRCHENBAUER})
-    settings = {name: getattr(processor, name) for name in _SYNTHID}
-    return SynthIDTextWatermarkingConfig(**settings | {"keys": list(processor.keys)})
+        return WatermarkingConfig(**{name: options[name] for name in _KIRCHENBAUER})
+    return SynthIDTextWatermarkingConfig(**options | {"keys": list(processor.keys)})
 
 
 STAGES = (

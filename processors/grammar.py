@@ -125,8 +125,7 @@ def _as_languages(value: Languages) -> Language | tuple[Language | None, ...] | 
 
 def _check_languages(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
     for language in value if isinstance(value, tuple) else (value,):
-        known = callable(getattr(language, "matcher", None)) and hasattr(language, "eos")
-        if language is not None and (not known or isinstance(language, type)):
+        if language is not None and (not isinstance(language, Language) or isinstance(language, type)):
             raise TypeError(
                 f"'{attribute.name}' must be a language with 'eos' and 'matcher', None, or a list of such, "
                 f"one per row: got {language!r}, a {type(language).__name__}"

@@ -11,7 +11,15 @@ from ..decoding.history import History
 
 Ints = NDArray[np.int64]
 
-_own = threading.local()
+
+class _Own(threading.local):
+    """What one thread keeps."""
+
+    def __init__(self) -> None:
+        self.table: Ints = np.zeros(0, dtype=np.int64)
+
+
+_own = _Own()
 
 
 def columns(history: History, include_prompt: bool, window: int | None) -> Iterator[tuple[int, int, Ints]]:
@@ -70,8 +78,8 @@ def occurring(ids: Ints, tokens: Ints, vocab: int) -> Ints:
     """
     if not len(ids):
         return ids
-    table: Ints | None = getattr(_own, "table", None)
-    if table is None or len(table) < vocab:
+    table = _own.table
+    if len(table) < vocab:
         table = _own.table = np.zeros(vocab, dtype=np.int64)
     table[ids] = np.arange(len(ids))
     # What is outside of the table, or of the list, is met at its end, where another id stands.

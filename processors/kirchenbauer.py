@@ -10,7 +10,7 @@ import torch
 from attrs import validators
 from torch import Tensor
 
-from ..decoding import real_numbers
+from ..decoding import validation
 from ..decoding.history import History
 from .chain import Composable
 from .parameter import as_reals, is_scalar, one_integer, one_of, per_row, real
@@ -51,8 +51,8 @@ class KirchenbauerWatermark(Composable):
 
     greenlist_ratio: float = attrs.field(
         default=0.25,
-        converter=real_numbers.as_real,
-        validator=real_numbers.one_real("in (0, 1)", lambda ratio: 0 < ratio < 1),
+        converter=validation.as_real,
+        validator=validation.one_real("in (0, 1)", lambda ratio: 0 < ratio < 1),
     )
     """The green share of the vocabulary. γ in the paper."""
 

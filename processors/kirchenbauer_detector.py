@@ -8,7 +8,7 @@ import torch
 from attrs import validators
 from torch import Tensor
 
-from ..decoding.real_numbers import as_real, one_real
+from ..decoding.validation import as_real, one_real
 from .kirchenbauer import KirchenbauerWatermark
 from .parameter import a_bool
 from .texts import as_texts

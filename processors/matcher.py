@@ -7,7 +7,7 @@ token. Texts are made of generated tokens alone, and the end of sequence is none
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -48,6 +48,7 @@ class Matcher(Protocol):
         ...
 
 
+@runtime_checkable
 class Language(Protocol):
     """A grammar over a vocabulary, which may be walked many times at once."""
 

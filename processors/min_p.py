@@ -8,12 +8,14 @@ from torch import Tensor
 
 from ..decoding.candidates import Candidates
 from ..decoding.history import History
+from ..decoding.optional_protocols import has_short_cuts
 from .chain import Composable
 from .parameter import FLOAT32, as_reals, is_scalar, one_integer, per_row, real
 from .ranking import below_best, kth_largest
 from .survivors import survivors
 
 
+@has_short_cuts
 @attrs.frozen(eq=False)
 class MinP(Composable):
     """

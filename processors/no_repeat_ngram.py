@@ -7,12 +7,14 @@ import numpy as np
 from torch import Tensor
 
 from ..decoding.history import History
+from ..decoding.optional_protocols import has_short_cuts
 from .chain import Composable
 from .host_history import columns, with_logits
 from .occurring import counted, forbid, repeated
 from .parameter import a_bool, a_window, as_integers, as_window, integer, is_scalar, per_row
 
 
+@has_short_cuts
 @attrs.frozen(eq=False)
 class NoRepeatNgram(Composable):
     """

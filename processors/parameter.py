@@ -13,16 +13,13 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..decoding.whole_numbers import is_whole
+from ..decoding.validation import Validator, as_list, as_several, is_whole
 
 Reals: TypeAlias = float | Sequence[float] | Tensor
 """What a caller may give for a real parameter."""
 
 Integers: TypeAlias = int | Sequence[int] | Tensor
 """What a caller may give for a whole one."""
-
-Validator: TypeAlias = Callable[[Any, "attrs.Attribute[Any]", Any], None]
-"""A check that attrs runs at construction."""
 
 FLOAT32 = torch.finfo(torch.float32)
 
@@ -61,9 +58,7 @@ def as_token_ids(value: int | Iterable[int] | Tensor) -> tuple[int, ...]:
 
 def as_token_sequence(value: int | Iterable[int] | Tensor) -> tuple[int, ...]:
     """One token id or several to a tuple of them, in their order."""
-    if isinstance(value, Tensor) or hasattr(value, "tolist"):
-        value = value.tolist()
-    ids = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+    ids = as_several(value)
     for token in ids:
         if not is_whole(token):
             raise TypeError(f"token ids must be integers: got {token!r}, a {type(token).__name__}")
@@ -190,6 +185,13 @@ def a_callable(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> 
         _refuse_type(attribute.name, value, "callable")
 
 
+def options_of(part: Any) -> dict[str, Any]:
+    """What *part* was constructed with, by name; nothing of one that is no class of attrs."""
+    if not attrs.has(type(part)):
+        return {}
+    return attrs.asdict(part, recurse=False, filter=lambda option, value: option.init)
+
+
 def is_scalar(parameter: float | Tensor | None, value: float) -> bool:
     """Whether *parameter* is one number for all rows, namely *value*."""
     return not isinstance(parameter, Tensor) and parameter == value
@@ -240,8 +242,7 @@ def index_of(ids: tuple[int, ...], logits: Tensor, index: Tensor) -> Tensor:
 
 
 def _converted(value: Any, kind: type, scalar: Callable[[Any], Any], dtype: torch.dtype) -> Any:
-    if hasattr(value, "tolist"):  # numpy's scalars and arrays
-        value = value.tolist()
+    value = as_list(value)  # numpy's scalars and arrays
     if _is_number(value, kind):
         return scalar(value)
     if isinstance(value, Sequence) and not isinstance(value, str) and all(_is_number(v, kind) for v in value):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..decoding.history import History
-from ..decoding.real_numbers import as_real, one_real
+from ..decoding.validation import as_real, one_real
 from .chain import Composable
 from .parameter import FLOAT32
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..decoding.few import Cell, Few
 from ..decoding.history import History
+from ..decoding.optional_protocols import has_short_cuts
 from .chain import Composable
 from .host_history import columns, counted_tokens, occurring, with_logits
 from .log_normaliser import log_normaliser
@@ -28,6 +29,7 @@ from .parameter import (
 )
 
 
+@has_short_cuts
 @attrs.frozen(eq=False)
 class RepetitionPenalty(Composable):
     """

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..decoding.history import History
-from ..decoding.whole_numbers import is_whole
+from ..decoding.validation import as_list, is_whole
 from .chain import Composable
 from .exact_sum import exact_sum
 from .parameter import a_bool, one_integer
@@ -19,7 +19,7 @@ MULTIPLIER, INCREMENT = 6364136223846793005, 1
 
 
 def _as_keys(keys: Iterable[int]) -> tuple[int, ...]:
-    values = keys.tolist() if hasattr(keys, "tolist") else keys
+    values = as_list(keys)
     if not isinstance(values, Iterable) or isinstance(values, str):
         raise TypeError(f"'keys' must be integers: got {keys!r}, a {type(keys).__name__}")
     found = tuple(values)

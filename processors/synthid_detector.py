@@ -7,7 +7,7 @@ import torch
 from attrs import validators
 from torch import Tensor
 
-from ..decoding.real_numbers import as_real, one_real
+from ..decoding.validation import as_real, one_real
 from .parameter import as_token_ids
 from .synthid import SynthIDWatermark
 from .texts import as_texts

@@ -9,10 +9,12 @@ from torch import Tensor
 
 from ..decoding.few import Cell, Few
 from ..decoding.history import History
+from ..decoding.optional_protocols import has_short_cuts
 from .chain import Composable
 from .parameter import FLOAT32, as_reals, is_scalar, per_row, real
 
 
+@has_short_cuts
 @attrs.frozen(eq=False)
 class Temperature(Composable):
     """

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..decoding.whole_numbers import is_whole
+from ..decoding.validation import as_list, is_whole
 
 
 def as_texts(texts: Any, lengths: Any, least: int, eos: tuple[int, ...] = ()) -> list[list[int]]:
@@ -24,12 +24,12 @@ def as_texts(texts: Any, lengths: Any, least: int, eos: tuple[int, ...] = ()) ->
 
         ValueError: No text, one that is too short, or a negative id.
     """
-    rows = [_as_list(row) for row in _as_list(texts)]
+    rows = [as_list(row) for row in as_list(texts)]
     if rows and is_whole(rows[0]):
         rows = [rows]
     if not rows:
         raise ValueError("'texts' must be at least one: got none")
-    kept = [len(row) for row in rows] if lengths is None else _as_list(lengths)
+    kept = [len(row) for row in rows] if lengths is None else as_list(lengths)
     if len(kept) != len(rows):
         raise ValueError(f"'lengths' must be one for each of the {len(rows)} texts: got {len(kept)}")
     found = [_checked(number, row, n) for number, (row, n) in enumerate(zip(rows, kept, strict=True))]
@@ -38,10 +38,6 @@ def as_texts(texts: Any, lengths: Any, least: int, eos: tuple[int, ...] = ()) ->
         if len(row) < least:
             raise ValueError(f"text {number} must have at least {least} tokens to look at: got {len(row)}")
     return found
-
-
-def _as_list(values: Any) -> Any:
-    return values.tolist() if hasattr(values, "tolist") else values
 
 
 def _checked(number: int, row: Any, length: Any) -> list[int]:

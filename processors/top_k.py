@@ -12,6 +12,7 @@ from torch import Tensor
 from ..decoding.candidates import Candidates
 from ..decoding.few import Cell, Few, Pointwise
 from ..decoding.history import History
+from ..decoding.optional_protocols import has_short_cuts
 from .chain import Composable
 from .parameter import as_integers, integer, is_scalar, one_of, per_row
 from .shortlist import shortlist
@@ -23,6 +24,7 @@ _DEPTH = 64
 """Logits a block. Finding a block's largest is one pass at the speed of memory."""
 
 
+@has_short_cuts
 @attrs.frozen(eq=False)
 class TopK(Composable):
     """

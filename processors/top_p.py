@@ -12,6 +12,7 @@ from torch import Tensor
 from ..decoding.candidates import Candidates
 from ..decoding.few import Cell, Few
 from ..decoding.history import History
+from ..decoding.optional_protocols import has_short_cuts
 from . import nucleus
 from .chain import Composable
 from .exact_sum import in_units, scratch_weights, whole_weights
@@ -22,6 +23,7 @@ _NEAR = 1e-5
 """Far more than what single precision is wrong by in a share of the whole mass, some 3e-7."""
 
 
+@has_short_cuts
 @attrs.frozen(eq=False)
 class TopP(Composable):
     """

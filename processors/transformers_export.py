@@ -12,7 +12,7 @@ from torch import Tensor
 from ..decoding import noise
 from ..decoding.history import History
 from ..decoding.protocols import Processor
-from ..decoding.whole_numbers import a_whole_number
+from ..decoding.validation import a_whole_number
 from .parameter import a_callable
 
 

@@ -4,16 +4,16 @@ import importlib
 import itertools
 from typing import Any, ClassVar
 
-import attrs
 import torch
 from torch import Tensor
 
 from ..decoding import noise
 from ..decoding.history import History
 from ..decoding.protocols import Processor
-from ..decoding.whole_numbers import is_whole
+from ..decoding.validation import is_whole
 from .chain import Chain
 from .grammar import Grammar
+from .parameter import options_of
 
 _SWITCH = "decodekit"
 
@@ -57,10 +57,9 @@ def to_vllm(chain: Processor, *, name: str = "DecodekitLogitsProcessor", base: t
 
 def _check_chain(chain: Processor) -> None:
     for part in Chain((chain,)).processors:
-        kind: Any = type(part)
-        for field in attrs.fields(kind) if attrs.has(kind) else ():
-            if field.init and _is_per_row(part, getattr(part, field.name)):
-                raise ValueError(f"'{field.name}' must be one for all requests: got {part!r}")
+        for name, value in options_of(part).items():
+            if _is_per_row(part, value):
+                raise ValueError(f"'{name}' must be one for all requests: got {part!r}")
 
 
 def _is_per_row(part: Processor, value: Any) -> bool:

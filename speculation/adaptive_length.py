@@ -7,8 +7,7 @@ import attrs
 from attrs import validators
 
 from ..decoding.protocols import Decoder, Round
-from ..decoding.real_numbers import as_real, one_real
-from ..decoding.whole_numbers import a_whole_number
+from ..decoding.validation import a_whole_number, as_real, one_real
 from .adaptive_rates import GuessRates
 from .adaptive_seconds import RoundSeconds
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..decoding.history import History
 from ..decoding.protocols import Choice, Decoder, DecoderShape, Draft
 from ..decoding.slots import Slots
-from ..decoding.whole_numbers import a_whole_number
+from ..decoding.validation import a_whole_number
 from .draft_decoder import a_decoder, check_rows
 from .translation import Ints, Translation
 from .vocabulary import Vocabulary, a_tokenizer, characters, counterparts

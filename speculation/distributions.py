@@ -5,12 +5,14 @@ import torch
 from torch import Tensor
 
 from ..decoding import noise
-from ..decoding.candidates import Candidates
+from ..decoding.candidates import Candidates, ChoosesAmong
 from ..decoding.history import History
+from ..decoding.optional_protocols import draws_softmax, has_short_cuts, offers_short_cuts
 from ..decoding.protocols import Draft, Selection
 from ..decoding.scores import Scores
 
 
+@has_short_cuts
 @attrs.frozen(eq=False)
 class DrawnApart:
     """
@@ -29,11 +31,9 @@ class DrawnApart:
 
     def among(self, candidates: Candidates, history: History) -> Tensor:
         """What a call on all of the vocabulary chooses, from the tokens that are left of it."""
-        among = getattr(self.selection, "among", None)
-        if among is None:
-            return self(candidates.dense(), history)
-        chosen: Tensor = among(candidates, self._apart(history))
-        return chosen
+        if offers_short_cuts(self.selection) and isinstance(self.selection, ChoosesAmong):
+            return self.selection.among(candidates, self._apart(history))
+        return self(candidates.dense(), history)
 
     def _apart(self, history: History) -> History:
         if len(history.stream) != len(self.start):
@@ -45,7 +45,7 @@ class DrawnApart:
 
 def drawn_apart(verification: object, selection: Selection, start: Tensor) -> DrawnApart:
     """*selection* for the drafter, if it is known to draw from the softmax of the logits."""
-    if not getattr(selection, "draws_softmax", False):
+    if not draws_softmax(selection):
         raise ValueError(
             f"{verification!r} needs a selection that draws from the softmax of the logits, as Sample "
             f"does: got {selection!r}. Use Agreement(); at temperature 0 nothing accepts more"

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ..decoding.draft_trees import tree_window
 from ..decoding.history import History
+from ..decoding.optional_protocols import tree_widths
 from ..decoding.protocols import Choice, DecoderShape, Draft
 from ..decoding.slots import Slots
 from .draft_model import DraftModel
@@ -42,7 +43,7 @@ class DraftTree(DraftModel):
         """Raise ``ValueError`` unless this can draft for *target*."""
         super().check_target(target)
         fed = sum(map(len, self.tree.inner))
-        widths = getattr(self.decoder, "tree_widths", ())
+        widths = tree_widths(self.decoder)
         if not self._is_comb() and max(widths, default=0) < fed:
             raise ValueError(
                 f"the draft must score trees {fed} wide to draft this one: it has the tree widths {widths}. "

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 import attrs
 
 from ..decoding import noise
-from ..decoding.prompts import stream_numbers
+from ..decoding.validation import stream_numbers
 from .exact_law import Law
 
 NEGLIGIBLE = 1e-15

@@ -8,13 +8,14 @@ from attrs import validators
 from torch import Tensor
 
 from ..decoding.history import History
+from ..decoding.optional_protocols import ChecksTarget, tree_nodes
 from ..decoding.protocols import Choice, DecoderShape, Draft, Drafter
 from ..processors.grammar import Grammar
 from .point_mass import point_mass
 
 
 def _a_drafter(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    if value is not None and (isinstance(value, type) or not callable(getattr(value, "propose", None))):
+    if value is not None and (isinstance(value, type) or not isinstance(value, Drafter)):
         raise TypeError(
             f"'{attribute.name}' must be None or have propose(history, budget, choose): got {value!r}"
         )
@@ -44,14 +45,12 @@ class ForcedTokens:
     @property
     def tree_nodes(self) -> int | None:
         """How many guesses a tree of the other drafter has; None if it grows none."""
-        nodes: int | None = getattr(self.then, "tree_nodes", None)
-        return nodes
+        return tree_nodes(self.then)
 
     def check_target(self, target: DecoderShape) -> None:
         """Raise ``ValueError`` unless the other drafter can draft for *target*."""
-        check = getattr(self.then, "check_target", None)
-        if check is not None:
-            check(target)
+        if isinstance(self.then, ChecksTarget):
+            self.then.check_target(target)
 
     def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
         """Guess up to *budget* tokens ``[batch]`` of each row."""

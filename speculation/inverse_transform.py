@@ -9,6 +9,7 @@ from torch import Tensor
 from ..decoding import noise
 from ..decoding.generator import Generator
 from ..decoding.history import History
+from ..decoding.optional_protocols import compares_scores, draws_softmax, reads_choices
 from ..decoding.protocols import Draft, Selection, Verification
 from ..decoding.scores import Scores
 
@@ -64,7 +65,7 @@ class _DraftingAsEver:
 
     @property
     def compares_scores(self) -> bool:
-        return getattr(self.verification, "compares_scores", False)
+        return compares_scores(self.verification)
 
     def drafting(self, selection: Selection, start: Tensor) -> Selection:
         return self.verification.drafting(InverseTransform(), start)
@@ -77,12 +78,12 @@ class _DraftingAsEver:
 
 def enumerable(generator: Generator) -> Generator:
     """*generator*, with a selection that can be enumerated."""
-    if not getattr(generator.selection, "draws_softmax", False):
+    if not draws_softmax(generator.selection):
         raise ValueError(
             "'selection' must draw from the softmax of the logits, as Sample does: "
             f"got {generator.selection!r}"
         )
-    if getattr(generator.verification, "reads_choices", True):
+    if reads_choices(generator.verification):
         return attrs.evolve(generator, selection=InverseTransform())
     verification = _DraftingAsEver(generator.verification)
     return attrs.evolve(generator, selection=_WhereRead(), verification=verification)

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..decoding.history import History
+from ..decoding.optional_protocols import ChecksTarget, GivesEvidence, tree_nodes
 from ..decoding.protocols import Choice, DecoderShape, Draft, Drafter
-from ..decoding.real_numbers import as_real
+from ..decoding.validation import as_real
 from .mixture_experience import Experience, Guess, expected
 from .mixture_pace import Pace
 from .point_mass import point_mass
@@ -144,7 +145,7 @@ def _check_drafters(instance: object, attribute: "attrs.Attribute[Any]", value: 
     if isinstance(value, tuple) and not value:
         raise ValueError(f"{rule}: got none")
     for drafter in value if isinstance(value, tuple) else (None,):
-        if isinstance(drafter, type) or not callable(getattr(drafter, "propose", None)):
+        if isinstance(drafter, type) or not isinstance(drafter, Drafter):
             raise TypeError(f"{rule}: got {value!r}")
 
 
@@ -182,6 +183,9 @@ class Mixture:
     those that give evidence it does not count: they are asked in any case.
     """
 
+    _giving: dict[int, GivesEvidence] = attrs.field(init=False, repr=False)
+    """The drafters that give evidence, by their numbers."""
+
     _learned: _Learned = attrs.field(init=False, repr=False)
     _rows: RunningTexts[_Row] = attrs.field(factory=RunningTexts, init=False, repr=False)
 
@@ -201,6 +205,10 @@ class Mixture:
             if not 0 <= cost < float("inf"):
                 raise ValueError(f"'costs' must be >= 0: got {cost}")
 
+    @_giving.default
+    def _those_with_evidence(self) -> dict[int, GivesEvidence]:
+        return {n: drafter for n, drafter in enumerate(self.drafters) if isinstance(drafter, GivesEvidence)}
+
     @_learned.default
     def _nothing_yet(self) -> _Learned:
         return _Learned(Pace(self.costs))
@@ -208,16 +216,13 @@ class Mixture:
     @property
     def tree_nodes(self) -> int | None:
         """How many guesses the largest of their trees has; None if there is none."""
-        return (
-            max((getattr(drafter, "tree_nodes", None) or 0 for drafter in self.drafters), default=0) or None
-        )
+        return max((tree_nodes(drafter) or 0 for drafter in self.drafters), default=0) or None
 
     def check_target(self, target: DecoderShape) -> None:
         """Raise ``ValueError`` unless all of them can draft for *target*."""
         for drafter in self.drafters:
-            check = getattr(drafter, "check_target", None)
-            if check is not None:
-                check(target)
+            if isinstance(drafter, ChecksTarget):
+                drafter.check_target(target)
 
     def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
         """Guess up to *budget* tokens ``[batch]`` of each row."""
@@ -253,8 +258,7 @@ class Mixture:
 
     def _evidence(self, history: History, budget: Tensor) -> dict[int, list[int]]:
         """What the drafters that give evidence say of each row, by their numbers."""
-        methods = {number: getattr(drafter, "evidence", None) for number, drafter in enumerate(self.drafters)}
-        return {n: give(history, budget).tolist() for n, give in methods.items() if give is not None}
+        return {n: drafter.evidence(history, budget).tolist() for n, drafter in self._giving.items()}
 
     def _kinds(self, evidence: dict[int, list[int]], row: int) -> dict[int, Kind]:
         """What each drafter that may have a guess in *row* has to offer, by its number."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..decoding import noise
-from ..decoding.burst import MAX_LENGTH
+from ..decoding.events import MAX_LENGTH
 from ..decoding.generator import Generator
 from ..decoding.history import History
 from ..decoding.protocols import Decoder

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ..decoding.history import History
 from ..decoding.protocols import Choice, Draft
-from ..decoding.whole_numbers import a_whole_number
+from ..decoding.validation import a_whole_number
 
 Ints = NDArray[np.int64]
 

@@ -1,10 +1,12 @@
 """A generator that always drafts."""
 
 import attrs
+from torch import nn
 
-from ..decoding.generator import Generator, a_draft_length
-from ..decoding.protocols import Drafter, DraftLength
-from ..decoding.whole_numbers import as_whole
+from ..decoding.compatibility import a_draft_length
+from ..decoding.generator import Generator
+from ..decoding.protocols import Decoder, Drafter, DraftLength
+from ..decoding.validation import as_whole
 
 
 @attrs.frozen(eq=False)
@@ -29,7 +31,8 @@ class SpeculativeGenerator(Generator):
         """Refuse what cannot work together, None, and a decoder where a drafter belongs."""
         if self.drafter is None:
             raise TypeError("'drafter' must have propose(history, budget, choose): got None")
-        if callable(getattr(self.drafter, "forward", None)) and not hasattr(self.drafter, "propose"):
+        decodes = isinstance(self.drafter, Decoder | nn.Module)
+        if decodes and not isinstance(self.drafter, Drafter):
             raise TypeError(
                 "'drafter' must have propose(history, budget, choose): got a decoder, a "
                 f"{type(self.drafter).__name__}. Write SpeculativeGenerator(target, DraftModel(draft), k), "

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..decoding.history import History
 from ..decoding.protocols import Choice, Draft
-from ..decoding.whole_numbers import a_whole_number, is_whole
+from ..decoding.validation import a_whole_number, as_list, is_whole
 from .running_texts import RunningTexts
 from .suffix_index import SuffixIndex
 
@@ -85,7 +85,7 @@ def _as_sequences(corpus: Any) -> Sequences:
     rule = "'corpus' must be token ids >= 0, or lists of them"
     if isinstance(corpus, str) or not isinstance(corpus, Iterable):
         raise TypeError(f"{rule}: got {corpus!r}")
-    listed = [part.tolist() if hasattr(part, "tolist") else part for part in corpus]
+    listed = [as_list(part) for part in corpus]
     parts = [listed] if all(map(is_whole, listed)) else listed
     for part in parts:
         if not isinstance(part, Sequence) or not all(map(is_whole, part)):

@@ -17,7 +17,7 @@ Its guide runs as it stands, with decoders of ours in place of its models::
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import attrs
 import numpy as np
@@ -29,7 +29,7 @@ from ..decoding.agreement import Agreement
 from ..decoding.greedy import Greedy
 from ..decoding.protocols import Decoder, Drafter, Processor, Selection, StopCondition, Verification
 from ..decoding.stopping import EndOfSequence, MaxLength
-from ..decoding.whole_numbers import a_whole_number, is_whole
+from ..decoding.validation import a_whole_number, is_whole
 from .draft_model import DraftModel
 from .speculative_generator import SpeculativeGenerator as Generator
 
@@ -74,10 +74,9 @@ class SpeculativeGenerator:
         self._generator(MaxLength(1))
 
     def _generator(self, stop: StopCondition) -> Generator:
-        guesses = callable(getattr(self.draft, "propose", None))
         return Generator(
             self.target,
-            cast("Drafter", self.draft) if guesses else DraftModel(cast("Decoder", self.draft)),
+            self.draft if isinstance(self.draft, Drafter) else DraftModel(self.draft),
             num_draft_tokens=self.k - 1,
             processors=self.processors,
             selection=self.selection,

@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 
-from ..decoding.whole_numbers import is_whole
+from ..decoding.validation import is_whole
 
 ROOT = -1
 """The row's last token, which every tree follows."""

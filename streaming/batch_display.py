@@ -12,8 +12,7 @@ import attrs
 from attrs import validators
 
 from ..decoding.events import Event
-from ..decoding.real_numbers import as_real, one_real
-from ..decoding.whole_numbers import a_whole_number
+from ..decoding.validation import a_whole_number, as_real, one_real
 from .terminal_text import harmless, wrap
 
 _TAB = "    "

@@ -14,7 +14,7 @@ from attrs import validators
 
 from ..decoding.events import Event
 from ..decoding.streamers import ClosedError
-from ..decoding.whole_numbers import a_whole_number
+from ..decoding.validation import a_whole_number
 
 WhenFull: TypeAlias = Literal["wait", "merge"]
 """What a generation does that is ahead of its reader: see :class:`EventQueue`."""

@@ -7,7 +7,7 @@ import attrs
 from attrs import validators
 
 from ..decoding.events import Event
-from ..decoding.real_numbers import as_real, one_real
+from ..decoding.validation import as_real, one_real
 from .event_queue import EventQueue, WhenFull
 from .one_row import text_of
 

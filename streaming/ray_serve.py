@@ -16,7 +16,7 @@ from ..decoding.background import in_threads
 from ..decoding.events import AsyncEventStream, Event
 from ..decoding.generator import Generator
 from ..decoding.logprobs import Logprobs
-from ..decoding.whole_numbers import is_whole
+from ..decoding.validation import is_whole
 from .event_queue import joined
 from .sse import async_server_sent_events
 

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -10,7 +10,7 @@ from ..decoding.protocols import Ending
 from ..decoding.row_text import RowText
 from ..decoding.streamers import ClosedError, Listener, listener, takes_events
 from ..decoding.text import Detokenizer
-from ..decoding.whole_numbers import is_whole
+from ..decoding.validation import as_several, is_whole
 
 _STOPPED = Ending("stopped")
 """``generate`` does not say why it returned."""
@@ -19,8 +19,7 @@ _STOPPED = Ending("stopped")
 def _ids_or_none(value: Any) -> Any:
     if value is None:
         return None
-    values = value.tolist() if hasattr(value, "tolist") else value
-    ids = tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else (values,)
+    ids = as_several(value)
     if not all(is_whole(i) for i in ids):
         raise TypeError(f"'eos_token_id' must be a token id, several, or None: got {value!r}")
     return tuple(int(i) for i in ids)

@@ -9,15 +9,10 @@ import attrs
 from torch import Tensor
 
 from ... import __version__
+from ...decoding.optional_protocols import stages_of
 from ...decoding.protocols import Processor, Selection
+from ...processors.parameter import options_of
 from ..weights import dtype_name
-
-
-def stages_of(processors: Processor | None) -> tuple[Processor, ...]:
-    """The processors of a chain one by one; none of None."""
-    alone = () if processors is None else (processors,)
-    stages: tuple[Processor, ...] = getattr(processors, "processors", alone)
-    return stages
 
 
 def chain_digest(processors: Processor | None, selection: Selection) -> str | None:
@@ -55,9 +50,8 @@ def has_rows(processors: Processor | None) -> bool:
 
 
 def _parameters(part: Any) -> list[Any]:
-    if attrs.has(type(part)):
-        return [getattr(part, field.name) for field in attrs.fields(type(part)) if field.init]
-    return list(getattr(part, "__dict__", {}).values())
+    # Of a class that is not of attrs, all that it keeps.
+    return list((options_of(part) if attrs.has(type(part)) else getattr(part, "__dict__", {})).values())
 
 
 def _facts(value: Any) -> Any:
@@ -76,8 +70,7 @@ def _facts(value: Any) -> Any:
     if isinstance(value, frozenset | set):
         return ["set", *sorted(map(_facts, value))]
     if attrs.has(type(value)) and _is_ours(type(value)):
-        fields = attrs.fields(type(value))
-        return [_name(value), *([f.name, _facts(getattr(value, f.name))] for f in fields if f.init)]
+        return [_name(value), *([name, _facts(option)] for name, option in options_of(value).items())]
     raise TypeError(f"what a {type(value).__name__} computes is not known")
 
 

@@ -2,17 +2,21 @@
 
 from typing import Any
 
-import attrs
 from torch import Tensor
 
 from ...decoding.checks import refuse_foreign
-from ...decoding.protocols import Processor, Selection
-from ...decoding.whole_numbers import is_whole
+from ...decoding.optional_protocols import (
+    DeclaresState,
+    ListsSeveral,
+    MeasuresGap,
+    TakesArgmax,
+    follows_logits,
+    stages_of,
+)
+from ...decoding.protocols import Processor, Selection, StopCondition
+from ...decoding.validation import is_whole
 from ...processors.chain import Composable
-from ..artifacts.chain_digest import stages_of
-
-_OF_SELECTIONS = ("takes_argmax", "follows_logits", "several", "gap")
-"""What selections declare or offer, and processors do not."""
+from ...processors.parameter import options_of
 
 
 def check_asked(processors: Processor | None, selection: Selection | None) -> None:
@@ -27,9 +31,9 @@ def check_asked(processors: Processor | None, selection: Selection | None) -> No
             continue
         if isinstance(part, type):
             raise TypeError(f"'{name}' must be an instance: got the class {part.__name__}")
-        if hasattr(part, "endings"):
+        if isinstance(part, StopCondition):
             raise TypeError(f"'{name}' must be no stop condition: got {part!r}")
-        if not callable(part) and not (name == "selection" and getattr(part, "follows_logits", False)):
+        if not callable(part) and not (name == "selection" and follows_logits(part)):
             hint = " (join several with |)" if isinstance(part, list | tuple) else ""
             raise TypeError(f"'{name}' must be callable{hint}: got {part!r}")
     if isinstance(selection, Composable):
@@ -52,17 +56,15 @@ def check_rows(processors: Processor | None, batch_size: Any) -> None:
     if not is_whole(batch_size):
         return  # By its own rule it is refused later.
     for stage in stages_of(processors):
-        kind: Any = type(stage)
-        if not isinstance(stage, Composable) or not attrs.has(kind):
-            continue
-        for field in attrs.fields(kind):
-            value = getattr(stage, field.name) if field.init else None
+        for name, value in options_of(stage).items() if isinstance(stage, Composable) else ():
             if isinstance(value, Tensor) and value.dim() == 1 and len(value) != batch_size:
                 raise ValueError(
-                    f"'{field.name}' of {kind.__name__} must have one value per row, "
+                    f"'{name}' of {type(stage).__name__} must have one value per row, "
                     f"{batch_size}: got {len(value)}"
                 )
 
 
 def _is_selection(part: object) -> bool:
-    return not isinstance(part, Composable) and any(hasattr(part, name) for name in _OF_SELECTIONS)
+    """Whether *part* declares or offers what selections do, and processors do not."""
+    of_selections = TakesArgmax | DeclaresState | ListsSeveral | MeasuresGap
+    return not isinstance(part, Composable) and isinstance(part, of_selections)

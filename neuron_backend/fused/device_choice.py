@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ...decoding.greedy import Greedy
 from ...decoding.history import History
+from ...decoding.optional_protocols import DeviceSafe, Local, stages_of
 from ...decoding.protocols import Processor, Selection
 from ...decoding.sample import Sample
 from ...processors import TopK, TopP
@@ -60,8 +61,7 @@ class DeviceChoice(nn.Module):
 
     def __init__(self, processors: Processor | None, selection: Selection):
         super().__init__()
-        alone = () if processors is None else (processors,)
-        self.stages = _on_device(getattr(processors, "processors", alone))
+        self.stages = _on_device(stages_of(processors))
         variant = _SELECTIONS.get(type(selection))
         if variant is None:
             raise _refusal(selection, "only Greedy and Sample have a form for it")
@@ -174,10 +174,10 @@ def _on_device(stages: tuple[Processor, ...]) -> list[Processor]:
             if not is_scalar(stage.p, 1.0):
                 _check_size(stage, "min_tokens", stage.min_tokens)
                 found.append(DeviceTopP(stage, survivors))
-        elif getattr(stage, "device_safe", False):
+        elif isinstance(stage, DeviceSafe) and stage.device_safe:
             found.append(stage)
             # What looks at ids may lift one token of those tied with the k-th above another.
-            survivors = survivors if getattr(stage, "local", False) else None
+            survivors = survivors if isinstance(stage, Local) and stage.local else None
         else:
             raise _refusal(stage, "it does not declare itself device_safe, and has no other form")
     return found

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ...decoding.blocks import block_size
 from ...decoding.greedy import Greedy
 from ...decoding.history import History
+from ...decoding.noise import block_size
 from ...decoding.sample import Sample
 
 

@@ -75,7 +75,11 @@ class FusedStep(Step):
                 or filled up, to one more than the decoder has positions.
         """
         noise = self.choice.selection.noise(history, self._vocab)
-        return (*(self._part(history, name) for name in self.reads), *noise)
+        ids = history.ids
+        if ids.shape[-1] != self._capacity:
+            ids = pad(ids[..., : self._capacity], (0, max(0, self._capacity - ids.shape[-1])))
+        parts = {"ids": ids, "length": history.length, "prompt": history.prompt}
+        return (*(parts[name] for name in self.reads), *noise)
 
     def forward(self, ids: Tensor, cache_pos: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
         """
@@ -148,9 +152,3 @@ class FusedStep(Step):
         one = torch.ones(batch_size, dtype=torch.int64)
         ids = torch.zeros(batch_size, 1, self._capacity, dtype=torch.int64)
         return History(ids, one[:, None].repeat(1, columns), one, one)
-
-    def _part(self, history: History, name: str) -> Tensor:
-        part: Tensor = getattr(history, name)
-        if name == "ids" and part.shape[-1] != self._capacity:
-            part = pad(part[..., : self._capacity], (0, max(0, self._capacity - part.shape[-1])))
-        return part

@@ -4,9 +4,10 @@ import uuid
 
 import attrs
 
-from ...decoding.placement import Place
+from ...decoding.optional_protocols import stages_of
+from ...decoding.placement import Place, part_name
 from ...decoding.protocols import DecoderShape, Processor, Selection
-from ..artifacts.chain_digest import chain_digest, has_rows, same_chain, stages_of
+from ..artifacts.chain_digest import chain_digest, has_rows, same_chain
 from ..parallel.tensor_parallel import ranks_of
 from ..step import DecoderStep
 from .device_choice import DeviceChoice, selection_refusal, stage_refusal
@@ -99,6 +100,5 @@ def places(
         return tuple(Place(repr(part), "device", "it is part of the forward") for part, _ in parts)
     without = next((part for part, refusal in parts if refusal is not None), None)
     if without is not None:
-        name = getattr(without, "__name__", type(without).__name__)
-        why_not = f"all run in one place, and {name} cannot run on the device"
+        why_not = f"all run in one place, and {part_name(without)} cannot run on the device"
     return tuple(Place(repr(part), "host", refusal or why_not) for part, refusal in parts)

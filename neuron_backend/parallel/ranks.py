@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...decoding.whole_numbers import is_whole
+from ...decoding.validation import is_whole
 
 TIMEOUT = timedelta(minutes=10)
 """How long a rank waits for another, unless the program has made the process group itself."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...decoding.protocols import Decoder
 from ...decoding.slots import Slots
-from ...decoding.whole_numbers import is_whole
+from ...decoding.validation import is_whole
 from ..shapes import known_positions
 
 if TYPE_CHECKING:

@@ -107,7 +107,7 @@ def run(plainly: bool, *prompts: list[list[int]], table: Tensor = TABLE, **parts
             told.append(list(generator.stream(some)))
             counted = attrs.asdict(generator(some).statistics)
             phases = counted.pop("seconds").keys()
-            for of_time in ("first_token_seconds", "total_seconds", "_since"):
+            for of_time in ("first_token_seconds", "total_seconds"):
                 counted.pop(of_time)
             counts.append((counted, set(phases)))
     return told, decoder.fed, counts

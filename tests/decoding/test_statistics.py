@@ -34,7 +34,7 @@ from decodekit.decoding import (
 )
 from decodekit.decoding.protocols import Choice, Selection
 from decodekit.decoding.scores import Scores
-from decodekit.decoding.statistics import Clock
+from decodekit.decoding.timers import Timers
 from decodekit.processors import RepetitionPenalty, Temperature, TopK
 from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
 from decodekit.testing import ScriptedDecoder, last_token
@@ -367,7 +367,7 @@ class TestSeconds:
         statistics = Statistics()
         for _ in range(2):
             try:
-                with statistics.phase("draft"):
+                with Timers(statistics).phase("draft"):
                     before = statistics.seconds.get("draft", 0.0)
                     raise KeyError
             except KeyError:
@@ -379,7 +379,7 @@ class TestSeconds:
     def test_the_consumers_own_time_is_not_the_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """By a clock that runs in forwards and in the streamer only: the latter is nobody's."""
         now = [0.0]
-        module = importlib.import_module("decodekit.decoding.statistics")
+        module = importlib.import_module("decodekit.decoding.timers")
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
         class Slow(ScriptedDecoder):
@@ -537,12 +537,13 @@ class TestClock:
         now = [10.0]
         monkeypatch.setattr(time, "perf_counter", lambda: now[0])
         statistics = Statistics(seconds={"draft": 5.0})
-        clock = Clock(statistics)
-        with statistics.phase("draft"):
+        timers = Timers(statistics)
+        clock = timers.round()
+        with timers.phase("draft"):
             now[0] += 1
         now[0] += 100
         clock.leave_out(100.0)
-        with statistics.phase("target"):
+        with timers.phase("target"):
             now[0] += 2
         now[0] += 4
 

@@ -18,7 +18,8 @@ from decodekit.decoding import (
     StopWhen,
 )
 from decodekit.decoding.scores import Scores
-from decodekit.decoding.stop_codes import by_token, known_codes
+from decodekit.decoding.plain_step import known_codes
+from decodekit.decoding.stopping import by_token
 
 ROWS = 3
 NONE = Scores(lambda: torch.empty(0))

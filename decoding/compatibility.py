@@ -1,0 +1,171 @@
+"""What cannot work together in one generation."""
+
+from typing import Any
+
+import attrs
+import torch
+from attrs import validators
+
+from .checks import refuse_foreign, require_decoder
+from .optional_protocols import (
+    AdvisesWidth,
+    ChecksTarget,
+    ListsSeveral,
+    MeasuresGap,
+    PreparesLength,
+    ReadsText,
+    compares_scores,
+    follows_logits,
+    takes_trees,
+    tree_nodes,
+    tree_widths,
+)
+from .protocols import Decoder, Drafter, DraftLength, StopCondition, Verification
+from .stopping import how_to_wrap, parts
+from .validation import a_whole_number, is_whole
+
+
+def a_draft_length(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    """Refuse what is neither a whole number >= 0 nor a :class:`~.protocols.DraftLength`."""
+    if isinstance(value, type):
+        raise TypeError(f"'{attribute.name}' must be an instance: got the class {value.__name__}")
+    if isinstance(value, DraftLength):
+        if not is_whole(value.most) or value.most < 0:
+            raise ValueError(f"'{attribute.name}' must say a whole number >= 0 at most: got {value.most!r}")
+        return
+    a_whole_number(instance, attribute, value)
+    validators.ge(0)(instance, attribute, value)
+
+
+def check_parts(
+    decoder: object,
+    processors: object,
+    selection: object,
+    stop: object,
+    verification: object,
+    drafter: object,
+) -> None:
+    """
+    Refuse parts of a generation that are none.
+
+    Raises:
+        TypeError: One is a class, cannot be called, or belongs in another place.
+    """
+    called = {"processors": processors, "selection": selection, "stop": stop, "verification": verification}
+    for name, part in {"decoder": decoder, **called, "drafter": drafter}.items():
+        if isinstance(part, type):
+            raise TypeError(f"'{name}' must be an instance: got the class {part.__name__}")
+    require_decoder(decoder)
+    for name, part in called.items():
+        able = callable(part) or (name == "selection" and follows_logits(part))
+        if not able and not (name == "processors" and part is None):
+            hint = " (join several with |)" if isinstance(part, list | tuple) else ""
+            raise TypeError(f"'{name}' must be callable{hint}: got {part!r}")
+    refuse_foreign(processors)
+    if isinstance(processors, StopCondition):
+        raise TypeError(f"'processors' must be processors, not a stop condition: got {processors!r}")
+    if not isinstance(stop, StopCondition):
+        raise TypeError(f"'stop' must be a stop condition, with endings{how_to_wrap(stop)}: got {stop!r}")
+
+
+def check_text(stop: StopCondition, tokenizer: Any, skip_special_tokens: bool, echo_prompt: bool) -> None:
+    """
+    Refuse conditions that read the ids otherwise than they are shown, and text without a tokenizer.
+
+    Raises:
+        ValueError: That is so.
+    """
+    # What one reading of the ids finds, the other would not know where to cut.
+    for part in parts(stop):
+        alike = not isinstance(part, ReadsText) or part.skip_special_tokens == skip_special_tokens
+        if tokenizer is not None and not alike:
+            raise ValueError(
+                f"'skip_special_tokens' must be the same for the text and for {part!r}: "
+                f"got {skip_special_tokens}"
+            )
+    if echo_prompt and tokenizer is None:
+        raise ValueError("'tokenizer' must be given where 'echo_prompt' is True: got None")
+
+
+def check_gap(selection: object, verification: Verification) -> None:
+    """
+    Refuse a record of gaps that cannot be made.
+
+    Raises:
+        TypeError: The selection measures none.
+
+        ValueError: The verification does not go by the selection's choices.
+    """
+    if not isinstance(selection, MeasuresGap):
+        raise TypeError(
+            f"'selection' must have gap(logits, history) where 'record_gap' is True: got {selection!r}"
+        )
+    if compares_scores(verification):
+        raise ValueError(
+            "'record_gap' must be False where choices are not the selection's own: "
+            f"got True with {verification!r}"
+        )
+
+
+def check_drafter(
+    drafter: Any,
+    length: int | DraftLength,
+    verification: Any,
+    decoder: Decoder,
+    selection: Any,
+    exact_width: bool,
+) -> None:
+    """
+    Refuse speculation that cannot work, and show the target to the drafter and to the draft *length*.
+
+    Raises:
+        TypeError: There is no drafter, or no verification.
+
+        ValueError: A part does not fit another.
+    """
+    if not isinstance(drafter, Drafter):
+        raise TypeError(f"'drafter' must have propose(history, budget, choose): got {drafter!r}")
+    if not isinstance(verification, Verification):
+        raise TypeError(f"'verification' must have drafting(selection, start): got {verification!r}")
+    if follows_logits(selection):
+        raise ValueError(f"{selection!r} depends on past logits: it cannot run under speculation")
+    verification.drafting(selection, torch.zeros(1, dtype=torch.int64))
+    shape = decoder.shape
+    if (nodes := tree_nodes(drafter)) is not None:
+        _check_trees(nodes, verification, decoder, selection, exact_width)
+    else:
+        most = length if isinstance(length, int) else length.most
+        if most + 1 > shape.scored_width:
+            raise ValueError(
+                f"'num_draft_tokens' must be at most {shape.scored_width - 1}, one less than the columns "
+                f"that the decoder scores: got {most}. {_how_to_score(decoder, most + 1)}"
+            )
+    if isinstance(drafter, ChecksTarget):
+        drafter.check_target(shape)
+    if isinstance(length, PreparesLength):
+        length.prepare(decoder, exact_width)
+
+
+def _check_trees(
+    nodes: int, verification: object, decoder: Decoder, selection: object, exact_width: bool
+) -> None:
+    widths = tree_widths(decoder)
+    if max(widths, default=0) < nodes + 1:
+        raise ValueError(
+            f"'decoder' must score trees of {nodes} guesses and the token before them: it has the tree "
+            f"widths {widths}. Compile it with tree_widths=({nodes + 1},), or a few more, which lets it "
+            "catch up in the same forward"
+        )
+    if not takes_trees(verification):
+        raise ValueError(f"'verification' must take trees, as Agreement does: got {verification!r}")
+    if not isinstance(selection, ListsSeveral):
+        raise ValueError(f"'selection' must have several() for a tree's children: got {selection!r}")
+    if exact_width:
+        raise ValueError("'exact_width' must be False with trees, which have programs of their own: got True")
+
+
+def _how_to_score(decoder: Decoder, columns: int) -> str:
+    """What its owner can do: one that others compiled knows better what they call it."""
+    if isinstance(decoder, AdvisesWidth):
+        return decoder.advise_width(columns)
+    return f"Compile it with {columns} among its widths"
