@@ -5,7 +5,7 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from ..decoding.protocols import Processor, Selection
-from ..decoding.whole_numbers import as_tuple
+from ..decoding.validation import as_tuple
 from .artifacts.hub import push_decoder
 from .artifacts.saving import save_decoder
 from .early_exit import first_layers
