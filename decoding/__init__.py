@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from .stop_strings import StopStrings
     from .stop_when import StopWhen
     from .stopping import EndOfSequence, MaxLength, MaxNewTokens, Stop, StopTokens
-    from .text import Detokenizer
+    from .text.detokenizer import Detokenizer
     from .transformers_criteria import TransformersCriteria, stop_from_transformers
 else:
     __getattr__, __dir__ = lazy_names(
@@ -80,7 +80,7 @@ else:
             ".stop_strings": "StopStrings",
             ".stop_when": "StopWhen",
             ".stopping": "EndOfSequence MaxLength MaxNewTokens Stop StopTokens",
-            ".text": "Detokenizer",
+            ".text.detokenizer": "Detokenizer",
             ".transformers_criteria": "TransformersCriteria stop_from_transformers",
         },
     )

@@ -9,7 +9,7 @@ from .aho_corasick import AhoCorasick
 from .history import History
 from .protocols import Ending
 from .stop_sequences import TokenSequence
-from .text import Detokenizer, agreement
+from .text.detokenizer import Detokenizer, agreement
 
 
 @attrs.define(eq=False)

@@ -15,7 +15,7 @@ from .history import History
 from .protocols import Ending
 from .scores import Scores
 from .stopping import Stop
-from .text import Detokenizer, agreement
+from .text.detokenizer import Detokenizer, agreement
 
 
 def _strings(value: str | Iterable[str]) -> tuple[str, ...]:

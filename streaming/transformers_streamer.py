@@ -9,7 +9,7 @@ from ..decoding.events import Event
 from ..decoding.protocols import Ending
 from ..decoding.row_text import RowText
 from ..decoding.streamers import ClosedError, Listener, listener, takes_events
-from ..decoding.text import Detokenizer
+from ..decoding.text.detokenizer import Detokenizer
 from ..decoding.validation import as_several, is_whole
 
 _STOPPED = Ending("stopped")

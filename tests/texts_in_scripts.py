@@ -22,8 +22,8 @@ from transformers.convert_slow_tokenizer import TikTokenConverter
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 from transformers.models.ctrl.tokenization_ctrl import CTRLTokenizer
 
-from decodekit.decoding.text import BYTE_OF
-from decodekit.decoding.utf8 import open_from
+from decodekit.decoding.text.detokenizer import BYTE_OF
+from decodekit.decoding.text.utf8 import open_from
 
 SCRIPTS = {
     "latin": "The quick brown fox, it's said, jumps over 13 lazy dogs! Žluťoučký kůň, e\u0301a\u0302o\u0323?",

@@ -30,7 +30,7 @@ def lint_graph(program: ExportedProgram | GraphModule) -> list[Finding]:
     Look for every rule at every node, in branches and loop bodies too.
 
     Args:
-        program: What :func:`torch.export.export` or :func:`..lower` made. The rules read shapes
+        program: What :func:`torch.export.export` or :func:`...lower` made. The rules read shapes
             and dtypes, which a graph from another tracer may not carry.
 
     Returns:

@@ -64,7 +64,7 @@ def place_graph(device: torch.device, graph: GraphModule) -> None:
     Args:
         device: Where to.
 
-        graph: What :func:`..lower` made; changed in place. The module that it came from is not.
+        graph: What :func:`...lower` made; changed in place. The module that it came from is not.
     """
 
     def there(argument: Any) -> Any:

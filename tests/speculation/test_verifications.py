@@ -5,15 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decodekit.decoding import (
-    Draft,
-    Generator,
-    Greedy,
-    History,
-    MaxNewTokens,
-    Sample,
-    noise,
-)
+from decodekit.decoding import Draft, Generator, Greedy, History, MaxNewTokens, Sample, noise
 from decodekit.decoding.protocols import Choice, Drafter, Verification
 from decodekit.decoding.scores import Scores
 from decodekit.processors import Temperature, TopK

@@ -5,13 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from decodekit.decoding import (
-    Choose,
-    Generator,
-    History,
-    Sample,
-    noise,
-)
+from decodekit.decoding import Choose, Generator, History, Sample, noise
 from decodekit.neuron_backend import (
     DeviceChoice,
     StaticDecoder,

@@ -1,9 +1,9 @@
 """Ten thousand random texts in twelve scripts, through every family of tokenizers, in bursts."""
 
 from decodekit.decoding.row_text import RowText
-from decodekit.decoding.text import Detokenizer
+from decodekit.decoding.text.detokenizer import Detokenizer
 
-from ..texts_in_scripts import FAMILIES, SCRIPTS, cases
+from ...texts_in_scripts import FAMILIES, SCRIPTS, cases
 
 TEXTS = 10_000
 

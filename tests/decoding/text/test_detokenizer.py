@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from decodekit.decoding.text import BYTE_OF, Detokenizer
+from decodekit.decoding.text.detokenizer import BYTE_OF, Detokenizer
 
-from ..texts_in_scripts import (
+from ...texts_in_scripts import (
     FAMILIES,
     ODD,
     SCRIPTS,

@@ -2,7 +2,7 @@
 
 import itertools
 
-from decodekit.decoding.utf8 import open_from
+from decodekit.decoding.text.utf8 import open_from
 
 # The ends of every range of table 3-7 of the Unicode Standard, from both sides.
 EDGES = bytes.fromhex("41 7F 80 8F 90 9F A0 BF C0 C1 C2 DF E0 E1 EC ED EE EF F0 F1 F3 F4 F5 FF")

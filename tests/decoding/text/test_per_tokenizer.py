@@ -8,8 +8,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-from decodekit.decoding.per_tokenizer import PerTokenizer
-from decodekit.decoding.text import Detokenizer
+from decodekit.decoding.text.detokenizer import Detokenizer
+from decodekit.decoding.text.per_tokenizer import PerTokenizer
 
 
 def tokenizer(**options: Any) -> PreTrainedTokenizerFast:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from decodekit.decoding.clean_up import CleanUp, cleans_up
+from decodekit.decoding.text.clean_up import CleanUp, cleans_up
 
 # Everything that the rules speak of, and a letter.
 PIECES = st.lists(st.text(" .?!,'ntmsverx", max_size=4), max_size=10)
