@@ -7,6 +7,7 @@ from .lazy_names import lazy_names
 if TYPE_CHECKING:
     from .adaptive_p import AdaptiveP, AdaptivePRun
     from .agreement import Agreement
+    from .cache.slots import Slots
     from .choose import Choose
     from .consecutive import Consecutive
     from .entropy import HighEntropy, LowEntropy
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     )
     from .repetition_loop import RepetitionLoop
     from .sample import Sample
-    from .slots import Slots
     from .statistics import Statistics
     from .stop_sequences import StopSequences, TokenSequence
     from .stop_strings import StopStrings
@@ -74,7 +74,7 @@ else:
             ),
             ".repetition_loop": "RepetitionLoop",
             ".sample": "Sample",
-            ".slots": "Slots",
+            ".cache.slots": "Slots",
             ".statistics": "Statistics",
             ".stop_sequences": "StopSequences TokenSequence",
             ".stop_strings": "StopStrings",

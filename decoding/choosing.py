@@ -4,12 +4,12 @@ from typing import cast
 
 from torch import Tensor
 
+from .cache.slots import Slots
 from .choose import Choose
 from .history import History
 from .placement import Place, Placement
 from .protocols import Choice, Chooses, Decoder
 from .scores import Scores
-from .slots import Slots
 
 
 def decoder_chooses(slots: Slots, choose: Choice, rows: int) -> bool:

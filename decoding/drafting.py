@@ -4,12 +4,12 @@ import attrs
 import torch
 from torch import Tensor
 
+from .cache.slots import Slots
 from .choose import Choose
 from .draft_trees import depths, pruned, tokens_ahead
 from .history import History
 from .optional_protocols import compares_scores, takes_trees
 from .protocols import Draft, Drafter, DraftLength, Round, Verification
-from .slots import Slots
 from .validation import is_whole
 
 

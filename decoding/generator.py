@@ -11,6 +11,7 @@ from torch import Tensor
 from . import noise
 from .agreement import Agreement
 from .background import in_threads
+from .cache.slots import Slots
 from .choose import Choose
 from .choosing import decoder_chooses, placement_of
 from .compatibility import a_draft_length, check_drafter, check_gap, check_parts, check_text
@@ -26,7 +27,6 @@ from .optional_protocols import FollowsLogits, MeasuresGap, Seeded, reads_choice
 from .placement import Placement
 from .prompts import as_rows, first_history
 from .protocols import Decoder, Drafter, DraftLength, Processor, Selection, StopCondition, Verification
-from .slots import Slots
 from .statistics import Statistics
 from .stopping import MaxNewTokens, begin
 from .streamers import forward, report_failure
@@ -48,7 +48,7 @@ class Generator:
     its lengths do, though not the text's distribution.)
 
     Threads may share a generator, and generators a decoder: they take turns by the round, and
-    each says what it says alone (see :class:`~.slots.Slots`).
+    each says what it says alone (see :class:`~.cache.slots.Slots`).
     """
 
     decoder: Decoder = attrs.field(kw_only=False)

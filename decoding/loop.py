@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .agreement import Agreement
+from .cache.slots import Slots
 from .choose import Choose
 from .draft_trees import Branch, chosen_branch, tokens_ahead, tree_window
 from .drafting import Drafting, nothing
@@ -20,7 +21,6 @@ from .optional_protocols import reads_choices
 from .plain_step import PlainStep, known_codes
 from .protocols import Draft, Ending, StopCondition, Verification
 from .scores import Scores
-from .slots import Slots
 from .timers import Timers
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .cache.slots import Slots
 from .choose import Choose
 from .events import MAX_LENGTH, Burst
 from .few import Cell
@@ -17,7 +18,6 @@ from .optional_protocols import TokenCode
 from .protocols import Ending, StopCondition
 from .quick_choice import on_host
 from .scores import Scores
-from .slots import Slots
 from .stopping import by_token
 from .timers import Phase, Timers
 

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
+from .cache.slots import Slots
 from .history import History
 from .logprob_recorder import LogprobRecorder
 from .logprobs import TokenLogprob
-from .slots import Slots
 
 
 def score_prompts(

@@ -12,8 +12,8 @@ import attrs
 import torch
 from torch import Tensor
 
+from ..decoding.cache.slots import Slots
 from ..decoding.protocols import Decoder, ScoresTrees
-from ..decoding.slots import Slots
 from .architectures.unsupported import UnsupportedArchitecture
 
 _BRANCHES = 3

@@ -7,8 +7,8 @@ import weakref
 import attrs
 import torch
 
+from ..decoding.cache.slots import Slots
 from ..decoding.protocols import Decoder, Round
-from ..decoding.slots import Slots
 
 _GUESS_PRICE = 0.1
 """What a guess is taken to cost before one was timed, in rounds of plain decoding."""

@@ -8,9 +8,9 @@ import torch
 from attrs import validators
 from torch import Tensor
 
+from ..decoding.cache.slots import Slots
 from ..decoding.history import History
 from ..decoding.protocols import Choice, Decoder, DecoderShape, Draft
-from ..decoding.slots import Slots
 from ..decoding.validation import a_whole_number
 from .draft_decoder import a_decoder, check_rows
 from .translation import Ints, Translation

@@ -4,10 +4,10 @@ import attrs
 import numpy as np
 import torch
 
+from ..decoding.cache.slots import Slots
 from ..decoding.choosing import feed_and_choose
 from ..decoding.history import History
 from ..decoding.protocols import Choice, Decoder, DecoderShape, Draft
-from ..decoding.slots import Slots
 from .draft_decoder import a_decoder, check_rows
 
 
@@ -19,7 +19,7 @@ class DraftModel:
     Its logits go through the target's own chain and selection, at the position and with the
     noise that the target is going to meet. What it missed since it last drafted (the tokens
     that the target chose, a round without a draft) it is fed first; see
-    :class:`~decodekit.decoding.slots.Slots`.
+    :class:`~decodekit.decoding.cache.slots.Slots`.
     """
 
     decoder: Decoder = attrs.field(validator=a_decoder)

@@ -4,11 +4,11 @@ import attrs
 import torch
 from torch import Tensor
 
+from ..decoding.cache.slots import Slots
 from ..decoding.draft_trees import tree_window
 from ..decoding.history import History
 from ..decoding.optional_protocols import tree_widths
 from ..decoding.protocols import Choice, DecoderShape, Draft
-from ..decoding.slots import Slots
 from .draft_model import DraftModel
 from .tree import ROOT, Tree
 

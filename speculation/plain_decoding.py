@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from ..decoding import noise
+from ..decoding.cache.slots import Slots
 from ..decoding.events import MAX_LENGTH
 from ..decoding.generator import Generator
 from ..decoding.history import History
 from ..decoding.protocols import Decoder
 from ..decoding.scores import Scores
-from ..decoding.slots import Slots
 from ..decoding.stopping import begin
 from .enumeration import streams_of
 from .inverse_transform import softmax

@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..decoding.cache.slots import Slots
 from ..decoding.history import History
 from ..decoding.protocols import Choice, Decoder, DecoderShape, Draft
-from ..decoding.slots import Slots
 from .draft_decoder import a_decoder, check_rows
 from .translation import Ints, Translation
 from .vocabulary import Vocabulary, a_tokenizer, characters, counterparts, ends_in_character

@@ -8,8 +8,8 @@ import attrs
 import torch
 from torch import Tensor
 
+from ...decoding.cache.slots import Slots
 from ...decoding.protocols import Decoder
-from ...decoding.slots import Slots
 from ...decoding.validation import is_whole
 from ..shapes import known_positions
 

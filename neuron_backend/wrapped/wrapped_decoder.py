@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...decoding.cache.slots import Slots
 from ...decoding.checks import check_inputs
 from ...decoding.protocols import DecoderShape
-from ...decoding.slots import Slots
 from .abilities import Abilities, Prefill, Window
 from .errand import Errand
 from .record import Ints, Record

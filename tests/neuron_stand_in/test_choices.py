@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from decodekit.decoding import Generator, Greedy, Logprobs, MaxNewTokens, Sample
+from decodekit.decoding.cache.slots import Slots
 from decodekit.decoding.history import History
-from decodekit.decoding.slots import Slots
 from decodekit.neuron_backend import CompiledDecoder, load_decoder
 from decodekit.neuron_backend.artifacts.manifest import Manifest, file_sha256
 from decodekit.neuron_backend.graphs.hlo_lint import lint_hlo

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from decodekit.decoding import Generator, MaxNewTokens, Sample
+from decodekit.decoding.cache.slots import Slots
 from decodekit.decoding.history import History
-from decodekit.decoding.slots import Slots
 from decodekit.neuron_backend import compile_decoder, load_decoder
 from decodekit.neuron_backend.targets.functional_step import state_names
 from decodekit.neuron_backend.targets.target import NOT_SAVED

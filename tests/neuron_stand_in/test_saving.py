@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from decodekit.decoding import Generator, MaxNewTokens
-from decodekit.decoding.slots import Slots
+from decodekit.decoding.cache.slots import Slots
 from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
 from decodekit.neuron_backend.artifacts.manifest import Manifest, file_sha256
 from decodekit.neuron_backend.targets.target import NOT_SAVED

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from decodekit.decoding.cache.slots import Slots
 from decodekit.decoding.protocols import DecoderShape
-from decodekit.decoding.slots import Slots
 from decodekit.neuron_backend import (
     CallableDecoder,
     NxDInferenceDecoder,

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from decodekit.decoding import Generator, Greedy, MaxNewTokens, Sample
-from decodekit.decoding.slots import Slots
+from decodekit.decoding.cache.slots import Slots
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
 from decodekit.testing import check_decoder

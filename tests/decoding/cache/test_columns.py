@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from decodekit.decoding import DecoderShape, History
-from decodekit.decoding.columns import columns_of
+from decodekit.decoding.cache.columns import columns_of
 
 SHAPE = DecoderShape(batch_size=4, max_length=20, vocab_size=50, widths=(1, 5, 16), scored_width=5)
 

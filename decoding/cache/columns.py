@@ -6,8 +6,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .history import History
-from .protocols import DecoderShape
+from ..history import History
+from ..protocols import DecoderShape
 
 
 def columns_of(

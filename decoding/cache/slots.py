@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..history import History
+from ..optional_protocols import HasSpans, tree_widths
+from ..protocols import Chooses, Decoder, ScoresTrees
+from ..scores import Scores
+from ..tree_arrays import first_branch
 from .columns import columns_of
 from .fed_record import FedRecord
-from .history import History
-from .optional_protocols import HasSpans, tree_widths
-from .protocols import Chooses, Decoder, ScoresTrees
-from .scores import Scores
-from .tree_arrays import first_branch
 
 Ints = NDArray[np.int64]
 
@@ -62,7 +62,7 @@ class Slots:
         """Columns of the decoder's forwards over trees; empty if it scores none."""
 
         self.may_choose = isinstance(decoder, Chooses)
-        """Whether the decoder is one that :class:`~.protocols.Chooses`."""
+        """Whether the decoder is one that :class:`~..protocols.Chooses`."""
 
         self._record = FedRecord(shape.batch_size, shape.max_length)
         self.batch_size = shape.batch_size
@@ -144,7 +144,7 @@ class Slots:
         self, history: History, length: Tensor, need: Tensor, exact_width: bool = False
     ) -> tuple[Tensor | None, Scores]:
         """
-        The same where the decoder :class:`~.protocols.Chooses`.
+        The same where the decoder :class:`~..protocols.Chooses`.
 
         Args:
             history: The tokens, on one path, and the rows' random streams.
@@ -212,7 +212,7 @@ class Slots:
             guesses: ``[rows, n]`` int64; -1 behind a row's last.
 
             parents: ``[rows, n]`` int64: the guess before each, or -1 for the row's last token;
-                as :attr:`~.protocols.Draft.parents`.
+                as :attr:`~..protocols.Draft.parents`.
 
             active: ``[rows]`` bool; the others stay as they are.
 

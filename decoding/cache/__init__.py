@@ -1,0 +1,1 @@
+"""Which tokens a decoder's cache holds, and how the missing ones are fed."""
