@@ -20,8 +20,9 @@ import torch
 import transformers
 
 from decodekit.bench.report import Report, Table, finish
-from decodekit.decoding import Choose, Greedy, History, Sample, noise
+from decodekit.decoding import Choose, Greedy, History, Sample
 from decodekit.decoding.protocols import Processor, Selection
+from decodekit.decoding.sampling import noise
 from decodekit.neuron_backend import compile_decoder
 from decodekit.neuron_backend.static_decoder import StaticDecoder
 from decodekit.processors import MinP, RepetitionPenalty, Temperature, TopK, TopP

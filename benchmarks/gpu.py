@@ -32,7 +32,8 @@ import torch
 import transformers
 from plain_llama import PlainLlama
 
-from decodekit.decoding import History, Sample, noise
+from decodekit.decoding import History, Sample
+from decodekit.decoding.sampling import noise
 from decodekit.neuron_backend import CudaTarget, StaticDecoder
 from decodekit.neuron_backend.quantization.quantized import quantize
 from decodekit.neuron_backend.shapes import decoder_shape

@@ -5,21 +5,17 @@ from typing import TYPE_CHECKING
 from .lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from .adaptive_p import AdaptiveP, AdaptivePRun
     from .agreement import Agreement
     from .cache.slots import Slots
-    from .choose import Choose
     from .consecutive import Consecutive
     from .entropy import HighEntropy, LowEntropy
     from .events import Event
     from .generation import Generation
     from .generator import Generator
-    from .greedy import Greedy
     from .history import History
     from .logprobs import Logprobs, TokenLogprob
     from .low_confidence import LowConfidence
     from .max_time import MaxTime
-    from .mirostat import Mirostat, MirostatRun
     from .not_before import NotBefore
     from .optional_protocols import FollowsLogits, has_short_cuts
     from .placement import Place, Placement
@@ -39,7 +35,11 @@ if TYPE_CHECKING:
         Verification,
     )
     from .repetition_loop import RepetitionLoop
-    from .sample import Sample
+    from .sampling.adaptive_p import AdaptiveP, AdaptivePRun
+    from .sampling.greedy import Greedy
+    from .sampling.mirostat import Mirostat, MirostatRun
+    from .sampling.pipeline import Choose
+    from .sampling.sample import Sample
     from .statistics import Statistics
     from .stop_sequences import StopSequences, TokenSequence
     from .stop_strings import StopStrings
@@ -51,20 +51,20 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            ".adaptive_p": "AdaptiveP AdaptivePRun",
+            ".sampling.adaptive_p": "AdaptiveP AdaptivePRun",
             ".agreement": "Agreement",
-            ".choose": "Choose",
+            ".sampling.pipeline": "Choose",
             ".consecutive": "Consecutive",
             ".entropy": "HighEntropy LowEntropy",
             ".events": "Event",
             ".generation": "Generation",
             ".generator": "Generator",
-            ".greedy": "Greedy",
+            ".sampling.greedy": "Greedy",
             ".history": "History",
             ".logprobs": "Logprobs TokenLogprob",
             ".low_confidence": "LowConfidence",
             ".max_time": "MaxTime",
-            ".mirostat": "Mirostat MirostatRun",
+            ".sampling.mirostat": "Mirostat MirostatRun",
             ".not_before": "NotBefore",
             ".optional_protocols": "FollowsLogits has_short_cuts",
             ".placement": "Place Placement",
@@ -73,7 +73,7 @@ else:
                 "ScoresTrees Selection StopCondition Verification"
             ),
             ".repetition_loop": "RepetitionLoop",
-            ".sample": "Sample",
+            ".sampling.sample": "Sample",
             ".cache.slots": "Slots",
             ".statistics": "Statistics",
             ".stop_sequences": "StopSequences TokenSequence",

@@ -5,10 +5,10 @@ from typing import cast
 from torch import Tensor
 
 from .cache.slots import Slots
-from .choose import Choose
 from .history import History
 from .placement import Place, Placement
 from .protocols import Choice, Chooses, Decoder
+from .sampling.pipeline import Choose
 from .scores import Scores
 
 

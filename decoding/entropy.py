@@ -6,8 +6,8 @@ from torch import Tensor
 
 from .history import History
 from .protocols import Ending
+from .sampling.scratch import scratch
 from .scores import Scores
-from .scratch import scratch
 from .stopping import Stop
 from .validation import as_real, one_real
 

@@ -8,18 +8,14 @@ import torch
 from attrs import validators
 from torch import Tensor
 
-from . import noise
 from .agreement import Agreement
 from .background import in_threads
 from .cache.slots import Slots
-from .choose import Choose
 from .choosing import decoder_chooses, placement_of
 from .compatibility import a_draft_length, check_drafter, check_gap, check_parts, check_text
 from .drafting import Drafting
 from .events import AsyncEventStream, EventStream
-from .follows_logits import begin_selection
 from .generation import Generation, collect
-from .greedy import Greedy
 from .history import History
 from .logprobs import Logprobs, TokenLogprob
 from .loop import Loop
@@ -27,6 +23,10 @@ from .optional_protocols import FollowsLogits, MeasuresGap, Seeded, reads_choice
 from .placement import Placement
 from .prompts import as_rows, first_history
 from .protocols import Decoder, Drafter, DraftLength, Processor, Selection, StopCondition, Verification
+from .sampling import noise
+from .sampling.greedy import Greedy
+from .sampling.pipeline import Choose
+from .sampling.stateful_sampler import begin_selection
 from .statistics import Statistics
 from .stopping import MaxNewTokens, begin
 from .streamers import forward, report_failure

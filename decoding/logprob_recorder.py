@@ -6,11 +6,11 @@ import attrs
 import torch
 from torch import Tensor
 
-from .choose import Choose
 from .draft_trees import Branch
 from .history import History
 from .logprobs import Logprobs, TokenLogprob, token_logprob
 from .placement import part_name
+from .sampling.pipeline import Choose
 from .scores import Scores
 
 

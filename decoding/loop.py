@@ -12,7 +12,6 @@ from torch import Tensor
 
 from .agreement import Agreement
 from .cache.slots import Slots
-from .choose import Choose
 from .draft_trees import Branch, chosen_branch, tokens_ahead, tree_window
 from .drafting import Drafting, nothing
 from .events import MAX_LENGTH, Burst
@@ -20,6 +19,7 @@ from .history import History
 from .optional_protocols import reads_choices
 from .plain_step import PlainStep, known_codes
 from .protocols import Draft, Ending, StopCondition, Verification
+from .sampling.pipeline import Choose
 from .scores import Scores
 from .timers import Timers
 

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .cache.slots import Slots
-from .choose import Choose
 from .events import MAX_LENGTH, Burst
-from .few import Cell
 from .history import History
 from .optional_protocols import TokenCode
 from .protocols import Ending, StopCondition
-from .quick_choice import on_host
+from .sampling.few import Cell
+from .sampling.pipeline import Choose
+from .sampling.quick_choice import on_host
 from .scores import Scores
 from .stopping import by_token
 from .timers import Phase, Timers

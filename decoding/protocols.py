@@ -107,7 +107,7 @@ Selection: TypeAlias = Callable[[Tensor, History], Tensor]
 """
 Processed logits ``[batch, width, vocab]`` to the chosen ids ``[batch, width]``.
 
-Pure as well: a selection that draws takes its numbers from :mod:`decodekit.decoding.noise`.
+Pure as well: a selection that draws takes its numbers from :mod:`decodekit.decoding.sampling.noise`.
 """
 
 

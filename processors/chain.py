@@ -34,7 +34,7 @@ class Composable(abc.ABC):
     decorated with :func:`~decodekit.decoding.has_short_cuts`:
 
     - ``narrow(logits, history)``: what a call gives, as
-      :class:`~decodekit.decoding.candidates.Candidates` where few tokens are left.
+      :class:`~decodekit.decoding.sampling.candidates.Candidates` where few tokens are left.
     - ``among(candidates, history)``: what a ``local`` one makes of those, faster than a call on
       their logits.
     - ``into(logits, history, out)``: what a call gives, written into *out*, which may be the

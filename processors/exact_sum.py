@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..decoding.scratch import scratch
+from ..decoding.sampling.scratch import scratch
 from .ranking import below_best
 
 
@@ -38,7 +38,7 @@ def scratch_weights(logits: Tensor, best: Tensor) -> Tensor:
         best: The largest of each row, ``[..., 1]``, finite.
 
     Returns:
-        ``[..., n]`` float32, in :func:`~decodekit.decoding.scratch.scratch` memory.
+        ``[..., n]`` float32, in :func:`~decodekit.decoding.sampling.scratch.scratch` memory.
     """
     return in_units(torch.sub(logits, best, out=scratch(logits, "weights")))
 

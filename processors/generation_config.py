@@ -6,10 +6,10 @@ from typing import Any
 import attrs
 from torch import Tensor
 
-from ..decoding.greedy import Greedy
 from ..decoding.max_time import MaxTime
 from ..decoding.protocols import Processor, Selection, StopCondition
-from ..decoding.sample import Sample
+from ..decoding.sampling.greedy import Greedy
+from ..decoding.sampling.sample import Sample
 from ..decoding.stop_strings import StopStrings
 from ..decoding.stopping import AnyOf, EndOfSequence, MaxLength, MaxNewTokens
 from ..decoding.validation import as_several

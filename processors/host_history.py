@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decoding.few import Cell
 from ..decoding.history import History
+from ..decoding.sampling.few import Cell
 
 Ints = NDArray[np.int64]
 

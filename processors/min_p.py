@@ -6,9 +6,9 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..decoding.candidates import Candidates
 from ..decoding.history import History
 from ..decoding.optional_protocols import has_short_cuts
+from ..decoding.sampling.candidates import Candidates
 from .chain import Composable
 from .parameter import FLOAT32, as_reals, is_scalar, one_integer, per_row, real
 from .ranking import below_best, kth_largest

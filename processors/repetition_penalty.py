@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..decoding.few import Cell, Few
 from ..decoding.history import History
 from ..decoding.optional_protocols import has_short_cuts
+from ..decoding.sampling.few import Cell, Few
 from .chain import Composable
 from .host_history import columns, counted_tokens, occurring, with_logits
 from .log_normaliser import log_normaliser
@@ -110,7 +110,7 @@ class RepetitionPenalty(Composable):
         return scalars and plain and 1.0 <= cast("float", self.penalty) <= 1e3
 
     def of_few(self, few: Few, cell: Cell) -> Few:
-        """See :class:`~decodekit.decoding.few.Pointwise`."""
+        """See :class:`~decodekit.decoding.sampling.few.Pointwise`."""
         ids, scores = few.arrays()
         counting = counted_tokens(cell, self.include_prompt, cast("int | None", self.window))
         at = occurring(ids, counting, cell.vocab)
@@ -122,7 +122,7 @@ class RepetitionPenalty(Composable):
         return Few(ids, scores)
 
     def at_most(self, logit: np.float32) -> np.float32:
-        """See :class:`~decodekit.decoding.few.Pointwise`."""
+        """See :class:`~decodekit.decoding.sampling.few.Pointwise`."""
         return logit
 
     def _penalised(self, logits: Tensor, history: History, out: Tensor | None) -> Tensor:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..decoding.few import Few, Floats
+from ..decoding.sampling.few import Few, Floats
 
 _DEPTH = 32
 """Logits a block. Finding a block's largest is one pass at the speed of memory."""

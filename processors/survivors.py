@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..decoding.candidates import Candidates
+from ..decoding.sampling.candidates import Candidates
 
 Ints = NDArray[np.int64]
 

@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..decoding.candidates import Candidates
-from ..decoding.few import Cell, Few
 from ..decoding.history import History
 from ..decoding.optional_protocols import has_short_cuts
+from ..decoding.sampling.candidates import Candidates
+from ..decoding.sampling.few import Cell, Few
 from . import nucleus
 from .chain import Composable
 from .exact_sum import in_units, scratch_weights, whole_weights
@@ -141,7 +141,7 @@ class TopP(Composable):
         return self.ties == "last" and not isinstance(self.p, Tensor)
 
     def of_few(self, few: Few, cell: Cell) -> Few | None:
-        """See :class:`~decodekit.decoding.few.Pointwise`."""
+        """See :class:`~decodekit.decoding.sampling.few.Pointwise`."""
         if self.p == 1.0:
             return few
         ascending = few.ascending()

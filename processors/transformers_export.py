@@ -9,9 +9,9 @@ import torch
 from attrs import validators
 from torch import Tensor
 
-from ..decoding import noise
 from ..decoding.history import History
 from ..decoding.protocols import Processor
+from ..decoding.sampling import noise
 from ..decoding.validation import a_whole_number
 from .parameter import a_callable
 

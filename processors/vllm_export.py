@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..decoding import noise
 from ..decoding.history import History
 from ..decoding.protocols import Processor
+from ..decoding.sampling import noise
 from ..decoding.validation import is_whole
 from .chain import Chain
 from .grammar import Grammar

@@ -6,8 +6,8 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..decoding import noise
 from ..decoding.history import History
+from ..decoding.sampling import noise
 from .chain import Composable
 from .likelihood import relative
 from .parameter import as_reals, as_token_ids, index_of, is_scalar, per_row, real

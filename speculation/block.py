@@ -6,9 +6,9 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..decoding import noise
 from ..decoding.history import History
 from ..decoding.protocols import Draft, Selection
+from ..decoding.sampling import noise
 from ..decoding.scores import Scores
 from .distributions import at_column, draft_law, drawn_apart, following, of_guesses, target_law
 

@@ -4,11 +4,11 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..decoding import noise
-from ..decoding.candidates import Candidates, ChoosesAmong
 from ..decoding.history import History
 from ..decoding.optional_protocols import draws_softmax, has_short_cuts, offers_short_cuts
 from ..decoding.protocols import Draft, Selection
+from ..decoding.sampling import noise
+from ..decoding.sampling.candidates import Candidates, ChoosesAmong
 from ..decoding.scores import Scores
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import attrs
 
-from ..decoding import noise
+from ..decoding.sampling import noise
 from ..decoding.validation import stream_numbers
 from .exact_law import Law
 

@@ -1,7 +1,7 @@
 """
 Whether a generator's text has the law that it should have: found out, not estimated.
 
-Everything random asks :mod:`decodekit.decoding.noise`. Here its questions are answered one way
+Everything random asks :mod:`decodekit.decoding.sampling.noise`. Here its questions are answered one way
 after the other: the generator runs once for each sequence of answers, and what it gives is
 counted with the probability of that sequence. That is the exact law of the text, of the very
 code that runs in production, for your processors, drafters, verifications and stops:
@@ -43,11 +43,11 @@ from typing import Any
 
 import attrs
 
-from ..decoding import noise
 from ..decoding.events import Event
 from ..decoding.generation import Generation
 from ..decoding.generator import Generator
 from ..decoding.prompts import as_rows
+from ..decoding.sampling import noise
 from .enumeration import Oracle, Path, law_of, streams_of
 from .exact_law import Law, readable, total_variation
 from .inverse_transform import InverseTransform, enumerable

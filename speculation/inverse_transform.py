@@ -6,11 +6,11 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..decoding import noise
 from ..decoding.generator import Generator
 from ..decoding.history import History
 from ..decoding.optional_protocols import compares_scores, draws_softmax, reads_choices
 from ..decoding.protocols import Draft, Selection, Verification
+from ..decoding.sampling import noise
 from ..decoding.scores import Scores
 
 

@@ -6,12 +6,12 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
-from ..decoding import noise
 from ..decoding.cache.slots import Slots
 from ..decoding.events import MAX_LENGTH
 from ..decoding.generator import Generator
 from ..decoding.history import History
 from ..decoding.protocols import Decoder
+from ..decoding.sampling import noise
 from ..decoding.scores import Scores
 from ..decoding.stopping import begin
 from .enumeration import streams_of

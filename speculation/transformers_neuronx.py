@@ -26,8 +26,8 @@ from attrs import validators
 from torch import Tensor
 
 from ..decoding.agreement import Agreement
-from ..decoding.greedy import Greedy
 from ..decoding.protocols import Decoder, Drafter, Processor, Selection, StopCondition, Verification
+from ..decoding.sampling.greedy import Greedy
 from ..decoding.stopping import EndOfSequence, MaxLength
 from ..decoding.validation import a_whole_number, is_whole
 from .draft_model import DraftModel

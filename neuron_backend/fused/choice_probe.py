@@ -10,9 +10,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ...decoding import noise
 from ...decoding.history import History
 from ...decoding.protocols import Chooses, Decoder
+from ...decoding.sampling import noise
 from ..architectures.unsupported import UnsupportedArchitecture
 from .fusion import Fusion
 

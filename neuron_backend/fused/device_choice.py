@@ -5,11 +5,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ...decoding.greedy import Greedy
 from ...decoding.history import History
 from ...decoding.optional_protocols import DeviceSafe, Local, stages_of
 from ...decoding.protocols import Processor, Selection
-from ...decoding.sample import Sample
+from ...decoding.sampling.greedy import Greedy
+from ...decoding.sampling.sample import Sample
 from ...processors import TopK, TopP
 from ...processors.parameter import is_scalar
 from .device_selections import DeviceGreedy, DeviceSample
@@ -30,7 +30,7 @@ class DeviceSelection(Protocol):
 
 class DeviceChoice(nn.Module):
     """
-    :class:`~decodekit.decoding.choose.Choose` in operations that neuronx-cc takes.
+    :class:`~decodekit.decoding.sampling.pipeline.Choose` in operations that neuronx-cc takes.
 
     Stages that are ``device_safe`` are taken as they are; top-k, top-p, greedy choice and
     sampling have variants here. Top-p costs least after a top-k, with nothing in between that

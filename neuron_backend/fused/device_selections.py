@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ...decoding.greedy import Greedy
 from ...decoding.history import History
-from ...decoding.noise import block_size
-from ...decoding.sample import Sample
+from ...decoding.sampling.greedy import Greedy
+from ...decoding.sampling.noise import block_size
+from ...decoding.sampling.sample import Sample
 
 
 @attrs.frozen(eq=False)

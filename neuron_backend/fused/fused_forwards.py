@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from ...decoding.checks import check_inputs
-from ...decoding.greedy import Greedy
 from ...decoding.history import History
 from ...decoding.placement import Placement
 from ...decoding.protocols import DecoderShape, Processor, Selection
+from ...decoding.sampling.greedy import Greedy
 from ...decoding.scores import Scores
 from ..artifacts.chain_digest import same_chain
 from ..cache import CacheBuffers

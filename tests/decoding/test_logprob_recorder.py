@@ -37,7 +37,7 @@ from decodekit.processors import (
 )
 from decodekit.testing import ScriptedDecoder, whole_prefix
 
-from .by_definition import check_alike, logprob_of
+from .sampling.by_definition import check_alike, logprob_of
 
 VOCAB = 9
 # A multiple of a quarter, so that there are ties.

@@ -24,10 +24,10 @@ from decodekit.decoding import (
     StopTokens,
     StopWhen,
 )
-from decodekit.decoding.few import Cell
 from decodekit.decoding.loop import Loop
 from decodekit.decoding.plain_step import PlainStep
-from decodekit.decoding.quick_choice import QuickGreedy
+from decodekit.decoding.sampling.few import Cell
+from decodekit.decoding.sampling.quick_choice import QuickGreedy
 from decodekit.decoding.scores import Scores
 from decodekit.processors import (
     Chain,

@@ -30,9 +30,9 @@ from decodekit.decoding import (
     Sample,
     Statistics,
     StopTokens,
-    noise,
 )
 from decodekit.decoding.protocols import Choice, Selection
+from decodekit.decoding.sampling import noise
 from decodekit.decoding.scores import Scores
 from decodekit.decoding.timers import Timers
 from decodekit.processors import RepetitionPenalty, Temperature, TopK

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodekit.decoding.few import Cell
+from decodekit.decoding.sampling.few import Cell
 from decodekit.processors.host_history import counted_tokens, occurring, with_logits
 
 

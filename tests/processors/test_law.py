@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from decodekit.decoding import Choose, History, Sample, noise
+from decodekit.decoding import Choose, History, Sample
 from decodekit.decoding.protocols import Processor
+from decodekit.decoding.sampling import noise
 from decodekit.processors import (
     XTC,
     Chain,

@@ -12,8 +12,9 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from decodekit.decoding import Generator, MaxNewTokens, noise
+from decodekit.decoding import Generator, MaxNewTokens
 from decodekit.decoding.history import History
+from decodekit.decoding.sampling import noise
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.processors import (
     XTC,

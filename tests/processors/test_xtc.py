@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decodekit.decoding import noise
 from decodekit.decoding.history import History
+from decodekit.decoding.sampling import noise
 from decodekit.processors import XTC
 
 from ..strategies import windows

@@ -22,9 +22,9 @@ from decodekit.decoding import (
     MaxNewTokens,
     Sample,
     StopTokens,
-    noise,
 )
 from decodekit.decoding.protocols import Drafter, Processor, Selection, StopCondition, Verification
+from decodekit.decoding.sampling import noise
 from decodekit.decoding.scores import Scores
 from decodekit.processors import (
     XTC,

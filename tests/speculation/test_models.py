@@ -21,10 +21,10 @@ from decodekit.decoding import (
     History,
     MaxNewTokens,
     Sample,
-    noise,
 )
 from decodekit.decoding.protocols import Choice
-from decodekit.decoding.sample import _in_blocks
+from decodekit.decoding.sampling import noise
+from decodekit.decoding.sampling.sample import _in_blocks
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.processors import NoRepeatNgram, RepetitionPenalty, Temperature, TopK, TopP
 from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator

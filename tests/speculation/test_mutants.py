@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decodekit.decoding import Draft, EndOfSequence, Generator, History, MaxNewTokens, Sample, noise
+from decodekit.decoding import Draft, EndOfSequence, Generator, History, MaxNewTokens, Sample
 from decodekit.decoding.protocols import (
     Choice,
     Drafter,
@@ -23,6 +23,7 @@ from decodekit.decoding.protocols import (
     StopCondition,
     Verification,
 )
+from decodekit.decoding.sampling import noise
 from decodekit.decoding.scores import Scores
 from decodekit.processors import FrequencyPenalty, Temperature, TopK
 from decodekit.speculation import (

@@ -5,8 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from decodekit.decoding import Draft, Generator, Greedy, History, MaxNewTokens, Sample, noise
+from decodekit.decoding import Draft, Generator, Greedy, History, MaxNewTokens, Sample
 from decodekit.decoding.protocols import Choice, Drafter, Verification
+from decodekit.decoding.sampling import noise
 from decodekit.decoding.scores import Scores
 from decodekit.processors import Temperature, TopK
 from decodekit.speculation import Block, DraftModel, PromptLookup, Rejection, SpeculativeGenerator

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decodekit.decoding import Greedy, Sample, noise
-from decodekit.decoding.choose import Choose
+from decodekit.decoding import Greedy, Sample
 from decodekit.decoding.history import History
 from decodekit.decoding.protocols import Processor, Selection
+from decodekit.decoding.sampling import noise
+from decodekit.decoding.sampling.pipeline import Choose
 from decodekit.neuron_backend.fused import device_stages
 from decodekit.neuron_backend.fused.device_choice import DeviceChoice
 from decodekit.neuron_backend.fused.device_selections import first_largest

@@ -5,7 +5,8 @@ from functools import partial
 import pytest
 import torch
 
-from decodekit.decoding import Generator, Greedy, History, Mirostat, Sample, noise
+from decodekit.decoding import Generator, Greedy, History, Mirostat, Sample
+from decodekit.decoding.sampling import noise
 from decodekit.neuron_backend.targets.eager_target import EagerTarget
 from decodekit.processors import (
     Chain,

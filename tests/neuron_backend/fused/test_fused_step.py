@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from decodekit.decoding import Choose, Greedy, History, Sample, noise
+from decodekit.decoding import Choose, Greedy, History, Sample
+from decodekit.decoding.sampling import noise
 from decodekit.neuron_backend import StaticDecoder, lint_module
 from decodekit.neuron_backend.cache import out_of_place
 from decodekit.neuron_backend.fused.device_choice import DeviceChoice

@@ -5,7 +5,8 @@ from functools import partial
 import pytest
 import torch
 
-from decodekit.decoding import Choose, Generator, History, Sample, noise
+from decodekit.decoding import Choose, Generator, History, Sample
+from decodekit.decoding.sampling import noise
 from decodekit.neuron_backend import (
     DeviceChoice,
     StaticDecoder,

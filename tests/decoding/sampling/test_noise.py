@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodekit.decoding import noise
+from decodekit.decoding.sampling import noise
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodekit.decoding import Greedy, History, Sample, noise
+from decodekit.decoding import Greedy, History, Sample
+from decodekit.decoding.sampling import noise
 
 
 def at_positions(rows: int, width: int = 1, first: int = 1) -> History:

@@ -9,9 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .candidates import Candidates, ChoosesAmong, GivesCandidates, TakesCandidates
-from .history import History
-from .optional_protocols import (
+from ..history import History
+from ..optional_protocols import (
     KeepsArgmax,
     ListsSeveral,
     Local,
@@ -20,9 +19,10 @@ from .optional_protocols import (
     offers_short_cuts,
     stages_of,
 )
-from .protocols import Processor, Selection
+from ..protocols import Processor, Selection
+from ..scores import Scores
+from .candidates import Candidates, ChoosesAmong, GivesCandidates, TakesCandidates
 from .quick_choice import Quick, quick_choice
-from .scores import Scores
 from .scratch import Workspace
 
 Left = Tensor | Candidates

@@ -6,8 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodekit.decoding import noise, noise_ahead
-from decodekit.decoding.noise_ahead import NoiseAhead
+from decodekit.decoding.sampling import noise
+from decodekit.decoding.sampling import noise_cache as noise_ahead
+from decodekit.decoding.sampling.noise_cache import NoiseAhead
 
 
 def at(stream: int, position: int, count: int) -> list[float]:

@@ -6,10 +6,10 @@ import attrs
 import torch
 from torch import Tensor
 
-from .follows_logits import FollowingRun
-from .history import History
+from ..history import History
+from ..validation import a_whole_number, as_real, one_real
 from .sample import Sample
-from .validation import a_whole_number, as_real, one_real
+from .stateful_sampler import FollowingRun
 
 PEAK, SHARPNESS, WIDTH = 5.0, 10.0, 0.3
 """The logit of a token on the target, how fast it falls beside it, and in what unit of probability."""

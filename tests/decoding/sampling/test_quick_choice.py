@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decodekit.decoding import Choose, Greedy, History, Processor, Sample, Selection, noise
-from decodekit.decoding.quick_choice import QuickChoice, QuickGreedy, quick_choice
+from decodekit.decoding import Choose, Greedy, History, Processor, Sample, Selection
+from decodekit.decoding.sampling import noise
+from decodekit.decoding.sampling.quick_choice import QuickChoice, QuickGreedy, quick_choice
 from decodekit.processors import (
     Chain,
     Composable,

@@ -6,10 +6,10 @@ import attrs
 import torch
 from torch import Tensor
 
+from ..history import History
+from ..optional_protocols import has_short_cuts
 from .candidates import Candidates
-from .history import History
-from .likeliest import lead, likeliest
-from .optional_protocols import has_short_cuts
+from .top_tokens import lead, likeliest
 
 
 @has_short_cuts

@@ -6,9 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodekit.decoding import History, Sample, noise
-from decodekit.decoding.few import Cell, Few
-from decodekit.decoding.two_races import TwoRaces
+from decodekit.decoding import History, Sample
+from decodekit.decoding.sampling import noise
+from decodekit.decoding.sampling.exponential_race import TwoRaces
+from decodekit.decoding.sampling.few import Cell, Few
 
 VOCAB = 50
 """Seven blocks of eight, the last of them with two tokens."""

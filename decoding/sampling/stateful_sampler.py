@@ -7,9 +7,9 @@ import attrs
 import torch
 from torch import Tensor
 
-from .history import History
-from .optional_protocols import BeginsRuns, FollowsLogits
-from .protocols import Selection
+from ..history import History
+from ..optional_protocols import BeginsRuns, FollowsLogits
+from ..protocols import Selection
 
 
 def begin_selection(selection: Selection | FollowsLogits, batch: int) -> Selection:

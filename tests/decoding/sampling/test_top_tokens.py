@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodekit.decoding.likeliest import likeliest
+from decodekit.decoding.sampling.top_tokens import likeliest
 
 ROW = st.lists(st.sampled_from((-math.inf, math.nan, -1.5, 0.0, -0.0, 2.0, math.inf)), min_size=7, max_size=7)
 

@@ -9,16 +9,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..history import History
+from ..optional_protocols import has_short_cuts
+from ..validation import a_whole_number
 from . import noise
 from .candidates import Candidates
+from .exponential_race import TwoRaces
 from .few import DrawFromFew
-from .history import History
-from .likeliest import lead
 from .noise import block_size
-from .optional_protocols import has_short_cuts
 from .scratch import scratch
-from .two_races import TwoRaces
-from .validation import a_whole_number
+from .top_tokens import lead
 
 _CLOSE = 1e-3
 """Far more than what single precision is wrong by in the logarithm of a block's mass, some 1e-5."""

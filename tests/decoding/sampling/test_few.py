@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodekit.decoding.few import Few
+from decodekit.decoding.sampling.few import Few
 
 
 def few_of(scores: list[float]) -> Few:

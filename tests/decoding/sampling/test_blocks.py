@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodekit.decoding.noise import block_size
+from decodekit.decoding.sampling.noise import block_size
 
 
 @given(st.integers(1, 10**12))

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..history import History
+from ..optional_protocols import offers_short_cuts
+from ..protocols import Processor, Selection
+from ..scores import Scores
 from .few import Cell, DrawFromFew, DrawsFromFew, Few, Floats, Narrows, OfFew, Pointwise
 from .greedy import Greedy
-from .history import History
-from .optional_protocols import offers_short_cuts
-from .protocols import Processor, Selection
-from .scores import Scores
 
 _STAGES = 8
 """More might overflow, though none alone would."""
@@ -52,7 +52,7 @@ class QuickChoice:
         return None if few is None or token is None else (token, few)
 
     def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores] | None:
-        """As :class:`~.choose.Choose`, of raw logits ``[batch, width, vocab]``; None for the long way."""
+        """As :class:`~.pipeline.Choose`, of raw logits ``[batch, width, vocab]``; None for the long way."""
         scores = on_host(logits)
         if scores is None:
             return None

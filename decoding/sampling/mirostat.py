@@ -8,10 +8,10 @@ import torch
 from attrs import validators
 from torch import Tensor
 
-from .follows_logits import FollowingRun
-from .history import History
+from ..history import History
+from ..validation import a_whole_number, as_real, one_real
 from .sample import Sample
-from .validation import a_whole_number, as_real, one_real
+from .stateful_sampler import FollowingRun
 
 ZIPF_TOKENS = 100
 """From how many of the likeliest tokens version 1 estimates the exponent. m in the paper."""

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from decodekit.decoding import AdaptiveP, Generator, Greedy, MaxNewTokens, Mirostat, noise
-from decodekit.decoding.follows_logits import begin_selection
+from decodekit.decoding import AdaptiveP, Generator, Greedy, MaxNewTokens, Mirostat
+from decodekit.decoding.sampling import noise
+from decodekit.decoding.sampling.stateful_sampler import begin_selection
 from decodekit.processors import MinP, SuppressTokens
 from decodekit.speculation import PromptLookup, SpeculativeGenerator
 from decodekit.testing import ScriptedDecoder

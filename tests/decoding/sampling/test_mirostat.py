@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from decodekit.decoding import Generator, MaxNewTokens, Mirostat, MirostatRun, noise
+from decodekit.decoding import Generator, MaxNewTokens, Mirostat, MirostatRun
+from decodekit.decoding.sampling import noise
 from decodekit.testing import ScriptedDecoder, last_token
 
 from .by_definition import draw, history_at, softmax

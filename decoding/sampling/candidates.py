@@ -6,7 +6,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from .history import History
+from ..history import History
 
 
 @attrs.frozen(eq=False)

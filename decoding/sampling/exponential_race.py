@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from . import noise
 from .few import Cell, Few, Ints
 from .noise import block_size
-from .noise_ahead import NoiseAhead
+from .noise_cache import NoiseAhead
 
 _CLEAR = math.exp(-1e-4)
 """

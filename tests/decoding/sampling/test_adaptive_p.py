@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from decodekit.decoding import AdaptiveP, noise
+from decodekit.decoding import AdaptiveP
+from decodekit.decoding.sampling import noise
 
 from .by_definition import draw, history_at, softmax
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from decodekit.decoding import History, TokenLogprob, noise
+from decodekit.decoding import History, TokenLogprob
+from decodekit.decoding.sampling import noise
 
 
 def history_at(length: list[int], streams: Tensor) -> History:
