@@ -7,16 +7,11 @@ from .lazy_names import lazy_names
 if TYPE_CHECKING:
     from .agreement import Agreement
     from .cache.slots import Slots
-    from .consecutive import Consecutive
-    from .entropy import HighEntropy, LowEntropy
     from .events import Event
     from .generation import Generation
     from .generator import Generator
     from .history import History
     from .logprobs import Logprobs, TokenLogprob
-    from .low_confidence import LowConfidence
-    from .max_time import MaxTime
-    from .not_before import NotBefore
     from .optional_protocols import FollowsLogits, has_short_cuts
     from .placement import Place, Placement
     from .protocols import (
@@ -34,17 +29,22 @@ if TYPE_CHECKING:
         StopCondition,
         Verification,
     )
-    from .repetition_loop import RepetitionLoop
     from .sampling.adaptive_p import AdaptiveP, AdaptivePRun
     from .sampling.greedy import Greedy
     from .sampling.mirostat import Mirostat, MirostatRun
     from .sampling.pipeline import Choose
     from .sampling.sample import Sample
     from .statistics import Statistics
-    from .stop_sequences import StopSequences, TokenSequence
-    from .stop_strings import StopStrings
-    from .stop_when import StopWhen
-    from .stopping import EndOfSequence, MaxLength, MaxNewTokens, Stop, StopTokens
+    from .stopping.composition import EndOfSequence, MaxLength, MaxNewTokens, Stop, StopTokens
+    from .stopping.consecutive import Consecutive
+    from .stopping.entropy import HighEntropy, LowEntropy
+    from .stopping.low_confidence import LowConfidence
+    from .stopping.max_time import MaxTime
+    from .stopping.not_before import NotBefore
+    from .stopping.repetition_loop import RepetitionLoop
+    from .stopping.stop_sequences import StopSequences, TokenSequence
+    from .stopping.stop_strings import StopStrings
+    from .stopping.stop_when import StopWhen
     from .text.detokenizer import Detokenizer
     from .transformers_criteria import TransformersCriteria, stop_from_transformers
 else:
@@ -54,32 +54,32 @@ else:
             ".sampling.adaptive_p": "AdaptiveP AdaptivePRun",
             ".agreement": "Agreement",
             ".sampling.pipeline": "Choose",
-            ".consecutive": "Consecutive",
-            ".entropy": "HighEntropy LowEntropy",
+            ".stopping.consecutive": "Consecutive",
+            ".stopping.entropy": "HighEntropy LowEntropy",
             ".events": "Event",
             ".generation": "Generation",
             ".generator": "Generator",
             ".sampling.greedy": "Greedy",
             ".history": "History",
             ".logprobs": "Logprobs TokenLogprob",
-            ".low_confidence": "LowConfidence",
-            ".max_time": "MaxTime",
+            ".stopping.low_confidence": "LowConfidence",
+            ".stopping.max_time": "MaxTime",
             ".sampling.mirostat": "Mirostat MirostatRun",
-            ".not_before": "NotBefore",
+            ".stopping.not_before": "NotBefore",
             ".optional_protocols": "FollowsLogits has_short_cuts",
             ".placement": "Place Placement",
             ".protocols": (
                 "Chooses Decoder DecoderShape Draft Drafter DraftLength Ending Processor Round "
                 "ScoresTrees Selection StopCondition Verification"
             ),
-            ".repetition_loop": "RepetitionLoop",
+            ".stopping.repetition_loop": "RepetitionLoop",
             ".sampling.sample": "Sample",
             ".cache.slots": "Slots",
             ".statistics": "Statistics",
-            ".stop_sequences": "StopSequences TokenSequence",
-            ".stop_strings": "StopStrings",
-            ".stop_when": "StopWhen",
-            ".stopping": "EndOfSequence MaxLength MaxNewTokens Stop StopTokens",
+            ".stopping.stop_sequences": "StopSequences TokenSequence",
+            ".stopping.stop_strings": "StopStrings",
+            ".stopping.stop_when": "StopWhen",
+            ".stopping.composition": "EndOfSequence MaxLength MaxNewTokens Stop StopTokens",
             ".text.detokenizer": "Detokenizer",
             ".transformers_criteria": "TransformersCriteria stop_from_transformers",
         },

@@ -21,7 +21,7 @@ from .optional_protocols import (
     tree_widths,
 )
 from .protocols import Decoder, Drafter, DraftLength, StopCondition, Verification
-from .stopping import how_to_wrap, parts
+from .stopping.composition import how_to_wrap, parts
 from .validation import a_whole_number, is_whole
 
 

@@ -28,7 +28,7 @@ from .sampling.greedy import Greedy
 from .sampling.pipeline import Choose
 from .sampling.stateful_sampler import begin_selection
 from .statistics import Statistics
-from .stopping import MaxNewTokens, begin
+from .stopping.composition import MaxNewTokens, begin
 from .streamers import forward, report_failure
 from .timers import Timers
 from .validation import as_whole, stream_numbers

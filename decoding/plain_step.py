@@ -18,7 +18,7 @@ from .sampling.few import Cell
 from .sampling.pipeline import Choose
 from .sampling.quick_choice import on_host
 from .scores import Scores
-from .stopping import by_token
+from .stopping.composition import by_token
 from .timers import Phase, Timers
 
 Ints = NDArray[np.int64]

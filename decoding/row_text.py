@@ -5,10 +5,10 @@ from typing import Any
 
 import attrs
 
-from .aho_corasick import AhoCorasick
 from .history import History
 from .protocols import Ending
-from .stop_sequences import TokenSequence
+from .stopping.aho_corasick import AhoCorasick
+from .stopping.stop_sequences import TokenSequence
 from .text.detokenizer import Detokenizer, agreement
 
 

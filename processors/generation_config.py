@@ -6,12 +6,12 @@ from typing import Any
 import attrs
 from torch import Tensor
 
-from ..decoding.max_time import MaxTime
 from ..decoding.protocols import Processor, Selection, StopCondition
 from ..decoding.sampling.greedy import Greedy
 from ..decoding.sampling.sample import Sample
-from ..decoding.stop_strings import StopStrings
-from ..decoding.stopping import AnyOf, EndOfSequence, MaxLength, MaxNewTokens
+from ..decoding.stopping.composition import AnyOf, EndOfSequence, MaxLength, MaxNewTokens
+from ..decoding.stopping.max_time import MaxTime
+from ..decoding.stopping.stop_strings import StopStrings
 from ..decoding.validation import as_several
 from .chain import Chain
 from .generation_fields import CHOICE_AND_END, METADATA, REFUSED, STAGES, WITHOUT_BEARING, Rest, Stage

@@ -13,7 +13,7 @@ from ..decoding.history import History
 from ..decoding.protocols import Decoder
 from ..decoding.sampling import noise
 from ..decoding.scores import Scores
-from ..decoding.stopping import begin
+from ..decoding.stopping.composition import begin
 from .enumeration import streams_of
 from .inverse_transform import softmax
 

@@ -28,7 +28,7 @@ from torch import Tensor
 from ..decoding.agreement import Agreement
 from ..decoding.protocols import Decoder, Drafter, Processor, Selection, StopCondition, Verification
 from ..decoding.sampling.greedy import Greedy
-from ..decoding.stopping import EndOfSequence, MaxLength
+from ..decoding.stopping.composition import EndOfSequence, MaxLength
 from ..decoding.validation import a_whole_number, is_whole
 from .draft_model import DraftModel
 from .speculative_generator import SpeculativeGenerator as Generator

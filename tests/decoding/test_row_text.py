@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from decodekit.decoding.protocols import Ending
 from decodekit.decoding.row_text import RowText
-from decodekit.decoding.stop_sequences import TokenSequence
+from decodekit.decoding.stopping.stop_sequences import TokenSequence
 from decodekit.decoding.text.detokenizer import Detokenizer
 
 VOCAB = ["a", "b", "ab", "ba", "aab", "bb", "c", "abc", "<0x61>", "<0x62>", "<0xC3>", "<0xA9>"]

@@ -19,7 +19,7 @@ from decodekit.decoding import (
 )
 from decodekit.decoding.plain_step import known_codes
 from decodekit.decoding.scores import Scores
-from decodekit.decoding.stopping import by_token
+from decodekit.decoding.stopping.composition import by_token
 
 ROWS = 3
 NONE = Scores(lambda: torch.empty(0))

@@ -22,7 +22,7 @@ from decodekit.decoding import (
 )
 from decodekit.decoding.protocols import Choice, Drafter
 from decodekit.decoding.scores import Scores
-from decodekit.decoding.stopping import Stop
+from decodekit.decoding.stopping.composition import Stop
 from decodekit.processors import RepetitionPenalty, Temperature, TopK
 from decodekit.speculation import DraftModel, DraftTree, PromptLookup, SpeculativeGenerator, Tree
 from decodekit.testing import ScriptedDecoder

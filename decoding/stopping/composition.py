@@ -12,8 +12,8 @@ from attrs import validators
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .history import History
-from .optional_protocols import (
+from ..history import History
+from ..optional_protocols import (
     BeginsStop,
     CombinesConditions,
     TellsByToken,
@@ -21,9 +21,9 @@ from .optional_protocols import (
     has_short_cuts,
     offers_short_cuts,
 )
-from .protocols import Ending, StopCondition
-from .scores import Scores
-from .validation import counts, token_ids
+from ..protocols import Ending, StopCondition
+from ..scores import Scores
+from ..validation import counts, token_ids
 
 
 class Stop(abc.ABC):

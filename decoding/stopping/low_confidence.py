@@ -3,11 +3,11 @@
 import attrs
 from torch import Tensor
 
-from .history import History
-from .protocols import Ending
-from .scores import Scores
-from .stopping import Stop, newest
-from .validation import as_real, one_real
+from ..history import History
+from ..protocols import Ending
+from ..scores import Scores
+from ..validation import as_real, one_real
+from .composition import Stop, newest
 
 
 @attrs.frozen(eq=False)

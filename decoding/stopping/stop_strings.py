@@ -10,12 +10,12 @@ from attrs import validators
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..history import History
+from ..protocols import Ending
+from ..scores import Scores
+from ..text.detokenizer import Detokenizer, agreement
 from .aho_corasick import AhoCorasick
-from .history import History
-from .protocols import Ending
-from .scores import Scores
-from .stopping import Stop
-from .text.detokenizer import Detokenizer, agreement
+from .composition import Stop
 
 
 def _strings(value: str | Iterable[str]) -> tuple[str, ...]:

@@ -4,12 +4,12 @@ import attrs
 import torch
 from torch import Tensor
 
-from .history import History
-from .protocols import Ending
-from .sampling.scratch import scratch
-from .scores import Scores
-from .stopping import Stop
-from .validation import as_real, one_real
+from ..history import History
+from ..protocols import Ending
+from ..sampling.scratch import scratch
+from ..scores import Scores
+from ..validation import as_real, one_real
+from .composition import Stop
 
 
 def entropy(logits: Tensor) -> Tensor:

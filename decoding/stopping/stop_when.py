@@ -8,10 +8,10 @@ import torch
 from attrs import validators
 from torch import Tensor
 
-from .history import History
-from .protocols import Ending, StopCondition
-from .scores import Scores
-from .stopping import Stop
+from ..history import History
+from ..protocols import Ending, StopCondition
+from ..scores import Scores
+from .composition import Stop
 
 
 def _a_function(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:

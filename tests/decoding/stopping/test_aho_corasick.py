@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodekit.decoding.aho_corasick import AhoCorasick
+from decodekit.decoding.stopping.aho_corasick import AhoCorasick
 
 STRINGS = st.lists(st.text("abé", min_size=1, max_size=5), max_size=8)
 

@@ -8,11 +8,11 @@ import torch
 from attrs import validators
 from torch import Tensor
 
-from .history import History
-from .protocols import Ending
-from .scores import Scores
-from .stopping import Stop, newest
-from .validation import as_list, token_ids
+from ..history import History
+from ..protocols import Ending
+from ..scores import Scores
+from ..validation import as_list, token_ids
+from .composition import Stop, newest
 
 
 class TokenSequence(tuple[int, ...]):

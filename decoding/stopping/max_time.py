@@ -7,11 +7,11 @@ import attrs
 import torch
 from torch import Tensor
 
-from .history import History
-from .protocols import Ending
-from .scores import Scores
-from .stopping import Stop
-from .validation import as_real, one_real
+from ..history import History
+from ..protocols import Ending
+from ..scores import Scores
+from ..validation import as_real, one_real
+from .composition import Stop
 
 
 def _a_start(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from decodekit.decoding import Ending, Generator, HighEntropy, LowEntropy, MaxNewTokens
-from decodekit.decoding.entropy import entropy
+from decodekit.decoding.stopping.entropy import entropy
 from decodekit.testing import ScriptedDecoder, last_token
 
 # The entropy grows from line to line: all but certain, among two, three, four and five tokens.

@@ -7,11 +7,11 @@ from attrs import validators
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .history import History
-from .protocols import Ending, StopCondition
-from .scores import Scores
-from .stopping import Stop, a_condition, begin
-from .validation import a_whole_number
+from ..history import History
+from ..protocols import Ending, StopCondition
+from ..scores import Scores
+from ..validation import a_whole_number
+from .composition import Stop, a_condition, begin
 
 _Ints = NDArray[np.int64]
 

@@ -16,7 +16,7 @@ from decodekit.decoding import Ending, Generator, History, MaxNewTokens, StopStr
 from decodekit.speculation import PromptLookup, SpeculativeGenerator
 from decodekit.testing import ScriptedDecoder
 
-from ..texts_in_scripts import FAMILIES, cases, whole_characters
+from ...texts_in_scripts import FAMILIES, cases, whole_characters
 
 PIECES = ["a", "b", "ab", "ba", "aa", "é", "bb", "c"]
 

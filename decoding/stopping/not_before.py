@@ -4,11 +4,11 @@ import attrs
 import torch
 from torch import Tensor
 
-from .history import History
-from .protocols import Ending, StopCondition
-from .scores import Scores
-from .stopping import Stop, a_condition, begin, limits
-from .validation import counts
+from ..history import History
+from ..protocols import Ending, StopCondition
+from ..scores import Scores
+from ..validation import counts
+from .composition import Stop, a_condition, begin, limits
 
 
 @attrs.frozen(eq=False)

@@ -7,11 +7,11 @@ import torch
 from attrs import validators
 from torch import Tensor
 
-from .history import History
-from .protocols import Ending
-from .scores import Scores
-from .stopping import Stop, newest
-from .validation import a_whole_number
+from ..history import History
+from ..protocols import Ending
+from ..scores import Scores
+from ..validation import a_whole_number
+from .composition import Stop, newest
 
 
 @attrs.frozen(eq=False)

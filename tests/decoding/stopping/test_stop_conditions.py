@@ -35,12 +35,12 @@ from decodekit.decoding import (
 )
 from decodekit.decoding.protocols import Choice, StopCondition
 from decodekit.decoding.scores import Scores
-from decodekit.decoding.stopping import begin
+from decodekit.decoding.stopping.composition import begin
 from decodekit.processors import Temperature
 from decodekit.speculation import DraftModel, DraftTree, SpeculativeGenerator, Tree
 from decodekit.testing import ScriptedDecoder
 
-from ..strategies import windows
+from ...strategies import windows
 from .test_stop_strings import Pieces
 
 prop = settings(deadline=None, max_examples=40)

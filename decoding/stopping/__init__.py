@@ -1,0 +1,1 @@
+"""Stop conditions and their composition."""
