@@ -7,11 +7,8 @@ from .lazy_names import lazy_names
 if TYPE_CHECKING:
     from .agreement import Agreement
     from .cache.slots import Slots
-    from .events import Event
-    from .generation import Generation
     from .generator import Generator
     from .history import History
-    from .logprobs import Logprobs, TokenLogprob
     from .optional_protocols import FollowsLogits, has_short_cuts
     from .placement import Place, Placement
     from .protocols import (
@@ -29,12 +26,15 @@ if TYPE_CHECKING:
         StopCondition,
         Verification,
     )
+    from .results.events import Event
+    from .results.generation import Generation
+    from .results.logprobs import Logprobs, TokenLogprob
+    from .results.statistics import Statistics
     from .sampling.adaptive_p import AdaptiveP, AdaptivePRun
     from .sampling.greedy import Greedy
     from .sampling.mirostat import Mirostat, MirostatRun
     from .sampling.pipeline import Choose
     from .sampling.sample import Sample
-    from .statistics import Statistics
     from .stopping.composition import EndOfSequence, MaxLength, MaxNewTokens, Stop, StopTokens
     from .stopping.consecutive import Consecutive
     from .stopping.entropy import HighEntropy, LowEntropy
@@ -56,12 +56,12 @@ else:
             ".sampling.pipeline": "Choose",
             ".stopping.consecutive": "Consecutive",
             ".stopping.entropy": "HighEntropy LowEntropy",
-            ".events": "Event",
-            ".generation": "Generation",
+            ".results.events": "Event",
+            ".results.generation": "Generation",
             ".generator": "Generator",
             ".sampling.greedy": "Greedy",
             ".history": "History",
-            ".logprobs": "Logprobs TokenLogprob",
+            ".results.logprobs": "Logprobs TokenLogprob",
             ".stopping.low_confidence": "LowConfidence",
             ".stopping.max_time": "MaxTime",
             ".sampling.mirostat": "Mirostat MirostatRun",
@@ -75,7 +75,7 @@ else:
             ".stopping.repetition_loop": "RepetitionLoop",
             ".sampling.sample": "Sample",
             ".cache.slots": "Slots",
-            ".statistics": "Statistics",
+            ".results.statistics": "Statistics",
             ".stopping.stop_sequences": "StopSequences TokenSequence",
             ".stopping.stop_strings": "StopStrings",
             ".stopping.stop_when": "StopWhen",

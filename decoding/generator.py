@@ -9,28 +9,28 @@ from attrs import validators
 from torch import Tensor
 
 from .agreement import Agreement
-from .background import in_threads
 from .cache.slots import Slots
 from .choosing import decoder_chooses, placement_of
 from .compatibility import a_draft_length, check_drafter, check_gap, check_parts, check_text
 from .drafting import Drafting
-from .events import AsyncEventStream, EventStream
-from .generation import Generation, collect
 from .history import History
-from .logprobs import Logprobs, TokenLogprob
 from .loop import Loop
 from .optional_protocols import FollowsLogits, MeasuresGap, Seeded, reads_choices
 from .placement import Placement
 from .prompts import as_rows, first_history
 from .protocols import Decoder, Drafter, DraftLength, Processor, Selection, StopCondition, Verification
+from .results.background import in_threads
+from .results.events import AsyncEventStream, EventStream
+from .results.generation import Generation, collect
+from .results.logprobs import Logprobs, TokenLogprob
+from .results.statistics import Statistics
+from .results.streamers import forward, report_failure
+from .results.timers import Timers
 from .sampling import noise
 from .sampling.greedy import Greedy
 from .sampling.pipeline import Choose
 from .sampling.stateful_sampler import begin_selection
-from .statistics import Statistics
 from .stopping.composition import MaxNewTokens, begin
-from .streamers import forward, report_failure
-from .timers import Timers
 from .validation import as_whole, stream_numbers
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ class Generator:
         texts = None
         if self.tokenizer is not None:
             # Ids alone take none of it.
-            from .row_text import row_texts
+            from .results.row_text import row_texts
 
             endings, skip = self.stop.endings, self.skip_special_tokens
             texts = row_texts(self.tokenizer, skip, endings, history, self.echo_prompt)

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from .draft_trees import Branch
 from .history import History
-from .logprobs import Logprobs, TokenLogprob, token_logprob
 from .placement import part_name
+from .results.logprobs import Logprobs, TokenLogprob, token_logprob
 from .sampling.pipeline import Choose
 from .scores import Scores
 

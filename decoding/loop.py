@@ -14,14 +14,14 @@ from .agreement import Agreement
 from .cache.slots import Slots
 from .draft_trees import Branch, chosen_branch, tokens_ahead, tree_window
 from .drafting import Drafting, nothing
-from .events import MAX_LENGTH, Burst
 from .history import History
 from .optional_protocols import reads_choices
 from .plain_step import PlainStep, known_codes
 from .protocols import Draft, Ending, StopCondition, Verification
+from .results.events import MAX_LENGTH, Burst
+from .results.timers import Timers
 from .sampling.pipeline import Choose
 from .scores import Scores
-from .timers import Timers
 
 if TYPE_CHECKING:
     from .logprob_recorder import LogprobRecorder

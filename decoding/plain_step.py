@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .cache.slots import Slots
-from .events import MAX_LENGTH, Burst
 from .history import History
 from .optional_protocols import TokenCode
 from .protocols import Ending, StopCondition
+from .results.events import MAX_LENGTH, Burst
+from .results.timers import Phase, Timers
 from .sampling.few import Cell
 from .sampling.pipeline import Choose
 from .sampling.quick_choice import on_host
 from .scores import Scores
 from .stopping.composition import by_token
-from .timers import Phase, Timers
 
 Ints = NDArray[np.int64]
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from .cache.slots import Slots
 from .history import History
 from .logprob_recorder import LogprobRecorder
-from .logprobs import TokenLogprob
+from .results.logprobs import TokenLogprob
 
 
 def score_prompts(

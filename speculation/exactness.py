@@ -43,10 +43,10 @@ from typing import Any
 
 import attrs
 
-from ..decoding.events import Event
-from ..decoding.generation import Generation
 from ..decoding.generator import Generator
 from ..decoding.prompts import as_rows
+from ..decoding.results.events import Event
+from ..decoding.results.generation import Generation
 from ..decoding.sampling import noise
 from .enumeration import Oracle, Path, law_of, streams_of
 from .exact_law import Law, readable, total_variation

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from ..decoding.cache.slots import Slots
-from ..decoding.events import MAX_LENGTH
 from ..decoding.generator import Generator
 from ..decoding.history import History
 from ..decoding.protocols import Decoder
+from ..decoding.results.events import MAX_LENGTH
 from ..decoding.sampling import noise
 from ..decoding.scores import Scores
 from ..decoding.stopping.composition import begin

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ..decoding.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from ..decoding.streamers import ClosedError
+    from ..decoding.results.streamers import ClosedError
     from .async_event_iterator import AsyncEventIterator
     from .async_text_iterator import AsyncTextIterator
     from .batch_display import BatchDisplay

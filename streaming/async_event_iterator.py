@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import attrs
 
-from ..decoding.events import Event
+from ..decoding.results.events import Event
 from .queue_streamer import QueueStreamer
 
 

@@ -11,7 +11,7 @@ from typing import TextIO
 import attrs
 from attrs import validators
 
-from ..decoding.events import Event
+from ..decoding.results.events import Event
 from ..decoding.validation import a_whole_number, as_real, one_real
 from .terminal_text import harmless, wrap
 

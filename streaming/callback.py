@@ -3,7 +3,7 @@ from typing import Any
 
 import attrs
 
-from ..decoding.events import Event
+from ..decoding.results.events import Event
 
 
 def _a_function(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
@@ -21,7 +21,7 @@ class Callback:
     """
     Call a function with every event.
 
-    What a function raises stops the generation; :class:`~decodekit.decoding.streamers.ClosedError`
+    What a function raises stops the generation; :class:`~decodekit.decoding.results.streamers.ClosedError`
     stops it quietly. They are called in the generation's thread, which waits for them.
 
     Args:

@@ -3,7 +3,7 @@ from types import TracebackType
 
 import attrs
 
-from ..decoding.events import Event
+from ..decoding.results.events import Event
 from .queue_streamer import QueueStreamer
 
 

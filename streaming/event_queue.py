@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeAlias
 import attrs
 from attrs import validators
 
-from ..decoding.events import Event
-from ..decoding.streamers import ClosedError
+from ..decoding.results.events import Event
+from ..decoding.results.streamers import ClosedError
 from ..decoding.validation import a_whole_number
 
 WhenFull: TypeAlias = Literal["wait", "merge"]

@@ -3,8 +3,8 @@ from typing import Any
 
 import attrs
 
-from ..decoding.events import Event
-from ..decoding.streamers import ClosedError, Listener, listener, takes_events, takes_ids
+from ..decoding.results.events import Event
+from ..decoding.results.streamers import ClosedError, Listener, listener, takes_events, takes_ids
 
 
 def _streamers(instance: Any, attribute: "attrs.Attribute[Any]", value: tuple[Any, ...]) -> None:
@@ -25,7 +25,7 @@ class FanOut:
 
     Each hears of every event in the order in which they were given, and of the end exactly once.
 
-    - One that raises :class:`~decodekit.decoding.streamers.ClosedError` is ended and hears no
+    - One that raises :class:`~decodekit.decoding.results.streamers.ClosedError` is ended and hears no
       more; the others go on. When all of them have, the generation ends.
     - When one raises anything else, all of them are told of the failure, and the error goes on.
 

@@ -6,7 +6,7 @@ from typing import Any, TextIO
 
 import attrs
 
-from ..decoding.events import Event
+from ..decoding.results.events import Event
 
 
 def _a_file(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:

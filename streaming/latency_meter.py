@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import attrs
 import numpy as np
 
-from ..decoding.events import Event
+from ..decoding.results.events import Event
 
 
 @attrs.frozen

@@ -1,6 +1,6 @@
 """Streamers that show a single text."""
 
-from ..decoding.events import Event
+from ..decoding.results.events import Event
 
 
 def text_of(event: Event) -> str:

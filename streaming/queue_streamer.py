@@ -6,7 +6,7 @@ from typing import ClassVar
 import attrs
 from attrs import validators
 
-from ..decoding.events import Event
+from ..decoding.results.events import Event
 from ..decoding.validation import as_real, one_real
 from .event_queue import EventQueue, WhenFull
 from .one_row import text_of

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from ..decoding.background import in_threads
-from ..decoding.events import AsyncEventStream, Event
 from ..decoding.generator import Generator
-from ..decoding.logprobs import Logprobs
+from ..decoding.results.background import in_threads
+from ..decoding.results.events import AsyncEventStream, Event
+from ..decoding.results.logprobs import Logprobs
 from ..decoding.validation import is_whole
 from .event_queue import joined
 from .sse import async_server_sent_events
@@ -95,7 +95,7 @@ class Replica:
 
     Over HTTP it takes a POST of a JSON object: ``prompt``, a text, ids, or several of either;
     ``stream``, whether to send events as they happen; ``streams``, as in a call of the generator;
-    and ``logprobs``, the fields of :class:`~decodekit.decoding.logprobs.Logprobs`, such as
+    and ``logprobs``, the fields of :class:`~decodekit.decoding.results.logprobs.Logprobs`, such as
     ``{"top": 5, "stage": "raw"}``. Events come as :mod:`decodekit.streaming.sse` has them. Without
     ``stream`` the answer is ``{"rows": [...]}``, each row's events added up to one. What cannot be
     generated from is answered with 400 before anything is decoded.

@@ -3,7 +3,7 @@ Server-sent events: events as ``text/event-stream``.
 
 The format is the `HTML standard's, section 9.2
 <https://html.spec.whatwg.org/multipage/server-sent-events.html>`_. Each event is one message
-whose data is :meth:`Event.as_dict <decodekit.decoding.events.Event.as_dict>` in JSON, on one line
+whose data is :meth:`Event.as_dict <decodekit.decoding.results.events.Event.as_dict>` in JSON, on one line
 whatever the text holds::
 
     id: 0
@@ -21,8 +21,8 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable
 from typing import Any
 
-from ..decoding.background import returned
-from ..decoding.events import Event
+from ..decoding.results.background import returned
+from ..decoding.results.events import Event
 
 _LOG = logging.getLogger(__name__)
 

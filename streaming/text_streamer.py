@@ -3,7 +3,7 @@ from typing import TextIO
 
 import attrs
 
-from ..decoding.events import Event
+from ..decoding.results.events import Event
 from .one_row import text_of
 
 

@@ -5,10 +5,10 @@ from typing import Any
 import attrs
 from torch import Tensor
 
-from ..decoding.events import Event
 from ..decoding.protocols import Ending
-from ..decoding.row_text import RowText
-from ..decoding.streamers import ClosedError, Listener, listener, takes_events
+from ..decoding.results.events import Event
+from ..decoding.results.row_text import RowText
+from ..decoding.results.streamers import ClosedError, Listener, listener, takes_events
 from ..decoding.text.detokenizer import Detokenizer
 from ..decoding.validation import as_several, is_whole
 
@@ -60,7 +60,7 @@ class TransformersStreamer:
             model.generate(**inputs, streamer=streamer)
 
     What the listening streamer raises goes through ``generate`` to its caller;
-    :class:`~decodekit.decoding.streamers.ClosedError` too, which is the only way to stop it.
+    :class:`~decodekit.decoding.results.streamers.ClosedError` too, which is the only way to stop it.
 
     Args:
         streamer: One of ours. Its prompts are as ``generate`` has them, padding included.

@@ -9,10 +9,10 @@ from typing import Any
 import attrs
 from transformers import ByT5Tokenizer
 
-from decodekit.decoding.events import Event
-from decodekit.decoding.generation import Generation, collect
 from decodekit.decoding.protocols import Ending
-from decodekit.decoding.statistics import Statistics
+from decodekit.decoding.results.events import Event
+from decodekit.decoding.results.generation import Generation, collect
+from decodekit.decoding.results.statistics import Statistics
 
 ENDING = Ending("max_new_tokens")
 FIRST_BYTE = 3

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from decodekit.decoding.events import Event
-from decodekit.decoding.streamers import forward
+from decodekit.decoding.results.events import Event
+from decodekit.decoding.results.streamers import forward
 from decodekit.streaming import AsyncTextIterator, ClosedError
 
 PATIENCE = 10.0

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decodekit.decoding.events import Event
-from decodekit.decoding.streamers import forward
+from decodekit.decoding.results.events import Event
+from decodekit.decoding.results.streamers import forward
 from decodekit.streaming import BatchDisplay
 
 from .bursts import ENDING, TEXTS, Source, events_of, prompts_of

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from decodekit.decoding.events import AsyncEventStream, Event
-from decodekit.decoding.streamers import forward
+from decodekit.decoding.results.events import AsyncEventStream, Event
+from decodekit.decoding.results.streamers import forward
 from decodekit.streaming import (
     BatchDisplay,
     Callback,

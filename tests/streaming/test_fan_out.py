@@ -9,7 +9,7 @@ import torch
 from transformers import TextStreamer as HuggingFaceTextStreamer
 
 from decodekit.decoding import Generator, MaxNewTokens
-from decodekit.decoding.streamers import forward
+from decodekit.decoding.results.streamers import forward
 from decodekit.streaming import BatchDisplay, Callback, ClosedError, FanOut, TextIterator
 from decodekit.testing import ScriptedDecoder
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from decodekit.decoding.events import Event
-from decodekit.decoding.logprobs import TokenLogprob
 from decodekit.decoding.protocols import Ending
-from decodekit.decoding.streamers import forward
+from decodekit.decoding.results.events import Event
+from decodekit.decoding.results.logprobs import TokenLogprob
+from decodekit.decoding.results.streamers import forward
 from decodekit.streaming import JsonLines
 
 from .bursts import TEXTS, Source, events_of, prompts_of

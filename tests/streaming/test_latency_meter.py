@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodekit.decoding.events import Event
+from decodekit.decoding.results.events import Event
 from decodekit.streaming import Latency, LatencyMeter
 
 from .bursts import ENDING

@@ -27,8 +27,8 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from decodekit.decoding import Generator, Logprobs, MaxNewTokens, Sample, StopStrings
-from decodekit.decoding.events import Event
-from decodekit.decoding.generation import Generation
+from decodekit.decoding.results.events import Event
+from decodekit.decoding.results.generation import Generation
 from decodekit.neuron_backend import compile_decoder
 from decodekit.processors import Temperature
 from decodekit.streaming.ray_serve import Replica, serve_app

@@ -16,9 +16,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from decodekit.decoding import Generator, MaxNewTokens
-from decodekit.decoding.events import AsyncEventStream, Event
-from decodekit.decoding.logprobs import TokenLogprob
 from decodekit.decoding.protocols import Ending
+from decodekit.decoding.results.events import AsyncEventStream, Event
+from decodekit.decoding.results.logprobs import TokenLogprob
 from decodekit.streaming import async_server_sent_events, server_sent_events
 from decodekit.testing import ScriptedDecoder
 

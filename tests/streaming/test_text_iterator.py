@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from decodekit.decoding.events import Event
-from decodekit.decoding.streamers import forward
+from decodekit.decoding.results.events import Event
+from decodekit.decoding.results.streamers import forward
 from decodekit.streaming import ClosedError, TextIterator
 
 PATIENCE = 10.0

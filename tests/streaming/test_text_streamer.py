@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from decodekit.decoding.events import Event
+from decodekit.decoding.results.events import Event
 from decodekit.streaming import TextStreamer
 
 from .bursts import TEXTS, events_of

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from decodekit.decoding import Detokenizer, Event
-from decodekit.decoding.row_text import RowText
+from decodekit.decoding.results.row_text import RowText
 from decodekit.streaming import Callback, TransformersStreamer
 from decodekit.streaming.terminal_text import harmless
 

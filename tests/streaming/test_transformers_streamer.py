@@ -18,9 +18,9 @@ from transformers import (
 from transformers import TextStreamer as HuggingFaceTextStreamer
 
 from decodekit.decoding import Draft, EndOfSequence, Generator, MaxNewTokens, Sample
-from decodekit.decoding.events import Event
-from decodekit.decoding.generation import Generation, collect
-from decodekit.decoding.statistics import Statistics
+from decodekit.decoding.results.events import Event
+from decodekit.decoding.results.generation import Generation, collect
+from decodekit.decoding.results.statistics import Statistics
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.speculation import SpeculativeGenerator
 from decodekit.streaming import (

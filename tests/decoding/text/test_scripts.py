@@ -1,6 +1,6 @@
 """Ten thousand random texts in twelve scripts, through every family of tokenizers, in bursts."""
 
-from decodekit.decoding.row_text import RowText
+from decodekit.decoding.results.row_text import RowText
 from decodekit.decoding.text.detokenizer import Detokenizer
 
 from ...texts_in_scripts import FAMILIES, SCRIPTS, cases

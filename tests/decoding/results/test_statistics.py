@@ -32,9 +32,9 @@ from decodekit.decoding import (
     StopTokens,
 )
 from decodekit.decoding.protocols import Choice, Selection
+from decodekit.decoding.results.timers import Timers
 from decodekit.decoding.sampling import noise
 from decodekit.decoding.scores import Scores
-from decodekit.decoding.timers import Timers
 from decodekit.processors import RepetitionPenalty, Temperature, TopK
 from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
 from decodekit.testing import ScriptedDecoder, last_token
@@ -379,7 +379,7 @@ class TestSeconds:
     def test_the_consumers_own_time_is_not_the_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """By a clock that runs in forwards and in the streamer only: the latter is nobody's."""
         now = [0.0]
-        module = importlib.import_module("decodekit.decoding.timers")
+        module = importlib.import_module("decodekit.decoding.results.timers")
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
         class Slow(ScriptedDecoder):

@@ -85,7 +85,7 @@ class Statistics:
     smallest_gap: float | None = None
     """
     How close a choice that was kept came to falling otherwise: see
-    :attr:`~.generator.Generator.record_gap`. None where it was not measured.
+    :attr:`~..generator.Generator.record_gap`. None where it was not measured.
     """
 
     @property

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decodekit.decoding import Logprobs, TokenLogprob
-from decodekit.decoding.logprobs import token_logprob
+from decodekit.decoding.results.logprobs import token_logprob
 
-from .sampling.by_definition import check_alike, logprob_of
+from ..sampling.by_definition import check_alike, logprob_of
 
 VOCAB = 6
 LOGIT = st.sampled_from((-math.inf, -30.0, -1.25, 0.0, 0.5, 0.5, 8.0))

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from decodekit.decoding.protocols import Ending
-from decodekit.decoding.row_text import RowText
+from decodekit.decoding.results.row_text import RowText
 from decodekit.decoding.stopping.stop_sequences import TokenSequence
 from decodekit.decoding.text.detokenizer import Detokenizer
 

@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from ..protocols import Ending
 from .logprobs import TokenLogprob
-from .protocols import Ending
 
 
 @attrs.frozen

@@ -5,11 +5,11 @@ from typing import Any
 
 import attrs
 
-from .history import History
-from .protocols import Ending
-from .stopping.aho_corasick import AhoCorasick
-from .stopping.stop_sequences import TokenSequence
-from .text.detokenizer import Detokenizer, agreement
+from ..history import History
+from ..protocols import Ending
+from ..stopping.aho_corasick import AhoCorasick
+from ..stopping.stop_sequences import TokenSequence
+from ..text.detokenizer import Detokenizer, agreement
 
 
 @attrs.define(eq=False)

@@ -9,8 +9,8 @@ import torch
 from attrs import validators
 from torch import Tensor
 
-from .sampling.top_tokens import likeliest
-from .validation import a_whole_number, as_whole, is_whole
+from ..sampling.top_tokens import likeliest
+from ..validation import a_whole_number, as_whole, is_whole
 
 
 @attrs.frozen
@@ -57,7 +57,7 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
     """
     The likeliest tokens and their log-probabilities, the likeliest first, as many as were asked
-    for; of equals the lowest id, as :class:`~.sampling.greedy.Greedy` has it.
+    for; of equals the lowest id, as :class:`~..sampling.greedy.Greedy` has it.
     """
 
 

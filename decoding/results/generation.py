@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import attrs
 
+from ..protocols import Ending
 from .events import Event
 from .logprobs import TokenLogprob
-from .protocols import Ending
 from .statistics import Statistics
 
 

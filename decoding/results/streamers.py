@@ -6,8 +6,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import attrs
 import torch
 
+from ..optional_protocols import HearsFailure, HearsPrompts
 from .events import Event, EventStream
-from .optional_protocols import HearsFailure, HearsPrompts
 
 
 class ClosedError(Exception):
@@ -28,8 +28,8 @@ class Streamer(Ends, Protocol):
     """
     Is told every event while it happens.
 
-    It may also be told of the prompts (:class:`~.optional_protocols.HearsPrompts`) and of an
-    error (:class:`~.optional_protocols.HearsFailure`).
+    It may also be told of the prompts (:class:`~..optional_protocols.HearsPrompts`) and of an
+    error (:class:`~..optional_protocols.HearsFailure`).
     """
 
     def put_event(self, event: Event) -> None:

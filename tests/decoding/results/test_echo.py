@@ -15,11 +15,11 @@ from decodekit.decoding import (
     MaxNewTokens,
     StopStrings,
 )
-from decodekit.decoding.row_text import RowText
+from decodekit.decoding.results.row_text import RowText
 from decodekit.speculation import PromptLookup, SpeculativeGenerator
 from decodekit.testing import ScriptedDecoder
 
-from ..texts_in_scripts import FAMILIES, cases, decoded, tokenizer_of
+from ...texts_in_scripts import FAMILIES, cases, decoded, tokenizer_of
 
 
 def position(prefix: Sequence[int]) -> int:

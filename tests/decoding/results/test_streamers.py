@@ -12,9 +12,9 @@ from transformers import PreTrainedTokenizerFast
 from transformers import TextIteratorStreamer as HuggingFaceTextIterator
 from transformers import TextStreamer as HuggingFaceTextStreamer
 
-from decodekit.decoding.events import Event
 from decodekit.decoding.protocols import Ending
-from decodekit.decoding.streamers import ClosedError, forward, report_failure
+from decodekit.decoding.results.events import Event
+from decodekit.decoding.results.streamers import ClosedError, forward, report_failure
 
 EVENTS = [Event(0, (1,), "b"), Event(0, (2, 0), "ca"), Event(0, (3,), " ", Ending("max_new_tokens"))]
 

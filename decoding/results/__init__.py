@@ -1,0 +1,1 @@
+"""What a generation yields: events, text, log-probabilities, statistics."""
