@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from .lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from .agreement import Agreement
     from .cache.slots import Slots
+    from .engine.exact_match import Agreement
     from .generator import Generator
     from .history import History
     from .optional_protocols import FollowsLogits, has_short_cuts
@@ -52,7 +52,7 @@ else:
         __name__,
         {
             ".sampling.adaptive_p": "AdaptiveP AdaptivePRun",
-            ".agreement": "Agreement",
+            ".engine.exact_match": "Agreement",
             ".sampling.pipeline": "Choose",
             ".stopping.consecutive": "Consecutive",
             ".stopping.entropy": "HighEntropy LowEntropy",

@@ -8,13 +8,13 @@ import torch
 from attrs import validators
 from torch import Tensor
 
-from .agreement import Agreement
 from .cache.slots import Slots
-from .choosing import decoder_chooses, placement_of
 from .compatibility import a_draft_length, check_drafter, check_gap, check_parts, check_text
-from .drafting import Drafting
+from .engine.drafting import Drafting
+from .engine.exact_match import Agreement
+from .engine.feed_and_sample import decoder_chooses, placement_of
+from .engine.loop import Loop
 from .history import History
-from .loop import Loop
 from .optional_protocols import FollowsLogits, MeasuresGap, Seeded, reads_choices
 from .placement import Placement
 from .prompts import as_rows, first_history
@@ -34,7 +34,7 @@ from .stopping.composition import MaxNewTokens, begin
 from .validation import as_whole, stream_numbers
 
 if TYPE_CHECKING:
-    from .logprob_recorder import LogprobRecorder
+    from .engine.logprob_recorder import LogprobRecorder
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -209,7 +209,7 @@ class Generator:
 
             ValueError: As in a call.
         """
-        from .prompt_logprobs import score_prompts
+        from .engine.prompt_logprobs import score_prompts
 
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
         reads = self._recorder(Logprobs() if logprobs is None else logprobs, self._begun(len(rows)))
@@ -261,7 +261,7 @@ class Generator:
 
     def _recorder(self, logprobs: Logprobs, choose: Choose) -> "LogprobRecorder":
         # Few ask for log-probabilities.
-        from .logprob_recorder import recorder
+        from .engine.logprob_recorder import recorder
 
         return recorder(logprobs, choose, self.decoder.shape.vocab_size)
 

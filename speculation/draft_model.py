@@ -5,7 +5,7 @@ import numpy as np
 import torch
 
 from ..decoding.cache.slots import Slots
-from ..decoding.choosing import feed_and_choose
+from ..decoding.engine.feed_and_sample import feed_and_choose
 from ..decoding.history import History
 from ..decoding.protocols import Choice, Decoder, DecoderShape, Draft
 from .draft_decoder import a_decoder, check_rows

@@ -25,7 +25,7 @@ import torch
 from attrs import validators
 from torch import Tensor
 
-from ..decoding.agreement import Agreement
+from ..decoding.engine.exact_match import Agreement
 from ..decoding.protocols import Decoder, Drafter, Processor, Selection, StopCondition, Verification
 from ..decoding.sampling.greedy import Greedy
 from ..decoding.stopping.composition import EndOfSequence, MaxLength

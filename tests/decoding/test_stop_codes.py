@@ -17,7 +17,7 @@ from decodekit.decoding import (
     StopTokens,
     StopWhen,
 )
-from decodekit.decoding.plain_step import known_codes
+from decodekit.decoding.engine.plain_step import known_codes
 from decodekit.decoding.scores import Scores
 from decodekit.decoding.stopping.composition import by_token
 

@@ -28,7 +28,7 @@ from .choosing import PROMPTS, STOP, WITHOUT, build, texts
 @pytest.fixture
 def forbidden(monkeypatch):
     """The host may not choose where the decoder can."""
-    monkeypatch.setattr("decodekit.decoding.loop.Choose.__call__", None)
+    monkeypatch.setattr("decodekit.decoding.engine.loop.Choose.__call__", None)
 
 
 CHAIN = RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.9)

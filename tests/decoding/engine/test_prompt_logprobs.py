@@ -11,7 +11,7 @@ from decodekit.decoding import Generator, Logprobs, MaxNewTokens, Sample, TokenL
 from decodekit.processors import ForcedFirst, MinNewTokens, RepetitionPenalty, Temperature, TopK
 from decodekit.testing import ScriptedDecoder, whole_prefix
 
-from .sampling.by_definition import check_alike, logprob_of
+from ..sampling.by_definition import check_alike, logprob_of
 
 VOCAB = 7
 TABLE = (6 * torch.randn(41, VOCAB, generator=torch.Generator().manual_seed(5))).round() / 4

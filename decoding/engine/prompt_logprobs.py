@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from .cache.slots import Slots
-from .history import History
+from ..cache.slots import Slots
+from ..history import History
+from ..results.logprobs import TokenLogprob
 from .logprob_recorder import LogprobRecorder
-from .results.logprobs import TokenLogprob
 
 
 def score_prompts(

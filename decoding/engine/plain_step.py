@@ -9,17 +9,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .cache.slots import Slots
-from .history import History
-from .optional_protocols import TokenCode
-from .protocols import Ending, StopCondition
-from .results.events import MAX_LENGTH, Burst
-from .results.timers import Phase, Timers
-from .sampling.few import Cell
-from .sampling.pipeline import Choose
-from .sampling.quick_choice import on_host
-from .scores import Scores
-from .stopping.composition import by_token
+from ..cache.slots import Slots
+from ..history import History
+from ..optional_protocols import TokenCode
+from ..protocols import Ending, StopCondition
+from ..results.events import MAX_LENGTH, Burst
+from ..results.timers import Phase, Timers
+from ..sampling.few import Cell
+from ..sampling.pipeline import Choose
+from ..sampling.quick_choice import on_host
+from ..scores import Scores
+from ..stopping.composition import by_token
 
 Ints = NDArray[np.int64]
 

@@ -24,8 +24,8 @@ from decodekit.decoding import (
     StopTokens,
     StopWhen,
 )
-from decodekit.decoding.loop import Loop
-from decodekit.decoding.plain_step import PlainStep
+from decodekit.decoding.engine.loop import Loop
+from decodekit.decoding.engine.plain_step import PlainStep
 from decodekit.decoding.sampling.few import Cell
 from decodekit.decoding.sampling.quick_choice import QuickGreedy
 from decodekit.decoding.scores import Scores

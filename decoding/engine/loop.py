@@ -10,18 +10,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .agreement import Agreement
-from .cache.slots import Slots
-from .draft_trees import Branch, chosen_branch, tokens_ahead, tree_window
+from ..cache.slots import Slots
+from ..draft_trees import Branch, chosen_branch, tokens_ahead, tree_window
+from ..history import History
+from ..optional_protocols import reads_choices
+from ..protocols import Draft, Ending, StopCondition, Verification
+from ..results.events import MAX_LENGTH, Burst
+from ..results.timers import Timers
+from ..sampling.pipeline import Choose
+from ..scores import Scores
 from .drafting import Drafting, nothing
-from .history import History
-from .optional_protocols import reads_choices
+from .exact_match import Agreement
 from .plain_step import PlainStep, known_codes
-from .protocols import Draft, Ending, StopCondition, Verification
-from .results.events import MAX_LENGTH, Burst
-from .results.timers import Timers
-from .sampling.pipeline import Choose
-from .scores import Scores
 
 if TYPE_CHECKING:
     from .logprob_recorder import LogprobRecorder

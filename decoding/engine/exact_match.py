@@ -6,9 +6,9 @@ import attrs
 import torch
 from torch import Tensor
 
-from .history import History
-from .protocols import Draft, Selection
-from .scores import Scores
+from ..history import History
+from ..protocols import Draft, Selection
+from ..scores import Scores
 
 
 @attrs.frozen(eq=False)

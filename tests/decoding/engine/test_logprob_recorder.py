@@ -26,7 +26,7 @@ from decodekit.decoding import (
     StopTokens,
     TokenLogprob,
 )
-from decodekit.decoding.logprob_recorder import LogprobRecorder, recorder
+from decodekit.decoding.engine.logprob_recorder import LogprobRecorder, recorder
 from decodekit.processors import (
     RemoveInvalid,
     RepetitionPenalty,
@@ -37,7 +37,7 @@ from decodekit.processors import (
 )
 from decodekit.testing import ScriptedDecoder, whole_prefix
 
-from .sampling.by_definition import check_alike, logprob_of
+from ..sampling.by_definition import check_alike, logprob_of
 
 VOCAB = 9
 # A multiple of a quarter, so that there are ties.

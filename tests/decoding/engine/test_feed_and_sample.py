@@ -26,7 +26,7 @@ from decodekit.processors import RepetitionPenalty, SuppressTokens, Temperature,
 from decodekit.speculation import DraftModel, DraftTree, PromptLookup, Rejection, Tree
 from decodekit.testing import ScriptedDecoder
 
-from .choosing_decoder import ChoosingDecoder
+from .sampling_decoder import ChoosingDecoder
 
 VOCAB = 9
 TABLE = 2 * torch.randn(97, VOCAB, generator=torch.Generator().manual_seed(3))

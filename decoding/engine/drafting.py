@@ -4,13 +4,13 @@ import attrs
 import torch
 from torch import Tensor
 
-from .cache.slots import Slots
-from .draft_trees import depths, pruned, tokens_ahead
-from .history import History
-from .optional_protocols import compares_scores, takes_trees
-from .protocols import Draft, Drafter, DraftLength, Round, Verification
-from .sampling.pipeline import Choose
-from .validation import is_whole
+from ..cache.slots import Slots
+from ..draft_trees import depths, pruned, tokens_ahead
+from ..history import History
+from ..optional_protocols import compares_scores, takes_trees
+from ..protocols import Draft, Drafter, DraftLength, Round, Verification
+from ..sampling.pipeline import Choose
+from ..validation import is_whole
 
 
 @attrs.frozen(eq=False)

@@ -4,12 +4,12 @@ from typing import cast
 
 from torch import Tensor
 
-from .cache.slots import Slots
-from .history import History
-from .placement import Place, Placement
-from .protocols import Choice, Chooses, Decoder
-from .sampling.pipeline import Choose
-from .scores import Scores
+from ..cache.slots import Slots
+from ..history import History
+from ..placement import Place, Placement
+from ..protocols import Choice, Chooses, Decoder
+from ..sampling.pipeline import Choose
+from ..scores import Scores
 
 
 def decoder_chooses(slots: Slots, choose: Choice, rows: int) -> bool:

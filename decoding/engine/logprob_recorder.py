@@ -6,12 +6,12 @@ import attrs
 import torch
 from torch import Tensor
 
-from .draft_trees import Branch
-from .history import History
-from .placement import part_name
-from .results.logprobs import Logprobs, TokenLogprob, token_logprob
-from .sampling.pipeline import Choose
-from .scores import Scores
+from ..draft_trees import Branch
+from ..history import History
+from ..placement import part_name
+from ..results.logprobs import Logprobs, TokenLogprob, token_logprob
+from ..sampling.pipeline import Choose
+from ..scores import Scores
 
 
 @attrs.frozen(eq=False)

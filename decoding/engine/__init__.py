@@ -1,0 +1,1 @@
+"""The decoding loop: propose, score, sample, verify, stop."""
