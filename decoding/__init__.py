@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .engine.exact_match import Agreement
     from .generator import Generator
     from .history import History
+    from .interop.transformers_criteria import TransformersCriteria, stop_from_transformers
     from .optional_protocols import FollowsLogits, has_short_cuts
     from .placement import Place, Placement
     from .protocols import (
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from .stopping.stop_strings import StopStrings
     from .stopping.stop_when import StopWhen
     from .text.detokenizer import Detokenizer
-    from .transformers_criteria import TransformersCriteria, stop_from_transformers
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -81,7 +81,7 @@ else:
             ".stopping.stop_when": "StopWhen",
             ".stopping.composition": "EndOfSequence MaxLength MaxNewTokens Stop StopTokens",
             ".text.detokenizer": "Detokenizer",
-            ".transformers_criteria": "TransformersCriteria stop_from_transformers",
+            ".interop.transformers_criteria": "TransformersCriteria stop_from_transformers",
         },
     )
 

@@ -8,11 +8,11 @@ import torch
 from attrs import validators
 from torch import Tensor
 
-from .history import History
-from .protocols import Ending
-from .scores import Scores
-from .stopping.composition import Stop
-from .stopping.stop_when import as_bools
+from ..history import History
+from ..protocols import Ending
+from ..scores import Scores
+from ..stopping.composition import Stop
+from ..stopping.stop_when import as_bools
 
 Criterion: TypeAlias = Callable[..., Any]
 """As ``transformers.StoppingCriteria``: ids ``[1, length]`` and scores or None to a bool, or to ``[1]``."""
@@ -34,9 +34,9 @@ def stop_from_transformers(
     padding; but a criterion sees every row as row 0 of its batch. It has to be a function of what
     it is given: rows take turns, and some tokens are dropped later.
 
-    Ours do the same in less time for what they know: :class:`~.stopping.composition.EndOfSequence`,
-    :class:`~.stopping.composition.MaxLength`, :class:`~.stopping.stop_strings.StopStrings`,
-    :class:`~.stopping.low_confidence.LowConfidence`, and :class:`~.stopping.max_time.MaxTime`, whose clock starts
+    Ours do the same in less time for what they know: :class:`~..stopping.composition.EndOfSequence`,
+    :class:`~..stopping.composition.MaxLength`, :class:`~..stopping.stop_strings.StopStrings`,
+    :class:`~..stopping.low_confidence.LowConfidence`, and :class:`~..stopping.max_time.MaxTime`, whose clock starts
     anew with every call, while theirs starts when it is built.
 
     Args:

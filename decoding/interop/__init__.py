@@ -1,0 +1,1 @@
+"""Bridges to Hugging Face transformers."""
