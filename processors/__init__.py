@@ -13,107 +13,107 @@ from ..decoding.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from . import presets
-    from .allowed_tokens import AllowedTokens
-    from .bad_words import BadWords
     from .chain import Chain, Composable
-    from .dry import DRY
-    from .dynamic_temperature import DynamicTemperature
-    from .encoder_no_repeat_ngram import EncoderNoRepeatNgram
-    from .encoder_repetition_penalty import EncoderRepetitionPenalty
-    from .epsilon_cutoff import EpsilonCutoff
-    from .eta_cutoff import EtaCutoff
+    from .constraints.allowed_tokens import AllowedTokens
+    from .constraints.bad_words import BadWords
+    from .constraints.encoder_no_repeat_ngram import EncoderNoRepeatNgram
+    from .constraints.forced_first_token import ForcedFirst
+    from .constraints.forced_last_token import ForcedLast
+    from .constraints.min_length import MinLength
+    from .constraints.min_new_tokens import MinNewTokens
+    from .constraints.no_repeat_ngram import NoRepeatNgram
+    from .constraints.prefix_function import PrefixFunction
+    from .constraints.suppress_first import SuppressFirst
+    from .constraints.suppress_tokens import SuppressTokens
+    from .constraints.thinking_budget import ThinkingBudget
     from .explanation import Explanation, explain
-    from .exponential_length_decay import ExponentialLengthDecay
-    from .forced_first import ForcedFirst
-    from .forced_last import ForcedLast
-    from .frequency_penalty import FrequencyPenalty
-    from .generation_config import Parts, from_generation_config, to_generation_config
-    from .grammar import Grammar
-    from .kirchenbauer import KirchenbauerWatermark
-    from .kirchenbauer_detector import KirchenbauerDetection, KirchenbauerDetector
-    from .llguidance import json_schema, lark, regex
-    from .logit_bias import LogitBias
-    from .matcher import Language, Matcher
-    from .min_k import MinK
-    from .min_length import MinLength
-    from .min_new_tokens import MinNewTokens
-    from .min_p import MinP
-    from .no_repeat_ngram import NoRepeatNgram
-    from .p_less import PLess
-    from .prefix_function import PrefixFunction
-    from .presence_penalty import PresencePenalty
-    from .remove_invalid import RemoveInvalid
-    from .renormalise import Renormalise
-    from .repetition_penalty import RepetitionPenalty
-    from .sequence_bias import SequenceBias
-    from .suppress_first import SuppressFirst
-    from .suppress_tokens import SuppressTokens
-    from .synthid import SynthIDWatermark
-    from .synthid_detector import SynthIDDetection, SynthIDDetector
-    from .temperature import Temperature
-    from .thinking_budget import ThinkingBudget
-    from .top_h import TopH
-    from .top_k import TopK
-    from .top_n_sigma import TopNSigma
-    from .top_p import TopP
-    from .transformers_export import to_transformers
-    from .transformers_import import from_transformers
-    from .typical import Typical
-    from .vllm_export import to_vllm
-    from .xtc import XTC
+    from .grammar.grammar import Grammar
+    from .grammar.llguidance import json_schema, lark, regex
+    from .grammar.matcher import Language, Matcher
+    from .interop.generation_config import Parts, from_generation_config, to_generation_config
+    from .interop.transformers_export import to_transformers
+    from .interop.transformers_import import from_transformers
+    from .interop.vllm_export import to_vllm
+    from .penalties.dry import DRY
+    from .penalties.encoder_repetition_penalty import EncoderRepetitionPenalty
+    from .penalties.exponential_length_decay import ExponentialLengthDecay
+    from .penalties.frequency_penalty import FrequencyPenalty
+    from .penalties.logit_bias import LogitBias
+    from .penalties.presence_penalty import PresencePenalty
+    from .penalties.repetition_penalty import RepetitionPenalty
+    from .penalties.sequence_bias import SequenceBias
+    from .scaling.dynamic_temperature import DynamicTemperature
+    from .scaling.remove_invalid import RemoveInvalid
+    from .scaling.renormalise import Renormalise
+    from .scaling.temperature import Temperature
+    from .truncation.epsilon_cutoff import EpsilonCutoff
+    from .truncation.eta_cutoff import EtaCutoff
+    from .truncation.min_k import MinK
+    from .truncation.min_p import MinP
+    from .truncation.p_less import PLess
+    from .truncation.top_h import TopH
+    from .truncation.top_k import TopK
+    from .truncation.top_n_sigma import TopNSigma
+    from .truncation.top_p import TopP
+    from .truncation.typical import Typical
+    from .truncation.xtc import XTC
+    from .watermark.kirchenbauer import KirchenbauerWatermark
+    from .watermark.kirchenbauer_detector import KirchenbauerDetection, KirchenbauerDetector
+    from .watermark.synthid import SynthIDWatermark
+    from .watermark.synthid_detector import SynthIDDetection, SynthIDDetector
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             ".": "presets",
-            ".allowed_tokens": "AllowedTokens",
-            ".bad_words": "BadWords",
+            ".constraints.allowed_tokens": "AllowedTokens",
+            ".constraints.bad_words": "BadWords",
             ".chain": "Chain Composable",
-            ".dry": "DRY",
-            ".dynamic_temperature": "DynamicTemperature",
-            ".encoder_no_repeat_ngram": "EncoderNoRepeatNgram",
-            ".encoder_repetition_penalty": "EncoderRepetitionPenalty",
-            ".epsilon_cutoff": "EpsilonCutoff",
-            ".eta_cutoff": "EtaCutoff",
+            ".penalties.dry": "DRY",
+            ".scaling.dynamic_temperature": "DynamicTemperature",
+            ".constraints.encoder_no_repeat_ngram": "EncoderNoRepeatNgram",
+            ".penalties.encoder_repetition_penalty": "EncoderRepetitionPenalty",
+            ".truncation.epsilon_cutoff": "EpsilonCutoff",
+            ".truncation.eta_cutoff": "EtaCutoff",
             ".explanation": "Explanation explain",
-            ".exponential_length_decay": "ExponentialLengthDecay",
-            ".forced_first": "ForcedFirst",
-            ".forced_last": "ForcedLast",
-            ".frequency_penalty": "FrequencyPenalty",
-            ".generation_config": "Parts from_generation_config to_generation_config",
-            ".grammar": "Grammar",
-            ".kirchenbauer": "KirchenbauerWatermark",
-            ".kirchenbauer_detector": "KirchenbauerDetection KirchenbauerDetector",
-            ".llguidance": "json_schema lark regex",
-            ".logit_bias": "LogitBias",
-            ".matcher": "Language Matcher",
-            ".min_k": "MinK",
-            ".min_length": "MinLength",
-            ".min_new_tokens": "MinNewTokens",
-            ".min_p": "MinP",
-            ".no_repeat_ngram": "NoRepeatNgram",
-            ".p_less": "PLess",
-            ".prefix_function": "PrefixFunction",
-            ".presence_penalty": "PresencePenalty",
-            ".remove_invalid": "RemoveInvalid",
-            ".renormalise": "Renormalise",
-            ".repetition_penalty": "RepetitionPenalty",
-            ".sequence_bias": "SequenceBias",
-            ".suppress_first": "SuppressFirst",
-            ".suppress_tokens": "SuppressTokens",
-            ".synthid": "SynthIDWatermark",
-            ".synthid_detector": "SynthIDDetection SynthIDDetector",
-            ".temperature": "Temperature",
-            ".thinking_budget": "ThinkingBudget",
-            ".top_h": "TopH",
-            ".top_k": "TopK",
-            ".top_n_sigma": "TopNSigma",
-            ".top_p": "TopP",
-            ".transformers_export": "to_transformers",
-            ".transformers_import": "from_transformers",
-            ".typical": "Typical",
-            ".vllm_export": "to_vllm",
-            ".xtc": "XTC",
+            ".penalties.exponential_length_decay": "ExponentialLengthDecay",
+            ".constraints.forced_first_token": "ForcedFirst",
+            ".constraints.forced_last_token": "ForcedLast",
+            ".penalties.frequency_penalty": "FrequencyPenalty",
+            ".interop.generation_config": "Parts from_generation_config to_generation_config",
+            ".grammar.grammar": "Grammar",
+            ".watermark.kirchenbauer": "KirchenbauerWatermark",
+            ".watermark.kirchenbauer_detector": "KirchenbauerDetection KirchenbauerDetector",
+            ".grammar.llguidance": "json_schema lark regex",
+            ".penalties.logit_bias": "LogitBias",
+            ".grammar.matcher": "Language Matcher",
+            ".truncation.min_k": "MinK",
+            ".constraints.min_length": "MinLength",
+            ".constraints.min_new_tokens": "MinNewTokens",
+            ".truncation.min_p": "MinP",
+            ".constraints.no_repeat_ngram": "NoRepeatNgram",
+            ".truncation.p_less": "PLess",
+            ".constraints.prefix_function": "PrefixFunction",
+            ".penalties.presence_penalty": "PresencePenalty",
+            ".scaling.remove_invalid": "RemoveInvalid",
+            ".scaling.renormalise": "Renormalise",
+            ".penalties.repetition_penalty": "RepetitionPenalty",
+            ".penalties.sequence_bias": "SequenceBias",
+            ".constraints.suppress_first": "SuppressFirst",
+            ".constraints.suppress_tokens": "SuppressTokens",
+            ".watermark.synthid": "SynthIDWatermark",
+            ".watermark.synthid_detector": "SynthIDDetection SynthIDDetector",
+            ".scaling.temperature": "Temperature",
+            ".constraints.thinking_budget": "ThinkingBudget",
+            ".truncation.top_h": "TopH",
+            ".truncation.top_k": "TopK",
+            ".truncation.top_n_sigma": "TopNSigma",
+            ".truncation.top_p": "TopP",
+            ".interop.transformers_export": "to_transformers",
+            ".interop.transformers_import": "from_transformers",
+            ".truncation.typical": "Typical",
+            ".interop.vllm_export": "to_vllm",
+            ".truncation.xtc": "XTC",
         },
     )
 

@@ -21,31 +21,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ..decoding.protocols import Processor
-from .allowed_tokens import AllowedTokens
-from .bad_words import BadWords
 from .chain import Chain
-from .dry import DRY
-from .dynamic_temperature import DynamicTemperature
-from .epsilon_cutoff import EpsilonCutoff
-from .eta_cutoff import EtaCutoff
-from .frequency_penalty import FrequencyPenalty
-from .logit_bias import LogitBias
-from .min_new_tokens import MinNewTokens
-from .min_p import MinP
-from .no_repeat_ngram import NoRepeatNgram
-from .presence_penalty import PresencePenalty
-from .renormalise import Renormalise
-from .repetition_penalty import RepetitionPenalty
-from .sequence_bias import SequenceBias
-from .suppress_first import SuppressFirst
-from .suppress_tokens import SuppressTokens
-from .temperature import Temperature
-from .top_h import TopH
-from .top_k import TopK
-from .top_n_sigma import TopNSigma
-from .top_p import TopP
-from .typical import Typical
-from .xtc import XTC
+from .constraints.allowed_tokens import AllowedTokens
+from .constraints.bad_words import BadWords
+from .constraints.min_new_tokens import MinNewTokens
+from .constraints.no_repeat_ngram import NoRepeatNgram
+from .constraints.suppress_first import SuppressFirst
+from .constraints.suppress_tokens import SuppressTokens
+from .penalties.dry import DRY
+from .penalties.frequency_penalty import FrequencyPenalty
+from .penalties.logit_bias import LogitBias
+from .penalties.presence_penalty import PresencePenalty
+from .penalties.repetition_penalty import RepetitionPenalty
+from .penalties.sequence_bias import SequenceBias
+from .scaling.dynamic_temperature import DynamicTemperature
+from .scaling.renormalise import Renormalise
+from .scaling.temperature import Temperature
+from .truncation.epsilon_cutoff import EpsilonCutoff
+from .truncation.eta_cutoff import EtaCutoff
+from .truncation.min_p import MinP
+from .truncation.top_h import TopH
+from .truncation.top_k import TopK
+from .truncation.top_n_sigma import TopNSigma
+from .truncation.top_p import TopP
+from .truncation.typical import Typical
+from .truncation.xtc import XTC
 
 N = TypeVar("N", int, float)
 

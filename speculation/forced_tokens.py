@@ -10,7 +10,7 @@ from torch import Tensor
 from ..decoding.history import History
 from ..decoding.optional_protocols import ChecksTarget, tree_nodes
 from ..decoding.protocols import Choice, DecoderShape, Draft, Drafter
-from ..processors.grammar import Grammar
+from ..processors.grammar.grammar import Grammar
 from .point_mass import point_mass
 
 

@@ -57,7 +57,7 @@ def test_nothing_is_imported_before_it_is_asked_for() -> None:
         "ours = lambda: {m for m in sys.modules if m.startswith('decodekit.processors.')};"
         "print(ours());"
         "from decodekit.processors import MinP;"
-        "print('decodekit.processors.min_p' in ours(), 'decodekit.processors.xtc' in ours())"
+        "print('decodekit.processors.truncation.min_p' in ours(), 'decodekit.processors.truncation.xtc' in ours())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

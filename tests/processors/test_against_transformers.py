@@ -10,7 +10,7 @@ from transformers.generation import logits_process as hf
 
 from decodekit import processors
 from decodekit.processors import ForcedFirst, RemoveInvalid, from_transformers
-from decodekit.processors.transformers_import import _REFUSED
+from decodekit.processors.interop.transformers_import import _REFUSED
 
 from .by_hand import after, stays
 from .test_catalogue import CATALOGUE

@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 from decodekit.processors import DRY, XTC, Chain, MinP, from_generation_config, presets
 
 from .by_hand import after, kept, run
-from .test_generation_config import FIELDS
+from .interop.test_generation_config import FIELDS
 
 Preset = Callable[..., Chain]
 

@@ -53,7 +53,7 @@ from decodekit.speculation import (
 )
 from decodekit.testing import ScriptedDecoder
 
-from ..processors.languages import Brackets
+from ..processors.grammar.languages import Brackets
 from .tokenizers_for_drafts import tokenizer
 
 VOCAB, ROWS = 12, 4

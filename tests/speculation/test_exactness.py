@@ -53,7 +53,7 @@ from decodekit.speculation import (
 from decodekit.speculation.exactness import chain_rule, check_exactness, law, total_variation
 from decodekit.testing import ScriptedDecoder, whole_prefix
 
-from ..processors.languages import Brackets
+from ..processors.grammar.languages import Brackets
 from .worlds import AsManyAsStood, ByTurns, Garbage, LeastLikely, NoneAfter, OneAfter, scripted, table
 
 VERIFICATIONS: dict[str, Verification] = {

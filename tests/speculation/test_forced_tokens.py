@@ -13,7 +13,7 @@ from decodekit.processors import Grammar, Language, Temperature, TopK
 from decodekit.speculation import DraftModel, ForcedTokens, SpeculativeGenerator, SuffixAutomaton
 from decodekit.testing import ScriptedDecoder
 
-from ..processors.languages import END, Brackets, cases, tokenizer
+from ..processors.grammar.languages import END, Brackets, cases, tokenizer
 from .same_text import Failing, guesses, history, table
 
 OPEN, CLOSE, PAIR = 0, 1, 2

@@ -24,7 +24,7 @@ from decodekit.processors import (
     ThinkingBudget,
 )
 
-from ..languages import END, PIECES, Brackets
+from ..grammar.languages import END, PIECES, Brackets
 from .entry import NONE, Entry, off_or
 
 

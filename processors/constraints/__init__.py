@@ -1,0 +1,1 @@
+"""Processors that forbid or force tokens."""

@@ -1,0 +1,48 @@
+"""Forbidding phrases of the prompt."""
+
+from typing import ClassVar
+
+import attrs
+from torch import Tensor
+
+from ...decoding.history import History
+from ..chain import Composable
+from ..numerics.token_occurrences import forbid, in_prompt, repeated
+from ..parameter import as_integers, integer, is_scalar, per_row
+
+
+@attrs.frozen(eq=False)
+class EncoderNoRepeatNgram(Composable):
+    """
+    Forbid every token that would complete an *n*-gram of the prompt.
+
+    What was generated may repeat itself: that is for ``NoRepeatNgram``. 1 forbids the prompt's
+    tokens; typically 3-5; 0 is off. A hard constraint: it can leave a row without a token. In
+    Hugging Face, where the name comes from, the n-grams are those of the encoder's input, which is
+    the prompt where there is no encoder.
+    """
+
+    keeps_argmax: ClassVar[bool] = False
+    shift_invariant: ClassVar[bool] = True
+    local: ClassVar[bool] = False
+    device_safe: ClassVar[bool] = True
+
+    n: int | Tensor = attrs.field(
+        converter=as_integers, validator=integer(">= 0 (0 is off)", lambda n: n >= 0)
+    )
+    """One for all rows, or ``[batch]``."""
+
+    _largest: int = attrs.field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        # A graph needs to know how far to look before it sees the rows.
+        largest = int(self.n.max()) if isinstance(self.n, Tensor) else self.n
+        object.__setattr__(self, "_largest", max(largest, 1))
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Forbid the prompt's phrases in ``[batch, width, vocab]`` logits, which are not modified."""
+        if is_scalar(self.n, 0):
+            return logits
+        n = per_row("n", self.n, logits)
+        before = repeated(history, history.valid(), self._largest - 1)
+        return forbid(logits, history, in_prompt(history) & (before >= n - 1) & (n > 0))

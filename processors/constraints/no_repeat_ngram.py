@@ -1,0 +1,80 @@
+"""Forbidding repeated phrases."""
+
+from typing import ClassVar
+
+import attrs
+import numpy as np
+from torch import Tensor
+
+from ...decoding.history import History
+from ...decoding.optional_protocols import has_short_cuts
+from ..chain import Composable
+from ..numerics.host_history import columns, with_logits
+from ..numerics.token_occurrences import counted, forbid, repeated
+from ..parameter import a_bool, a_window, as_integers, as_window, integer, is_scalar, per_row
+
+
+@has_short_cuts
+@attrs.frozen(eq=False)
+class NoRepeatNgram(Composable):
+    """
+    Forbid every token that would complete an *n*-gram which occurred before.
+
+    The prompt counts, as in Hugging Face. 1 forbids each token after its first use; typically
+    3-5; 0 is off. A hard constraint: it can leave a row without a token.
+
+    Paulus, Xiong and Socher, 2017, `A Deep Reinforced Model for Abstractive Summarization
+    <https://arxiv.org/abs/1705.04304>`_, section 2.5.
+    """
+
+    keeps_argmax: ClassVar[bool] = False
+    shift_invariant: ClassVar[bool] = True
+    local: ClassVar[bool] = False
+    device_safe: ClassVar[bool] = True
+
+    n: int | Tensor = attrs.field(
+        converter=as_integers, validator=integer(">= 0 (0 is off)", lambda n: n >= 0)
+    )
+    """One for all rows, or ``[batch]``."""
+
+    include_prompt: bool = attrs.field(default=True, validator=a_bool)
+    """Whether the prompt's n-grams count, as they do in Hugging Face."""
+
+    window: int | Tensor | None = attrs.field(default=None, converter=as_window, validator=a_window)
+    """How many of the last tokens count: None for all, one number for all rows, or ``[batch]``."""
+
+    _largest: int = attrs.field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        # A graph needs the width of its windows before it sees the rows.
+        largest = int(self.n.max()) if isinstance(self.n, Tensor) else self.n
+        object.__setattr__(self, "_largest", max(largest, 1))
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Forbid repetition in ``[batch, width, vocab]`` logits, which are not modified."""
+        if is_scalar(self.n, 0) or is_scalar(self.window, 0):
+            return logits
+        return forbid(logits, history, self._ends(logits, history))
+
+    def into(self, logits: Tensor, history: History, out: Tensor) -> Tensor:
+        """As a call, written into *out*, which may be the logits themselves; on the host."""
+        if isinstance(self.n, Tensor) or isinstance(self.window, Tensor):
+            return forbid(logits, history, self._ends(logits, history), out)
+        if out is not logits:
+            out.copy_(logits)
+        if self.n == 0:
+            return out
+        scores, before = out.numpy(), self.n - 1
+        for row, column, ids in columns(history, self.include_prompt, self.window):
+            starts = max(len(ids) - before, 0)
+            begun = np.ones(starts, dtype=bool)
+            for offset in range(before if starts else 0):
+                begun &= ids[offset : offset + starts] == ids[starts + offset]
+            scores[row, column][with_logits(ids[before:][begun], logits.shape[-1])] = -np.inf
+        return out
+
+    def _ends(self, logits: Tensor, history: History) -> Tensor:
+        """``[batch, width, capacity]``: where an n-gram ends whose beginning was just repeated."""
+        n = per_row("n", self.n, logits)
+        slots = counted(history, logits, self.include_prompt, self.window)
+        return (n > 0) & slots & (repeated(history, slots, self._largest - 1) >= n - 1)

@@ -1,0 +1,1 @@
+"""Exchange of chains with transformers and vLLM."""

@@ -1,0 +1,261 @@
+"""``transformers.GenerationConfig`` to parts and back."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import attrs
+from torch import Tensor
+
+from ...decoding.protocols import Processor, Selection, StopCondition
+from ...decoding.sampling.greedy import Greedy
+from ...decoding.sampling.sample import Sample
+from ...decoding.stopping.composition import AnyOf, EndOfSequence, MaxLength, MaxNewTokens
+from ...decoding.stopping.max_time import MaxTime
+from ...decoding.stopping.stop_strings import StopStrings
+from ...decoding.validation import as_several
+from ..chain import Chain
+from ..parameter import options_of
+from .generation_fields import CHOICE_AND_END, METADATA, REFUSED, STAGES, WITHOUT_BEARING, Rest, Stage
+
+DEFAULT_NEW_TOKENS = 20
+"""Where ``generate`` ends when the configuration does not say."""
+
+DEFAULT_TOP_K = 50
+"""What ``generate(do_sample=True)`` filters by when the configuration does not say."""
+
+
+@attrs.frozen(eq=False)
+class Parts:
+    """What a generation config comes to, as a generator takes it."""
+
+    processors: Chain
+    """The stages that the configuration asks for, in the order of transformers."""
+
+    selection: Selection
+    """``Sample`` or ``Greedy``."""
+
+    stop: StopCondition
+    """Where rows end."""
+
+    unused: Mapping[str, str]
+    """The fields that are set and change no token, each with the reason."""
+
+    def as_arguments(self) -> dict[str, Any]:
+        """For ``Generator(decoder, **parts.as_arguments())``."""
+        return {"processors": self.processors, "selection": self.selection, "stop": self.stop}
+
+
+def from_generation_config(
+    config: Any, *, seed: int = 0, tokenizer: Any = None, ignore: Iterable[str] = ()
+) -> Parts:
+    """
+    The parts that do what ``generate`` does with *config*.
+
+    Each field is mapped, is listed in :attr:`Parts.unused` because it changes no token, or is
+    refused by name (:mod:`decodekit.processors.interop.generation_fields`).
+
+    A field that is None, or missing in an older version, has the default of ``generate``: 20 new
+    tokens, and with ``do_sample`` a top-k of 50. As there, ``max_new_tokens`` goes before
+    ``max_length`` and ``min_new_tokens`` before ``min_length``, and without ``do_sample`` there is
+    no temperature and no filter. A prompt has no padding here, so lengths count tokens alone; a
+    prompt of ``max_length`` or more, an error there, gets one token. ``remove_invalid_values``
+    leaves forbidden what is forbidden; there it makes of ``-inf`` the lowest number.
+
+    Args:
+        config: A ``transformers.GenerationConfig``, such as ``model.generation_config``.
+
+        seed: Of ``Sample``. The configuration has none.
+
+        tokenizer: Needed for ``stop_strings``.
+
+        ignore: Fields to pass over, by name: refused ones, or such as nobody knows.
+
+    Raises:
+        ValueError: A field that asks for what cannot be done, or that is not known.
+    """
+    ignored = set(ignore)
+    fields = {name: value for name, value in vars(config).items() if name not in ignored}
+    # Up to transformers 4 the fields' defaults are values, later they are None.
+    defaults = vars(type(config)())
+    _refuse(fields, defaults)
+    unused = {
+        name: reason
+        for name, reason in WITHOUT_BEARING.items()
+        if fields.get(name) is not None and fields[name] != defaults.get(name)
+    }
+    eos = _token_ids(fields.get("eos_token_id"))
+    limit = _limit(fields, defaults, unused)
+    stages = _stages(fields, Rest(eos, limit), unused)
+    selection = Sample(seed) if fields.get("do_sample") else Greedy()
+    return Parts(Chain(stages), selection, _stop(fields, eos, limit, tokenizer), unused)
+
+
+def _refuse(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    known = {stage.field for stage in STAGES}.union(CHOICE_AND_END, WITHOUT_BEARING, METADATA)
+    for name, value in fields.items():
+        if name in REFUSED:
+            off, reason = REFUSED[name]
+            if value not in off:
+                allowed = " or ".join(repr(each) for each in off)
+                raise ValueError(f"'{name}' must be {allowed}: got {value!r}; {reason}")
+        elif name not in known and value is not None and value != defaults.get(name):
+            raise ValueError(
+                f"'{name}' is no known field of a generation config: got {value!r}. "
+                f"ignore=['{name}'] passes over it"
+            )
+
+
+def _token_ids(value: Any) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    return as_several(value)
+
+
+def _limit(fields: Mapping[str, Any], defaults: Mapping[str, Any], unused: dict[str, str]) -> dict[str, int]:
+    new, length = fields.get("max_new_tokens"), fields.get("max_length")
+    if length == defaults.get("max_length"):
+        length = None
+    if new is not None and length is not None:
+        unused["max_length"] = "max_new_tokens goes before it"
+    if new is None and length is not None:
+        return {"max_length": length}
+    return {"max_new_tokens": DEFAULT_NEW_TOKENS if new is None else new}
+
+
+def _stages(fields: Mapping[str, Any], rest: Rest, unused: dict[str, str]) -> Iterable[Processor]:
+    sampling = bool(fields.get("do_sample"))
+    for stage in STAGES:
+        value = fields.get(stage.field)
+        if value is None and stage.field == "top_k" and sampling:
+            value = DEFAULT_TOP_K
+        if value is None or not stage.is_on(value):
+            continue
+        if stage.only_sampling and not sampling:
+            unused[stage.field] = "it acts with do_sample only"
+        elif stage.field in ("min_length", "min_new_tokens") and not rest.eos:
+            unused[stage.field] = "there is no eos_token_id to forbid"
+        elif stage.field == "min_length" and fields.get("min_new_tokens") is not None:
+            unused[stage.field] = "min_new_tokens goes before it"
+        else:
+            yield stage.make(value, rest)
+
+
+def _stop(
+    fields: Mapping[str, Any], eos: tuple[int, ...], limit: Mapping[str, int], tokenizer: Any
+) -> StopCondition:
+    length = limit.get("max_length")
+    stop: Any = MaxNewTokens(limit["max_new_tokens"]) if length is None else MaxLength(length)
+    if fields.get("max_time") is not None:
+        stop = stop | MaxTime(fields["max_time"])
+    if fields.get("stop_strings") is not None:
+        if tokenizer is None:
+            raise ValueError(f"'stop_strings' needs a tokenizer: got {fields['stop_strings']!r} and None")
+        stop = StopStrings(fields["stop_strings"], tokenizer, hide=False) | stop
+    ending: StopCondition = EndOfSequence(eos) | stop if eos else stop
+    return ending
+
+
+def to_generation_config(
+    processors: Processor | None = None, *, selection: Selection, stop: StopCondition
+) -> Any:
+    """
+    The ``transformers.GenerationConfig`` with which ``generate`` does what these parts do.
+
+    ``to_generation_config(**parts.as_arguments())`` gives back what *parts* were made of. A seed
+    has no field: ``generate`` draws from torch's global generator.
+
+    Args:
+        processors: Stages that a configuration can ask for, in its order.
+
+        selection: ``Greedy()`` or ``Sample()``.
+
+        stop: ``MaxNewTokens`` or ``MaxLength``, and any of ``EndOfSequence``, ``MaxTime`` and
+            ``StopStrings``, joined with ``|``.
+
+    Raises:
+        ValueError: A part, an order or an option that no field can say.
+    """
+    from transformers import GenerationConfig
+
+    fields = _choice_fields(selection) | _stop_fields(stop)
+    rest = Rest(
+        _token_ids(fields.get("eos_token_id")),
+        {name: fields[name] for name in ("max_new_tokens", "max_length") if name in fields},
+    )
+    if not rest.limit:
+        raise ValueError(
+            f"'stop' must have MaxNewTokens or MaxLength, for generate has a limit of its own: got {stop!r}"
+        )
+    fields |= _stage_fields(processors, rest, fields["do_sample"])
+    return GenerationConfig(**fields)  # type: ignore[no-untyped-call]
+
+
+def _choice_fields(selection: Selection) -> dict[str, Any]:
+    if not isinstance(selection, Greedy | Sample):
+        raise ValueError(f"'selection' must be Greedy() or Sample(): got {selection!r}")
+    # A top-k that is not in the chain is to be off, not 50.
+    return {"do_sample": True, "top_k": 0} if isinstance(selection, Sample) else {"do_sample": False}
+
+
+def _stop_fields(stop: StopCondition) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for part in _alternatives(stop):
+        name, value = _stop_field(part)
+        if name in fields:
+            raise ValueError(f"'stop' must say '{name}' once: got {stop!r}")
+        fields[name] = value
+    return fields
+
+
+def _alternatives(stop: StopCondition) -> Iterator[StopCondition]:
+    if isinstance(stop, AnyOf):
+        for condition in stop.conditions:
+            yield from _alternatives(condition)
+    else:
+        yield stop
+
+
+def _stop_field(part: Any) -> tuple[str, Any]:
+    if isinstance(part, EndOfSequence) and not part.hide:
+        return "eos_token_id", part.ids[0] if len(part.ids) == 1 else list(part.ids)
+    if isinstance(part, MaxNewTokens | MaxLength) and len(part.n) == 1:
+        return ("max_new_tokens" if isinstance(part, MaxNewTokens) else "max_length"), int(part.n)
+    if isinstance(part, MaxTime) and part.since == "call":
+        return "max_time", part.seconds
+    if isinstance(part, StopStrings) and not part.hide:
+        return "stop_strings", list(part.strings)
+    raise ValueError(f"'stop' must be what a generation config can say, joined with |: got {part!r}")
+
+
+def _stage_fields(processors: Processor | None, rest: Rest, sampling: bool) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    last = -1
+    for processor in Chain(() if processors is None else (processors,)).processors:
+        index = next((i for i, stage in enumerate(STAGES) if isinstance(processor, stage.kinds)), None)
+        if index is None:
+            raise ValueError(f"'processors' must be stages of a generation config: got {processor!r}")
+        stage = STAGES[index]
+        if index <= last:
+            raise ValueError(
+                f"'processors' must be in the order of transformers, where '{stage.field}' does not come "
+                f"after '{STAGES[last].field}': got {processor!r}"
+            )
+        if stage.only_sampling and not sampling:
+            raise ValueError(f"'processors' of a greedy config have no '{stage.field}': got {processor!r}")
+        fields[stage.field] = _value(stage, processor, rest)
+        last = index
+    return fields
+
+
+def _value(stage: Stage, processor: Any, rest: Rest) -> Any:
+    value = stage.value(processor)
+    options = options_of(processor)
+    # What the field comes to must be what we were given, options included.
+    if not any(isinstance(option, Tensor) for option in options.values()) and options == options_of(
+        stage.make(value, rest)
+    ):
+        return value
+    raise ValueError(
+        f"'processors' must have no options that '{stage.field}' cannot say, no parameters one per row, and "
+        f"the stop's tokens and limits: got {processor!r}"
+    )

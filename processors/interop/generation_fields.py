@@ -1,0 +1,280 @@
+"""
+What each field of ``transformers.GenerationConfig`` is about.
+
+Every field stands in exactly one table: it asks for a stage of the chain (``STAGES``), says how a
+token is chosen or where a row ends (``CHOICE_AND_END``), changes no token (``WITHOUT_BEARING``),
+is refused when it asks for something (``REFUSED``), or is about the configuration itself
+(``METADATA``).
+"""
+
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Any
+
+import attrs
+
+from ...decoding.protocols import Processor
+from ..constraints.bad_words import BadWords
+from ..constraints.encoder_no_repeat_ngram import EncoderNoRepeatNgram
+from ..constraints.forced_last_token import ForcedLast
+from ..constraints.min_length import MinLength
+from ..constraints.min_new_tokens import MinNewTokens
+from ..constraints.no_repeat_ngram import NoRepeatNgram
+from ..constraints.suppress_first import SuppressFirst
+from ..constraints.suppress_tokens import SuppressTokens
+from ..parameter import options_of
+from ..penalties.encoder_repetition_penalty import EncoderRepetitionPenalty
+from ..penalties.exponential_length_decay import ExponentialLengthDecay
+from ..penalties.repetition_penalty import RepetitionPenalty
+from ..penalties.sequence_bias import SequenceBias
+from ..scaling.remove_invalid import RemoveInvalid
+from ..scaling.renormalise import Renormalise
+from ..scaling.temperature import Temperature
+from ..truncation.epsilon_cutoff import EpsilonCutoff
+from ..truncation.eta_cutoff import EtaCutoff
+from ..truncation.min_p import MinP
+from ..truncation.top_h import TopH
+from ..truncation.top_k import TopK
+from ..truncation.top_p import TopP
+from ..truncation.typical import Typical
+from ..watermark.kirchenbauer import KirchenbauerWatermark
+from ..watermark.synthid import SynthIDWatermark
+
+
+@attrs.frozen(eq=False)
+class Rest:
+    """What a stage may need to know of the other fields."""
+
+    eos: tuple[int, ...]
+    limit: Mapping[str, int]
+    """``max_new_tokens`` or ``max_length``."""
+
+
+def _always(value: Any) -> bool:
+    return True
+
+
+@attrs.frozen(eq=False)
+class Stage:
+    """A field that asks for a processor."""
+
+    field: str
+    kinds: tuple[type, ...]
+    make: Callable[[Any, Rest], Processor]
+    """The field's value to the processor."""
+
+    value: Callable[[Any], Any]
+    """The processor to the field's value."""
+
+    is_on: Callable[[Any], bool] = _always
+    """Whether a value that is not None asks for anything."""
+
+    only_sampling: bool = False
+    """Whether it acts with ``do_sample`` alone."""
+
+
+def _simple(field: str, kind: Any, option: str, is_on: Callable[[Any], bool] = _always) -> Stage:
+    """A stage whose field is its one parameter."""
+    return Stage(field, (kind,), lambda value, rest: kind(value), attrgetter(option), is_on)
+
+
+def _ids(field: str, kind: Any) -> Stage:
+    """A stage of token ids."""
+    return Stage(field, (kind,), lambda value, rest: kind(value), lambda processor: list(processor.ids))
+
+
+def _ending(field: str, kind: Any) -> Stage:
+    """A stage that keeps the end away."""
+    return Stage(field, (kind,), lambda n, rest: kind(n, rest.eos), attrgetter("n"), _above_0)
+
+
+def _filter(field: str, kind: Any, option: str, is_on: Callable[[Any], bool] = _always) -> Stage:
+    """A simple stage that acts when sampling."""
+    return attrs.evolve(_simple(field, kind, option, is_on), only_sampling=True)
+
+
+def _not_1(value: float) -> bool:
+    return value != 1.0
+
+
+def _below_1(value: float) -> bool:
+    return value < 1.0
+
+
+def _above_0(value: float) -> bool:
+    return value > 0
+
+
+def _is_true(value: Any) -> bool:
+    return value is True
+
+
+def _inside(value: float) -> bool:
+    return 0.0 < value < 1.0
+
+
+def _biases(value: Any) -> dict[int | tuple[int, ...], float]:
+    """A mapping, or the pairs that JSON can hold."""
+    pairs = value.items() if isinstance(value, Mapping) else value
+    return {tuple(ids): float(bias) for ids, bias in pairs}
+
+
+def _decay(value: Any, rest: Rest) -> ExponentialLengthDecay:
+    if not rest.eos:
+        raise ValueError("'exponential_decay_length_penalty' needs an 'eos_token_id' to lift: got None")
+    start, factor = value
+    return ExponentialLengthDecay(start, factor, rest.eos)
+
+
+_KIRCHENBAUER = ("greenlist_ratio", "bias", "hashing_key", "seeding_scheme", "context_width")
+_SYNTHID = (
+    "ngram_len", "keys", "context_history_size", "sampling_table_seed", "sampling_table_size",
+    "skip_first_ngram_calls",
+)  # fmt: skip
+
+
+def _watermark(value: Any, rest: Rest) -> Processor:
+    if hasattr(value, "greenlist_ratio"):
+        return KirchenbauerWatermark(**{name: getattr(value, name) for name in _KIRCHENBAUER})
+    if hasattr(value, "ngram_len") and not value.debug_mode:
+        return SynthIDWatermark(**{name: getattr(value, name) for name in _SYNTHID})
+    raise ValueError(
+        "'watermarking_config' must be a WatermarkingConfig, or a SynthIDTextWatermarkingConfig "
+        f"without debug_mode: got {value!r}"
+    )
+
+
+def _watermark_config(processor: Any) -> Any:
+    from transformers import SynthIDTextWatermarkingConfig, WatermarkingConfig
+
+    options = options_of(processor)
+    if isinstance(processor, KirchenbauerWatermark):
+        return WatermarkingConfig(**{name: options[name] for name in _KIRCHENBAUER})
+    return SynthIDTextWatermarkingConfig(**options | {"keys": list(processor.keys)})
+
+
+STAGES = (
+    Stage(
+        "sequence_bias",
+        (SequenceBias,),
+        lambda value, rest: SequenceBias(_biases(value)),
+        lambda processor: [[list(ids), bias] for ids, bias in processor.biases.items()],
+    ),
+    _simple("encoder_repetition_penalty", EncoderRepetitionPenalty, "penalty", _not_1),
+    _simple("repetition_penalty", RepetitionPenalty, "penalty", _not_1),
+    _simple("no_repeat_ngram_size", NoRepeatNgram, "n", _above_0),
+    _simple("encoder_no_repeat_ngram_size", EncoderNoRepeatNgram, "n", _above_0),
+    Stage(
+        "bad_words_ids",
+        (BadWords,),
+        lambda value, rest: BadWords(value, rest.eos),
+        lambda processor: [list(word) for word in processor.words],
+    ),
+    _ending("min_length", MinLength),
+    _ending("min_new_tokens", MinNewTokens),
+    Stage(
+        "forced_eos_token_id",
+        (ForcedLast,),
+        lambda value, rest: ForcedLast(value, logit=0.0, **rest.limit),
+        lambda processor: list(processor.tokens),
+    ),
+    Stage(
+        "remove_invalid_values",
+        (RemoveInvalid,),
+        lambda value, rest: RemoveInvalid(nan=0.0),
+        lambda processor: True,
+        _is_true,
+    ),
+    Stage(
+        "exponential_decay_length_penalty",
+        (ExponentialLengthDecay,),
+        _decay,
+        lambda processor: (processor.start, processor.factor),
+    ),
+    _ids("suppress_tokens", SuppressTokens),
+    _ids("begin_suppress_tokens", SuppressFirst),
+    _filter("temperature", Temperature, "temperature", _not_1),
+    _filter("top_h", TopH, "h"),
+    _filter("top_k", TopK, "k", lambda k: k != 0),
+    _filter("top_p", TopP, "p", _below_1),
+    _filter("min_p", MinP, "p"),
+    _filter("typical_p", Typical, "mass", _below_1),
+    _filter("epsilon_cutoff", EpsilonCutoff, "epsilon", _inside),
+    _filter("eta_cutoff", EtaCutoff, "epsilon", _inside),
+    Stage("watermarking_config", (KirchenbauerWatermark, SynthIDWatermark), _watermark, _watermark_config),
+    Stage(
+        "renormalize_logits",
+        (Renormalise,),
+        lambda value, rest: Renormalise(),
+        lambda processor: True,
+        _is_true,
+    ),
+)
+"""In the order of ``GenerationMixin._get_logits_processor`` of transformers 5.23."""
+
+CHOICE_AND_END = ("do_sample", "eos_token_id", "max_length", "max_new_tokens", "max_time", "stop_strings")
+
+_BEAMS = "it is about beams, and there are none"
+_CACHE = "a decoder keeps its own cache"
+_OUTPUT = "it is about what is returned besides the tokens"
+_SPECULATION = "how a draft runs ahead changes no token; a generator takes a drafter and num_draft_tokens"
+_RUNNING = "it is about how a model runs"
+
+WITHOUT_BEARING = {
+    "early_stopping": _BEAMS,
+    "length_penalty": _BEAMS,
+    "low_memory": _BEAMS,
+    "use_cache": _CACHE,
+    "cache_implementation": _CACHE,
+    "cache_config": _CACHE,
+    "max_cache_len": _CACHE,
+    "return_legacy_cache": _CACHE,
+    "output_attentions": _OUTPUT,
+    "output_hidden_states": _OUTPUT,
+    "output_scores": _OUTPUT,
+    "output_logits": _OUTPUT,
+    "return_dict_in_generate": _OUTPUT,
+    "pad_token_id": "rows are not padded",
+    "bos_token_id": "it begins a text that has no prompt, and a prompt has tokens",
+    "decoder_start_token_id": "it begins an encoder-decoder's text, and a prompt has tokens",
+    "num_assistant_tokens": _SPECULATION,
+    "num_assistant_tokens_schedule": _SPECULATION,
+    "assistant_confidence_threshold": _SPECULATION,
+    "prompt_lookup_num_tokens": _SPECULATION,
+    "max_matching_ngram_size": _SPECULATION,
+    "assistant_early_exit": _SPECULATION,
+    "assistant_lookbehind": _SPECULATION,
+    "target_lookbehind": _SPECULATION,
+    "speculation_type": _SPECULATION,
+    "use_mtp": _SPECULATION,
+    "compile_config": _RUNNING,
+    "disable_compile": _RUNNING,
+    "continuous_batching_config": _RUNNING,
+    "prefill_chunk_size": _RUNNING,
+}
+"""What changes no token, and why."""
+
+REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "num_beams": ((None, 1), "there is no beam search"),
+    "num_beam_groups": ((None, 1), "there is no beam search"),
+    "diversity_penalty": ((None, 0), "there is no beam search"),
+    "constraints": ((None,), "there is no beam search"),
+    "force_words_ids": ((None,), "there is no beam search"),
+    "num_return_sequences": ((None, 1), "repeat the prompt instead: every row has a stream of its own"),
+    "penalty_alpha": ((None, 0), "contrastive search looks at hidden states"),
+    "dola_layers": ((None,), "DoLa looks at hidden states"),
+    "guidance_scale": ((None, 1), "guidance takes the logits of a second prompt"),
+    "token_healing": ((None, False), "it rewrites the prompt"),
+    "forced_bos_token_id": (
+        (None,),
+        "it acts where one token precedes, which is an encoder-decoder's start; ForcedFirst forces the "
+        "first new token after any prompt",
+    ),
+    "generation_kwargs": ((None, {}), "they are for a model's own generate"),
+    "is_assistant": ((None, False), "it ends rows by the draft's own confidence"),
+    "assistant_ensemble_weight": ((None,), "it lets the draft change the text"),
+}
+"""What cannot be done here, with the values at which it asks for nothing."""
+
+METADATA = ("transformers_version", "_from_model_config", "_original_object_hash", "_commit_hash")
+"""What says nothing about generation."""

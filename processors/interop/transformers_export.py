@@ -1,0 +1,159 @@
+"""Processors inside ``transformers.generate``."""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import attrs
+import torch
+from attrs import validators
+from torch import Tensor
+
+from ...decoding.history import History
+from ...decoding.protocols import Processor
+from ...decoding.sampling import noise
+from ...decoding.validation import a_whole_number
+from ..parameter import a_callable
+
+
+def to_transformers(
+    chain: Processor,
+    *,
+    prompt_length: int | None = None,
+    pad_token_id: int | None = None,
+    attention_mask: Tensor | None = None,
+    seed: int = 0,
+    streams: Sequence[int] | None = None,
+) -> Any:
+    """
+    *chain* as a ``transformers.LogitsProcessor``, for ``generate(logits_processor=[...])``.
+
+    There it runs after the penalties and constraints that the generation config asks for and
+    before its temperature and filters. What precedes a row is the row without its left padding,
+    so a row gets the same in any batch.
+
+    ``generate`` does not say where the prompt ends, so the first call of a run tells. A call
+    begins a new run when its ids do not begin with the prompt of the last one, are shorter than
+    it, or longer by more than one column than any call of that run. One thing looks like the
+    same run and is not: a prompt that is the last run's text as it was, or a part of it. For
+    that, and whenever in doubt, give *prompt_length* or make a new object.
+
+    Args:
+        chain: A processor or a chain of them. Parameters that are one per row are taken row
+            by row of what ``generate`` decodes.
+
+        prompt_length: Columns of the prompt, padding included. The object then keeps no state.
+
+        pad_token_id: The token that fills short prompts up. Every leading one is taken for
+            padding, so where a prompt may begin with that token, give *attention_mask*.
+
+        attention_mask: The one that ``generate`` gets, ``[batch, columns]``, 0 for padding on
+            the left.
+
+        seed: For processors that draw.
+
+        streams: The rows' random streams, one number each; 0, 1, 2, ... if not given.
+
+    Raises:
+        ValueError: *pad_token_id* and *attention_mask* both, or a mask that pads elsewhere
+            than on the left; when called, another number of rows than of mask rows or streams.
+    """
+    return _bridge()(
+        chain=chain,
+        prompt_length=prompt_length,
+        pad_token_id=pad_token_id,
+        attention_mask=attention_mask,
+        seed=seed,
+        streams=streams,
+    )
+
+
+def _as_mask(value: Any) -> Tensor | None:
+    return None if value is None else torch.as_tensor(value) != 0
+
+
+def _check_mask(instance: "_Bridge", attribute: "attrs.Attribute[Any]", mask: Tensor | None) -> None:
+    if mask is None:
+        return
+    if instance.pad_token_id is not None:
+        raise ValueError("'attention_mask' and 'pad_token_id' both say what is padding: give one of them")
+    if mask.ndim != 2 or bool((mask[:, 1:] < mask[:, :-1]).any()):
+        raise ValueError(
+            f"'attention_mask' must be 2-D with zeros on the left only: got {mask.long().tolist()}"
+        )
+
+
+@attrs.define(eq=False, kw_only=True)
+class _Bridge:
+    """Turns the ids of ``generate`` into a history."""
+
+    # transformers' own engine packs its requests into one row.
+    supports_continuous_batching = False
+
+    chain: Processor = attrs.field(validator=a_callable)
+    prompt_length: int | None = attrs.field(validator=validators.optional([a_whole_number, validators.ge(0)]))
+    pad_token_id: int | None = attrs.field(validator=validators.optional(a_whole_number))
+    attention_mask: Tensor | None = attrs.field(converter=_as_mask, validator=_check_mask, repr=False)
+    seed: int = attrs.field(validator=a_whole_number)
+    streams: Sequence[int] | None
+
+    _prompt: Tensor | None = attrs.field(init=False, default=None, repr=False)
+    _longest: int = attrs.field(init=False, default=0, repr=False)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Process *scores* ``[batch, vocab]``, which are not modified, after ids ``[batch, length]``."""
+        history = self._history(input_ids)
+        return self.chain(scores[:, None], history)[:, 0]
+
+    def _history(self, input_ids: Tensor) -> History:
+        batch, columns = input_ids.shape
+        padding = self._padding(input_ids)
+        # Rows begin in slot 0; what they leave behind them at the end is not read.
+        slots = torch.arange(columns, device=input_ids.device) + padding[:, None]
+        ids = input_ids.gather(-1, slots.clamp(max=max(columns - 1, 0)))
+        numbers = torch.arange(batch) if self.streams is None else torch.as_tensor(self.streams)
+        _check_rows("streams", len(numbers), batch)
+        return History(
+            ids=ids[:, None],
+            length=(columns - padding)[:, None],
+            prompt=(self._prompt_columns(input_ids) - padding).clamp(min=0),
+            stream=noise.streams(numbers, self.seed).to(input_ids.device),
+        )
+
+    def _padding(self, input_ids: Tensor) -> Tensor:
+        """How many columns of padding each row begins with, ``[batch]``."""
+        if self.attention_mask is not None:
+            _check_rows("attention_mask", len(self.attention_mask), len(input_ids))
+            return (~self.attention_mask).sum(dim=-1).to(input_ids.device)
+        if self.pad_token_id is None:
+            return torch.zeros(len(input_ids), dtype=torch.int64, device=input_ids.device)
+        return (input_ids == self.pad_token_id).long().cumprod(dim=-1).sum(dim=-1)
+
+    def _prompt_columns(self, input_ids: Tensor) -> int:
+        if self.prompt_length is not None:
+            return self.prompt_length
+        if self._prompt is None or not self._continues(self._prompt, input_ids):
+            self._prompt, self._longest = input_ids.clone(), input_ids.shape[1]
+        self._longest = max(self._longest, input_ids.shape[1])
+        return self._prompt.shape[1]
+
+    def _continues(self, prompt: Tensor, input_ids: Tensor) -> bool:
+        # Not just the next column of the last call: a draft's columns are looked at, and left again.
+        near = input_ids.shape[1] <= self._longest + 1
+        return near and torch.equal(prompt, input_ids[:, : prompt.shape[1]])
+
+
+def _check_rows(name: str, found: int, rows: int) -> None:
+    if found != rows:
+        raise ValueError(f"'{name}' must have one value per row: got {found} for {rows} rows")
+
+
+@cache
+def _bridge() -> type[_Bridge]:
+    # Here, so that whoever does not ask for it does not wait for transformers.
+    from transformers import LogitsProcessor
+
+    class DecodekitLogitsProcessor(_Bridge, LogitsProcessor):  # type: ignore[misc]
+        """Processors of decodekit in ``transformers.generate``."""
+
+    return DecodekitLogitsProcessor

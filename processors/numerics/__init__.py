@@ -1,0 +1,1 @@
+"""Arithmetic that processors share."""

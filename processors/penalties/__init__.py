@@ -1,0 +1,1 @@
+"""Processors that add to or scale the logits of some tokens."""

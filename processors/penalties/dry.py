@@ -1,0 +1,136 @@
+"""Discouraging what would carry a repetition on."""
+
+from typing import ClassVar
+
+import attrs
+import torch
+from torch import Tensor
+
+from ...decoding.history import History
+from ...decoding.validation import is_whole
+from ..chain import Composable
+from ..numerics.token_occurrences import counted, ends_of, largest, repeated
+from ..parameter import (
+    FLOAT32,
+    a_bool,
+    a_window,
+    as_integers,
+    as_reals,
+    as_token_sequences,
+    as_window,
+    integer,
+    is_scalar,
+    per_row,
+    real,
+)
+
+
+@attrs.frozen(eq=False)
+class DRY(Composable):
+    """
+    Subtract from the logit of a token more, the longer the repetition that it would carry on.
+
+    Where the last tokens stood before, the token that followed them there is penalised by
+    multiplier · base^(length - allowed_length): *length* is how many they were, the longest
+    match of each token counts, and matches shorter than *allowed_length* cost nothing. Matches
+    may overlap with what they repeat. The multiplier is typically 0.8; no-op at 0.
+
+    A match does not go across a breaker, and a breaker of one token is never penalised itself.
+    A penalty is at most half the largest number of the logits' type, so nothing is ever forbidden.
+    Matches are looked at up to *max_match* tokens, in llama.cpp to their end; at the usual base a
+    penalty is beyond all logits long before.
+
+    p-e-w, 2024, `DRY: A modern repetition penalty that reliably prevents looping
+    <https://github.com/oobabooga/text-generation-webui/pull/5677>`_.
+    """
+
+    keeps_argmax: ClassVar[bool] = False
+    shift_invariant: ClassVar[bool] = True
+    local: ClassVar[bool] = False
+    device_safe: ClassVar[bool] = True
+
+    multiplier: float | Tensor = attrs.field(
+        converter=as_reals, validator=real(">= 0 (0 is off)", lambda multiplier: multiplier >= 0)
+    )
+    """The penalty of a match of *allowed_length*. One for all rows, or ``[batch]``."""
+
+    base: float | Tensor = attrs.field(
+        default=1.75, converter=as_reals, validator=real(">= 1", lambda base: base >= 1)
+    )
+    """What each further token of a match multiplies it by. One for all rows, or ``[batch]``."""
+
+    allowed_length: int | Tensor = attrs.field(
+        default=2, converter=as_integers, validator=integer(">= 1", lambda length: length >= 1)
+    )
+    """The shortest match that costs something. One for all rows, or ``[batch]``."""
+
+    breakers: tuple[tuple[int, ...], ...] = attrs.field(default=(), converter=as_token_sequences)
+    """Token ids, or sequences of them, that end a match: line breaks, quotation marks, ..."""
+
+    window: int | Tensor | None = attrs.field(default=None, converter=as_window, validator=a_window)
+    """How many of the last tokens count: None for all, one number for all rows, or ``[batch]``."""
+
+    include_prompt: bool = attrs.field(default=True, validator=a_bool)
+    """Whether the prompt's tokens count, as they do in llama.cpp."""
+
+    max_match: int = attrs.field(default=50)
+    """How many tokens of a match are looked at: a longer one costs as much. Time grows with it."""
+
+    _penalties: Tensor = attrs.field(init=False, repr=False)
+    _breaking_ids: Tensor = attrs.field(init=False, repr=False)
+
+    @max_match.validator
+    def _check_max_match(self, attribute: "attrs.Attribute[int]", value: int) -> None:
+        if not is_whole(value):
+            raise TypeError(f"'max_match' must be an integer: got {value!r}, a {type(value).__name__}")
+        longest = int(torch.as_tensor(self.allowed_length).max())
+        if value < longest:
+            raise ValueError(f"'max_match' must be >= 'allowed_length', {longest}: got {value}")
+
+    @_breaking_ids.default
+    def _make_breaking_ids(self) -> Tensor:
+        return torch.tensor([b[0] for b in self.breakers if len(b) == 1], dtype=torch.int64)
+
+    def __attrs_post_init__(self) -> None:
+        """Work out what a match of each length costs: ``[batch or 1, max_match + 1]``."""
+        parameters = [
+            parameter.tolist() if isinstance(parameter, Tensor) else [parameter]
+            for parameter in (self.multiplier, self.base, self.allowed_length)
+        ]
+        rows = max(len(values) for values in parameters)
+        if any(len(values) not in (1, rows) for values in parameters):
+            raise ValueError(
+                "'multiplier', 'base' and 'allowed_length' must have as many rows as each other: "
+                f"got {[len(values) for values in parameters]}"
+            )
+        by_row = zip(*(values * (rows // len(values)) for values in parameters), strict=True)
+        penalties = [self._by_length(*of_row) for of_row in by_row]
+        object.__setattr__(self, "_penalties", torch.tensor(penalties, dtype=torch.float64))
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Penalise ``[batch, width, vocab]`` logits, which are not modified."""
+        if is_scalar(self.multiplier, 0.0) or is_scalar(self.window, 0):
+            return logits
+        per_row("multiplier", self.multiplier, logits)
+        per_row("base", self.base, logits)
+        per_row("allowed_length", self.allowed_length, logits)
+        slots = counted(history, logits, self.include_prompt, self.window)
+        breaking = torch.isin(history.ids, self._breaking_ids.to(logits.device))
+        broken = breaking
+        for breaker in self.breakers:
+            if len(breaker) > 1:
+                broken = broken | ends_of(breaker, history.ids)
+        lengths = repeated(history, slots & ~broken, self.max_match)
+        # Half the largest number leaves room for the logit: in float16, 20 and the largest are infinite.
+        bound = torch.finfo(logits.dtype).max / 2
+        table = self._penalties.clamp(max=bound).to(logits)[:, None].expand(*logits.shape[:2], -1)
+        penalties = table.gather(-1, lengths)
+        return logits - largest(logits, history, slots & ~breaking, penalties)
+
+    def _by_length(self, multiplier: float, base: float, allowed_length: int) -> list[float]:
+        # A product at a time, for a power overflows.
+        penalties, penalty = [0.0] * allowed_length, multiplier
+        while len(penalties) <= self.max_match:
+            penalties.append(penalty)
+            penalty = min(penalty * base, FLOAT32.max)
+        return penalties

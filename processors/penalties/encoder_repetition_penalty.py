@@ -1,0 +1,54 @@
+"""Keeping close to the prompt."""
+
+from typing import ClassVar
+
+import attrs
+from torch import Tensor
+
+from ...decoding.history import History
+from ..chain import Composable
+from ..numerics.token_occurrences import in_prompt, rewrite
+from ..parameter import FLOAT32, a_bool, as_reals, is_scalar, real
+from .repetition_penalty import scaling
+
+
+@attrs.frozen(eq=False)
+class EncoderRepetitionPenalty(Composable):
+    """
+    Multiply the positive logits of the prompt's tokens by *penalty*, and divide the negative.
+
+    The inverse of a repetition penalty, against words that the prompt does not know: above 1
+    rewards the prompt's tokens, below 1 discourages them; typically 1-1.5; no-op at 1. In Hugging Face,
+    where the name comes from, the tokens are the encoder's input, which is the prompt where there
+    is no encoder. For *shift_safe* see ``RepetitionPenalty``: the distribution is that of
+    ``Renormalise() | EncoderRepetitionPenalty(penalty)``.
+    """
+
+    keeps_argmax: ClassVar[bool] = False
+    local: ClassVar[bool] = False
+    device_safe: ClassVar[bool] = True
+
+    penalty: float | Tensor = attrs.field(
+        converter=as_reals,
+        # Its inverse has to be one among float32 logits as well.
+        validator=real(
+            f"in [{FLOAT32.tiny:.3g}, {1 / FLOAT32.tiny:.3g}]",
+            lambda penalty: (penalty >= FLOAT32.tiny) & (penalty <= 1 / FLOAT32.tiny),
+        ),
+    )
+    """One for all rows, or ``[batch]``."""
+
+    shift_safe: bool = attrs.field(default=False, validator=a_bool)
+    """Whether to work on log-probabilities, which a shift of the logits does not change."""
+
+    @property
+    def shift_invariant(self) -> bool:
+        """Whether a constant added to a row changes nothing in the distribution."""
+        return self.shift_safe
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Reward in ``[batch, width, vocab]`` logits, which are not modified."""
+        if is_scalar(self.penalty, 1.0):
+            return logits
+        formula = scaling(1 / self.penalty, logits, self.shift_safe)
+        return rewrite(logits, history, in_prompt(history), formula)

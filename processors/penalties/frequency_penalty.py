@@ -1,0 +1,60 @@
+"""Discouraging what was said, each time."""
+
+from typing import ClassVar
+
+import attrs
+import torch
+from torch import Tensor
+
+from ...decoding.history import History
+from ..chain import Composable
+from ..numerics.token_occurrences import count, counted, fading
+from ..parameter import a_bool, a_fade, a_window, as_integers, as_reals, as_window, is_scalar, per_row, real
+
+
+@attrs.frozen(eq=False)
+class FrequencyPenalty(Composable):
+    """
+    Subtract *penalty* from a token's logit for each time that it occurred.
+
+    Above 0 discourages, below 0 encourages; typically -2 to 2; no-op at 0. mlx-lm
+    counts in a window of the last 20 tokens, llama.cpp of the last 64, OpenAI and vLLM everywhere.
+
+    OpenAI, `API reference <https://platform.openai.com/docs/api-reference/chat/create>`_,
+    ``frequency_penalty``.
+    """
+
+    keeps_argmax: ClassVar[bool] = False
+    shift_invariant: ClassVar[bool] = True
+    local: ClassVar[bool] = False
+    device_safe: ClassVar[bool] = True
+
+    penalty: float | Tensor = attrs.field(
+        converter=as_reals, validator=real("a number", lambda penalty: penalty == penalty)
+    )
+    """One for all rows, or ``[batch]``."""
+
+    include_prompt: bool = attrs.field(default=False, validator=a_bool)
+    """Whether the prompt's tokens count. In the definition only generated ones do."""
+
+    window: int | Tensor | None = attrs.field(default=None, converter=as_window, validator=a_window)
+    """How many of the last tokens count: None for all, one number for all rows, or ``[batch]``."""
+
+    fade: int | Tensor = attrs.field(default=0, converter=as_integers, validator=a_fade)
+    """
+    Over how many tokens beyond the window the penalty fades out, as in exllamav3 (there the
+    window is the sustain range, this the decay range). 0 is off. One for all rows, or ``[batch]``.
+    """
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Penalise ``[batch, width, vocab]`` logits, which are not modified."""
+        if is_scalar(self.penalty, 0.0) or (is_scalar(self.window, 0) and is_scalar(self.fade, 0)):
+            return logits
+        if is_scalar(self.fade, 0):
+            shares = counted(history, logits, self.include_prompt, self.window)
+        else:
+            shares = fading(history, logits, self.include_prompt, self.window, self.fade)
+        total = per_row("penalty", self.penalty, logits) * count(logits, history, shares)
+        # A reward beyond the largest float would lift a forbidden token: -inf + inf is NaN.
+        bound = torch.finfo(logits.dtype).max
+        return logits - total.clamp(-bound, bound)

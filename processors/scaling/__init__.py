@@ -1,0 +1,1 @@
+"""Processors that rescale or normalise all logits."""

@@ -1,0 +1,62 @@
+"""A temperature that follows the uncertainty."""
+
+from typing import ClassVar
+
+import attrs
+import torch
+from torch import Tensor
+
+from ...decoding.history import History
+from ..chain import Composable
+from ..numerics.likelihood import entropy, relative
+from ..parameter import FLOAT32, as_reals, is_scalar, per_row, real
+
+_positive = real(f"> 0, at least {FLOAT32.tiny:.3g}", lambda value: value >= FLOAT32.tiny)
+
+
+@attrs.frozen(eq=False)
+class DynamicTemperature(Composable):
+    """
+    Divide the logits by a temperature between *low*, when certain, and *high*, when not.
+
+    The temperature is low + (high - low) (H / H_max)^exponent, with H the entropy and H_max
+    that of a uniform distribution over the tokens that are left: it depends on what was dropped
+    before. A token alone keeps its logit. No-op when *low* and *high* are 1; a *low* above
+    *high* heats what is certain.
+
+    As in `llama.cpp <https://github.com/ggml-org/llama.cpp/pull/4972>`_, which takes it from
+    koboldcpp and is given the middle and half the range (low = middle - half).
+    """
+
+    shift_invariant: ClassVar[bool] = True
+    local: ClassVar[bool] = True
+    device_safe: ClassVar[bool] = False  # sums in float64
+
+    low: float | Tensor = attrs.field(converter=as_reals, validator=_positive)
+    """The temperature of a distribution without doubt. One for all rows, or ``[batch]``."""
+
+    high: float | Tensor = attrs.field(converter=as_reals, validator=_positive)
+    """The temperature of a uniform distribution. One for all rows, or ``[batch]``."""
+
+    exponent: float | Tensor = attrs.field(default=1.0, converter=as_reals, validator=_positive)
+    """Above 1 the temperature stays low longer. One for all rows, or ``[batch]``."""
+
+    @property
+    def keeps_argmax(self) -> bool:
+        """Whether the largest logit stays the largest: where no logits can overflow or vanish."""
+        bounds = [torch.as_tensor(bound) for bound in (self.low, self.high)]
+        return all(bool(((bound >= 1e-6) & (bound <= 1e6)).all()) for bound in bounds)
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Scale ``[batch, width, vocab]`` logits, which are not modified."""
+        if is_scalar(self.low, 1.0) and is_scalar(self.high, 1.0):
+            return logits
+        gaps, weights, total = relative(logits)
+        left = (logits > -torch.inf).sum(dim=-1, keepdim=True)
+        uncertainty = entropy(gaps, weights, total) / left.double().log()
+        low, high = per_row("low", self.low, total), per_row("high", self.high, total)
+        # Not a power, which takes shortcuts for some numbers that it does not take for a tensor.
+        risen = (per_row("exponent", self.exponent, total) * uncertainty.log()).exp()
+        # One token has no uncertainty, over an H_max of 0.
+        temperature = torch.where(left > 1, low + (high - low) * risen, 1.0)
+        return logits / temperature.to(logits.dtype)

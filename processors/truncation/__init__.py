@@ -1,0 +1,1 @@
+"""Processors that cut the tail of a distribution."""

@@ -1,0 +1,167 @@
+"""Keeping the k likeliest tokens."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import attrs
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...decoding.history import History
+from ...decoding.optional_protocols import has_short_cuts
+from ...decoding.sampling.candidates import Candidates
+from ...decoding.sampling.few import Cell, Few, Pointwise
+from ..chain import Composable
+from ..numerics.shortlist import shortlist
+from ..numerics.survivors import Ints, are_few, candidates
+from ..parameter import as_integers, integer, is_scalar, one_of, per_row
+
+Floats = NDArray[np.floating[Any]]
+
+_DEPTH = 64
+"""Logits a block. Finding a block's largest is one pass at the speed of memory."""
+
+
+@has_short_cuts
+@attrs.frozen(eq=False)
+class TopK(Composable):
+    """
+    Keep the *k* largest logits of each row.
+
+    Typically 20-100; 0 is off, and a *k* beyond the vocabulary keeps everything.
+
+    Fan, Lewis and Dauphin, 2018, `Hierarchical Neural Story Generation
+    <https://arxiv.org/abs/1805.04833>`_.
+    """
+
+    keeps_argmax: ClassVar[bool] = True
+    shift_invariant: ClassVar[bool] = True
+    local: ClassVar[bool] = True
+    # neuronx-cc takes a top-k of two dimensions over some 16,000 columns; this one it would sort.
+    device_safe: ClassVar[bool] = False
+
+    k: int | Tensor = attrs.field(
+        converter=as_integers, validator=integer(">= 0 (0 is off)", lambda k: k >= 0)
+    )
+    """One for all rows, or ``[batch]``."""
+
+    ties: str = attrs.field(default="keep", validator=one_of("keep", "first"))
+    """
+    What becomes of tokens that are tied with the k-th: ``"keep"`` leaves them all, so that more
+    than *k* may be left (Hugging Face, vLLM); ``"first"`` leaves the lowest ids, exactly *k*.
+    """
+
+    _largest: int = attrs.field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        # A graph needs the number of columns to look for before it sees the rows.
+        largest = int(self.k.max()) if isinstance(self.k, Tensor) else self.k
+        object.__setattr__(self, "_largest", max(largest, 1))
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Mask all but the *k* largest of ``[batch, width, vocab]`` logits, which are not modified."""
+        if is_scalar(self.k, 0):
+            return logits
+        k = per_row("k", self.k, logits)
+        kth = self._kth(logits, k)
+        if self.ties == "keep":
+            return logits.masked_fill(logits < kth, -torch.inf)
+        return logits.masked_fill(_beyond(logits, kth, k), -torch.inf)
+
+    def narrow(self, logits: Tensor, history: History) -> Tensor | Candidates:
+        """What a call gives, as the few tokens that are left; on the host."""
+        k = per_row("k", self.k, logits)
+        count = logits.shape[-1] // _DEPTH
+        off = bool((k == 0).any()) if isinstance(k, Tensor) else k == 0
+        if off or self._largest * 2 > count:
+            return self(logits, history)
+        # Of k disjoint blocks each has a logit that is at least the k-th largest maximum: what is
+        # smaller is none of the k largest. A block is a column of this matrix, so that maxima
+        # are taken of whole rows at a time.
+        matrix = logits[..., : count * _DEPTH].reshape(*logits.shape[:-1], _DEPTH, count)
+        maxima = matrix.amax(dim=-2)
+        floor = self._kth(maxima, k).numpy(force=True)
+        highest = maxima.numpy(force=True)
+        # What is -inf does not survive a floor of -inf.
+        floor = np.maximum(floor, np.finfo(floor.dtype).min)
+        scores = logits.numpy(force=True)
+        if np.isnan(highest.max()) or np.isnan(scores[..., count * _DEPTH :]).any():
+            return self(logits, history)
+        ids = [_reaching(scores[cell], highest[cell], floor[cell]) for cell in np.ndindex(*floor.shape[:-1])]
+        if not are_few(map(len, ids), logits.shape[-1]):
+            return self(logits, history)
+        return self.among(candidates(logits, ids), history)
+
+    def among(self, left: Candidates, history: History) -> Candidates:
+        """What a call makes of the tokens that are left; on the host."""
+        logits = left.logits.numpy(force=True)
+        beyond = logits.shape[-1] - self._largest
+        if self.ties != "keep" or isinstance(self.k, Tensor) or np.isnan(logits).any():
+            return attrs.evolve(left, logits=self(left.logits, history))
+        if self.k == 0 or beyond <= 0:
+            return left
+        kth = np.partition(logits, beyond, axis=-1)[..., beyond : beyond + 1]
+        kept = np.where(logits < kth, logits.dtype.type(-np.inf), logits)
+        return attrs.evolve(left, logits=torch.from_numpy(kept))
+
+    @property
+    def takes_few(self) -> bool:
+        """Whether :meth:`to_few` and :meth:`of_few` know what this does."""
+        return self.ties == "keep" and not isinstance(self.k, Tensor) and self.k > 0
+
+    def to_few(self, logits: Floats, before: Sequence[Pointwise], cell: Cell) -> Few | None:
+        """See :class:`~decodekit.decoding.sampling.few.Narrows`."""
+        # More than are wanted: those *before* may lower some of the largest.
+        found = shortlist(logits, self._largest + self._largest // 2 + 2)
+        if found is None:
+            return None
+        few, bound = found
+        for stage in before:
+            lowered = stage.of_few(few, cell)
+            if lowered is None:
+                return None
+            few, bound = lowered, stage.at_most(bound)
+        # Of tokens that are not on the list none may reach the k-th.
+        ascending = few.ascending()
+        beyond = len(ascending) - self._largest
+        return few.without_smallest(beyond) if beyond >= 0 and ascending.item(beyond) > bound else None
+
+    def of_few(self, few: Few, cell: Cell) -> Few | None:
+        """See :class:`~decodekit.decoding.sampling.few.Pointwise`."""
+        return few.without_smallest(max(0, len(few.ascending()) - self._largest))
+
+    def _kth(self, logits: Tensor, k: int | Tensor) -> Tensor:
+        """The k-th largest logit of each column, ``[batch, width, 1]``; ``-inf`` in rows that are off."""
+        largest = logits.topk(min(self._largest, logits.shape[-1]), dim=-1).values
+        if not isinstance(k, Tensor):
+            return largest[..., -1:]
+        last = k.clamp(1, largest.shape[-1]) - 1
+        return largest.gather(-1, last.expand(-1, logits.shape[1], 1)).masked_fill(k == 0, -torch.inf)
+
+
+def _reaching(logits: Floats, maxima: Floats, floor: Floats) -> Ints:
+    """
+    The ids of the logits ``[vocab]`` that are at least *floor*, ascending.
+
+    Args:
+        logits: ``[vocab]``.
+
+        maxima: Those of the blocks, ``[count]``: others are not looked at.
+
+        floor: ``[1]``.
+    """
+    count = len(maxima)
+    blocks = np.flatnonzero(maxima >= floor)
+    depth, which = (logits[: count * _DEPTH].reshape(_DEPTH, count)[:, blocks] >= floor).nonzero()
+    rest = np.flatnonzero(logits[count * _DEPTH :] >= floor)
+    return np.concatenate([depth * count + blocks[which], rest + count * _DEPTH])
+
+
+def _beyond(logits: Tensor, kth: Tensor, k: int | Tensor) -> Tensor:
+    """Where a token is not among the *k* first: its logit below the k-th, or tied with it and too late."""
+    tied = logits == kth
+    room = k - (logits > kth).sum(dim=-1, keepdim=True)
+    # A row that is off has no k-th.
+    return (logits < kth) | (tied & (tied.cumsum(dim=-1) > room) & (kth > -torch.inf))

@@ -1,0 +1,1 @@
+"""Watermarks and their detectors."""

@@ -1,0 +1,263 @@
+"""The engine behind JSON schemas, regular expressions and Lark grammars."""
+
+import builtins
+import json
+import pickle
+import random
+import re
+from typing import Any
+
+import llguidance
+import pytest
+import torch
+
+from decodekit.processors import Grammar, Language, json_schema, lark, regex
+
+from ..by_hand import after, kept
+from .languages import PERSON, tokenizer
+
+
+def ids(text: str) -> list[int]:
+    """Token by token of one character each."""
+    found: list[int] = tokenizer().convert_tokens_to_ids(list(text))
+    return found
+
+
+def pieces(language: Language, text: str) -> set[str]:
+    """The tokens that may follow *text*."""
+    vocab = len(tokenizer())
+    allowed = kept(Grammar(language), [1 / vocab] * vocab, after(ids(text)))
+    return set(tokenizer().convert_ids_to_tokens(allowed))
+
+
+def holds(language: Language, text: str) -> bool:
+    """Whether the language has *text*."""
+    matcher, tokens = language.matcher(), tokenizer().encode(text)
+    return matcher.advance(tokens) == len(tokens) and matcher.finished()
+
+
+class TestRegex:
+    def test_allows_what_may_follow(self) -> None:
+        """The end besides what goes on, and alone where nothing does."""
+        language = regex("ab?", tokenizer())
+
+        assert {"a"} == pieces(language, "")
+        assert {"b", "<end>"} == pieces(language, "a")
+        assert {"<end>"} == pieces(language, "ab")
+        assert set() == pieces(language, "b")
+
+    @pytest.mark.parametrize(
+        ("pattern", "text", "expected"),
+        [
+            pytest.param("a", "aa", False, id="as-a-whole"),
+            pytest.param(r"\d", "٣", True, id="digits-of-unicode"),
+            pytest.param(".", "\n", False, id="dot-is-no-line-break"),
+            pytest.param("a/b", "a/b", True, id="slash"),
+            pytest.param("é", "é", True, id="two-bytes"),
+        ],
+    )
+    def test_dialect(self, pattern: str, text: str, expected: bool) -> None:
+        """What the documentation says of it."""
+        assert expected == holds(regex(pattern, tokenizer()), text)
+
+
+class TestJsonSchema:
+    def test_a_schema_or_its_text(self) -> None:
+        """Both are the same language."""
+        for schema in (PERSON, json.dumps(PERSON)):
+            assert holds(json_schema(schema, tokenizer()), '{"name": "Zoë", "age": 31}')
+            assert not holds(json_schema(schema, tokenizer()), '{"name": "Zoë", "age": 151}')
+
+    def test_any_json(self) -> None:
+        """The empty schema."""
+        language = json_schema({}, tokenizer())
+
+        assert all(holds(language, text) for text in ("[1, null]", '{"a": {}}', "true", '"x"'))
+
+    def test_whitespace(self) -> None:
+        """Between the parts, if it is let."""
+        spaced = '{"name": "Zoë", "age": 31}'
+
+        assert not holds(json_schema(PERSON, tokenizer(), whitespace=False), spaced)
+        assert holds(json_schema(PERSON, tokenizer(), whitespace=False), spaced.replace(" ", ""))
+
+
+class TestEnds:
+    def test_may_be_given(self) -> None:
+        """In place of the tokenizer's own; a token with a spelling is then no part of any text."""
+        end = tokenizer().convert_tokens_to_ids("<also>")
+        language = regex("ab?", tokenizer(), eos=[*ids("b"), end])
+
+        assert {"b", "<also>"} == pieces(language, "a")
+        assert {"b", "<also>"} == pieces(language, "ab")
+
+    def test_have_to_be_given_to_a_tokenizer_without(self) -> None:
+        """A text would never end."""
+        without = pickle.loads(pickle.dumps(tokenizer()))
+        without.eos_token = None
+
+        assert (1,) == regex("a", without, eos=1).eos
+        for eos in (None, []):
+            with pytest.raises(ValueError, match="'eos' must be given where the tokenizer has no end"):
+                regex("a", without, eos=eos)
+
+    def test_have_to_be_tokens(self) -> None:
+        """The engine's own message."""
+        with pytest.raises(ValueError, match=r"the tokenizer with the ends \(10000,\): .*out of range"):
+            regex("a", tokenizer(), eos=10_000)
+
+
+class TestRefuses:
+    @pytest.mark.parametrize(
+        ("make", "source", "reason"),
+        [
+            pytest.param(regex, "(", "unclosed group", id="regex"),
+            pytest.param(regex, "(?=a)", "look-around", id="regex-looks-around"),
+            pytest.param(regex, r"[^\s\S]", "NoExtension", id="regex-of-nothing"),
+            pytest.param(json_schema, {"type": "word"}, "Invalid type: word", id="schema"),
+            pytest.param(json_schema, {"not": {}}, 'Unimplemented keys: ["not"]', id="schema-unknown-key"),
+            pytest.param(json_schema, {"enum": []}, "anyOf is empty", id="schema-of-nothing"),
+            pytest.param(json_schema, "{", "EOF while parsing", id="schema-no-json"),
+            pytest.param(json_schema, {"enum": [1j]}, "not JSON serializable", id="schema-no-json-values"),
+            pytest.param(lark, "start: word", 'unknown name: "word"', id="lark"),
+        ],
+    )
+    def test_what_does_not_compile(self, make: Any, source: Any, reason: str) -> None:
+        """At construction, with the source and the engine's reason, not its inner state."""
+        message = re.escape(f"llguidance refuses the {make.__name__} {source!r}: ")
+        with pytest.raises(ValueError, match=f"(?s){message}.*{re.escape(reason)}") as caught:
+            make(source, tokenizer())
+
+        assert "<state>" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("make", "source", "rule"),
+        [
+            (regex, 3, "'pattern' must be a string: got 3, a int"),
+            (lark, None, "'grammar' must be a string: got None, a NoneType"),
+            (json_schema, [1], "'schema' must be a JSON schema, a mapping or its text: got [1], a list"),
+        ],
+    )
+    def test_other_types(self, make: Any, source: Any, rule: str) -> None:
+        """A mistake of the caller's."""
+        with pytest.raises(TypeError, match=re.escape(rule)):
+            make(source, tokenizer())
+
+    def test_what_is_no_fast_tokenizer(self) -> None:
+        """The engine reads the tokens' bytes from a fast one alone."""
+        with pytest.raises(TypeError, match="'tokenizer' must be a fast Hugging Face tokenizer: got 'gpt2'"):
+            regex("a", "gpt2")
+
+    def test_without_the_engine(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The error says what to install."""
+        real = builtins.__import__
+
+        def without(name: str, *rest: Any, **named: Any) -> Any:
+            if name.partition(".")[0] == "llguidance":
+                raise ModuleNotFoundError(name)
+            return real(name, *rest, **named)
+
+        monkeypatch.setattr(builtins, "__import__", without)
+
+        with pytest.raises(ImportError, match=re.escape('pip install "decodekit[grammar]"')):
+            regex("a", tokenizer())
+
+
+class TestMatcher:
+    @pytest.mark.parametrize(
+        "language",
+        [
+            pytest.param(lark('start: "(" start ")" start | ""', tokenizer()), id="nested"),
+            pytest.param(lark('start: a "x"\na[max_tokens=3]: /[ab]*/', tokenizer()), id="no-way-back"),
+            pytest.param(regex("[a-z]+@[a-z]{2,5}[.](com|org)", tokenizer()), id="regex"),
+            pytest.param(json_schema(PERSON, tokenizer()), id="json"),
+        ],
+    )
+    def test_rewound_is_as_never_gone_there(self, language: Language) -> None:
+        """Also where the engine itself cannot walk backwards."""
+        dice, matcher = random.Random(3), language.matcher()
+        text: list[int] = []
+        for _ in range(120):
+            if back := dice.randint(0, len(text)) if dice.random() < 0.25 else 0:
+                matcher.rewind(back)
+                del text[len(text) - back :]
+            new = language.matcher()
+            assert len(text) == new.advance(text)
+            expected, may_end = new.mask(), new.finished()
+
+            assert torch.equal(expected, matcher.mask())
+            assert may_end == matcher.finished()
+            expected[list(language.eos)] = False
+            choices = expected.nonzero()[:, 0].tolist()
+            token = dice.choice(choices) if choices else 1
+            took = matcher.advance([token, -1, token])
+            assert bool(choices) == took
+            text += [token] * took
+
+    def test_refusals_are_no_errors(self) -> None:
+        """What the engine calls an error for ever is taken for a refusal."""
+        matcher = regex("ab*", tokenizer()).matcher()
+        a, b, c = ids("abc")
+
+        assert 2 == matcher.advance([a, b, c, b])
+        assert 0 == matcher.advance([c])
+        assert 0 == matcher.advance([-1])
+        assert 1 == matcher.advance([b, 10**12])
+        assert 0 == matcher.advance([-(10**12)])
+        assert matcher.finished()
+        matcher.rewind(3)
+        assert not matcher.finished()
+        assert 1 == matcher.advance([a])
+
+    def test_a_limit_of_the_engine_ends_a_text_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It may end, if that makes it a text, but not go on; a warning says why. Shorter ones may."""
+        limits = llguidance.LLParserLimits(step_max_items=20)
+        engine = llguidance.LLMatcher
+
+        class Limited:
+            grammar_from_lark = staticmethod(engine.grammar_from_lark)
+
+            def __new__(cls, *args: Any, **named: Any) -> Any:
+                return engine(*args, **named, limits=limits)
+
+        monkeypatch.setattr(llguidance, "LLMatcher", Limited)
+        language = lark('start: start start | "a" | "b" start', tokenizer())
+        processor, even = Grammar(language), [1 / len(tokenizer())] * len(tokenizer())
+
+        for text, expected in (("aaaaaaaa", [tokenizer().eos_token_id]), ("aaaaaaab", [])):
+            with pytest.warns(RuntimeWarning, match=r"gives up a text: .*Too many items \(limit 20"):
+                assert expected == kept(processor, even, after(ids(text)))
+
+        assert {0, *ids("ab")} == set(kept(processor, even, after(ids("a"))))
+
+
+class TestTables:
+    def test_are_made_once_for_a_tokenizer(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Making them takes up to a second with a large vocabulary."""
+        import llguidance.hf
+
+        made, real = [], llguidance.hf.from_tokenizer
+        monkeypatch.setattr(
+            llguidance.hf, "from_tokenizer", lambda *args, **named: made.append(1) or real(*args, **named)
+        )
+        fresh = pickle.loads(pickle.dumps(tokenizer()))
+
+        for pattern in ("a", "b"):
+            Grammar(regex(pattern, fresh))(torch.zeros(2, 1, 500), after([1]).rows(torch.tensor([0, 0])))
+
+        assert [1] == made
+
+    def test_stay_at_home(self) -> None:
+        """A language may be sent to another process, which makes its own."""
+        language = regex("ab?", tokenizer())
+
+        sent = pickle.loads(pickle.dumps(Grammar(language)))
+
+        assert repr(Grammar(language)) == repr(sent)
+        assert pieces(language, "a") == pieces(sent.language, "a")
+
+    def test_repr_says_what_the_caller_wrote(self) -> None:
+        """It names the stage that left no token."""
+        expected = "Grammar(language=LLGuidance(kind='regex', source='ab?', eos=(0,)))"
+
+        assert expected == repr(Grammar(regex("ab?", tokenizer())))
