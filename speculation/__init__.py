@@ -5,38 +5,38 @@ from typing import TYPE_CHECKING
 from ..decoding.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from .adaptive_length import AdaptiveLength
-    from .block import Block
-    from .common_tokens import CommonTokens
-    from .draft_model import DraftModel
-    from .draft_tree import DraftTree
-    from .exactness import check_exactness
-    from .forced_tokens import ForcedTokens
-    from .mixture import Mixture
-    from .prompt_lookup import PromptLookup
-    from .rejection import Rejection
-    from .retokenized_draft import RetokenizedDraft
+    from .draft_length.adaptive_length import AdaptiveLength
+    from .drafters.common_tokens import CommonTokens
+    from .drafters.draft_model import DraftModel
+    from .drafters.draft_tree import DraftTree
+    from .drafters.forced_tokens import ForcedTokens
+    from .drafters.mixture import Mixture
+    from .drafters.prompt_lookup import PromptLookup
+    from .drafters.retokenized_draft import RetokenizedDraft
+    from .drafters.suffix_automaton import SuffixAutomaton
+    from .drafters.tree import Tree
+    from .exactness.exactness import check_exactness
     from .speculative_generator import SpeculativeGenerator
-    from .suffix_automaton import SuffixAutomaton
-    from .tree import Tree
+    from .verification.block_verification import Block
+    from .verification.rejection_sampling import Rejection
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            ".adaptive_length": "AdaptiveLength",
-            ".block": "Block",
-            ".common_tokens": "CommonTokens",
-            ".draft_model": "DraftModel",
-            ".draft_tree": "DraftTree",
-            ".exactness": "check_exactness",
-            ".forced_tokens": "ForcedTokens",
-            ".mixture": "Mixture",
-            ".prompt_lookup": "PromptLookup",
-            ".rejection": "Rejection",
-            ".retokenized_draft": "RetokenizedDraft",
+            ".draft_length.adaptive_length": "AdaptiveLength",
+            ".verification.block_verification": "Block",
+            ".drafters.common_tokens": "CommonTokens",
+            ".drafters.draft_model": "DraftModel",
+            ".drafters.draft_tree": "DraftTree",
+            ".exactness.exactness": "check_exactness",
+            ".drafters.forced_tokens": "ForcedTokens",
+            ".drafters.mixture": "Mixture",
+            ".drafters.prompt_lookup": "PromptLookup",
+            ".verification.rejection_sampling": "Rejection",
+            ".drafters.retokenized_draft": "RetokenizedDraft",
             ".speculative_generator": "SpeculativeGenerator",
-            ".suffix_automaton": "SuffixAutomaton",
-            ".tree": "Tree",
+            ".drafters.suffix_automaton": "SuffixAutomaton",
+            ".drafters.tree": "Tree",
         },
     )
 

@@ -30,7 +30,7 @@ from ..decoding.protocols import Decoder, Drafter, Processor, Selection, StopCon
 from ..decoding.sampling.greedy import Greedy
 from ..decoding.stopping.composition import EndOfSequence, MaxLength
 from ..decoding.validation import a_whole_number, is_whole
-from .draft_model import DraftModel
+from .drafters.draft_model import DraftModel
 from .speculative_generator import SpeculativeGenerator as Generator
 
 

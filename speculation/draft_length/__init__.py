@@ -1,0 +1,1 @@
+"""Policies for the number of draft tokens."""

@@ -1,0 +1,16 @@
+"""What a decoder that drafts has to be."""
+
+from ...decoding.checks import require_decoder
+from ...decoding.protocols import Decoder, DecoderShape
+
+
+def a_decoder(instance: object, attribute: object, value: Decoder) -> None:
+    """Check that a parameter is one."""
+    require_decoder(value)
+
+
+def check_rows(decoder: Decoder, target: DecoderShape) -> None:
+    """Raise ``ValueError`` unless *decoder* has a row for each of the target's."""
+    rows = decoder.shape.batch_size
+    if rows < target.batch_size:
+        raise ValueError(f"the draft must have at least the target's {target.batch_size} rows: got {rows}")

@@ -1,0 +1,60 @@
+"""Guessing by copying."""
+
+import attrs
+import numpy as np
+import torch
+from attrs import validators
+from numpy.typing import NDArray
+
+from ...decoding.history import History
+from ...decoding.protocols import Choice, Draft
+from ...decoding.validation import a_whole_number
+
+Ints = NDArray[np.int64]
+
+
+@attrs.frozen(eq=False)
+class PromptLookup:
+    """
+    Guess that what followed these tokens before will follow them again.
+
+    The longest n-gram at the row's end that occurred earlier in it, prompt included, is looked
+    up, at its latest occurrence; what stood behind that is the guess. It costs no forward, and
+    pays where text repeats itself: code, summaries, edits.
+
+    Saxena, 2023, `Prompt Lookup Decoding <https://github.com/apoorvumang/prompt-lookup-decoding>`_.
+    """
+
+    max_ngram: int = attrs.field(default=4, validator=[a_whole_number, validators.ge(1)])
+    """The longest n-gram looked for."""
+
+    min_ngram: int = attrs.field(default=1, validator=[a_whole_number, validators.ge(1)])
+    """The shortest. 2 guesses less often and is right more often."""
+
+    @min_ngram.validator
+    def _(self, attribute: object, value: int) -> None:
+        if value > self.max_ngram:
+            raise ValueError(f"'min_ngram' must be <= max_ngram, {self.max_ngram}: got {value}")
+
+    def propose(self, history: History, budget: torch.Tensor, choose: Choice) -> Draft:
+        """Guess up to *budget* tokens ``[batch]`` of each row."""
+        ids = torch.full((len(budget), int(budget.max())), -1)
+        for row in budget.nonzero().flatten().tolist():
+            tokens = history.ids[row, 0, : int(history.length[row, 0])].numpy()
+            follow = tokens[self._continuation(tokens) :][: int(budget[row])]
+            ids[row, : len(follow)] = torch.from_numpy(follow)
+        return Draft(ids)
+
+    def _continuation(self, tokens: Ints) -> int:
+        """Where what followed the longest repeated suffix begins; the end of *tokens* if none repeats."""
+        # matched[e]: how many tokens before position e equal those at the end.
+        ends = np.arange(1, len(tokens))
+        matched = np.zeros(len(ends), dtype=np.int64)
+        alive = np.ones(len(ends), dtype=bool)
+        for n in range(1, min(self.max_ngram, len(tokens) - 1) + 1):
+            alive &= (ends >= n) & (tokens[ends - n] == tokens[-n])
+            matched[alive] = n
+        longest = int(matched.max(initial=0))
+        if longest < self.min_ngram:
+            return len(tokens)
+        return int(ends[np.flatnonzero(matched == longest)[-1]])

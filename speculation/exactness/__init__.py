@@ -1,0 +1,1 @@
+"""Proof by enumeration that a generator's text has the target's distribution."""

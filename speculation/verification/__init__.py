@@ -1,0 +1,1 @@
+"""Verifications that compare distributions."""

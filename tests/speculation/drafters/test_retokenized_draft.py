@@ -1,0 +1,249 @@
+"""Guessing with a model of another tokenizer, by what it writes."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decodekit.decoding import Choose, EndOfSequence, Generator, Greedy, History, MaxNewTokens, Sample
+from decodekit.speculation import RetokenizedDraft, SpeculativeGenerator
+from decodekit.speculation.drafters.vocabulary import Vocabulary
+from decodekit.testing import ScriptedDecoder
+
+from .tokenizers_for_drafts import KINDS, TEXT, tokenizer, writer
+
+SHAPE: dict[str, Any] = {"max_length": 128, "widths": (1, 5, 32), "scored_width": 5}
+LONG: dict[str, Any] = {"max_length": 1000, "widths": (1, 5, 128), "scored_width": 5}
+
+
+def random_decoder(kind: str, seed: int, rows: int = 2, **changes: Any) -> ScriptedDecoder:
+    """A decoder over a tokenizer's ids that says something random, and five ids that are no token's."""
+    generator = torch.Generator().manual_seed(seed)
+    table = 3 * torch.randn(61, len(tokenizer(kind)) + 5, generator=generator)
+    return ScriptedDecoder(table, rows, **{**SHAPE, **changes})
+
+
+def history(ids: list[int]) -> History:
+    """One row of *ids*, and room behind them."""
+    return History(
+        torch.tensor([[ids + [7] * 40]]), torch.tensor([[len(ids)]]), torch.tensor([1]), torch.tensor([0])
+    )
+
+
+def guesses(draft: RetokenizedDraft, ids: list[int], budget: int) -> list[int]:
+    """What *draft* guesses after *ids*."""
+    found = draft.propose(history(ids), torch.tensor([budget]), Choose(None, Greedy()))
+    return [index for index in found.ids[0].tolist() if index >= 0]
+
+
+@pytest.mark.parametrize("draft_kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_draft_that_writes_the_same_is_right(kind: str, draft_kind: str) -> None:
+    """
+    In several scripts, line breaks and pictures: what the draft knows, the target is guessed.
+
+    But for the last guess of a round, which the draft may have broken off, and for the characters
+    that the target spells in many bytes, of which the draft has to draw the whole.
+    """
+    ids = tokenizer(kind).encode(TEXT)
+    target, own = writer(kind, TEXT, **LONG), writer(draft_kind, TEXT, **LONG)
+    draft = RetokenizedDraft(own, tokenizer(draft_kind), tokenizer(kind))
+    stop = EndOfSequence(tokenizer(kind).eos_token_id) | MaxNewTokens(900)
+    result = SpeculativeGenerator(target, draft, stop=stop)(ids[:5])
+    statistics = result.statistics
+
+    assert [*ids[5:], tokenizer(kind).eos_token_id] == result.ids[0]
+    assert statistics.mean_accepted_length > 3.4
+    # Of guesses before which all others stood three of four stand, and nearly all of the first in a round.
+    assert sum(statistics.accepted) > 0.75 * sum(statistics.reached)
+    assert statistics.accepted[0] > 0.9 * statistics.drafted[0]
+
+
+def test_the_same_tokenizer_needs_one_forward_a_guess() -> None:
+    """Then a token of the draft is a token of the target."""
+    target, own = writer("pieces", TEXT, **LONG), writer("pieces", TEXT, **LONG)
+    draft = RetokenizedDraft(own, tokenizer("pieces"), tokenizer("pieces"))
+    result = SpeculativeGenerator(target, draft, stop=MaxNewTokens(101))(tokenizer("pieces").encode(TEXT)[:4])
+
+    assert 5.0 == result.statistics.mean_accepted_length
+    assert 80 == len(own.forwards)
+
+
+@pytest.mark.parametrize("draft_kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_changes_no_text(kind: str, draft_kind: str) -> None:
+    """Whatever the two tokenizers: random models, prompts with special tokens, greedy or drawn."""
+    dice = random.Random(f"{kind} {draft_kind}")
+    target, own = random_decoder(kind, 1), random_decoder(draft_kind, 2, max_length=96)
+    draft = RetokenizedDraft(own, tokenizer(draft_kind), tokenizer(kind))
+    for seed in range(3):
+        vocab = target.shape.vocab_size
+        prompts = [[dice.randrange(vocab) for _ in range(dice.randint(1, 60))] for _ in range(2)]
+        parts = {
+            "selection": Sample(seed) if seed % 3 else Greedy(),
+            "stop": EndOfSequence(tokenizer(kind).eos_token_id) | MaxNewTokens(20),
+        }
+        plain = Generator(target, **parts)(prompts)
+
+        assert plain.ids == SpeculativeGenerator(target, draft, **parts)(prompts).ids
+
+
+@given(text=st.text(alphabet="the fox é世👋.\n", min_size=1, max_size=60), data=st.data())
+def test_is_a_function_of_the_tokens(text: str, data: st.DataObject) -> None:
+    """What a draft has seen before, of these rows or others, makes no difference to what it is fed."""
+    kind, other = data.draw(st.sampled_from(KINDS)), data.draw(st.sampled_from(KINDS))
+    used, fresh = (
+        RetokenizedDraft(random_decoder(other, 2), tokenizer(other), tokenizer(kind)) for _ in range(2)
+    )
+    ids = tokenizer(kind).encode(text)
+    for cut in data.draw(st.lists(st.integers(1, len(ids)), max_size=5)):
+        used._translated(0, np.array(ids[:cut]))
+
+    assert used._translated(0, np.array(ids))[0].tolist() == fresh._translated(0, np.array(ids))[0].tolist()
+
+
+class TestWhatTheDraftIsFed:
+    """The target's text in the draft's tokens."""
+
+    @pytest.mark.parametrize("draft_kind", KINDS)
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_is_what_its_tokenizer_makes_of_the_text(self, kind: str, draft_kind: str) -> None:
+        """Chunk by chunk, but nearly as at once: it says the same, and most tokens are those."""
+        draft = RetokenizedDraft(random_decoder(draft_kind, 2), tokenizer(draft_kind), tokenizer(kind))
+        own = draft._translated(0, np.array(tokenizer(kind).encode(3 * TEXT)))[0].tolist()
+        at_once = tokenizer(draft_kind).encode(3 * TEXT)
+
+        assert tokenizer(draft_kind).decode(at_once) == tokenizer(draft_kind).decode(own)
+        assert abs(len(own) - len(at_once)) <= 0.03 * len(at_once)
+
+    def test_stays_as_it_is_when_the_text_grows(self) -> None:
+        """All but the newest chunk, so the draft is fed little again."""
+        draft = RetokenizedDraft(random_decoder("bytes-few", 2), tokenizer("bytes-few"), tokenizer("bytes"))
+        ids = np.array(tokenizer("bytes").encode(TEXT))
+        before = draft._translated(0, ids[:1])[0]
+        for end in range(2, len(ids)):
+            after = draft._translated(0, ids[:end])[0]
+            same = (before[: len(after)] == after[: len(before)]).cumprod().sum()
+
+            assert len(after) - same < 3 * 64
+            before = after
+
+    def test_is_tokenized_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However often a text is gone on with: only its newest chunk is tokenized again."""
+        draft = RetokenizedDraft(random_decoder("bytes-few", 2), tokenizer("bytes-few"), tokenizer("bytes"))
+        ids = np.array(tokenizer("bytes").encode(5 * TEXT))
+        draft._translated(0, ids[:-20])
+        encoded: list[str] = []
+        encode = Vocabulary.encode
+        monkeypatch.setattr(
+            Vocabulary, "encode", lambda self, text, opens: encoded.append(text) or encode(self, text, opens)
+        )
+        for end in range(len(ids) - 19, len(ids)):
+            draft._translated(0, ids[:end])
+
+        assert len(encoded) < 2 * 20
+
+    def test_has_the_drafts_special_tokens(self) -> None:
+        """By name or role; what the draft lacks is left out, and its own beginning goes first."""
+        kind, other = tokenizer("bytes"), tokenizer("bytes-bos")
+        draft = RetokenizedDraft(random_decoder("bytes-bos", 2), other, kind)
+        ids = [*kind.encode("The fox"), kind.eos_token_id, *kind.encode("jumps")]
+
+        assert "<s>The fox</s>jumps" == other.decode(draft._translated(0, np.array(ids))[0])
+
+        back = RetokenizedDraft(random_decoder("bytes", 2), kind, other)
+        ids = other.encode("The fox")
+
+        assert "The fox" == kind.decode(back._translated(0, np.array(ids))[0])
+
+
+class TestWhatIsGuessed:
+    """What the draft writes, in the target's tokens."""
+
+    def test_goes_on_in_the_middle_of_a_word(self) -> None:
+        """A word that the target has begun is finished, not begun again."""
+        kind = tokenizer("bytes")
+        ids = kind.encode("The quick brown f")
+        draft = RetokenizedDraft(writer("pieces", TEXT, **LONG), tokenizer("pieces"), kind)
+
+        assert "The quick brown fox" in kind.decode(ids + guesses(draft, ids, 6))
+
+    def test_goes_on_from_tokens_that_no_tokenizer_makes(self) -> None:
+        """A model may write a word letter by letter."""
+        kind = tokenizer("bytes")
+        ids = [index for letter in "The quick brown" for index in kind.encode(letter)]
+        draft = RetokenizedDraft(writer("pieces", TEXT, **LONG), tokenizer("pieces"), kind)
+
+        assert "The quick brown fox, it" in kind.decode(ids + guesses(draft, ids, 6))
+
+    def test_goes_on_in_the_middle_of_a_character(self) -> None:
+        """The draft writes the whole of it, the target is guessed the rest."""
+        kind = tokenizer("bytes-few")
+        ids = kind.encode(TEXT[:62])
+        cut = next(n for n in range(len(ids) - 1, 0, -1) if kind.decode(ids[:n]).endswith("\ufffd"))
+        draft = RetokenizedDraft(writer("pieces", TEXT, **LONG), tokenizer("pieces"), kind)
+
+        assert ids[cut] == guesses(draft, ids[:cut], 4)[0]
+
+    def test_ends_with_the_draft(self) -> None:
+        """The draft's end of sequence is the target's, and nothing is guessed behind it."""
+        kind = tokenizer("bytes")
+        ids = kind.encode(TEXT)
+        draft = RetokenizedDraft(writer("bytes-few", TEXT, **LONG), tokenizer("bytes-few"), kind)
+
+        assert [*ids[-1:], kind.eos_token_id] == guesses(draft, ids[:-1], 5)
+
+    def test_is_nothing_where_nothing_is_written(self) -> None:
+        """A draft that says ids that are no tokens guesses nothing."""
+        kind, table = tokenizer("bytes"), torch.zeros(1, 300)
+        table[0, 299] = 1.0
+        draft = RetokenizedDraft(ScriptedDecoder(table), tokenizer("bytes-few"), kind)
+
+        assert [] == guesses(draft, kind.encode("The"), 5)
+
+    def test_is_as_far_as_the_drafts_positions_go(self) -> None:
+        """A row beyond them gets no draft, and one near them a short one."""
+        kind, ids = tokenizer("pieces"), tokenizer("pieces").encode(TEXT)
+        own = writer("pieces", TEXT, max_length=20, widths=(1, 5, 16))
+        draft = RetokenizedDraft(own, kind, kind)
+
+        assert [ids[10:14], ids[19:21], ids[20:21], []] == [
+            guesses(draft, ids[:n], 4) for n in (10, 19, 20, 21)
+        ]
+
+    def test_is_nothing_in_a_character_that_no_tokenizer_would_split(self) -> None:
+        """The rest of it cannot be told from what the draft writes, which is the whole of it."""
+        kind = tokenizer("bytes")
+        letters = [index for letter in "The quick" for index in kind.encode(letter)]
+        half = kind.convert_tokens_to_ids(["Ġ", "Ð"])
+        draft = RetokenizedDraft(writer("pieces", "The quick Жук.", **LONG), tokenizer("pieces"), kind)
+
+        assert [] == guesses(draft, letters + half, 4)
+
+    def test_breaks_off_when_the_draft_needs_too_many_tokens(self) -> None:
+        """A draft that never comes to the end of a character draws twice the budget."""
+        table = torch.zeros(1, len(tokenizer("bytes-few")))
+        table[0, tokenizer("bytes-few").convert_tokens_to_ids("ð")] = 1.0
+        own = ScriptedDecoder(table)
+        draft = RetokenizedDraft(own, tokenizer("bytes-few"), tokenizer("bytes"))
+
+        assert [] == guesses(draft, tokenizer("bytes").encode("The fox"), 3)
+        assert 6 == len(own.forwards)
+
+
+def test_needs_as_many_rows() -> None:
+    """A draft of fewer rows is refused when the generator is built."""
+    draft = RetokenizedDraft(random_decoder("bytes", 1, rows=1), tokenizer("bytes"), tokenizer("bytes"))
+
+    with pytest.raises(ValueError, match="at least the target's 2 rows: got 1"):
+        SpeculativeGenerator(random_decoder("bytes", 1), draft)
+
+
+def test_needs_a_decoder() -> None:
+    """A path or a model is no decoder yet."""
+    with pytest.raises(TypeError, match="'decoder' must have a shape and forward"):
+        RetokenizedDraft("some/model", tokenizer("bytes"), tokenizer("bytes"))  # type: ignore[arg-type]

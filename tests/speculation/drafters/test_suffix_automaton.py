@@ -1,0 +1,214 @@
+"""Guessing by copying, from any length of match."""
+
+import copy
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decodekit.decoding import Generator, MaxNewTokens, Sample
+from decodekit.speculation import PromptLookup, SpeculativeGenerator, SuffixAutomaton
+from decodekit.testing import ScriptedDecoder, last_token
+
+from ..same_text import Failing, check_same_text, guesses, history, table
+
+TOKENS = st.integers(0, 2)
+
+
+def longest(tokens: list[int], sequence: list[int]) -> tuple[int, int]:
+    """The longest end of *tokens* in *sequence* with something behind it, and where it ends latest."""
+    found = (0, 0)
+    for end in range(1, len(sequence)):
+        size = 0
+        while size < min(end, len(tokens)) and sequence[end - size - 1] == tokens[len(tokens) - size - 1]:
+            size += 1
+        # A text is not found in itself as a whole.
+        found = max(found, (size, end))
+    return found if found[0] else (0, 0)
+
+
+def brute_force(tokens: list[int], corpus: list[list[int]], min_match: int, budget: int) -> list[int]:
+    """Every place, in the text and elsewhere."""
+    size, end = longest(tokens, tokens)
+    guess, text = [], list(tokens)
+    for i in range(budget if size else 0):
+        text.append(text[end + i])
+        guess.append(text[-1])
+    for sequence in corpus:
+        other, end = longest(tokens, sequence)
+        # The later sequence counts as the later place.
+        if other and (other > size or (other == size and size > longest(tokens, tokens)[0])):
+            size, guess = other, sequence[end : end + budget]
+    return guess if size >= min_match else []
+
+
+class TestGuesses:
+    @given(
+        st.lists(TOKENS, min_size=1, max_size=40),
+        st.lists(st.lists(TOKENS, max_size=12), max_size=4),
+        st.integers(1, 4),
+        st.integers(1, 6),
+    )
+    def test_what_followed_the_longest_and_latest_match(
+        self, tokens: list[int], corpus: list[list[int]], min_match: int, budget: int
+    ) -> None:
+        """Equal to looking at every place; the text's own counts first; garbage behind is not read."""
+        drafter = SuffixAutomaton(corpus, min_match)
+
+        assert [brute_force(tokens, corpus, min_match, budget)] == guesses(drafter, [tokens], [budget])
+
+    @given(st.lists(TOKENS, min_size=1, max_size=30), st.integers(1, 5))
+    def test_agrees_with_the_lookup(self, tokens: list[int], budget: int) -> None:
+        """Where the n-gram's length is no limit, up to the end of the text, where that one stops."""
+        [expected] = guesses(PromptLookup(max_ngram=30), [tokens], [budget])
+        [actual] = guesses(SuffixAutomaton(), [tokens], [budget])
+
+        assert expected == actual[: len(expected)]
+        assert bool(expected) == bool(actual)
+
+    @given(st.lists(TOKENS, min_size=1, max_size=30), st.integers(1, 4))
+    def test_evidence_is_the_length_of_the_match(self, tokens: list[int], min_match: int) -> None:
+        """0 where it is too short to be believed."""
+        size, _ = longest(tokens, tokens)
+        drafter = SuffixAutomaton(min_match=min_match)
+
+        evidence = drafter.evidence(history([tokens, tokens]), torch.tensor([3, 0]))
+
+        assert [size if size >= min_match else 0, 0] == evidence.tolist()
+
+    def test_goes_round_with_the_text(self) -> None:
+        """A copy that reaches the end of the text goes on with the copy."""
+        assert [[2, 1, 2, 1, 2]] == guesses(SuffixAutomaton(), [[1, 2, 1]], [5])
+
+    def test_not_beyond_the_end_of_a_sequence(self) -> None:
+        """Nothing follows there, neither the next sequence nor the same one."""
+        assert [[3]] == guesses(SuffixAutomaton([[1, 2, 3], [4, 5]]), [[1, 2]], [5])
+        assert [[]] == guesses(SuffixAutomaton([[1, 2, 3], [4, 5]]), [[7, 3]], [5])
+
+    def test_rows_have_budgets_of_their_own(self) -> None:
+        """None at all for an idle one."""
+        rows = [[1, 2, 3, 1], [1, 2, 3, 1], [5], [1, 2, 3, 1]]
+
+        assert [[2], [], [], [2, 3, 1]] == guesses(SuffixAutomaton(), rows, [1, 0, 3, 3])
+        assert [[], []] == guesses(SuffixAutomaton(), rows[:2], [0, 0])
+
+
+class TestIsACache:
+    @given(st.lists(st.lists(TOKENS, min_size=1, max_size=14), min_size=1, max_size=12), st.data())
+    def test_whatever_was_asked_before(self, texts: list[list[int]], data: st.DataObject) -> None:
+        """Texts that grow, shrink and take turns, in any row, give what they give a new one."""
+        corpus = [[0, 1, 2, 0, 0, 1], [2, 2, 1]]
+        drafter = SuffixAutomaton(corpus)
+        for _ in range(6):
+            rows = data.draw(st.lists(st.sampled_from(texts), min_size=1, max_size=4))
+            rows = [(row + row)[: data.draw(st.integers(1, 2 * len(row)))] for row in rows]
+
+            assert guesses(SuffixAutomaton(corpus), rows, [4] * len(rows)) == guesses(
+                drafter, rows, [4] * len(rows)
+            )
+
+    def test_a_new_token_costs_a_few_steps(self) -> None:
+        """However long the text is: only what is new is read."""
+        dice = random.Random(2)
+        tokens = [dice.randrange(60) for _ in range(2000)]
+        drafter = SuffixAutomaton()
+        guesses(drafter, [tokens[:1500]], [4])
+        [text] = drafter._texts._idle
+        before = text.index.steps
+        for n in range(1501, 2001):
+            guesses(drafter, [tokens[:n]], [4])
+
+        assert text is drafter._texts._idle[0]
+        assert text.index.steps - before < 6 * 500
+
+    def test_does_not_keep_the_callers_history(self) -> None:
+        """The loop writes into the tensor that it has shown."""
+        drafter, now = SuffixAutomaton(), history([[1, 2, 1]])
+        drafter.evidence(now, torch.tensor([1]))
+        now.ids[0, 0, :3] = torch.tensor([3, 3, 3])
+
+        assert [2] == drafter.evidence(now, torch.tensor([1])).tolist()
+
+    def test_threads_may_share_it(self) -> None:
+        """Each gets what it would get alone."""
+        drafter = SuffixAutomaton([[0, 1, 2, 0, 0, 1] * 3])
+
+        def walk(seed: int) -> list[list[list[int]]]:
+            dice, text, seen = random.Random(seed), [0], []
+            for _ in range(60):
+                text.append(dice.randrange(3))
+                seen.append(guesses(drafter, [text], [4]))
+            return seen
+
+        with ThreadPoolExecutor(4) as pool:
+            together = list(pool.map(walk, range(12)))
+
+        assert list(map(walk, range(12))) == together
+
+    def test_may_be_copied(self) -> None:
+        """The corpus comes along, what was cached does not."""
+        drafter = SuffixAutomaton([[1, 2, 3]], min_match=2)
+        guesses(drafter, [[1, 2]], [2])
+
+        assert [[3]] == guesses(copy.deepcopy(drafter), [[1, 2]], [2])
+
+
+class TestCorpus:
+    def test_one_sequence_or_several(self) -> None:
+        """Lists, tuples and arrays of ids."""
+        expected = ((1, 2, 3),)
+
+        assert expected == SuffixAutomaton([1, 2, 3]).corpus
+        assert expected == SuffixAutomaton([(1, 2, 3)]).corpus
+        assert expected == SuffixAutomaton(np.array([1, 2, 3])).corpus
+        assert expected == SuffixAutomaton(torch.tensor([[1, 2, 3]])).corpus
+        assert () == SuffixAutomaton().corpus
+
+    @pytest.mark.parametrize("corpus", ["text", 3, ["text"], [1.0], [True], [[1, "a"]], [1, [2]]])
+    def test_refuses_what_is_no_ids(self, corpus: object) -> None:
+        """A text has to be tokenized first."""
+        with pytest.raises(TypeError, match="'corpus' must be token ids >= 0, or lists of them: got"):
+            SuffixAutomaton(corpus)
+
+    def test_refuses_negative_ids(self) -> None:
+        """-1 is no token."""
+        with pytest.raises(ValueError, match="'corpus' must be token ids >= 0, or lists of them: got -1"):
+            SuffixAutomaton([[3, -1]])
+
+    @pytest.mark.parametrize(("value", "error"), [(0, ValueError), (1.5, TypeError), (True, TypeError)])
+    def test_refuses_a_match_of_nothing(self, value: object, error: type[Exception]) -> None:
+        """The shortest match has a token."""
+        with pytest.raises(error, match="'min_match'"):
+            SuffixAutomaton(min_match=value)  # type: ignore[arg-type]
+
+
+class TestGeneration:
+    def test_same_text(self) -> None:
+        """Token for token plain decoding's, with a corpus and without, and some guesses stand."""
+        assert check_same_text(lambda scores: SuffixAutomaton()) > 50
+        assert check_same_text(lambda scores: SuffixAutomaton([[1, 2, 3, 4, 5, 6, 7, 8], [3, 1]])) > 50
+
+    def test_a_text_that_repeats_itself_is_drafted_well(self) -> None:
+        """On a decoder that goes round in a circle every guess stands after the first round."""
+        circle = torch.eye(6).roll(1, dims=1)
+        fast = SpeculativeGenerator(
+            ScriptedDecoder(circle, line=last_token), SuffixAutomaton(), stop=MaxNewTokens(40)
+        )
+        statistics = fast([0]).statistics
+
+        assert statistics.drafted == statistics.accepted
+        assert [7, 7, 7, 7] == statistics.accepted
+
+    def test_a_failure_leaves_the_generator_usable(self) -> None:
+        """The next text is plain decoding's."""
+        failing = Failing(SuffixAutomaton(), at=3)
+        parts = {"selection": Sample(3), "stop": MaxNewTokens(20)}
+        fast = SpeculativeGenerator(ScriptedDecoder(table(1)), failing, **parts)
+        with pytest.raises(RuntimeError, match="broken"):
+            fast([1, 2, 3])
+
+        assert Generator(ScriptedDecoder(table(1)), **parts)([1, 2, 3]).ids == fast([1, 2, 3]).ids

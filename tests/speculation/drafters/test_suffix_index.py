@@ -1,0 +1,119 @@
+"""The substrings of a text, against looking at every place."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decodekit.speculation.drafters.suffix_index import SuffixIndex
+
+TEXTS = st.one_of(
+    st.lists(st.integers(0, 1), max_size=40),
+    st.lists(st.integers(0, 3), max_size=60),
+    # What goes in circles, with something in between.
+    st.lists(st.tuples(st.lists(st.integers(0, 2), max_size=4), st.integers(1, 9)), max_size=5).map(
+        lambda runs: [token for part, times in runs for token in part * times]
+    ),
+)
+
+
+def longest_and_latest(tokens: list[int]) -> tuple[int, int]:
+    """Every length from the longest, every end from the latest."""
+    n = len(tokens)
+    for length in range(n - 1, 0, -1):
+        for end in range(n - 1, length - 1, -1):
+            if tokens[end - length : end] == tokens[n - length :]:
+                return length, end
+    return 0, 0
+
+
+class TestRepeated:
+    @given(TEXTS)
+    def test_after_every_token(self, tokens: list[int]) -> None:
+        """The longest suffix that occurred before, where it ended latest."""
+        index = SuffixIndex()
+        for n, token in enumerate(tokens):
+            index.append(token)
+
+            assert longest_and_latest(tokens[: n + 1]) == index.repeated()
+
+    @given(TEXTS, st.randoms(use_true_random=False))
+    def test_whenever_it_is_asked(self, tokens: list[int], dice: random.Random) -> None:
+        """Not only token by token, and twice in a row as well."""
+        index = SuffixIndex()
+        for n, token in enumerate(tokens):
+            index.append(token)
+            for _ in range(dice.choice([0, 0, 0, 1, 2])):
+                assert longest_and_latest(tokens[: n + 1]) == index.repeated()
+
+
+class TestFollow:
+    @given(TEXTS, TEXTS)
+    def test_the_longest_suffix_of_another_text(self, tokens: list[int], other: list[int]) -> None:
+        """And where it ended latest in this one."""
+        index, state, length = SuffixIndex(tokens), 0, 0
+        for n, token in enumerate(other):
+            state, length = index.follow(state, length, token)
+            read = other[: n + 1]
+            ends = [
+                (size, end)
+                for size in range(1, len(read) + 1)
+                for end in range(size, len(tokens) + 1)
+                if tokens[end - size : end] == read[len(read) - size :]
+            ]
+
+            assert max(ends, default=(0, 0)) == (length, index.latest(state, len(tokens)) if length else 0)
+
+
+N = 4096
+
+
+def _text(name: str) -> list[int]:
+    dice = random.Random(5)
+    line = [dice.randrange(50) for _ in range(40)]
+    return {
+        "binary": [dice.randrange(2) for _ in range(N)],
+        "many-tokens": [dice.randrange(30_000) for _ in range(N)],
+        "one-token": [1] * N,
+        "two-in-turn": [1, 2] * (N // 2),
+        "lines": (line * N)[:N],
+        "lines-with-changes": [dice.randrange(50) if dice.random() < 0.05 else t for t in (line * N)[:N]],
+    }[name]
+
+
+class TestSteps:
+    @pytest.mark.parametrize(
+        ("name", "most"),
+        [
+            ("binary", 17),
+            ("many-tokens", 4),
+            ("one-token", 4),
+            ("two-in-turn", 4),
+            ("lines", 4),
+            ("lines-with-changes", 20),
+        ],
+    )
+    def test_a_token_costs_a_few(self, name: str, most: int) -> None:
+        """Asked after every token of 4,096: so many states a token, whatever was written before."""
+        index = SuffixIndex()
+        for token in _text(name):
+            index.append(token)
+            index.repeated()
+
+        assert index.steps < most * N
+
+    def test_at_worst_a_chain(self) -> None:
+        """What goes in circles, and then in ever more of them again: one chain of links a token."""
+        index = SuffixIndex()
+        for token in [1] * 400 + [2] + [1] * 400:
+            index.append(token)
+            before = index.steps
+            index.repeated()
+
+            assert index.steps - before <= 401
+
+    def test_the_construction_alone_is_linear(self) -> None:
+        """There are at most three transitions a token (Blumer et al., 1985), which is what bounds it."""
+        for name in ("binary", "one-token", "lines-with-changes"):
+            assert SuffixIndex(_text(name)).steps < 3 * N

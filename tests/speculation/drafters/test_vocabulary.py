@@ -1,0 +1,132 @@
+"""What the ids of a tokenizer stand for."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from decodekit.speculation.drafters.vocabulary import Vocabulary, characters, counterparts, ends_in_character
+
+from .tokenizers_for_drafts import KINDS, TEXT, permuted, tokenizer, wrapped
+
+
+def vocabulary(kind: str) -> Vocabulary:
+    """That of a tokenizer of the tests."""
+    return Vocabulary(tokenizer(kind), len(tokenizer(kind)))
+
+
+class TestVocabulary:
+    """Text of ids and ids of text."""
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_says_what_was_encoded(self, kind: str) -> None:
+        """The ids of a text say the text, in whatever script, the space put before it left out."""
+        assert TEXT.encode() == vocabulary(kind).bytes_of(tokenizer(kind).encode(TEXT), opens=True)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    @given(text=st.text(alphabet=" .\naefoxЖ世👋", max_size=12))
+    def test_a_text_in_the_middle_says_just_that(self, kind: str, text: str) -> None:
+        """Nothing is put before what goes on from another text, unless it grows together with anything."""
+        voc = vocabulary(kind)
+        said = voc.bytes_of(voc.encode(text, opens=False)).decode()
+
+        assert text == said if text[:1].isalpha() else said.endswith(text)
+
+    @pytest.mark.parametrize(
+        ("kind", "opening"), [("bytes", []), ("bytes-bos", ["<s>"]), ("pieces", ["<s>"])]
+    )
+    def test_knows_what_goes_before_every_text(self, kind: str, opening: list[str]) -> None:
+        """The tokens that the tokenizer adds by itself."""
+        assert opening == tokenizer(kind).convert_ids_to_tokens(vocabulary(kind).opening)
+
+    def test_puts_nothing_before_a_text_that_the_model_lacks(self) -> None:
+        """A beginning of sequence that is no id of the model's could not be fed."""
+        kind = "bytes-bos"
+        assert [] == Vocabulary(tokenizer(kind), tokenizer(kind).bos_token_id).opening
+
+    def test_special_tokens_say_nothing(self) -> None:
+        """They are no text, whatever their names."""
+        voc = vocabulary("pieces")
+
+        assert {"<unk>", "<s>", "</s>"} == set(voc.specials.values())
+        assert b"" == voc.bytes_of(voc.specials)
+
+    def test_ids_beyond_the_model_are_nobodys(self) -> None:
+        """What a tokenizer has more of than its model is neither said nor made."""
+        voc = Vocabulary(tokenizer("bytes"), 300)
+
+        assert max(voc.said) < 300
+        assert max(voc.encode(TEXT, opens=True)) < 300
+
+    def test_other_spellings_are_refused(self) -> None:
+        """WordPiece leaves spaces out, and nothing says where."""
+        backend = Tokenizer(models.WordPiece({"<unk>": 0, "a": 1, "##b": 2}, unk_token="<unk>"))
+        backend.pre_tokenizer, backend.decoder = pre_tokenizers.Whitespace(), decoders.WordPiece()
+
+        with pytest.raises(ValueError, match="must spell its tokens as bytes, like GPT-2, or with ▁"):
+            Vocabulary(PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>"), 3)
+
+
+class TestCounterparts:
+    """Which ids of two vocabularies mean the same."""
+
+    def test_of_a_permuted_vocabulary_is_the_permutation(self) -> None:
+        """Every token, the end of sequence included, is found again."""
+        mixed, new = permuted("bytes")
+        pairs = counterparts(vocabulary("bytes"), Vocabulary(mixed, len(mixed)))
+
+        assert dict(enumerate(new.tolist())) == pairs
+
+    def test_of_different_spellings(self) -> None:
+        """Ġthe is ▁the, and <0xF0> the byte, though nothing but letters is spelled alike."""
+        one, other = vocabulary("bytes"), vocabulary("pieces")
+        pairs = counterparts(one, other)
+        names = {
+            one.tokenizer.convert_ids_to_tokens(a): other.tokenizer.convert_ids_to_tokens(b)
+            for a, b in pairs.items()
+        }
+
+        assert "▁" == names["Ġ"]
+        assert "<0xF0>" == names["ð"]
+        # Where the letter is a token, its byte is not meant.
+        assert "a" == names["a"]
+        assert all(one.said[a] == other.said[b] for a, b in pairs.items() if a in one.said)
+
+    def test_of_the_ends_of_sequence(self) -> None:
+        """They mean the same by any name; a beginning that one lacks has no counterpart."""
+        one, other = vocabulary("bytes-bos"), vocabulary("bytes")
+        pairs = counterparts(one, other)
+
+        assert other.eos == pairs[one.eos]
+        assert one.tokenizer.bos_token_id not in pairs
+
+    def test_each_at_most_once(self) -> None:
+        """An end by another name takes the place of a token that is spelled like it."""
+        backend = tokenizer("bytes").backend_tokenizer.to_str()
+        both = Tokenizer.from_str(backend)
+        both.add_special_tokens(["<|stop|>"])
+        target = Vocabulary(wrapped(both, eos="<|stop|>"), 422)
+        pairs = counterparts(target, vocabulary("bytes"))
+
+        assert vocabulary("bytes").eos == pairs[target.eos]
+        assert len(pairs) == len(set(pairs.values()))
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_with_itself_is_the_identity(self, kind: str) -> None:
+        """But for bytes whose letter is a token as well."""
+        voc = vocabulary(kind)
+        pairs = counterparts(voc, voc)
+
+        assert all(a == b for a, b in pairs.items())
+        assert len({*voc.said.values()}) == len([a for a in pairs if a in voc.said])
+
+
+@given(st.text(max_size=4), st.integers(0, 12))
+def test_half_a_character_is_left_out(text: str, cut: int) -> None:
+    """Of bytes cut anywhere, the whole characters remain, and it shows that one was cut."""
+    said = text.encode()[:cut]
+    whole = max(n for n in range(len(text) + 1) if len(text[:n].encode()) <= len(said))
+
+    assert text[:whole] == characters(said)
+    assert ends_in_character(said) == (text[:whole].encode() != said)

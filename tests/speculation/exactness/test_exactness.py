@@ -1,0 +1,413 @@
+"""The law of speculation is the chain rule's, for everything with everything."""
+
+import itertools
+import math
+import random
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import attrs
+import pytest
+import torch
+from torch import Tensor
+
+from decodekit.decoding import (
+    Agreement,
+    Draft,
+    DraftLength,
+    EndOfSequence,
+    Generator,
+    Greedy,
+    History,
+    MaxNewTokens,
+    Sample,
+    StopTokens,
+)
+from decodekit.decoding.protocols import Drafter, Processor, Selection, StopCondition, Verification
+from decodekit.decoding.sampling import noise
+from decodekit.decoding.scores import Scores
+from decodekit.processors import (
+    XTC,
+    Chain,
+    FrequencyPenalty,
+    Grammar,
+    MinNewTokens,
+    NoRepeatNgram,
+    RepetitionPenalty,
+    Temperature,
+    TopK,
+    TopP,
+)
+from decodekit.speculation import (
+    Block,
+    DraftModel,
+    DraftTree,
+    ForcedTokens,
+    Mixture,
+    PromptLookup,
+    Rejection,
+    SpeculativeGenerator,
+    SuffixAutomaton,
+    Tree,
+)
+from decodekit.speculation.exactness.exactness import chain_rule, check_exactness, law, total_variation
+from decodekit.testing import ScriptedDecoder, whole_prefix
+
+from ...processors.grammar.languages import Brackets
+from ..worlds import AsManyAsStood, ByTurns, Garbage, LeastLikely, NoneAfter, OneAfter, scripted, table
+
+VERIFICATIONS: dict[str, Verification] = {
+    "agreement": Agreement(),
+    "rejection": Rejection(),
+    "block": Block(),
+}
+
+DRAFTERS: dict[str, Callable[[int, int], Drafter]] = {
+    "other": lambda seed, vocab: DraftModel(scripted(seed + 1, vocab)),
+    "same": lambda seed, vocab: DraftModel(scripted(seed, vocab)),
+    "lookup": lambda seed, vocab: PromptLookup(),
+    "garbage": lambda seed, vocab: Garbage(),
+    "wrong": lambda seed, vocab: LeastLikely(table(seed, vocab)),
+    "by turns": lambda seed, vocab: ByTurns(DraftModel(scripted(seed + 1, vocab)), PromptLookup()),
+}
+
+CHAINS: dict[str, Processor | None] = {
+    "none": None,
+    "temperature": Temperature(0.6),
+    "truncation": Temperature(1.5) | TopK(2) | TopP(0.8),
+    "penalties": RepetitionPenalty(1.4) | FrequencyPenalty(0.5),
+    "no-repeat": NoRepeatNgram(2),
+    "xtc": XTC(0.4, 0.25),
+    "one-token": OneAfter(),
+    "no-token": NoneAfter(),
+}
+
+STOPS: dict[str, tuple[StopCondition, Processor | None]] = {
+    "three": (MaxNewTokens(3), None),
+    "end": (EndOfSequence(0) | MaxNewTokens(3), None),
+    "tokens": (StopTokens([1, 2]) | MaxNewTokens(3), None),
+    "at-least": (EndOfSequence(0) | MaxNewTokens(3), MinNewTokens(2, [0])),
+    "pair": (MaxNewTokens(2), None),
+    "positions": (MaxNewTokens(9), None),
+}
+
+LENGTHS: dict[str, Callable[[], int | DraftLength]] = {
+    "1": lambda: 1,
+    "2": lambda: 2,
+    "3": lambda: 3,
+    "learns": AsManyAsStood,
+}
+
+
+def world(
+    drafter: str,
+    verification: str,
+    chain: str,
+    length: str,
+    stop: str,
+    prompts: list[list[int]],
+    seed: int = 1,
+    vocab: int | None = None,
+) -> Callable[[], Generator]:
+    """What makes the generator of a case."""
+    vocab = vocab or (3 if chain in ("truncation", "one-token") else 2)
+    condition, minimum = STOPS[stop]
+    chains = [processor for processor in (minimum, CHAINS[chain]) if processor is not None]
+    capacity = max(map(len, prompts)) + 2 if stop == "positions" else 16
+    target, ahead = scripted(seed, vocab, max_length=capacity), DRAFTERS[drafter](seed, vocab)
+
+    def make() -> Generator:
+        return SpeculativeGenerator(
+            target,
+            ahead,
+            verification=VERIFICATIONS[verification],
+            processors=Chain(chains),
+            num_draft_tokens=LENGTHS[length](),
+            stop=condition,
+            selection=Sample(),
+        )
+
+    return make
+
+
+DICE = random.Random(2)
+CASES = [
+    (*names, DICE.choice(list(LENGTHS)), DICE.choice(list(STOPS)))
+    for names in itertools.product(DRAFTERS, VERIFICATIONS, CHAINS)
+]
+
+
+def test_every_pair_is_among_the_cases() -> None:
+    """Every drafter, verification, chain, length and stop meets every other one."""
+    axes = (DRAFTERS, VERIFICATIONS, CHAINS, LENGTHS, STOPS)
+    for (i, first), (j, second) in itertools.combinations(enumerate(axes), 2):
+        assert set(itertools.product(first, second)) == {(case[i], case[j]) for case in CASES}
+
+
+def copies(length: str) -> int:
+    """How many paths may be gone side by side: what learns would learn from all of them together."""
+    return 1 if length == "learns" else 32
+
+
+@pytest.mark.parametrize("verification", VERIFICATIONS)
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_one_row(drafter: str, verification: str) -> None:
+    """144 worlds, a row each: total variation below 1e-12."""
+    paths = 0
+    for case in CASES:
+        if case[:2] == (drafter, verification):
+            paths += check_exactness(world(*case, [[0, 1]]), [[0, 1]], copies=copies(case[3])).paths
+    print(f"{paths} paths")
+
+
+@pytest.mark.parametrize("verification", VERIFICATIONS)
+@pytest.mark.parametrize("drafter", ["other", "by turns"])
+def test_more_tokens(drafter: str, verification: str) -> None:
+    """Three and four tokens of vocabulary, and of text, where it is random the most."""
+    paths = 0
+    for vocab, chain, length, stop in [(3, "temperature", "2", "three"), (4, "truncation", "1", "end")]:
+        make = world(drafter, verification, chain, length, stop, [[0, 1]], seed=5, vocab=vocab)
+        paths += check_exactness(make, [[0, 1]], copies=64).paths
+    print(f"{paths} paths")
+
+
+@pytest.mark.parametrize("verification", VERIFICATIONS)
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_two_ragged_rows(drafter: str, verification: str) -> None:
+    """The law of two rows together, of unequal prompts, drafts and ends: that of independent rows."""
+    prompts = [[0, 1], [1]]
+    for chain, length, stop in [("no-token", "2", "three"), ("temperature", "1", "pair")]:
+        make = world(drafter, verification, chain, length, stop, prompts)
+        print(f"{check_exactness(make, prompts, copies=32).paths} paths")
+
+
+BRACKETS = Grammar(Brackets(2))
+
+
+@pytest.mark.parametrize("verification", VERIFICATIONS)
+class TestOtherDrafters:
+    def check(
+        self, verification: str, drafter: Callable[[], Drafter], copies: int = 32, **parts: Any
+    ) -> None:
+        """Two rows of unequal prompts."""
+        usual = {"decoder": scripted(1, 2), "num_draft_tokens": 2, "stop": MaxNewTokens(2), **parts}
+
+        def make() -> Generator:
+            return SpeculativeGenerator(
+                drafter=drafter(), verification=VERIFICATIONS[verification], selection=Sample(), **usual
+            )
+
+        check_exactness(make, [[0], [1, 0]], copies=copies)
+
+    def test_copies(self, verification: str) -> None:
+        """Of the text and of a corpus."""
+        self.check(verification, lambda: SuffixAutomaton([0, 0, 1, 0, 1, 1]), stop=MaxNewTokens(3))
+
+    def test_forced_tokens_and_draws_behind_them(self, verification: str) -> None:
+        """Guesses that are certain, and in the same row guesses that are drawn."""
+        drafter = ForcedTokens(BRACKETS, then=DraftModel(scripted(2, 4)))
+        chain = BRACKETS | Temperature(0.8)
+        self.check(verification, lambda: drafter, decoder=scripted(1, 4), processors=chain)
+
+    def test_a_mixture_that_learns(self, verification: str) -> None:
+        """It picks by what has become of guesses, the drawn ones among them."""
+        drafters, costs = (SuffixAutomaton(), DraftModel(scripted(2, 2))), (0, 0.1)
+        self.check(verification, lambda: Mixture(drafters, costs), copies=1)
+
+
+@pytest.mark.parametrize("tree", [Tree.comb(2, 2), Tree([-1, -1, 1])], ids=["comb", "second"])
+def test_trees(tree: Tree) -> None:
+    """Whichever branch is taken, and what a processor makes of its tokens."""
+    target, drafter = scripted(1, 2), DraftTree(scripted(3, 2), tree)
+
+    def make() -> Generator:
+        return SpeculativeGenerator(
+            target, drafter, processors=FrequencyPenalty(0.8), selection=Sample(), stop=MaxNewTokens(4)
+        )
+
+    check_exactness(make, [[0, 1]], copies=32)
+
+
+@pytest.mark.parametrize("verification", VERIFICATIONS)
+def test_two_rows_with_parameters_of_their_own(verification: str) -> None:
+    """Temperatures and limits by row, and a length that both rows bear on."""
+    prompts, target, draft = [[0, 1], [1]], scripted(1, 2), DraftModel(scripted(2, 2))
+
+    def make() -> Generator:
+        return SpeculativeGenerator(
+            target,
+            draft,
+            verification=VERIFICATIONS[verification],
+            processors=Temperature([0.7, 1.3]),
+            num_draft_tokens=AsManyAsStood(most=1, allowed=1),
+            stop=MaxNewTokens([3, 2]),
+            selection=Sample(),
+        )
+
+    print(f"{check_exactness(make, prompts).paths} paths")
+
+
+@attrs.define(eq=False)
+class Noting:
+    """Notes how many guesses stood in the first round that had any."""
+
+    verification: Verification
+    accepted: int | None = None
+    compares_scores: ClassVar[bool] = True
+    reads_choices: ClassVar[bool] = False
+
+    def drafting(self, selection: Selection, start: Tensor) -> Selection:
+        return self.verification.drafting(selection, start)
+
+    def __call__(
+        self, draft: Draft, choices: Tensor, scores: Scores, window: History
+    ) -> tuple[Tensor, Tensor]:
+        accepted, following = self.verification(draft, choices, scores, window)
+        if draft.ids.numel() and self.accepted is None:
+            self.accepted = int(accepted)
+        return accepted, following
+
+
+def expected_accepted(verification: Verification, target: Tensor, draft: Drafter, k: int) -> float:
+    """How many of the first *k* guesses stand on average, along all paths."""
+    decoder, notes = ScriptedDecoder(target), []
+
+    def make() -> Generator:
+        notes.append(Noting(verification))
+        return SpeculativeGenerator(
+            decoder,
+            draft,
+            verification=notes[-1],
+            num_draft_tokens=k,
+            selection=Sample(),
+            stop=MaxNewTokens(2),
+        )
+
+    return law(make, [0], output=lambda generation: notes[-1].accepted).expected(float)
+
+
+def most_accepted(target: Tensor, draft: Tensor, k: int) -> float:
+    """The sum over i of 1 - TV of the laws of i guesses, behind prompt 0 and a first token."""
+    total = 0.0
+    for text in (text for i in range(1, k + 1) for text in itertools.product(range(2), repeat=i + 1)):
+        lines = [whole_prefix((0, *text[:i])) % len(target) for i in range(len(text))]
+        p, q = (
+            [float(logits[line].double().softmax(-1)[token]) for line, token in zip(lines, text, strict=True)]
+            for logits in (target, draft)
+        )
+        total += p[0] * min(math.prod(p[1:]), math.prod(q[1:]))
+    return total
+
+
+class TestBlock:
+    def test_accepts_what_the_paper_says(self) -> None:
+        """Of target (1/3, 2/3), draft (2/3, 1/3) and two guesses, 11/9 stand; token by token 10/9."""
+        target = torch.tensor([[1.0, 2.0]]).log()
+        draft = DraftModel(ScriptedDecoder(target.flip(1)))
+
+        assert 11 / 9 == pytest.approx(expected_accepted(Block(), target, draft, 2), rel=1e-6)
+        assert 10 / 9 == pytest.approx(expected_accepted(Rejection(), target, draft, 2), rel=1e-6)
+
+    @pytest.mark.parametrize("seed", range(8))
+    def test_accepts_at_least_what_rejection_does(self, seed: int) -> None:
+        """On average, in random worlds; and never more than the laws of whole prefixes allow."""
+        target, draft = table(seed, 2), table(seed + 100, 2)
+        model = DraftModel(ScriptedDecoder(draft))
+        block, token = (expected_accepted(v, target, model, 3) for v in (Block(), Rejection()))
+
+        assert token <= block + 1e-12
+        assert block <= most_accepted(target, draft, 3) + 1e-12
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_of_certain_guesses_it_accepts_as_many(self, seed: int) -> None:
+        """A draft of point masses: the same number as token by token."""
+        target = table(seed, 3)
+        block, token = (expected_accepted(v, target, LeastLikely(target), 2) for v in (Block(), Rejection()))
+
+        assert token == pytest.approx(block, rel=1e-12)
+
+
+class TestKit:
+    def test_shows_the_output_that_differs_most(self) -> None:
+        """A stop that looks at windows differently is told with its worst output and both probabilities."""
+        with pytest.raises(
+            AssertionError, match=r"variation of 0\.\d+, allowed 1e-12: \[\d.*\] \w+ comes with"
+        ):
+            check_exactness(lambda: plain(processors=Forgetful()), [0])
+
+    def test_needs_draws_from_the_softmax(self) -> None:
+        """A selection of another law is refused and named."""
+        with pytest.raises(ValueError, match=r"'selection' must draw from the softmax.*got Greedy\(\)"):
+            check_exactness(lambda: plain(selection=Greedy()), [0])
+
+    @pytest.mark.parametrize("copies", [0, 3])
+    def test_needs_rows_for_its_copies(self, copies: int) -> None:
+        """More paths at a time than the decoder has rows for are refused."""
+        with pytest.raises(ValueError, match="'copies' must be 1 to 2"):
+            check_exactness(lambda: plain(), [0], copies=copies)
+
+    def test_numbers_cannot_be_enumerated(self) -> None:
+        """Who asks for a number itself is told what to ask."""
+        with pytest.raises(RuntimeError, match=r"ask noise\.coin or noise\.draw"):
+            check_exactness(lambda: plain(processors=Asking()), [0])
+
+    def test_impurity_is_noticed(self) -> None:
+        """A part that counts its calls leads to other questions the next time."""
+        processor = Counting()
+        with pytest.raises(RuntimeError, match="no function of a row's own tokens"):
+            law(lambda: plain(processors=processor), [0])
+
+    def test_sides_by_side_is_the_same(self) -> None:
+        """Paths gone as rows of one batch give the law that one at a time gives."""
+        make = world("other", "block", "temperature", "2", "pair", [[0]])
+        alone, together = law(make, [0]), law(make, [0], copies=7)
+
+        assert alone.paths == together.paths
+        assert 0.0 == pytest.approx(total_variation(alone, together), abs=1e-15)
+
+    def test_adds_up_to_one(self) -> None:
+        """Both laws do, and laws without a common output are 1 apart."""
+        make = world("other", "rejection", "none", "1", "three", [[0]])
+        found, expected = law(make, [0]), chain_rule(make, [0])
+        elsewhere = law(make, [0], output=lambda generation: "elsewhere")
+
+        assert 1.0 == pytest.approx(sum(found.probabilities.values()), abs=1e-14)
+        assert 1.0 == pytest.approx(sum(expected.probabilities.values()), abs=1e-14)
+        assert 1.0 == pytest.approx(total_variation(found, elsewhere), abs=1e-14)
+        assert "1.0000  elsewhere" == str(elsewhere)
+
+
+def plain(**parts: Any) -> Generator:
+    """Plain decoding of two tokens, or as *parts* say; a draft of nonsense makes windows of it."""
+    parts = {"selection": Sample(), "stop": MaxNewTokens(2), **parts}
+    if parts["selection"].__class__ is Greedy:
+        return Generator(scripted(1, 2, rows=2), **parts)
+    return SpeculativeGenerator(scripted(1, 2, rows=2), Garbage(), num_draft_tokens=1, **parts)
+
+
+class Forgetful:
+    """A processor that leaves windows as they are."""
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        return logits * 0.3 if logits.shape[1] == 1 else logits
+
+
+class Asking:
+    """A processor with a number of its own."""
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        return (
+            logits
+            + noise.uniform(history.stream[:, None], history.length, noise.XTC, history.length)[..., None]
+        )
+
+
+@attrs.define(eq=False)
+class Counting:
+    """A processor that leaves one token the third time."""
+
+    calls: int = 0
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        self.calls += 1
+        return logits.masked_fill(torch.arange(2) == self.calls % 2, -torch.inf) if self.calls > 3 else logits
