@@ -129,7 +129,7 @@ def _generate(options: argparse.Namespace) -> int:
     from transformers.utils.logging import disable_progress_bar
 
     from .decoding import EndOfSequence, Generator, Greedy, MaxNewTokens, Sample, Slots, StopStrings
-    from .neuron_backend.model_source import find_config
+    from .neuron_backend.models.model_source import find_config
     from .processors import Chain, MinP, RepetitionPenalty, Temperature, TopK, TopP
     from .speculation import DraftModel
     from .streaming import TextStreamer

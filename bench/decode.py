@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from ..decoding.protocols import DecoderShape
+from ..neuron_backend.models.weights import weight_dtype
 from ..neuron_backend.sizing.bandwidth import measure_bandwidth
 from ..neuron_backend.sizing.model_facts import facts_of_config
 from ..neuron_backend.sizing.sizing import Sizing
 from ..neuron_backend.threads import on_threads
-from ..neuron_backend.weights import weight_dtype
 from .comparison_files import ComparisonFiles
 from .contenders.process import AbsentContenderError, ContenderProcess
 from .shapes import Shape

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..decoding import Generator, MaxNewTokens, Slots
 from ..neuron_backend import CompiledDecoder, compile_decoder
+from ..neuron_backend.models.weights import dtype_name, weight_dtype
 from ..neuron_backend.targets.detect import probe
-from ..neuron_backend.weights import dtype_name, weight_dtype
 from .machine import processor_name
 from .shapes import Shape
 

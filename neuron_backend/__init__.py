@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from ..decoding.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from .architectures.unsupported import UnsupportedArchitecture
     from .artifacts.loading import load_decoder
     from .compilation import compile_decoder
     from .compiled_decoder import CompiledDecoder
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from .graphs.lint import lint_graph, lint_module
     from .graphs.lowering import lower
     from .graphs.rules import Finding
+    from .models.unsupported import UnsupportedArchitecture
     from .parallel.ranks import LostRank
     from .parallel.tensor_parallel import rank_weights
     from .quantization.drift import Drift, drift
@@ -41,7 +41,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            ".architectures.unsupported": "UnsupportedArchitecture",
+            ".models.unsupported": "UnsupportedArchitecture",
             ".artifacts.loading": "load_decoder",
             ".compilation": "compile_decoder",
             ".compiled_decoder": "CompiledDecoder",

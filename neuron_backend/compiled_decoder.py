@@ -8,10 +8,10 @@ from ..decoding.protocols import Processor, Selection
 from ..decoding.validation import as_tuple
 from .artifacts.hub import push_decoder
 from .artifacts.saving import save_decoder
-from .early_exit import first_layers
 from .fused.asked import check_asked, check_rows
 from .graphs.rules import Finding
 from .graphs.step_lowering import lint_decoder
+from .models.early_exit import first_layers
 from .parallel.cores import holders
 from .parallel.ranks import naming_lost_ranks
 from .parity.compare import probe_of

@@ -12,8 +12,8 @@ import attrs
 import torch
 from torch import Tensor
 
-from .architectures.unsupported import UnsupportedArchitecture
 from .cache import SPARE
+from .models.unsupported import UnsupportedArchitecture
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..decoding.protocols import DecoderShape
-from .architectures.unsupported import UnsupportedArchitecture
+from .models.unsupported import UnsupportedArchitecture
 from .step import keeps_logits
 
 if TYPE_CHECKING:

@@ -11,12 +11,13 @@ from torch import Tensor
 from ..decoding.checks import check_inputs, check_tree_inputs, check_tree_widths
 from ..decoding.protocols import DecoderShape
 from ..decoding.validation import as_tuple
-from .architectures.rotation import fix_rotation
 from .artifacts.packages import Package
 from .cache import CacheBuffers, lay_out_tree
 from .fused.fused_forwards import FusedForwards, FusedProgram
 from .geometry import Geometry
 from .masks import MaskPlan
+from .models.rotation import fix_rotation
+from .models.weights import adopt, weight_dtype
 from .parallel.ranks import Ranks, in_step
 from .parallel.tensor_parallel import ranks_of
 from .parity.compare import compare
@@ -25,7 +26,6 @@ from .shapes import decoder_shape
 from .spans import decoder_spans, end_of, smallest_span
 from .step import DecoderStep, Step, TreeStep
 from .threads import on_threads
-from .weights import adopt, weight_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

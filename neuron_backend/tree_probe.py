@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..decoding.cache.slots import Slots
 from ..decoding.protocols import Decoder, ScoresTrees
-from .architectures.unsupported import UnsupportedArchitecture
+from .models.unsupported import UnsupportedArchitecture
 
 _BRANCHES = 3
 _SHORTEST = 32

@@ -11,7 +11,7 @@ import attrs
 import torch
 
 from ..geometry import Geometry, LayerGeometry
-from ..weights import weight_dtype
+from ..models.weights import weight_dtype
 from .stored_weights import Entry
 
 KINDS = ("weight", "quantized", "scale", "bias")

@@ -12,7 +12,7 @@ from ... import __version__
 from ...decoding.optional_protocols import stages_of
 from ...decoding.protocols import Processor, Selection
 from ...processors.parameter import options_of
-from ..weights import dtype_name
+from ..models.weights import dtype_name
 
 
 def chain_digest(processors: Processor | None, selection: Selection) -> str | None:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ...decoding.protocols import DecoderShape
 from ..cache import CacheBuffers
+from ..models.weights import derived_buffers, dtype_name
 from ..parallel.tensor_parallel import ranks_of
 from ..step import DecoderStep
-from ..weights import derived_buffers, dtype_name
 
 # AOTInductor writes vectors of up to 8 numbers into the code.
 _FOLDED = 8

@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ..architectures.rotation import fix_rotation
-from ..model_source import not_found
+from ..models.fused_projections import join_projections
+from ..models.model_source import not_found
+from ..models.rotation import fix_rotation
+from ..models.weights import adopt, dtype_name, weight_dtype
 from ..parallel.ranks import Ranks
 from ..parallel.tensor_parallel import model_of
-from ..targets.joined_projections import join_projections
-from ..weights import adopt, dtype_name, weight_dtype
 from .fingerprint import weight_table
 from .manifest import BUFFERS, CONSTANTS, NAME, Manifest
 from .quantized_files import assembled, load_quantized
@@ -29,7 +29,7 @@ def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrai
     The model in a folder or a repository of the hub, whether stock or quantised by a saved decoder.
 
     Args:
-        path: What :func:`~..model_source.check_model` lets pass.
+        path: What :func:`~..models.model_source.check_model` lets pass.
 
         dtype: None: the checkpoint's own.
 

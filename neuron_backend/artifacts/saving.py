@@ -19,13 +19,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ... import __version__
+from ..models.fused_projections import joined_names
+from ..models.weights import derived_buffers, dtype_name
 from ..parallel.ranks import each_succeeds, naming_lost_ranks
 from ..parallel.tensor_parallel import whole_weights
 from ..static_decoder import StaticDecoder
 from ..targets.detect import neuron_versions
-from ..targets.joined_projections import joined_names
 from ..targets.target import RunsStored
-from ..weights import derived_buffers, dtype_name
 from . import machine
 from .blueprint import Blueprint
 from .fingerprint import weight_table

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...decoding.history import History
 from ...decoding.protocols import Chooses, Decoder
 from ...decoding.sampling import noise
-from ..architectures.unsupported import UnsupportedArchitecture
+from ..models.unsupported import UnsupportedArchitecture
 from .fusion import Fusion
 
 _COLUMNS = 24

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ..architectures.unsupported import UnsupportedArchitecture
+from ..models.unsupported import UnsupportedArchitecture
+from ..models.weights import adopt
 from ..probe import TOLERANCE
 from ..quantization.quantized import Weights
-from ..weights import adopt
 from .parallel_layers import Gather, Reduce, TakeShare, divide_lookup, is_rank, mark_rank
 from .parallel_plan import GATHERED, LOOKUPS, ROWS, SPLITTING, SUMMED, Cut, ParallelPlan, Share
 from .ranks import PROGRAMS, Ranks, each_succeeds

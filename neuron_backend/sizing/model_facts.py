@@ -12,9 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from ..architectures.unsupported import UnsupportedArchitecture
 from ..geometry import Geometry
-from ..model_source import is_hub_id
+from ..models.model_source import is_hub_id
+from ..models.unsupported import UnsupportedArchitecture
 
 _EXPERT = re.compile(r"(^|\.)experts\.")
 _EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")

@@ -24,10 +24,10 @@ from ..cache import CacheBuffers
 from ..few_rows.library import NO_LIBRARY, Library, NoLibrary, archiver
 from ..graphs.complex_pairs import pair_complex_numbers
 from ..graphs.lowering import without_known_warnings
+from ..models.fused_projections import merge_products, traced_joined
 from ..quantization.cpu_products import cpu_products
 from ..step import Step
 from .cpu_kernels import choose_kernels
-from .joined_projections import merge_products, traced_joined
 from .packed_weights import METADATA, PackedNames, PackedWeights
 
 _FINGERPRINT = "decodekit_fingerprint"

@@ -10,11 +10,11 @@ from ..cache import CacheBuffers
 from ..graphs.complex_pairs import pair_complex_numbers
 from ..graphs.lowering import drop_checks, without_known_warnings
 from ..graphs.step_lowering import static_experts
+from ..models.fused_projections import merge_products, traced_joined
 from ..quantization.cpu_products import cuda_products
 from ..step import Step
 from .cpu_kernels import group_queries
 from .cuda_staging import Place
-from .joined_projections import merge_products, traced_joined
 
 
 class IntoPlaces(nn.Module):

@@ -16,13 +16,13 @@ from ..artifacts.packages import Package
 from ..cache import CacheBuffers
 from ..graphs.lowering import without_known_warnings
 from ..graphs.step_lowering import ProgramShape, program_shapes
+from ..models.fused_projections import join_projections
 from ..shapes import DEFAULT_WIDTHS, fitting
 from ..step import program_name
 from .cuda_lowering import lower_for_cuda
 from .cuda_program import CudaProgram, Exchange
 from .cuda_runtime import CudaRuntime, Gpu, Recorder, Replay, Runtime
 from .cuda_staging import Place, size_of, tensors_in
-from .joined_projections import join_projections
 from .native_program import Backend, OnceBackend
 from .placement import on_device, place_graph
 from .target import NOT_SAVED

@@ -13,8 +13,8 @@ from ..fused.fused_step import FusedStep
 from ..graphs.lowering import lower
 from ..graphs.narrow_integers import narrow_integers
 from ..graphs.step_lowering import ProgramShape
+from ..models.weights import adopt
 from ..step import DecoderStep, TreeStep, score_tree
-from ..weights import adopt
 from .traced_program import to_device
 
 GIVEN = ("given_0", "given_1", "given_2", "given_3", "given_4")

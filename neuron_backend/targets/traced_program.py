@@ -7,9 +7,9 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..architectures.unsupported import UnsupportedArchitecture
 from ..graphs.hlo_lint import lint_hlo
 from ..graphs.rules import Finding
+from ..models.unsupported import UnsupportedArchitecture
 
 Run = Callable[..., Tensor]
 """What a step takes before the cache, int64 on the host, to logits there."""

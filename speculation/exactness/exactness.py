@@ -98,8 +98,8 @@ def check_exactness(
 
         ValueError: The selection draws from no softmax.
 
-        RuntimeError: Something asks for a number itself rather than :func:`..noise.coin` or
-            :func:`..noise.draw`, or answers the same questions in two ways.
+        RuntimeError: Something asks for a number itself rather than :func:`...noise.coin` or
+            :func:`...noise.draw`, or answers the same questions in two ways.
     """
     found, expected = law(make, prompts, copies=copies), chain_rule(make, prompts)
     distance = total_variation(found, expected)

@@ -18,13 +18,13 @@ from transformers import PreTrainedModel
 
 from decodekit.decoding import Greedy, Sample
 from decodekit.neuron_backend import StaticDecoder
-from decodekit.neuron_backend.early_exit import first_layers
 from decodekit.neuron_backend.graphs.step_lowering import ProgramShape, program_shapes
+from decodekit.neuron_backend.models.early_exit import first_layers
+from decodekit.neuron_backend.models.fused_projections import join_projections
 from decodekit.neuron_backend.targets import placement
 from decodekit.neuron_backend.targets.cuda_lowering import lower_for_cuda
 from decodekit.neuron_backend.targets.cuda_staging import Place
 from decodekit.neuron_backend.targets.cuda_target import _given, _made
-from decodekit.neuron_backend.targets.joined_projections import join_projections
 from decodekit.neuron_backend.targets.placement import place_graph
 from decodekit.processors import MinP, RepetitionPenalty, Temperature, TopK, TopP
 

@@ -19,7 +19,7 @@ from decodekit.neuron_backend import (
     compile_decoder,
     load_decoder,
 )
-from decodekit.neuron_backend.early_exit import first_layers
+from decodekit.neuron_backend.models.early_exit import first_layers
 from decodekit.neuron_backend.targets import aoti, cuda_runtime
 from decodekit.neuron_backend.targets import cuda_target as cuda_target_module
 from decodekit.neuron_backend.targets.cuda_program import CudaProgram

@@ -8,7 +8,7 @@ import transformers
 
 from decodekit.decoding import Generator, Greedy, MaxNewTokens, Sample
 from decodekit.neuron_backend import CompiledDecoder, UnsupportedArchitecture, load_decoder
-from decodekit.neuron_backend.early_exit import first_layers
+from decodekit.neuron_backend.models.early_exit import first_layers
 from decodekit.speculation import DraftModel, SpeculativeGenerator
 from decodekit.testing import check_decoder
 

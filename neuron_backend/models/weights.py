@@ -48,7 +48,7 @@ def adopt(model: Model, dtype: torch.dtype | None = None) -> Model:
     that is how a model loads in that dtype.
     """
     # What it is built on takes seconds to import.
-    from .architectures.adaptation import adapt
+    from .adaptation import adapt
 
     derived = derived_buffers(model)
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}

@@ -7,16 +7,16 @@ import torch
 from torch import nn
 
 from decodekit.neuron_backend import StaticDecoder
-from decodekit.neuron_backend.parallel.ranks import Ranks
-from decodekit.neuron_backend.parallel.tensor_parallel import divided
-from decodekit.neuron_backend.quantization import digits
-from decodekit.neuron_backend.quantization.cpu_products import PACKED, cpu_products
-from decodekit.neuron_backend.targets.joined_projections import (
+from decodekit.neuron_backend.models.fused_projections import (
     Joined,
     join_projections,
     merge_products,
     traced_joined,
 )
+from decodekit.neuron_backend.parallel.ranks import Ranks
+from decodekit.neuron_backend.parallel.tensor_parallel import divided
+from decodekit.neuron_backend.quantization import digits
+from decodekit.neuron_backend.quantization.cpu_products import PACKED, cpu_products
 
 LINEAR = torch.ops.aten.linear.default
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from decodekit.neuron_backend.weights import adopt, derived_buffers, weight_dtype
+from decodekit.neuron_backend.models.weights import adopt, derived_buffers, weight_dtype
 
 
 class TestAdopt:

@@ -9,7 +9,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import CompiledDecoder, UnsupportedArchitecture
-from decodekit.neuron_backend.weights import adopt
+from decodekit.neuron_backend.models.weights import adopt
 
 Models = Callable[..., PreTrainedModel]
 

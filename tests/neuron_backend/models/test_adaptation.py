@@ -6,8 +6,8 @@ import torch
 from transformers import PreTrainedModel
 from transformers.models.bloom.modeling_bloom import BloomModel
 
-from decodekit.neuron_backend.architectures.adaptation import adapt
-from decodekit.neuron_backend.weights import adopt
+from decodekit.neuron_backend.models.adaptation import adapt
+from decodekit.neuron_backend.models.weights import adopt
 
 Models = Callable[..., PreTrainedModel]
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
-from .architectures.unsupported import UnsupportedArchitecture
-from .geometry import Geometry
+from ..geometry import Geometry
+from .unsupported import UnsupportedArchitecture
 from .weights import adopt
 
 if TYPE_CHECKING:

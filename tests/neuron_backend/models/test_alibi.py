@@ -9,9 +9,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture
-from decodekit.neuron_backend.architectures import alibi
 from decodekit.neuron_backend.cache import PositionedCache
-from decodekit.neuron_backend.weights import adopt
+from decodekit.neuron_backend.models import alibi
+from decodekit.neuron_backend.models.weights import adopt
 
 Models = Callable[..., PreTrainedModel]
 

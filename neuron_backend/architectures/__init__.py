@@ -1,1 +1,0 @@
-"""Models that need more than a cache by position, and what is said of those that cannot be served."""

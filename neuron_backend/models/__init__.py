@@ -1,0 +1,1 @@
+"""Hugging Face models as decoders need them: sources, architectures, fused projections, early exit."""
