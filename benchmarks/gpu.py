@@ -35,9 +35,9 @@ from plain_llama import PlainLlama
 from decodekit.decoding import History, Sample
 from decodekit.decoding.sampling import noise
 from decodekit.neuron_backend import CudaTarget, StaticDecoder
+from decodekit.neuron_backend.kv_cache.shapes import decoder_shape
 from decodekit.neuron_backend.models.weights import adopt
 from decodekit.neuron_backend.quantization.quantized import quantize
-from decodekit.neuron_backend.shapes import decoder_shape
 from decodekit.processors import RepetitionPenalty, Temperature, TopK, TopP
 
 LLAMA_2_7B = {

@@ -12,18 +12,18 @@ from ..decoding.checks import check_inputs, check_tree_inputs, check_tree_widths
 from ..decoding.protocols import DecoderShape
 from ..decoding.validation import as_tuple
 from .artifacts.packages import Package
-from .cache import CacheBuffers, lay_out_tree
 from .fused.fused_forwards import FusedForwards, FusedProgram
-from .geometry import Geometry
-from .masks import MaskPlan
+from .kv_cache.buffers import CacheBuffers, lay_out_tree
+from .kv_cache.geometry import Geometry
+from .kv_cache.masks import MaskPlan
+from .kv_cache.shapes import decoder_shape
+from .kv_cache.spans import decoder_spans, end_of, smallest_span
 from .models.rotation import fix_rotation
 from .models.weights import adopt, weight_dtype
 from .parallel.ranks import Ranks, in_step
 from .parallel.tensor_parallel import ranks_of
 from .parity.compare import compare
 from .quantization.quantized import Weights, check_format, quantize
-from .shapes import decoder_shape
-from .spans import decoder_spans, end_of, smallest_span
 from .step import DecoderStep, Step, TreeStep
 from .threads import on_threads
 

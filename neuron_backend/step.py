@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from .cache import SPARE, CacheBuffers, PositionedCache, Write, in_place
-from .masks import MaskPlan
+from .kv_cache.buffers import SPARE, CacheBuffers, PositionedCache, Write, in_place
+from .kv_cache.masks import MaskPlan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -72,9 +72,9 @@ class DecoderStep(Step):
 
             cache_pos: Position of the first column, ``[batch]`` int64.
 
-            slots: :meth:`~.cache.CacheBuffers.addresses` of a span that holds every position.
+            slots: :meth:`~.kv_cache.buffers.CacheBuffers.addresses` of a span that holds every position.
 
-            cache: :attr:`~.cache.CacheBuffers.tensors`; written in place.
+            cache: :attr:`~.kv_cache.buffers.CacheBuffers.tensors`; written in place.
 
         Returns:
             ``[batch, width or kept, vocab]`` float32.
@@ -85,7 +85,7 @@ class DecoderStep(Step):
     def score(
         self, ids: Tensor, cache_pos: Tensor, slots: Tensor, cache: Sequence[Tensor], write: Write
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The same with any :data:`~.cache.Write`: the logits, and the cache that has been written to."""
+        """The same with any :data:`~.kv_cache.buffers.Write`: the logits, and the cache that has been written to."""
         padding = ids < 0
         columns = torch.arange(ids.shape[1], dtype=cache_pos.dtype, device=ids.device)
         positions = cache_pos[:, None] + columns
@@ -119,7 +119,7 @@ class TreeStep(Step):
     """
     The same as ``(ids, positions, written, path, slots, *cache) -> logits``, for columns that form a tree.
 
-    What the tree looks like is made on the host (:func:`~.cache.lay_out_tree`), so here too no
+    What the tree looks like is made on the host (:func:`~.kv_cache.buffers.lay_out_tree`), so here too no
     shape and no operation depends on it.
     """
 
@@ -145,9 +145,9 @@ class TreeStep(Step):
 
             path: The columns on the way to each, itself included, ``[batch, width, width]`` bool.
 
-            slots: :meth:`~.cache.CacheBuffers.addresses` of a span that holds every position.
+            slots: :meth:`~.kv_cache.buffers.CacheBuffers.addresses` of a span that holds every position.
 
-            cache: :attr:`~.cache.CacheBuffers.tensors`; written in place.
+            cache: :attr:`~.kv_cache.buffers.CacheBuffers.tensors`; written in place.
 
         Returns:
             ``[batch, width, vocab]`` float32.
@@ -178,7 +178,7 @@ def score_tree(
     cache: Sequence[Tensor],
     write: Write,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """What a :class:`TreeStep` gives with any :data:`~.cache.Write`, and the cache as written to."""
+    """What a :class:`TreeStep` gives with any :data:`~.kv_cache.buffers.Write`, and the cache as written to."""
     kept = PositionedCache(cache, written, slots, write, columns=positions)
     output = model(
         input_ids=ids.clamp(min=0),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import attrs
 import torch
 
-from ..geometry import Geometry, LayerGeometry
+from ..kv_cache.geometry import Geometry, LayerGeometry
 from ..models.weights import weight_dtype
 from .stored_weights import Entry
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...decoding.protocols import DecoderShape
-from ..cache import CacheBuffers
+from ..kv_cache.buffers import CacheBuffers
 from ..models.weights import derived_buffers, dtype_name
 from ..parallel.tensor_parallel import ranks_of
 from ..step import DecoderStep

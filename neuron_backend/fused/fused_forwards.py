@@ -15,9 +15,9 @@ from ...decoding.protocols import DecoderShape, Processor, Selection
 from ...decoding.sampling.greedy import Greedy
 from ...decoding.scores import Scores
 from ..artifacts.chain_digest import same_chain
-from ..cache import CacheBuffers
+from ..kv_cache.buffers import CacheBuffers
+from ..kv_cache.spans import end_of, smallest_span
 from ..parallel.ranks import Ranks, in_step
-from ..spans import end_of, smallest_span
 from ..step import DecoderStep, Step
 from ..threads import on_threads
 from .asked import check_asked

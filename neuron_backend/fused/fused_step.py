@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from ...decoding.history import History
 from ...decoding.protocols import DecoderShape
-from ..cache import CacheBuffers, Write, in_place
+from ..kv_cache.buffers import CacheBuffers, Write, in_place
 from ..step import DecoderStep, Step
 from .device_choice import DeviceChoice
 
@@ -110,7 +110,7 @@ class FusedStep(Step):
         cache: Sequence[Tensor],
         write: Write,
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """The same with any :data:`~..cache.Write`: choice, logits, and the cache written to."""
+        """The same with any :data:`~..kv_cache.buffers.Write`: choice, logits, and the cache written to."""
         logits, written = self.step.score(ids, cache_pos, slots, cache, write)
         return self.choose(logits, given, cache_pos), logits, written
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from ..cache import CacheBuffers
+from ..kv_cache.buffers import CacheBuffers
 from ..step import Step, program_name
 from .lint import lint_graph
 from .lowering import lower

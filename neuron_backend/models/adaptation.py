@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ..cache import PositionedCache
+from ..kv_cache.buffers import PositionedCache
 from .alibi import adapt_bloom, adapt_falcon, adapt_mpt
 from .gpt_neo import adapt_gpt_neo
 

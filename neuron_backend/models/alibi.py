@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from ..cache import PositionedCache
+from ..kv_cache.buffers import PositionedCache
 
 _SLOPES = "alibi_slopes"
 _TABLE = "alibi_table"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
-from ..geometry import Geometry
+from ..kv_cache.geometry import Geometry
 from .unsupported import UnsupportedArchitecture
 from .weights import adopt
 

@@ -2,7 +2,7 @@
 GPT-Neo: every other layer looks back through a window.
 
 Its layers cut their masks from a triangle of their own, by the number of slots that there are.
-Here each layer gets the mask of its kind (:class:`~..masks.MaskPlan`), and that is all it masks.
+Here each layer gets the mask of its kind (:class:`~..kv_cache.masks.MaskPlan`), and that is all it masks.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from ..cache import PositionedCache
+from ..kv_cache.buffers import PositionedCache
 
 
 def adapt_gpt_neo(body: Any) -> dict[nn.Module, Callable[..., Any]]:

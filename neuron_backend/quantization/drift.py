@@ -11,7 +11,7 @@ from torch import Tensor
 from ...decoding.cache.slots import Slots
 from ...decoding.protocols import Decoder
 from ...decoding.validation import is_whole
-from ..shapes import known_positions
+from ..kv_cache.shapes import known_positions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

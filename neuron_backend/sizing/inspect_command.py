@@ -4,9 +4,9 @@ import argparse
 import json
 from typing import Any
 
+from ..kv_cache.shapes import DEFAULT_WIDTHS, decoder_shape, default_max_length, fitting, neuron_widths
+from ..kv_cache.spans import decoder_spans
 from ..models.weights import weight_dtype
-from ..shapes import DEFAULT_WIDTHS, decoder_shape, default_max_length, fitting, neuron_widths
-from ..spans import decoder_spans
 from .bandwidth import Bandwidth, largest_cache, measure_bandwidth, physical_memory
 from .instances import GIB, Instance, instance_named
 from .model_facts import facts_of_config

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from ..geometry import Geometry
+from ..kv_cache.geometry import Geometry
 from ..models.model_source import is_hub_id
 from ..models.unsupported import UnsupportedArchitecture
 

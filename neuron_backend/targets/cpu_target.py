@@ -13,8 +13,8 @@ from ..artifacts.fingerprint import Fitted, program_fingerprint
 from ..artifacts.manifest import Manifest
 from ..artifacts.packages import Package, compiled_once
 from ..few_rows.library import Library, NoLibrary
+from ..kv_cache.shapes import DEFAULT_WIDTHS, fitting
 from ..models.fused_projections import join_projections
-from ..shapes import DEFAULT_WIDTHS, fitting
 from ..step import DecoderStep, Step, TreeStep, program_name
 from . import aoti
 from .packed_weights import PackedWeights

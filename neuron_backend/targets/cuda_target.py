@@ -13,11 +13,11 @@ from torch.fx import GraphModule
 
 from ..artifacts.manifest import Manifest
 from ..artifacts.packages import Package
-from ..cache import CacheBuffers
 from ..graphs.lowering import without_known_warnings
 from ..graphs.step_lowering import ProgramShape, program_shapes
+from ..kv_cache.buffers import CacheBuffers
+from ..kv_cache.shapes import DEFAULT_WIDTHS, fitting
 from ..models.fused_projections import join_projections
-from ..shapes import DEFAULT_WIDTHS, fitting
 from ..step import program_name
 from .cuda_lowering import lower_for_cuda
 from .cuda_program import CudaProgram, Exchange

@@ -7,7 +7,7 @@ import attrs
 
 from ..artifacts.manifest import Manifest
 from ..artifacts.packages import Package
-from ..shapes import DEFAULT_WIDTHS, fitting
+from ..kv_cache.shapes import DEFAULT_WIDTHS, fitting
 
 if TYPE_CHECKING:
     from ..static_decoder import StaticDecoder

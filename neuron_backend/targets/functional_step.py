@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from ...decoding.protocols import DecoderShape
-from ..cache import CacheBuffers, out_of_place
 from ..fused.fused_step import FusedStep
 from ..graphs.lowering import lower
 from ..graphs.narrow_integers import narrow_integers
 from ..graphs.step_lowering import ProgramShape
+from ..kv_cache.buffers import CacheBuffers, out_of_place
 from ..models.weights import adopt
 from ..step import DecoderStep, TreeStep, score_tree
 from .traced_program import to_device
@@ -89,7 +89,7 @@ class FunctionalStep(nn.Module):
 
     @property
     def states(self) -> dict[str, Tensor]:
-        """The cache by name, in the order of :attr:`~..cache.CacheBuffers.tensors`."""
+        """The cache by name, in the order of :attr:`~..kv_cache.buffers.CacheBuffers.tensors`."""
         return {name: tensor for name, tensor in self._tensors() if name in self._states}
 
     @property
@@ -129,7 +129,7 @@ class FunctionalStep(nn.Module):
             cache_pos: Position of the first column, ``[batch]`` int32; of a tree that of each,
                 ``[batch, width]``.
 
-            slots: :meth:`~..cache.CacheBuffers.addresses` of a span that holds every position, int32.
+            slots: :meth:`~..kv_cache.buffers.CacheBuffers.addresses` of a span that holds every position, int32.
 
             given_0: What a choice takes beside the logits, in its order, integers as int32: here the
                 first of it.

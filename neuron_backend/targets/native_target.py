@@ -18,8 +18,8 @@ from ..artifacts.manifest import Manifest
 from ..artifacts.packages import Package
 from ..graphs.lint import lint_graph
 from ..graphs.step_lowering import ProgramShape, lower_step, program_shapes
+from ..kv_cache.shapes import neuron_widths
 from ..parallel.ranks import Ranks
-from ..shapes import neuron_widths
 from ..step import program_name
 from .detect import neuron_versions, probe
 from .native_program import Backend, NativeProgram, SpanProgram

@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 from torch.fx.node import map_aggregate
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ..cache import CacheBuffers
+from ..kv_cache.buffers import CacheBuffers
 
 # For as long as a tensor of the host lives, its copy serves every program of every decoder, as the
 # tensor itself would: a weight is on a device once. With the version it had, which counts writes.

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture
-from decodekit.neuron_backend.masks import MaskPlan, Reach
+from decodekit.neuron_backend.kv_cache.masks import MaskPlan, Reach
 from decodekit.neuron_backend.models import adaptation
 from decodekit.neuron_backend.probe import _cover
 

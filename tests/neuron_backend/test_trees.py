@@ -21,9 +21,9 @@ from decodekit.neuron_backend import (
 from decodekit.neuron_backend import static_decoder as static_decoder_module
 from decodekit.neuron_backend.artifacts.fingerprint import Fitted, program_fingerprint
 from decodekit.neuron_backend.artifacts.manifest import Manifest
-from decodekit.neuron_backend.cache import CacheBuffers, lay_out_tree
-from decodekit.neuron_backend.geometry import Geometry
-from decodekit.neuron_backend.masks import MaskPlan, Reach
+from decodekit.neuron_backend.kv_cache.buffers import CacheBuffers, lay_out_tree
+from decodekit.neuron_backend.kv_cache.geometry import Geometry
+from decodekit.neuron_backend.kv_cache.masks import MaskPlan, Reach
 from decodekit.neuron_backend.tree_probe import TreeProbe
 from decodekit.testing import check_decoder
 

@@ -6,7 +6,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture
-from decodekit.neuron_backend.masks import MaskPlan, Reach
+from decodekit.neuron_backend.kv_cache.masks import MaskPlan, Reach
 
 Models = Callable[..., PreTrainedModel]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from decodekit.decoding.protocols import DecoderShape
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture
-from decodekit.neuron_backend.geometry import Geometry, LayerGeometry
+from decodekit.neuron_backend.kv_cache.geometry import Geometry, LayerGeometry
 from decodekit.neuron_backend.sizing.instances import GIB, instance_named, instance_names
 from decodekit.neuron_backend.sizing.model_facts import ModelFacts, Weight, facts_of_config
 from decodekit.neuron_backend.sizing.sizing import GuideEstimate, Sizing, int4_bytes

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from decodekit.neuron_backend.cache import CacheBuffers, PositionedCache, in_place, out_of_place
-from decodekit.neuron_backend.geometry import Geometry, LayerGeometry
+from decodekit.neuron_backend.kv_cache.buffers import CacheBuffers, PositionedCache, in_place, out_of_place
+from decodekit.neuron_backend.kv_cache.geometry import Geometry, LayerGeometry
 
 GEOMETRY = Geometry("Toy", (LayerGeometry(1, 2, 1, 3), LayerGeometry(1, 2, 1, 3)), 9, torch.float32)
 

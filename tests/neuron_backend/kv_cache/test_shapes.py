@@ -1,7 +1,7 @@
 import pytest
 
 from decodekit.neuron_backend import NativeTarget, StaticDecoder, compile_decoder
-from decodekit.neuron_backend.shapes import neuron_widths
+from decodekit.neuron_backend.kv_cache.shapes import neuron_widths
 
 
 class TestNeuronWidths:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from decodekit.decoding import Generator, Sample, Slots
 from decodekit.neuron_backend import StaticDecoder, compile_decoder
-from decodekit.neuron_backend.spans import decoder_spans, end_of, powers_of_two, smallest_span
+from decodekit.neuron_backend.kv_cache.spans import decoder_spans, end_of, powers_of_two, smallest_span
 from decodekit.speculation import PromptLookup, SpeculativeGenerator
 from decodekit.testing import check_decoder
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from decodekit.neuron_backend import UnsupportedArchitecture
-from decodekit.neuron_backend.masks import MaskPlan, Reach
+from decodekit.neuron_backend.kv_cache.masks import MaskPlan, Reach
 
 
 def seen(reach: Reach, position: int, *, padding: bool = False) -> list[int]:

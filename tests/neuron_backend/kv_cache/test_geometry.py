@@ -4,7 +4,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DummyLayer, DynamicIndexedLayer
 
 from decodekit.neuron_backend import UnsupportedArchitecture
-from decodekit.neuron_backend.geometry import Geometry, LayerGeometry, _plain_layers
+from decodekit.neuron_backend.kv_cache.geometry import Geometry, LayerGeometry, _plain_layers
 
 
 def test_is_read_off_the_cache(tiny_model):

@@ -6,7 +6,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from .models.unsupported import UnsupportedArchitecture
+from ..models.unsupported import UnsupportedArchitecture
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from ..decoding.validation import as_tuple
+from ...decoding.validation import as_tuple
 
 SHORTEST = 128
 

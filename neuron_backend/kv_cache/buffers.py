@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..decoding.tree_arrays import depths, first_branch, paths
+from ...decoding.tree_arrays import depths, first_branch, paths
 from .geometry import Geometry
 
 SPARE = -1
@@ -170,7 +170,7 @@ class PositionedCache:
 
 def lay_out_tree(ids: Tensor, cache_pos: Tensor, parents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
-    Where the columns of a tree go: what a :class:`~.step.TreeStep` takes besides *ids*, made on the host.
+    Where the columns of a tree go: what a :class:`~..step.TreeStep` takes besides *ids*, made on the host.
 
     Args:
         ids: Tokens, ``[batch, width]``; -1 is padding.

@@ -1,7 +1,7 @@
 """
 Attention masks made from positions.
 
-A mask says of each slot that a forward attends to, by its address (:mod:`.cache`), whether a
+A mask says of each slot that a forward attends to, by its address (:mod:`.buffers`), whether a
 column may look. It is additive, ``[batch, 1, width, slots]``: 0 where it may, the lowest number of
 its dtype elsewhere. That absorbs any finite score, so a hidden slot weighs exactly nothing.
 """
@@ -12,8 +12,8 @@ import attrs
 import torch
 from torch import Tensor
 
-from .cache import SPARE
-from .models.unsupported import UnsupportedArchitecture
+from ..models.unsupported import UnsupportedArchitecture
+from .buffers import SPARE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

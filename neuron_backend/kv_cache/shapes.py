@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..decoding.protocols import DecoderShape
-from ..decoding.validation import as_tuple
+from ...decoding.protocols import DecoderShape
+from ...decoding.validation import as_tuple
 from .spans import SHORTEST, powers_of_two
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""The cache that is addressed by position: buffers, masks, shapes, spans."""
