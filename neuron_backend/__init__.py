@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from .compilation import compile_decoder
     from .compiled_decoder import CompiledDecoder
     from .fused.device_choice import DeviceChoice
-    from .graphs.lint import lint_graph, lint_module
-    from .graphs.lowering import lower
-    from .graphs.rules import Finding
+    from .lint.graph_lint import lint_graph, lint_module
+    from .lint.rules import Finding
+    from .lowering.export import lower
     from .models.unsupported import UnsupportedArchitecture
     from .parallel.ranks import LostRank
     from .parallel.tensor_parallel import rank_weights
@@ -46,9 +46,9 @@ else:
             ".compilation": "compile_decoder",
             ".compiled_decoder": "CompiledDecoder",
             ".fused.device_choice": "DeviceChoice",
-            ".graphs.lint": "lint_graph lint_module",
-            ".graphs.lowering": "lower",
-            ".graphs.rules": "Finding",
+            ".lint.graph_lint": "lint_graph lint_module",
+            ".lowering.export": "lower",
+            ".lint.rules": "Finding",
             ".parallel.ranks": "LostRank",
             ".parallel.tensor_parallel": "rank_weights",
             ".quantization.drift": "Drift drift",

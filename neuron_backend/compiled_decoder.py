@@ -9,8 +9,8 @@ from ..decoding.validation import as_tuple
 from .artifacts.hub import push_decoder
 from .artifacts.saving import save_decoder
 from .fused.asked import check_asked, check_rows
-from .graphs.rules import Finding
-from .graphs.step_lowering import lint_decoder
+from .lint.rules import Finding
+from .lowering.step_graphs import lint_decoder
 from .models.early_exit import first_layers
 from .parallel.cores import holders
 from .parallel.ranks import naming_lost_ranks
@@ -180,7 +180,7 @@ class CompiledDecoder(StaticDecoder):
         What Neuron's compiler is known to refuse of this decoder, whatever it was compiled for.
 
         It takes neither a device nor Neuron's packages, and some seconds a program. Nothing found
-        does not mean that it compiles: see :mod:`.graphs.lint`.
+        does not mean that it compiles: see :mod:`.lint.graph_lint`.
 
         Returns:
             Findings by the name of the program, such as ``"width_5_span_128"``: each width and

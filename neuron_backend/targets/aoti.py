@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from ..artifacts.packages import Package
 from ..few_rows.library import NO_LIBRARY, Library, NoLibrary, archiver
-from ..graphs.complex_pairs import pair_complex_numbers
-from ..graphs.lowering import without_known_warnings
 from ..kv_cache.buffers import CacheBuffers
+from ..lowering.complex_pairs import pair_complex_numbers
+from ..lowering.export import without_known_warnings
 from ..models.fused_projections import merge_products, traced_joined
 from ..quantization.cpu_products import cpu_products
 from ..step import Step

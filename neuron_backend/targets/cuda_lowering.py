@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from ..graphs.complex_pairs import pair_complex_numbers
-from ..graphs.lowering import drop_checks, without_known_warnings
-from ..graphs.step_lowering import static_experts
 from ..kv_cache.buffers import CacheBuffers
+from ..lowering.complex_pairs import pair_complex_numbers
+from ..lowering.export import drop_checks, without_known_warnings
+from ..lowering.step_graphs import static_experts
 from ..models.fused_projections import merge_products, traced_joined
 from ..quantization.cpu_products import cuda_products
 from ..step import Step

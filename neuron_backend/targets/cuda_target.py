@@ -13,10 +13,10 @@ from torch.fx import GraphModule
 
 from ..artifacts.manifest import Manifest
 from ..artifacts.packages import Package
-from ..graphs.lowering import without_known_warnings
-from ..graphs.step_lowering import ProgramShape, program_shapes
 from ..kv_cache.buffers import CacheBuffers
 from ..kv_cache.shapes import DEFAULT_WIDTHS, fitting
+from ..lowering.export import without_known_warnings
+from ..lowering.step_graphs import ProgramShape, program_shapes
 from ..models.fused_projections import join_projections
 from ..step import program_name
 from .cuda_lowering import lower_for_cuda

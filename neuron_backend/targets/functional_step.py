@@ -9,10 +9,10 @@ from torch.fx import GraphModule
 
 from ...decoding.protocols import DecoderShape
 from ..fused.fused_step import FusedStep
-from ..graphs.lowering import lower
-from ..graphs.narrow_integers import narrow_integers
-from ..graphs.step_lowering import ProgramShape
 from ..kv_cache.buffers import CacheBuffers, out_of_place
+from ..lowering.export import lower
+from ..lowering.narrow_integers import narrow_integers
+from ..lowering.step_graphs import ProgramShape
 from ..models.weights import adopt
 from ..step import DecoderStep, TreeStep, score_tree
 from .traced_program import to_device

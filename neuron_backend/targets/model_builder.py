@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 from torch import Tensor
 
-from ..graphs.step_lowering import ProgramShape, program_shapes, spans_of
+from ..lowering.step_graphs import ProgramShape, program_shapes, spans_of
 from ..parallel.cores import CORES, Cores
 from ..parallel.parallel_layers import summing
 from ..step import DecoderStep, TreeStep

@@ -16,9 +16,9 @@ from torch.fx import GraphModule
 from ..artifacts import trust
 from ..artifacts.manifest import Manifest
 from ..artifacts.packages import Package
-from ..graphs.lint import lint_graph
-from ..graphs.step_lowering import ProgramShape, lower_step, program_shapes
 from ..kv_cache.shapes import neuron_widths
+from ..lint.graph_lint import lint_graph
+from ..lowering.step_graphs import ProgramShape, lower_step, program_shapes
 from ..parallel.ranks import Ranks
 from ..step import program_name
 from .detect import neuron_versions, probe
@@ -71,7 +71,7 @@ class NativeTarget:
 
     strict: bool = attrs.field(default=True, validator=validators.instance_of(bool))
     """
-    Whether a graph that breaks a rule of :mod:`..graphs.lint`, or an operation that the device left to the
+    Whether a graph that breaks a rule of :mod:`..lint.graph_lint`, or an operation that the device left to the
     host, is an error. Otherwise it is a warning. TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION is set
     too, so that no program of this process that fails is run by the host instead.
     """

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..fused.fused_step import FusedStep
-from ..graphs.step_lowering import ProgramShape
+from ..lowering.step_graphs import ProgramShape
 from ..parallel.cores import Cores
 from ..step import DecoderStep
 from .functional_step import GIVEN, FunctionalStep, lower_choice, padding

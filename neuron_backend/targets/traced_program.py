@@ -7,8 +7,8 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..graphs.hlo_lint import lint_hlo
-from ..graphs.rules import Finding
+from ..lint.hlo_lint import lint_hlo
+from ..lint.rules import Finding
 from ..models.unsupported import UnsupportedArchitecture
 
 Run = Callable[..., Tensor]

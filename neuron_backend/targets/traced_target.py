@@ -16,11 +16,11 @@ from ..artifacts import trust
 from ..artifacts.fingerprint import Fitted, program_fingerprint
 from ..artifacts.manifest import Manifest
 from ..artifacts.packages import Package
-from ..graphs.lint import lint_graph
-from ..graphs.lowering import lower, name_of
-from ..graphs.step_lowering import ProgramShape
 from ..kv_cache.buffers import CacheBuffers
 from ..kv_cache.shapes import PADDED_WIDTHS, fitting, neuron_widths
+from ..lint.graph_lint import lint_graph
+from ..lowering.export import lower, name_of
+from ..lowering.step_graphs import ProgramShape
 from ..parallel.cores import Cores
 from .functional_step import INPUTS, FunctionalStep, padding
 from .model_builder import ModelBuilderWay

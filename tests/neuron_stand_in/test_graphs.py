@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture, compile_decoder
-from decodekit.neuron_backend.graphs.hlo_lint import lint_hlo
-from decodekit.neuron_backend.graphs.step_lowering import ProgramShape
+from decodekit.neuron_backend.lint.hlo_lint import lint_hlo
+from decodekit.neuron_backend.lowering.step_graphs import ProgramShape
 from decodekit.neuron_backend.targets.functional_step import FunctionalStep, padding
 from decodekit.neuron_backend.targets.traced_target import TracedTarget
 

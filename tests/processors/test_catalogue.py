@@ -13,7 +13,7 @@ from torch import Tensor
 from decodekit.decoding.history import History
 from decodekit.decoding.protocols import Processor
 from decodekit.neuron_backend import lint_graph, lower
-from decodekit.neuron_backend.graphs import lowering
+from decodekit.neuron_backend.lowering import export as lowering
 
 from ..strategies import windows
 from .by_hand import NOTHING

@@ -16,8 +16,8 @@ from decodekit.decoding.sampling.pipeline import Choose
 from decodekit.neuron_backend.fused import device_stages
 from decodekit.neuron_backend.fused.device_choice import DeviceChoice
 from decodekit.neuron_backend.fused.device_selections import first_largest
-from decodekit.neuron_backend.graphs.lint import lint_graph
-from decodekit.neuron_backend.graphs.lowering import lower
+from decodekit.neuron_backend.lint.graph_lint import lint_graph
+from decodekit.neuron_backend.lowering.export import lower
 from decodekit.processors import (
     Chain,
     FrequencyPenalty,

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from decodekit.decoding import Greedy, Sample
 from decodekit.neuron_backend import StaticDecoder
-from decodekit.neuron_backend.graphs.step_lowering import ProgramShape, program_shapes
+from decodekit.neuron_backend.lowering.step_graphs import ProgramShape, program_shapes
 from decodekit.neuron_backend.models.early_exit import first_layers
 from decodekit.neuron_backend.models.fused_projections import join_projections
 from decodekit.neuron_backend.targets import placement

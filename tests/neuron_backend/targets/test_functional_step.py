@@ -7,8 +7,8 @@ from torch import nn
 from decodekit.decoding import Sample
 from decodekit.decoding.history import History
 from decodekit.neuron_backend import StaticDecoder
-from decodekit.neuron_backend.graphs.step_lowering import ProgramShape
 from decodekit.neuron_backend.kv_cache.buffers import lay_out_tree
+from decodekit.neuron_backend.lowering.step_graphs import ProgramShape
 from decodekit.neuron_backend.targets.functional_step import (
     FunctionalStep,
     ReassigningStep,

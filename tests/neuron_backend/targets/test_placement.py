@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import StaticDecoder, lower
-from decodekit.neuron_backend.graphs.step_lowering import lower_step
+from decodekit.neuron_backend.lowering.step_graphs import lower_step
 from decodekit.neuron_backend.targets import placement as placement_module
 from decodekit.neuron_backend.targets.placement import copy_to, on_device, place_cache, place_graph
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from decodekit.neuron_backend.graphs.hlo_lint import lint_hlo
+from decodekit.neuron_backend.lint.hlo_lint import lint_hlo
 
 from .sums import cut_out
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from decodekit.neuron_backend import lower
-from decodekit.neuron_backend.graphs.complex_pairs import pair_complex_numbers
+from decodekit.neuron_backend.lowering.complex_pairs import pair_complex_numbers
 
 
 class Of(nn.Module):

@@ -2,7 +2,7 @@
 What neuronx-cc is known to refuse, found in the HLO that it is given.
 
 HLO is the last form that is ours to look at: what torch_xla has made of a module after every
-lowering. As in :mod:`.lint`, a list of published refusals and not a compiler: a program without
+lowering. As in :mod:`.graph_lint`, a list of published refusals and not a compiler: a program without
 findings may still fail for its size, or for a reason that nobody has written down.
 """
 

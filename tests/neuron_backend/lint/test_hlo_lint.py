@@ -2,7 +2,7 @@
 
 import pytest
 
-from decodekit.neuron_backend.graphs.hlo_lint import RULES, lint_hlo, parse
+from decodekit.neuron_backend.lint.hlo_lint import RULES, lint_hlo, parse
 
 ADD = """
 %add.1 (x.2: s32[], y.3: s32[]) -> s32[] {

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import CompiledDecoder
-from decodekit.neuron_backend.graphs.step_lowering import lower_step, program_shapes, spans_of
+from decodekit.neuron_backend.lowering.step_graphs import lower_step, program_shapes, spans_of
 
 Models = Callable[..., PreTrainedModel]
 

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from ..kv_cache.buffers import CacheBuffers
+from ..lint.graph_lint import lint_graph
+from ..lint.rules import Finding
 from ..step import Step, program_name
-from .lint import lint_graph
-from .lowering import lower
-from .rules import Finding
+from .export import lower
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from decodekit.neuron_backend.graphs.lowering import lower
-from decodekit.neuron_backend.graphs.narrow_integers import narrow_integers
+from decodekit.neuron_backend.lowering.export import lower
+from decodekit.neuron_backend.lowering.narrow_integers import narrow_integers
 
 X = torch.tensor([[0.5, 2.0, 1.0], [0.25, 0.125, 4.0]])
 I = torch.tensor([[0, 2, 1], [1, 0, 2]])  # noqa: E741 (integers, beside X)

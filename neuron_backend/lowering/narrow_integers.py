@@ -19,7 +19,7 @@ def narrow_integers(module: GraphModule) -> None:
     Let *module* compute in int32 whatever it computes in int64.
 
     Args:
-        module: What :func:`.lowering.lower` made; changed in place. Afterwards its inputs and outputs
+        module: What :func:`.export.lower` made; changed in place. Afterwards its inputs and outputs
             are int32 too where they were int64.
 
     Raises:

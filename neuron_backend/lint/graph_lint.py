@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from .lowering import COMPARISONS, lower, name_of
+from ..lowering.export import COMPARISONS, lower, name_of
 from .rules import CODES, OPERATORS, Finding, Rule
 
 WIDEST_TOP_K = 16_384

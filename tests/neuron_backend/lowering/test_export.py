@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from decodekit.neuron_backend.graphs.lowering import without_known_warnings
+from decodekit.neuron_backend.lowering.export import without_known_warnings
 
 
 def test_another_warning_is_heard() -> None:

@@ -1,1 +1,0 @@
-"""The graphs that compilers are given, and what is known against them."""

@@ -1,0 +1,1 @@
+"""Rules of neuronx-cc, checked on graphs before a compiler runs."""

@@ -1,0 +1,1 @@
+"""From a module to the graph that a compiler is given."""
