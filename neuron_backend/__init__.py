@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from .artifacts.loading import load_decoder
     from .compilation import compile_decoder
     from .compiled_decoder import CompiledDecoder
-    from .fused.device_choice import DeviceChoice
     from .lint.graph_lint import lint_graph, lint_module
     from .lint.rules import Finding
     from .lowering.export import lower
     from .models.unsupported import UnsupportedArchitecture
+    from .on_device_sampling.device_sampling import DeviceChoice
     from .parallel.ranks import LostRank
     from .parallel.tensor_parallel import rank_weights
     from .quantization.drift import Drift, drift
@@ -45,7 +45,7 @@ else:
             ".artifacts.loading": "load_decoder",
             ".compilation": "compile_decoder",
             ".compiled_decoder": "CompiledDecoder",
-            ".fused.device_choice": "DeviceChoice",
+            ".on_device_sampling.device_sampling": "DeviceChoice",
             ".lint.graph_lint": "lint_graph lint_module",
             ".lowering.export": "lower",
             ".lint.rules": "Finding",

@@ -9,10 +9,10 @@ import torch
 
 from ..decoding.protocols import Processor, Selection
 from ..decoding.validation import as_tuple, is_whole
-from .fused.asked import check_asked, check_rows
 from .kv_cache.shapes import default_max_length
 from .models.model_source import check_model
 from .models.weights import weight_dtype
+from .on_device_sampling.validate_pipeline import check_asked, check_rows
 from .targets.registry import resolve
 from .targets.target import Target
 from .threads import check_threads

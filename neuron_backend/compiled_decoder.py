@@ -8,10 +8,10 @@ from ..decoding.protocols import Processor, Selection
 from ..decoding.validation import as_tuple
 from .artifacts.hub import push_decoder
 from .artifacts.saving import save_decoder
-from .fused.asked import check_asked, check_rows
 from .lint.rules import Finding
 from .lowering.step_graphs import lint_decoder
 from .models.early_exit import first_layers
+from .on_device_sampling.validate_pipeline import check_asked, check_rows
 from .parallel.cores import holders
 from .parallel.ranks import naming_lost_ranks
 from .parity.compare import probe_of

@@ -12,7 +12,6 @@ from ..decoding.checks import check_inputs, check_tree_inputs, check_tree_widths
 from ..decoding.protocols import DecoderShape
 from ..decoding.validation import as_tuple
 from .artifacts.packages import Package
-from .fused.fused_forwards import FusedForwards, FusedProgram
 from .kv_cache.buffers import CacheBuffers, lay_out_tree
 from .kv_cache.geometry import Geometry
 from .kv_cache.masks import MaskPlan
@@ -20,6 +19,7 @@ from .kv_cache.shapes import decoder_shape
 from .kv_cache.spans import decoder_spans, end_of, smallest_span
 from .models.rotation import fix_rotation
 from .models.weights import adopt, weight_dtype
+from .on_device_sampling.fused_forwards import FusedForwards, FusedProgram
 from .parallel.ranks import Ranks, in_step
 from .parallel.tensor_parallel import ranks_of
 from .parity.compare import compare

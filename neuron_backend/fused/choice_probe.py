@@ -14,7 +14,7 @@ from ...decoding.history import History
 from ...decoding.protocols import Chooses, Decoder
 from ...decoding.sampling import noise
 from ..models.unsupported import UnsupportedArchitecture
-from .fusion import Fusion
+from ..on_device_sampling.fusion import Fusion
 
 _COLUMNS = 24
 """How many choices are compared at each width, at least."""

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from ...decoding.protocols import DecoderShape
-from ..fused.fused_step import FusedStep
 from ..kv_cache.buffers import CacheBuffers, out_of_place
 from ..lowering.export import lower
 from ..lowering.narrow_integers import narrow_integers
 from ..lowering.step_graphs import ProgramShape
 from ..models.weights import adopt
+from ..on_device_sampling.fused_step import FusedStep
 from ..step import DecoderStep, TreeStep, score_tree
 from .traced_program import to_device
 
@@ -231,7 +231,7 @@ def lower_choice(step: FusedStep, width: int, shape: DecoderShape) -> GraphModul
         shape: Of the decoder.
 
     Returns:
-        From float32 logits and what :meth:`~..fused.fused_step.FusedStep.given` makes, integers as
+        From float32 logits and what :meth:`~..on_device_sampling.fused_step.FusedStep.given` makes, integers as
         int32, to ids ``[batch, columns]`` int32.
 
     Raises:

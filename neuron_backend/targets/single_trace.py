@@ -17,8 +17,8 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..fused.fused_step import FusedStep
 from ..lowering.step_graphs import ProgramShape
+from ..on_device_sampling.fused_step import FusedStep
 from ..parallel.cores import Cores
 from ..step import DecoderStep
 from .functional_step import GIVEN, FunctionalStep, lower_choice, padding

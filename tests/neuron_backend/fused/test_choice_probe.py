@@ -8,7 +8,7 @@ from decodekit.decoding import Sample
 from decodekit.neuron_backend import UnsupportedArchitecture
 from decodekit.neuron_backend.targets.eager_target import EagerTarget
 
-from .choosing import build
+from ..on_device_sampling.sampling import build
 
 
 class TestProbe:

@@ -18,9 +18,9 @@ from transformers import PreTrainedModel
 from decodekit.decoding import Generator, Greedy, MaxNewTokens, Processor, Sample, Slots
 from decodekit.neuron_backend import CompiledDecoder, NativeTarget, compile_decoder, lint_graph, load_decoder
 from decodekit.neuron_backend.artifacts.manifest import Manifest
-from decodekit.neuron_backend.fused.fused_forwards import FusedForwards
 from decodekit.neuron_backend.lowering.step_graphs import program_shapes
 from decodekit.neuron_backend.models.early_exit import first_layers
+from decodekit.neuron_backend.on_device_sampling.fused_forwards import FusedForwards
 from decodekit.neuron_backend.parallel.ranks import Ranks
 from decodekit.neuron_backend.targets import native_target as native_target_module
 from decodekit.neuron_backend.targets.detect import NeuronFound

@@ -12,7 +12,7 @@ from ...decoding.sampling.greedy import Greedy
 from ...decoding.sampling.sample import Sample
 from ...processors import TopK, TopP
 from ...processors.parameter import is_scalar
-from .device_selections import DeviceGreedy, DeviceSample
+from .device_samplers import DeviceGreedy, DeviceSample
 from .device_stages import LARGEST_K, DeviceTopK, DeviceTopP
 
 

@@ -6,9 +6,9 @@ import torch
 from decodekit.decoding import Choose, Greedy, History, Sample
 from decodekit.decoding.sampling import noise
 from decodekit.neuron_backend import StaticDecoder, lint_module
-from decodekit.neuron_backend.fused.device_choice import DeviceChoice
-from decodekit.neuron_backend.fused.fused_step import FusedStep
 from decodekit.neuron_backend.kv_cache.buffers import out_of_place
+from decodekit.neuron_backend.on_device_sampling.device_sampling import DeviceChoice
+from decodekit.neuron_backend.on_device_sampling.fused_step import FusedStep
 from decodekit.processors import (
     Composable,
     FrequencyPenalty,

@@ -22,7 +22,7 @@ from decodekit.processors import (
 )
 from decodekit.speculation import PromptLookup
 
-from .choosing import PROMPTS, STOP, WITHOUT, build, texts
+from .sampling import PROMPTS, STOP, WITHOUT, build, texts
 
 
 @pytest.fixture

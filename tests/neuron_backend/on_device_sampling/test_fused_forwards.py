@@ -23,8 +23,8 @@ from decodekit.processors import (
 )
 from decodekit.speculation import DraftModel, DraftTree, PromptLookup, Tree
 
-from .choosing import PROMPTS, STOP, WITHOUT, build, texts
-from .test_device_choice import SAFE
+from .sampling import PROMPTS, STOP, WITHOUT, build, texts
+from .test_device_sampling import SAFE
 
 CHAINS = {
     "none": None,

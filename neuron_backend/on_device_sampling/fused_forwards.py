@@ -20,8 +20,8 @@ from ..kv_cache.spans import end_of, smallest_span
 from ..parallel.ranks import Ranks, in_step
 from ..step import DecoderStep, Step
 from ..threads import on_threads
-from .asked import check_asked
 from .fusion import Fusion, places
+from .validate_pipeline import check_asked
 
 FusedProgram = Callable[..., tuple[Tensor, Tensor]]
 """What :class:`~.fused_step.FusedStep` takes before the cache, to choice and logits."""

@@ -10,7 +10,7 @@ from ...decoding.protocols import DecoderShape, Processor, Selection
 from ..artifacts.chain_digest import chain_digest, has_rows, same_chain
 from ..parallel.tensor_parallel import ranks_of
 from ..step import DecoderStep
-from .device_choice import DeviceChoice, selection_refusal, stage_refusal
+from .device_sampling import DeviceChoice, selection_refusal, stage_refusal
 from .fused_step import FusedStep
 
 

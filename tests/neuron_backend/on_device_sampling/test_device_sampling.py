@@ -13,11 +13,11 @@ from decodekit.decoding.history import History
 from decodekit.decoding.protocols import Processor, Selection
 from decodekit.decoding.sampling import noise
 from decodekit.decoding.sampling.pipeline import Choose
-from decodekit.neuron_backend.fused import device_stages
-from decodekit.neuron_backend.fused.device_choice import DeviceChoice
-from decodekit.neuron_backend.fused.device_selections import first_largest
 from decodekit.neuron_backend.lint.graph_lint import lint_graph
 from decodekit.neuron_backend.lowering.export import lower
+from decodekit.neuron_backend.on_device_sampling import device_stages
+from decodekit.neuron_backend.on_device_sampling.device_samplers import first_largest
+from decodekit.neuron_backend.on_device_sampling.device_sampling import DeviceChoice
 from decodekit.processors import (
     Chain,
     FrequencyPenalty,

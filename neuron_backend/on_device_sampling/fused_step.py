@@ -11,7 +11,7 @@ from ...decoding.history import History
 from ...decoding.protocols import DecoderShape
 from ..kv_cache.buffers import CacheBuffers, Write, in_place
 from ..step import DecoderStep, Step
-from .device_choice import DeviceChoice
+from .device_sampling import DeviceChoice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
