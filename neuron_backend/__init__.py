@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from .lowering.export import lower
     from .models.unsupported import UnsupportedArchitecture
     from .on_device_sampling.device_sampling import DeviceChoice
-    from .parallel.ranks import LostRank
-    from .parallel.tensor_parallel import rank_weights
     from .quantization.drift import Drift, drift
     from .quantization.quantized import Weights
     from .static_decoder import StaticDecoder
     from .targets.cuda_target import CudaTarget
     from .targets.native_target import NativeTarget
     from .targets.traced_target import TracedTarget
+    from .tensor_parallel.divided_model import rank_weights
+    from .tensor_parallel.ranks import LostRank
     from .wrapped import (
         CallableDecoder,
         NxDInferenceDecoder,
@@ -49,8 +49,8 @@ else:
             ".lint.graph_lint": "lint_graph lint_module",
             ".lowering.export": "lower",
             ".lint.rules": "Finding",
-            ".parallel.ranks": "LostRank",
-            ".parallel.tensor_parallel": "rank_weights",
+            ".tensor_parallel.ranks": "LostRank",
+            ".tensor_parallel.divided_model": "rank_weights",
             ".quantization.drift": "Drift drift",
             ".quantization.quantized": "Weights",
             ".static_decoder": "StaticDecoder",

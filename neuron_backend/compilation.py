@@ -96,8 +96,8 @@ def compile_decoder(
 
         tp_degree: Processes that hold the model together, each a part of its weights and of the
             cache. More than 1 takes a program that ``torchrun --nproc-per-node TP_DEGREE`` has
-            started as often; all processes make the same calls (:mod:`~.parallel.ranks`). For
-            ``"neuron-traced"`` it is cores, which one process drives (:mod:`~.parallel.cores`).
+            started as often; all processes make the same calls (:mod:`~.tensor_parallel.ranks`). For
+            ``"neuron-traced"`` it is cores, which one process drives (:mod:`~.tensor_parallel.cores`).
 
     Raises:
         UnsupportedArchitecture: The logits differ from *model*'s, or it cannot be rewound.
@@ -113,9 +113,9 @@ def compile_decoder(
     # A program that names this may well load a decoder instead, or compile none in this run.
     from .artifacts.saved_model import load_model
     from .compiled_decoder import CompiledDecoder
-    from .parallel.cores import holders
-    from .parallel.ranks import naming_lost_ranks
-    from .parallel.tensor_parallel import model_of
+    from .tensor_parallel.cores import holders
+    from .tensor_parallel.divided_model import model_of
+    from .tensor_parallel.ranks import naming_lost_ranks
 
     compiler = resolve(target)
     check_threads(threads)

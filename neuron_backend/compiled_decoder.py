@@ -12,14 +12,14 @@ from .lint.rules import Finding
 from .lowering.step_graphs import lint_decoder
 from .models.early_exit import first_layers
 from .on_device_sampling.validate_pipeline import check_asked, check_rows
-from .parallel.cores import holders
-from .parallel.ranks import naming_lost_ranks
 from .parity.compare import probe_of
 from .probe import Probe
 from .static_decoder import StaticDecoder
 from .targets.eager_target import EagerTarget
 from .targets.registry import resolve
 from .targets.target import Target
+from .tensor_parallel.cores import holders
+from .tensor_parallel.ranks import naming_lost_ranks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

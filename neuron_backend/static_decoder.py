@@ -20,11 +20,11 @@ from .kv_cache.spans import decoder_spans, end_of, smallest_span
 from .models.rotation import fix_rotation
 from .models.weights import adopt, weight_dtype
 from .on_device_sampling.fused_forwards import FusedForwards, FusedProgram
-from .parallel.ranks import Ranks, in_step
-from .parallel.tensor_parallel import ranks_of
 from .parity.compare import compare
 from .quantization.quantized import Weights, check_format, quantize
 from .step import DecoderStep, Step, TreeStep
+from .tensor_parallel.divided_model import ranks_of
+from .tensor_parallel.ranks import Ranks, in_step
 from .threads import on_threads
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class StaticDecoder(FusedForwards):
     """This process among those that hold the model together; None if it is whole here."""
 
     cores: int = 1
-    """How many cores of this process hold the model together (:mod:`.parallel.cores`)."""
+    """How many cores of this process hold the model together (:mod:`.tensor_parallel.cores`)."""
 
     compiler: Compiler | None = None
     """What made the programs; None if they are eager."""

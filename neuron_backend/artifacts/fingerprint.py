@@ -12,8 +12,8 @@ from torch import Tensor
 from ...decoding.protocols import DecoderShape
 from ..kv_cache.buffers import CacheBuffers
 from ..models.weights import derived_buffers, dtype_name
-from ..parallel.tensor_parallel import ranks_of
 from ..step import DecoderStep
+from ..tensor_parallel.divided_model import ranks_of
 
 # AOTInductor writes vectors of up to 8 numbers into the code.
 _FOLDED = 8

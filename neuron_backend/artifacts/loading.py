@@ -91,8 +91,8 @@ def _open(
     from safetensors.torch import load_file
 
     from ..compiled_decoder import CompiledDecoder
-    from ..parallel.cores import holders
-    from ..parallel.ranks import naming_lost_ranks
+    from ..tensor_parallel.cores import holders
+    from ..tensor_parallel.ranks import naming_lost_ranks
     from .manifest import CONSTANTS, PROGRAMS, Manifest
     from .packages import packages_of
     from .saved_model import check_weights, saved_model

@@ -7,7 +7,7 @@ import attrs
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ..parallel.ranks import Ranks, each_succeeds
+from ..tensor_parallel.ranks import Ranks, each_succeeds
 from . import machine
 from .manifest import PROGRAMS
 
@@ -29,7 +29,7 @@ def compiled_once(ranks: Ranks | None, compile_: Callable[[], Package]) -> Packa
     """
     What *compile_* gives, called on rank 0 for all *ranks*; on each of them where processors differ.
 
-    No program depends on the rank (:mod:`..parallel.parallel_layers`), and ranks of one host would only be
+    No program depends on the rank (:mod:`..tensor_parallel.parallel_layers`), and ranks of one host would only be
     in each other's way.
 
     Raises:

@@ -14,8 +14,8 @@ from ..models.fused_projections import join_projections
 from ..models.model_source import not_found
 from ..models.rotation import fix_rotation
 from ..models.weights import adopt, dtype_name, weight_dtype
-from ..parallel.ranks import Ranks
-from ..parallel.tensor_parallel import model_of
+from ..tensor_parallel.divided_model import model_of
+from ..tensor_parallel.ranks import Ranks
 from .fingerprint import weight_table
 from .manifest import BUFFERS, CONSTANTS, NAME, Manifest
 from .quantized_files import assembled, load_quantized

@@ -21,11 +21,11 @@ from torch import Tensor
 from ... import __version__
 from ..models.fused_projections import joined_names
 from ..models.weights import derived_buffers, dtype_name
-from ..parallel.ranks import each_succeeds, naming_lost_ranks
-from ..parallel.tensor_parallel import whole_weights
 from ..static_decoder import StaticDecoder
 from ..targets.detect import neuron_versions
 from ..targets.target import RunsStored
+from ..tensor_parallel.divided_model import whole_weights
+from ..tensor_parallel.ranks import each_succeeds, naming_lost_ranks
 from . import machine
 from .blueprint import Blueprint
 from .fingerprint import weight_table

@@ -17,8 +17,8 @@ from ...decoding.scores import Scores
 from ..artifacts.chain_digest import same_chain
 from ..kv_cache.buffers import CacheBuffers
 from ..kv_cache.spans import end_of, smallest_span
-from ..parallel.ranks import Ranks, in_step
 from ..step import DecoderStep, Step
+from ..tensor_parallel.ranks import Ranks, in_step
 from ..threads import on_threads
 from .fusion import Fusion, places
 from .validate_pipeline import check_asked

@@ -8,8 +8,8 @@ from ...decoding.optional_protocols import stages_of
 from ...decoding.placement import Place, part_name
 from ...decoding.protocols import DecoderShape, Processor, Selection
 from ..artifacts.chain_digest import chain_digest, has_rows, same_chain
-from ..parallel.tensor_parallel import ranks_of
 from ..step import DecoderStep
+from ..tensor_parallel.divided_model import ranks_of
 from .device_sampling import DeviceChoice, selection_refusal, stage_refusal
 from .fused_step import FusedStep
 

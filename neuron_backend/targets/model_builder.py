@@ -19,9 +19,9 @@ import attrs
 from torch import Tensor
 
 from ..lowering.step_graphs import ProgramShape, program_shapes, spans_of
-from ..parallel.cores import CORES, Cores
-from ..parallel.parallel_layers import summing
 from ..step import DecoderStep, TreeStep
+from ..tensor_parallel.cores import CORES, Cores
+from ..tensor_parallel.parallel_layers import summing
 from .functional_step import CHOICES, MODEL, FunctionalStep, ReassigningStep, lower_choice, named, padding
 from .traced_program import Runs, Traced, lint_proto, refuse, to_device, to_host
 

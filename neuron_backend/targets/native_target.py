@@ -19,8 +19,8 @@ from ..artifacts.packages import Package
 from ..kv_cache.shapes import neuron_widths
 from ..lint.graph_lint import lint_graph
 from ..lowering.step_graphs import ProgramShape, lower_step, program_shapes
-from ..parallel.ranks import Ranks
 from ..step import program_name
+from ..tensor_parallel.ranks import Ranks
 from .detect import neuron_versions, probe
 from .native_program import Backend, NativeProgram, SpanProgram
 from .neuron_environment import CACHE_FOLDER, CORES, NO_FALLBACK, compiler_arguments, cores_of_rank, settled

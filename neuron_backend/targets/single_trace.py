@@ -19,8 +19,8 @@ from torch import Tensor
 
 from ..lowering.step_graphs import ProgramShape
 from ..on_device_sampling.fused_step import FusedStep
-from ..parallel.cores import Cores
 from ..step import DecoderStep
+from ..tensor_parallel.cores import Cores
 from .functional_step import GIVEN, FunctionalStep, lower_choice, padding
 from .traced_program import Runs, Traced, to_device, to_host
 

@@ -21,7 +21,7 @@ from ..kv_cache.shapes import PADDED_WIDTHS, fitting, neuron_widths
 from ..lint.graph_lint import lint_graph
 from ..lowering.export import lower, name_of
 from ..lowering.step_graphs import ProgramShape
-from ..parallel.cores import Cores
+from ..tensor_parallel.cores import Cores
 from .functional_step import INPUTS, FunctionalStep, padding
 from .model_builder import ModelBuilderWay
 from .single_trace import SingleTraceWay

@@ -13,10 +13,10 @@ from decodekit.neuron_backend.models.fused_projections import (
     merge_products,
     traced_joined,
 )
-from decodekit.neuron_backend.parallel.ranks import Ranks
-from decodekit.neuron_backend.parallel.tensor_parallel import divided
 from decodekit.neuron_backend.quantization import digits
 from decodekit.neuron_backend.quantization.cpu_products import PACKED, cpu_products
+from decodekit.neuron_backend.tensor_parallel.divided_model import divided
+from decodekit.neuron_backend.tensor_parallel.ranks import Ranks
 
 LINEAR = torch.ops.aten.linear.default
 

@@ -21,7 +21,6 @@ from decodekit.neuron_backend.artifacts.manifest import Manifest
 from decodekit.neuron_backend.lowering.step_graphs import program_shapes
 from decodekit.neuron_backend.models.early_exit import first_layers
 from decodekit.neuron_backend.on_device_sampling.fused_forwards import FusedForwards
-from decodekit.neuron_backend.parallel.ranks import Ranks
 from decodekit.neuron_backend.targets import native_target as native_target_module
 from decodekit.neuron_backend.targets.detect import NeuronFound
 from decodekit.neuron_backend.targets.native_program import NativeProgram
@@ -32,6 +31,7 @@ from decodekit.neuron_backend.targets.neuron_environment import (
     NO_FALLBACK,
 )
 from decodekit.neuron_backend.targets.target import NOT_SAVED
+from decodekit.neuron_backend.tensor_parallel.ranks import Ranks
 from decodekit.processors import RepetitionPenalty, Temperature, TopP
 from decodekit.speculation import DraftModel, DraftTree, SpeculativeGenerator, Tree
 

@@ -9,10 +9,10 @@ import torch
 from decodekit.decoding import Greedy
 from decodekit.decoding.history import History
 from decodekit.neuron_backend import StaticDecoder, compile_decoder
-from decodekit.neuron_backend.parallel.cores import CORES, Cores, holders
-from decodekit.neuron_backend.parallel.parallel_layers import all_reduce, summing
 from decodekit.neuron_backend.targets.eager_target import EagerTarget
 from decodekit.neuron_backend.targets.traced_target import TracedTarget
+from decodekit.neuron_backend.tensor_parallel.cores import CORES, Cores, holders
+from decodekit.neuron_backend.tensor_parallel.parallel_layers import all_reduce, summing
 
 
 @pytest.fixture
@@ -155,8 +155,8 @@ def in_turns(decoder: StaticDecoder, ids: torch.Tensor) -> Any:
 
     The *n*-th sum is known once the parts have been run with those before it.
     """
-    from decodekit.neuron_backend.parallel.ranks import Ranks
-    from decodekit.neuron_backend.parallel.tensor_parallel import divided
+    from decodekit.neuron_backend.tensor_parallel.divided_model import divided
+    from decodekit.neuron_backend.tensor_parallel.ranks import Ranks
 
     parts = [divided(decoder.step.model, Ranks(2, core, CORES)) for core in range(2)]
     known: list[torch.Tensor] = []

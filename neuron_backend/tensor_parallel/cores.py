@@ -16,9 +16,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..targets.target import DrivesCores, Target
+from .divided_model import divided, rank_weights
 from .parallel_layers import summing
 from .ranks import Ranks, check_degree
-from .tensor_parallel import divided, rank_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

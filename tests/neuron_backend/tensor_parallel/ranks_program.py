@@ -1,5 +1,5 @@
 """
-What every rank of the tensor-parallel tests runs; :mod:`.test_tensor_parallel` reads what it finds.
+What every rank of the tensor-parallel tests runs; :mod:`.test_divided_model` reads what it finds.
 
     torchrun --nproc-per-node 2 ranks_program.py FOLDER [PART ...]
 
@@ -24,8 +24,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from decodekit.decoding import Generator, MaxNewTokens, Sample
 from decodekit.neuron_backend import StaticDecoder, compile_decoder, load_decoder
-from decodekit.neuron_backend.parallel.ranks import Ranks, each_succeeds
 from decodekit.neuron_backend.step import program_name
+from decodekit.neuron_backend.tensor_parallel.ranks import Ranks, each_succeeds
 from decodekit.processors import Temperature, TopK
 from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from decodekit.neuron_backend.parallel.parallel_plan import Cut, OnFirst
+from decodekit.neuron_backend.tensor_parallel.parallel_plan import Cut, OnFirst
 
 
 class TestShares:

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import compile_decoder
-from decodekit.neuron_backend.parallel.ranks import Ranks
+from decodekit.neuron_backend.tensor_parallel.ranks import Ranks
 
 Models = Callable[..., PreTrainedModel]
 

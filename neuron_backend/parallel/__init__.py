@@ -1,1 +1,0 @@
-"""One model in several processes."""

@@ -1,0 +1,1 @@
+"""One model divided among several processes or cores."""
