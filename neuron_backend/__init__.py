@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .lowering.export import lower
     from .models.unsupported import UnsupportedArchitecture
     from .on_device_sampling.device_sampling import DeviceChoice
-    from .quantization.drift import Drift, drift
+    from .parity.drift import Drift, drift
     from .quantization.quantized import Weights
     from .static_decoder import StaticDecoder
     from .targets.cuda_target import CudaTarget
@@ -51,7 +51,7 @@ else:
             ".lint.rules": "Finding",
             ".tensor_parallel.ranks": "LostRank",
             ".tensor_parallel.divided_model": "rank_weights",
-            ".quantization.drift": "Drift drift",
+            ".parity.drift": "Drift drift",
             ".quantization.quantized": "Weights",
             ".static_decoder": "StaticDecoder",
             ".targets.cuda_target": "CudaTarget",

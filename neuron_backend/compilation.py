@@ -89,7 +89,7 @@ def compile_decoder(
 
         weights: ``"int8"``, ``"int4"`` or ``"float8"`` stores linear layers in so many bits, with scales;
             activations keep *dtype*. None: as they are. ``decoder.weights`` says what became of
-            which layer, and :func:`~.quantization.drift.drift` what it costs.
+            which layer, and :func:`~.parity.drift.drift` what it costs.
 
         threads: How many a forward may use. None: as many as torch does; 1 is best for a small
             draft. It may be changed later, as ``decoder.threads``.

@@ -13,7 +13,7 @@ from .lowering.step_graphs import lint_decoder
 from .models.early_exit import first_layers
 from .on_device_sampling.validate_pipeline import check_asked, check_rows
 from .parity.compare import probe_of
-from .probe import Probe
+from .parity.logits_probe import Probe
 from .static_decoder import StaticDecoder
 from .targets.eager_target import EagerTarget
 from .targets.registry import resolve

@@ -5,10 +5,10 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ..fused.choice_probe import ChoosingDecoder, check_choices
-from ..probe import TOLERANCE, Probe
 from ..step import DecoderStep
-from ..tree_probe import TreeDecoder, check_trees
+from .logits_probe import TOLERANCE, Probe
+from .sampling_probe import ChoosingDecoder, check_choices
+from .tree_probe import TreeDecoder, check_trees
 
 
 class ComparedDecoder(TreeDecoder, ChoosingDecoder, Protocol):

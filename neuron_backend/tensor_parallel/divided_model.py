@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..models.unsupported import UnsupportedArchitecture
 from ..models.weights import adopt
-from ..probe import TOLERANCE
+from ..parity.logits_probe import TOLERANCE
 from ..quantization.quantized import Weights
 from .parallel_layers import Gather, Reduce, TakeShare, divide_lookup, is_rank, mark_rank
 from .parallel_plan import GATHERED, LOOKUPS, ROWS, SPLITTING, SUMMED, Cut, ParallelPlan, Share

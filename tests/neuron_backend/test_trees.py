@@ -24,7 +24,7 @@ from decodekit.neuron_backend.artifacts.manifest import Manifest
 from decodekit.neuron_backend.kv_cache.buffers import CacheBuffers, lay_out_tree
 from decodekit.neuron_backend.kv_cache.geometry import Geometry
 from decodekit.neuron_backend.kv_cache.masks import MaskPlan, Reach
-from decodekit.neuron_backend.tree_probe import TreeProbe
+from decodekit.neuron_backend.parity.tree_probe import TreeProbe
 from decodekit.testing import check_decoder
 
 Models = Callable[..., PreTrainedModel]

@@ -6,7 +6,7 @@ import torch
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture
 from decodekit.neuron_backend.kv_cache.masks import MaskPlan, Reach
 from decodekit.neuron_backend.models import adaptation
-from decodekit.neuron_backend.probe import _cover
+from decodekit.neuron_backend.parity.logits_probe import _cover
 
 
 class TestRefusal:

@@ -12,9 +12,9 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..decoding.cache.slots import Slots
-from ..decoding.protocols import Decoder, ScoresTrees
-from .models.unsupported import UnsupportedArchitecture
+from ...decoding.cache.slots import Slots
+from ...decoding.protocols import Decoder, ScoresTrees
+from ..models.unsupported import UnsupportedArchitecture
 
 _BRANCHES = 3
 _SHORTEST = 32

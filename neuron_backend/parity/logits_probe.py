@@ -13,9 +13,9 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..decoding.protocols import DecoderShape
-from .models.unsupported import UnsupportedArchitecture
-from .step import keeps_logits
+from ...decoding.protocols import DecoderShape
+from ..models.unsupported import UnsupportedArchitecture
+from ..step import keeps_logits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
