@@ -15,6 +15,12 @@ from typing import TYPE_CHECKING
 from ..decoding.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from .adapters import (
+        CallableDecoder,
+        NxDInferenceDecoder,
+        OptimumNeuronDecoder,
+        TransformersNeuronxDecoder,
+    )
     from .artifacts.loading import load_decoder
     from .compilation import compile_decoder
     from .compiled_decoder import CompiledDecoder
@@ -31,12 +37,6 @@ if TYPE_CHECKING:
     from .targets.traced_target import TracedTarget
     from .tensor_parallel.divided_model import rank_weights
     from .tensor_parallel.ranks import LostRank
-    from .wrapped import (
-        CallableDecoder,
-        NxDInferenceDecoder,
-        OptimumNeuronDecoder,
-        TransformersNeuronxDecoder,
-    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -57,7 +57,7 @@ else:
             ".targets.cuda_target": "CudaTarget",
             ".targets.native_target": "NativeTarget",
             ".targets.traced_target": "TracedTarget",
-            ".wrapped": "CallableDecoder NxDInferenceDecoder OptimumNeuronDecoder TransformersNeuronxDecoder",
+            ".adapters": "CallableDecoder NxDInferenceDecoder OptimumNeuronDecoder TransformersNeuronxDecoder",
         },
     )
 

@@ -17,9 +17,9 @@ from transformers import PreTrainedModel
 
 from decodekit.decoding import Generator, MaxNewTokens
 from decodekit.neuron_backend import NativeTarget, compile_decoder, load_decoder
+from decodekit.neuron_backend.adapters import CallableDecoder
 from decodekit.neuron_backend.targets.native_program import NativeProgram
 from decodekit.neuron_backend.targets.target import Target
-from decodekit.neuron_backend.wrapped import CallableDecoder
 from decodekit.speculation import DraftModel, DraftTree, Tree
 from decodekit.testing import check_decoder
 

@@ -14,7 +14,7 @@ from decodekit.neuron_backend import (
     OptimumNeuronDecoder,
     TransformersNeuronxDecoder,
 )
-from decodekit.neuron_backend.wrapped import WrappedDecoder
+from decodekit.neuron_backend.adapters import WrappedDecoder
 
 from .nxd_stand_in import CONTEXT, TOKEN, VERIFY, NxDModel
 from .optimum_stand_in import OptimumModel

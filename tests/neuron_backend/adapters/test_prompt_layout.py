@@ -1,6 +1,6 @@
 import numpy as np
 
-from decodekit.neuron_backend.wrapped.prompts import lay_out_prompts
+from decodekit.neuron_backend.adapters.prompt_layout import lay_out_prompts
 
 
 def rows(*tokens: list[int]) -> list[np.ndarray]:

@@ -1,6 +1,6 @@
 import numpy as np
 
-from decodekit.neuron_backend.wrapped.record import Record
+from decodekit.neuron_backend.adapters.record import Record
 
 
 def enter(record: Record, start: int, *tokens: int) -> tuple[int, int, int]:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .abilities import Abilities, Prefill, Window
+from .capabilities import Abilities, Prefill, Window
 from .record import Ints
 from .settings import check_window, number, setting
 from .wrapped_decoder import WrappedDecoder

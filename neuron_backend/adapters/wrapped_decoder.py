@@ -11,8 +11,8 @@ from torch import Tensor
 from ...decoding.cache.slots import Slots
 from ...decoding.checks import check_inputs
 from ...decoding.protocols import DecoderShape
-from .abilities import Abilities, Prefill, Window
-from .errand import Errand
+from .capabilities import Abilities, Prefill, Window
+from .feed_plan import Errand
 from .record import Ints, Record
 
 _ENCODING = 16

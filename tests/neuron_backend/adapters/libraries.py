@@ -17,7 +17,7 @@ from decodekit.neuron_backend import (
     OptimumNeuronDecoder,
     TransformersNeuronxDecoder,
 )
-from decodekit.neuron_backend.wrapped import WrappedDecoder
+from decodekit.neuron_backend.adapters import WrappedDecoder
 
 from ..on_device import require_module
 

@@ -1,6 +1,6 @@
 import pytest
 
-from decodekit.neuron_backend.wrapped.abilities import Abilities, Prefill, Window
+from decodekit.neuron_backend.adapters.capabilities import Abilities, Prefill, Window
 
 
 def abilities(*windows: Window, prefill: Prefill | None = None, **options: bool) -> Abilities:

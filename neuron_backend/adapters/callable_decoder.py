@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ...decoding.protocols import DecoderShape
-from .abilities import Abilities, Prefill, Window
+from .capabilities import Abilities, Prefill, Window
 from .record import Ints
 from .wrapped_decoder import WrappedDecoder
 

@@ -14,7 +14,7 @@ from decodekit.neuron_backend import (
     OptimumNeuronDecoder,
     TransformersNeuronxDecoder,
 )
-from decodekit.neuron_backend.wrapped import WrappedDecoder
+from decodekit.neuron_backend.adapters import WrappedDecoder
 
 from .kv_model import KvModel, require_ints, require_shape
 from .nxd_stand_in import NxDModel

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .abilities import Abilities, Prefill, Window
-from .prompts import lay_out_prompts
+from .capabilities import Abilities, Prefill, Window
+from .prompt_layout import lay_out_prompts
 from .record import Ints
 from .settings import check_columns, check_settings, check_window, number, setting, text_config
 from .wrapped_decoder import WrappedDecoder
