@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         OptimumNeuronDecoder,
         TransformersNeuronxDecoder,
     )
-    from .artifacts.loading import load_decoder
     from .compilation import compile_decoder
     from .compiled_decoder import CompiledDecoder
     from .lint.graph_lint import lint_graph, lint_module
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from .on_device_sampling.device_sampling import DeviceChoice
     from .parity.drift import Drift, drift
     from .quantization.quantized import Weights
+    from .serialization.loading import load_decoder
     from .static_decoder import StaticDecoder
     from .targets.cuda_target import CudaTarget
     from .targets.native_target import NativeTarget
@@ -42,7 +42,7 @@ else:
         __name__,
         {
             ".models.unsupported": "UnsupportedArchitecture",
-            ".artifacts.loading": "load_decoder",
+            ".serialization.loading": "load_decoder",
             ".compilation": "compile_decoder",
             ".compiled_decoder": "CompiledDecoder",
             ".on_device_sampling.device_sampling": "DeviceChoice",

@@ -111,8 +111,8 @@ def compile_decoder(
         LostRank: Another process has failed or ended.
     """
     # A program that names this may well load a decoder instead, or compile none in this run.
-    from .artifacts.saved_model import load_model
     from .compiled_decoder import CompiledDecoder
+    from .serialization.saved_model import load_model
     from .tensor_parallel.cores import holders
     from .tensor_parallel.divided_model import model_of
     from .tensor_parallel.ranks import naming_lost_ranks

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from ..decoding.protocols import Processor, Selection
 from ..decoding.validation import as_tuple
-from .artifacts.hub import push_decoder
-from .artifacts.saving import save_decoder
 from .lint.rules import Finding
 from .lowering.step_graphs import lint_decoder
 from .models.early_exit import first_layers
 from .on_device_sampling.validate_pipeline import check_asked, check_rows
 from .parity.compare import probe_of
 from .parity.logits_probe import Probe
+from .serialization.hub import push_decoder
+from .serialization.saving import save_decoder
 from .static_decoder import StaticDecoder
 from .targets.eager_target import EagerTarget
 from .targets.registry import resolve

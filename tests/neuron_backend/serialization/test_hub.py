@@ -8,8 +8,8 @@ from huggingface_hub import constants
 from transformers import AutoTokenizer
 
 from decodekit.neuron_backend import compile_decoder, load_decoder
-from decodekit.neuron_backend.artifacts.hub import download_decoder, is_repository
 from decodekit.neuron_backend.artifacts.manifest import Manifest
+from decodekit.neuron_backend.serialization.hub import download_decoder, is_repository
 from decodekit.neuron_backend.tensor_parallel.ranks import Ranks
 
 from ...hub_stand_in import forget_client, running_hub

@@ -19,6 +19,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ... import __version__
+from ..artifacts import machine
+from ..artifacts.blueprint import Blueprint
+from ..artifacts.fingerprint import weight_table
+from ..artifacts.manifest import BUFFERS, CONSTANTS, NAME, PROGRAMS, Manifest, file_sha256, weights_file
+from ..artifacts.quantized_files import save_quantized
+from ..artifacts.stored_weights import Entry, entries_of
 from ..models.fused_projections import joined_names
 from ..models.weights import derived_buffers, dtype_name
 from ..static_decoder import StaticDecoder
@@ -26,12 +32,6 @@ from ..targets.detect import neuron_versions
 from ..targets.target import RunsStored
 from ..tensor_parallel.divided_model import whole_weights
 from ..tensor_parallel.ranks import each_succeeds, naming_lost_ranks
-from . import machine
-from .blueprint import Blueprint
-from .fingerprint import weight_table
-from .manifest import BUFFERS, CONSTANTS, NAME, PROGRAMS, Manifest, file_sha256, weights_file
-from .quantized_files import save_quantized
-from .stored_weights import Entry, entries_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
 from decodekit.neuron_backend.artifacts.manifest import Manifest, file_sha256, weights_file
-from decodekit.neuron_backend.artifacts.saving import blueprint_of
 from decodekit.neuron_backend.artifacts.stored_weights import StoredWeights
+from decodekit.neuron_backend.serialization.saving import blueprint_of
 from decodekit.testing import check_decoder
 
 MODELS: dict[str, dict[str, Any]] = {

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..artifacts.manifest import NAME, PLAIN_WEIGHTS, PROGRAMS, QUANTIZED_WEIGHTS, Manifest
 from ..static_decoder import StaticDecoder
 from ..tensor_parallel.ranks import each_succeeds, naming_lost_ranks
-from .manifest import NAME, PLAIN_WEIGHTS, PROGRAMS, QUANTIZED_WEIGHTS, Manifest
 from .saving import save_decoder
 
 if TYPE_CHECKING:

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 from safetensors.torch import load
 from torch import Tensor
 
+from ..artifacts import trust
+from ..artifacts.blueprint import Blueprint
+from ..artifacts.fingerprint import Fitted
+from ..artifacts.manifest import BUFFERS, CONSTANTS, NAME, PROGRAMS, Manifest, file_sha256, weights_file
+from ..artifacts.packages import below, packages_of
+from ..artifacts.stored_weights import StoredWeights, entries_of
 from ..compiled_decoder import CompiledDecoder
 from ..targets.target import RunsStored
-from . import trust
-from .blueprint import Blueprint
-from .fingerprint import Fitted
-from .manifest import BUFFERS, CONSTANTS, NAME, PROGRAMS, Manifest, file_sha256, weights_file
-from .packages import below, packages_of
 from .saved_model import build_model, check_dtype, check_weights
-from .stored_weights import StoredWeights, entries_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -5,8 +5,8 @@ import torch
 from safetensors.torch import load_file
 
 from decodekit.neuron_backend import CompiledDecoder, load_decoder
-from decodekit.neuron_backend.artifacts import saving
 from decodekit.neuron_backend.artifacts.manifest import Manifest
+from decodekit.neuron_backend.serialization import saving
 
 
 def contents(folder):

@@ -10,15 +10,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from ..artifacts.fingerprint import weight_table
+from ..artifacts.manifest import BUFFERS, CONSTANTS, NAME, Manifest
+from ..artifacts.quantized_files import assembled, load_quantized
 from ..models.fused_projections import join_projections
 from ..models.model_source import not_found
 from ..models.rotation import fix_rotation
 from ..models.weights import adopt, dtype_name, weight_dtype
 from ..tensor_parallel.divided_model import model_of
 from ..tensor_parallel.ranks import Ranks
-from .fingerprint import weight_table
-from .manifest import BUFFERS, CONSTANTS, NAME, Manifest
-from .quantized_files import assembled, load_quantized
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -64,7 +64,7 @@ def saved_model(
 
         manifest: How it was saved.
 
-        stored: What :data:`~.manifest.CONSTANTS` holds.
+        stored: What :data:`~..artifacts.manifest.CONSTANTS` holds.
 
         ranks: Among whom it is divided; None if it stays whole.
     """

@@ -90,11 +90,11 @@ def _open(
     # A program that names load_decoder may well compile a decoder instead.
     from safetensors.torch import load_file
 
+    from ..artifacts.manifest import CONSTANTS, PROGRAMS, Manifest
+    from ..artifacts.packages import packages_of
     from ..compiled_decoder import CompiledDecoder
     from ..tensor_parallel.cores import holders
     from ..tensor_parallel.ranks import naming_lost_ranks
-    from .manifest import CONSTANTS, PROGRAMS, Manifest
-    from .packages import packages_of
     from .saved_model import check_weights, saved_model
     from .stored_decoder import stored_decoder
 

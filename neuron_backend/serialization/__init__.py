@@ -1,0 +1,1 @@
+"""Saving and loading decoders, in folders and on the hub."""
