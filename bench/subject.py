@@ -11,7 +11,7 @@ from torch import Tensor
 from ..decoding import Generator, MaxNewTokens, Slots
 from ..neuron_backend import CompiledDecoder, compile_decoder
 from ..neuron_backend.models.weights import dtype_name, weight_dtype
-from ..neuron_backend.targets.detect import probe
+from ..neuron_backend.targets.neuron.detect import probe
 from .machine import processor_name
 from .shapes import Shape
 

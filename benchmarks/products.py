@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 from decodekit.bench.report import Report, Table, finish
-from decodekit.neuron_backend.few_rows.library import Library
 from decodekit.neuron_backend.quantization.int4_linear import Int4Linear
 from decodekit.neuron_backend.quantization.int8_linear import Int8Linear
-from decodekit.neuron_backend.targets.quickest_products import measured, tiled_dtypes
+from decodekit.neuron_backend.targets.cpu.kernel_library import Library
+from decodekit.neuron_backend.targets.cpu.kernel_selection import measured, tiled_dtypes
 
 FORMATS = ("bfloat16", "float16", "bfloat16-int8", "bfloat16-int4")
 

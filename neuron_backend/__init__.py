@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from .quantization.quantized import Weights
     from .serialization.loading import load_decoder
     from .static_decoder import StaticDecoder
-    from .targets.cuda_target import CudaTarget
-    from .targets.native_target import NativeTarget
-    from .targets.traced_target import TracedTarget
+    from .targets.cuda.cuda_target import CudaTarget
+    from .targets.neuron.native_target import NativeTarget
+    from .targets.neuron.traced_target import TracedTarget
     from .tensor_parallel.divided_model import rank_weights
     from .tensor_parallel.ranks import LostRank
 else:
@@ -54,9 +54,9 @@ else:
             ".parity.drift": "Drift drift",
             ".quantization.quantized": "Weights",
             ".static_decoder": "StaticDecoder",
-            ".targets.cuda_target": "CudaTarget",
-            ".targets.native_target": "NativeTarget",
-            ".targets.traced_target": "TracedTarget",
+            ".targets.cuda.cuda_target": "CudaTarget",
+            ".targets.neuron.native_target": "NativeTarget",
+            ".targets.neuron.traced_target": "TracedTarget",
             ".adapters": "CallableDecoder NxDInferenceDecoder OptimumNeuronDecoder TransformersNeuronxDecoder",
         },
     )

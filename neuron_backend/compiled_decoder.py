@@ -184,7 +184,7 @@ class CompiledDecoder(StaticDecoder):
 
         Returns:
             Findings by the name of the program, such as ``"width_5_span_128"``: each width and
-            span that :class:`~.targets.native_target.NativeTarget` would compile.
+            span that :class:`~.targets.neuron.native_target.NativeTarget` would compile.
         """
         return lint_decoder(self)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from decodekit.__main__ import main
-from decodekit.neuron_backend.targets import aoti
+from decodekit.neuron_backend.targets.cpu import aoti
 from decodekit.testing import ScriptedDecoder
 
 PAIR = pathlib.Path(__file__).parents[1] / "examples" / "pair"

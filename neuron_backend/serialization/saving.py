@@ -28,7 +28,7 @@ from ..artifacts.stored_weights import Entry, entries_of
 from ..models.fused_projections import joined_names
 from ..models.weights import derived_buffers, dtype_name
 from ..static_decoder import StaticDecoder
-from ..targets.detect import neuron_versions
+from ..targets.neuron.detect import neuron_versions
 from ..targets.target import RunsStored
 from ..tensor_parallel.divided_model import whole_weights
 from ..tensor_parallel.ranks import each_succeeds, naming_lost_ranks

@@ -18,11 +18,11 @@ def target_named(name: str) -> Target:
         case "auto":
             return automatic_target()
         case "cpu":
-            from .cpu_target import CpuTarget
+            from .cpu.cpu_target import CpuTarget
 
             return CpuTarget()
         case "cuda":
-            from .cuda_target import cuda_target
+            from .cuda.cuda_target import cuda_target
 
             return cuda_target()
         case "eager":
@@ -32,11 +32,11 @@ def target_named(name: str) -> Target:
         case "neuron":
             return neuron_target()
         case "neuron-native":
-            from .native_target import NativeTarget
+            from .neuron.native_target import NativeTarget
 
             return NativeTarget()
         case "neuron-traced":
-            from .traced_target import TracedTarget
+            from .neuron.traced_target import TracedTarget
 
             return TracedTarget()
     raise ValueError(f"'target' must be one of {', '.join(NAMES)}: got {name!r}")
@@ -64,7 +64,7 @@ def neuron_target() -> Target:
     Raises:
         ValueError: It has none.
     """
-    from .detect import probe
+    from .neuron.detect import probe
 
     found = probe()
     if found.kind == "none":
@@ -74,9 +74,9 @@ def neuron_target() -> Target:
 
 def automatic_target() -> Target:
     """The target for what this machine has: a Neuron device, else a GPU, else a compiler, else nothing."""
-    from .aoti import has_compiler
-    from .cuda_runtime import CudaRuntime
-    from .detect import probe
+    from .cpu.aoti import has_compiler
+    from .cuda.cuda_runtime import CudaRuntime
+    from .neuron.detect import probe
 
     if probe().has_device:
         return target_named("neuron")

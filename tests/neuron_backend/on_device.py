@@ -23,7 +23,7 @@ import torch
 
 from decodekit.decoding import Generation, Generator, Greedy, MaxNewTokens, Sample, Slots
 from decodekit.decoding.protocols import Decoder, StopCondition
-from decodekit.neuron_backend.targets.detect import INDEX, NeuronFound, probe
+from decodekit.neuron_backend.targets.neuron.detect import INDEX, NeuronFound, probe
 from decodekit.processors import RepetitionPenalty, Temperature, TopP
 from decodekit.speculation import SpeculativeGenerator
 

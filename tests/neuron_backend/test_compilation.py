@@ -98,7 +98,7 @@ class TestTarget:
 
     def test_eager_compiles_nothing(self, tiny_model, monkeypatch):
         """Not even where there is a compiler."""
-        monkeypatch.setattr("decodekit.neuron_backend.targets.aoti.compile_package", None)
+        monkeypatch.setattr("decodekit.neuron_backend.targets.cpu.aoti.compile_package", None)
 
         decoder = compile_decoder(tiny_model("llama"), max_length=16, widths=(1,), target="eager")
 

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from decodekit.decoding import Generator, MaxNewTokens
 from decodekit.neuron_backend import StaticDecoder
-from decodekit.neuron_backend.targets.detect import NeuronFound
+from decodekit.neuron_backend.targets.neuron.detect import NeuronFound
 
 from . import on_device
 from .on_device import PARTS, PROMPTS, Pair

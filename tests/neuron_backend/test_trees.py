@@ -288,7 +288,7 @@ class TestCompiled:
     ) -> None:
         """And loaded without a compiler, with the same bits."""
         compiled.save(tmp_path / "decoder")
-        monkeypatch.setattr("decodekit.neuron_backend.targets.aoti.compile_package", None)
+        monkeypatch.setattr("decodekit.neuron_backend.targets.cpu.aoti.compile_package", None)
         loaded = load_decoder(tmp_path / "decoder")
 
         assert {"tree_6.pt2", "width_2.pt2"} == {

@@ -19,7 +19,7 @@ import pytest
 from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import CompiledDecoder, compile_decoder
-from decodekit.neuron_backend.targets.traced_target import TracedTarget
+from decodekit.neuron_backend.targets.neuron.traced_target import TracedTarget
 
 from ..neuron_backend.on_device import ON_DEVICE, Pair, require_device, require_kind
 

@@ -22,8 +22,8 @@ from decodekit.decoding.history import History
 from decodekit.neuron_backend import CompiledDecoder, load_decoder
 from decodekit.neuron_backend.artifacts.manifest import Manifest, file_sha256
 from decodekit.neuron_backend.lint.hlo_lint import lint_hlo
+from decodekit.neuron_backend.targets.neuron.traced_target import TracedTarget
 from decodekit.neuron_backend.targets.target import NOT_SAVED
-from decodekit.neuron_backend.targets.traced_target import TracedTarget
 from decodekit.processors import MinP, RepetitionPenalty, Temperature, TopK, TopP
 from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
 

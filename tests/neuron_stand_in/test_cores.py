@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from decodekit.decoding import Generator, MaxNewTokens, Sample
 from decodekit.neuron_backend import UnsupportedArchitecture, compile_decoder, load_decoder
-from decodekit.neuron_backend.targets.traced_target import TracedTarget
+from decodekit.neuron_backend.targets.neuron.traced_target import TracedTarget
 from decodekit.processors import RepetitionPenalty, Temperature, TopK, TopP
 from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
 from decodekit.testing import check_decoder

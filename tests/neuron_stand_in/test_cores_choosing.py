@@ -10,9 +10,9 @@ from decodekit.decoding import Generator, MaxNewTokens, Sample
 from decodekit.decoding.cache.slots import Slots
 from decodekit.decoding.history import History
 from decodekit.neuron_backend import compile_decoder, load_decoder
-from decodekit.neuron_backend.targets.functional_step import state_names
+from decodekit.neuron_backend.targets.neuron.functional_step import state_names
+from decodekit.neuron_backend.targets.neuron.traced_target import TracedTarget
 from decodekit.neuron_backend.targets.target import NOT_SAVED
-from decodekit.neuron_backend.targets.traced_target import TracedTarget
 from decodekit.processors import RepetitionPenalty, Temperature, TopK, TopP
 from decodekit.speculation import DraftTree, PromptLookup, SpeculativeGenerator, Tree
 

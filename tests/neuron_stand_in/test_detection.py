@@ -3,8 +3,8 @@
 import pytest
 
 from decodekit.neuron_backend import compile_decoder
-from decodekit.neuron_backend.targets.detect import probe
-from decodekit.neuron_backend.targets.traced_target import TracedTarget
+from decodekit.neuron_backend.targets.neuron.detect import probe
+from decodekit.neuron_backend.targets.neuron.traced_target import TracedTarget
 
 pytestmark = pytest.mark.stand_in
 

@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture, compile_decoder
 from decodekit.neuron_backend.lint.hlo_lint import lint_hlo
 from decodekit.neuron_backend.lowering.step_graphs import ProgramShape
-from decodekit.neuron_backend.targets.functional_step import FunctionalStep, padding
-from decodekit.neuron_backend.targets.traced_target import TracedTarget
+from decodekit.neuron_backend.targets.neuron.functional_step import FunctionalStep, padding
+from decodekit.neuron_backend.targets.neuron.traced_target import TracedTarget
 
 pytestmark = pytest.mark.stand_in
 
@@ -136,7 +136,9 @@ class TestModels:
 
     def test_that_sort_unseen_are_found_in_the_hlo(self, sorting, monkeypatch):
         """What is lowered is looked at again: nothing relies on the first look alone."""
-        monkeypatch.setattr("decodekit.neuron_backend.targets.traced_target.lint_graph", lambda graph: [])
+        monkeypatch.setattr(
+            "decodekit.neuron_backend.targets.neuron.traced_target.lint_graph", lambda graph: []
+        )
         monkeypatch.setattr("torch_neuronx.recording.lint_hlo", lambda text: [])
 
         with pytest.raises(UnsupportedArchitecture, match="the HLO of width_1_span_32 holds: sort"):

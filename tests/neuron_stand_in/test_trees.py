@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from decodekit.decoding import Generator, MaxNewTokens, Sample
 from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
-from decodekit.neuron_backend.targets.traced_target import TracedTarget
+from decodekit.neuron_backend.targets.neuron.traced_target import TracedTarget
 from decodekit.processors import Temperature
 from decodekit.speculation import DraftTree, SpeculativeGenerator, Tree
 

@@ -13,8 +13,8 @@ from decodekit.neuron_backend.models.fused_projections import (
     merge_products,
     traced_joined,
 )
-from decodekit.neuron_backend.quantization import digits
-from decodekit.neuron_backend.quantization.cpu_products import PACKED, cpu_products
+from decodekit.neuron_backend.quantization import int8_activation_split as digits
+from decodekit.neuron_backend.quantization.quantized_matmul import PACKED, cpu_products
 from decodekit.neuron_backend.tensor_parallel.divided_model import divided
 from decodekit.neuron_backend.tensor_parallel.ranks import Ranks
 

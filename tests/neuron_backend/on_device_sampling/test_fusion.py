@@ -12,7 +12,7 @@ from decodekit.neuron_backend import (
     StaticDecoder,
     load_decoder,
 )
-from decodekit.neuron_backend.targets.cpu_target import CpuTarget
+from decodekit.neuron_backend.targets.cpu.cpu_target import CpuTarget
 from decodekit.processors import (
     MinP,
     RepetitionPenalty,
@@ -91,7 +91,7 @@ def texts_without_logprobs(decoder, processors, selection):
 class TestSaving:
     def test_comes_back_with_the_same_chain(self, compiled, saved, monkeypatch):
         """One of equal parameters will do, and nothing is compiled."""
-        monkeypatch.setattr("decodekit.neuron_backend.targets.aoti.compile_package", None)
+        monkeypatch.setattr("decodekit.neuron_backend.targets.cpu.aoti.compile_package", None)
         equal = RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.9)
 
         decoder = load_decoder(saved, processors=equal, selection=Sample(seed=1))

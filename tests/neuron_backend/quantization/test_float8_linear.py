@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from decodekit.neuron_backend.quantization.cpu_products import cuda_products, int8_product
 from decodekit.neuron_backend.quantization.float8_linear import FLOAT8, Float8Linear
 from decodekit.neuron_backend.quantization.int4_linear import Int4Linear
 from decodekit.neuron_backend.quantization.int8_linear import Int8Linear, plain_product
+from decodekit.neuron_backend.quantization.quantized_matmul import cuda_products, int8_product
 
 from .rows_of_many_sizes import ROUNDING, shapes, weight_of
 

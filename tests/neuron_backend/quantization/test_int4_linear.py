@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from decodekit.neuron_backend.quantization.cpu_products import int4_product
 from decodekit.neuron_backend.quantization.int4_linear import GROUP, Int4Linear, pack, plain_product
+from decodekit.neuron_backend.quantization.quantized_matmul import int4_product
 
 ROUNDING = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 3e-3, torch.float64: 1e-12}
 

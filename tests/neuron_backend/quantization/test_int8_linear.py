@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from decodekit.neuron_backend.quantization.cpu_products import int8_product
 from decodekit.neuron_backend.quantization.int8_linear import Int8Linear, plain_product
+from decodekit.neuron_backend.quantization.quantized_matmul import int8_product
 
 from .rows_of_many_sizes import ROUNDING, shapes, weight_of
 

@@ -245,7 +245,7 @@ class TestTrust:
     @pytest.fixture
     def no_compiler(self, monkeypatch):
         """Anything that would compile fails."""
-        monkeypatch.setattr("decodekit.neuron_backend.targets.aoti.compile_package", None)
+        monkeypatch.setattr("decodekit.neuron_backend.targets.cpu.aoti.compile_package", None)
 
     @pytest.mark.usefixtures("no_compiler")
     def test_programs_made_here_are_run(self, hub, compiled):

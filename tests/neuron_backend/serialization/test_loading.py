@@ -43,7 +43,7 @@ def saved(compiled, tmp_path):
 @pytest.fixture
 def no_compiler(monkeypatch):
     """Anything that would compile fails."""
-    monkeypatch.setattr("decodekit.neuron_backend.targets.aoti.compile_package", None)
+    monkeypatch.setattr("decodekit.neuron_backend.targets.cpu.aoti.compile_package", None)
     monkeypatch.setattr(torch.export, "export", None)
 
 

@@ -9,9 +9,10 @@ import attrs
 import pytest
 
 from decodekit.neuron_backend import NativeTarget
-from decodekit.neuron_backend.targets import aoti, detect
-from decodekit.neuron_backend.targets.cuda_runtime import CudaRuntime
-from decodekit.neuron_backend.targets.detect import NeuronFound
+from decodekit.neuron_backend.targets.cpu import aoti
+from decodekit.neuron_backend.targets.cuda.cuda_runtime import CudaRuntime
+from decodekit.neuron_backend.targets.neuron import detect
+from decodekit.neuron_backend.targets.neuron.detect import NeuronFound
 from decodekit.neuron_backend.targets.registry import NAMES, target_named
 
 Machine = Callable[..., None]
@@ -38,7 +39,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 @pytest.fixture(autouse=True)
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """A module that has that target, whatever it needs."""
-    module = ModuleType("decodekit.neuron_backend.targets.traced_target")
+    module = ModuleType("decodekit.neuron_backend.targets.neuron.traced_target")
     module.TracedTarget = FakeTraced  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
 

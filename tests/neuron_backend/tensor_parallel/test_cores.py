@@ -10,7 +10,7 @@ from decodekit.decoding import Greedy
 from decodekit.decoding.history import History
 from decodekit.neuron_backend import StaticDecoder, compile_decoder
 from decodekit.neuron_backend.targets.eager_target import EagerTarget
-from decodekit.neuron_backend.targets.traced_target import TracedTarget
+from decodekit.neuron_backend.targets.neuron.traced_target import TracedTarget
 from decodekit.neuron_backend.tensor_parallel.cores import CORES, Cores, holders
 from decodekit.neuron_backend.tensor_parallel.parallel_layers import all_reduce, summing
 

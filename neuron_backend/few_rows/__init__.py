@@ -1,1 +1,0 @@
-"""Products of few rows by weights, and their attention, which read at the speed of memory."""

@@ -1,0 +1,1 @@
+"""The CPU: AOTInductor programs over kernels of our own."""

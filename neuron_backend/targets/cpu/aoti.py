@@ -1,0 +1,204 @@
+"""
+Programs for the CPU, compiled ahead of time by AOTInductor.
+
+A program holds no weights: it is handed the decoder's own, and writes into the decoder's own
+cache, so programs of several widths share both. It does not check its inputs either; a decoder
+has done so before it calls one.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...artifacts.packages import Package
+from ...kv_cache.buffers import CacheBuffers
+from ...lowering.complex_pairs import pair_complex_numbers
+from ...lowering.export import without_known_warnings
+from ...models.fused_projections import merge_products, traced_joined
+from ...quantization.quantized_matmul import cpu_products
+from ...step import Step
+from .cpu_kernels import choose_kernels
+from .kernel_library import NO_LIBRARY, Library, NoLibrary, archiver
+from .packed_weights import METADATA, PackedNames, PackedWeights
+
+_FINGERPRINT = "decodekit_fingerprint"
+
+
+def has_compiler() -> bool:
+    """Whether the C++ compiler that AOTInductor would call is there, and what makes an archive for it."""
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    return all(shutil.which(tool) is not None for tool in (compiler, archiver()))
+
+
+def compile_package(
+    step: Step,
+    cache: CacheBuffers,
+    width: int,
+    spans: Sequence[int],
+    fingerprint: str,
+    few_rows: Library | NoLibrary = NO_LIBRARY,
+) -> Package:
+    """
+    Compile *step* for one width and every span over a cache of that shape. Takes some seconds, or minutes.
+
+    Args:
+        step: What to compile.
+
+        cache: Says batch and shapes; not written.
+
+        width: Columns of the program.
+
+        spans: Positions that it may attend to. A processor takes any number in one program, unlike
+            a device of fixed shapes.
+
+        fingerprint: What the program fits, kept in its metadata for :class:`CompiledProgram`.
+
+        few_rows: Multiplies the inputs that it takes, and becomes part of the program.
+    """
+    # Takes a second or two, and only who compiles needs it.
+    from torch._inductor import aoti_compile_and_package, config
+
+    with (
+        torch.no_grad(),
+        without_known_warnings(),
+        tempfile.TemporaryDirectory() as folder,
+        few_rows.linked() as linked,
+        cpu_products(step, few_rows),
+        traced_joined(step),
+        _untied(step),
+    ):
+        inputs = step.padding(width, cache, spans[0])
+        exported = torch.export.export(
+            step, inputs, strict=False, dynamic_shapes=_open_span(step, inputs, cache, spans)
+        )
+        merge_products(exported.graph_module, exported.graph_signature.user_inputs)
+        choose_kernels(exported.graph_module, few_rows)
+        # The compiler would leave each of them to an operation of its own, and warn.
+        pair_complex_numbers(exported.graph_module)
+        packed = PackedNames.of(exported)
+        options = {
+            "aot_inductor.package_constants_in_so": False,
+            # Each operation rounds to its dtype, as eager does. Fused ones would round where the compiler
+            # ends a loop, which the width decides: a column would be another one in a verification.
+            "emulate_precision_casts": True,
+            "aot_inductor.metadata": {_FINGERPRINT: fingerprint, METADATA: packed.to_json()},
+            **linked,
+        }
+        # A place of its own: in the compiler's cache, another process that compiles the same would
+        # write over files while they are packaged.
+        with config.patch({"aot_inductor.output_path": str(Path(folder) / "compiled")}):
+            path = aoti_compile_and_package(
+                exported, package_path=str(Path(folder) / "program.pt2"), inductor_configs=options
+            )
+        content = Path(path).read_bytes()
+    known = tensors_of(step)
+    return Package(content, {n: t for n, t in exported.constants.items() if n not in known})
+
+
+def _open_span(step: Step, inputs: Sequence[Tensor], cache: CacheBuffers, spans: Sequence[int]) -> Any:
+    """Which dimensions the program leaves open: how many slots are attended to."""
+    if len(spans) == 1:
+        return None
+    slots = torch.export.Dim("slots", min=2, max=cache.reserved + spans[-1])
+    others = len(inputs) - len(cache.tensors) - 1
+    flat = [*[None] * others, {0: slots}, *[None] * len(cache.tensors)]
+    # What a forward takes as ``*rest`` is one argument.
+    named = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in signature(step.forward).parameters.values())
+    return (*flat[:named], tuple(flat[named:]))
+
+
+@contextmanager
+def _untied(step: Step) -> Iterator[None]:
+    """
+    Let a head that is the embedding too be a weight of its own, for as long as *step* is traced.
+
+    The embedding is read by rows, the head packed.
+    """
+    head: Any = step.model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    table: Any = step.model.get_input_embeddings()
+    tied = getattr(head, "weight", None)
+    if tied is None or tied is not table.weight:
+        yield
+        return
+    try:
+        # A copy, since of two tensors over one memory the compiler makes one.
+        head.weight = nn.Parameter(tied.detach().clone(), requires_grad=False)
+        yield
+    finally:
+        head.weight = tied
+
+
+class CompiledProgram:
+    """A loaded program over a decoder's weights and cache."""
+
+    def __init__(
+        self,
+        package: Package,
+        tensors: Mapping[str, Tensor],
+        cache: CacheBuffers,
+        fingerprint: str,
+        weights: PackedWeights,
+    ):
+        """
+        Load native code. The caller vouches for it.
+
+        Args:
+            package: The code, and the constants that are its own.
+
+            tensors: The others by name: :func:`tensors_of` what it was compiled from.
+
+            cache: What it writes into.
+
+            fingerprint: What it has to fit.
+
+            weights: Packs what the program reads packed.
+
+        Raises:
+            ValueError: The program was compiled for something else than *fingerprint* says.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "program.pt2"
+            path.write_bytes(package.content)
+            # The plain loader: the one in torch._inductor would import the compiler.
+            self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
+        metadata = self._loader.get_metadata()
+        found, names = metadata.get(_FINGERPRINT), PackedNames.from_metadata(metadata)
+        if found != fingerprint:
+            raise ValueError(
+                "a program must have been compiled for the decoder's shape, dtype and weights: its "
+                f"fingerprint must be {fingerprint}: got {found}"
+            )
+        # The program keeps pointers, so the tensors have to live as long as it does.
+        known = weights.replace({**tensors, **package.constants}, names)
+        self._constants = _wanted(self._loader.get_constant_fqns(), known)
+        self._loader.load_constants(self._constants, False, True, True)
+        self._cache = cache.tensors
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        """What the step takes before the cache, checked, to what it gives: logits, or a choice and logits."""
+        # A program reads memory in the order that it was compiled for, whatever the strides.
+        outputs = self._loader.run([*(tensor.contiguous() for tensor in inputs), *self._cache])
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+
+def tensors_of(step: Step) -> dict[str, Tensor]:
+    """Parameters and buffers by name; tied ones by each of their names."""
+    parameters = dict(step.named_parameters(remove_duplicate=False))
+    buffers = dict(step.named_buffers(remove_duplicate=False))
+    return {name: tensor.detach() for name, tensor in {**parameters, **buffers}.items()}
+
+
+def _wanted(names: list[str], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    missing = [name for name in names if name not in tensors]
+    if missing:
+        raise ValueError(f"the model must have every weight that the program uses: got none named {missing}")
+    return {name: tensors[name] for name in names}

@@ -1,0 +1,187 @@
+"""Decoders whose programs AOTInductor compiles for the CPU."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING, ClassVar
+
+import attrs
+import torch
+from torch import Tensor
+
+from ...artifacts import machine, trust
+from ...artifacts.fingerprint import Fitted, program_fingerprint
+from ...artifacts.manifest import Manifest
+from ...artifacts.packages import Package, compiled_once
+from ...kv_cache.shapes import DEFAULT_WIDTHS, fitting
+from ...models.fused_projections import join_projections
+from ...step import DecoderStep, Step, TreeStep, program_name
+from ..target import NOT_SAVED
+from . import aoti
+from .kernel_library import Library, NoLibrary
+from .packed_weights import PackedWeights
+
+if TYPE_CHECKING:
+    from ...static_decoder import StaticDecoder
+
+
+@attrs.frozen
+class CpuTarget:
+    """
+    One program a width, which serves every span; saved and loaded without a compiler.
+
+    Raises:
+        ValueError: There is no C++ compiler or no archiver, and they are needed.
+    """
+
+    name: ClassVar[str] = "cpu"
+
+    def require(self) -> None:
+        """Refuse to go without a C++ compiler and an archiver."""
+        _require_compiler()
+
+    def default_widths(self, max_length: int) -> tuple[int, ...]:
+        """1, 5 and 128."""
+        return fitting(DEFAULT_WIDTHS, max_length)
+
+    def compile(self, decoder: "StaticDecoder") -> None:
+        """Compile every width, and compare with the stock model."""
+        _require_compiler()
+        _join(decoder)
+        packages, fitted = {}, Fitted.of(decoder.step)
+        # Measured by who compiles: on one host the ranks would only be in each other's way.
+        few_rows = cache(partial(_few_rows, decoder))
+
+        def compiled(step: Step, width: int, fingerprint: str) -> Package:
+            return aoti.compile_package(step, decoder.cache, width, decoder.spans, fingerprint, few_rows())
+
+        for step, width in decoder.steps():
+            fingerprint = _fingerprint(decoder, fitted, step.kind, width)
+            package = compiled_once(decoder.ranks, partial(compiled, step, width, fingerprint))
+            trust.record(package.content)
+            packages[_file(step, width)] = package
+        self._run(decoder, packages, compiled=True)
+        decoder.compare("the program compiled for the CPU")
+
+    def check(self, manifest: Manifest) -> None:
+        """Refuse another torch, and a processor that lacks something."""
+        again = "compile_decoder(folder) compiles it again"
+        if manifest.versions["torch"] != torch.__version__:
+            raise ValueError(
+                f"programs must be run by the torch that compiled them, {manifest.versions['torch']}: "
+                f"got {torch.__version__}; {again}"
+            )
+        missing = sorted(set(manifest.instruction_sets) - set(machine.instruction_sets()))
+        if manifest.processor != machine.processor() or missing:
+            raise ValueError(
+                "programs must be run on a processor like the one they were compiled on, "
+                f"{manifest.processor}: got {machine.processor()} without "
+                f"{', '.join(missing) or 'differences'}; {again}"
+            )
+
+    def load(self, decoder: "StaticDecoder", packages: Mapping[str, Package], trust_programs: bool) -> None:
+        """Run what was saved; compile what this machine does not know."""
+        if not all(_file(step, width) in packages for step, width in decoder.fused_steps()):
+            decoder.leave_unfused(NOT_SAVED)
+        for step, width in decoder.steps():
+            if _file(step, width) not in packages:
+                raise ValueError(
+                    f"a saved decoder must have a program for each of its widths: got no {_file(step, width)}"
+                )
+        # Of another chain's programs nothing is run.
+        used = [packages[_file(step, width)] for step, width in decoder.steps()]
+        known = trust_programs or all(trust.is_recorded(package.content) for package in used)
+        _join(decoder)
+        if known if decoder.ranks is None else decoder.ranks.all_agree(known):
+            self._run(decoder, packages, compiled=False)
+        else:
+            self.compile(decoder)
+
+    def load_stored(
+        self,
+        decoder: "StaticDecoder",
+        packages: Mapping[str, Package],
+        fitted: Fitted,
+        tensors: Mapping[str, Tensor],
+    ) -> None:
+        """Run what was saved over *tensors*, without a model."""
+        weights = _packed_weights(decoder)
+
+        def programs(kind: str, widths: Sequence[int]) -> dict[int, aoti.CompiledProgram]:
+            return {
+                width: aoti.CompiledProgram(
+                    packages[f"{kind}_{width}.pt2"],
+                    tensors,
+                    decoder.cache,
+                    _fingerprint(decoder, fitted, kind, width),
+                    weights,
+                )
+                for width in widths
+            }
+
+        decoder.replace_programs(
+            programs(DecoderStep.kind, decoder.shape.widths),
+            programs(TreeStep.kind, decoder.tree_widths),
+            target=self,
+            packages=packages,
+            compiled=False,
+        )
+
+    def _run(self, decoder: "StaticDecoder", packages: Mapping[str, Package], compiled: bool) -> None:
+        fitted, weights = Fitted.of(decoder.step), _packed_weights(decoder)
+
+        def program(step: Step, width: int) -> aoti.CompiledProgram:
+            fingerprint = _fingerprint(decoder, fitted, step.kind, width)
+            package, tensors = packages[_file(step, width)], aoti.tensors_of(step)
+            return aoti.CompiledProgram(package, tensors, decoder.cache, fingerprint, weights)
+
+        decoder.replace_programs(
+            {width: program(decoder.step, width) for width in decoder.shape.widths},
+            {width: program(decoder.tree_step, width) for width in decoder.tree_widths},
+            target=self,
+            packages=packages,
+            compiled=compiled,
+            fused_programs={width: program(step, width) for step, width in decoder.fused_steps()},
+        )
+        # One program serves every span.
+        decoder.warm_up(decoder.spans[:1])
+
+
+def _few_rows(decoder: "StaticDecoder") -> Library | NoLibrary:
+    # Only who compiles needs it.
+    from .kernel_selection import quickest
+
+    shape, dtype = decoder.shape, decoder.step.model.dtype
+    rows = [shape.batch_size * width for width in (1, *shape.widths, *decoder.tree_widths)]
+    return quickest(
+        decoder.step.model,
+        dtype,
+        rows,
+        [count for count in rows if count <= shape.batch_size * shape.scored_width],
+    )
+
+
+def _packed_weights(decoder: "StaticDecoder") -> PackedWeights:
+    return PackedWeights(decoder.shape.batch_size * decoder.shape.scored_width)
+
+
+def _join(decoder: "StaticDecoder") -> None:
+    joined = join_projections(decoder.step.model)
+    for step in (decoder.step, decoder.tree_step):
+        step.joined = joined
+
+
+def _fingerprint(decoder: "StaticDecoder", fitted: Fitted, kind: str, width: int) -> str:
+    return program_fingerprint(fitted, kind, decoder.shape, width, decoder.spans, decoder.cache)
+
+
+def _file(step: Step, width: int) -> str:
+    return f"{program_name(step, width)}.pt2"
+
+
+def _require_compiler() -> None:
+    if not aoti.has_compiler():
+        raise ValueError(
+            "target 'cpu' needs a C++ compiler and an archiver: g++ and ar, or what the variables CXX and AR "
+            "name: got not both; "
+            "target 'eager' needs none"
+        )

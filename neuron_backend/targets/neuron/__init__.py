@@ -1,0 +1,1 @@
+"""AWS Neuron: native and traced programs."""

@@ -1,0 +1,218 @@
+"""
+Programs traced by NxD's ModelBuilder v2: one for each width and span, over one cache.
+
+AWS Neuron SDK, `ModelBuilderV2 API Reference`; neuronx_distributed/trace/model_builder_v2.py and
+trace/nxd_model/nxd_model.py, where one list of states initialises every program, and a call goes to
+the program that was traced with inputs of its names and shapes. All programs have one signature,
+that of the module. An input whose default is None may be left out of any of them
+(trace/functions.py), and each gives back what it gave when it was traced: so programs that choose,
+and those of trees, stand beside the plain ones, which pay nothing for them.
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import attrs
+from torch import Tensor
+
+from ...lowering.step_graphs import ProgramShape, program_shapes, spans_of
+from ...step import DecoderStep, TreeStep
+from ...tensor_parallel.cores import CORES, Cores
+from ...tensor_parallel.parallel_layers import summing
+from .functional_step import CHOICES, MODEL, FunctionalStep, ReassigningStep, lower_choice, named, padding
+from .traced_program import Runs, Traced, lint_proto, refuse, to_device, to_host
+
+if TYPE_CHECKING:
+    from ...static_decoder import StaticDecoder
+
+
+@attrs.frozen
+class ModelBuilderWay:
+    """Compiles with ``neuronx_distributed``."""
+
+    name: ClassVar[str] = "nxd"
+    file: ClassVar[str] = "nxd_model.pt"
+
+    compiler_args: str
+    compiler_workdir: str | None
+    strict: bool
+
+    def step(self, decoder: "StaticDecoder") -> ReassigningStep:
+        """
+        What is traced.
+
+        Raises:
+            OverflowError: A choice needs more than 32 bits.
+        """
+        fusion = decoder.fusion
+        if fusion is None:
+            return ReassigningStep(decoder.step, decoder.cache)
+        choices = {width: lower_choice(fusion.step, width, decoder.shape) for width in fusion.widths}
+        return ReassigningStep(decoder.step, decoder.cache, choices, fusion.step.num_given)
+
+    def shapes(self, decoder: "StaticDecoder") -> list[ProgramShape]:
+        """
+        Each program.
+
+        A choice that is given nothing, as greedy choice of raw logits, would leave two programs with the
+        same inputs, between which NxD does not route: the one that chooses serves as the other too.
+        """
+        shapes, fusion = program_shapes(decoder), decoder.fusion
+        if fusion is None or fusion.step.num_given:
+            return shapes
+        both = [(decoder.step, width) for width in fusion.widths]
+        return [shape for shape in shapes if (shape.step, shape.width) not in both]
+
+    def compile(self, cores: Cores, step: FunctionalStep, top_ks: Sequence[int]) -> Traced:
+        """
+        Trace every shape, compile all of them, and load them over one cache.
+
+        Args:
+            cores: Of an eager decoder.
+
+            step: The :meth:`step` of their part.
+
+            top_ks: How many calls of top-k the graph of each of :meth:`shapes` has.
+
+        Raises:
+            UnsupportedArchitecture: In strict mode, the HLO holds what the compiler is known to refuse.
+        """
+        decoder = cores.part
+        # Before anybody moves them.
+        known, states = cores.weights(step.weights, MODEL), set(step.states)
+        with _on_cores(cores.degree):
+            model, used = self._built(decoder, step, top_ks)
+        # A state belongs to the device alone; some releases list it among the weights.
+        weights = [name for name in used if name not in states]
+        content = _saved(model)
+        _start(model, known, weights)
+        # They are the same on every core.
+        constants = {name: known[0][name] for name in weights if name.startswith(f"{CHOICES}.")}
+        return Traced(_runs(decoder, model), content, weights, constants)
+
+    def _built(
+        self, decoder: "StaticDecoder", step: FunctionalStep, top_ks: Sequence[int]
+    ) -> tuple[Any, dict[str, None]]:
+        """The compiled programs, and the names of what they use."""
+        from neuronx_distributed import ModelBuilder
+
+        # It looks for how many cores there are here.
+        builder = ModelBuilder(step)
+        used: dict[str, None] = {}
+        for shape, top_k in zip(self.shapes(decoder), top_ks, strict=True):
+            builder.trace(kwargs=padding(shape, decoder.cache), tag=shape.name)
+            artifacts = builder.trace_artifacts_collection[shape.name]
+            if self.strict:
+                findings = lint_proto(artifacts.hlo.SerializeToString(), top_k)
+                refuse(findings, type(decoder.step.model).__name__, f"the HLO of {shape.name}")
+            used |= dict.fromkeys(artifacts.weight_name_to_idx)
+        model = builder.compile(compiler_args=self.compiler_args, compiler_workdir=self.compiler_workdir)
+        return model, used
+
+    def load(self, cores: Cores, content: bytes, weights: list[str], tensors: Mapping[str, Tensor]) -> Runs:
+        """
+        Load what :meth:`compile` stored over these weights, its own constants and an empty cache.
+
+        Raises:
+            ValueError: This release of neuronx_distributed does not know it.
+        """
+        from neuronx_distributed import NxDModel
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / self.file
+            path.write_bytes(content)
+            model = NxDModel.load(str(path))
+        # Where it cannot restore its own class it gives back the bare ScriptModule.
+        if not isinstance(model, NxDModel):
+            raise ValueError(
+                "programs must be loaded by the neuronx_distributed that saved them: "
+                f"got a {type(model).__name__}; compile_decoder(folder) compiles them again"
+            )
+        first = ReassigningStep(cores.part.step, cores.part.cache).weights
+        _start(model, cores.weights({**first, **tensors}, MODEL), weights)
+        return _runs(cores.part, model)
+
+
+@contextmanager
+def _on_cores(degree: int) -> Iterator[None]:
+    """
+    Trace and compile for so many cores.
+
+    As in AWS Neuron SDK, `ModelBuilderV2 API Reference`, usage examples:
+    neuronx_distributed/trace/parallel_context.py traces for the first of the cores, and the sum of
+    parallel_layers/mappings.py becomes an all-reduce among them.
+
+    Raises:
+        ValueError: This neuronx_distributed cannot.
+    """
+    if degree == 1:
+        yield
+        return
+    try:
+        from neuronx_distributed import NxDParallelState
+        from neuronx_distributed.parallel_layers.mappings import reduce_from_tensor_model_parallel_region
+    except ImportError as error:
+        raise ValueError(
+            f"tp_degree {degree} needs a neuronx-distributed with NxDParallelState, from "
+            f"https://pip.repos.neuron.amazonaws.com: got {error}"
+        ) from error
+    with (
+        NxDParallelState(world_size=degree, tensor_model_parallel_size=degree),
+        summing(CORES, reduce_from_tensor_model_parallel_region),
+    ):
+        yield
+
+
+def _saved(model: Any) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / ModelBuilderWay.file
+        model.save(str(path))
+        return path.read_bytes()
+
+
+def _start(model: Any, known: Sequence[Mapping[str, Tensor]], weights: list[str]) -> None:
+    missing = [name for name in weights if name not in known[0]]
+    if missing:
+        raise ValueError(f"the model must have every weight that the programs use: got none named {missing}")
+    model.set_weights([{name: own[name] for name in weights} for own in known])
+    model.to_neuron()
+
+
+def _runs(decoder: "StaticDecoder", model: Any) -> Runs:
+    # By how many slots a decoder asks for; a span shorter than a width has no program at that width.
+    attended = {
+        (width, len(decoder.cache.addresses(span))): to_device(
+            decoder.cache.addresses(max(span, spans_of(width, decoder.spans)[0]))
+        )
+        for width in {*decoder.shape.widths, *decoder.tree_widths}
+        for span in decoder.spans
+    }
+
+    def given(kind: str, *inputs: Tensor) -> dict[str, Tensor]:
+        *others, slots = inputs
+        return named(kind, *others, attended[inputs[0].shape[1], len(slots)])
+
+    def run(*inputs: Tensor) -> Tensor:
+        return to_host(model(**given(DecoderStep.kind, *inputs)))
+
+    def run_tree(*inputs: Tensor) -> Tensor:
+        return to_host(model(**given(TreeStep.kind, *inputs)))
+
+    def choose(*inputs: Tensor) -> tuple[Tensor, Tensor]:
+        # By rank, inputs and outputs: so the logits stay where they are until somebody reads them.
+        ranked = {
+            name: [tensor] * model.local_ranks_size
+            for name, tensor in given(DecoderStep.kind, *inputs).items()
+        }
+        chosen, logits = model(**ranked, forward_mode="ranked")
+        return chosen[0].cpu(), logits[0]
+
+    choosing = () if decoder.fusion is None else decoder.fusion.widths
+    return Runs(
+        dict.fromkeys(decoder.shape.widths, run),
+        dict.fromkeys(decoder.tree_widths, run_tree),
+        dict.fromkeys(choosing, choose),
+    )

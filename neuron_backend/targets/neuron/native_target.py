@@ -1,0 +1,266 @@
+"""Decoders whose programs torch.compile makes for a device: TorchNeuron, on Trainium2 and later."""
+
+import os
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import attrs
+import torch
+from attrs import validators
+from torch.compiler._cache import CacheArtifactManager
+from torch.fx import GraphModule
+
+from ...artifacts import trust
+from ...artifacts.manifest import Manifest
+from ...artifacts.packages import Package
+from ...kv_cache.shapes import neuron_widths
+from ...lint.graph_lint import lint_graph
+from ...lowering.step_graphs import ProgramShape, lower_step, program_shapes
+from ...step import program_name
+from ...tensor_parallel.ranks import Ranks
+from ..device_tensors import place_cache, place_graph
+from ..target import NOT_SAVED
+from .detect import neuron_versions, probe
+from .native_program import Backend, NativeProgram, SpanProgram
+from .neuron_environment import CACHE_FOLDER, CORES, NO_FALLBACK, compiler_arguments, cores_of_rank, settled
+
+if TYPE_CHECKING:
+    from ...static_decoder import StaticDecoder
+
+ARTIFACTS = "compiled.bin"
+"""A package: what :func:`torch.compiler.save_cache_artifacts` gives."""
+
+NAMES = "compiled.txt"
+"""The other: what the programs in it are called, a line each."""
+
+_SHOWN = 5
+
+
+def _as_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(arguments, str) or not all(isinstance(one, str) for one in arguments):
+        raise ValueError(f"'compiler_args' must be a sequence of strings: got {arguments!r}")
+    return tuple(arguments)
+
+
+def _as_path(folder: str | PathLike[str] | None) -> str | None:
+    # The process may change its folder before the variable is read.
+    return None if folder is None else os.path.abspath(os.fspath(folder))
+
+
+@attrs.frozen(kw_only=True)
+class NativeTarget:
+    """
+    One program for each width and span, over weights and a cache that lie on the device.
+
+    The model and the decoder's steps stay on the host, for :meth:`CompiledDecoder.save`,
+    :meth:`CompiledDecoder.early_exit` and the comparison with the stock model; the device gets
+    copies. A forward takes and gives tensors of the host.
+
+    Sources: AWS Neuron SDK 2.33, TorchNeuron (the device ``neuron``; ``torch.compile`` with
+    ``backend="neuron"`` and ``dynamic=False``; inputs that a graph writes into become aliases) and
+    its environment variables.
+
+    Raises:
+        ValueError: An option breaks its rule.
+    """
+
+    name: ClassVar[str] = "neuron-native"
+
+    strict: bool = attrs.field(default=True, validator=validators.instance_of(bool))
+    """
+    Whether a graph that breaks a rule of :mod:`...lint.graph_lint`, or an operation that the device left to the
+    host, is an error. Otherwise it is a warning. TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION is set
+    too, so that no program of this process that fails is run by the host instead.
+    """
+
+    cache_folder: str | None = attrs.field(default=None, converter=_as_path)
+    """
+    Where compiled programs are kept between processes: TORCH_NEURONX_NEFF_CACHE_DIR is set to it.
+    None: as that variable says, or TorchNeuron's default.
+    """
+
+    compiler_args: tuple[str, ...] = attrs.field(default=(), converter=_as_arguments)
+    """Arguments of neuronx-cc, such as ``("-O1",)``, after those in NEURON_CC_FLAGS."""
+
+    cores: str | None = attrs.field(
+        default=None, validator=validators.optional(validators.matches_re(r"\d+([-,]\d+)*"))
+    )
+    """
+    Which cores this process gets, such as ``"0"`` or ``"4-7"``: NEURON_RT_VISIBLE_CORES is set to it,
+    before the runtime starts. Models in one process share its cores, one on each *device*. With
+    ``tp_degree``, those of all processes on this machine: each gets an equal share, in order. None:
+    what that variable says; else all of them, or with ``tp_degree`` one for each process.
+    """
+
+    device: str = attrs.field(default="neuron", validator=validators.instance_of(str))
+    """
+    ``"neuron:0"`` is the first core that the process has, ``"neuron:1"`` the second, and
+    ``"neuron"`` the current one: the first unless somebody has chosen another.
+    """
+
+    backend: str | Backend = "neuron"
+    """What :func:`torch.compile` is given: the name of a registered backend, or one itself."""
+
+    def require(self) -> None:
+        """Refuse a machine without TorchNeuron or without a core."""
+        self._require_device()
+
+    def default_widths(self, max_length: int) -> tuple[int, ...]:
+        """1, 5, and AWS's buckets for prompts."""
+        return neuron_widths(max_length)
+
+    def compile(self, decoder: "StaticDecoder") -> None:
+        """Compile every width and span, run each once, and compare with the stock model."""
+        with settled(self._variables(decoder.ranks)), CacheArtifactManager.with_fresh_cache():
+            self._require_device()
+            self._put_programs(decoder, packages={}, compiled=True)
+            saved = torch.compiler.save_cache_artifacts()
+            if saved is not None:
+                trust.record(saved[0])
+                names = "\n".join(sorted(_names(decoder)))
+                decoder.packages = {ARTIFACTS: Package(saved[0]), NAMES: Package(names.encode())}
+            decoder.compare("the program compiled for the device")
+
+    def check(self, manifest: Manifest) -> None:
+        """Refuse other versions than those that compiled, and a machine without the device."""
+        here = {"torch": torch.__version__, **neuron_versions()}
+        for package in ("torch", "torch-neuronx", "neuronx-cc"):
+            saved, found = manifest.versions.get(package), here.get(package)
+            if saved != found:
+                raise ValueError(
+                    f"programs must be run by the {package} that compiled them, {saved or 'none'}: "
+                    f"got {found or 'none'}; compile_decoder(folder) compiles it again"
+                )
+        self._require_device()
+
+    def load(self, decoder: "StaticDecoder", packages: Mapping[str, Package], trust_programs: bool) -> None:
+        """
+        Give the compiler's cache what was saved, so that it finds the programs there.
+
+        They are traced again in any case; what the cache does not have is compiled.
+        """
+        package = packages.get(ARTIFACTS)
+        if package is not None and not _names(decoder) <= _saved_names(packages):
+            decoder.leave_unfused(NOT_SAVED)
+        known = package is not None and (trust_programs or trust.is_recorded(package.content))
+        # Ranks that compile compare, and would wait for those that do not.
+        agreed = known if decoder.ranks is None else decoder.ranks.all_agree(known)
+        if package is None or not agreed:
+            self.compile(decoder)
+            return
+        with settled(self._variables(decoder.ranks)):
+            self._require_device()
+            if torch.compiler.load_cache_artifacts(package.content) is None:
+                raise ValueError(f"{ARTIFACTS} must be what this torch saves: got something else")
+            self._put_programs(decoder, packages=packages, compiled=False)
+
+    @property
+    def _needs_neuron(self) -> bool:
+        # PyTorch does not know the device's name until torch_neuronx has been imported.
+        return self.device.partition(":")[0] == "neuron"
+
+    def _require_device(self) -> None:
+        if not self._needs_neuron:
+            return
+        found = probe()
+        if found.kind != "native" or not found.has_device:
+            raise ValueError(f"target {self.name!r} needs TorchNeuron and a Neuron core: got\n{found}")
+
+    def _variables(self, ranks: Ranks | None) -> dict[str, str]:
+        no_fallback = "1" if self.strict and self._needs_neuron else None
+        divided = ranks is not None and self._needs_neuron
+        wanted = {
+            CORES: cores_of_rank(self.cores) if divided else self.cores,
+            CACHE_FOLDER: self.cache_folder,
+            NO_FALLBACK: no_fallback,
+        }
+        return {name: value for name, value in wanted.items() if value is not None}
+
+    def _put_programs(
+        self, decoder: "StaticDecoder", packages: Mapping[str, Package], compiled: bool
+    ) -> None:
+        backend = self._backend()
+        shapes = program_shapes(decoder)
+        graphs = [lower_step(shape.step, shape.width, decoder.cache, shape.span) for shape in shapes]
+        self._lint(shapes, graphs)
+        cache = place_cache(torch.device(self.device), decoder.cache)
+        # With its number: the current device may be another later.
+        device = cache.keys[0].device
+        spans: dict[str, dict[int, SpanProgram]] = {}
+        for shape, graph in zip(shapes, graphs, strict=True):
+            place_graph(device, graph)
+            slots = decoder.cache.addresses(shape.span)
+            program = SpanProgram.of(graph, slots.to(device), backend, shape.name)
+            spans.setdefault(program_name(shape.step, shape.width), {})[len(slots)] = program
+        programs = {name: NativeProgram(by_slots, cache.tensors, device) for name, by_slots in spans.items()}
+        decoder.cache = cache
+        decoder.replace_programs(
+            {width: programs[program_name(decoder.step, width)] for width in decoder.shape.widths},
+            {width: programs[program_name(decoder.tree_step, width)] for width in decoder.tree_widths},
+            target=self,
+            packages=packages,
+            compiled=compiled,
+            fused_programs={
+                width: programs[program_name(step, width)] for step, width in decoder.fused_steps()
+            },
+        )
+        self._warm_up(decoder, list(programs.values()))
+
+    def _backend(self) -> Backend:
+        if not isinstance(self.backend, str):
+            return self.backend
+        # Takes a second to import, and only who compiles needs it.
+        from torch._dynamo.backends.registry import lookup_backend
+
+        found: Any = lookup_backend(self.backend)
+        return cast(Backend, found)
+
+    def _lint(self, shapes: Sequence[ProgramShape], graphs: Sequence[GraphModule]) -> None:
+        findings = [
+            f"{shape.name}: {finding}"
+            for shape, graph in zip(shapes, graphs, strict=True)
+            for finding in lint_graph(graph)
+        ]
+        more = f"\n  and {len(findings) - _SHOWN} more" if len(findings) > _SHOWN else ""
+        if findings:
+            self._object(
+                "graphs must hold nothing that neuronx-cc is known to refuse: got\n  "
+                + "\n  ".join(findings[:_SHOWN])
+                + more
+            )
+
+    def _warm_up(self, decoder: "StaticDecoder", programs: Sequence[NativeProgram]) -> None:
+        # Where TorchNeuron is, it counts; elsewhere nothing is left to anybody.
+        runtime: Any = sys.modules.get("torch_neuronx")
+        counts = hasattr(runtime, "get_fallback_ops")
+        if counts:
+            runtime.clear_op_tracking()
+        with compiler_arguments(self.compiler_args):
+            decoder.warm_up()
+        made = [program.backend for one in programs for program in one.spans.values()]
+        for backend in made:
+            if backend.compilations != 1:
+                raise RuntimeError(
+                    f"torch.compile must make one graph of {backend.name}: got {backend.compilations}; "
+                    "it may be switched off by TORCHDYNAMO_DISABLE or TORCH_COMPILE_DISABLE"
+                )
+        left = sorted(set(runtime.get_fallback_ops())) if counts else []
+        if left:
+            self._object(f"the device must run every operation: got {', '.join(left)} left to the host")
+
+    def _object(self, message: str) -> None:
+        if self.strict:
+            raise ValueError(f"{message}\nNativeTarget(strict=False) goes on all the same")
+        warnings.warn(message, stacklevel=2)
+
+
+def _names(decoder: "StaticDecoder") -> set[str]:
+    """Of its programs: those that choose are named after their chain."""
+    return {shape.name for shape in program_shapes(decoder)}
+
+
+def _saved_names(packages: Mapping[str, Package]) -> set[str]:
+    return set(packages[NAMES].content.decode().splitlines()) if NAMES in packages else set()

@@ -1,0 +1,140 @@
+"""The C++ attention of few columns against a softmax in double precision."""
+
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decodekit.neuron_backend.targets.cpu import aoti
+from decodekit.neuron_backend.targets.cpu.kernel_library import DTYPES, Library
+
+pytestmark = pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler")
+
+SCALE = 0.2
+
+# Of sums in single precision and a result's own dtype; and of an exponential, which has 20 bits.
+ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-3}
+
+
+@cache
+def library(dtype, portable):
+    """Compiled once."""
+    return Library.compiled(dtype, (1,), portable=portable)
+
+
+def columns_over_a_cache(batch, width, groups, sharing, slots, key_dim, value_dim, dtype, seed):
+    """Queries; keys and values, which are the first slots of longer buffers; a mask that leaves some."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*sizes):
+        return torch.randn(*sizes, generator=generator).to(dtype)
+
+    query = normal(batch, width, groups * sharing, key_dim)
+    keys = normal(batch, groups, slots + 3, key_dim)[:, :, :slots]
+    values = normal(batch, groups, slots + 5, value_dim)[:, :, :slots]
+    # Of every density, and where nothing at all is seen of many slots on end.
+    seen = torch.rand(batch, 1, width, slots, generator=generator) < torch.rand(1, generator=generator)
+    seen[..., slots // 3 : slots // 3 + 100] = False
+    seen.scatter_(3, torch.randint(slots, (batch, 1, width, 1), generator=generator), True)
+    mask = torch.where(seen, 0.0, torch.finfo(dtype).min).to(dtype)
+    return query, keys, values, mask.expand(-1, groups * sharing, -1, -1)
+
+
+def softmax_attention(query, keys, values, mask):
+    """As the formula has it."""
+    sharing = query.shape[2] // keys.shape[1]
+    keys, values = (states.double().repeat_interleave(sharing, 1) for states in (keys, values))
+    scores = query.double().transpose(1, 2) @ keys.mT * SCALE + mask.double()
+    return (scores.softmax(-1) @ values).transpose(1, 2)
+
+
+cases = {
+    "sizes": st.tuples(
+        st.integers(1, 3),
+        st.integers(1, 6),
+        st.integers(1, 3),
+        st.sampled_from([1, 2, 3, 4, 7]),
+        # Less than a piece, whole pieces, and some left over.
+        st.integers(1, 70) | st.sampled_from([128, 300]),
+        st.integers(1, 40) | st.sampled_from([64, 80, 128]),
+        st.integers(1, 40) | st.sampled_from([64, 80, 128]),
+    ),
+    "dtype": st.sampled_from(sorted(DTYPES, key=str)),
+    "portable": st.booleans(),
+    "seed": st.integers(0, 1000),
+}
+
+
+@settings(deadline=None)
+@given(**cases)
+def test_is_the_mean_of_values_by_a_softmax_of_scores(sizes, dtype, portable, seed):
+    """Whatever the sizes, heads of their own or shared."""
+    given = columns_over_a_cache(*sizes, dtype, seed)
+
+    found = library(dtype, portable).attention(*given, SCALE)
+
+    error = (found.double() - softmax_attention(*given)).abs().max()
+    assert error <= ROUNDING[dtype] * given[2].double().abs().max()
+
+
+@settings(deadline=None)
+@given(**cases, more=st.integers(1, 200))
+def test_a_column_is_what_it_is_alone(sizes, dtype, portable, seed, more):
+    """To the last bit: without the other rows and columns, and over a span with more that is hidden."""
+    query, keys, values, mask = columns_over_a_cache(*sizes, dtype, seed)
+    attention = library(dtype, portable).attention
+    found = attention(query, keys, values, mask, SCALE)
+
+    def longer(states):
+        return torch.cat([states, torch.ones_like(states[:, :, :1]).expand(-1, -1, more, -1)], 2)
+
+    hidden = torch.full((*mask.shape[:3], more), torch.finfo(dtype).min, dtype=dtype)
+    masks = torch.cat([mask, hidden], 3)
+    for row in range(len(query)):
+        for column in range(query.shape[1]):
+            here, there = slice(row, row + 1), slice(column, column + 1)
+            alone = attention(
+                query[here, there].contiguous(),
+                longer(keys[here]),
+                longer(values[here]),
+                masks[here, :, there],
+                SCALE,
+            )
+            assert torch.equal(found[here, there], alone)
+
+
+def test_biases_by_head():
+    """As ALiBi adds them: each head has a mask of its own, and sees other slots."""
+    query, keys, values, _ = columns_over_a_cache(2, 2, 2, 2, 300, 16, 16, torch.float32, 0)
+    slots, head = torch.arange(300), torch.arange(4)[:, None, None]
+    biases = torch.where(slots // 70 == head, -slots / 50 * (head + 1), torch.finfo(torch.float32).min)
+    mask = biases.expand(2, 4, 2, 300)
+
+    found = library(torch.float32, False).attention(query, keys, values, mask, SCALE)
+
+    torch.testing.assert_close(
+        found.double(), softmax_attention(query, keys, values, mask), atol=1e-5, rtol=0
+    )
+
+
+def test_what_is_no_number_is_seen_by_who_looks():
+    """It makes the result none, and lies in the cache unread where pieces are hidden."""
+    query, keys, values, mask = columns_over_a_cache(1, 1, 1, 1, 130, 16, 16, torch.float32, 0)
+    keys[0, 0, 100] = float("nan")
+    attention = library(torch.float32, False).attention
+    hidden = torch.zeros_like(mask)
+    hidden[..., 64:] = torch.finfo(torch.float32).min
+
+    assert attention(query, keys, values, torch.zeros_like(mask), SCALE).isnan().all()
+    assert attention(query, keys, values, hidden, SCALE).isfinite().all()
+
+
+def test_work_enough_for_threads():
+    """Pieces that several threads share."""
+    given = columns_over_a_cache(2, 4, 3, 3, 2000, 64, 64, torch.bfloat16, 0)
+
+    found = library(torch.bfloat16, False).attention(*given, SCALE)
+
+    torch.testing.assert_close(found.double(), softmax_attention(*given), atol=2e-2, rtol=0)

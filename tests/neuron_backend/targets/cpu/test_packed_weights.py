@@ -1,0 +1,101 @@
+"""What a program for the CPU is handed packed, and that it says the same."""
+
+import copy
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from decodekit.neuron_backend import compile_decoder, load_decoder
+from decodekit.neuron_backend.targets.cpu import aoti, packed_weights
+from decodekit.neuron_backend.targets.cpu.kernel_library import MOST_ROWS
+from decodekit.neuron_backend.targets.cpu.packed_weights import PackedNames, PackedWeights
+
+# Of more rows than are multiplied by anything else than oneDNN.
+WIDTHS = (MOST_ROWS + 1, MOST_ROWS + 4)
+
+
+@pytest.fixture
+def handed(monkeypatch):
+    """Every constant that a program was handed since, by name."""
+    seen = {}
+    wanted = aoti._wanted
+
+    def record(names, tensors):
+        seen.update(wanted(names, tensors))
+        return wanted(names, tensors)
+
+    monkeypatch.setattr(aoti, "_wanted", record)
+    return seen
+
+
+def layouts(handed):
+    """Names of opaque constants, and of integers that are."""
+    opaque = {name for name, tensor in handed.items() if tensor.layout is torch._mkldnn}
+    return opaque, {name for name in opaque if handed[name].dtype is torch.int8}
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("weights", [None, "int8"])
+def test_every_product_reads_packed_weights(tiny_model, handed, tied, weights, tmp_path):
+    """The head too, even where it is the embedding; and logits stay what they were, saved and loaded."""
+    config = copy.deepcopy(tiny_model("llama").config)
+    config.tie_word_embeddings = tied
+    model = AutoModelForCausalLM.from_config(config).eval()
+    shapes = {"max_length": 32, "widths": WIDTHS, "weights": weights}
+    eager = compile_decoder(model, target="eager", **shapes)
+    compiled = compile_decoder(model, target="cpu", **shapes)
+    opaque, integers = layouts(handed)
+    compiled.save(tmp_path / "saved")
+    handed.clear()
+    loaded = load_decoder(tmp_path / "saved")
+
+    layers = model.config.num_hidden_layers
+    # Queries, keys and values are one, gate and up another; outputs, down, and the head.
+    assert 4 * layers + 1 == len(opaque)
+    assert opaque == layouts(handed)[0]
+    assert (opaque if weights else set()) == integers
+    assert tied == (model.get_output_embeddings().weight is model.get_input_embeddings().weight)
+    ids, start = torch.arange(WIDTHS[0])[None], torch.tensor([0])
+    expected = eager.forward(ids, start)
+    torch.testing.assert_close(compiled.forward(ids, start), expected, atol=1e-4, rtol=1e-4)
+    assert torch.equal(compiled.forward(ids, start), loaded.forward(ids, start))
+
+
+def test_programs_share_what_is_packed(tiny_model, handed, monkeypatch):
+    """One copy of each weight, whatever the number of widths."""
+    made = []
+    pack = PackedWeights._float
+    monkeypatch.setattr(PackedWeights, "_float", lambda self, plain: made.append(plain) or pack(self, plain))
+    model = tiny_model("llama")
+    compile_decoder(model, target="cpu", max_length=32, widths=WIDTHS)
+
+    assert 4 * model.config.num_hidden_layers + 1 == len(made)
+
+
+def test_a_weight_with_another_reader_stays_as_it_is():
+    """Such as one that is looked up by rows."""
+
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.own = (
+                torch.nn.Parameter(torch.randn(8, 4)),
+                torch.nn.Parameter(torch.randn(8, 4)),
+            )
+
+        def forward(self, x):
+            linear = torch.ops.mkldnn._linear_pointwise
+            return (
+                linear(x, self.table, None, "none", [], "")
+                + self.table[0, 0]
+                + linear(x, self.own, None, "none", [], "")
+            )
+
+    with torch.no_grad():
+        exported = torch.export.export(Tied(), (torch.randn(2, 4),))
+
+    assert PackedNames(("own",), ()) == PackedNames.of(exported)
+    assert PackedNames((), ()) == PackedNames.from_metadata({})
+    written = {packed_weights.METADATA: PackedNames.of(exported).to_json()}
+    assert PackedNames(("own",), ()) == PackedNames.from_metadata(written)

@@ -1,0 +1,176 @@
+"""
+The graphs that a GPU is given, on a GPU that has shapes alone.
+
+PyTorch's fake tensors know devices without having them. An operation of a GPU's tensor and the host's
+is an error among them, as it is on the GPU, and so is a shape that depends on data.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import GraphModule
+from transformers import PreTrainedModel
+
+from decodekit.decoding import Greedy, Sample
+from decodekit.neuron_backend import StaticDecoder
+from decodekit.neuron_backend.lowering.step_graphs import ProgramShape, program_shapes
+from decodekit.neuron_backend.models.early_exit import first_layers
+from decodekit.neuron_backend.models.fused_projections import join_projections
+from decodekit.neuron_backend.targets import device_tensors as placement
+from decodekit.neuron_backend.targets.cuda.cuda_graph import lower_for_cuda
+from decodekit.neuron_backend.targets.cuda.cuda_staging import Place
+from decodekit.neuron_backend.targets.cuda.cuda_target import _given, _made
+from decodekit.neuron_backend.targets.device_tensors import place_graph
+from decodekit.processors import MinP, RepetitionPenalty, Temperature, TopK, TopP
+
+Models = Callable[..., PreTrainedModel]
+
+GPU = torch.device("cuda:0")
+SHAPE: dict[str, Any] = {
+    "batch_size": 2,
+    "max_length": 48,
+    "widths": (1, 6),
+    "scored_width": 1,
+    "tree_widths": (4,),
+    "spans": (48,),
+}
+CHAINS = {
+    "sampled after a chain": (
+        RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.9) | MinP(0.02),
+        Sample(seed=1),
+    ),
+    "a nucleus of all": (TopP(torch.tensor([0.9, 0.8])), Sample(seed=1)),
+    "greedy": (RepetitionPenalty(1.2), Greedy()),
+}
+
+aten: Any = torch.ops.aten
+
+
+@attrs.frozen(eq=False)
+class Program:
+    """One of a decoder's, and what it is run over."""
+
+    graph: GraphModule
+    places: list[Place]
+
+    @classmethod
+    def all_of(cls, decoder: StaticDecoder) -> "list[Program]":
+        """As the target lowers them."""
+        return [cls.of(decoder, shape) for shape in program_shapes(decoder)]
+
+    @classmethod
+    def of(cls, decoder: StaticDecoder, shape: ProgramShape) -> "Program":
+        """One of them."""
+        made = _made(decoder, shape)
+        there = [decoder.cache.addresses(shape.span), *decoder.cache.tensors]
+        return cls(
+            lower_for_cuda(shape.step, shape.width, shape.span, decoder.cache, made),
+            [*made, *_given(decoder, shape), *map(Place.of, there)],
+        )
+
+    def run(self) -> None:
+        """Over tensors of the GPU alone."""
+        with torch.no_grad():
+            self.graph(*(torch.empty(place.shape, dtype=place.dtype, device=GPU) for place in self.places))
+
+
+@contextmanager
+def a_gpu() -> Iterator[None]:
+    """A machine with one; afterwards no copies of weights are left on it."""
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            yield
+    finally:
+        placement._COPIES.pop(GPU, None)
+
+
+def run_on_gpu(programs: list[Program]) -> None:
+    """Place and run each."""
+    with a_gpu():
+        for program in programs:
+            place_graph(GPU, program.graph)
+            program.run()
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "mixtral", "bloom", "deepseek_v3"])
+def test_no_tensor_of_the_host_is_in_a_step(name: str, tiny_model: Models) -> None:
+    """Forwards that score all columns or one, and trees."""
+    decoder = StaticDecoder(tiny_model(name), **SHAPE)
+    programs = Program.all_of(decoder)
+    run_on_gpu(programs)
+
+    assert 3 == len(programs)
+    assert {"cpu"} == {tensor.device.type for tensor in decoder.step.model.state_dict().values()}
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4", "float8"])
+def test_nor_in_weights_of_few_bits(weights: str, tiny_model: Models) -> None:
+    """Of a few rows and of many."""
+    model, few = first_layers(tiny_model("llama"), 1), {"max_length": 16, "widths": (1, 12)}
+    run_on_gpu(Program.all_of(StaticDecoder(model, weights=weights, dtype="bfloat16", **few)))
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_nor_in_a_choice(chain: str, tiny_model: Models) -> None:
+    """Every stage that may be part of a forward."""
+    model = first_layers(tiny_model("llama"), 1)
+    decoder = StaticDecoder(model, batch_size=2, max_length=16, widths=(3,))
+    decoder.fuse(*CHAINS[chain])
+    assert decoder.fusion is not None
+    (shape,) = [shape for shape in program_shapes(decoder) if shape.step is decoder.fusion.step]
+    run_on_gpu([Program.of(decoder, shape)])
+
+
+def test_a_tensor_of_the_host_would_be_found(tiny_model: Models) -> None:
+    """What the tests above rely on."""
+    decoder = StaticDecoder(tiny_model("llama"), **SHAPE)
+    program = Program.of(decoder, program_shapes(decoder)[0])
+    with a_gpu():
+        place_graph(GPU, program.graph)
+        for node in program.graph.graph.find_nodes(op="call_function", target=aten.arange.default):
+            node.kwargs = {**node.kwargs, "device": torch.device("cpu")}
+        program.graph.recompile()
+        with pytest.raises(RuntimeError, match="same device"):
+            program.run()
+
+
+@pytest.fixture(scope="module")
+def graph(tiny_model: Models) -> GraphModule:
+    """Of one column, with joined projections."""
+    decoder = StaticDecoder(tiny_model("llama"), **SHAPE)
+    decoder.step.joined = join_projections(decoder.step.model)
+    return Program.of(decoder, program_shapes(decoder)[0]).graph
+
+
+class TestGraph:
+    """What a compiler can make much of."""
+
+    def count(self, graph: GraphModule, target: Any) -> int:
+        """Calls of an operation."""
+        return len(graph.graph.find_nodes(op="call_function", target=target))
+
+    def test_leaves_attention_whole(self, graph: GraphModule) -> None:
+        """One call a layer, for a kernel of the GPU's own; no key is repeated for the heads that share it."""
+        calls = graph.graph.find_nodes(op="call_function", target=aten.scaled_dot_product_attention.default)
+
+        assert [2, 2] == [call.args[1].meta["val"].shape[1] for call in calls]
+        expanded = graph.graph.find_nodes(op="call_function", target=aten.expand.default)
+        assert [] == [node for node in expanded if node.args[0].meta["val"].dim() == 5]
+
+    def test_multiplies_joined_projections_once(self, graph: GraphModule) -> None:
+        """Of two layers: queries, keys and values; the output; gate and up; down. And of the head."""
+        assert 4 * 2 + 1 == self.count(graph, aten.linear.default)
+
+    def test_writes_the_cache_where_it_lies(self, graph: GraphModule) -> None:
+        """Keys and values of two layers, and the logits into their place; it gives nothing."""
+        assert (4, 1) == (
+            self.count(graph, aten.index_put_.default),
+            self.count(graph, aten.copy_.default),
+        )
+        (output,) = graph.graph.find_nodes(op="output")
+        assert not list(output.all_input_nodes)

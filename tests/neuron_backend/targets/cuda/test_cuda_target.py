@@ -1,0 +1,285 @@
+"""What the target for CUDA does besides giving eager's text, on a stand-in: :mod:`.test_on_cuda` has that."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.fx import GraphModule
+from transformers import PreTrainedModel
+
+from decodekit.decoding import Generator, Greedy, MaxNewTokens
+from decodekit.neuron_backend import (
+    CudaTarget,
+    NativeTarget,
+    StaticDecoder,
+    UnsupportedArchitecture,
+    compile_decoder,
+    load_decoder,
+)
+from decodekit.neuron_backend.models.early_exit import first_layers
+from decodekit.neuron_backend.targets.cpu import aoti
+from decodekit.neuron_backend.targets.cuda import cuda_runtime
+from decodekit.neuron_backend.targets.cuda import cuda_target as cuda_target_module
+from decodekit.neuron_backend.targets.cuda.cuda_program import CudaProgram
+from decodekit.neuron_backend.targets.cuda.cuda_target import FACTS
+from decodekit.neuron_backend.targets.registry import target_named
+from decodekit.neuron_backend.targets.target import NOT_SAVED
+from decodekit.processors import RepetitionPenalty, TopP
+
+from .cuda_stand_in import CudaStandIn
+
+Models = Callable[..., PreTrainedModel]
+
+ONE: dict[str, Any] = {"max_length": 16, "widths": (1,)}
+NO_GPU = r"target 'cuda' needs a CUDA GPU, and a torch that is built for it: got torch .*"
+
+
+@pytest.fixture(scope="module")
+def small(tiny_model: Models) -> PreTrainedModel:
+    """Of one layer."""
+    return first_layers(tiny_model("llama"), 1)
+
+
+def stand_in(runtime: CudaStandIn | None = None, **options: Any) -> CudaTarget:
+    """A target without a compiler."""
+    return CudaTarget(**{"backend": None, "runtime": runtime or CudaStandIn(), **options})
+
+
+def step(decoder: StaticDecoder, position: int = 0) -> torch.Tensor:
+    """A forward of one token."""
+    return decoder.forward(torch.tensor([[position + 1]]), torch.tensor([position]))
+
+
+class TestRecording:
+    def test_is_of_each_width_and_span_once(self, small: PreTrainedModel) -> None:
+        """A span shorter than the width has no program; a forward takes the next one."""
+        runtime = CudaStandIn()
+        decoder = compile_decoder(
+            small, target=stand_in(runtime), max_length=32, widths=(1, 12), spans=(8, 32), selection=Greedy()
+        )
+        runtime.sealed = True
+        logits = decoder.forward(torch.tensor([[1, 2, *[-1] * 10]]), torch.tensor([0]))
+
+        assert 2 * 2 + 1 + 1 == runtime.recordings
+        assert torch.isfinite(logits[0, :2]).all()
+
+    def test_shares_memory(self, small: PreTrainedModel) -> None:
+        """Inputs and logits have one place, as large as the widest needs it."""
+        runtime = CudaStandIn()
+        compile_decoder(small, target=stand_in(runtime), max_length=16, widths=(1, 5, 12))
+
+        # Ids and the position of one row, each on its own 256 bytes; and 12 columns of 61 logits.
+        assert [512, 3072] == [len(block) for block in runtime.staged]
+
+    def test_is_over_memory_that_stays(self, small: PreTrainedModel) -> None:
+        """What the stand-in is for: a buffer that somebody replaces would be left behind."""
+        decoder = compile_decoder(small, target=stand_in(), **ONE)
+        program = decoder.programs[1]
+        assert isinstance(program, CudaProgram)
+        step(decoder)
+        arguments = program.replays[17].kept[1]
+        replay = program.replays[17].replay
+        moved = [tensor.clone() for tensor in arguments]
+        replay._run = lambda: replay_of(program)(*moved)
+
+        with pytest.raises(AssertionError, match="a replay must find what it read where it was recorded"):
+            step(decoder)
+
+    def test_writes_all_that_is_read(self, small: PreTrainedModel) -> None:
+        """Outputs are poison when a program begins."""
+        runtime = CudaStandIn()
+        decoder = compile_decoder(small, target=stand_in(runtime), **ONE)
+        logits = step(decoder)
+
+        assert torch.isfinite(logits).all()
+        kept = logits.clone()
+        step(decoder, 1)
+        # Valid until the next forward, and no longer.
+        assert not torch.equal(kept, logits)
+
+    def test_is_refused_beyond_a_number(self, small: PreTrainedModel) -> None:
+        """Before anything is recorded."""
+        runtime = CudaStandIn()
+        with pytest.raises(
+            ValueError, match="widths and spans must make at most 3 programs: got 4; pass fewer"
+        ):
+            compile_decoder(
+                small, target=stand_in(runtime, max_graphs=3), max_length=32, widths=(1, 5), spans=(8, 32)
+            )
+
+        assert 0 == runtime.recordings
+
+    def test_takes_the_inputs_that_it_was_made_for(self, small: PreTrainedModel) -> None:
+        """Others would be spread over the place of a whole batch."""
+        decoder = compile_decoder(small, target=stand_in(), batch_size=2, **ONE)
+        with pytest.raises(ValueError, match="inputs must be"):
+            decoder.programs[1](torch.tensor([[1]]), torch.tensor([0]), decoder.cache.addresses(16))
+
+
+def replay_of(program: CudaProgram) -> Any:
+    """What one program runs."""
+    return next(iter(program.replays.values())).kept[0]
+
+
+class TestCompiler:
+    """What is recorded has gone through torch.compile."""
+
+    def test_gets_each_program_once(self, small: PreTrainedModel) -> None:
+        """As one graph of fixed shapes, and a forward compiles nothing."""
+        graphs: list[GraphModule] = []
+
+        def backend(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            graphs.append(graph)
+            return graph.forward
+
+        decoder = compile_decoder(
+            small, target=stand_in(CudaStandIn(compiled=True), backend=backend), max_length=16, widths=(1, 5)
+        )
+        step(decoder)
+
+        assert 2 == len(graphs)
+        for graph in graphs:
+            for node in graph.graph.find_nodes(op="placeholder"):
+                assert all(type(size) is int for size in node.meta["example_value"].shape)
+
+    def test_that_is_wrong_is_found_out(self, small: PreTrainedModel) -> None:
+        """By the comparison with the stock model."""
+
+        def backend(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            def run(*tensors: Any) -> Any:
+                out = graph.forward(*tensors)
+                logits = next(
+                    tensor for tensor in tensors if tensor.shape[-1:] == (61,) and tensor.dim() == 3
+                )
+                logits.add_(torch.arange(61.0))
+                return out
+
+            return run
+
+        with pytest.raises(UnsupportedArchitecture, match="the program recorded for the GPU differs"):
+            compile_decoder(small, target=stand_in(CudaStandIn(compiled=True), backend=backend), **ONE)
+
+    def test_may_be_inductor(self, small: PreTrainedModel) -> None:
+        """The default. Of the GPU's kernels nothing is known here, but that it takes the graph as a whole."""
+        target = CudaTarget(runtime=CudaStandIn(compiled=True), options={"max_autotune": False})
+        decoder = compile_decoder(small, target=target, weights="float8", **ONE)
+        eager = StaticDecoder(small, weights="float8", **ONE)
+
+        assert (
+            Generator(eager, stop=MaxNewTokens(12))([[1, 2]]).ids
+            == Generator(decoder, stop=MaxNewTokens(12))([[1, 2]]).ids
+        )
+
+    @pytest.mark.parametrize("options", [{"triton.cudagraphs": True}, ["max_autotune"]])
+    def test_may_not_record_as_well(self, options: Any) -> None:
+        """A recording within a recording fails."""
+        with pytest.raises(ValueError, match=r"'options' must be a mapping without triton\.cudagraphs: got"):
+            CudaTarget(options=options)
+
+
+class TestWithoutAGpu:
+    """Said at once, with what is there."""
+
+    def test_the_name_is_refused(self, small: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        with pytest.raises(ValueError, match=NO_GPU):
+            compile_decoder(small, target="cuda", **ONE)
+
+    def test_the_target_is_refused(self, small: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        with pytest.raises(ValueError, match=NO_GPU):
+            compile_decoder(small, target=CudaTarget(), **ONE)
+
+    def test_a_saved_decoder_is_refused(
+        self, small: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        compile_decoder(small, target=stand_in(), **ONE).save(tmp_path / "decoder")
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        with pytest.raises(ValueError, match=NO_GPU):
+            load_decoder(tmp_path / "decoder")
+
+    @pytest.mark.parametrize("lack", [None, "nothing"])
+    def test_auto_is_something_else(
+        self, lack: str | None, small: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """And ``"cuda"`` where there is one."""
+
+        class Found(CudaStandIn):
+            def lack(self) -> str | None:
+                return lack
+
+        monkeypatch.setattr(cuda_runtime, "CudaRuntime", Found)
+        monkeypatch.setattr(cuda_target_module, "CudaRuntime", Found)
+        monkeypatch.setattr(aoti, "has_compiler", lambda: False)
+
+        assert ("cuda" if lack is None else "eager") == target_named("auto").name
+
+
+class TestFloat8:
+    def test_needs_a_gpu_that_has_it(self, small: PreTrainedModel) -> None:
+        """Others could not even widen it."""
+        with pytest.raises(
+            ValueError, match=r"weights='float8' needs .* capability 8\.9 or more: got A100, 8\.0; 'int8'"
+        ):
+            compile_decoder(small, target=stand_in(CudaStandIn((8, 0), "A100")), weights="float8", **ONE)
+
+    def test_is_refused_by_neuron(self, small: PreTrainedModel) -> None:
+        """Before anything is loaded or quantised."""
+        with pytest.raises(
+            ValueError, match="'weights' must be 'int8', 'int4' or None for target 'neuron-native'"
+        ):
+            compile_decoder(small, target=NativeTarget(), weights="float8", **ONE)
+
+    def test_is_taken_where_it_is(self, small: PreTrainedModel) -> None:
+        """From Ada on. The head stays int8, as in every format."""
+        decoder = compile_decoder(small, target=stand_in(CudaStandIn((8, 9))), weights="float8", **ONE)
+
+        assert {"float8": 7, "int8": 1} == {
+            kind: list(decoder.weights.layers.values()).count(kind) for kind in ("float8", "int8")
+        }
+
+
+@pytest.fixture(scope="module")
+def folder(small: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved decoder, with a chain."""
+    folder = tmp_path_factory.mktemp("saved") / "decoder"
+    chain = {"processors": RepetitionPenalty(1.2), "selection": Greedy()}
+    compile_decoder(small, target=stand_in(), weights="float8", **ONE, **chain).save(folder)
+    return folder
+
+
+class TestSaved:
+    def test_holds_facts_and_no_native_code(self, folder: Path) -> None:
+        """So there is nothing to trust."""
+        (found,) = (folder / "programs").iterdir()
+        facts = json.loads(found.read_text())
+
+        assert FACTS == found.name
+        assert {"name": "stand-in", "capability": "9.0", "cuda": "none"} == facts["gpu"]
+        assert "width_1_span_16" in facts["programs"]
+
+    def test_comes_back_with_its_chain(self, folder: Path) -> None:
+        """Recorded again; another chain stays on the host, as none was asked for."""
+        runtime = CudaStandIn()
+        loaded = load_decoder(folder, target=stand_in(runtime), processors=RepetitionPenalty(1.2))
+        other = load_decoder(folder, target=stand_in(), processors=TopP(0.5))
+
+        assert 2 == runtime.recordings
+        assert loaded.explain().on_device
+        assert not other.explain().on_device
+        assert NOT_SAVED in str(other.explain())
+
+    @pytest.mark.parametrize("gpu", [CudaStandIn((9, 0), "another"), CudaStandIn((8, 9))])
+    def test_is_refused_by_another_gpu(self, gpu: CudaStandIn, folder: Path) -> None:
+        """It was compared with the stock model on that one."""
+        with pytest.raises(ValueError, match=r"on the kind of GPU that it was made on, .*stand-in.*: got"):
+            load_decoder(folder, target=stand_in(gpu))
+
+    def test_is_refused_by_another_torch(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It would compile something else."""
+        monkeypatch.setattr(torch, "__version__", "2.99")
+        with pytest.raises(ValueError, match=r"the torch that made it, .*: got 2\.99"):
+            load_decoder(folder, target=stand_in())

@@ -1,0 +1,562 @@
+"""The native target through a Dynamo backend with TorchNeuron's AOT settings."""
+
+import copy
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from torch.fx import GraphModule
+from transformers import PreTrainedModel
+
+from decodekit.decoding import Generator, Greedy, MaxNewTokens, Processor, Sample, Slots
+from decodekit.neuron_backend import CompiledDecoder, NativeTarget, compile_decoder, lint_graph, load_decoder
+from decodekit.neuron_backend.artifacts.manifest import Manifest
+from decodekit.neuron_backend.lowering.step_graphs import program_shapes
+from decodekit.neuron_backend.models.early_exit import first_layers
+from decodekit.neuron_backend.on_device_sampling.fused_forwards import FusedForwards
+from decodekit.neuron_backend.targets.neuron import native_target as native_target_module
+from decodekit.neuron_backend.targets.neuron.detect import NeuronFound
+from decodekit.neuron_backend.targets.neuron.native_program import NativeProgram
+from decodekit.neuron_backend.targets.neuron.neuron_environment import (
+    CACHE_FOLDER,
+    COMPILER_ARGUMENTS,
+    CORES,
+    NO_FALLBACK,
+)
+from decodekit.neuron_backend.targets.target import NOT_SAVED
+from decodekit.neuron_backend.tensor_parallel.ranks import Ranks
+from decodekit.processors import RepetitionPenalty, Temperature, TopP
+from decodekit.speculation import DraftModel, DraftTree, SpeculativeGenerator, Tree
+
+from .dynamo_stand_in import PERSISTENT, StandIn, calls
+
+Models = Callable[..., PreTrainedModel]
+
+SHAPE: dict[str, Any] = {
+    "batch_size": 2,
+    "max_length": 64,
+    "widths": (1, 5),
+    "tree_widths": (4,),
+    "spans": (32, 64),
+}
+PROMPTS = [[5, 9, 2, 44, 17, 3, 8], [60, 1, 30]]
+PARTS: dict[str, dict[str, Any]] = {
+    "greedy": {"processors": RepetitionPenalty(1.2), "selection": Greedy()},
+    "sampled": {"processors": Temperature(0.9) | TopP(0.95), "selection": Sample(seed=3)},
+}
+
+copy_ = torch.ops.aten.copy_.default
+
+
+@attrs.frozen(eq=False)
+class Made:
+    """A decoder, and the backend that has compiled it."""
+
+    decoder: CompiledDecoder
+    backend: StandIn
+
+    def run(self, parts: dict[str, Any], drafter: Any = None) -> list[list[int]]:
+        """Text, plain or with a draft ahead."""
+        return run(self.decoder, parts, drafter)
+
+
+def run(decoder: CompiledDecoder, parts: dict[str, Any], drafter: Any = None) -> list[list[int]]:
+    """Text long enough to leave the first span."""
+    stop = MaxNewTokens(45)
+    # Forwards that went past them have written over what they know.
+    Slots.of(decoder).forget()
+    if drafter is None:
+        return Generator(decoder, stop=stop, **parts)(PROMPTS).ids
+    return SpeculativeGenerator(decoder, drafter, num_draft_tokens=4, stop=stop, **parts)(PROMPTS).ids
+
+
+@pytest.fixture(scope="module")
+def made(tiny_model: Models) -> Made:
+    """Two widths and a tree width, over two spans."""
+    backend = StandIn()
+    target = NativeTarget(backend=backend, device="cpu")
+    return Made(compile_decoder(tiny_model("llama"), target=target, **SHAPE), backend)
+
+
+@pytest.fixture(scope="module")
+def eager(tiny_model: Models) -> CompiledDecoder:
+    """The same without a compiler."""
+    return CompiledDecoder(tiny_model("llama"), **SHAPE)
+
+
+@pytest.fixture(scope="module")
+def one(tiny_model: Models) -> CompiledDecoder:
+    """One program."""
+    return compile_one(tiny_model("llama"))
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is set, and none will be."""
+    for name in (CORES, CACHE_FOLDER, NO_FALLBACK, COMPILER_ARGUMENTS):
+        monkeypatch.setenv(name, "to be removed")
+        monkeypatch.delenv(name)
+
+
+def compile_one(model: PreTrainedModel, **options: Any) -> CompiledDecoder:
+    """The least that can be compiled: one program, of one layer."""
+    target = NativeTarget(**{"backend": StandIn(), "device": "cpu", **options})
+    return compile_decoder(first_layers(model, 1), max_length=16, widths=(1,), target=target)
+
+
+class TestGraphs:
+    """What the compiler is given."""
+
+    def test_there_is_one_for_each_width_and_span(self, made: Made) -> None:
+        """No graph break, and no second compilation for a shape."""
+        programs = len(program_shapes(made.decoder))
+
+        assert 6 == programs == len(made.backend.traced) == len(made.backend.graphs)
+
+    def test_they_write_each_tensor_of_the_cache_once(self, made: Made) -> None:
+        """Into an input, at the end: what becomes an alias on the device."""
+        for graph in made.backend.graphs:
+            written = [node.args[0] for node in calls(graph, copy_)]
+
+            assert len(made.decoder.cache.tensors) == len(written) == len(set(written))
+            assert all(node.op == "placeholder" for node in written)
+
+    def test_they_give_the_logits_alone(self, made: Made) -> None:
+        """And no cache that would be copied back."""
+        shapes = Counter()
+        for graph in made.backend.graphs:
+            (output,) = graph.graph.find_nodes(op="output")
+            (outputs,) = output.args
+            (logits,) = outputs
+            shapes[tuple(logits.meta["val"].shape)] += 1
+
+        assert {(2, 1, 61): 2, (2, 5, 61): 2, (2, 4, 61): 2} == dict(shapes)
+
+    def test_they_hold_nothing_that_is_refused(self, made: Made) -> None:
+        """As Dynamo and AOTAutograd leave them, after our own lowering."""
+        assert [] == [finding for graph in made.backend.graphs for finding in lint_graph(graph)]
+
+    def test_they_are_of_fixed_shape(self, made: Made) -> None:
+        """No input has a dimension that is no number."""
+        for graph in made.backend.graphs:
+            for node in graph.graph.find_nodes(op="placeholder"):
+                assert all(type(size) is int for size in node.meta["val"].shape)
+
+
+class TestTokens:
+    """The text is eager's, and nothing is compiled for it."""
+
+    @pytest.fixture(autouse=True)
+    def untouched(self, made: Made) -> Iterator[None]:
+        """No graph is made, and no buffer of the cache moves."""
+        before = len(made.backend.traced), [buffer.data_ptr() for buffer in made.decoder.cache.tensors]
+        yield
+        assert before == (
+            len(made.backend.traced),
+            [buffer.data_ptr() for buffer in made.decoder.cache.tensors],
+        )
+
+    @pytest.mark.parametrize("parts", PARTS)
+    def test_of_plain_decoding(self, parts: str, made: Made, eager: CompiledDecoder) -> None:
+        """Ragged rows, from one span into the next."""
+        text = made.run(PARTS[parts])
+
+        assert run(eager, PARTS[parts]) == text
+        assert sum(len(set(row)) for row in text) > 20
+
+    @pytest.mark.parametrize("parts", PARTS)
+    def test_with_a_draft_ahead(
+        self, parts: str, made: Made, eager: CompiledDecoder, tiny_model: Models
+    ) -> None:
+        """One that is right in part: the same weights, under a window of 16."""
+        draft = DraftModel(CompiledDecoder(tiny_model("mistral"), batch_size=2, max_length=64, widths=(1, 2)))
+
+        assert run(eager, PARTS[parts]) == made.run(PARTS[parts], draft)
+
+    @pytest.mark.parametrize("parts", PARTS)
+    def test_with_trees_ahead(
+        self, parts: str, made: Made, eager: CompiledDecoder, tiny_model: Models
+    ) -> None:
+        """Columns in scratch slots, too."""
+        draft = CompiledDecoder(tiny_model("mistral"), batch_size=2, max_length=64, widths=(1, 2))
+        trees = DraftTree(draft, tree=Tree.comb(2, 1))
+
+        assert run(eager, PARTS[parts]) == made.run(PARTS[parts], trees)
+
+    def test_in_inference_mode(self, made: Made, eager: CompiledDecoder) -> None:
+        """What the caller's thread is in does not reach the programs."""
+        with torch.inference_mode():
+            text = made.run(PARTS["greedy"])
+
+        assert run(eager, PARTS["greedy"]) == text
+
+    def test_wherever_an_idle_row_points(self, made: Made, eager: CompiledDecoder) -> None:
+        """A device has 32 bits for a position; what stands beside padding may have more."""
+        ids = torch.tensor([[-1, -1, -1, -1, -1], [1, 2, 3, -1, -1]])
+        for start in (-(2**62), 2**62, 2**31):
+            cache_pos = torch.tensor([start, 4])
+            found, expected = made.decoder.forward(ids, cache_pos), eager.forward(ids, cache_pos)
+
+            torch.testing.assert_close(expected[1, :3], found[1, :3], atol=1e-4, rtol=1e-4)
+
+
+class TestDecoder:
+    def test_gives_ordinary_tensors_of_the_host(self, made: Made) -> None:
+        """Whoever gets logits may write into them."""
+        logits = made.decoder.forward(torch.tensor([[1], [2]]), torch.tensor([0, 0]))
+
+        assert ("cpu", False, False) == (logits.device.type, logits.requires_grad, logits.is_inference())
+
+    def test_says_what_it_is(self, made: Made) -> None:
+        """And that a compiler has run."""
+        assert ("neuron-native", True) == (made.decoder.target, made.decoder.compiled)
+
+    def test_refuses_to_compile_later(self, one: CompiledDecoder) -> None:
+        """Rather than waiting minutes in the middle of a text: the error names the program."""
+        with (
+            torch.autocast("cpu", dtype=torch.bfloat16),
+            pytest.raises(
+                Exception, match="a forward must not compile: got a second graph of width_1_span_16"
+            ),
+        ):
+            one.forward(torch.tensor([[1]]), torch.tensor([0]))
+
+    def test_takes_a_registered_backend_by_name(self, tiny_model: Models) -> None:
+        """As TorchNeuron's is."""
+        backend = StandIn()
+
+        @torch._dynamo.register_backend(name="decodekit_stand_in")
+        def stand_in(graph: GraphModule, inputs: Any) -> Callable[..., Any]:
+            return backend(graph, inputs)
+
+        compile_one(tiny_model("llama"), backend="decodekit_stand_in")
+
+        assert 1 == len(backend.graphs)
+
+    def test_can_be_left_early(self, made: Made, eager: CompiledDecoder) -> None:
+        """A draft of its first layer, compiled by the same target."""
+        draft = made.decoder.early_exit(1, widths=(1,))
+
+        assert "neuron-native" == draft.target
+        assert run(eager, PARTS["greedy"]) == made.run(PARTS["greedy"], DraftModel(draft))
+
+    def test_is_compared_with_the_stock_model(self, tiny_model: Models) -> None:
+        """A compiler that computes something else is found out."""
+
+        def wrong(graph: GraphModule, inputs: Any) -> Callable[..., Any]:
+            return lambda *given: tuple(1.01 * logits for logits in graph(*given))
+
+        with pytest.raises(ValueError, match="the program compiled for the device differs from the stock"):
+            compile_one(tiny_model("llama"), backend=wrong)
+
+
+class TestSaving:
+    """Compiled programs travel in the compiler's own cache."""
+
+    @pytest.fixture
+    def saved(self, one: CompiledDecoder, tmp_path: Path) -> Any:
+        """A folder, on a machine that has never compiled what is in it."""
+        one.save(tmp_path / "decoder")
+        PERSISTENT.clear()
+        return tmp_path / "decoder"
+
+    def test_a_second_start_is_a_load(self, saved: Path, one: CompiledDecoder) -> None:
+        """The compiler is not asked, and the logits are the same to the bit."""
+        backend = StandIn()
+        loaded = load_decoder(saved, target=NativeTarget(backend=backend, device="cpu"))
+
+        assert ([], 1, False) == (backend.compiled, len(backend.graphs), loaded.compiled)
+        ids, cache_pos = torch.tensor([[7]]), torch.tensor([0])
+        assert torch.equal(one.forward(ids, cache_pos), loaded.forward(ids, cache_pos))
+
+    def test_a_loaded_decoder_can_be_saved(self, saved: Path, tmp_path: Path) -> None:
+        """With the programs that it was loaded with."""
+        load_decoder(saved, target=NativeTarget(backend=StandIn(), device="cpu")).save(tmp_path / "copy")
+        program = "programs/compiled.bin"
+
+        assert (saved / program).read_bytes() == (tmp_path / "copy" / program).read_bytes()
+
+    def test_programs_of_others_are_compiled_again(
+        self, saved: Path, monkeypatch: Any, tmp_path: Path
+    ) -> None:
+        """Unless the caller trusts the folder."""
+        monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path / "another machine"))
+        first, second = StandIn(), StandIn()
+        trusted = load_decoder(saved, trust_programs=True, target=NativeTarget(backend=first, device="cpu"))
+        PERSISTENT.clear()
+        again = load_decoder(saved, target=NativeTarget(backend=second, device="cpu"))
+
+        assert (0, False) == (len(first.compiled), trusted.compiled)
+        assert (1, True) == (len(second.compiled), again.compiled)
+
+    def test_versions_have_to_match(self, saved: Path, monkeypatch: Any) -> None:
+        """Those of the packages that compiled, here and there."""
+        target = NativeTarget(backend=StandIn(), device="cpu")
+        manifest = Manifest.read(saved)
+        for saved_versions, here, message in (
+            ({"torch": "1.0"}, {}, r"by the torch that compiled them, 1\.0: got"),
+            (
+                {"neuronx-cc": "2.26"},
+                {"neuronx-cc": "2.28"},
+                r"neuronx-cc that compiled them, 2\.26: got 2\.28",
+            ),
+            ({"torch-neuronx": "2.14"}, {}, r"torch-neuronx that compiled them, 2\.14: got none"),
+            ({}, {"torch-neuronx": "2.14"}, r"torch-neuronx that compiled them, none: got 2\.14"),
+        ):
+            monkeypatch.setattr(native_target_module, "neuron_versions", lambda here=here: here)
+            with pytest.raises(ValueError, match=message):
+                target.check(attrs.evolve(manifest, versions={**manifest.versions, **saved_versions}))
+
+    def test_a_name_is_refused(self, saved: Path) -> None:
+        """The folder has it."""
+        with pytest.raises(TypeError, match="'target' must be a target such as"):
+            load_decoder(saved, target="neuron-native")  # type: ignore[arg-type]
+
+    def test_another_target_is_refused(self, saved: Path) -> None:
+        """A folder says which it was saved by."""
+        with pytest.raises(ValueError, match="must be the one that was saved, 'neuron-native': got 'eager'"):
+            load_decoder(saved, target=CompiledDecoder.compiler)
+
+
+class TestStrict:
+    def test_a_refused_graph_is_an_error(self, tiny_model: Models) -> None:
+        """No device has float64; nothing is given to the compiler."""
+        backend = StandIn()
+        with pytest.raises(
+            ValueError, match=r"refuse: got\n  width_1_span_16: .*no float64(.|\n)*more\n.*strict=False"
+        ):
+            compile_one(tiny_model("llama", torch.float64), backend=backend)
+
+        assert [] == backend.traced
+
+    def test_without_it_is_a_warning(self, tiny_model: Models) -> None:
+        """The compiler has the last word."""
+        with pytest.warns(UserWarning, match="no float64"):
+            decoder = compile_one(tiny_model("llama", torch.float64), strict=False)
+
+        assert decoder.compiled
+
+    @pytest.mark.parametrize("strict", [True, False])
+    def test_what_was_left_to_the_host_is_named(
+        self, strict: bool, tiny_model: Models, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By this decoder: what others have left before does not count."""
+        left = ["aten::multinomial"]
+        runtime = SimpleNamespace(
+            clear_op_tracking=lambda: left.__setitem__(slice(None), ["aten::sort", "aten::sort"]),
+            get_fallback_ops=lambda: left,
+        )
+        monkeypatch.setitem(sys.modules, "torch_neuronx", runtime)
+        outcome: Any = (
+            pytest.raises(ValueError, match="got aten::sort left")
+            if strict
+            else pytest.warns(UserWarning, match="got aten::sort left to the host")
+        )
+        with outcome:
+            compile_one(tiny_model("llama"), strict=strict)
+
+    def test_torch_compile_has_to_be_on(self, tiny_model: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Otherwise everything would quietly run as PyTorch runs it."""
+        monkeypatch.setattr(torch, "compile", lambda graph, **options: graph)
+        with pytest.raises(RuntimeError, match="must make one graph of width_1_span_16: got 0"):
+            compile_one(tiny_model("llama"))
+
+
+@pytest.mark.usefixtures("variables")
+class TestOptions:
+    def test_reach_the_runtime_and_the_compiler(self, tiny_model: Models, tmp_path: Path) -> None:
+        """Arguments while it compiles; cores and cache for good."""
+        seen = []
+
+        def backend(graph: GraphModule, inputs: Any) -> Callable[..., Any]:
+            seen.append((os.environ[COMPILER_ARGUMENTS], os.environ[CORES], os.environ[CACHE_FOLDER]))
+            return StandIn()(graph, inputs)
+
+        compile_one(
+            tiny_model("llama"),
+            backend=backend,
+            compiler_args=["-O1", "--lnc=1"],
+            cores="4-7",
+            cache_folder=tmp_path / "cache",
+        )
+
+        assert [("-O1 --lnc=1", "4-7", str(tmp_path / "cache"))] == seen
+        assert ("4-7", None) == (os.environ.get(CORES), os.environ.get(COMPILER_ARGUMENTS))
+
+    def test_that_agree_with_no_launcher_are_refused(self, tiny_model: Models) -> None:
+        """Before anything is compiled."""
+        os.environ[CORES] = "0"
+        backend = StandIn()
+        with pytest.raises(ValueError, match=f"{CORES} must be unset or '1'"):
+            compile_one(tiny_model("llama"), backend=backend, cores="1")
+
+        assert [] == backend.traced
+
+    def test_strict_lets_no_failed_program_run_on_the_host(self) -> None:
+        """Where there is a device."""
+        assert {NO_FALLBACK: "1"} == NativeTarget()._variables(None)
+        assert (
+            {} == NativeTarget(strict=False)._variables(None) == NativeTarget(device="cpu")._variables(None)
+        )
+
+    def test_ranks_have_cores_of_their_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Unless there is no device, or only one process."""
+        monkeypatch.delenv(CORES, raising=False)
+        monkeypatch.setenv("LOCAL_RANK", "2")
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+        ranks = Ranks(degree=4, rank=2, group="")
+
+        assert "2" == NativeTarget()._variables(ranks)[CORES]
+        assert "6" == NativeTarget(cores="4-7")._variables(ranks)[CORES]
+        assert CORES not in NativeTarget()._variables(None)
+        assert CORES not in NativeTarget(device="cpu")._variables(ranks)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"strict": 1}, "'strict' must be"),
+            ({"compiler_args": "-O1"}, "'compiler_args' must be a sequence of strings: got '-O1'"),
+            ({"compiler_args": [1]}, "'compiler_args' must be a sequence of strings"),
+            ({"cores": "all"}, "'cores' must match"),
+            ({"device": None}, "'device' must be"),
+        ],
+    )
+    def test_that_make_no_sense_are_refused(self, options: dict[str, Any], message: str) -> None:
+        """When the target is made."""
+        with pytest.raises((ValueError, TypeError), match=message):
+            NativeTarget(**options)
+
+    def test_without_a_device_the_report_says_what_is_there(self, tiny_model: Models) -> None:
+        """A stub, nothing, or a package for other devices; no variable stays."""
+        found = NeuronFound("traced", "programs are made by torch_neuronx.trace", devices=1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(native_target_module, "probe", lambda: found)
+            with pytest.raises(ValueError, match="TorchNeuron and a Neuron core: got\nAWS Neuron: traced"):
+                compile_one(tiny_model("llama"), device="neuron", cores="1")
+
+        assert CORES not in os.environ
+
+
+class TestChoosing:
+    """A chain and a selection that are part of the graphs."""
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def choosing(tiny_model: Models) -> Made:
+        """One width that scores, one span."""
+        backend = StandIn()
+        return Made(
+            compile_decoder(
+                tiny_model("llama"),
+                batch_size=2,
+                max_length=64,
+                widths=(1,),
+                spans=(64,),
+                target=NativeTarget(backend=backend, device="cpu"),
+                **PARTS["sampled"],
+            ),
+            backend,
+        )
+
+    def test_is_one_more_graph_with_one_more_output(self, choosing: Made) -> None:
+        """The cache is written as ever, and nothing in it is refused."""
+        scoring, fused = choosing.backend.graphs
+        (output,) = fused.graph.find_nodes(op="output")
+
+        assert [(2, 1), (2, 1, 61)] == [tuple(node.meta["val"].shape) for node in output.args[0]]
+        assert len(calls(scoring, copy_)) == len(calls(fused, copy_)) == len(choosing.decoder.cache.tensors)
+        assert [] == lint_graph(fused)
+
+    def test_gives_the_hosts_text(self, choosing: Made, eager: CompiledDecoder) -> None:
+        """And the decoder says that the device chooses."""
+        compiled = len(choosing.backend.graphs)
+
+        assert choosing.decoder.chooses(PARTS["sampled"]["processors"], PARTS["sampled"]["selection"], 2)
+        assert run(eager, PARTS["sampled"]) == choosing.run(PARTS["sampled"])
+        assert compiled == len(choosing.backend.graphs)
+
+    @pytest.mark.parametrize(
+        ("chain", "why"),
+        [
+            pytest.param(PARTS["sampled"]["processors"], "it is part of the forward", id="the same chain"),
+            pytest.param(Temperature(0.5), NOT_SAVED, id="another"),
+            pytest.param(None, FusedForwards._refusal, id="none"),
+        ],
+    )
+    def test_comes_back_with_the_chain_it_was_saved_with(
+        self, chain: Processor | None, why: str, choosing: Made, eager: CompiledDecoder, tmp_path: Path
+    ) -> None:
+        """For another the host chooses, and says why; in no case is anything compiled."""
+        backend, parts = StandIn(), PARTS["sampled"]
+        choosing.decoder.save(tmp_path / "decoder")
+
+        loaded = load_decoder(
+            tmp_path / "decoder",
+            processors=chain,
+            selection=None if chain is None else Sample(),
+            target=NativeTarget(backend=backend, device="cpu"),
+        )
+
+        assert [] == backend.compiled
+        assert {why} == {place.why for place in loaded.explain().places}
+        assert run(eager, parts) == run(loaded, parts)
+
+
+class TestDevice:
+    """Where things lie: on a device that has shapes alone, whose programs give zeros."""
+
+    @pytest.fixture
+    def given(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """The devices of what programs were given."""
+        monkeypatch.setattr(CompiledDecoder, "compare", lambda self, whose: None)
+        return []
+
+    @pytest.fixture
+    def decoder(self, given: list[str], tiny_model: Models) -> CompiledDecoder:
+        """Compiled for it."""
+
+        def backend(graph: GraphModule, inputs: Any) -> Callable[..., Any]:
+            def program(*tensors: torch.Tensor) -> tuple[torch.Tensor]:
+                given.extend(tensor.device.type for tensor in tensors)
+                return (torch.zeros(1, 1, 61),)
+
+            return program
+
+        return compile_one(tiny_model("llama"), backend=backend, device="meta")
+
+    def test_a_program_is_given_nothing_of_the_host(self, decoder: CompiledDecoder, given: list[str]) -> None:
+        """Weights, constants, cache and inputs are there; logits come back."""
+        given.clear()
+        logits = decoder.forward(torch.tensor([[1]]), torch.tensor([0]))
+
+        assert {"meta"} == set(given)
+        assert len(given) > len(list(decoder.step.model.parameters()))
+        assert "cpu" == logits.device.type
+
+    def test_the_cache_is_there_and_the_model_here(self, decoder: CompiledDecoder, tmp_path: Path) -> None:
+        """So it can be saved."""
+        assert {"meta"} == {buffer.device.type for buffer in decoder.cache.tensors}
+        assert {"cpu"} == {weight.device.type for weight in decoder.step.model.parameters()}
+        decoder.save(tmp_path / "decoder")
+
+    def test_a_model_of_the_device_is_refused(self, tiny_model: Models) -> None:
+        """It is the target that brings it there."""
+        model = copy.deepcopy(tiny_model("llama")).to("meta")
+
+        with pytest.raises(ValueError, match="'model' must be on the CPU: got meta"):
+            compile_decoder(model, max_length=16, widths=(1,), target=NativeTarget(device="meta"))
+
+
+def test_weights_are_on_the_host_for_what_needs_them(made: Made, tiny_model: Models) -> None:
+    """The steps are as they were: saved, compared and cut from there."""
+    weight = tiny_model("llama").lm_head.weight
+
+    assert weight is made.decoder.step.model.lm_head.weight
+    assert all(isinstance(program, NativeProgram) for program in made.decoder.programs.values())

@@ -1,0 +1,106 @@
+"""Tensors of a decoder on another device: here one that has shapes alone."""
+
+import gc
+from collections.abc import Callable
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from decodekit.neuron_backend import StaticDecoder, lower
+from decodekit.neuron_backend.lowering.step_graphs import lower_step
+from decodekit.neuron_backend.targets import device_tensors as placement_module
+from decodekit.neuron_backend.targets.device_tensors import copy_to, on_device, place_cache, place_graph
+
+META = torch.device("meta")
+
+
+class TestCopyTo:
+    def test_a_tensor_has_one_copy(self) -> None:
+        """Several programs, and several decoders, use the same."""
+        tensor = torch.nn.Parameter(torch.ones(2))
+        copy = copy_to(META, tensor)
+
+        assert copy is copy_to(META, tensor)
+        assert ("meta", False) == (copy.device.type, copy.requires_grad)
+
+    def test_it_is_made_anew_once_the_tensor_has_been_written(self) -> None:
+        """Or it would be another weight."""
+        tensor = torch.ones(2)
+        before = copy_to(META, tensor)
+        tensor.add_(1)
+
+        assert before is not copy_to(META, tensor)
+
+    def test_it_goes_with_the_tensor(self) -> None:
+        """Nobody can ask for it any more."""
+        tensor = torch.ones(2)
+        copy_to(META, tensor)
+        kept = len(placement_module._COPIES[META])
+        del tensor
+        gc.collect()
+
+        assert kept - 1 == len(placement_module._COPIES[META])
+
+    def test_what_is_there_stays(self) -> None:
+        """The same memory."""
+        tensor = torch.ones(2)
+
+        assert tensor.data_ptr() == copy_to(torch.device("cpu"), tensor).data_ptr()
+
+
+class TestOnDevice:
+    def test_a_device_with_a_number_becomes_the_current_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By the module that PyTorch has for devices of its kind."""
+        monkeypatch.setattr(torch.cuda, "device", lambda device: ("current", device))
+
+        assert ("current", torch.device("cuda:1")) == on_device(torch.device("cuda:1"))
+
+    @pytest.mark.parametrize("device", ["cpu", "cuda", "meta:0"])
+    def test_where_there_is_no_choice_nothing_happens(self, device: str) -> None:
+        """One device, no number, or a kind without a module."""
+        with on_device(torch.device(device)) as entered:
+            assert entered is None
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "opt"])
+def test_a_placed_graph_runs_there(name: str, tiny_model: Callable[..., PreTrainedModel]) -> None:
+    """Nothing of the host is left in it, or it would refuse; the model stays where it was."""
+    decoder = StaticDecoder(tiny_model(name), batch_size=2, max_length=32, widths=(3,))
+    graph = lower_step(decoder.step, 3, decoder.cache, 32)
+    place_graph(META, graph)
+    cache = place_cache(META, decoder.cache)
+    inputs = torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+    with torch.no_grad():
+        logits = graph(*(t.to(META) for t in (*inputs, decoder.cache.addresses(32))), *cache.tensors)
+
+    assert ((2, 3, 61), "meta") == (tuple(logits.shape), logits.device.type)
+    assert {"cpu"} == {tensor.device.type for tensor in decoder.step.state_dict().values()}
+    assert {"cpu"} == {buffer.device.type for buffer in decoder.cache.tensors}
+
+
+def test_a_device_may_stand_anywhere() -> None:
+    """Conversions name it by place."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    there = graph.call_function(torch.ops.aten.to.device, (x, torch.device("cpu"), torch.float32))
+    graph.output(there)
+    module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    place_graph(META, module)
+
+    assert "meta" == module(torch.ones(2)).device.type
+
+
+def test_a_placed_graph_makes_its_tensors_there() -> None:
+    """Random numbers are what lowering leaves to be made."""
+
+    class Noisy(torch.nn.Module):
+        """Adds some."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.rand(2, device="cpu")
+
+    graph = lower(Noisy(), (torch.ones(2),))
+    place_graph(META, graph)
+
+    assert "meta" == graph(torch.ones(2, device=META)).device.type
