@@ -18,7 +18,7 @@ from torch import Tensor
 from . import kernel_operations as _operations  # noqa: F401
 
 _NUMBERS = {torch.float32: "float", torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
-_SOURCE = Path(__file__).with_name("calls.cpp")
+_SOURCE = Path(__file__).parent / "csrc" / "calls.cpp"
 _NAME = "decodekit_few_rows"
 
 _OPERATIONS = (
