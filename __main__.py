@@ -177,8 +177,8 @@ def _generate(options: argparse.Namespace) -> int:
     result = generator(options.prompt, streamer=TextStreamer() if options.stream else None)
     if not options.stream:
         print((result.text or [""])[0])
-    ending = result.endings[0]
-    print(f"\n{_report(result.statistics)}, ended by {ending.reason if ending else None}", file=sys.stderr)
+    finish = result.finishes[0]
+    print(f"\n{_report(result.statistics)}, ended by {finish.reason if finish else None}", file=sys.stderr)
     if options.compare:
         Slots.of(target).forget()  # the prompt is not to be there already
         return _compare(result, Generator(target, **parts)(options.prompt))

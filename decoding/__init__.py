@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         Draft,
         Drafter,
         DraftLength,
-        Ending,
+        Finish,
         Processor,
         Round,
         ScoresTrees,
@@ -69,7 +69,7 @@ else:
             ".optional_protocols": "FollowsLogits has_short_cuts",
             ".placement": "Place Placement",
             ".protocols": (
-                "Chooses Decoder DecoderShape Draft Drafter DraftLength Ending Processor Round "
+                "Chooses Decoder DecoderShape Draft Drafter DraftLength Finish Processor Round "
                 "ScoresTrees Selection StopCondition Verification"
             ),
             ".stopping.repetition_loop": "RepetitionLoop",
@@ -99,8 +99,8 @@ __all__ = [
     "DraftLength",
     "Drafter",
     "EndOfSequence",
-    "Ending",
     "Event",
+    "Finish",
     "FollowsLogits",
     "Generation",
     "Generator",

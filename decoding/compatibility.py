@@ -65,7 +65,7 @@ def check_parts(
     if isinstance(processors, StopCondition):
         raise TypeError(f"'processors' must be processors, not a stop condition: got {processors!r}")
     if not isinstance(stop, StopCondition):
-        raise TypeError(f"'stop' must be a stop condition, with endings{how_to_wrap(stop)}: got {stop!r}")
+        raise TypeError(f"'stop' must be a stop condition, with finishes{how_to_wrap(stop)}: got {stop!r}")
 
 
 def check_text(stop: StopCondition, tokenizer: Any, skip_special_tokens: bool, echo_prompt: bool) -> None:

@@ -289,11 +289,11 @@ class Generator:
             # Ids alone take none of it.
             from .results.row_text import row_texts
 
-            endings, skip = self.stop.endings, self.skip_special_tokens
-            texts = row_texts(self.tokenizer, skip, endings, history, self.echo_prompt)
+            finishes, skip = self.stop.finishes, self.skip_special_tokens
+            texts = row_texts(self.tokenizer, skip, finishes, history, self.echo_prompt)
         for bursts in loop.run(history):
             events = [
-                burst.event(None if texts is None else texts[burst.row].push(burst.ids, burst.ending))
+                burst.event(None if texts is None else texts[burst.row].push(burst.ids, burst.finish))
                 for burst in bursts
             ]
             with loop.timers.paused():

@@ -112,7 +112,7 @@ Pure as well: a selection that draws takes its numbers from :mod:`decodekit.deco
 
 
 @attrs.frozen
-class Ending:
+class Finish:
     """Why a row ended."""
 
     reason: str
@@ -134,7 +134,7 @@ class StopCondition(Protocol):
     """
 
     @property
-    def endings(self) -> tuple[Ending, ...]:
+    def finishes(self) -> tuple[Finish, ...]:
         """Every ending that this condition can give."""
         ...
 
@@ -150,7 +150,7 @@ class StopCondition(Protocol):
                 ``ids[b, path, length[b, i] - 1]``.
 
         Returns:
-            ``[batch, width]`` int64: 0 to go on, *i* to end with ``endings[i - 1]``.
+            ``[batch, width]`` int64: 0 to go on, *i* to end with ``finishes[i - 1]``.
         """
         ...
 

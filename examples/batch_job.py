@@ -5,7 +5,7 @@ Complete a file of prompts with as many decoders as there are cores for, by Ray 
     python examples/batch_job.py prompts.jsonl completions --model MODEL --decoders 4 --neuron-cores 2
 
 Each line of the prompts is a JSON object with a "prompt". The output is a folder of JSON lines
-with a "number", a "completion" and an "ending" besides, in no order. A prompt's random stream
+with a "number", a "completion" and an "finish" besides, in no order. A prompt's random stream
 is its number, so its completion does not depend on how the prompts fall into batches, nor on how
 many decoders there are.
 """
@@ -47,8 +47,8 @@ class Complete:
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         result = self.generator(list(batch["prompt"]), streams=batch["number"])
-        endings = [ending.reason for ending in result.endings]
-        return {**batch, "completion": result.text, "ending": endings}
+        finishes = [finish.reason for finish in result.finishes]
+        return {**batch, "completion": result.text, "finish": finishes}
 
 
 def main() -> None:

@@ -120,7 +120,7 @@ class BatchDisplay:
             )
         row = self._rows.setdefault(event.row, _Row())
         row.push(event.text)
-        row.ended = event.ending is not None
+        row.ended = event.finish is not None
         if not self._is_terminal():
             self._write(_labelled(event.row, row.take_lines(last=row.ended)))
         elif self.clock() - self._drawn_at >= self.interval:

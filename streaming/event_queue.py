@@ -47,7 +47,7 @@ def joined(events: Sequence[Event]) -> Event:
         events[0].row,
         tuple(chain.from_iterable(event.ids for event in events)),
         "".join(texts) if texts else None,
-        events[-1].ending,
+        events[-1].finish,
         tuple(chain.from_iterable(logprobs)) if logprobs else None,
     )
 

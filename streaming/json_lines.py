@@ -24,7 +24,7 @@ class JsonLines:
 
         {"time": 51.0, "prompt_lengths": [3]}
         {"time": 51.2, "row": 0, "ids": [5, 6], "text": "Hello"}
-        {"time": 51.3, "row": 0, "ids": [2], "text": "", "ending": {"reason": "max_new_tokens"}}
+        {"time": 51.3, "row": 0, "ids": [2], "text": "", "finish": {"reason": "max_new_tokens"}}
         {"time": 51.3, "end": true}
 
     and in place of the last, one that raised::

@@ -5,14 +5,14 @@ from typing import Any
 import attrs
 from torch import Tensor
 
-from ..decoding.protocols import Ending
+from ..decoding.protocols import Finish
 from ..decoding.results.events import Event
 from ..decoding.results.row_text import RowText
 from ..decoding.results.streamers import ClosedError, Listener, listener, takes_events
 from ..decoding.text.detokenizer import Detokenizer
 from ..decoding.validation import as_several, is_whole
 
-_STOPPED = Ending("stopped")
+_STOPPED = Finish("stopped")
 """``generate`` does not say why it returned."""
 
 
@@ -143,18 +143,18 @@ class TransformersStreamer:
             if end is None:
                 self._put_event(number, tuple(ids), None)
             else:
-                self._put_event(number, tuple(ids[: end + 1]), Ending("end_of_sequence", ids[end]))
+                self._put_event(number, tuple(ids[: end + 1]), Finish("end_of_sequence", ids[end]))
 
     def _end_rows(self) -> None:
         for number, row in enumerate(self._rows):
             if not row.ended:
                 self._put_event(number, (), _STOPPED)
 
-    def _put_event(self, number: int, ids: tuple[int, ...], ending: Ending | None) -> None:
+    def _put_event(self, number: int, ids: tuple[int, ...], finish: Finish | None) -> None:
         row = self._rows[number]
-        row.ended = ending is not None
-        text = None if row.text is None else row.text.push(ids, ending)
-        self.streamer.put_event(Event(number, ids, text, ending))
+        row.ended = finish is not None
+        text = None if row.text is None else row.text.push(ids, finish)
+        self.streamer.put_event(Event(number, ids, text, finish))
 
     def _tell(self, something: Callable[[], None]) -> None:
         try:

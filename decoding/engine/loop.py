@@ -14,7 +14,7 @@ from ..cache.slots import Slots
 from ..draft_trees import Branch, chosen_branch, tokens_ahead, tree_window
 from ..history import History
 from ..optional_protocols import reads_choices
-from ..protocols import Draft, Ending, StopCondition, Verification
+from ..protocols import Draft, Finish, StopCondition, Verification
 from ..results.events import MAX_LENGTH, Burst
 from ..results.timers import Timers
 from ..sampling.pipeline import Choose
@@ -52,12 +52,12 @@ class Loop:
     device_chooses: bool = False
     """Whether the decoder's own forwards choose as :attr:`choose` does."""
     # Once a run: conditions make theirs anew whenever they are asked.
-    _endings: tuple[Ending, ...] = attrs.field(init=False, repr=False)
+    _endings: tuple[Finish, ...] = attrs.field(init=False, repr=False)
     _reads_choices: bool = attrs.field(init=False, repr=False)
 
     @_endings.default
-    def _endings_of_the_stop(self) -> tuple[Ending, ...]:
-        return self.stop.endings
+    def _endings_of_the_stop(self) -> tuple[Finish, ...]:
+        return self.stop.finishes
 
     @_reads_choices.default
     def _look_for_reading(self) -> bool:
@@ -97,7 +97,7 @@ class Loop:
                 else:
                     bursts, length = self._first(history, length, rows)
                 step.note()
-            ended = [burst.row for burst in bursts if burst.ending is not None]
+            ended = [burst.row for burst in bursts if burst.finish is not None]
             if ended:
                 rows = [row for row in rows if row not in ended]
             yield bursts
@@ -135,7 +135,7 @@ class Loop:
             # Not in place: a part may keep what it was shown.
             length = length + added
             for burst in bursts:
-                active[burst.row] = burst.ending is None
+                active[burst.row] = burst.finish is None
             yield bursts
             # Now that nothing can be lost by it.
             if drafting is not None:
@@ -193,13 +193,13 @@ class Loop:
         for row in active.nonzero()[0].tolist():
             count, code = len(new[row]), codes[row]
             if code:
-                ending: Ending | None = self._endings[code - 1]
+                finish: Finish | None = self._endings[code - 1]
             elif following[row] < 0:
                 column = branch.column(row, count)
-                ending = Ending("no_token_left", self.choose.emptied_by(raw.logits, seen, row, column))
+                finish = Finish("no_token_left", self.choose.emptied_by(raw.logits, seen, row, column))
             else:
-                ending = MAX_LENGTH if length[row] + count == last else None
-            bursts.append(Burst(row, new[row], ending, None if logprobs is None else logprobs[row]))
+                finish = MAX_LENGTH if length[row] + count == last else None
+            bursts.append(Burst(row, new[row], finish, None if logprobs is None else logprobs[row]))
             self._count(row, count, *rounds[row], stopped=code > 0)
         return bursts, added, stood
 

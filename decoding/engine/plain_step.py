@@ -12,7 +12,7 @@ from torch import Tensor
 from ..cache.slots import Slots
 from ..history import History
 from ..optional_protocols import TokenCode
-from ..protocols import Ending, StopCondition
+from ..protocols import Finish, StopCondition
 from ..results.events import MAX_LENGTH, Burst
 from ..results.timers import Phase, Timers
 from ..sampling.few import Cell
@@ -36,7 +36,7 @@ class PlainStep:
     slots: Slots
     choose: Choose
     stop: StopCondition
-    endings: tuple[Ending, ...]
+    finishes: tuple[Finish, ...]
     timers: Timers
     history: History
     """The run's; its ids are written to."""
@@ -102,12 +102,12 @@ class PlainStep:
             for row, token, code in zip(rows, chosen, codes, strict=True):
                 if token < 0:
                     emptied_by = self.choose.emptied_by(logits, self._seen(length), row, 0)
-                    ending: Ending | None = Ending("no_token_left", emptied_by)
+                    finish: Finish | None = Finish("no_token_left", emptied_by)
                 elif code:
-                    ending = self.endings[code - 1]
+                    finish = self.finishes[code - 1]
                 else:
-                    ending = MAX_LENGTH if ends[row] + 1 == ids.shape[1] else None
-                bursts.append(Burst(row, () if token < 0 else (token,), ending))
+                    finish = MAX_LENGTH if ends[row] + 1 == ids.shape[1] else None
+                bursts.append(Burst(row, () if token < 0 else (token,), finish))
         finally:
             self.slots.lent = False
         self._count(bursts)
@@ -145,7 +145,9 @@ class PlainStep:
         """The stop's codes of each of *rows*; anything where no token was chosen."""
         if self._code is None:
             seen = self._seen(after)
-            codes: list[int] = known_codes(self.stop(scores, seen), seen, len(self.endings))[rows, 0].tolist()
+            codes: list[int] = known_codes(self.stop(scores, seen), seen, len(self.finishes))[
+                rows, 0
+            ].tolist()
             return codes
         code, prompt, lengths = self._code, self._prompt, after.tolist()
         return [code(token, lengths[row], prompt[row], row) for row, token in zip(rows, chosen, strict=True)]
@@ -160,9 +162,9 @@ class PlainStep:
             statistics.record(len(burst.ids), 0, 0, burst.row)
 
 
-def known_codes(codes: Tensor, after: History, endings: int) -> NDArray[np.int64]:
+def known_codes(codes: Tensor, after: History, finishes: int) -> NDArray[np.int64]:
     """
-    *codes*, if they are those of a stop condition with so many *endings*.
+    *codes*, if they are those of a stop condition with so many *finishes*.
 
     Raises:
         ValueError: They are not: of another shape than the columns *after* which it was asked, or unknown.
@@ -170,9 +172,9 @@ def known_codes(codes: Tensor, after: History, endings: int) -> NDArray[np.int64
     shape = after.length.shape
     if isinstance(codes, Tensor) and codes.shape == shape:
         known: NDArray[np.int64] = codes.numpy(force=True)
-        if ((known >= 0) & (known <= endings)).all():
+        if ((known >= 0) & (known <= finishes)).all():
             return known
     raise ValueError(
-        f"'stop' must give codes 0 to {endings}, one for each ending, of the shape {list(shape)}: "
+        f"'stop' must give codes 0 to {finishes}, one for each ending, of the shape {list(shape)}: "
         f"got {codes!r}"
     )

@@ -9,7 +9,7 @@ from attrs import validators
 from torch import Tensor
 
 from ..history import History
-from ..protocols import Ending
+from ..protocols import Finish
 from ..scores import Scores
 from ..stopping.composition import Stop
 from ..stopping.stop_when import as_bools
@@ -86,9 +86,9 @@ class TransformersCriteria(Stop):
     """Whether they get them."""
 
     @property
-    def endings(self) -> tuple[Ending, ...]:
+    def finishes(self) -> tuple[Finish, ...]:
         """One for each criterion."""
-        return tuple(Ending("stopping_criteria", matched=number) for number in range(len(self.criteria)))
+        return tuple(Finish("stopping_criteria", matched=number) for number in range(len(self.criteria)))
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from ..protocols import Ending
+from ..protocols import Finish
 from .logprobs import TokenLogprob
 
 
@@ -23,7 +23,7 @@ class Event:
     text: str | None = None
     """The text that has become final; it may lag behind the ids. None without a tokenizer."""
 
-    ending: Ending | None = None
+    finish: Finish | None = None
     """Why the row ended; set on its last event."""
 
     logprobs: tuple[TokenLogprob, ...] | None = None
@@ -35,15 +35,15 @@ class Event:
 
         A log-probability of ``-inf`` is None: JSON has no infinity.
 
-        >>> Event(0, (5, 6), "Hello", Ending("stop_string", "END", hide=True)).as_dict()
-        {'row': 0, 'ids': [5, 6], 'text': 'Hello', 'ending': {'reason': 'stop_string', 'matched': 'END'}}
+        >>> Event(0, (5, 6), "Hello", Finish("stop_string", "END", hide=True)).as_dict()
+        {'row': 0, 'ids': [5, 6], 'text': 'Hello', 'finish': {'reason': 'stop_string', 'matched': 'END'}}
         """
         said: dict[str, Any] = {"row": self.row, "ids": list(self.ids)}
         if self.text is not None:
             said["text"] = self.text
-        if self.ending is not None:
-            matched = {} if self.ending.matched is None else {"matched": self.ending.matched}
-            said["ending"] = {"reason": self.ending.reason, **matched}
+        if self.finish is not None:
+            matched = {} if self.finish.matched is None else {"matched": self.finish.matched}
+            said["finish"] = {"reason": self.finish.reason, **matched}
         if self.logprobs is not None:
             said["logprobs"] = [_logprob_as_dict(logprob) for logprob in self.logprobs]
         return said
@@ -64,15 +64,15 @@ class Burst:
 
     row: int
     ids: tuple[int, ...]
-    ending: Ending | None
+    finish: Finish | None
     logprobs: tuple[TokenLogprob, ...] | None = None
 
     def event(self, text: str | None) -> Event:
         """What the outside is told of it."""
-        return Event(self.row, self.ids, text, self.ending, self.logprobs)
+        return Event(self.row, self.ids, text, self.finish, self.logprobs)
 
 
-MAX_LENGTH = Ending("max_length")
+MAX_LENGTH = Finish("max_length")
 """The row's last token has no position left to be fed at."""
 
 EventStream: TypeAlias = Generator[Event, None, None]

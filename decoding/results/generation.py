@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from ..protocols import Ending
+from ..protocols import Finish
 from .events import Event
 from .logprobs import TokenLogprob
 from .statistics import Statistics
@@ -23,7 +23,7 @@ class Generation:
     text: list[str] | None
     """The new text, behind the prompt's if that is echoed; None without a tokenizer."""
 
-    endings: list[Ending | None]
+    finishes: list[Finish | None]
     """Why each row ended."""
 
     statistics: Statistics
@@ -42,12 +42,12 @@ def collect(events: Iterable[Event], prompts: list[list[int]], statistics: Stati
     """Fold *events* into a :class:`Generation`."""
     ids: list[list[int]] = [[] for _ in prompts]
     pieces: list[list[str]] = [[] for _ in prompts]
-    endings: list[Ending | None] = [None] * len(prompts)
+    finishes: list[Finish | None] = [None] * len(prompts)
     logprobs: list[list[TokenLogprob]] = [[] for _ in prompts]
     has_text = has_logprobs = False
     for event in events:
         ids[event.row] += event.ids
-        endings[event.row] = event.ending
+        finishes[event.row] = event.finish
         if event.text is not None:
             has_text = True
             pieces[event.row].append(event.text)
@@ -55,4 +55,4 @@ def collect(events: Iterable[Event], prompts: list[list[int]], statistics: Stati
             has_logprobs = True
             logprobs[event.row] += event.logprobs
     text = ["".join(row) for row in pieces] if has_text else None
-    return Generation(prompts, ids, text, endings, statistics, logprobs if has_logprobs else None)
+    return Generation(prompts, ids, text, finishes, statistics, logprobs if has_logprobs else None)

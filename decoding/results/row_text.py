@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from ..history import History
-from ..protocols import Ending
+from ..protocols import Finish
 from ..stopping.aho_corasick import AhoCorasick
 from ..stopping.stop_sequences import TokenSequence
 from ..text.detokenizer import Detokenizer, agreement
@@ -23,14 +23,14 @@ class RowText:
     Args:
         detokenizer: A fresh one.
 
-        endings: Every ending that the row's stop condition can give.
+        finishes: Every ending that the row's stop condition can give.
 
         prompt: The ids of the row's prompt, if the text is to begin with it. No string is looked
             for in what it says by itself.
     """
 
     detokenizer: Detokenizer
-    endings: tuple[Ending, ...] = ()
+    finishes: tuple[Finish, ...] = ()
     prompt: Sequence[int] = attrs.field(default=(), repr=False)
     # Finds the hidden strings, and where in them the text is that has become final.
     _machine: AhoCorasick = attrs.field(init=False, repr=False)
@@ -48,7 +48,7 @@ class RowText:
 
     @_machine.default
     def _machine_of_hidden_strings(self) -> AhoCorasick:
-        return AhoCorasick.of(tuple(_strings([ending for ending in self.endings if ending.hide])))
+        return AhoCorasick.of(tuple(_strings([finish for finish in self.finishes if finish.hide])))
 
     @_echo.default
     def _echo_of_the_prompt(self) -> str:
@@ -56,21 +56,21 @@ class RowText:
 
     @_sequences.default
     def _machine_of_hidden_sequences(self) -> AhoCorasick:
-        hidden = (match for ending in self.endings if ending.hide for match in _parts(ending.matched))
+        hidden = (match for finish in self.finishes if finish.hide for match in _parts(finish.matched))
         return AhoCorasick.of(tuple(match for match in hidden if isinstance(match, TokenSequence)))
 
     @_reach.default
     def _reach_of_the_longest_string(self) -> int:
-        return max(map(len, _strings(self.endings)), default=1) - 1
+        return max(map(len, _strings(self.finishes)), default=1) - 1
 
-    def push(self, ids: Sequence[int], ending: Ending | None = None) -> str:
+    def push(self, ids: Sequence[int], finish: Finish | None = None) -> str:
         """
         Take the row's next *ids* and return the text that has become final.
 
         Args:
             ids: One or a burst.
 
-            ending: Set when the last of them ended the row: nothing is held any more. The stop
+            finish: Set when the last of them ended the row: nothing is held any more. The stop
                 string that ends first in the newest token's text cuts the text, before it when
                 the ending hides it and else after it. Without one, a hidden token or sequence of
                 tokens is left out.
@@ -80,7 +80,7 @@ class RowText:
         """
         echo, self._echo = self._echo, ""
         waiting = [*self._waiting, *ids]
-        return echo + (self._go_on(self._decided(ids)) if ending is None else self._end(waiting, ending))
+        return echo + (self._go_on(self._decided(ids)) if finish is None else self._end(waiting, finish))
 
     def _go_on(self, ids: Sequence[int]) -> str:
         new = self.detokenizer.push(ids)
@@ -100,11 +100,11 @@ class RowText:
         self._waiting = known[decided:]
         return known[:decided]
 
-    def _end(self, ids: Sequence[int], ending: Ending) -> str:
+    def _end(self, ids: Sequence[int], finish: Finish) -> str:
         # What took the last token away is named, not met in the text.
-        strings = [] if ending.reason == "no_token_left" else list(_strings([ending]))
-        if ending.hide and not strings:
-            ids = ids[: max(0, len(ids) - max(map(_tokens, _parts(ending.matched)), default=0))]
+        strings = [] if finish.reason == "no_token_left" else list(_strings([finish]))
+        if finish.hide and not strings:
+            ids = ids[: max(0, len(ids) - max(map(_tokens, _parts(finish.matched)), default=0))]
         final = self._tail + self._held + self.detokenizer.push(ids[:-1])
         before = final + self.detokenizer.preview()
         text = final + self.detokenizer.push(ids[-1:]) + self.detokenizer.flush()
@@ -112,21 +112,21 @@ class RowText:
         if match is None:
             return text[len(self._tail) :]
         index, start = match
-        return text[len(self._tail) : start if ending.hide else start + len(strings[index])]
+        return text[len(self._tail) : start if finish.hide else start + len(strings[index])]
 
 
 def row_texts(
-    tokenizer: Any, skip_special_tokens: bool, endings: tuple[Ending, ...], history: History, echo: bool
+    tokenizer: Any, skip_special_tokens: bool, finishes: tuple[Finish, ...], history: History, echo: bool
 ) -> list[RowText]:
     """The texts of the rows of *history*, which begin with what it holds if they are to *echo* that."""
     detokenizer = Detokenizer(tokenizer, skip_special_tokens)
     prompts = [history.before(row, 0).tolist() if echo else () for row in range(len(history.length))]
-    return [RowText(detokenizer.another(), endings, prompt) for prompt in prompts]
+    return [RowText(detokenizer.another(), finishes, prompt) for prompt in prompts]
 
 
-def _strings(endings: Sequence[Ending]) -> Iterator[str]:
-    for ending in endings:
-        yield from (match for match in _parts(ending.matched) if isinstance(match, str) and match)
+def _strings(finishes: Sequence[Finish]) -> Iterator[str]:
+    for finish in finishes:
+        yield from (match for match in _parts(finish.matched) if isinstance(match, str) and match)
 
 
 def _parts(matched: Any) -> Iterator[Any]:

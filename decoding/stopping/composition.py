@@ -21,7 +21,7 @@ from ..optional_protocols import (
     has_short_cuts,
     offers_short_cuts,
 )
-from ..protocols import Ending, StopCondition
+from ..protocols import Finish, StopCondition
 from ..scores import Scores
 from ..validation import counts, token_ids
 
@@ -37,12 +37,12 @@ class Stop(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def endings(self) -> tuple[Ending, ...]:
+    def finishes(self) -> tuple[Finish, ...]:
         """Every ending that this condition can give."""
 
     @abc.abstractmethod
     def __call__(self, scores: Scores, history: History) -> Tensor:
-        """Codes ``[batch, width]``: 0 to go on, *i* to end with ``endings[i - 1]``."""
+        """Codes ``[batch, width]``: 0 to go on, *i* to end with ``finishes[i - 1]``."""
 
     def begin(self) -> StopCondition:
         """The condition for one run: itself, unless it keeps something while a run lasts."""
@@ -108,17 +108,17 @@ class AnyOf(Stop):
     conditions: tuple[StopCondition, ...]
 
     _before: tuple[int, ...] = attrs.field(init=False, repr=False)
-    """How many endings stand before each one's own."""
+    """How many finishes stand before each one's own."""
 
     @_before.default
     def _endings_before(self) -> tuple[int, ...]:
-        counts = (len(condition.endings) for condition in self.conditions[:-1])
+        counts = (len(condition.finishes) for condition in self.conditions[:-1])
         return tuple(itertools.accumulate(counts, initial=0))
 
     @property
-    def endings(self) -> tuple[Ending, ...]:
-        """The endings of all of them, in order."""
-        return tuple(ending for condition in self.conditions for ending in condition.endings)
+    def finishes(self) -> tuple[Finish, ...]:
+        """The finishes of all of them, in order."""
+        return tuple(finish for condition in self.conditions for finish in condition.finishes)
 
     def begin(self) -> "AnyOf":
         """All of them made ready."""
@@ -162,12 +162,12 @@ class AllOf(Stop):
         return (self.first, self.second)
 
     @property
-    def endings(self) -> tuple[Ending, ...]:
+    def finishes(self) -> tuple[Finish, ...]:
         """One for each pair."""
         return tuple(
-            Ending(f"{a.reason} and {b.reason}", (a.matched, b.matched), a.hide or b.hide)
-            for a in self.first.endings
-            for b in self.second.endings
+            Finish(f"{a.reason} and {b.reason}", (a.matched, b.matched), a.hide or b.hide)
+            for a in self.first.finishes
+            for b in self.second.finishes
         )
 
     def begin(self) -> "AllOf":
@@ -177,11 +177,11 @@ class AllOf(Stop):
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
         a, b = self.first(scores, history), self.second(scores, history)
-        return torch.where((a > 0) & (b > 0), (a - 1) * len(self.second.endings) + b, 0)
+        return torch.where((a > 0) & (b > 0), (a - 1) * len(self.second.finishes) + b, 0)
 
     def by_token(self) -> TokenCode | None:
         """The code of one token, if both can tell by its numbers."""
-        first, second, pairs = by_token(self.first), by_token(self.second), len(self.second.endings)
+        first, second, pairs = by_token(self.first), by_token(self.second), len(self.second.finishes)
         if first is None or second is None:
             return None
 
@@ -201,9 +201,9 @@ class MaxNewTokens(Stop):
     """One number for all rows, or one for each; at least 1."""
 
     @property
-    def endings(self) -> tuple[Ending, ...]:
+    def finishes(self) -> tuple[Finish, ...]:
         """One."""
-        return (Ending("max_new_tokens"),)
+        return (Finish("max_new_tokens"),)
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
@@ -229,9 +229,9 @@ class MaxLength(Stop):
     """One number for all rows, or one for each; at least 1."""
 
     @property
-    def endings(self) -> tuple[Ending, ...]:
+    def finishes(self) -> tuple[Finish, ...]:
         """One."""
-        return (Ending("max_length"),)
+        return (Finish("max_length"),)
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
@@ -274,9 +274,9 @@ class StopTokens(Stop):
     reason: ClassVar[str] = "stop_token"
 
     @property
-    def endings(self) -> tuple[Ending, ...]:
+    def finishes(self) -> tuple[Finish, ...]:
         """One for each token."""
-        return tuple(Ending(self.reason, matched=i, hide=self.hide) for i in self.ids)
+        return tuple(Finish(self.reason, matched=i, hide=self.hide) for i in self.ids)
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..history import History
-from ..protocols import Ending, StopCondition
+from ..protocols import Finish, StopCondition
 from ..scores import Scores
 from ..validation import a_whole_number
 from .composition import Stop, a_condition, begin
@@ -70,9 +70,9 @@ class Consecutive(Stop):
         return (self.condition,)
 
     @property
-    def endings(self) -> tuple[Ending, ...]:
-        """The endings of the condition."""
-        return self.condition.endings
+    def finishes(self) -> tuple[Finish, ...]:
+        """The finishes of the condition."""
+        return self.condition.finishes
 
     def begin(self) -> "Consecutive":
         """A copy that has seen nothing yet, its condition made ready."""

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from ..history import History
-from ..protocols import Ending
+from ..protocols import Finish
 from ..sampling.scratch import scratch
 from ..scores import Scores
 from ..validation import as_real, one_real
@@ -45,9 +45,9 @@ class HighEntropy(Stop):
     """A uniform choice among n tokens has the entropy log n: 0.69 for two, 2.3 for ten."""
 
     @property
-    def endings(self) -> tuple[Ending, ...]:
+    def finishes(self) -> tuple[Finish, ...]:
         """One."""
-        return (Ending("high_entropy"),)
+        return (Finish("high_entropy"),)
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
@@ -66,9 +66,9 @@ class LowEntropy(Stop):
     """As for :class:`HighEntropy`."""
 
     @property
-    def endings(self) -> tuple[Ending, ...]:
+    def finishes(self) -> tuple[Finish, ...]:
         """One."""
-        return (Ending("low_entropy"),)
+        return (Finish("low_entropy"),)
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""

@@ -4,7 +4,7 @@ import attrs
 from torch import Tensor
 
 from ..history import History
-from ..protocols import Ending
+from ..protocols import Finish
 from ..scores import Scores
 from ..validation import as_real, one_real
 from .composition import Stop, newest
@@ -24,9 +24,9 @@ class LowConfidence(Stop):
     """The token of a lower probability is the row's last."""
 
     @property
-    def endings(self) -> tuple[Ending, ...]:
+    def finishes(self) -> tuple[Finish, ...]:
         """One."""
-        return (Ending("low_confidence"),)
+        return (Finish("low_confidence"),)
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""

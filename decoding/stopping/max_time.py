@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..history import History
-from ..protocols import Ending
+from ..protocols import Finish
 from ..scores import Scores
 from ..validation import as_real, one_real
 from .composition import Stop
@@ -40,9 +40,9 @@ class MaxTime(Stop):
     _first_token: dict[int, float] = attrs.field(init=False, repr=False, factory=dict)
 
     @property
-    def endings(self) -> tuple[Ending, ...]:
+    def finishes(self) -> tuple[Finish, ...]:
         """One."""
-        return (Ending("max_time"),)
+        return (Finish("max_time"),)
 
     def begin(self) -> "MaxTime":
         """A copy whose clock starts now."""

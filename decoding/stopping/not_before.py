@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from ..history import History
-from ..protocols import Ending, StopCondition
+from ..protocols import Finish, StopCondition
 from ..scores import Scores
 from ..validation import counts
 from .composition import Stop, a_condition, begin, limits
@@ -16,7 +16,7 @@ class NotBefore(Stop):
     """
     Let *condition* end a row from its *n*-th new token on, and not before.
 
-    No row has fewer than *n* new tokens by it, the last one included; the endings are those of
+    No row has fewer than *n* new tokens by it, the last one included; the finishes are those of
     *condition*. What it meets before that is text like any other, a token that ends sequences
     too: :class:`~decodekit.processors.MinNewTokens` forbids that token instead.
     """
@@ -32,9 +32,9 @@ class NotBefore(Stop):
         return (self.condition,)
 
     @property
-    def endings(self) -> tuple[Ending, ...]:
-        """The endings of the condition."""
-        return self.condition.endings
+    def finishes(self) -> tuple[Finish, ...]:
+        """The finishes of the condition."""
+        return self.condition.finishes
 
     def begin(self) -> "NotBefore":
         """The condition made ready."""

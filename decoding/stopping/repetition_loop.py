@@ -8,7 +8,7 @@ from attrs import validators
 from torch import Tensor
 
 from ..history import History
-from ..protocols import Ending
+from ..protocols import Finish
 from ..scores import Scores
 from ..validation import a_whole_number
 from .composition import Stop, newest
@@ -44,9 +44,9 @@ class RepetitionLoop(Stop):
         return torch.arange(self.min_period, self.max_period + 1)
 
     @property
-    def endings(self) -> tuple[Ending, ...]:
+    def finishes(self) -> tuple[Finish, ...]:
         """One."""
-        return (Ending("repetition_loop"),)
+        return (Finish("repetition_loop"),)
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""

@@ -9,7 +9,7 @@ from attrs import validators
 from torch import Tensor
 
 from ..history import History
-from ..protocols import Ending
+from ..protocols import Finish
 from ..scores import Scores
 from ..validation import as_list, token_ids
 from .composition import Stop, newest
@@ -78,9 +78,9 @@ class StopSequences(Stop):
         return max(map(len, self.sequences))
 
     @property
-    def endings(self) -> tuple[Ending, ...]:
+    def finishes(self) -> tuple[Finish, ...]:
         """One for each sequence."""
-        return tuple(Ending("stop_sequence", matched=ids, hide=self.hide) for ids in self.sequences)
+        return tuple(Finish("stop_sequence", matched=ids, hide=self.hide) for ids in self.sequences)
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..history import History
-from ..protocols import Ending
+from ..protocols import Finish
 from ..scores import Scores
 from ..text.detokenizer import Detokenizer, agreement
 from .aho_corasick import AhoCorasick
@@ -102,9 +102,9 @@ class StopStrings(Stop):
         return Detokenizer(self.tokenizer, self.skip_special_tokens)
 
     @property
-    def endings(self) -> tuple[Ending, ...]:
+    def finishes(self) -> tuple[Finish, ...]:
         """One for each string."""
-        return tuple(Ending("stop_string", matched=s, hide=self.hide) for s in self.strings)
+        return tuple(Finish("stop_string", matched=s, hide=self.hide) for s in self.strings)
 
     def begin(self) -> "StopStrings":
         """A copy that has read nothing yet."""

@@ -9,7 +9,7 @@ from attrs import validators
 from torch import Tensor
 
 from ..history import History
-from ..protocols import Ending, StopCondition
+from ..protocols import Finish, StopCondition
 from ..scores import Scores
 from .composition import Stop
 
@@ -41,9 +41,9 @@ class StopWhen(Stop):
     """What the ending says."""
 
     @property
-    def endings(self) -> tuple[Ending, ...]:
+    def finishes(self) -> tuple[Finish, ...]:
         """One."""
-        return (Ending(self.reason),)
+        return (Finish(self.reason),)
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""

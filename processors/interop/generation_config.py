@@ -151,8 +151,8 @@ def _stop(
         if tokenizer is None:
             raise ValueError(f"'stop_strings' needs a tokenizer: got {fields['stop_strings']!r} and None")
         stop = StopStrings(fields["stop_strings"], tokenizer, hide=False) | stop
-    ending: StopCondition = EndOfSequence(eos) | stop if eos else stop
-    return ending
+    finish: StopCondition = EndOfSequence(eos) | stop if eos else stop
+    return finish
 
 
 def to_generation_config(

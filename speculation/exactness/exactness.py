@@ -66,7 +66,7 @@ __all__ = [
 
 def text_and_endings(generation: Generation) -> tuple[tuple[tuple[int, ...], str], ...]:
     """Each row's new ids, and the reason of its ending."""
-    reasons = (ending.reason if ending else "" for ending in generation.endings)
+    reasons = (finish.reason if finish else "" for finish in generation.finishes)
     return tuple((tuple(ids), reason) for ids, reason in zip(generation.ids, reasons, strict=True))
 
 
@@ -128,7 +128,7 @@ def law(
 
         prompts: As in a call of the generator.
 
-        output: What to count, a function of the generation; the rows' ids and endings by default.
+        output: What to count, a function of the generation; the rows' ids and finishes by default.
             Its statistics are those of all copies together.
 
         copies: As of :func:`check_exactness`.
@@ -150,7 +150,7 @@ def chain_rule(make: Callable[[], Generator], prompts: Any) -> Law:
     The law of plain decoding: token by token, from the decoder's logits and the processors.
 
     Of the generator only decoder, processors and stop are used. Arguments as of
-    :func:`check_exactness`; rows' ids and endings are what is counted.
+    :func:`check_exactness`; rows' ids and finishes are what is counted.
     """
     logits = Logits(make().decoder)
 
@@ -171,7 +171,7 @@ class _Ends:
     streams: list[int]
 
     def put_event(self, event: Event) -> None:
-        if event.ending is not None:
+        if event.finish is not None:
             self.oracle.ended.add(self.streams[event.row])
 
     def end(self) -> None:
@@ -190,7 +190,7 @@ def run_paths(generator: Generator, prompts: list[list[int]], paths: list[Path])
             prompts=prompts,
             ids=all_rows.ids[i * n : (i + 1) * n],
             text=None if all_rows.text is None else all_rows.text[i * n : (i + 1) * n],
-            endings=all_rows.endings[i * n : (i + 1) * n],
+            finishes=all_rows.finishes[i * n : (i + 1) * n],
         )
         for i in range(len(paths))
     ]

@@ -46,10 +46,10 @@ class Logits:
 
 def decode_plainly(generator: Generator, rows: list[list[int]], logits: Logits) -> Hashable:
     """One run of plain decoding, written out."""
-    texts, endings = [list(row) for row in rows], [""] * len(rows)
+    texts, finishes = [list(row) for row in rows], [""] * len(rows)
     stop, capacity = begin(generator.stop), generator.decoder.shape.max_length + 1
-    while "" in endings:
-        going = [row for row, ending in enumerate(endings) if not ending]
+    while "" in finishes:
+        going = [row for row, finish in enumerate(finishes) if not finish]
         history = _history(texts, rows, capacity)
         scores = torch.stack([logits.after(text[: capacity - 1]) for text in texts])[:, None]
         if generator.processors is not None:
@@ -59,15 +59,15 @@ def decode_plainly(generator: Generator, rows: list[list[int]], logits: Logits) 
             if (token := int(noise.draw(*key, softmax(scores[row, 0])))) >= 0:
                 texts[row].append(token)
             else:
-                endings[row] = "no_token_left"
+                finishes[row] = "no_token_left"
         codes = stop(Scores(functools.partial(_same, scores)), _history(texts, rows, capacity))
         for row in going:
-            if not endings[row] and codes[row, 0]:
-                endings[row] = stop.endings[int(codes[row, 0]) - 1].reason
-            elif not endings[row] and len(texts[row]) == capacity:
-                endings[row] = MAX_LENGTH.reason
+            if not finishes[row] and codes[row, 0]:
+                finishes[row] = stop.finishes[int(codes[row, 0]) - 1].reason
+            elif not finishes[row] and len(texts[row]) == capacity:
+                finishes[row] = MAX_LENGTH.reason
     new = (tuple(text[len(row) :]) for text, row in zip(texts, rows, strict=True))
-    return tuple(zip(new, endings, strict=True))
+    return tuple(zip(new, finishes, strict=True))
 
 
 def _same(scores: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ import torch
 from decodekit.decoding import (
     DecoderShape,
     Draft,
-    Ending,
     EndOfSequence,
+    Finish,
     Generator,
     Greedy,
     MaxNewTokens,
@@ -37,16 +37,16 @@ def counting(**parts: Any) -> Generator:
 
 class TestCall:
     def test_generates(self) -> None:
-        """New tokens, sequences and endings, row by row."""
+        """New tokens, sequences and finishes, row by row."""
         result = counting(stop=EndOfSequence(0) | MaxNewTokens(5))([[5], [1, 1], [7]])
 
         assert [[6, 7, 0], [2, 3, 4, 5, 6], [0]] == result.ids
         assert [[5, 6, 7, 0], [1, 1, 2, 3, 4, 5, 6], [7, 0]] == result.sequences
         assert [
-            Ending("end_of_sequence", 0),
-            Ending("max_new_tokens"),
-            Ending("end_of_sequence", 0),
-        ] == result.endings
+            Finish("end_of_sequence", 0),
+            Finish("max_new_tokens"),
+            Finish("end_of_sequence", 0),
+        ] == result.finishes
         assert result.text is None
 
     @pytest.mark.parametrize("prompts", [[5], np.array([5]), torch.tensor([[5]])])
@@ -62,7 +62,7 @@ class TestCall:
         assert 17 == len(generator([0]).sequences[0])
         assert 7 in decoder.slots[0, 15:].tolist()
         assert [[7]] == generator([6] * 16).ids
-        assert [Ending("max_length")] == generator([6] * 16).endings
+        assert [Finish("max_length")] == generator([6] * 16).finishes
 
     def test_seeds_and_streams_decide(self) -> None:
         """Equal seeds and streams give equal text; another of either gives another."""
@@ -162,7 +162,7 @@ class TestStream:
         result = generator([[0], [3], [5]])
 
         assert result.ids == [[i for e in events if e.row == row for i in e.ids] for row in range(3)]
-        assert [0, 2, 1] == [e.row for e in events if e.ending]
+        assert [0, 2, 1] == [e.row for e in events if e.finish]
 
     def test_runs_only_when_asked(self) -> None:
         """No forward before the first event is asked for, nor between events."""
@@ -405,7 +405,7 @@ class TestRefusals:
             ({"processors": 3}, TypeError, "'processors' must be callable: got 3"),
             ({"selection": "greedy"}, TypeError, "'selection' must be callable: got 'greedy'"),
             ({"stop": TopK(3)}, TypeError, "'stop' must be a stop condition"),
-            ({"stop": lambda history: True}, TypeError, r"with endings \(wrap a function in StopWhen"),
+            ({"stop": lambda history: True}, TypeError, r"with finishes \(wrap a function in StopWhen"),
             ({"num_draft_tokens": True}, TypeError, "'num_draft_tokens' must be a whole number: got True"),
             ({"exact_width": 1}, TypeError, "exact_width"),
             ({"drafter": ScriptedDecoder(TABLE)}, TypeError, "'drafter' must have propose"),
@@ -513,10 +513,10 @@ class TestRefusals:
 
     @pytest.mark.parametrize("code", [5, -1])
     def test_codes_that_are_no_endings(self, code: int) -> None:
-        """A stop condition that gives a code beyond its endings is told how many it has."""
+        """A stop condition that gives a code beyond its finishes is told how many it has."""
 
         class Wrong:
-            endings = (Ending("wrong"),)
+            finishes = (Finish("wrong"),)
 
             def __call__(self, scores: torch.Tensor, history: Any) -> torch.Tensor:
                 return torch.full_like(history.length, code)
@@ -604,7 +604,7 @@ class TestCustomParts:
                 return torch.tensor([0.0, 1.0, 2.0]).expand(1, ids.shape[1], 3)
 
         class Second:
-            endings = (Ending("two_are_enough"),)
+            finishes = (Finish("two_are_enough"),)
 
             def __call__(self, scores: torch.Tensor, history: Any) -> torch.Tensor:
                 return (history.length - history.prompt[:, None] >= 2).long()
@@ -618,7 +618,7 @@ class TestCustomParts:
         result = generator([1])
 
         assert [[0, 0]] == result.ids
-        assert [Ending("two_are_enough")] == result.endings
+        assert [Finish("two_are_enough")] == result.finishes
 
 
 class TestStreamerFailure:

@@ -10,7 +10,7 @@ from transformers.generation.logits_process import TopKLogitsWarper
 
 from decodekit.decoding import Generator
 from decodekit.decoding.history import History
-from decodekit.decoding.protocols import Ending, Processor
+from decodekit.decoding.protocols import Finish, Processor
 from decodekit.processors import (
     Chain,
     NoRepeatNgram,
@@ -34,7 +34,7 @@ def double(logits: Tensor, history: History) -> Tensor:
 class Stop:
     """What looks like a stop condition."""
 
-    endings = (Ending("stop"),)
+    finishes = (Finish("stop"),)
 
     def __call__(self, scores: Tensor, history: History) -> Tensor:
         """Go on."""

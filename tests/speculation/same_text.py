@@ -78,7 +78,7 @@ def check_same_text(make: Callable[[Tensor], Drafter], cases: int = 20) -> int:
             expected, actual = plain(prompts, streams), fast(prompts, streams)
             stood += sum(actual.statistics.accepted)
 
-            assert (expected.ids, expected.endings) == (actual.ids, actual.endings), case
+            assert (expected.ids, expected.finishes) == (actual.ids, actual.finishes), case
     return stood
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from decodekit.decoding import (
     Draft,
-    Ending,
     EndOfSequence,
+    Finish,
     Generator,
     Greedy,
     History,
@@ -51,7 +51,7 @@ def drafters(seed: int) -> list[Drafter]:
 class LogProbabilities(Stop):
     """Never ends a row; notes the log-probability of each token that it is shown, by row and position."""
 
-    endings: ClassVar[tuple[Ending, ...]] = ()
+    finishes: ClassVar[tuple[Finish, ...]] = ()
     noted: dict[tuple[int, int], tuple[int, float]] = attrs.field(factory=dict)
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
@@ -94,7 +94,7 @@ def test_log_probabilities(kind: int) -> None:
             )
             result = generator(prompts)
             stood += sum(result.statistics.accepted)
-            outcomes.append((result.ids, result.endings, kept(notes, prompts, result.ids)))
+            outcomes.append((result.ids, result.finishes, kept(notes, prompts, result.ids)))
 
         assert outcomes[0] == outcomes[1], seed
     assert stood > 10
@@ -110,8 +110,8 @@ def test_near_the_end_of_the_cache_the_draft_shrinks(kind: int) -> None:
             scripted(4, max_length=16, widths=(1, 5)), drafters(4)[kind], stop=MaxNewTokens(99)
         )(prompts)
 
-        assert (plain.ids, plain.endings) == (fast.ids, fast.endings)
-        assert ["max_length"] * 2 == [ending.reason for ending in fast.endings if ending]
+        assert (plain.ids, plain.finishes) == (fast.ids, fast.finishes)
+        assert ["max_length"] * 2 == [finish.reason for finish in fast.finishes if finish]
 
 
 @attrs.define(eq=False)

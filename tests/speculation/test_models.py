@@ -96,7 +96,7 @@ def test_float64(name: str, tiny_model: TinyModel) -> None:
         result = fast(rows, streams)
         stood += sum(result.statistics.accepted)
 
-        assert (plain.ids, plain.endings) == (result.ids, result.endings), seed
+        assert (plain.ids, plain.finishes) == (result.ids, result.finishes), seed
         for row in range(ROWS):
             alone = Generator(single, **parts)(rows[row], streams[row : row + 1])
 

@@ -169,7 +169,7 @@ def stop(kind: int, rows: Sequence[int]) -> StopCondition:
 def outcome(result: Generation) -> list[tuple[list[int], str, str]]:
     """Ids, text and reason of each row."""
     assert result.text is not None
-    reasons = [ending.reason if ending else "?" for ending in result.endings]
+    reasons = [finish.reason if finish else "?" for finish in result.finishes]
     return list(zip(result.ids, result.text, reasons, strict=True))
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import attrs
 from transformers import ByT5Tokenizer
 
-from decodekit.decoding.protocols import Ending
+from decodekit.decoding.protocols import Finish
 from decodekit.decoding.results.events import Event
 from decodekit.decoding.results.generation import Generation, collect
 from decodekit.decoding.results.statistics import Statistics
 
-ENDING = Ending("max_new_tokens")
+ENDING = Finish("max_new_tokens")
 FIRST_BYTE = 3
 """Tokens are the bytes of UTF-8; these ids are ByT5's."""
 

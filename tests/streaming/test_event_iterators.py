@@ -38,7 +38,7 @@ async def read(events: AsyncEventIterator) -> list[Event]:
 class TestEventIterator:
     @pytest.mark.parametrize("capacity", [1, 64])
     def test_gives_the_streams_events(self, capacity: int) -> None:
-        """All of them, in order, endings included."""
+        """All of them, in order, finishes included."""
         events = EventIterator(timeout=PATIENCE, capacity=capacity)
         thread = in_a_thread(events)
 
@@ -55,7 +55,7 @@ class TestEventIterator:
             got = list(events)
 
         assert generator()(PROMPTS).ids == ids(got)
-        assert 3 == sum(event.ending is not None for event in got) == len(got)
+        assert 3 == sum(event.finish is not None for event in got) == len(got)
 
     def test_leaving_the_loop_stops_the_generation(self) -> None:
         """And single events can be read without a loop."""
@@ -76,7 +76,7 @@ class TestEventIterator:
 class TestAsyncEventIterator:
     @pytest.mark.parametrize("capacity", [1, 64])
     def test_gives_the_streams_events(self, capacity: int) -> None:
-        """All of them, in order, endings included."""
+        """All of them, in order, finishes included."""
 
         async def run() -> tuple[list[Event], Generation]:
             async with AsyncEventIterator(timeout=PATIENCE, capacity=capacity) as events:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodekit.decoding import Ending, Event, TokenLogprob
+from decodekit.decoding import Event, Finish, TokenLogprob
 from decodekit.streaming import ClosedError
 from decodekit.streaming.event_queue import EventQueue, joined
 
@@ -28,7 +28,7 @@ def generations(draw: st.DrawFn) -> list[Event]:
                 row,
                 ids,
                 draw(st.text(max_size=3)) if has_text else None,
-                Ending("max_new_tokens") if last else None,
+                Finish("max_new_tokens") if last else None,
                 tuple(TokenLogprob(token, -0.5, 1) for token in ids) if has_logprobs else None,
             )
         )
@@ -44,9 +44,9 @@ class TestJoined:
     def test_says_what_its_parts_say(self) -> None:
         """Ids, text, log-probabilities and the ending."""
         one, other = TokenLogprob(5, -0.1, 1), TokenLogprob(6, -0.2, 2)
-        parts = [Event(1, (5,), "a", None, (one,)), Event(1, (6,), "b", Ending("max_time"), (other,))]
+        parts = [Event(1, (5,), "a", None, (one,)), Event(1, (6,), "b", Finish("max_time"), (other,))]
 
-        assert Event(1, (5, 6), "ab", Ending("max_time"), (one, other)) == joined(parts)
+        assert Event(1, (5, 6), "ab", Finish("max_time"), (one, other)) == joined(parts)
 
     def test_what_is_not_set_stays_so(self) -> None:
         """Without a tokenizer there is no text, not an empty one."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from decodekit.decoding.protocols import Ending
+from decodekit.decoding.protocols import Finish
 from decodekit.decoding.results.events import Event
 from decodekit.decoding.results.logprobs import TokenLogprob
 from decodekit.decoding.results.streamers import forward
@@ -45,7 +45,7 @@ class TestJsonLines:
         file = io.StringIO()
         text = '\u2028 \x85 \r\n \0 "é日'
         token = TokenLogprob(1, -float("inf"), 1, ((1, -float("inf")),))
-        JsonLines(file).put_event(Event(0, (1,), text, Ending("mine", {7}), (token,)))
+        JsonLines(file).put_event(Event(0, (1,), text, Finish("mine", {7}), (token,)))
         raw = file.getvalue()
 
         assert 1 == raw.count("\n")
@@ -53,7 +53,7 @@ class TestJsonLines:
         assert "Infinity" not in raw
         line = json.loads(raw)
         assert text == line["text"]
-        assert "{7}" == line["ending"]["matched"]
+        assert "{7}" == line["finish"]["matched"]
 
     def test_a_failure_is_the_last_line(self) -> None:
         """What was raised, without the traceback."""

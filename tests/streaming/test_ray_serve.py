@@ -63,7 +63,7 @@ def dicts(result: Generation) -> list[dict[str, Any]]:
             row,
             tuple(ids),
             None if result.text is None else result.text[row],
-            result.endings[row],
+            result.finishes[row],
             None if result.logprobs is None else tuple(result.logprobs[row]),
         )
         for row, ids in enumerate(result.ids)
@@ -76,14 +76,14 @@ def added_up(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows: dict[int, dict[str, Any]] = {}
     for event in events:
         row = rows.setdefault(event["row"], {"row": event["row"], "ids": []})
-        assert "ending" not in row
+        assert "finish" not in row
         row["ids"] += event["ids"]
         if "text" in event:
             row["text"] = row.get("text", "") + event["text"]
         if "logprobs" in event:
             row["logprobs"] = row.get("logprobs", []) + event["logprobs"]
-        if "ending" in event:
-            row["ending"] = event["ending"]
+        if "finish" in event:
+            row["finish"] = event["finish"]
     return [rows[number] for number in sorted(rows)]
 
 
@@ -183,7 +183,7 @@ class TestHTTP:
         whole = asyncio.run(ask(Replica(build), {"prompt": prompts}))
         streamed = asyncio.run(ask(Replica(build), {"prompt": prompts, "stream": True}))
 
-        assert ["max_new_tokens", "stop_string"] == [row["ending"]["reason"] for row in expected]
+        assert ["max_new_tokens", "stop_string"] == [row["finish"]["reason"] for row in expected]
         assert expected == whole.json["rows"]
         assert expected == added_up([data for name, data in messages(streamed.body) if name == "message"])
 

@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from decodekit.decoding import Generator, MaxNewTokens
-from decodekit.decoding.protocols import Ending
+from decodekit.decoding.protocols import Finish
 from decodekit.decoding.results.events import AsyncEventStream, Event
 from decodekit.decoding.results.logprobs import TokenLogprob
 from decodekit.streaming import async_server_sent_events, server_sent_events
@@ -97,7 +97,7 @@ class TestServerSentEvents:
     def test_any_text_survives(self, text: str, matched: Any, logprobs: list[float]) -> None:
         """Line breaks of every kind, separators, quotes, NUL; infinities are no JSON."""
         tokens = tuple(TokenLogprob(i, value, 1, ((i, value),)) for i, value in enumerate(logprobs))
-        event = Event(0, tuple(range(len(tokens))), text, Ending("stop", matched), tokens)
+        event = Event(0, tuple(range(len(tokens))), text, Finish("stop", matched), tokens)
         messages = list(server_sent_events([event]))
 
         assert 2 == len(messages)
@@ -113,9 +113,9 @@ class TestServerSentEvents:
 
     def test_what_matched_may_be_anything(self) -> None:
         """An object that JSON does not know is written as Python writes it."""
-        event = Event(0, (1,), None, Ending("mine", {1, 2}))
+        event = Event(0, (1,), None, Finish("mine", {1, 2}))
 
-        assert "{1, 2}" == data_of("".join(server_sent_events([event])))[0]["ending"]["matched"]
+        assert "{1, 2}" == data_of("".join(server_sent_events([event])))[0]["finish"]["matched"]
 
     def test_no_events_are_an_end(self) -> None:
         """Just that."""

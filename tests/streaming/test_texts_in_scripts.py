@@ -70,7 +70,7 @@ class TestEveryStreamer:
         """One after another."""
         for events, texts in batches():
             for row, text in enumerate(texts):
-                own = [Event(0, event.ids, event.text, event.ending) for event in events if event.row == row]
+                own = [Event(0, event.ids, event.text, event.finish) for event in events if event.row == row]
 
                 assert [text] == show(own, [text])
 

@@ -150,9 +150,9 @@ class TestUnderGenerate:
 
             assert expected == result.ids
             assert [decode(row, skip_special_tokens) for row in expected] == result.text
-            for row, ending in zip(expected, result.endings, strict=True):
-                assert ending is not None
-                assert ("end_of_sequence" if row[-1] == EOS else "stopped") == ending.reason
+            for row, finish in zip(expected, result.finishes, strict=True):
+                assert finish is not None
+                assert ("end_of_sequence" if row[-1] == EOS else "stopped") == finish.reason
                 ended += row[-1] == EOS
 
         if rows > 1:
@@ -215,7 +215,7 @@ class TestUnderGenerate:
         streamer.end()
 
         assert [(0, (), "", "stopped"), (1, (), "", "stopped")] == [
-            (event.row, event.ids, event.text, event.ending and event.ending.reason)
+            (event.row, event.ids, event.text, event.finish and event.finish.reason)
             for event in recorder.events
         ]
 

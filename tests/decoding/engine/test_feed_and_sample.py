@@ -94,7 +94,7 @@ class TestGeneration:
 
         assert host.ids == device.ids
         assert host.logprobs == device.logprobs
-        assert host.endings == device.endings
+        assert host.finishes == device.finishes
         assert decoder.chosen > 0
         same = ("tokens", "steps", "drafted", "accepted_lengths")
         assert [getattr(host.statistics, name) for name in same] == [
@@ -140,8 +140,8 @@ class TestGeneration:
         host, device, _ = both(PROMPTS, SELECTIONS["sample"], stop=stop)
 
         assert host.ids == device.ids
-        assert host.endings == device.endings
-        assert "low_confidence" in {ending.reason for ending in host.endings if ending}
+        assert host.finishes == device.finishes
+        assert "low_confidence" in {finish.reason for finish in host.finishes if finish}
 
     def test_gaps_are_recorded(self) -> None:
         """From the scores that the host makes."""
@@ -154,10 +154,10 @@ class TestGeneration:
         empty = SuppressTokens(range(VOCAB))
         decoder = ChoosingDecoder(TABLE, processors=empty)
 
-        (ending,) = Generator(decoder, processors=empty)([[1, 2]]).endings
+        (finish,) = Generator(decoder, processors=empty)([[1, 2]]).finishes
 
-        assert ending is not None
-        assert ("no_token_left", repr(empty)) == (ending.reason, ending.matched)
+        assert finish is not None
+        assert ("no_token_left", repr(empty)) == (finish.reason, finish.matched)
 
     def test_who_compares_scores_lets_the_host_choose(self) -> None:
         """Where nobody reads choices the decoder makes none; where there is no guess it does."""

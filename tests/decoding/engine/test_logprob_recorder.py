@@ -14,8 +14,8 @@ from torch import Tensor
 from decodekit.decoding import (
     AdaptiveP,
     Choose,
-    Ending,
     EndOfSequence,
+    Finish,
     Generator,
     Greedy,
     History,
@@ -215,7 +215,7 @@ class TestRun:
         generate = generator(*CHAIN, selection=Sample(7))
         plain, told = generate(PROMPTS), generate(PROMPTS, logprobs=Logprobs(2, "processed"))
 
-        assert (plain.ids, plain.endings) == (told.ids, told.endings)
+        assert (plain.ids, plain.finishes) == (told.ids, told.finishes)
         assert "logprobs" in told.statistics.seconds
 
     def test_costs_nothing_where_not_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +258,7 @@ class TestRun:
 
         assert result.logprobs is not None
         assert [2, 8, 8] == [len(row) for row in result.logprobs]
-        assert "no_token_left" == (result.endings[0] or Ending("")).reason
+        assert "no_token_left" == (result.finishes[0] or Finish("")).reason
 
     def test_emptied_at_once(self) -> None:
         """Asked for and empty is not the same as not asked for."""

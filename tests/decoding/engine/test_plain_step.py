@@ -138,7 +138,7 @@ def test_nothing_differs(processors: str, selection: str, stop: str, prompts: li
 class Reading:
     """Never fires, and keeps the processed logits of the rows that go on, by row and length."""
 
-    endings = ()
+    finishes = ()
 
     def __init__(self) -> None:
         self.seen: dict[tuple[int, int], list[float]] = {}

@@ -18,7 +18,7 @@ from transformers import (
 )
 from transformers.generation.stopping_criteria import ConfidenceCriteria
 
-from decodekit.decoding import Ending, Generator, History, MaxNewTokens, stop_from_transformers
+from decodekit.decoding import Finish, Generator, History, MaxNewTokens, stop_from_transformers
 from decodekit.decoding.scores import Scores
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.speculation import PromptLookup, SpeculativeGenerator
@@ -78,7 +78,7 @@ def test_equals_generate(name: str, prompt: list[int], tiny_model: Callable[...,
         SpeculativeGenerator(decoder, PromptLookup(), stop=stop)(prompt),
     ):
         assert [expected] == result.ids
-        assert ("stopping_criteria" if len(expected) < 30 else "max_new_tokens") == result.endings[0].reason
+        assert ("stopping_criteria" if len(expected) < 30 else "max_new_tokens") == result.finishes[0].reason
 
 
 def test_rows_end_one_by_one() -> None:
@@ -90,7 +90,7 @@ def test_rows_end_one_by_one() -> None:
     result = Generator(decoder, stop=stop)([[0, 0, 3], [7], [5, 0]])
 
     assert [[4, 5, 6], [8, 9], [1, 2]] == result.ids
-    assert [Ending("stopping_criteria", number) for number in (0, 1, 2)] == result.endings
+    assert [Finish("stopping_criteria", number) for number in (0, 1, 2)] == result.finishes
 
 
 def test_scores_are_given_where_they_are_asked_for() -> None:

@@ -8,9 +8,9 @@ import torch
 
 from decodekit.decoding import (
     Detokenizer,
-    Ending,
     EndOfSequence,
     Event,
+    Finish,
     Generator,
     MaxNewTokens,
     StopStrings,
@@ -101,10 +101,10 @@ def test_a_prompt_is_shown_even_if_a_hidden_string_begins_in_it() -> None:
     """What the prompt says by itself is never held, cut or counted."""
     tokenizer = tokenizer_of("byte-level")
     prompt, new = (tokenizer.encode(text, add_special_tokens=False) for text in ("EN", "D"))
-    row = RowText(Detokenizer(tokenizer), (Ending("stop_string", "END", hide=True),), prompt)
+    row = RowText(Detokenizer(tokenizer), (Finish("stop_string", "END", hide=True),), prompt)
 
     assert row.push(new) == "END"
-    assert row.push(new, Ending("max_new_tokens")) == "D"
+    assert row.push(new, Finish("max_new_tokens")) == "D"
 
 
 def test_every_row_has_its_own() -> None:

@@ -3,7 +3,7 @@
 import json
 import math
 
-from decodekit.decoding import Ending, Event, TokenLogprob
+from decodekit.decoding import Event, Finish, TokenLogprob
 
 
 class TestAsDict:
@@ -16,13 +16,13 @@ class TestAsDict:
     def test_everything_survives_json(self) -> None:
         """Even a forbidden token's log-probability, as null."""
         logprob = TokenLogprob(5, -math.inf, 3, ((7, -0.5), (8, -1.5)))
-        event = Event(0, (5,), "é", Ending("max_new_tokens"), (logprob,))
+        event = Event(0, (5,), "é", Finish("max_new_tokens"), (logprob,))
 
         expected = {
             "row": 0,
             "ids": [5],
             "text": "é",
-            "ending": {"reason": "max_new_tokens"},
+            "finish": {"reason": "max_new_tokens"},
             "logprobs": [{"id": 5, "logprob": None, "rank": 3, "top": [[7, -0.5], [8, -1.5]]}],
         }
         assert expected == json.loads(json.dumps(event.as_dict(), allow_nan=False))

@@ -132,7 +132,7 @@ class Recount:
         self.given += kept
         guesses = list(itertools.takewhile(lambda i: i >= 0, drafts[row]))
         stood = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(guesses, choices[row]))))  # noqa: B905  # one choice more
-        if event.ending and event.ending.reason != "no_token_left" and kept <= stood:
+        if event.finish and event.finish.reason != "no_token_left" and kept <= stood:
             self.lengths.append((row, kept, kept))
         else:
             self.lengths.append((row, len(guesses), stood))

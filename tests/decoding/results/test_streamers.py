@@ -12,11 +12,11 @@ from transformers import PreTrainedTokenizerFast
 from transformers import TextIteratorStreamer as HuggingFaceTextIterator
 from transformers import TextStreamer as HuggingFaceTextStreamer
 
-from decodekit.decoding.protocols import Ending
+from decodekit.decoding.protocols import Finish
 from decodekit.decoding.results.events import Event
 from decodekit.decoding.results.streamers import ClosedError, forward, report_failure
 
-EVENTS = [Event(0, (1,), "b"), Event(0, (2, 0), "ca"), Event(0, (3,), " ", Ending("max_new_tokens"))]
+EVENTS = [Event(0, (1,), "b"), Event(0, (2, 0), "ca"), Event(0, (3,), " ", Finish("max_new_tokens"))]
 
 
 @attrs.define

@@ -84,10 +84,10 @@ class TestChoose:
         result = generator([[0], [1]])
 
         assert [[], [2, 2, 2]] == result.ids
-        assert result.endings[0] is not None
+        assert result.finishes[0] is not None
         assert ("no_token_left", repr(SuppressTokens([1]))) == (
-            result.endings[0].reason,
-            result.endings[0].matched,
+            result.finishes[0].reason,
+            result.finishes[0].matched,
         )
 
     def test_the_stage_is_found_under_parameters_of_rows(self) -> None:
@@ -100,8 +100,8 @@ class TestChoose:
         empty = Generator(decoder, processors=Temperature([0.5, 1.0]) | SuppressTokens([0, 1, 2]))([[1], [2]])
         garbage = Generator(decoder, processors=Temperature([0.5, 1.0]) | broken)([[1], [2]])
 
-        assert [repr(SuppressTokens([0, 1, 2]))] * 2 == [e.matched for e in empty.endings if e]
-        assert [f"{broken!r}, which gave NaN"] * 2 == [e.matched for e in garbage.endings if e]
+        assert [repr(SuppressTokens([0, 1, 2]))] * 2 == [e.matched for e in empty.finishes if e]
+        assert [f"{broken!r}, which gave NaN"] * 2 == [e.matched for e in garbage.finishes if e]
 
     def test_the_prompt_is_not_taken_for_a_choice(self) -> None:
         """When no token was left, a stop that the prompt's last token would meet does not fire."""
@@ -109,8 +109,8 @@ class TestChoose:
         result = Generator(decoder, stop=StopTokens([2]))([1, 2])
 
         assert [[]] == result.ids
-        assert result.endings[0] is not None
-        assert ("no_token_left", "the decoder") == (result.endings[0].reason, result.endings[0].matched)
+        assert result.finishes[0] is not None
+        assert ("no_token_left", "the decoder") == (result.finishes[0].reason, result.finishes[0].matched)
 
     def test_a_decoder_without_tokens_is_named_too(self) -> None:
         """When the raw logits are empty already, no stage is blamed."""

@@ -71,8 +71,8 @@ class TestInAGenerator:
         result = generator(selection, processors=SuppressTokens(range(40)))(PROMPTS)
 
         assert [[], [], []] == result.ids
-        assert ["no_token_left"] * 3 == [ending.reason for ending in result.endings if ending]
-        assert "SuppressTokens" in result.endings[0].matched  # type: ignore[union-attr]
+        assert ["no_token_left"] * 3 == [finish.reason for finish in result.finishes if finish]
+        assert "SuppressTokens" in result.finishes[0].matched  # type: ignore[union-attr]
 
     def test_seeds_decide(self) -> None:
         """The seed is folded into the streams, as Sample's is."""

@@ -15,10 +15,10 @@ def test_equals_the_definition(strings: list[str], text: str) -> None:
     for end, character in enumerate(text, start=1):
         state = machine.step(state, character)
         seen = text[:end]
-        ending = [(-len(s), index) for index, s in enumerate(strings) if seen.endswith(s)]
+        finish = [(-len(s), index) for index, s in enumerate(strings) if seen.endswith(s)]
         live = [n for s in strings for n in range(len(s)) if seen.endswith(s[:n])]
 
-        assert (min(ending)[1] if ending else None) == machine.found[state]
+        assert (min(finish)[1] if finish else None) == machine.found[state]
         assert max(live, default=0) == machine.live[state]
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from decodekit.decoding import (
-    Ending,
     EndOfSequence,
+    Finish,
     History,
     MaxLength,
     MaxNewTokens,
@@ -60,7 +60,7 @@ class TestMaxLength:
     def test_takes_one_number_a_row(self) -> None:
         """Rows may have different limits; one that the prompt alone reaches leaves one token."""
         assert [[0, 1, 1], [1, 1, 1]] == codes(MaxLength([3, 1]), [[9, 1, 2, 3]] * 2)
-        assert Ending("max_length") == MaxLength(3).endings[0]
+        assert Finish("max_length") == MaxLength(3).finishes[0]
 
     def test_rows_must_match(self) -> None:
         """Two limits for three rows are refused."""
@@ -74,11 +74,11 @@ class TestStopTokens:
         stop = StopTokens([4, 7])
 
         assert [[0, 2, 0, 1]] == codes(stop, [[9, 1, 7, 2, 4]])
-        assert (Ending("stop_token", 4), Ending("stop_token", 7)) == stop.endings
+        assert (Finish("stop_token", 4), Finish("stop_token", 7)) == stop.finishes
 
     def test_end_of_sequence_is_named_as_such(self) -> None:
         """The model's own end is told from a stop that the caller set."""
-        assert (Ending("end_of_sequence", 2),) == EndOfSequence(2).endings
+        assert (Finish("end_of_sequence", 2),) == EndOfSequence(2).finishes
 
     @pytest.mark.parametrize(
         ("ids", "error"),
@@ -96,25 +96,25 @@ class TestComposition:
         stop = StopTokens(3) | MaxNewTokens(2) | StopTokens(2)
 
         assert [[0, 2, 1]] == codes(stop, [[9, 1, 2, 3]])
-        assert ["stop_token", "max_new_tokens", "stop_token"] == [e.reason for e in stop.endings]
+        assert ["stop_token", "max_new_tokens", "stop_token"] == [e.reason for e in stop.finishes]
 
     def test_and_needs_both(self) -> None:
         """A minimum of tokens and a stop token: fires where both hold, and names both."""
         stop = StopTokens([5, 6]) & MaxNewTokens(2)
 
         assert [[0, 2, 0, 1]] == codes(stop, [[9, 5, 6, 1, 5]])
-        assert Ending("stop_token and max_new_tokens", (6, None)) == stop.endings[1]
+        assert Finish("stop_token and max_new_tokens", (6, None)) == stop.finishes[1]
 
     def test_and_names_every_pair(self) -> None:
-        """Each pair of endings has its code."""
+        """Each pair of finishes has its code."""
         stop = StopTokens([5, 6]) & (StopTokens([7]) | StopTokens([6]) | MaxNewTokens(3))
-        endings = [stop.endings[code - 1] for code in codes(stop, [[9, 6, 1, 5]])[0] if code]
+        finishes = [stop.finishes[code - 1] for code in codes(stop, [[9, 6, 1, 5]])[0] if code]
 
         assert [
-            Ending("stop_token and stop_token", (6, 6)),
-            Ending("stop_token and max_new_tokens", (5, None)),
-        ] == endings
-        assert 6 == len(stop.endings)
+            Finish("stop_token and stop_token", (6, 6)),
+            Finish("stop_token and max_new_tokens", (5, None)),
+        ] == finishes
+        assert 6 == len(stop.finishes)
 
     @pytest.mark.parametrize("other", [TopK(3), lambda scores, history: None, 5])
     def test_composes_with_conditions_only(self, other: object) -> None:
@@ -123,10 +123,10 @@ class TestComposition:
             MaxNewTokens(2) | other  # type: ignore[operator]
 
     def test_takes_conditions_of_others(self) -> None:
-        """Any object with endings that can be called composes, from either side."""
+        """Any object with finishes that can be called composes, from either side."""
 
         class Never:
-            endings = (Ending("never"),)
+            finishes = (Finish("never"),)
 
             def __call__(self, scores: torch.Tensor, history: History) -> torch.Tensor:
                 return torch.zeros_like(history.length)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodekit.decoding import Consecutive, Ending, Generator, HighEntropy, History, MaxNewTokens, StopTokens
+from decodekit.decoding import Consecutive, Finish, Generator, HighEntropy, History, MaxNewTokens, StopTokens
 from decodekit.decoding.scores import Scores
 from decodekit.testing import ScriptedDecoder, last_token
 
@@ -74,12 +74,12 @@ def test_the_prompt_does_not_count() -> None:
 
 
 def test_ends_with_the_newest_ending() -> None:
-    """Different endings of one condition make a stretch."""
+    """Different finishes of one condition make a stretch."""
     decoder = ScriptedDecoder(torch.eye(9).roll(1, dims=1), line=last_token)
     result = Generator(decoder, stop=Consecutive(3, StopTokens([2, 4, 5, 6])) | MaxNewTokens(9))([0])
 
     assert [[1, 2, 3, 4, 5, 6]] == result.ids
-    assert [Ending("stop_token", 6)] == result.endings
+    assert [Finish("stop_token", 6)] == result.finishes
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from decodekit.decoding import Ending, Generator, HighEntropy, LowEntropy, MaxNewTokens
+from decodekit.decoding import Finish, Generator, HighEntropy, LowEntropy, MaxNewTokens
 from decodekit.decoding.stopping.entropy import entropy
 from decodekit.testing import ScriptedDecoder, last_token
 
@@ -56,7 +56,7 @@ def test_ends_with_the_token_chosen_there(stop: Any, count: int, reason: str) ->
     result = Generator(ScriptedDecoder(TABLE, line=last_token), stop=stop | MaxNewTokens(9))([0])
 
     assert count == len(result.ids[0])
-    assert [Ending(reason)] == result.endings
+    assert [Finish(reason)] == result.finishes
 
 
 @pytest.mark.parametrize("kind", [HighEntropy, LowEntropy])

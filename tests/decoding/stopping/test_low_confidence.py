@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from decodekit.decoding import Ending, Generator, History, LowConfidence, MaxNewTokens
+from decodekit.decoding import Finish, Generator, History, LowConfidence, MaxNewTokens
 from decodekit.decoding.scores import Scores
 from decodekit.processors import TopK
 from decodekit.testing import ScriptedDecoder, last_token
@@ -38,7 +38,7 @@ def test_looks_at_the_processed_distribution() -> None:
 
     # 1 / (1 + 5 e^-2) is .596, 1 / (1 + 5 e^-1) is .352.
     assert [[1, 2, 3, 4]] == result.ids
-    assert [Ending("low_confidence")] == result.endings
+    assert [Finish("low_confidence")] == result.finishes
     assert 9 == len(Generator(decoder, stop=stop, processors=TopK(1))([0]).ids[0])
 
 

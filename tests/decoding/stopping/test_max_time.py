@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from decodekit.decoding import Ending, Generator, History, MaxNewTokens, MaxTime
+from decodekit.decoding import Finish, Generator, History, MaxNewTokens, MaxTime
 from decodekit.decoding.scores import Scores
 from decodekit.testing import ScriptedDecoder, last_token
 
@@ -59,7 +59,7 @@ def test_starts_with_the_call(now: list[float]) -> None:
         result = generator([0])
 
         assert [[1, 2, 3, 4]] == result.ids
-        assert [Ending("max_time")] == result.endings
+        assert [Finish("max_time")] == result.finishes
 
 
 def test_starts_with_the_first_token(now: list[float]) -> None:

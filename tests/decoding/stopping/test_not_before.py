@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from decodekit.decoding import (
-    Ending,
     EndOfSequence,
+    Finish,
     Generator,
     MaxNewTokens,
     MaxTime,
@@ -33,7 +33,7 @@ def test_ends_no_row_before_its_time() -> None:
     """The token that would have ended it is one like others; the ending is the condition's own."""
     assert [[1, 2], [2]] == run(EndOfSequence(2)).ids
     assert [[1, 2], [2, 3, 0, 1, 2]] == run(NotBefore(2, EndOfSequence(2))).ids
-    assert [Ending("end_of_sequence", 2)] * 2 == run(NotBefore(2, EndOfSequence(2))).endings
+    assert [Finish("end_of_sequence", 2)] * 2 == run(NotBefore(2, EndOfSequence(2))).finishes
 
 
 def test_the_nth_token_may_be_the_last() -> None:
@@ -48,7 +48,7 @@ def test_holds_for_all_of_a_composition() -> None:
     result = run(stop)
 
     assert [[1, 2, 3, 0, 1, 2], [2, 3, 0]] == result.ids
-    assert [Ending("end_of_sequence", 2), Ending("max_new_tokens")] == result.endings
+    assert [Finish("end_of_sequence", 2), Finish("max_new_tokens")] == result.finishes
 
 
 def test_what_is_met_early_shows() -> None:
@@ -68,7 +68,7 @@ def test_the_condition_is_made_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = NotBefore(2, MaxTime(5))
     now[0] = 100.0
 
-    assert [Ending("max_new_tokens")] * 2 == run(stop).endings
+    assert [Finish("max_new_tokens")] * 2 == run(stop).finishes
 
 
 @pytest.mark.parametrize(

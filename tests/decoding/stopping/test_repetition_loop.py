@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodekit.decoding import Ending, Generator, History, MaxNewTokens, RepetitionLoop
+from decodekit.decoding import Finish, Generator, History, MaxNewTokens, RepetitionLoop
 from decodekit.decoding.scores import Scores
 from decodekit.testing import ScriptedDecoder, last_token
 
@@ -57,7 +57,7 @@ def test_ends_a_row_in_the_loop() -> None:
     result = generator([[0], [3]])
 
     assert [1, 2, 0, 1, 2, 0, 1, 2, 0] == result.ids[0]
-    assert [Ending("repetition_loop"), Ending("max_new_tokens")] == result.endings
+    assert [Finish("repetition_loop"), Finish("max_new_tokens")] == result.finishes
 
 
 def test_the_shortest_pattern_counts() -> None:

@@ -173,7 +173,7 @@ class TestAnyWindow:
             assert ((2, 3), torch.int64) == (tuple(result.shape), result.dtype)
             assert torch.equal(ids, history.ids)
 
-        assert codes <= set(range(len(make().endings) + 1))
+        assert codes <= set(range(len(make().finishes) + 1))
         assert len(codes) > 1 or isinstance(make(), MaxTime)
 
 
@@ -202,7 +202,7 @@ class TestGenerating:
     @every_one
     @pytest.mark.parametrize("seed", range(4))
     def test_speculation_changes_nothing(self, make: Callable[[], StopCondition], seed: int) -> None:
-        """Ids, text and endings are those of plain decoding, and a row's are those of it alone."""
+        """Ids, text and finishes are those of plain decoding, and a row's are those of it alone."""
         dice = random.Random(seed)
         parts: dict[str, Any] = {
             "processors": Temperature(0.5 + 0.2 * (seed % 3)),
@@ -224,11 +224,11 @@ class TestGenerating:
                 actual = fast(prompts)
 
                 assert (expected.ids, expected.text) == (actual.ids, actual.text)
-                assert expected.endings == actual.endings
+                assert expected.finishes == actual.finishes
         for row, prompt in enumerate(prompts):
             alone = plain(prompt, streams=[row])
 
-            assert (expected.ids[row], expected.endings[row]) == (alone.ids[0], alone.endings[0])
+            assert (expected.ids[row], expected.finishes[row]) == (alone.ids[0], alone.finishes[0])
 
     @every_one
     def test_runs_that_take_turns_do_not_meet(self, make: Callable[[], StopCondition]) -> None:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodekit.decoding import Ending, Generator, History, MaxNewTokens, StopSequences
+from decodekit.decoding import Finish, Generator, History, MaxNewTokens, StopSequences
 from decodekit.decoding.scores import Scores
 from decodekit.testing import ScriptedDecoder, last_token
 
@@ -51,7 +51,7 @@ def test_the_first_to_be_complete_wins() -> None:
     )([0])
 
     assert [[1, 2, 3]] == result.ids
-    assert [Ending("stop_sequence", (3,))] == result.endings
+    assert [Finish("stop_sequence", (3,))] == result.finishes
 
 
 def test_the_prompt_is_not_searched() -> None:
@@ -62,15 +62,15 @@ def test_the_prompt_is_not_searched() -> None:
 def test_a_row_of_ids_is_one_sequence() -> None:
     """Flat or nested, of numpy or torch."""
     for given_ids in ([4, 5], [[4, 5]], np.array([4, 5]), torch.tensor([[4, 5]]), ((4, 5),)):
-        assert (Ending("stop_sequence", (4, 5)),) == StopSequences(given_ids).endings
+        assert (Finish("stop_sequence", (4, 5)),) == StopSequences(given_ids).finishes
     assert ((4,), (5, 6)) == StopSequences([[4], [5, 6]]).sequences
 
 
 def test_endings_hide_if_they_are_to() -> None:
     """One for each sequence."""
-    hidden = StopSequences([[1], [2, 3]], hide=True).endings
+    hidden = StopSequences([[1], [2, 3]], hide=True).finishes
 
-    assert (Ending("stop_sequence", (1,), hide=True), Ending("stop_sequence", (2, 3), hide=True)) == hidden
+    assert (Finish("stop_sequence", (1,), hide=True), Finish("stop_sequence", (2, 3), hide=True)) == hidden
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from decodekit.decoding import Ending, Generator, History, MaxNewTokens, StopStrings
+from decodekit.decoding import Finish, Generator, History, MaxNewTokens, StopStrings
 from decodekit.speculation import PromptLookup, SpeculativeGenerator
 from decodekit.testing import ScriptedDecoder
 
@@ -195,11 +195,11 @@ class TestStopStrings:
         fast = SpeculativeGenerator(ScriptedDecoder(table), PromptLookup(), **parts)
         result = plain([3, 1])
         assert result.text is not None
-        full, ending = Pieces().decode(result.ids[0]), result.endings[0]
-        assert ending is not None
-        if ending.reason == "stop_string":
-            end = full.index(ending.matched, max(0, full.rfind(ending.matched) - 1))
-            full = full[: end if hide else end + len(ending.matched)]
+        full, finish = Pieces().decode(result.ids[0]), result.finishes[0]
+        assert finish is not None
+        if finish.reason == "stop_string":
+            end = full.index(finish.matched, max(0, full.rfind(finish.matched) - 1))
+            full = full[: end if hide else end + len(finish.matched)]
 
         assert [full] == result.text
         assert result.text == fast([3, 1]).text
@@ -245,7 +245,10 @@ class TestStopStrings:
         """Each string has its ending, hidden by default."""
         stop = StopStrings(["ab", "c"], Pieces())
 
-        assert (Ending("stop_string", "ab", hide=True), Ending("stop_string", "c", hide=True)) == stop.endings
+        assert (
+            Finish("stop_string", "ab", hide=True),
+            Finish("stop_string", "c", hide=True),
+        ) == stop.finishes
 
     @pytest.mark.parametrize(
         ("strings", "error"), [("", ValueError), ([], TypeError), ([3], TypeError), (3, TypeError)]

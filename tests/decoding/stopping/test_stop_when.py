@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from decodekit.decoding import Ending, Generator, History, MaxNewTokens, StopTokens, StopWhen
+from decodekit.decoding import Finish, Generator, History, MaxNewTokens, StopTokens, StopWhen
 from decodekit.decoding.scores import Scores
 from decodekit.testing import ScriptedDecoder, last_token
 
@@ -77,8 +77,8 @@ def test_must_be_a_function(function: Any) -> None:
 
 def test_the_reason_may_be_named() -> None:
     """Two functions are told apart by it."""
-    assert (Ending("stop_when"),) == StopWhen(bool_of_nothing).endings
-    assert (Ending("too_long"),) == StopWhen(bool_of_nothing, reason="too_long").endings
+    assert (Finish("stop_when"),) == StopWhen(bool_of_nothing).finishes
+    assert (Finish("too_long"),) == StopWhen(bool_of_nothing, reason="too_long").finishes
 
 
 def bool_of_nothing(history: History) -> bool:

@@ -74,7 +74,7 @@ def test_who_looks_at_more_is_asked_as_ever() -> None:
 
 
 def test_codes_that_are_none() -> None:
-    """Of another shape, or of endings that are not there, are refused with the rule."""
+    """Of another shape, or of finishes that are not there, are refused with the rule."""
     history = History(
         torch.zeros(2, 1, 3).long(), torch.ones(2, 1).long(), torch.ones(2).long(), torch.arange(2)
     )

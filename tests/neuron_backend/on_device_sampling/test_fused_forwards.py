@@ -144,9 +144,9 @@ class TestGeneration:
         chain = Temperature(0.5) | SuppressTokens(range(61))
         decoder = build(tiny_model("llama"), processors=chain)
 
-        (ending,) = Generator(decoder, processors=chain)([[1, 2]]).endings
+        (finish,) = Generator(decoder, processors=chain)([[1, 2]]).finishes
 
-        assert ("no_token_left", repr(chain.processors[1])) == (ending.reason, ending.matched)
+        assert ("no_token_left", repr(chain.processors[1])) == (finish.reason, finish.matched)
 
     def test_the_first_layers_may_choose_too(self, tiny_model, forbidden):
         """A draft of the target's own, compiled with the target's chain."""

@@ -414,9 +414,9 @@ def table(vocab: int, seed: int) -> Tensor:
 def texts(generator: Generator, prompts: list[list[int]], streams: list[int]) -> Iterator[list[int]]:
     """What is generated, the end left out; every row has to have ended by itself."""
     result = generator(prompts, streams)
-    for ids, ending in zip(result.ids, result.endings, strict=True):
-        assert ending is not None
-        assert "end_of_sequence" == ending.reason
+    for ids, finish in zip(result.ids, result.finishes, strict=True):
+        assert finish is not None
+        assert "end_of_sequence" == finish.reason
         yield ids[:-1]
 
 
@@ -498,6 +498,6 @@ class TestGeneration:
         result = generator([1])
 
         assert [[OPEN, CLOSE]] == result.ids
-        assert result.endings[0] is not None
-        assert "no_token_left" == result.endings[0].reason
-        assert result.endings[0].matched.startswith("Grammar(")
+        assert result.finishes[0] is not None
+        assert "no_token_left" == result.finishes[0].reason
+        assert result.finishes[0].matched.startswith("Grammar(")

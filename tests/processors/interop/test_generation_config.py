@@ -346,8 +346,8 @@ class TestFromGenerationConfig:
 
         stop = from_generation_config(config, tokenizer=Letters()).stop
 
-        assert ["stop_string", "max_new_tokens"] == [ending.reason for ending in stop.endings]
-        assert not stop.endings[0].hide
+        assert ["stop_string", "max_new_tokens"] == [finish.reason for finish in stop.finishes]
+        assert not stop.finishes[0].hide
 
     @pytest.mark.parametrize(
         ("fields", "message"),

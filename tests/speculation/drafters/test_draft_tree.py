@@ -58,7 +58,7 @@ class TestDraftTree:
             )(prompts)
             stood += sum(fast.statistics.accepted)
 
-            assert (plain.ids, plain.endings) == (fast.ids, fast.endings), seed
+            assert (plain.ids, plain.finishes) == (fast.ids, fast.finishes), seed
         assert stood > 100
 
     def test_first_branch_is_the_chain(self) -> None:
@@ -123,7 +123,7 @@ class TestDraftTree:
                 stop=MaxNewTokens(99),
             )([1] * length)
 
-            assert (plain.ids, plain.endings) == (fast.ids, fast.endings)
+            assert (plain.ids, plain.finishes) == (fast.ids, fast.finishes)
 
     def test_the_smallest_gap_is_plain_decodings(self) -> None:
         """It is that of the tokens that were kept, whatever the tree looked at besides."""

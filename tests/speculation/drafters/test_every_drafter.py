@@ -128,7 +128,7 @@ def stop(seed: int) -> StopCondition:
 
 @pytest.mark.parametrize("block", range(40))
 def test_of_a_thousand_seeds(block: int) -> None:
-    """Ids, endings and all: equal to plain decoding."""
+    """Ids, finishes and all: equal to plain decoding."""
     for seed in range(25 * block, 25 * block + 25):
         dice = random.Random(seed)
         rows = 1 + seed % ROWS
@@ -147,7 +147,7 @@ def test_of_a_thousand_seeds(block: int) -> None:
             fast = SpeculativeGenerator(target, make(table, seed), num_draft_tokens=length, **parts)
             result = fast(prompts, streams)
 
-            assert (plain.ids, plain.endings) == (result.ids, result.endings), (seed, name)
+            assert (plain.ids, plain.finishes) == (result.ids, result.finishes), (seed, name)
 
 
 @pytest.mark.parametrize("block", range(20))
@@ -175,4 +175,4 @@ def test_of_a_thousand_seeds_with_another_vocabulary(block: int) -> None:
         fast = SpeculativeGenerator(target, drafters[seed % 2], num_draft_tokens=dice.randint(1, 4), **parts)
         result = fast(prompts)
 
-        assert (plain.ids, plain.endings) == (result.ids, result.endings), seed
+        assert (plain.ids, plain.finishes) == (result.ids, result.finishes), seed

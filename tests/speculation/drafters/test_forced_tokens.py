@@ -210,7 +210,7 @@ class TestGeneration:
         prompts, streams = [[1, 2], [2], [1, 2, 3], [5]], [3, 1, 4, 9]
         expected, actual = plain(prompts, streams), fast(prompts, streams)
 
-        assert (expected.ids, expected.endings) == (actual.ids, actual.endings)
+        assert (expected.ids, expected.finishes) == (actual.ids, actual.finishes)
         if then is None:
             assert actual.statistics.drafted == actual.statistics.accepted
             assert sum(actual.statistics.accepted) > 0

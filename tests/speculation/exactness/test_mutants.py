@@ -17,7 +17,7 @@ from decodekit.decoding import Draft, EndOfSequence, Generator, History, MaxNewT
 from decodekit.decoding.protocols import (
     Choice,
     Drafter,
-    Ending,
+    Finish,
     Processor,
     Selection,
     StopCondition,
@@ -468,8 +468,8 @@ class LastColumnOnly:
     stop: StopCondition
 
     @property
-    def endings(self) -> tuple[Ending, ...]:
-        return self.stop.endings
+    def finishes(self) -> tuple[Finish, ...]:
+        return self.stop.finishes
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         codes = self.stop(scores, history)
