@@ -54,7 +54,7 @@ def measure(prompts: int, tokens: int, temperature: float, num_draft_tokens: int
     total, windows = Statistics(), held_out_prompts(prompts)
     for start in range(0, len(windows), ROWS):
         rows = windows[start : start + ROWS]
-        total += generator(rows, streams=range(start, start + len(rows))).statistics
+        total += generator(rows, random_streams=range(start, start + len(rows))).statistics
     return total
 
 

@@ -199,8 +199,8 @@ def choosing(decoder: StaticDecoder, positions: int) -> Callable[[], Any]:
         shape.vocab_size, (shape.batch_size, 1, shape.max_length + 1), generator=generator
     )
     length = torch.full((shape.batch_size, 1), positions + 1)
-    streams = noise.streams(torch.arange(shape.batch_size), 7)
-    history = History(written, length, torch.full((shape.batch_size,), 1), streams)
+    random_streams = noise.random_streams(torch.arange(shape.batch_size), 7)
+    history = History(written, length, torch.full((shape.batch_size,), 1), random_streams)
     ids = written[:, 0, positions : positions + 1].contiguous()
     start = torch.full((shape.batch_size,), positions)
     return lambda: decoder.forward_choosing(ids, start, history)

@@ -122,7 +122,7 @@ class Generator:
     def __call__(
         self,
         prompts: Any,
-        streams: Sequence[int] | None = None,
+        random_streams: Sequence[int] | None = None,
         streamer: Any = None,
         logprobs: Logprobs | None = None,
     ) -> Generation:
@@ -134,7 +134,7 @@ class Generator:
                 (torch or numpy), or with a tokenizer a string or several. At most as many as
                 the decoder has rows.
 
-            streams: The rows' random streams, one number each; 0, 1, 2, ... if not given. Give
+            random_streams: The rows' random streams, one number each; 0, 1, 2, ... if not given. Give
                 a row the same one to get the same text from it alone or in a batch.
 
             streamer: Told of every event as it happens: an object with ``put_event`` and
@@ -152,7 +152,7 @@ class Generator:
         try:
             rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
             loop = self._loop(len(rows), logprobs)
-            events = self._events(loop, self._history(rows, streams))
+            events = self._events(loop, self._history(rows, random_streams))
             if streamer is not None:
                 events = forward(events, streamer, rows)
         except BaseException as error:
@@ -162,7 +162,7 @@ class Generator:
         return collect(events, rows, loop.timers.statistics)
 
     def stream(
-        self, prompts: Any, streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
+        self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
     ) -> EventStream:
         """
         Generate event by event; arguments as in a call.
@@ -172,10 +172,10 @@ class Generator:
         the next call.
         """
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
-        return self._events(self._loop(len(rows), logprobs), self._history(rows, streams))
+        return self._events(self._loop(len(rows), logprobs), self._history(rows, random_streams))
 
     def astream(
-        self, prompts: Any, streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
+        self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
     ) -> AsyncEventStream:
         """
         Generate event by event without blocking the event loop; arguments as in a call.
@@ -183,10 +183,10 @@ class Generator:
         As in :meth:`stream` nothing runs ahead. A consumer that breaks off, raises or is cancelled
         ends decoding; ``aclose()`` comes back when no thread is inside any more.
         """
-        return in_threads(self.stream(prompts, streams, logprobs))
+        return in_threads(self.stream(prompts, random_streams, logprobs))
 
     def prompt_logprobs(
-        self, prompts: Any, streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
+        self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
     ) -> list[list[TokenLogprob | None]]:
         """
         What the decoder thinks of the tokens of *prompts* themselves.
@@ -197,7 +197,7 @@ class Generator:
         Args:
             prompts: As in a call.
 
-            streams: As in a call.
+            random_streams: As in a call.
 
             logprobs: Which log-probabilities; those of ``Logprobs()`` if not given.
 
@@ -213,22 +213,24 @@ class Generator:
 
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
         reads = self._recorder(Logprobs() if logprobs is None else logprobs, self._begun(len(rows)))
-        return score_prompts(Slots.of(self.decoder), self._history(rows, streams), reads, self.exact_width)
+        return score_prompts(
+            Slots.of(self.decoder), self._history(rows, random_streams), reads, self.exact_width
+        )
 
-    def logits(self, prompts: Any, streams: Sequence[int] | None = None) -> tuple[Tensor, History]:
+    def logits(self, prompts: Any, random_streams: Sequence[int] | None = None) -> tuple[Tensor, History]:
         """
         What the decoder says after *prompts*, before any processor: for a look at a chain.
 
         Args:
             prompts: As in a call.
 
-            streams: As in a call.
+            random_streams: As in a call.
 
         Returns:
             Logits ``[rows, 1, vocab]`` and the history that they follow, as
             :func:`decodekit.processors.explain` takes them.
         """
-        history = self._history(as_rows(prompts, self.decoder.shape, self.tokenizer), streams)
+        history = self._history(as_rows(prompts, self.decoder.shape, self.tokenizer), random_streams)
         slots, length = Slots.of(self.decoder), history.length[:, 0]
         with slots.lock, torch.no_grad():
             need = torch.ones_like(length)
@@ -246,14 +248,14 @@ class Generator:
             notes.append(f"where tokens were guessed, {self.verification!r} reads the scores, and no choice")
         return attrs.evolve(placement, notes=tuple(notes))
 
-    def _history(self, rows: list[list[int]], streams: Sequence[int] | None) -> History:
-        numbers = stream_numbers(streams, len(rows))
+    def _history(self, rows: list[list[int]], random_streams: Sequence[int] | None) -> History:
+        numbers = stream_numbers(random_streams, len(rows))
         # Only a selection that draws has a seed.
         seed = self.selection.seed if isinstance(self.selection, Seeded) else 0
         # Ordinary tensors, whatever mode the caller is in: the rounds write to them, perhaps elsewhere.
         with torch.inference_mode(False):
             # One more than there are positions: the last token need not be fed.
-            return first_history(rows, noise.streams(numbers, seed), self.decoder.shape.max_length + 1)
+            return first_history(rows, noise.random_streams(numbers, seed), self.decoder.shape.max_length + 1)
 
     def _begun(self, rows: int) -> Choose:
         begun = begin_selection(self.selection, rows)

@@ -24,16 +24,16 @@ class History:
     prompt: Tensor
     """``[batch]`` int64: how many of them are prompt."""
 
-    stream: Tensor
+    random_stream: Tensor
     """``[batch]`` int64: the random stream of each row, the seed folded in."""
 
     def at(self, length: Tensor) -> "History":
         """The same texts, seen from columns that have *length* ``[batch, width]`` tokens before them."""
-        return History(self.ids, length, self.prompt, self.stream)
+        return History(self.ids, length, self.prompt, self.random_stream)
 
     def rows(self, index: Tensor | slice) -> "History":
         """The rows at *index* alone."""
-        return History(self.ids[index], self.length[index], self.prompt[index], self.stream[index])
+        return History(self.ids[index], self.length[index], self.prompt[index], self.random_stream[index])
 
     def before(self, row: int, column: int) -> Tensor:
         """The ids that precede one column, ``[length]``: a view, not to be written to."""

@@ -97,22 +97,22 @@ def token_ids(name: str, value: Any) -> tuple[int, ...]:
     return tuple(int(i) for i in ids)
 
 
-def stream_numbers(streams: Any, rows: int) -> Tensor:
+def stream_numbers(random_streams: Any, rows: int) -> Tensor:
     """
-    The rows' random streams as a tensor ``[rows]``: 0, 1, 2, ... where *streams* is None.
+    The rows' random streams as a tensor ``[rows]``: 0, 1, 2, ... where *random_streams* is None.
 
     Raises:
         TypeError: Something else than whole numbers.
 
         ValueError: Not one for each row, or one that 64 bits do not hold.
     """
-    if streams is None:
+    if random_streams is None:
         return torch.arange(rows)
-    found = as_list(streams)
+    found = as_list(random_streams)
     if not isinstance(found, Sequence) or not all(map(is_whole, found)):
-        raise TypeError(f"'streams' must be whole numbers, one for each row: got {streams!r}")
+        raise TypeError(f"'random_streams' must be whole numbers, one for each row: got {random_streams!r}")
     if len(found) != rows:
-        raise ValueError(f"'streams' must be one number for each of the {rows} rows: got {len(found)}")
+        raise ValueError(f"'random_streams' must be one number for each of the {rows} rows: got {len(found)}")
     if any(not -(2**63) <= number < 2**63 for number in found):
-        raise ValueError(f"'streams' must fit into 64 bits: got {streams!r}")
+        raise ValueError(f"'random_streams' must fit into 64 bits: got {random_streams!r}")
     return torch.tensor([int(number) for number in found])

@@ -46,7 +46,7 @@ class Complete:
         )
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        result = self.generator(list(batch["prompt"]), streams=batch["number"])
+        result = self.generator(list(batch["prompt"]), random_streams=batch["number"])
         finishes = [finish.reason for finish in result.finishes]
         return {**batch, "completion": result.text, "finish": finishes}
 

@@ -94,7 +94,7 @@ class Replica:
         rows = handle.generate.remote("def f(").result()
 
     Over HTTP it takes a POST of a JSON object: ``prompt``, a text, ids, or several of either;
-    ``stream``, whether to send events as they happen; ``streams``, as in a call of the generator;
+    ``stream``, whether to send events as they happen; ``random_streams``, as in a call of the generator;
     and ``logprobs``, the fields of :class:`~decodekit.decoding.results.logprobs.Logprobs`, such as
     ``{"top": 5, "stage": "raw"}``. Events come as :mod:`decodekit.streaming.sse` has them. Without
     ``stream`` the answer is ``{"rows": [...]}``, each row's events added up to one. What cannot be
@@ -175,7 +175,7 @@ def _read(body: bytes) -> tuple[Any, bool, dict[str, Any]]:
     prompt, stream = asked.pop("prompt"), asked.pop("stream", False)
     if not isinstance(stream, bool):
         raise TypeError(f"'stream' must be true or false: got {json.dumps(stream)}")
-    if unknown := sorted(asked.keys() - {"streams", "logprobs"}):
+    if unknown := sorted(asked.keys() - {"random_streams", "logprobs"}):
         raise ValueError(
             f"the body must have no other keys than prompt, stream, streams and logprobs: got {unknown}"
         )

@@ -41,7 +41,7 @@ def columns_of(
         _filled(history.ids, missing, 0),
         _filled(torch.from_numpy(length), missing, 1),
         _filled(history.prompt, missing, 1),
-        _filled(history.stream, missing, 0),
+        _filled(history.random_stream, missing, 0),
     )
 
 

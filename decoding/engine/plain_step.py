@@ -56,7 +56,7 @@ class PlainStep:
     def __attrs_post_init__(self) -> None:
         self._code = by_token(self.stop)
         self._ids = self.history.ids.numpy()[:, 0]
-        self._prompt, self._stream = self.history.prompt.tolist(), self.history.stream.tolist()
+        self._prompt, self._stream = self.history.prompt.tolist(), self.history.random_stream.tolist()
         phases = (self.timers.phase(name) for name in ("target", "choose", "stop"))
         self._scoring, self._choosing, self._stopping = phases
 

@@ -37,7 +37,7 @@ class TwoRaces:
         ids, scores = few.arrays()
         size, position, weights = block_size(cell.vocab), len(cell.tokens), np.exp(scores - best)
         block_of = ids // size
-        numbers = self._for_blocks.at(cell.stream, position, -(-cell.vocab // size))
+        numbers = self._for_blocks.at(cell.random_stream, position, -(-cell.vocab // size))
         # A block runs as often as it has tokens, which stand side by side.
         ahead = _ahead(np.bincount(block_of, weights).take(block_of), numbers.take(block_of))
         first, last = ahead.item(0), ahead.item(-1)
@@ -47,7 +47,7 @@ class TwoRaces:
         if block_of.item(last) != block:
             return None
         inside, weights = ids[first : last + 1], weights[first : last + 1]
-        numbers = noise.exponential_of_one(cell.stream, position, noise.TOKEN, inside - block * size)
+        numbers = noise.exponential_of_one(cell.random_stream, position, noise.TOKEN, inside - block * size)
         ahead = _ahead(weights, numbers)
         return inside.item(ahead.item(0)) if len(ahead) == 1 else None
 

@@ -21,7 +21,7 @@ class Cell:
     prompt: int
     """How many of them are prompt."""
 
-    stream: int
+    random_stream: int
     """The row's random stream."""
 
     vocab: int

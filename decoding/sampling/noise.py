@@ -69,7 +69,7 @@ def _begin(value: Bits) -> Bits:
     return mix(np.zeros_like(value), value)
 
 
-def streams(numbers: Tensor, seed: int) -> Tensor:
+def random_streams(numbers: Tensor, seed: int) -> Tensor:
     """The random streams ``[batch]`` int64 of rows numbered *numbers*, under *seed*."""
     key = _begin(np.array([seed & (1 << 64) - 1], dtype=np.uint64))
     return torch.from_numpy(mix(key, _bits(numbers)).view(np.int64))

@@ -269,7 +269,7 @@ def _at(logits: Tensor, ids: Tensor) -> NDArray[Any]:
 def _within(history: History) -> History:
     """*history* without what lies beyond every column's tokens, so that nobody looks through it."""
     ids = history.ids[..., : max(1, int(history.length.numpy().max()))]
-    return History(ids, history.length, history.prompt, history.stream)
+    return History(ids, history.length, history.prompt, history.random_stream)
 
 
 def _full_precision(logits: Tensor) -> Tensor:

@@ -57,13 +57,13 @@ class QuickChoice:
         if scores is None:
             return None
         ids, lengths = history.ids.numpy(), history.length.tolist()
-        prompts, streams = history.prompt.tolist(), history.stream.tolist()
+        prompts, random_streams = history.prompt.tolist(), history.random_stream.tolist()
         batch, width, vocab = scores.shape
         chosen, one_path = np.empty((batch, width), dtype=np.int64), ids.shape[1] == 1
         left: dict[tuple[int, int], Few] = {}
         for row, column in np.ndindex(batch, width):
             tokens = ids[row, 0 if one_path else column, : lengths[row][column]]
-            found = self.of_cell(scores[row, column], Cell(tokens, prompts[row], streams[row], vocab))
+            found = self.of_cell(scores[row, column], Cell(tokens, prompts[row], random_streams[row], vocab))
             if found is None:
                 return None
             chosen[row, column], left[row, column] = found

@@ -137,7 +137,7 @@ class Sample:
         """
         size = block_size(vocab)
         numbers = noise.gumbel(
-            history.stream.numpy()[:, None, None, None],
+            history.random_stream.numpy()[:, None, None, None],
             history.length.numpy()[..., None, None],
             _PURPOSES,
             np.arange(size),

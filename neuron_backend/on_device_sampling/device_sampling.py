@@ -116,9 +116,9 @@ class DeviceChoice(nn.Module):
             ValueError: A stage does not fit the number of rows or the vocabulary, or looks at the
                 random stream, which the device does not have.
         """
-        watched = _Watched(history.ids, history.length, history.prompt, history.stream)
+        watched = _Watched(history.ids, history.length, history.prompt, history.random_stream)
         self.choose(logits, watched, *self.selection.noise(history, logits.shape[-1]))
-        if "stream" in watched.looked_at:
+        if "random_stream" in watched.looked_at:
             raise ValueError("a stage for the device must not draw: got one that looks at the random stream")
         return frozenset(watched.looked_at)
 
@@ -128,13 +128,13 @@ class _Watched(History):
 
     looked_at: set[str]
 
-    def __init__(self, ids: Tensor, length: Tensor, prompt: Tensor, stream: Tensor):
-        super().__init__(ids, length, prompt, stream)
+    def __init__(self, ids: Tensor, length: Tensor, prompt: Tensor, random_stream: Tensor):
+        super().__init__(ids, length, prompt, random_stream)
         # What is frozen is set once.
         object.__setattr__(self, "looked_at", set())
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("ids", "length", "prompt", "stream"):
+        if name in ("ids", "length", "prompt", "random_stream"):
             self.looked_at.add(name)
         return super().__getattribute__(name)
 

@@ -130,7 +130,7 @@ class FusedStep(Step):
         """
         # An index is int64, also where a device's integers come in as int32.
         read = {name: part.long() for name, part in zip(self.reads, given, strict=False)}
-        history = History(**(dict.fromkeys(_PARTS, anything) | read), stream=anything)
+        history = History(**(dict.fromkeys(_PARTS, anything) | read), random_stream=anything)
         return self.choice.choose(logits, history, *given[len(self.reads) :])
 
     def padding(self, width: int, cache: CacheBuffers, span: int) -> tuple[Tensor, ...]:

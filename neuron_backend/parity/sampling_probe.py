@@ -92,7 +92,7 @@ def _differences(decoder: ChoosingDecoder, width: int) -> tuple[float, int]:
 def _history(ids: Tensor, start: int, width: int) -> History:
     """The tokens before what follows each of *width* columns from *start* on."""
     length = (start + 1 + torch.arange(width)).repeat(len(ids), 1)
-    return History(ids, length, torch.ones(len(ids)).long(), noise.streams(torch.arange(len(ids)), 0))
+    return History(ids, length, torch.ones(len(ids)).long(), noise.random_streams(torch.arange(len(ids)), 0))
 
 
 def _largest(logits: Tensor) -> float:

@@ -23,7 +23,7 @@ def to_transformers(
     pad_token_id: int | None = None,
     attention_mask: Tensor | None = None,
     seed: int = 0,
-    streams: Sequence[int] | None = None,
+    random_streams: Sequence[int] | None = None,
 ) -> Any:
     """
     *chain* as a ``transformers.LogitsProcessor``, for ``generate(logits_processor=[...])``.
@@ -52,7 +52,7 @@ def to_transformers(
 
         seed: For processors that draw.
 
-        streams: The rows' random streams, one number each; 0, 1, 2, ... if not given.
+        random_streams: The rows' random streams, one number each; 0, 1, 2, ... if not given.
 
     Raises:
         ValueError: *pad_token_id* and *attention_mask* both, or a mask that pads elsewhere
@@ -64,7 +64,7 @@ def to_transformers(
         pad_token_id=pad_token_id,
         attention_mask=attention_mask,
         seed=seed,
-        streams=streams,
+        random_streams=random_streams,
     )
 
 
@@ -95,7 +95,7 @@ class _Bridge:
     pad_token_id: int | None = attrs.field(validator=validators.optional(a_whole_number))
     attention_mask: Tensor | None = attrs.field(converter=_as_mask, validator=_check_mask, repr=False)
     seed: int = attrs.field(validator=a_whole_number)
-    streams: Sequence[int] | None
+    random_streams: Sequence[int] | None
 
     _prompt: Tensor | None = attrs.field(init=False, default=None, repr=False)
     _longest: int = attrs.field(init=False, default=0, repr=False)
@@ -111,13 +111,13 @@ class _Bridge:
         # Rows begin in slot 0; what they leave behind them at the end is not read.
         slots = torch.arange(columns, device=input_ids.device) + padding[:, None]
         ids = input_ids.gather(-1, slots.clamp(max=max(columns - 1, 0)))
-        numbers = torch.arange(batch) if self.streams is None else torch.as_tensor(self.streams)
-        _check_rows("streams", len(numbers), batch)
+        numbers = torch.arange(batch) if self.random_streams is None else torch.as_tensor(self.random_streams)
+        _check_rows("random_streams", len(numbers), batch)
         return History(
             ids=ids[:, None],
             length=(columns - padding)[:, None],
             prompt=(self._prompt_columns(input_ids) - padding).clamp(min=0),
-            stream=noise.streams(numbers, self.seed).to(input_ids.device),
+            random_stream=noise.random_streams(numbers, self.seed).to(input_ids.device),
         )
 
     def _padding(self, input_ids: Tensor) -> Tensor:

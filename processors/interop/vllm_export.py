@@ -101,7 +101,7 @@ class _Bridge:
         seed = sampling_params.seed
         # A seed of its own is of another kind than a number in a row.
         kind, number = (0, next(self._unseeded)) if seed is None else (1, seed)
-        self._stream[req_idx] = noise.streams(torch.tensor([number]), kind)[0]
+        self._stream[req_idx] = noise.random_streams(torch.tensor([number]), kind)[0]
         return bool(self._on[req_idx])
 
     def apply(self, logits: Tensor, ctx: Any) -> Tensor:
@@ -126,7 +126,7 @@ class _Bridge:
             ids=ids[:, None],
             length=position[:, None] + 1,
             prompt=states.prompt_len.gpu[slots].long(),
-            stream=self._stream.to(slots.device)[slots],
+            random_stream=self._stream.to(slots.device)[slots],
         )
 
 

@@ -82,7 +82,7 @@ class XTC(Composable):
         """``[batch, width, 1]`` bool: the coin of each row and position."""
         # Noise is made on the host.
         position = history.length.cpu()[..., None]
-        stream = history.stream.cpu()[:, None, None]
+        stream = history.random_stream.cpu()[:, None, None]
         probability = per_row(
             "probability", self.probability, torch.empty(position.shape, dtype=torch.float64)
         )

@@ -45,7 +45,7 @@ class DraftModel:
         while (active := left > 0).any():
             length = torch.from_numpy(reached)
             with slots.lock:
-                before = History(ids, length[:, None], history.prompt, history.stream)
+                before = History(ids, length[:, None], history.prompt, history.random_stream)
                 need = torch.from_numpy(active.astype(np.int64))
                 chosen, scores = feed_and_choose(slots, choose, before, need)
                 if choose.draft_scores:

@@ -96,7 +96,7 @@ class Oracle:
 
 def streams_of(rows: int) -> list[int]:
     """The random streams of so many rows."""
-    numbers: list[int] = noise.streams(stream_numbers(None, rows), 0).tolist()
+    numbers: list[int] = noise.random_streams(stream_numbers(None, rows), 0).tolist()
     return numbers
 
 

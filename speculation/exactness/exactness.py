@@ -168,11 +168,11 @@ class _Ends:
     """A streamer that tells the oracle which rows have ended."""
 
     oracle: Oracle
-    streams: list[int]
+    random_streams: list[int]
 
     def put_event(self, event: Event) -> None:
         if event.finish is not None:
-            self.oracle.ended.add(self.streams[event.row])
+            self.oracle.ended.add(self.random_streams[event.row])
 
     def end(self) -> None:
         pass
@@ -180,10 +180,10 @@ class _Ends:
 
 def run_paths(generator: Generator, prompts: list[list[int]], paths: list[Path]) -> list[Generation]:
     """What comes of each path: rows of one batch."""
-    streams, n = streams_of(len(paths) * len(prompts)), len(prompts)
-    oracle = Oracle({stream: paths[row // n] for row, stream in enumerate(streams)})
+    random_streams, n = streams_of(len(paths) * len(prompts)), len(prompts)
+    oracle = Oracle({stream: paths[row // n] for row, stream in enumerate(random_streams)})
     with noise.answered_by(oracle):
-        all_rows = generator(prompts * len(paths), streamer=_Ends(oracle, streams))
+        all_rows = generator(prompts * len(paths), streamer=_Ends(oracle, random_streams))
     return [
         attrs.evolve(
             all_rows,

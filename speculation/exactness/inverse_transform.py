@@ -34,7 +34,7 @@ class InverseTransform:
         """Logits ``[batch, width, vocab]`` to ids ``[batch, width]``; all ``-inf`` gives any id."""
         law = softmax(logits)
         zero = torch.zeros_like(history.length)
-        return noise.draw(history.stream[:, None], history.length, noise.TOKEN, zero, law).clamp(min=0)
+        return noise.draw(history.random_stream[:, None], history.length, noise.TOKEN, zero, law).clamp(min=0)
 
     def several(self, logits: Tensor, history: History, n: int) -> Tensor:
         """What a call draws, and the likeliest *n* - 1 besides: ``[batch, width, n]``; *n* <= vocab."""

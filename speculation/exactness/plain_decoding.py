@@ -55,7 +55,7 @@ def decode_plainly(generator: Generator, rows: list[list[int]], logits: Logits) 
         if generator.processors is not None:
             scores = generator.processors(scores, history)
         for row in going:
-            key = history.stream[row], history.length[row, 0], noise.TOKEN, torch.tensor(0)
+            key = history.random_stream[row], history.length[row, 0], noise.TOKEN, torch.tensor(0)
             if (token := int(noise.draw(*key, softmax(scores[row, 0])))) >= 0:
                 texts[row].append(token)
             else:

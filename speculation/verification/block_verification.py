@@ -56,7 +56,9 @@ class Block:
         r = torch.where(ends, share, residual.sum(dim=-1))[:, 1:]
         spare = 1 - share[:, 1:]
         h = torch.where(r + spare > 0, r / (r + spare), 1.0).masked_fill(draft.ids < 0, 0.0)
-        stands = noise.coin(window.stream[:, None], window.length[:, :1], noise.ACCEPT, torch.arange(k), h)
+        stands = noise.coin(
+            window.random_stream[:, None], window.length[:, :1], noise.ACCEPT, torch.arange(k), h
+        )
         accepted = (stands * torch.arange(1, k + 1)).amax(dim=-1)
         left, law = at_column(residual, accepted), at_column(p, accepted)
         return accepted, following(left, law, draft, choices, window)

@@ -36,11 +36,13 @@ class DrawnApart:
         return self(candidates.dense(), history)
 
     def _apart(self, history: History) -> History:
-        if len(history.stream) != len(self.start):
+        if len(history.random_stream) != len(self.start):
             raise ValueError(
-                f"a drafter must draw for all {len(self.start)} rows at once: got {len(history.stream)}"
+                f"a drafter must draw for all {len(self.start)} rows at once: got {len(history.random_stream)}"
             )
-        return attrs.evolve(history, stream=noise.folded(history.stream, noise.DRAFT, self.start))
+        return attrs.evolve(
+            history, random_stream=noise.folded(history.random_stream, noise.DRAFT, self.start)
+        )
 
 
 def drawn_apart(verification: object, selection: Selection, start: Tensor) -> DrawnApart:
@@ -106,7 +108,7 @@ def following(residual: Tensor, law: Tensor, draft: Draft, choices: Tensor, wind
     guessed, start = draft.ids[:, 0] >= 0, window.length[:, 0]
     left = torch.where(residual.sum(dim=-1, keepdim=True) > 0, residual, law)
     left = torch.where(guessed[:, None], left, 0.0)
-    drawn = noise.draw(window.stream, start, noise.RESIDUAL, torch.zeros_like(start), left)
+    drawn = noise.draw(window.random_stream, start, noise.RESIDUAL, torch.zeros_like(start), left)
     return torch.where(guessed, drawn, choices[:, 0])
 
 

@@ -55,7 +55,7 @@ class Rejection:
         # 0 / 0 is no number, and no coin falls below it.
         ratio = of_guesses(p, draft) / of_guesses(q, draft)
         stands = noise.coin(
-            window.stream[:, None], window.length[:, :1], noise.ACCEPT, torch.arange(k), ratio
+            window.random_stream[:, None], window.length[:, :1], noise.ACCEPT, torch.arange(k), ratio
         )
         accepted = stands.cumprod(dim=-1).sum(dim=-1)
         p, q = at_column(p, accepted), at_column(q, accepted)

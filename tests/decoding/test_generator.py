@@ -70,8 +70,8 @@ class TestCall:
         one = Generator(ScriptedDecoder(TABLE), selection=Sample(seed=1), **parts)
         other = Generator(ScriptedDecoder(TABLE), selection=Sample(seed=2), **parts)
 
-        assert one([1]).ids == one([1]).ids == one([1], streams=[0]).ids
-        assert one([1]).ids != one([1], streams=[1]).ids
+        assert one([1]).ids == one([1]).ids == one([1], random_streams=[0]).ids
+        assert one([1]).ids != one([1], random_streams=[1]).ids
         assert one([1]).ids != other([1]).ids
 
     def test_equal_prompts_differ_by_stream(self) -> None:
@@ -464,10 +464,26 @@ class TestRefusals:
             ({"prompts": [[1], []]}, ValueError, "prompt 1 must have 1 to 64 tokens"),
             ({"prompts": [[1] * 65]}, ValueError, "prompt 0 must have 1 to 64 tokens"),
             ({"prompts": [9]}, ValueError, "ids of prompt 0 must be 0 to 7"),
-            ({"prompts": [[1]], "streams": [1, 2]}, ValueError, "'streams' must be one number for each"),
-            ({"prompts": [[1]], "streams": 3}, TypeError, "'streams' must be whole numbers.*: got 3"),
-            ({"prompts": [[1]], "streams": [0.7]}, TypeError, "'streams' must be whole numbers"),
-            ({"prompts": [[1]], "streams": [2**63]}, ValueError, "'streams' must fit into 64 bits"),
+            (
+                {"prompts": [[1]], "random_streams": [1, 2]},
+                ValueError,
+                "'random_streams' must be one number for each",
+            ),
+            (
+                {"prompts": [[1]], "random_streams": 3},
+                TypeError,
+                "'random_streams' must be whole numbers.*: got 3",
+            ),
+            (
+                {"prompts": [[1]], "random_streams": [0.7]},
+                TypeError,
+                "'random_streams' must be whole numbers",
+            ),
+            (
+                {"prompts": [[1]], "random_streams": [2**63]},
+                ValueError,
+                "'random_streams' must fit into 64 bits",
+            ),
             ({"prompts": [[1]], "max_tokens": 3}, TypeError, "max_tokens"),
             ({"prompts": [[1]], "streamer": object()}, TypeError, "streamer"),
             ({"prompts": [[1]], "streamer": LatencyMeter}, TypeError, "'streamer' must have put_event"),

@@ -75,7 +75,7 @@ def column_of(history: History, column: int, garbage: int) -> History:
     length = history.length[:, column : column + 1]
     behind = torch.arange(history.ids.shape[-1]) >= length[:, None]
     ids = history.ids[:, path : path + 1].masked_fill(behind, garbage)
-    return History(ids, length, history.prompt, history.stream)
+    return History(ids, length, history.prompt, history.random_stream)
 
 
 def a_value_for_each_row(data: st.DataObject, entry: Entry, batch: int) -> list[Any]:
@@ -345,8 +345,10 @@ class Alone(torch.nn.Module):
         super().__init__()
         self.processor = processor
 
-    def forward(self, logits: Tensor, ids: Tensor, length: Tensor, prompt: Tensor, stream: Tensor) -> Tensor:
-        return self.processor(logits, History(ids, length, prompt, stream))
+    def forward(
+        self, logits: Tensor, ids: Tensor, length: Tensor, prompt: Tensor, random_stream: Tensor
+    ) -> Tensor:
+        return self.processor(logits, History(ids, length, prompt, random_stream))
 
 
 @scalar_and_per_row

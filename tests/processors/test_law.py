@@ -32,9 +32,9 @@ def rows(count: int) -> tuple[torch.Tensor, History]:
     """The same logits and tokens in every row, with a random stream for each."""
     logits = 1.5 * torch.randn(1, 1, VOCAB, generator=torch.Generator().manual_seed(5))
     ids = torch.tensor([[[1, 2, 3, 1, 2, 0, 0, 0]]]).expand(count, 1, 8)
-    streams = noise.streams(torch.arange(count), seed=11)
+    random_streams = noise.random_streams(torch.arange(count), seed=11)
     length, prompt = torch.full((count, 1), 5), torch.full((count,), 2)
-    return logits.expand(count, 1, VOCAB).contiguous(), History(ids, length, prompt, streams)
+    return logits.expand(count, 1, VOCAB).contiguous(), History(ids, length, prompt, random_streams)
 
 
 def deviation(processor: Processor, count: int) -> float:

@@ -74,8 +74,8 @@ def check_same_text(make: Callable[[Tensor], Drafter], cases: int = 20) -> int:
         for _ in range(2):
             rows = dice.randint(1, 4)
             prompts = [[dice.randrange(VOCAB) for _ in range(dice.randint(1, 60))] for _ in range(rows)]
-            streams = [dice.randrange(100) for _ in range(rows)]
-            expected, actual = plain(prompts, streams), fast(prompts, streams)
+            random_streams = [dice.randrange(100) for _ in range(rows)]
+            expected, actual = plain(prompts, random_streams), fast(prompts, random_streams)
             stood += sum(actual.statistics.accepted)
 
             assert (expected.ids, expected.finishes) == (actual.ids, actual.finishes), case

@@ -90,15 +90,15 @@ def test_float64(name: str, tiny_model: TinyModel) -> None:
             "selection": Greedy() if seed % 8 == 0 else Sample(seed=seed),
             "stop": EndOfSequence(seed % 61) | MaxNewTokens(16 if seed % 10 else 100),
         }
-        rows, streams = prompts(seed), [seed, 5, 70]
-        plain = Generator(target, **parts)(rows, streams)
+        rows, random_streams = prompts(seed), [seed, 5, 70]
+        plain = Generator(target, **parts)(rows, random_streams)
         fast = SpeculativeGenerator(target, drafters[seed % 5], num_draft_tokens=1 + seed % K, **parts)
-        result = fast(rows, streams)
+        result = fast(rows, random_streams)
         stood += sum(result.statistics.accepted)
 
         assert (plain.ids, plain.finishes) == (result.ids, result.finishes), seed
         for row in range(ROWS):
-            alone = Generator(single, **parts)(rows[row], streams[row : row + 1])
+            alone = Generator(single, **parts)(rows[row], random_streams[row : row + 1])
 
             assert plain.ids[row] == alone.ids[0], (seed, row)
     # Drafts were accepted as well as refused, or this would have shown little.
@@ -111,13 +111,15 @@ def test_exact_width_in_float32(tiny_model: TinyModel) -> None:
     target, draft = decoder(model), DraftModel(decoder(perturbed(model, 0.02)))
     for seed in range(25):
         parts = {"selection": Sample(seed=seed), "stop": MaxNewTokens(16), "exact_width": True}
-        rows, streams = prompts(seed), [seed, 5, 70]
-        plain = Generator(target, **parts)(rows, streams)
-        fast = SpeculativeGenerator(target, draft, num_draft_tokens=K, **parts)(rows, streams)
+        rows, random_streams = prompts(seed), [seed, 5, 70]
+        plain = Generator(target, **parts)(rows, random_streams)
+        fast = SpeculativeGenerator(target, draft, num_draft_tokens=K, **parts)(rows, random_streams)
 
         assert plain.ids == fast.ids, seed
         for row in range(ROWS):
-            assert plain.ids[row] == Generator(target, **parts)(rows[row], streams[row : row + 1]).ids[0]
+            assert (
+                plain.ids[row] == Generator(target, **parts)(rows[row], random_streams[row : row + 1]).ids[0]
+            )
 
 
 def test_exact_width_gives_equal_bits(tiny_model: TinyModel) -> None:
@@ -234,7 +236,7 @@ def feed_one(target: Decoder, token: int, position: int) -> None:
 
 def perturbed_gap(scores: Tensor, position: int, number: int, seed: int) -> float:
     """The smaller lead, of the drawn block over the next one or of the drawn token over the next."""
-    stream = noise.streams(torch.tensor([number]), seed)
+    stream = noise.random_streams(torch.tensor([number]), seed)
     blocks = _in_blocks(scores)
     mass = blocks.logsumexp(-1) + noise.gumbel(
         stream, torch.tensor(position), noise.BLOCK, torch.arange(len(blocks))

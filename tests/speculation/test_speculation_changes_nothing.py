@@ -46,8 +46,8 @@ VOCAB, MAX_LENGTH = 12, 72
 class Garbled(Generator):
     """A generator whose histories hold garbage wherever there is no token yet."""
 
-    def _history(self, rows: list[list[int]], streams: list[int] | None) -> History:
-        history = super()._history(rows, streams)
+    def _history(self, rows: list[list[int]], random_streams: list[int] | None) -> History:
+        history = super()._history(rows, random_streams)
         garbage = torch.randint(-(10**9), 10**9, history.ids.shape)
         return attrs.evolve(history, ids=torch.where(history.valid(), history.ids, garbage))
 
@@ -185,7 +185,7 @@ def test_scripted(block: int) -> None:
         table = torch.randn(61, VOCAB, generator=torch.Generator().manual_seed(case)) * 1.5
         rows, k = dice.randint(1, 4), dice.randint(1, 6)
         prompts = [[dice.randrange(VOCAB) for _ in range(dice.randint(1, 60))] for _ in range(rows)]
-        streams = [dice.randrange(1000) for _ in range(rows)]
+        random_streams = [dice.randrange(1000) for _ in range(rows)]
         selection = Greedy() if case % 5 == 0 else Sample(seed=case)
         temperature, every = dice.choice([0.3, 0.7, 1.0, 1.8]), range(rows)
         parts = {"selection": selection, "tokenizer": Letters()}
@@ -195,13 +195,16 @@ def test_scripted(block: int) -> None:
         plain = Generator(ScriptedDecoder(table, 4, **shape), **together)
         draft = drafter(DRAFTS[case % len(DRAFTS)], table, 4)
         fast = GarbledSpeculative(ScriptedDecoder(table, 4, **shape), draft, num_draft_tokens=k, **together)
-        expected = outcome(plain(prompts, streams))
+        expected = outcome(plain(prompts, random_streams))
 
-        assert expected == outcome(fast(prompts, streams)), case
+        assert expected == outcome(fast(prompts, random_streams)), case
 
         single = ScriptedDecoder(table, 1, **shape)
         for row in every:
             alone = {**parts, "processors": chain(case, temperature, [row]), "stop": stop(case // 11, [row])}
             by_itself = Garbled(single, **alone)
 
-            assert [expected[row]] == outcome(by_itself(prompts[row], streams[row : row + 1])), (case, row)
+            assert [expected[row]] == outcome(by_itself(prompts[row], random_streams[row : row + 1])), (
+                case,
+                row,
+            )

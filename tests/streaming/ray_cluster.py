@@ -101,7 +101,9 @@ def through_the_handle(handle: Any, folder: Path) -> dict[str, Any]:
     first = next(events)
     seen["forwards at the first event"] = forwards(folder) - start
     seen["streamed"] = [event.as_dict() for event in (first, *events)]
-    seen["generated"] = [row.as_dict() for row in handle.generate.remote([1, 2, 3], streams=[7]).result()]
+    seen["generated"] = [
+        row.as_dict() for row in handle.generate.remote([1, 2, 3], random_streams=[7]).result()
+    ]
 
     start = forwards(folder)
     events = handle.options(stream=True).stream.remote([SLOWLY, 6])

@@ -154,7 +154,11 @@ class TestHTTP:
     def test_the_answer_is_what_the_generator_gives(self, prompt: Any) -> None:
         """At once or event by event; and under the random streams asked for."""
         replica = Replica(scripted)
-        for options in ({}, {"streams": None}, {"streams": [5, 4] if isinstance(prompt[0], list) else [5]}):
+        for options in (
+            {},
+            {"random_streams": None},
+            {"random_streams": [5, 4] if isinstance(prompt[0], list) else [5]},
+        ):
             expected = dicts(scripted()(prompt, **options))
             whole = asyncio.run(ask(replica, {"prompt": prompt, **options}))
             streamed = asyncio.run(ask(replica, {"prompt": prompt, "stream": True, **options}))
@@ -249,9 +253,17 @@ class TestHTTP:
             pytest.param({"prompt": [True]}, "a prompt must be a list of ids", id="bool"),
             pytest.param(b'{"prompt": [NaN]}', "a prompt must be a list of ids", id="nan"),
             pytest.param({"prompt": "x"}, "the generator has no tokenizer", id="text"),
-            pytest.param({"prompt": [1], "streams": [1, 2]}, "'streams' must be one number", id="streams"),
-            pytest.param({"prompt": [1], "streams": ["a"]}, "'streams' must be whole numbers", id="words"),
-            pytest.param({"prompt": [1], "streams": [2**64]}, "'streams' must fit", id="64-bits"),
+            pytest.param(
+                {"prompt": [1], "random_streams": [1, 2]},
+                "'random_streams' must be one number",
+                id="random_streams",
+            ),
+            pytest.param(
+                {"prompt": [1], "random_streams": ["a"]}, "'random_streams' must be whole numbers", id="words"
+            ),
+            pytest.param(
+                {"prompt": [1], "random_streams": [2**64]}, "'random_streams' must fit", id="64-bits"
+            ),
         ],
     )
     @pytest.mark.parametrize("stream", [False, True])
@@ -496,11 +508,11 @@ class TestLocally:
     def test_a_handle_is_like_the_generator(self, serve: Any) -> None:
         """The same events, and what they add up to; what it refuses, the caller hears."""
         handle = serve.run(serve_app(scripted), _local_testing_mode=True)
-        expected = scripted()([[1, 2], [3]], streams=[4, 5])
-        events = handle.options(stream=True).stream.remote([[1, 2], [3]], streams=[4, 5])
+        expected = scripted()([[1, 2], [3]], random_streams=[4, 5])
+        events = handle.options(stream=True).stream.remote([[1, 2], [3]], random_streams=[4, 5])
 
-        assert list(scripted().stream([[1, 2], [3]], streams=[4, 5])) == list(events)
-        rows = handle.generate.remote([[1, 2], [3]], streams=[4, 5]).result()
+        assert list(scripted().stream([[1, 2], [3]], random_streams=[4, 5])) == list(events)
+        rows = handle.generate.remote([[1, 2], [3]], random_streams=[4, 5]).result()
 
         assert dicts(expected) == [row.as_dict() for row in rows]
         with pytest.raises(ValueError, match="the ids of prompt 0 must be 0 to 10"):
@@ -589,7 +601,7 @@ class TestOnACluster:
     def test_a_handle(self, cluster: Cluster, alone: Generator) -> None:
         """Events as the generator gives them, the first before the second step is over."""
         assert [event.as_dict() for event in alone.stream([[SLOWLY, 2, 3], [4]])] == cluster.seen["streamed"]
-        assert dicts(alone([1, 2, 3], streams=[7])) == cluster.seen["generated"]
+        assert dicts(alone([1, 2, 3], random_streams=[7])) == cluster.seen["generated"]
         assert 1 <= cluster.seen["forwards at the first event"] < TOKENS
 
     def test_a_handle_that_cancels(self, cluster: Cluster) -> None:
@@ -676,4 +688,4 @@ class TestOnACluster:
 
         assert prompts == [line["prompt"] for line in completed]
         for line in completed:
-            assert generator(line["prompt"], streams=[line["number"]]).text == [line["completion"]]
+            assert generator(line["prompt"], random_streams=[line["number"]]).text == [line["completion"]]

@@ -45,7 +45,7 @@ def test_rows_that_the_run_does_not_have_are_filled_up() -> None:
     assert torch.equal(run.ids, window.ids[:2])
     assert [0] * 42 == window.ids[2:].flatten().tolist()
     assert [2, 3, 1, 1] == window.prompt.tolist()
-    assert [100, 101, 0, 0] == window.stream.tolist()
+    assert [100, 101, 0, 0] == window.random_stream.tolist()
 
 
 def test_a_full_run_is_not_copied() -> None:

@@ -170,7 +170,7 @@ class TestRun:
         assert together.logprobs is not None
         for row, prompt in enumerate(PROMPTS):
             check_alike(by_hand(prompt, together.ids[row], CHAIN, 3), together.logprobs[row])
-            alone = generator(*CHAIN, selection=selection)(prompt, streams=[row], logprobs=request)
+            alone = generator(*CHAIN, selection=selection)(prompt, random_streams=[row], logprobs=request)
 
             assert alone.logprobs is not None
             assert together.logprobs[row] == alone.logprobs[0][: [2, 8, 5][row]]

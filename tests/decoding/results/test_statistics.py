@@ -124,7 +124,7 @@ class Recount:
         row, kept = event.row, len(event.ids)
         self.tokens += kept
         for column in range(kept):
-            length, stream = window.length[row, column], window.stream[row : row + 1]
+            length, stream = window.length[row, column], window.random_stream[row : row + 1]
             self.gaps.append(gap(logits[row, column].double().tolist(), length, stream, seed))
         if not begun:
             self.first_tokens += kept
@@ -420,7 +420,7 @@ class TestGap:
         logits = torch.randn(40, 3, 17, generator=generator, dtype=torch.float64)
         logits[:20, :, ::3] = -torch.inf
         length = (1 + torch.arange(3)).expand(40, 3)
-        stream = noise.streams(torch.arange(40), 3)
+        stream = noise.random_streams(torch.arange(40), 3)
         history = History(torch.zeros(40, 1, 4).long(), length, torch.ones(40).long(), stream)
         chosen, half = selection(logits, history), selection.gap(logits, history)[..., None] / 2
         moved = torch.zeros_like(chosen, dtype=torch.bool)

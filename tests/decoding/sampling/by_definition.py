@@ -10,11 +10,11 @@ from decodekit.decoding import History, TokenLogprob
 from decodekit.decoding.sampling import noise
 
 
-def history_at(length: list[int], streams: Tensor) -> History:
+def history_at(length: list[int], random_streams: Tensor) -> History:
     """One column for each row, after so many tokens of no content."""
     lengths = torch.tensor(length)[:, None]
     ids = torch.zeros(len(length), 1, max(length) + 1, dtype=torch.int64)
-    return History(ids, lengths, lengths[:, 0], streams)
+    return History(ids, lengths, lengths[:, 0], random_streams)
 
 
 def softmax(scores: list[float]) -> list[float]:

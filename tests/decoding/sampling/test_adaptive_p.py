@@ -18,14 +18,14 @@ class TestAdaptiveP:
     def test_equals_its_definition(self, target: float, decay: float, masked: bool) -> None:
         """30 steps of two rows give llama.cpp's tokens and sums, fed with the same noise."""
         rng = torch.Generator().manual_seed(7)
-        streams = noise.streams(torch.arange(2), 5)
+        random_streams = noise.random_streams(torch.arange(2), 5)
         run = AdaptiveP(target, decay).begin(2)
         sums, weights = [target / (1 - decay)] * 2, [1 / (1 - decay)] * 2
         for step in range(30):
             logits = 3 * torch.randn(2, 1, 20, generator=rng)
             if masked:
                 logits[torch.rand(logits.shape, generator=rng) < 0.4] = -torch.inf
-            ids = run(logits, history_at([4 + step, 9 + step], streams))
+            ids = run(logits, history_at([4 + step, 9 + step], random_streams))
             for row, position in enumerate([4 + step, 9 + step]):
                 scores = logits[row, 0].double().tolist()
                 probs = softmax(scores)
@@ -35,7 +35,7 @@ class TestAdaptiveP:
                     -math.inf if x == -math.inf else 5 - 10 * d * d / (1 + d)
                     for x, d in zip(scores, distances, strict=True)
                 ]
-                token = draw(moved, int(streams[row]), position)
+                token = draw(moved, int(random_streams[row]), position)
                 sums[row] = probs[token] + decay * sums[row]
                 weights[row] = 1 + decay * weights[row]
 
@@ -59,7 +59,7 @@ class TestAdaptiveP:
         run = AdaptiveP(target).begin(n)
         run.average = torch.full((n,), average, dtype=torch.float64)
         logits = torch.tensor(probs).log().expand(n, 1, -1)
-        ids = run(logits, history_at([1] * n, noise.streams(torch.arange(n), 0)))
+        ids = run(logits, history_at([1] * n, noise.random_streams(torch.arange(n), 0)))
         expected = torch.tensor(softmax([5 - 10 * d * d / (1 + d) for d in distances]))
         frequency = torch.bincount(ids.flatten(), minlength=len(probs)) / n
 

@@ -41,10 +41,11 @@ def one_step(settings: Mirostat, logits: list[float]) -> MirostatRun:
 
 def kept(settings: Mirostat, logits: list[float], draws: int = 300) -> set[int]:
     """The tokens that can come first."""
-    streams = noise.streams(torch.arange(draws), 0)
+    random_streams = noise.random_streams(torch.arange(draws), 0)
     run = settings.begin(draws)
     ids = run(
-        torch.tensor(logits, dtype=torch.float64).expand(draws, 1, -1), history_at([1] * draws, streams)
+        torch.tensor(logits, dtype=torch.float64).expand(draws, 1, -1),
+        history_at([1] * draws, random_streams),
     )
     return set(ids.flatten().tolist())
 
@@ -57,18 +58,18 @@ class TestMirostat:
         """30 steps of two rows give the definition's tokens and limits, fed with the same noise."""
         settings = Mirostat(3.0, 0.4, version, of_model=of_model)
         rng = torch.Generator().manual_seed(6)
-        streams = noise.streams(torch.arange(2), 5)
+        random_streams = noise.random_streams(torch.arange(2), 5)
         run = settings.begin(2)
         mu = [6.0, 6.0]
         for step in range(30):
             logits = 2 * torch.randn(2, 1, 150, generator=rng)
             if masked:
                 logits[torch.rand(logits.shape, generator=rng) < 0.4] = -torch.inf
-            ids = run(logits, history_at([4 + step, 9 + step], streams))
+            ids = run(logits, history_at([4 + step, 9 + step], random_streams))
             for row, position in enumerate([4 + step, 9 + step]):
                 # The definition has no float32.
                 scores = logits[row, 0].double().tolist()
-                token, mu[row] = by_definition(settings, scores, mu[row], int(streams[row]), position)
+                token, mu[row] = by_definition(settings, scores, mu[row], int(random_streams[row]), position)
 
                 assert token == int(ids[row])
             assert mu == pytest.approx(run.mu.tolist(), abs=1e-9)

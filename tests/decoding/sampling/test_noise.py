@@ -81,11 +81,11 @@ class TestStreams:
         """Streams are equal for equal seeds (modulo 2^64) and numbers only."""
         row = torch.tensor([number])
 
-        assert torch.equal(noise.streams(row, seed), noise.streams(row, seed))
-        assert torch.equal(noise.streams(row, seed), noise.streams(row, other)) == (
+        assert torch.equal(noise.random_streams(row, seed), noise.random_streams(row, seed))
+        assert torch.equal(noise.random_streams(row, seed), noise.random_streams(row, other)) == (
             (seed - other) % 2**64 == 0
         )
-        assert not torch.equal(noise.streams(row, seed), noise.streams(row + 1, seed))
+        assert not torch.equal(noise.random_streams(row, seed), noise.random_streams(row + 1, seed))
 
 
 class TestCoin:
@@ -132,11 +132,11 @@ class TestDraw:
 class TestFolded:
     def test_differ_by_stream_purpose_and_start(self) -> None:
         """No two of 3 × 2 × 50 are equal, nor equal to the streams they come of."""
-        streams = torch.arange(3).repeat_interleave(50)
+        random_streams = torch.arange(3).repeat_interleave(50)
         start = torch.arange(50).repeat(3)
-        folded = torch.cat([noise.folded(streams, why, start) for why in (noise.DRAFT, noise.ACCEPT)])
+        folded = torch.cat([noise.folded(random_streams, why, start) for why in (noise.DRAFT, noise.ACCEPT)])
 
-        assert 303 == torch.cat([folded, streams]).unique().numel()
+        assert 303 == torch.cat([folded, random_streams]).unique().numel()
 
 
 class Fixed:

@@ -26,7 +26,7 @@ from decodekit.testing import ScriptedDecoder, last_token
 from ...processors.test_catalogue import CATALOGUE
 
 HISTORY = History(torch.zeros(1, 1, 4).long(), torch.tensor([[1, 2]]), torch.tensor([1]), torch.tensor([0]))
-ONE_COLUMN = History(HISTORY.ids, HISTORY.length[:, :1], HISTORY.prompt, HISTORY.stream)
+ONE_COLUMN = History(HISTORY.ids, HISTORY.length[:, :1], HISTORY.prompt, HISTORY.random_stream)
 
 
 class TestChoose:

@@ -65,7 +65,7 @@ def columns(draw: st.DrawFn) -> tuple[Tensor, History]:
     favourites = logits.nan_to_num()[:, :1].topk(6, dim=-1).indices
     ids[..., :6] = favourites
     length = torch.tensor([[4], [9]]) + torch.arange(width)
-    return logits, History(ids, length, torch.tensor([2, 3]), noise.streams(torch.arange(2), 5))
+    return logits, History(ids, length, torch.tensor([2, 3]), noise.random_streams(torch.arange(2), 5))
 
 
 def plainly(logits: Tensor, history: History, chain: Chain, selection: Selection) -> Tensor:
@@ -104,7 +104,7 @@ class TestQuickChoice:
         for seed in range(200):
             logits = 3 * torch.randn(1, 1, vocab, generator=rng)
             history = History(
-                ids, torch.tensor([[256]]), torch.tensor([256]), noise.streams(torch.tensor([seed]), 1)
+                ids, torch.tensor([[256]]), torch.tensor([256]), noise.random_streams(torch.tensor([seed]), 1)
             )
             chosen = quick(logits, history)
             if chosen is not None:

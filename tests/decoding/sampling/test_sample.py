@@ -15,7 +15,9 @@ def at_positions(rows: int, width: int = 1, first: int = 1) -> History:
     """Rows of no content at positions *first*, *first* + 1, ..."""
     length = (first + torch.arange(width)).expand(rows, width)
     ids = torch.zeros(rows, 1, first + width, dtype=torch.int64)
-    return History(ids, length, torch.ones(rows, dtype=torch.int64), noise.streams(torch.arange(rows), 0))
+    return History(
+        ids, length, torch.ones(rows, dtype=torch.int64), noise.random_streams(torch.arange(rows), 0)
+    )
 
 
 class TestGreedy:
@@ -74,7 +76,7 @@ class TestSample:
         for row in range(3):
             for column in range(width):
                 cell = history.rows(slice(row, row + 1))
-                cell = History(cell.ids, cell.length[:, column : column + 1], cell.prompt, cell.stream)
+                cell = History(cell.ids, cell.length[:, column : column + 1], cell.prompt, cell.random_stream)
 
                 assert together[row, column] == Sample()(logits[row : row + 1, column : column + 1], cell)
 
@@ -86,7 +88,9 @@ class TestSample:
         size = math.ceil(math.sqrt(vocab))
 
         def gumbel(purpose: int, index: int) -> float:
-            return float(noise.gumbel(history.stream, history.length[0], purpose, torch.tensor([index])))
+            return float(
+                noise.gumbel(history.random_stream, history.length[0], purpose, torch.tensor([index]))
+            )
 
         scores = logits.double().flatten().tolist()
         blocks = [range(start, min(start + size, vocab)) for start in range(0, vocab, size)]

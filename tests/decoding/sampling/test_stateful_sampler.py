@@ -17,7 +17,7 @@ from .by_definition import history_at
 TABLE = 2 * torch.randn(53, 40, generator=torch.Generator().manual_seed(4))
 SELECTIONS = [Mirostat(3.0, 0.3), Mirostat(3.0, 0.3, version=1), Mirostat(2.0, of_model=True), AdaptiveP(0.3)]
 PROMPTS = [[1, 2], [3], [4, 5, 6, 7]]
-STREAMS = noise.streams(torch.arange(3), 0)
+STREAMS = noise.random_streams(torch.arange(3), 0)
 
 every = pytest.mark.parametrize("selection", SELECTIONS, ids=repr)
 
@@ -44,7 +44,7 @@ class TestInAGenerator:
 
         assert [row[:n] for row, n in zip(together, [3, 20, 11], strict=True)] == uneven
         for row, prompt in enumerate(PROMPTS):
-            assert together[row] == generator(selection)(prompt, streams=[row]).ids[0]
+            assert together[row] == generator(selection)(prompt, random_streams=[row]).ids[0]
 
     @every
     def test_each_run_begins_anew(self, selection: Any) -> None:
@@ -132,7 +132,7 @@ class TestFollowingRun:
     def test_refuses_several_columns(self) -> None:
         """The second column's limit depends on the first column's choice."""
         history = history_at([2, 2, 2], STREAMS)
-        wide = type(history)(history.ids, history.length.expand(3, 2), history.prompt, history.stream)
+        wide = type(history)(history.ids, history.length.expand(3, 2), history.prompt, history.random_stream)
         with pytest.raises(ValueError, match="MirostatRun depends on past logits and chooses one column at"):
             Mirostat().begin(3)(TABLE[:6].view(3, 2, 40), wide)
 

@@ -97,7 +97,7 @@ def tidy(logits: Tensor, history: History) -> tuple[Tensor, History]:
     length = history.length + 1
     ids = torch.nn.functional.pad(history.ids, (1, 0))
     inside = torch.arange(ids.shape[-1]) < length.amax(dim=1)[:, None, None]
-    return logits, History(torch.where(inside, ids % 8, ids), length, history.prompt, history.stream)
+    return logits, History(torch.where(inside, ids % 8, ids), length, history.prompt, history.random_stream)
 
 
 def ask(condition: StopCondition, logits: Tensor, history: History) -> list[list[int]]:
@@ -111,7 +111,7 @@ def column_of(history: History, column: int, garbage: int) -> History:
     length = history.length[:, column : column + 1]
     behind = torch.arange(history.ids.shape[-1]) >= length[:, None]
     ids = history.ids[:, path : path + 1].masked_fill(behind, garbage)
-    return History(ids, length, history.prompt, history.stream)
+    return History(ids, length, history.prompt, history.random_stream)
 
 
 class TestAnyWindow:
@@ -226,7 +226,7 @@ class TestGenerating:
                 assert (expected.ids, expected.text) == (actual.ids, actual.text)
                 assert expected.finishes == actual.finishes
         for row, prompt in enumerate(prompts):
-            alone = plain(prompt, streams=[row])
+            alone = plain(prompt, random_streams=[row])
 
             assert (expected.ids[row], expected.finishes[row]) == (alone.ids[0], alone.finishes[0])
 
@@ -236,13 +236,13 @@ class TestGenerating:
         generator = Generator(scripted(1), stop=make() | MaxNewTokens(12), selection=Sample(3))
         prompts = [[[1, 2, 3], [4]], [[0, 5], [1, 1, 1, 1, 6]]]
         expected = [list(generator.stream(p)) for p in prompts]
-        streams = [generator.stream(p) for p in prompts]
+        random_streams = [generator.stream(p) for p in prompts]
         actual: list[list[Any]] = [[], []]
-        while streams != [None, None]:
-            for i, stream in enumerate(streams):
+        while random_streams != [None, None]:
+            for i, stream in enumerate(random_streams):
                 event = None if stream is None else next(stream, None)
                 if event is None:
-                    streams[i] = None  # type: ignore[call-overload]
+                    random_streams[i] = None  # type: ignore[call-overload]
                 else:
                     actual[i].append(event)
 

@@ -43,7 +43,7 @@ def history_of(batch: int, width: int, vocab: int, seed: int = 0) -> History:
     ids = torch.randint(0, vocab, (batch, 1, width + 8), generator=rng)
     length = torch.randint(2, 9, (batch, 1), generator=rng) + torch.arange(width)
     ids = ids.masked_fill(torch.arange(width + 8) >= length[:, -1, None, None], -1)
-    return History(ids, length, torch.ones(batch).long(), noise.streams(torch.arange(batch), seed))
+    return History(ids, length, torch.ones(batch).long(), noise.random_streams(torch.arange(batch), seed))
 
 
 def random_logits(vocab: int, seed: int = 0) -> Tensor:

@@ -176,7 +176,7 @@ class TestForwardChoosing:
         """A history that begins at position 0."""
         ids = torch.arange(rows * 65).reshape(rows, 1, 65) % 61
         length = (1 + torch.arange(width)).repeat(rows, 1)
-        return History(ids, length, length[:, 0], noise.streams(torch.arange(rows), 0))
+        return History(ids, length, length[:, 0], noise.random_streams(torch.arange(rows), 0))
 
     @pytest.mark.parametrize(
         ("width", "window_width", "rows", "message"),

@@ -35,7 +35,7 @@ def history(shape, columns):
     rng = torch.Generator().manual_seed(columns)
     ids = torch.randint(0, shape.vocab_size, (shape.batch_size, 1, shape.max_length + 1), generator=rng)
     length = torch.tensor([[3], [9]]) + torch.arange(columns)
-    return History(ids, length, torch.tensor([2, 4]), noise.streams(torch.arange(2), 5))
+    return History(ids, length, torch.tensor([2, 4]), noise.random_streams(torch.arange(2), 5))
 
 
 class TestGiven:
@@ -58,12 +58,12 @@ class TestGiven:
         """Whatever the history has room for: a draft's is the target's."""
         step = fused(llama, RepetitionPenalty(1.2), Greedy())
         window = history(llama.shape, 1)
-        short = History(window.ids[..., :20], window.length, window.prompt, window.stream)
+        short = History(window.ids[..., :20], window.length, window.prompt, window.random_stream)
         long = History(
             torch.nn.functional.pad(window.ids, (0, 9), value=1),
             window.length,
             window.prompt,
-            window.stream,
+            window.random_stream,
         )
 
         assert torch.equal(window.ids, step.given(long)[0])
@@ -85,7 +85,7 @@ class TestGiven:
             device_safe = True
 
             def __call__(self, logits, history):
-                return logits + history.stream[:, None, None]
+                return logits + history.random_stream[:, None, None]
 
         with pytest.raises(ValueError, match="must not draw"):
             fused(llama, Draws(), Greedy())

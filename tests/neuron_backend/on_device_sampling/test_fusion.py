@@ -149,7 +149,9 @@ def test_rounding_decides_next_to_nothing():
     for batch in range(20):
         ids = torch.randint(0, vocab, (1000, 1, 12), generator=rng)
         length = torch.full((1000, 1), 9)
-        window = History(ids, length, length[:, 0] - 4, noise.streams(torch.arange(1000) + 1000 * batch, 0))
+        window = History(
+            ids, length, length[:, 0] - 4, noise.random_streams(torch.arange(1000) + 1000 * batch, 0)
+        )
         logits = 3 * torch.randn(1000, 1, vocab, generator=rng)
         differing += int((host(logits, window)[0] != device(*device.inputs(logits, window))).sum())
 

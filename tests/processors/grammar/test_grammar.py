@@ -411,9 +411,9 @@ def table(vocab: int, seed: int) -> Tensor:
     return 2 * torch.randn(61, vocab, generator=torch.Generator().manual_seed(seed))
 
 
-def texts(generator: Generator, prompts: list[list[int]], streams: list[int]) -> Iterator[list[int]]:
+def texts(generator: Generator, prompts: list[list[int]], random_streams: list[int]) -> Iterator[list[int]]:
     """What is generated, the end left out; every row has to have ended by itself."""
-    result = generator(prompts, streams)
+    result = generator(prompts, random_streams)
     for ids, finish in zip(result.ids, result.finishes, strict=True):
         assert finish is not None
         assert "end_of_sequence" == finish.reason
@@ -433,21 +433,21 @@ class TestGeneration:
             "selection": selection,
             "stop": EndOfSequence(case.language.eos),
         }
-        prompts, streams = [[1, 2], [2], [1, 2, 3, 1]], [5, 6, 7]
+        prompts, random_streams = [[1, 2], [2], [1, 2, 3, 1]], [5, 6, 7]
 
         plain = Generator(ScriptedDecoder(scores, 3, **SCRIPT), **parts)
         model = DraftModel(ScriptedDecoder(scores, 3, **SCRIPT))
         fast = SpeculativeGenerator(
             ScriptedDecoder(scores, 3, **SCRIPT), Mixed(model, case.vocab), num_draft_tokens=4, **parts
         )
-        expected = list(texts(plain, prompts, streams))
+        expected = list(texts(plain, prompts, random_streams))
 
         assert all(case.holds(ids) for ids in expected)
-        assert expected == list(texts(fast, prompts, streams))
+        assert expected == list(texts(fast, prompts, random_streams))
         for row, prompt in enumerate(prompts):
             single = Generator(ScriptedDecoder(scores, 1, **SCRIPT), **parts)
 
-            assert [expected[row]] == list(texts(single, [prompt], streams[row : row + 1]))
+            assert [expected[row]] == list(texts(single, [prompt], random_streams[row : row + 1]))
 
     @pytest.mark.parametrize("seed", range(6))
     def test_rows_of_different_grammars(self, seed: int) -> None:
@@ -457,22 +457,22 @@ class TestGeneration:
         languages: list[Language | None] = [row and row.language for row in rows]
         scores = table(vocab, seed)
         stop = EndOfSequence(tokenizer().eos_token_id) | MaxNewTokens(60)
-        prompts, streams = [[1, 2], [2], [1, 2, 3], [5]], [0, 1, 2, 3]
+        prompts, random_streams = [[1, 2], [2], [1, 2, 3], [5]], [0, 1, 2, 3]
         parts = {"selection": Sample(seed), "stop": stop}
 
         plain = Generator(ScriptedDecoder(scores, 4, **SCRIPT), processors=Grammar(languages), **parts)
         model = DraftModel(ScriptedDecoder(scores, 4, **SCRIPT))
         fast = attrs.evolve(plain, drafter=Mixed(model, vocab))
-        expected = plain(prompts, streams).ids
+        expected = plain(prompts, random_streams).ids
 
-        assert expected == fast(prompts, streams).ids
+        assert expected == fast(prompts, random_streams).ids
         for row, case in enumerate(rows):
             assert case is None or case.holds(expected[row][:-1])
             alone = Generator(
                 ScriptedDecoder(scores, 1, **SCRIPT), processors=Grammar([languages[row]]), **parts
             )
 
-            assert [expected[row]] == alone([prompts[row]], [streams[row]]).ids
+            assert [expected[row]] == alone([prompts[row]], [random_streams[row]]).ids
 
     def test_a_text_that_cannot_go_on_ends(self) -> None:
         """Greedy decoding that would never end by itself is made to."""

@@ -97,8 +97,10 @@ class TestInGenerate:
         """Streams, seed and positions are the same here and there."""
         model, chain = tiny_model("llama"), XTC(0.5, 0.05)
         decoder = StaticDecoder(model, batch_size=3, max_length=64, widths=(1, 16))
-        expected = Generator(decoder, processors=chain, stop=MaxNewTokens(24))(PROMPTS, streams=[5, 0, 2]).ids
-        bridge = to_transformers(chain, pad_token_id=PAD, streams=[5, 0, 2])
+        expected = Generator(decoder, processors=chain, stop=MaxNewTokens(24))(
+            PROMPTS, random_streams=[5, 0, 2]
+        ).ids
+        bridge = to_transformers(chain, pad_token_id=PAD, random_streams=[5, 0, 2])
 
         sequences = generate(model, PROMPTS, logits_processor=[bridge]).sequences
 
@@ -153,7 +155,7 @@ class TestHistory:
     def test_is_the_row_without_its_padding(self) -> None:
         """Rows of 3, 1 and no tokens; the prompt is what the first call shows."""
         recorder = Recorder()
-        bridge = to_transformers(recorder, pad_token_id=0, seed=5, streams=[4, 4, 9])
+        bridge = to_transformers(recorder, pad_token_id=0, seed=5, random_streams=[4, 4, 9])
 
         bridge(torch.tensor([[6, 0, 7], [0, 0, 8], [0, 0, 0]]), torch.zeros(3, 5))
         bridge(torch.tensor([[6, 0, 7, 1], [0, 0, 8, 2], [0, 0, 0, 3]]), torch.zeros(3, 5))
@@ -162,7 +164,7 @@ class TestHistory:
         rows = [ids[0, :n].tolist() for ids, n in zip(history.ids, history.length[:, 0], strict=True)]
         assert [[6, 0, 7, 1], [8, 2], [3]] == rows
         assert [[3, 1, 0], [3, 1, 0]] == recorder.prompts
-        assert noise.streams(torch.tensor([4, 4, 9]), 5).tolist() == history.stream.tolist()
+        assert noise.random_streams(torch.tensor([4, 4, 9]), 5).tolist() == history.random_stream.tolist()
 
     def test_knows_padding_from_a_token_by_the_mask(self) -> None:
         """A prompt that begins with the padding's token keeps it."""
@@ -258,7 +260,7 @@ class TestObject:
         with pytest.raises(error, match=message):
             to_transformers(TopK(1), **options)
 
-    @pytest.mark.parametrize("options", [{"streams": [1, 2]}, {"attention_mask": [[1], [1]]}])
+    @pytest.mark.parametrize("options", [{"random_streams": [1, 2]}, {"attention_mask": [[1], [1]]}])
     def test_refuses_another_number_of_rows(self, options: dict[str, Any]) -> None:
         """What is given per row fits the rows."""
         with pytest.raises(ValueError, match="must have one value per row: got 2 for 1 rows"):

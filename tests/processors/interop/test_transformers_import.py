@@ -37,7 +37,7 @@ class TestFromTransformers:
         length = history.length.clamp(min=1)
         # Theirs know no ids without a logit.
         ids = history.ids.clamp(0, logits.shape[-1] - 1)
-        history = History(ids, length, history.prompt, history.stream)
+        history = History(ids, length, history.prompt, history.random_stream)
         expected = (RepetitionPenalty(1.3) | NoRepeatNgram(2))(logits, history)
 
         processed = from_transformers(theirs())(logits, history)

@@ -70,7 +70,7 @@ class TestToVllm:
 
     def test_a_slot_forgets_its_last_request(self) -> None:
         """Switch and stream are those of the request that has the slot."""
-        run, seen = engine(_Streams(streams := [])), streams
+        run, seen = engine(_Streams(random_streams := [])), random_streams
         run.add(0, [3], [], SamplingParams(seed=5, extra_args={"decodekit": 0}))
         run.add(0, [3], [], SamplingParams(seed=5))
         run.add(1, [3], [], SamplingParams(seed=5))
@@ -149,5 +149,5 @@ class _Streams:
         self.seen = seen
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        self.seen.append(history.stream.tolist())
+        self.seen.append(history.random_stream.tolist())
         return logits

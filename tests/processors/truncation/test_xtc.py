@@ -71,7 +71,7 @@ def many(rows: int, width: int) -> tuple[Tensor, History]:
     logits = torch.tensor([0.0, 1e-3]).expand(rows, width, 2)
     length = torch.arange(1, width + 1).expand(rows, width)
     ids = torch.zeros(rows, 1, width, dtype=torch.int64)
-    stream = noise.streams(torch.arange(rows), seed=0)
+    stream = noise.random_streams(torch.arange(rows), seed=0)
     return logits, History(ids, length, torch.zeros(rows, dtype=torch.int64), stream)
 
 
@@ -80,7 +80,7 @@ class TestTheCoin:
         """Of the row's stream and the position, for this purpose: no other number will do."""
         logits, history = many(50, 40)
         coin = noise.uniform(
-            history.stream[:, None], history.length, noise.XTC, torch.zeros(1, dtype=torch.int64)
+            history.random_stream[:, None], history.length, noise.XTC, torch.zeros(1, dtype=torch.int64)
         )
 
         acted = XTC(0.3, 0.1)(logits, history)[..., 1] == -torch.inf
@@ -123,7 +123,7 @@ class TestTheCoin:
                     torch.zeros(1, 1, 20, dtype=torch.int64),
                     history.length[row, column].reshape(1, 1),
                     torch.zeros(1, dtype=torch.int64),
-                    history.stream[row : row + 1],
+                    history.random_stream[row : row + 1],
                 )
                 alone = processor(logits[row, column][None, None], step)
                 assert torch.equal(alone[0, 0], together[row, column])

@@ -87,7 +87,9 @@ class TestSynthIDWatermark:
         together = mark(logits, history)
 
         for column in reversed(range(40)):
-            one = History(history.ids, history.length[:, column : column + 1], history.prompt, history.stream)
+            one = History(
+                history.ids, history.length[:, column : column + 1], history.prompt, history.random_stream
+            )
             assert torch.equal(together[:, column : column + 1], mark(logits[:, column : column + 1], one))
 
     def test_forbidden_tokens_stay_so(self) -> None:

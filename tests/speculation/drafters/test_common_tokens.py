@@ -199,7 +199,7 @@ def test_gives_scores_when_they_are_asked_for() -> None:
     lacking = [index for index in range(425) if index not in draft._draft_of]
     assert (found.scores[..., lacking] == -torch.inf).all()
     for i, guess in enumerate(found.ids[0].tolist()):
-        seen = History(history.ids, history.length + i, history.prompt, history.stream)
+        seen = History(history.ids, history.length + i, history.prompt, history.random_stream)
 
         assert guess == int(again(found.scores[:, i : i + 1], seen))
     assert draft.propose(history, torch.tensor([3]), Choose(None, Greedy())).scores is None

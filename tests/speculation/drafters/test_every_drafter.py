@@ -139,13 +139,13 @@ def test_of_a_thousand_seeds(block: int) -> None:
             "selection": Greedy() if seed % 3 == 0 else Sample(seed),
             "stop": stop(seed),
         }
-        streams = [dice.randrange(100) for _ in range(rows)]
+        random_streams = [dice.randrange(100) for _ in range(rows)]
         target = ScriptedDecoder(table, ROWS, **SHAPE)
-        plain = Generator(target, **parts)(prompts, streams)
+        plain = Generator(target, **parts)(prompts, random_streams)
         length = AdaptiveLength(4) if seed % 4 == 0 else dice.randint(1, 4)
         for name, make in DRAFTERS.items():
             fast = SpeculativeGenerator(target, make(table, seed), num_draft_tokens=length, **parts)
-            result = fast(prompts, streams)
+            result = fast(prompts, random_streams)
 
             assert (plain.ids, plain.finishes) == (result.ids, result.finishes), (seed, name)
 

@@ -207,8 +207,8 @@ class TestGeneration:
         fast = SpeculativeGenerator(
             ScriptedDecoder(scores, 4, **SHAPE), ForcedTokens(grammar, further[then]), **parts
         )
-        prompts, streams = [[1, 2], [2], [1, 2, 3], [5]], [3, 1, 4, 9]
-        expected, actual = plain(prompts, streams), fast(prompts, streams)
+        prompts, random_streams = [[1, 2], [2], [1, 2, 3], [5]], [3, 1, 4, 9]
+        expected, actual = plain(prompts, random_streams), fast(prompts, random_streams)
 
         assert (expected.ids, expected.finishes) == (actual.ids, actual.finishes)
         if then is None:

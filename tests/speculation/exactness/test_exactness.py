@@ -398,7 +398,9 @@ class Asking:
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         return (
             logits
-            + noise.uniform(history.stream[:, None], history.length, noise.XTC, history.length)[..., None]
+            + noise.uniform(history.random_stream[:, None], history.length, noise.XTC, history.length)[
+                ..., None
+            ]
         )
 
 

@@ -214,8 +214,8 @@ def rekeyed(
 
 def as_the_draft(stream: Tensor, start: Tensor, why: int, index: Tensor) -> tuple[Any, ...]:
     """The number that the guess itself was drawn by."""
-    streams = noise.folded(stream.reshape(-1), noise.DRAFT, start.reshape(-1)).reshape(stream.shape)
-    return streams, start + index, noise.TOKEN, torch.zeros_like(index)
+    random_streams = noise.folded(stream.reshape(-1), noise.DRAFT, start.reshape(-1)).reshape(stream.shape)
+    return random_streams, start + index, noise.TOKEN, torch.zeros_like(index)
 
 
 def by_position(stream: Tensor, start: Tensor, why: int, index: Tensor) -> tuple[Any, ...]:

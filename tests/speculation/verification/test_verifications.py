@@ -173,7 +173,7 @@ class TestBoth:
                 for rows in (3, 1)
             )
             prompts = [[1, 2, 3], [4], [5, 6]]
-            expected = [alone(prompt, streams=[i]).ids[0] for i, prompt in enumerate(prompts)]
+            expected = [alone(prompt, random_streams=[i]).ids[0] for i, prompt in enumerate(prompts)]
 
             assert expected == together(prompts).ids
 
@@ -184,8 +184,8 @@ def decide(
     """What *verification* says of rows that begin at *start*, their streams counted from *stream*."""
     batch, columns = choices.shape
     length = start + torch.arange(columns).minimum((draft.ids >= 0).sum(dim=-1, keepdim=True))
-    streams = torch.arange(batch) + stream
-    window = History(torch.zeros(batch, 1, 64).long(), length, torch.ones(batch).long(), streams)
+    random_streams = torch.arange(batch) + stream
+    window = History(torch.zeros(batch, 1, 64).long(), length, torch.ones(batch).long(), random_streams)
     accepted, following = verification(draft, choices, Scores(lambda: laws.log()), window)
     return accepted.tolist(), following.tolist()
 
