@@ -168,7 +168,7 @@ def _generate(options: argparse.Namespace) -> int:
         drafter = DraftModel(_decoder(options, options.draft_model, draft_config, {1, 2}, 1))
     parts: dict[str, Any] = {
         "processors": processors,
-        "selection": Greedy() if options.temp == 0 else Sample(seed=options.seed),
+        "sampler": Greedy() if options.temp == 0 else Sample(seed=options.seed),
         "stop": stop,
         "tokenizer": tokenizer,
     }

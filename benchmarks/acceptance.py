@@ -48,7 +48,7 @@ def measure(prompts: int, tokens: int, temperature: float, num_draft_tokens: int
         drafter=DraftModel(draft),
         num_draft_tokens=k,
         processors=None if temperature == 0 else Temperature(temperature),
-        selection=Greedy() if temperature == 0 else Sample(seed=0),
+        sampler=Greedy() if temperature == 0 else Sample(seed=0),
         stop=MaxNewTokens(tokens),
     )
     total, windows = Statistics(), held_out_prompts(prompts)

@@ -2,7 +2,7 @@
 What a choice costs on the host, and what it costs within the forward.
 
 Compiles the tail of a decoder, an embedding and a head over *vocab* tokens, once alone and once with a
-chain and a selection behind it, with AOTInductor as ``compile_decoder(target="cpu")`` does.
+chain and a sampler behind it, with AOTInductor as ``compile_decoder(target="cpu")`` does.
 Then, side by side, round after round: the forward followed by ``Choose`` on the host, against the
 forward that chooses, noise and history included. What is left after taking away the plain forward
 is what choosing takes. On a device the host's share also has the logits to bring over; here it does not.
@@ -21,7 +21,7 @@ import transformers
 
 from decodekit.bench.report import Report, Table, finish
 from decodekit.decoding import Choose, Greedy, History, Sample
-from decodekit.decoding.protocols import Processor, Selection
+from decodekit.decoding.protocols import Processor, Sampler
 from decodekit.decoding.sampling import noise
 from decodekit.neuron_backend import compile_decoder
 from decodekit.neuron_backend.static_decoder import StaticDecoder
@@ -32,7 +32,7 @@ from processors import milliseconds
 
 LENGTH = 256
 
-CASES: dict[str, tuple[Processor | None, Selection]] = {
+CASES: dict[str, tuple[Processor | None, Sampler]] = {
     "greedy": (None, Greedy()),
     "penalty + T + top-k 50 + top-p 0.9 + min-p": (
         RepetitionPenalty(1.1) | Temperature(0.8) | TopK(50) | TopP(0.9) | MinP(0.02),
@@ -60,7 +60,7 @@ def tail(vocab: int) -> Any:
 
 
 def measure(
-    decoder: StaticDecoder, processors: Processor | None, selection: Selection, width: int, rounds: int
+    decoder: StaticDecoder, processors: Processor | None, sampler: Sampler, width: int, rounds: int
 ) -> list[float]:
     """Milliseconds a forward: alone, with the host's choice behind it, and choosing."""
     shape = decoder.shape
@@ -71,7 +71,7 @@ def measure(
     history = History(ids, length, torch.full((shape.batch_size,), 16), random_streams)
     fed = ids[:, 0, LENGTH - width : LENGTH].contiguous()
     start = torch.full((shape.batch_size,), LENGTH - width)
-    choose = Choose(processors, selection)
+    choose = Choose(processors, sampler)
     times = milliseconds(
         [
             lambda: decoder.forward(fed, start),
@@ -98,7 +98,7 @@ def main() -> None:
 
     rows: list[tuple[Any, ...]] = []
     for vocab in args.vocab:
-        for name, (processors, selection) in CASES.items():
+        for name, (processors, sampler) in CASES.items():
             decoder = compile_decoder(
                 tail(vocab),
                 batch_size=args.batch,
@@ -107,12 +107,12 @@ def main() -> None:
                 scored_width=max(args.width),
                 spans=(2 * LENGTH,),
                 processors=processors,
-                selection=selection,
+                sampler=sampler,
                 target="cpu",
             )
             assert decoder.explain().on_device, str(decoder.explain())
             for width in args.width:
-                plain, host, fused = measure(decoder, processors, selection, width, args.rounds)
+                plain, host, fused = measure(decoder, processors, sampler, width, args.rounds)
                 rows.append((name, vocab, width, plain, host, fused, host - plain, fused - plain))
     columns = ("chain", "vocabulary", "width", "forward", "forward + host", "choosing", "host", "fused")
     finish(

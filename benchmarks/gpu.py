@@ -6,7 +6,7 @@ Random weights of Llama-2-7B's shape; nothing is downloaded. Four parts, in one 
 decode   Milliseconds a token at batch 1: target "cuda", transformers with its static cache and
          ``torch.compile``, and a plain loop (plain_llama.py); and how long the memory takes to deliver the
          weights, by a large copy and a large sum measured in the same run.
-choice   Which share of a step a chain and a selection take, at a vocabulary of 128,256 and batch 64.
+choice   Which share of a step a chain and a sampler take, at a vocabulary of 128,256 and batch 64.
 batch    Milliseconds a step and tokens a second, batch 1 to 256.
 context  The same at batch 1, with 128 to 8,192 tokens before.
 
@@ -253,7 +253,7 @@ def choice(setting: Setting) -> dict[str, Any]:
     share = 1 - times["graph alone"] / times["choosing"]
     print(f"\nchoice: vocabulary {decoder.shape.vocab_size:,}, batch {decoder.shape.batch_size}, {CHAIN!r}")
     print("  " + ", ".join(f"{name} {1e3 * spent:.3f} ms" for name, spent in times.items()))
-    print(f"  chain, selection, noise and copies: {share:.1%} of a step")
+    print(f"  chain, sampler, noise and copies: {share:.1%} of a step")
     return {"seconds": times, "share": share}
 
 

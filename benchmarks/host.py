@@ -30,7 +30,7 @@ from decodekit.decoding import (
     MaxNewTokens,
     Processor,
     Sample,
-    Selection,
+    Sampler,
 )
 from decodekit.processors import RepetitionPenalty, Temperature, TopK, TopP
 
@@ -40,7 +40,7 @@ PROMPT, UNCOUNTED, LINES = 256, 4, 4
 END = 0
 """The id that would end a row; its logit is low."""
 
-CASES: dict[str, tuple[Processor | None, Selection, dict[str, Any], float | None]] = {
+CASES: dict[str, tuple[Processor | None, Sampler, dict[str, Any], float | None]] = {
     "greedy": (None, Greedy(), {"do_sample": False}, 60.0),
     "penalty + T + top-k 50 + top-p 0.9": (
         RepetitionPenalty(1.1) | Temperature(0.8) | TopK(50) | TopP(0.9),
@@ -49,7 +49,7 @@ CASES: dict[str, tuple[Processor | None, Selection, dict[str, Any], float | None
         None,
     ),
 }
-"""Chain and selection, transformers' names for them, and how many microseconds at batch 1 are the goal."""
+"""Chain and sampler, transformers' names for them, and how many microseconds at batch 1 are the goal."""
 
 TIMES_FASTER = 20.0
 """The goal for a case without one of its own."""
@@ -117,11 +117,11 @@ def measure(case: str, batch: int, vocab: int, tokens: int, rounds: int) -> dict
     calls = Calls(table)
     decoder = PreparedDecoder(calls, batch, vocab, tokens)
     model = PreparedModel(calls, batch, vocab, tokens)
-    processors, selection, names, goal = CASES[case]
+    processors, sampler, names, goal = CASES[case]
     generator = Generator(
         decoder,
         processors=processors,
-        selection=selection,
+        sampler=sampler,
         stop=EndOfSequence(END) | MaxNewTokens(tokens),
     )
     fed, start = prompts[:, :1].contiguous(), torch.zeros(batch, dtype=torch.int64)

@@ -185,7 +185,7 @@ def main() -> None:
             benchmark="processors",
             question="How many times faster than transformers is a token chosen?",
             settings={"vocabulary": args.vocab, "threads": args.threads, "rounds": args.rounds},
-            tables=[Table("Milliseconds a choice: chain and selection", columns, rows)],
+            tables=[Table("Milliseconds a choice: chain and sampler", columns, rows)],
             bars=[
                 Bar(
                     f"{found['case']}, batch {found['batch']}",

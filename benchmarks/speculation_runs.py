@@ -187,11 +187,11 @@ def compiled(
     return decoder
 
 
-def selection(temperature: float) -> dict[str, Any]:
+def sampler(temperature: float) -> dict[str, Any]:
     """What chooses at *temperature*."""
     if temperature == 0:
-        return {"processors": None, "selection": Greedy()}
-    return {"processors": Temperature(temperature), "selection": Sample(seed=0)}
+        return {"processors": None, "sampler": Greedy()}
+    return {"processors": Temperature(temperature), "sampler": Sample(seed=0)}
 
 
 def of_ours(
@@ -251,7 +251,7 @@ def plain_and_drafted(
     keep its distribution alone, as transformers does.
     """
     draft = pair.draft if draft is None else draft
-    parts = {**selection(temperature), "stop": MaxNewTokens(tokens)}
+    parts = {**sampler(temperature), "stop": MaxNewTokens(tokens)}
     contenders = {"plain": of_ours(Generator(pair.target, **parts), pair)}
     most = pair.target.shape.scored_width - 1
     verifications: dict[str, Verification] = {"": Agreement()} | ({", Block": Block()} if temperature else {})

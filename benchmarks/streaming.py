@@ -3,7 +3,7 @@ Question: how long does a token take from its choice to its text at the consumer
 
     python benchmarks/streaming.py [--tokens 2000] [--step 0.002] [--spin] [--json FILE]
 
-A selection notes the time right after it chose, and the consumer the time when it has the event
+A sampler notes the time right after it chose, and the consumer the time when it has the event
 or the piece with that token's text: in between lie the stop condition, the text and the way to
 the consumer. The decoder says a text token by token, one a step, and takes --step seconds for
 each, asleep as a device would have it, or (--spin) busy in the interpreter, which is the worst
@@ -165,16 +165,16 @@ def microseconds(way: Callable[..., None], tokens: int, step: float, spins: bool
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
     once = tokenizer.encode(TEXT, add_special_tokens=False)
     ids = (once * (tokens // len(once) + 1))[:tokens]
-    selection, arrivals = Timed(), Arrivals()
+    sampler, arrivals = Timed(), Arrivals()
     generator = Generator(
         Recitation(ids, len(tokenizer), step, spins),
-        selection=selection,
+        sampler=sampler,
         stop=StopStrings(STOP_STRINGS, tokenizer) | MaxNewTokens(tokens),
         tokenizer=tokenizer,
     )
     way(generator, [ids[0]], arrivals.note)
     spent, written = [], ""
-    for i, chosen in enumerate(selection.chosen):
+    for i, chosen in enumerate(sampler.chosen):
         text = tokenizer.decode(ids[: i + 1])
         if len(text) > len(written) and not text.endswith("\ufffd"):
             written = text

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
         Finish,
         Processor,
         Round,
+        Sampler,
         ScoresTrees,
-        Selection,
         StopCondition,
         Verification,
     )
@@ -70,7 +70,7 @@ else:
             ".placement": "Place Placement",
             ".protocols": (
                 "Chooses Decoder DecoderShape Draft Drafter DraftLength Finish Processor Round "
-                "ScoresTrees Selection StopCondition Verification"
+                "ScoresTrees Sampler StopCondition Verification"
             ),
             ".stopping.repetition_loop": "RepetitionLoop",
             ".sampling.sample": "Sample",
@@ -122,8 +122,8 @@ __all__ = [
     "RepetitionLoop",
     "Round",
     "Sample",
+    "Sampler",
     "ScoresTrees",
-    "Selection",
     "Slots",
     "Statistics",
     "Stop",

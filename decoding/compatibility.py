@@ -40,7 +40,7 @@ def a_draft_length(instance: Any, attribute: "attrs.Attribute[Any]", value: Any)
 def check_parts(
     decoder: object,
     processors: object,
-    selection: object,
+    sampler: object,
     stop: object,
     verification: object,
     drafter: object,
@@ -51,13 +51,13 @@ def check_parts(
     Raises:
         TypeError: One is a class, cannot be called, or belongs in another place.
     """
-    called = {"processors": processors, "selection": selection, "stop": stop, "verification": verification}
+    called = {"processors": processors, "sampler": sampler, "stop": stop, "verification": verification}
     for name, part in {"decoder": decoder, **called, "drafter": drafter}.items():
         if isinstance(part, type):
             raise TypeError(f"'{name}' must be an instance: got the class {part.__name__}")
     require_decoder(decoder)
     for name, part in called.items():
-        able = callable(part) or (name == "selection" and follows_logits(part))
+        able = callable(part) or (name == "sampler" and follows_logits(part))
         if not able and not (name == "processors" and part is None):
             hint = " (join several with |)" if isinstance(part, list | tuple) else ""
             raise TypeError(f"'{name}' must be callable{hint}: got {part!r}")
@@ -87,22 +87,22 @@ def check_text(stop: StopCondition, tokenizer: Any, skip_special_tokens: bool, e
         raise ValueError("'tokenizer' must be given where 'echo_prompt' is True: got None")
 
 
-def check_gap(selection: object, verification: Verification) -> None:
+def check_gap(sampler: object, verification: Verification) -> None:
     """
     Refuse a record of gaps that cannot be made.
 
     Raises:
-        TypeError: The selection measures none.
+        TypeError: The sampler measures none.
 
-        ValueError: The verification does not go by the selection's choices.
+        ValueError: The verification does not go by the sampler's choices.
     """
-    if not isinstance(selection, MeasuresGap):
+    if not isinstance(sampler, MeasuresGap):
         raise TypeError(
-            f"'selection' must have gap(logits, history) where 'record_gap' is True: got {selection!r}"
+            f"'sampler' must have gap(logits, history) where 'record_gap' is True: got {sampler!r}"
         )
     if compares_scores(verification):
         raise ValueError(
-            "'record_gap' must be False where choices are not the selection's own: "
+            "'record_gap' must be False where choices are not the sampler's own: "
             f"got True with {verification!r}"
         )
 
@@ -112,7 +112,7 @@ def check_drafter(
     length: int | DraftLength,
     verification: Any,
     decoder: Decoder,
-    selection: Any,
+    sampler: Any,
     exact_width: bool,
 ) -> None:
     """
@@ -126,13 +126,13 @@ def check_drafter(
     if not isinstance(drafter, Drafter):
         raise TypeError(f"'drafter' must have propose(history, budget, choose): got {drafter!r}")
     if not isinstance(verification, Verification):
-        raise TypeError(f"'verification' must have drafting(selection, start): got {verification!r}")
-    if follows_logits(selection):
-        raise ValueError(f"{selection!r} depends on past logits: it cannot run under speculation")
-    verification.drafting(selection, torch.zeros(1, dtype=torch.int64))
+        raise TypeError(f"'verification' must have drafting(sampler, start): got {verification!r}")
+    if follows_logits(sampler):
+        raise ValueError(f"{sampler!r} depends on past logits: it cannot run under speculation")
+    verification.drafting(sampler, torch.zeros(1, dtype=torch.int64))
     shape = decoder.shape
     if (nodes := tree_nodes(drafter)) is not None:
-        _check_trees(nodes, verification, decoder, selection, exact_width)
+        _check_trees(nodes, verification, decoder, sampler, exact_width)
     else:
         most = length if isinstance(length, int) else length.most
         if most + 1 > shape.scored_width:
@@ -147,7 +147,7 @@ def check_drafter(
 
 
 def _check_trees(
-    nodes: int, verification: object, decoder: Decoder, selection: object, exact_width: bool
+    nodes: int, verification: object, decoder: Decoder, sampler: object, exact_width: bool
 ) -> None:
     widths = tree_widths(decoder)
     if max(widths, default=0) < nodes + 1:
@@ -158,8 +158,8 @@ def _check_trees(
         )
     if not takes_trees(verification):
         raise ValueError(f"'verification' must take trees, as Agreement does: got {verification!r}")
-    if not isinstance(selection, ListsSeveral):
-        raise ValueError(f"'selection' must have several() for a tree's children: got {selection!r}")
+    if not isinstance(sampler, ListsSeveral):
+        raise ValueError(f"'sampler' must have several() for a tree's children: got {sampler!r}")
     if exact_width:
         raise ValueError("'exact_width' must be False with trees, which have programs of their own: got True")
 

@@ -18,7 +18,7 @@ from .history import History
 from .optional_protocols import FollowsLogits, MeasuresGap, Seeded, reads_choices
 from .placement import Placement
 from .prompts import as_rows, first_history
-from .protocols import Decoder, Drafter, DraftLength, Processor, Selection, StopCondition, Verification
+from .protocols import Decoder, Drafter, DraftLength, Processor, Sampler, StopCondition, Verification
 from .results.background import in_threads
 from .results.events import AsyncEventStream, EventStream
 from .results.generation import Generation, collect
@@ -29,7 +29,7 @@ from .results.timers import Timers
 from .sampling import noise
 from .sampling.greedy import Greedy
 from .sampling.pipeline import Choose
-from .sampling.stateful_sampler import begin_selection
+from .sampling.stateful_sampler import begin_sampler
 from .stopping.composition import MaxNewTokens, begin
 from .validation import as_whole, stream_numbers
 
@@ -57,7 +57,7 @@ class Generator:
     processors: Processor | None = None
     """A processor or a chain of them; None leaves the logits as they are."""
 
-    selection: Selection | FollowsLogits = attrs.field(factory=Greedy)
+    sampler: Sampler | FollowsLogits = attrs.field(factory=Greedy)
     """What chooses from the processed logits."""
 
     stop: StopCondition = attrs.field(factory=lambda: MaxNewTokens(128))
@@ -104,20 +104,20 @@ class Generator:
     """
 
     _choose: Choose = attrs.field(init=False, repr=False)
-    """The chain and the selection, looked at once."""
+    """The chain and the sampler, looked at once."""
 
     def __attrs_post_init__(self) -> None:
         """Refuse what cannot work together."""
-        selection, verification = self.selection, self.verification
-        check_parts(self.decoder, self.processors, selection, self.stop, verification, self.drafter)
+        sampler, verification = self.sampler, self.verification
+        check_parts(self.decoder, self.processors, sampler, self.stop, verification, self.drafter)
         check_text(self.stop, self.tokenizer, self.skip_special_tokens, self.echo_prompt)
         if self.record_gap:
-            check_gap(selection, verification)
+            check_gap(sampler, verification)
         if self.drafter is not None:
             length, exact = self.num_draft_tokens, self.exact_width
-            check_drafter(self.drafter, length, verification, self.decoder, selection, exact)
+            check_drafter(self.drafter, length, verification, self.decoder, sampler, exact)
         # One that begins runs is replaced in each.
-        object.__setattr__(self, "_choose", Choose(self.processors, cast("Selection", selection)))
+        object.__setattr__(self, "_choose", Choose(self.processors, cast("Sampler", sampler)))
 
     def __call__(
         self,
@@ -250,16 +250,16 @@ class Generator:
 
     def _history(self, rows: list[list[int]], random_streams: Sequence[int] | None) -> History:
         numbers = stream_numbers(random_streams, len(rows))
-        # Only a selection that draws has a seed.
-        seed = self.selection.seed if isinstance(self.selection, Seeded) else 0
+        # Only a sampler that draws has a seed.
+        seed = self.sampler.seed if isinstance(self.sampler, Seeded) else 0
         # Ordinary tensors, whatever mode the caller is in: the rounds write to them, perhaps elsewhere.
         with torch.inference_mode(False):
             # One more than there are positions: the last token need not be fed.
             return first_history(rows, noise.random_streams(numbers, seed), self.decoder.shape.max_length + 1)
 
     def _begun(self, rows: int) -> Choose:
-        begun = begin_selection(self.selection, rows)
-        return self._choose if begun is self.selection else self._choose.drawing_with(begun)
+        begun = begin_sampler(self.sampler, rows)
+        return self._choose if begun is self.sampler else self._choose.drawing_with(begun)
 
     def _recorder(self, logprobs: Logprobs, choose: Choose) -> "LogprobRecorder":
         # Few ask for log-probabilities.
@@ -280,7 +280,7 @@ class Generator:
             verification=self.verification,
             exact_width=self.exact_width,
             timers=timers,
-            gap=cast(MeasuresGap, self.selection).gap if self.record_gap else None,
+            gap=cast(MeasuresGap, self.sampler).gap if self.record_gap else None,
             recorder=None if logprobs is None else self._recorder(logprobs, choose),
             device_chooses=decoder_chooses(slots, choose, rows),
         )

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 from torch import Tensor
 
 from .history import History
-from .protocols import Decoder, DecoderShape, Processor, ScoresTrees, Selection, StopCondition
+from .protocols import Decoder, DecoderShape, Processor, Sampler, ScoresTrees, StopCondition
 
 Kind = TypeVar("Kind", bound=type)
 
@@ -101,12 +101,12 @@ class WritesInto(Protocol):
         ...
 
 
-# Selections
+# Samplers
 
 
 @runtime_checkable
 class Seeded(Protocol):
-    """A selection whose seed a generator folds into the rows' random streams."""
+    """A sampler whose seed a generator folds into the rows' random streams."""
 
     @property
     def seed(self) -> int:
@@ -116,7 +116,7 @@ class Seeded(Protocol):
 
 @runtime_checkable
 class TakesArgmax(Protocol):
-    """A selection that chooses the largest logit. Last stages that keep it are left out."""
+    """A sampler that chooses the largest logit. Last stages that keep it are left out."""
 
     @property
     def takes_argmax(self) -> bool:
@@ -126,7 +126,7 @@ class TakesArgmax(Protocol):
 
 @runtime_checkable
 class DrawsSoftmax(Protocol):
-    """A selection that draws from the softmax of the logits, as comparing distributions requires."""
+    """A sampler that draws from the softmax of the logits, as comparing distributions requires."""
 
     @property
     def draws_softmax(self) -> bool:
@@ -136,7 +136,7 @@ class DrawsSoftmax(Protocol):
 
 @runtime_checkable
 class ListsSeveral(Protocol):
-    """A selection that ranks tokens. The children of a draft tree are taken from that."""
+    """A sampler that ranks tokens. The children of a draft tree are taken from that."""
 
     def several(self, logits: Tensor, history: History, n: int) -> Tensor:
         """The *n* likeliest choices ``[batch, width, n]``, first what a call chooses."""
@@ -145,7 +145,7 @@ class ListsSeveral(Protocol):
 
 @runtime_checkable
 class MeasuresGap(Protocol):
-    """A selection that measures how close its choice is, for :attr:`~.generator.Generator.record_gap`."""
+    """A sampler that measures how close its choice is, for :attr:`~.generator.Generator.record_gap`."""
 
     def gap(self, logits: Tensor, history: History) -> Tensor:
         """How far each column's choice is ahead, ``[batch, width]`` float64."""
@@ -154,7 +154,7 @@ class MeasuresGap(Protocol):
 
 @runtime_checkable
 class DeclaresState(Protocol):
-    """A selection that says whether it depends on past logits. Such a one is refused under speculation."""
+    """A sampler that says whether it depends on past logits. Such a one is refused under speculation."""
 
     @property
     def follows_logits(self) -> bool:
@@ -164,32 +164,32 @@ class DeclaresState(Protocol):
 
 @runtime_checkable
 class BeginsRuns(Protocol):
-    """A selection that is a configuration. A generator begins one for each run."""
+    """A sampler that is a configuration. A generator begins one for each run."""
 
-    def begin(self, batch: int) -> Selection:
-        """The selection of one run over *batch* rows."""
+    def begin(self, batch: int) -> Sampler:
+        """The sampler of one run over *batch* rows."""
         ...
 
 
 @runtime_checkable
 class FollowsLogits(DeclaresState, BeginsRuns, Protocol):
     """
-    A selection that depends on past logits, and so is no function of the history.
+    A sampler that depends on past logits, and so is no function of the history.
 
-    It is a configuration; each run has a selection of its own, which :meth:`begin` makes and
+    It is a configuration; each run has a sampler of its own, which :meth:`begin` makes and
     which holds its state. It cannot run under speculation: what a rejected guess taught it
     would have to be unlearnt.
     """
 
 
-def draws_softmax(selection: object) -> bool:
-    """Whether *selection* is known to draw from the softmax of the logits."""
-    return isinstance(selection, DrawsSoftmax) and selection.draws_softmax
+def draws_softmax(sampler: object) -> bool:
+    """Whether *sampler* is known to draw from the softmax of the logits."""
+    return isinstance(sampler, DrawsSoftmax) and sampler.draws_softmax
 
 
-def follows_logits(selection: object) -> bool:
-    """Whether *selection* depends on past logits."""
-    return isinstance(selection, DeclaresState) and selection.follows_logits
+def follows_logits(sampler: object) -> bool:
+    """Whether *sampler* depends on past logits."""
+    return isinstance(sampler, DeclaresState) and sampler.follows_logits
 
 
 # Stop conditions

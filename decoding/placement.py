@@ -12,7 +12,7 @@ class Place:
     """Where one part runs."""
 
     part: str
-    """The ``repr`` of a stage or of the selection."""
+    """The ``repr`` of a stage or of the sampler."""
 
     where: Literal["device", "host"]
     """``"device"``: within the decoder's own forward."""
@@ -22,10 +22,10 @@ class Place:
 
 @attrs.frozen
 class Placement:
-    """Where the stages of a chain run, and the selection; ``print`` it for a table."""
+    """Where the stages of a chain run, and the sampler; ``print`` it for a table."""
 
     places: tuple[Place, ...]
-    """The stages in their order, the selection last."""
+    """The stages in their order, the sampler last."""
 
     notes: tuple[str, ...] = ()
     """What runs on the host all the same, and when."""

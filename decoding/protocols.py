@@ -5,7 +5,7 @@ Shapes are written ``[batch, width, vocab]``: *batch* rows, *width* columns of o
 one for a plain step and one more than the draft for a verification. Ids and positions are
 int64 on the host; logits are float32.
 
-A :class:`Decoder` scores. A :class:`Processor` reshapes the scores. A :class:`Selection`
+A :class:`Decoder` scores. A :class:`Processor` reshapes the scores. A :class:`Sampler`
 turns them into ids. A :class:`StopCondition` looks at what was chosen. A :class:`Drafter`
 guesses ahead, and a :class:`Verification` says how much of the guess stands. What a part may
 offer beyond its protocol is declared in :mod:`~decodekit.decoding.optional_protocols`.
@@ -103,11 +103,11 @@ A processor is pure: it never writes into the logits that it is given, forbids w
 and reads nothing of the history beyond ``length``.
 """
 
-Selection: TypeAlias = Callable[[Tensor, History], Tensor]
+Sampler: TypeAlias = Callable[[Tensor, History], Tensor]
 """
 Processed logits ``[batch, width, vocab]`` to the chosen ids ``[batch, width]``.
 
-Pure as well: a selection that draws takes its numbers from :mod:`decodekit.decoding.sampling.noise`.
+Pure as well: a sampler that draws takes its numbers from :mod:`decodekit.decoding.sampling.noise`.
 """
 
 
@@ -156,7 +156,7 @@ class StopCondition(Protocol):
 
 
 class Choice(Protocol):
-    """A chain of processors and a selection, seen as one."""
+    """A chain of processors and a sampler, seen as one."""
 
     @property
     def draft_scores(self) -> bool:
@@ -238,21 +238,21 @@ class DraftLength(Protocol):
 
 @runtime_checkable
 class Chooses(Protocol):
-    """What a :class:`Decoder` offers besides, if a chain and a selection are part of its forwards."""
+    """What a :class:`Decoder` offers besides, if a chain and a sampler are part of its forwards."""
 
     @property
     def choosing_widths(self) -> tuple[int, ...]:
         """Columns of the forwards that choose, ascending; empty for one that has none."""
         ...
 
-    def chooses(self, processors: Processor | None, selection: Selection, rows: int) -> bool:
+    def chooses(self, processors: Processor | None, sampler: Sampler, rows: int) -> bool:
         """
         Whether :meth:`forward_choosing` chooses as these do, with the noise of each history's streams.
 
         Args:
             processors: A chain, one processor, or None.
 
-            selection: What chooses.
+            sampler: What chooses.
 
             rows: How many rows a run has; the decoder may have more.
         """
@@ -280,7 +280,7 @@ class Chooses(Protocol):
         """
         ...
 
-    def explain(self, processors: Processor | None, selection: Selection) -> "Placement":
+    def explain(self, processors: Processor | None, sampler: Sampler) -> "Placement":
         """Which part of a choice runs in the forward, which on the host, and why."""
         ...
 
@@ -345,7 +345,7 @@ class Drafter(Protocol):
             budget: How many tokens ahead each row may be guessed, ``[batch]`` int64; 0 for idle
                 rows. For a chain that is its number of guesses.
 
-            choose: The target's own chain and selection. A drafter that draws uses it, so that
+            choose: The target's own chain and sampler. A drafter that draws uses it, so that
                 both sides meet the same noise at the same position.
 
         Returns:
@@ -359,17 +359,17 @@ class Drafter(Protocol):
 class Verification(Protocol):
     """Decides how much of a draft stands, and what follows it."""
 
-    def drafting(self, selection: Selection, start: Tensor) -> Selection:
+    def drafting(self, sampler: Sampler, start: Tensor) -> Sampler:
         """
-        The selection with which a drafter is to draw in one round.
+        The sampler with which a drafter is to draw in one round.
 
         Args:
-            selection: The target's.
+            sampler: The target's.
 
             start: How many tokens each row has as the round begins, ``[batch]``.
 
         Raises:
-            ValueError: This verification does not know how *selection* chooses.
+            ValueError: This verification does not know how *sampler* chooses.
         """
         ...
 

@@ -40,7 +40,7 @@ class Complete:
         self.generator = Generator(
             decoder,
             processors=Temperature(options.temp),
-            selection=Sample(seed=options.seed),
+            sampler=Sample(seed=options.seed),
             stop=EndOfSequence(tokenizer.eos_token_id) | MaxNewTokens(options.max_tokens),
             tokenizer=tokenizer,
         )

@@ -47,7 +47,7 @@ def main() -> None:
     generator = Generator(
         decoder,
         processors=Temperature(options.temp) | TopP(0.95),
-        selection=Sample(seed=options.seed),
+        sampler=Sample(seed=options.seed),
         stop=EndOfSequence(tokenizer.eos_token_id) | MaxNewTokens(options.max_tokens),
         tokenizer=tokenizer,
     )

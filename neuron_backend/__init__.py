@@ -3,7 +3,7 @@ From a Hugging Face causal LM to a decoder of fixed shapes.
 
 :func:`compile_decoder` takes a model and gives a :class:`CompiledDecoder`, which serves every part
 of the toolkit through one call, ``forward(ids, cache_pos)``. :class:`DeviceChoice` is a chain of
-processors and a selection as one module for the device; :func:`lint_module` says what neuronx-cc
+processors and a sampler as one module for the device; :func:`lint_module` says what neuronx-cc
 would refuse of a module.
 
 Decoders that others compiled serve through the same call: :class:`NxDInferenceDecoder`,

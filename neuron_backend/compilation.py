@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..decoding.protocols import Processor, Selection
+from ..decoding.protocols import Processor, Sampler
 from ..decoding.validation import as_tuple, is_whole
 from .kv_cache.shapes import default_max_length
 from .models.model_source import check_model
@@ -33,7 +33,7 @@ def compile_decoder(
     tree_widths: Sequence[int] = (),
     spans: Sequence[int] | None = None,
     processors: Processor | None = None,
-    selection: Selection | None = None,
+    sampler: Sampler | None = None,
     target: str | Target = "auto",
     dtype: torch.dtype | str | None = None,
     weights: str | None = None,
@@ -69,12 +69,12 @@ def compile_decoder(
             its tokens. Ascending, the last of them *max_length*. None: powers of two from 128.
 
         processors: What a :class:`~decodekit.decoding.Generator` is going to process logits with:
-            compiled behind every forward that scores all its columns, together with *selection*,
+            compiled behind every forward that scores all its columns, together with *sampler*,
             so that the tokens are chosen there and the logits stay there. If a part has no form
             for that, the host chooses as ever; :meth:`CompiledDecoder.explain` says what runs where.
             Any other chain may be used all the same; it runs on the host.
 
-        selection: What the generator is going to choose with. None: greedy, if there are
+        sampler: What the generator is going to choose with. None: greedy, if there are
             *processors*; else nothing is compiled behind the forwards.
 
         target: ``"cpu"`` compiles with AOTInductor, which takes a C++ compiler; ``"eager"``
@@ -120,7 +120,7 @@ def compile_decoder(
     compiler = resolve(target)
     check_threads(threads)
     check_model(model)
-    check_asked(processors, selection)
+    check_asked(processors, sampler)
     check_rows(processors, batch_size)
     if weights == "float8" and compiler.name.startswith("neuron"):
         raise ValueError(
@@ -135,7 +135,7 @@ def compile_decoder(
         if ranks is not None:
             asked = None if widths is None else as_tuple("widths", widths)
             shape = (batch_size, max_length, asked, scored_width, as_tuple("tree_widths", tree_widths), spans)
-            ranks.check_call(shape, compiler.name, dtype, processors is None, selection is None)
+            ranks.check_call(shape, compiler.name, dtype, processors is None, sampler is None)
         adopted = model_of(model, partial(load_model, dtype=weight_dtype(dtype)), ranks)
         decoder = CompiledDecoder(
             adopted,
@@ -149,7 +149,7 @@ def compile_decoder(
             weights=weights,
         )
         decoder.threads, decoder.cores = threads, cores
-        decoder.compile(compiler, processors, selection)
+        decoder.compile(compiler, processors, sampler)
     return decoder
 
 

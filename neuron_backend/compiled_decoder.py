@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from ..decoding.protocols import Processor, Selection
+from ..decoding.protocols import Processor, Sampler
 from ..decoding.validation import as_tuple
 from .lint.rules import Finding
 from .lowering.step_graphs import lint_decoder
@@ -36,15 +36,15 @@ class CompiledDecoder(StaticDecoder):
     compiler: Target = EagerTarget()
     """What made the programs."""
 
-    def compile(self, compiler: Target, processors: Processor | None, selection: Selection | None) -> None:
+    def compile(self, compiler: Target, processors: Processor | None, sampler: Sampler | None) -> None:
         """
         Let *compiler* make the programs, with a choice behind the forwards if one is asked for.
 
         Raises:
             UnsupportedArchitecture: The programs do not give the stock model's logits.
         """
-        if processors is not None or selection is not None:
-            self.fuse(processors, selection)
+        if processors is not None or sampler is not None:
+            self.fuse(processors, sampler)
         compiler.compile(self)
 
     def save(self, folder: str | PathLike[str], tokenizer: "PreTrainedTokenizerBase | None" = None) -> None:
@@ -113,7 +113,7 @@ class CompiledDecoder(StaticDecoder):
         widths: Sequence[int] | None = None,
         scored_width: int | None = None,
         processors: Processor | None = None,
-        selection: Selection | None = None,
+        sampler: Sampler | None = None,
         target: str | Target | None = None,
     ) -> "CompiledDecoder":
         """
@@ -140,7 +140,7 @@ class CompiledDecoder(StaticDecoder):
             processors: The target's, for a draft that chooses in its own forwards: as for
                 :func:`~decodekit.neuron_backend.compile_decoder`.
 
-            selection: The target's, likewise.
+            sampler: The target's, likewise.
 
             target: As for :func:`~decodekit.neuron_backend.compile_decoder`. None: this
                 decoder's.
@@ -155,14 +155,14 @@ class CompiledDecoder(StaticDecoder):
             widths = sorted({min(width, widest) for width in (1, 2, widest)})
         widths = as_tuple("widths", widths)
         compiler = self.compiler if target is None else resolve(target)
-        check_asked(processors, selection)
+        check_asked(processors, sampler)
         check_rows(processors, self.shape.batch_size)
         compiler.require()
         ranks, cores = holders(compiler, self.tp_degree)
         with naming_lost_ranks(ranks):
             if ranks is not None:
                 asked = (num_layers, widths, scored_width, compiler.name)
-                ranks.check_call(asked, processors is None, selection is None)
+                ranks.check_call(asked, processors is None, sampler is None)
             decoder = CompiledDecoder(
                 first_layers(self.step.model, num_layers),
                 batch_size=self.shape.batch_size,
@@ -172,7 +172,7 @@ class CompiledDecoder(StaticDecoder):
                 spans=self.spans,
             )
             decoder.cores = cores
-            decoder.compile(compiler, processors, selection)
+            decoder.compile(compiler, processors, sampler)
         return decoder
 
     def lint(self) -> dict[str, list[Finding]]:

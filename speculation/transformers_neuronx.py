@@ -26,7 +26,7 @@ from attrs import validators
 from torch import Tensor
 
 from ..decoding.engine.exact_match import Agreement
-from ..decoding.protocols import Decoder, Drafter, Processor, Selection, StopCondition, Verification
+from ..decoding.protocols import Decoder, Drafter, Processor, Sampler, StopCondition, Verification
 from ..decoding.sampling.greedy import Greedy
 from ..decoding.stopping.composition import EndOfSequence, MaxLength
 from ..decoding.validation import a_whole_number, is_whole
@@ -43,7 +43,7 @@ class SpeculativeGenerator:
     For streams of events, other stops, log-probabilities and statistics there is
     :class:`decodekit.speculation.SpeculativeGenerator`.
 
-    Three things are not as there. Decoding is greedy unless *processors* and *selection* say
+    Three things are not as there. Decoding is greedy unless *processors* and *sampler* say
     otherwise; there the first token is, and the others are drawn. Rows end on their own, are as
     long as they are, and may have any token among theirs, 0 included. And an argument that does
     nothing here (``start_ids``, ``output_logits``, ``acceptor``) is refused, not ignored.
@@ -63,7 +63,7 @@ class SpeculativeGenerator:
     processors: Processor | None = attrs.field(default=None, kw_only=True)
     """A processor or a chain of them; None leaves the logits as they are."""
 
-    selection: Selection = attrs.field(factory=Greedy, kw_only=True)
+    sampler: Sampler = attrs.field(factory=Greedy, kw_only=True)
     """What chooses from the processed logits."""
 
     verification: Verification = attrs.field(factory=Agreement, kw_only=True)
@@ -79,7 +79,7 @@ class SpeculativeGenerator:
             self.draft if isinstance(self.draft, Drafter) else DraftModel(self.draft),
             num_draft_tokens=self.k - 1,
             processors=self.processors,
-            selection=self.selection,
+            sampler=self.sampler,
             verification=self.verification,
             stop=stop,
         )

@@ -124,7 +124,7 @@ def test_logprobs(name: str, tiny_model: Callable[..., PreTrainedModel]) -> None
             law = torch.cat(logits).double().log_softmax(dim=-1)
             for drafter in (None, PromptLookup()):
                 # Their draws, whatever ours would be.
-                generate = Generator(decoder, selection=Says(tuple(prompt + new)), drafter=drafter, **ours)
+                generate = Generator(decoder, sampler=Says(tuple(prompt + new)), drafter=drafter, **ours)
                 result = generate(prompt, logprobs=Logprobs(4, stage))
 
                 assert [new] == result.ids

@@ -273,7 +273,7 @@ class Slots:
     def _require_returned(self) -> None:
         if self.lent:
             raise RuntimeError(
-                "a processor, a selection, a stop condition or a verification must not use the decoder whose "
+                "a processor, a sampler, a stop condition or a verification must not use the decoder whose "
                 "logits it looks at: give it one of its own"
             )
 

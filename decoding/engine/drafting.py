@@ -99,10 +99,10 @@ class Drafting:
             self.length.learn(Round(allowed, tuple(drafted), tuple(stood), **seconds))
 
     def _choose_of_the_drafter(self, now: History) -> Choose:
-        selection = self.verification.drafting(self.choose.selection, now.length[:, 0])
-        if selection is self.choose.selection and not self._compares_scores:
+        sampler = self.verification.drafting(self.choose.sampler, now.length[:, 0])
+        if sampler is self.choose.sampler and not self._compares_scores:
             return self.choose
-        return self.choose.drawing_with(selection, self._compares_scores)
+        return self.choose.drawing_with(sampler, self._compares_scores)
 
 
 def nothing(rows: int) -> Draft:

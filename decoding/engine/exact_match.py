@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..history import History
-from ..protocols import Draft, Selection
+from ..protocols import Draft, Sampler
 from ..scores import Scores
 
 
@@ -16,7 +16,7 @@ class Agreement:
     """
     Keep the longest prefix on which the draft agrees with the target's own choices.
 
-    Selection is pure, so the target's choice in a column is the one that plain decoding makes
+    Sampling is pure, so the target's choice in a column is the one that plain decoding makes
     there, as long as the column's prefix holds accepted tokens only; up to and including the
     first mismatch it does. Greedy and sampling are the same line, and the output is plain
     decoding's, token for token, whatever the draft.
@@ -29,9 +29,9 @@ class Agreement:
     takes_trees: ClassVar[bool] = True
     """The branch that the target's choices take is all that agrees."""
 
-    def drafting(self, selection: Selection, start: Tensor) -> Selection:
-        """The target's selection itself: both sides are to meet the same noise."""
-        return selection
+    def drafting(self, sampler: Sampler, start: Tensor) -> Sampler:
+        """The target's sampler itself: both sides are to meet the same noise."""
+        return sampler
 
     def __call__(
         self, draft: Draft, choices: Tensor, scores: Scores, window: History

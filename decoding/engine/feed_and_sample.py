@@ -18,15 +18,15 @@ def decoder_chooses(slots: Slots, choose: Choice, rows: int) -> bool:
         return False
     decoder = cast(Chooses, slots.decoder)
     # It may have got or lost such forwards since the slots were made.
-    return bool(decoder.choosing_widths) and decoder.chooses(choose.processors, choose.selection, rows)
+    return bool(decoder.choosing_widths) and decoder.chooses(choose.processors, choose.sampler, rows)
 
 
 def placement_of(decoder: Decoder, choose: Choose) -> Placement:
     """Where the parts of *choose* run, as *decoder* says."""
     if isinstance(decoder, Chooses):
-        return decoder.explain(choose.processors, choose.selection)
+        return decoder.explain(choose.processors, choose.sampler)
     why = "the decoder has no forwards that choose"
-    return Placement(tuple(Place(repr(part), "host", why) for part in (*choose.stages, choose.selection)))
+    return Placement(tuple(Place(repr(part), "host", why) for part in (*choose.stages, choose.sampler)))
 
 
 def feed_and_choose(slots: Slots, choose: Choice, history: History, need: Tensor) -> tuple[Tensor, Scores]:
@@ -36,7 +36,7 @@ def feed_and_choose(slots: Slots, choose: Choice, history: History, need: Tensor
     Args:
         slots: The decoder's; to be locked until the scores have been read.
 
-        choose: The chain and the selection.
+        choose: The chain and the sampler.
 
         history: The rows; width 1.
 

@@ -46,7 +46,7 @@ class Loop:
     exact_width: bool
     timers: Timers
     gap: Callable[[Tensor, History], Tensor] | None = None
-    """The selection's own, if it is to be recorded: logits to how far each column's choice is ahead."""
+    """The sampler's own, if it is to be recorded: logits to how far each column's choice is ahead."""
     recorder: "LogprobRecorder | None" = None
     """Of log-probabilities, if they were asked for."""
     device_chooses: bool = False

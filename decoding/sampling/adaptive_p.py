@@ -51,7 +51,7 @@ class AdaptiveP:
     """Any integer. Equal seeds, streams and logits give equal text."""
 
     def begin(self, batch: int) -> "AdaptivePRun":
-        """The selection of one run over *batch* rows."""
+        """The sampler of one run over *batch* rows."""
         return AdaptivePRun(batch, self)
 
 

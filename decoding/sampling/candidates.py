@@ -53,7 +53,7 @@ class TakesCandidates(Protocol):
 
 @runtime_checkable
 class ChoosesAmong(Protocol):
-    """A selection with a short cut that needs no logits but those of the tokens that are left."""
+    """A sampler with a short cut that needs no logits but those of the tokens that are left."""
 
     def among(self, candidates: Candidates, history: History) -> Tensor:
         """What a call on all of the vocabulary chooses, ``[batch, width]``."""

@@ -116,7 +116,7 @@ DrawFromFew: TypeAlias = Callable[[Few, Cell], int | None]
 
 @runtime_checkable
 class DrawsFromFew(Protocol):
-    """What a selection may offer."""
+    """What a sampler may offer."""
 
     def from_few(self) -> DrawFromFew:
         """What draws in one run: it may remember something from step to step."""

@@ -67,7 +67,7 @@ class Mirostat:
     """Whether the observed surprise is that in the whole distribution, not among the tokens left."""
 
     def begin(self, batch: int) -> "MirostatRun":
-        """The selection of one run over *batch* rows."""
+        """The sampler of one run over *batch* rows."""
         return MirostatRun(batch, self)
 
 

@@ -1,4 +1,4 @@
-"""A chain of processors and a selection, as one."""
+"""A chain of processors and a sampler, as one."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -19,7 +19,7 @@ from ..optional_protocols import (
     offers_short_cuts,
     stages_of,
 )
-from ..protocols import Processor, Selection
+from ..protocols import Processor, Sampler
 from ..scores import Scores
 from .candidates import Candidates, ChoosesAmong, GivesCandidates, TakesCandidates
 from .quick_choice import Quick, quick_choice
@@ -64,19 +64,19 @@ def _resolved(choose: "Choose") -> tuple[_Stage, ...]:
 @attrs.frozen(eq=False)
 class Choose:
     """
-    Run *processors*, if any, and let *selection* choose from what they leave.
+    Run *processors*, if any, and let *sampler* choose from what they leave.
 
     The result is that of running every stage on all of the vocabulary. Three things are not
     done where nobody could tell the difference:
 
     - After a stage with a short cut to ``narrow``, such as a top-k, the ``local`` stages that follow,
-      and a selection that can choose ``among`` candidates, work on the survivors alone.
-    - A selection that ``takes_argmax`` does without the last stages if they ``keeps_argmax``.
+      and a sampler that can choose ``among`` candidates, work on the survivors alone.
+    - A sampler that ``takes_argmax`` does without the last stages if they ``keeps_argmax``.
     - The processed scores are built when they are read.
     """
 
     processors: Processor | None
-    selection: Selection
+    sampler: Sampler
 
     draft_scores: bool = False
     """Whether a drafter that chooses with this is to give the scores as well."""
@@ -90,7 +90,7 @@ class Choose:
     """The processors one by one."""
 
     _among: Callable[[Candidates, History], Tensor] | None = attrs.field(init=False, repr=False)
-    """The selection's own short cut."""
+    """The sampler's own short cut."""
 
     _needed: int = attrs.field(init=False, repr=False)
     """How many of the stages bear on the choice, unless the two largest logits are too close."""
@@ -104,21 +104,21 @@ class Choose:
 
     @_among.default
     def _among_candidates(self) -> Callable[[Candidates, History], Tensor] | None:
-        if offers_short_cuts(self.selection) and isinstance(self.selection, ChoosesAmong):
-            return self.selection.among
+        if offers_short_cuts(self.sampler) and isinstance(self.sampler, ChoosesAmong):
+            return self.sampler.among
         return None
 
     @_needed.default
     def _count_needed(self) -> int:
         needed = len(self._plan)
-        if isinstance(self.selection, TakesArgmax) and self.selection.takes_argmax:
+        if isinstance(self.sampler, TakesArgmax) and self.sampler.takes_argmax:
             while needed and self._plan[needed - 1].keeps_argmax:
                 needed -= 1
         return needed
 
     @quick.default
     def _quick_choice(self) -> Quick | None:
-        return quick_choice(self.stages, self.selection)
+        return quick_choice(self.stages, self.sampler)
 
     def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores]:
         """
@@ -162,15 +162,15 @@ class Choose:
         else:
             left = _dense(left)
             # Somebody else's may keep what it is shown.
-            ids = self.selection(left.clone() if self._among is None and work.holds(left) else left, history)
-            _check_shape("selection", self.selection, ids, left.shape[:2])
+            ids = self.sampler(left.clone() if self._among is None and work.holds(left) else left, history)
+            _check_shape("sampler", self.sampler, ids, left.shape[:2])
             best = _at(left, ids)
         # A comparison with NaN is false as well, so garbage is never taken for a choice.
         return ids if (best > -np.inf).all() else ids.masked_fill(torch.from_numpy(~(best > -np.inf)), -1)
 
-    def drawing_with(self, selection: Selection, draft_scores: bool = False) -> "Choose":
-        """The same processors and another *selection*."""
-        return Choose(self.processors, selection, draft_scores, plan=self._plan)
+    def drawing_with(self, sampler: Sampler, draft_scores: bool = False) -> "Choose":
+        """The same processors and another *sampler*."""
+        return Choose(self.processors, sampler, draft_scores, plan=self._plan)
 
     def scores(self, raw: Scores, history: History) -> Scores:
         """The processed scores of a choice that was made elsewhere, from *raw* logits."""
@@ -191,13 +191,13 @@ class Choose:
             Ids ``[batch, width, n]``, each once; -1 where no more tokens are possible.
 
         Raises:
-            ValueError: The selection has no ``several``.
+            ValueError: The sampler has no ``several``.
         """
-        if not isinstance(self.selection, ListsSeveral):
-            raise ValueError(f"a tree's children take a selection that has several(): got {self.selection!r}")
+        if not isinstance(self.sampler, ListsSeveral):
+            raise ValueError(f"a tree's children take a sampler that has several(): got {self.sampler!r}")
         ids, scores = self(logits, history)
         left = min(n, logits.shape[-1])
-        others = self.selection.several(scores.logits, history, left)
+        others = self.sampler.several(scores.logits, history, left)
         possible = (scores.logits.gather(-1, others) > -torch.inf) & (ids[..., None] >= 0)
         return torch.nn.functional.pad(others.masked_fill(~possible, -1), (0, n - left), value=-1)
 
@@ -212,7 +212,7 @@ class Choose:
                 logits = stage(logits, history)
                 if not _has_choice(logits[row, column]):
                     return _blame(repr(stage), logits[row, column])
-            return repr(self.selection)
+            return repr(self.sampler)
         return _blame("the decoder", logits[row, column])
 
 
@@ -261,7 +261,7 @@ def _at(logits: Tensor, ids: Tensor) -> NDArray[Any]:
     values, chosen = logits.numpy(force=True), ids.numpy()
     # To numpy, -1 is the last.
     if ((chosen < 0) | (chosen >= values.shape[-1])).any():
-        raise ValueError(f"'selection' must give ids 0 to {values.shape[-1] - 1}: got {chosen.tolist()}")
+        raise ValueError(f"'sampler' must give ids 0 to {values.shape[-1] - 1}: got {chosen.tolist()}")
     best = values.reshape(-1, values.shape[-1])[np.arange(chosen.size), chosen.ravel()]
     return np.asarray(best.reshape(chosen.shape))
 

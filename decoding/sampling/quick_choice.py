@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..history import History
 from ..optional_protocols import offers_short_cuts
-from ..protocols import Processor, Selection
+from ..protocols import Processor, Sampler
 from ..scores import Scores
 from .few import Cell, DrawFromFew, DrawsFromFew, Few, Floats, Narrows, OfFew, Pointwise
 from .greedy import Greedy
@@ -23,7 +23,7 @@ _STAGES = 8
 @attrs.frozen(eq=False)
 class QuickChoice:
     """
-    A chain that comes down to a few tokens, and a selection that draws from those.
+    A chain that comes down to a few tokens, and a sampler that draws from those.
 
     Column by column, with numpy on arrays of a few dozen numbers. The result is that of every stage on
     all of the vocabulary: where a part finds that it cannot know, there is none, and the long way is gone.
@@ -39,7 +39,7 @@ class QuickChoice:
     """Stages after it: as those before, but for ``at_most``."""
 
     draw: DrawFromFew
-    """What the selection draws with from those that are left."""
+    """What the sampler draws with from those that are left."""
 
     def of_cell(self, logits: Floats, cell: Cell) -> tuple[int, Few] | None:
         """The choice in one column, of raw logits ``[vocab]``, and what is left; None as in a call."""
@@ -122,18 +122,18 @@ def _dense(left: Mapping[tuple[int, int], Few], shape: Sequence[int]) -> Tensor:
 Quick = QuickChoice | QuickGreedy
 
 
-def quick_choice(stages: Sequence[Processor], selection: Selection) -> Quick | None:
-    """The quick way to choose as *stages* and *selection* do; None if there is none."""
-    if not stages and type(selection) is Greedy:
+def quick_choice(stages: Sequence[Processor], sampler: Sampler) -> Quick | None:
+    """The quick way to choose as *stages* and *sampler* do; None if there is none."""
+    if not stages and type(sampler) is Greedy:
         return QuickGreedy()
-    if not (offers_short_cuts(selection) and isinstance(selection, DrawsFromFew)):
+    if not (offers_short_cuts(sampler) and isinstance(sampler, DrawsFromFew)):
         return None
     for index, stage in enumerate(stages):
         if isinstance(stage, Narrows) and _takes_few(stage):
             before, after = stages[:index], stages[index + 1 :]
             bounded = all(isinstance(one, Pointwise) for one in before)
             if all(map(_takes_few, stages)) and bounded and len(stages) <= _STAGES:
-                return QuickChoice(tuple(before), stage, tuple(after), selection.from_few())
+                return QuickChoice(tuple(before), stage, tuple(after), sampler.from_few())
             return None
     return None
 

@@ -1,4 +1,4 @@
-"""Selections that learn from what they chose."""
+"""Samplers that learn from what they chose."""
 
 import abc
 from typing import ClassVar
@@ -9,18 +9,18 @@ from torch import Tensor
 
 from ..history import History
 from ..optional_protocols import BeginsRuns, FollowsLogits
-from ..protocols import Selection
+from ..protocols import Sampler
 
 
-def begin_selection(selection: Selection | FollowsLogits, batch: int) -> Selection:
-    """*selection*, made ready for one run over *batch* rows."""
-    return selection.begin(batch) if isinstance(selection, BeginsRuns) else selection
+def begin_sampler(sampler: Sampler | FollowsLogits, batch: int) -> Sampler:
+    """*sampler*, made ready for one run over *batch* rows."""
+    return sampler.begin(batch) if isinstance(sampler, BeginsRuns) else sampler
 
 
 @attrs.define(eq=False)
 class FollowingRun(abc.ABC):
     """
-    One run of a selection that follows the logits, state and all.
+    One run of a sampler that follows the logits, state and all.
 
     A row advances when it is asked for the position after the one at which it stands, the first
     wherever that is. Asked for the same position again, as rows are that have ended, it answers

@@ -60,7 +60,7 @@ class NxDInferenceDecoder(WrappedDecoder):
         if self._samples and not setting(config, "output_logits", False):
             raise ValueError(
                 "'on_device_sampling_config' must be None, or 'output_logits' True: got a model that gives "
-                "tokens. Compile it again with one of the two: selection is done on its logits"
+                "tokens. Compile it again with one of the two: sampler is done on its logits"
             )
         max_length = largest(config, "token_generation_buckets", number(config, "max_length", "seq_len"))
         batch = number(config, "tkg_batch_size", "batch_size")

@@ -16,7 +16,7 @@ from .wrapped_decoder import WrappedDecoder
 _RULES = {
     "on_device_sampling": (
         (False,),
-        "it gives tokens, and selection is done on logits: export it with on_device_sampling=False",
+        "it gives tokens, and sampler is done on logits: export it with on_device_sampling=False",
     ),
     "padding_side": (("right",), "positions are counted from the left"),
     "embedding_model": ((False,), "it scores nothing"),

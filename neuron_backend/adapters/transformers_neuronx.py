@@ -46,7 +46,7 @@ class TransformersNeuronxDecoder(WrappedDecoder):
         if setting(config, "on_device_generation") is not None:
             raise ValueError(
                 "'on_device_generation' must be None: got a model that gives tokens. Compile it without: "
-                "selection is done on its logits"
+                "sampler is done on its logits"
             )
         shared = setting(config, "continuous_batching")
         self._by_row = shared is not None

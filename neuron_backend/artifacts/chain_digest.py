@@ -10,16 +10,16 @@ from torch import Tensor
 
 from ... import __version__
 from ...decoding.optional_protocols import stages_of
-from ...decoding.protocols import Processor, Selection
+from ...decoding.protocols import Processor, Sampler
 from ...processors.parameter import options_of
 from ..models.weights import dtype_name
 
 
-def chain_digest(processors: Processor | None, selection: Selection) -> str | None:
+def chain_digest(processors: Processor | None, sampler: Sampler) -> str | None:
     """
     A digest that two chains share if they compute the same.
 
-    Of the kinds of the stages, of what they were given, and of the kind of the selection. Its
+    Of the kinds of the stages, of what they were given, and of the kind of the sampler. Its
     seed is left out: it comes in with the noise. The same in every process of one version of
     decodekit.
 
@@ -27,14 +27,14 @@ def chain_digest(processors: Processor | None, selection: Selection) -> str | No
         None if there is no telling: a stage is not decodekit's own, or holds a function.
     """
     try:
-        facts = [__version__, _name(selection), *map(_facts, stages_of(processors))]
+        facts = [__version__, _name(sampler), *map(_facts, stages_of(processors))]
     except TypeError:
         return None
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def same_chain(one: tuple[Processor | None, Selection], other: tuple[Processor | None, Selection]) -> bool:
-    """Whether two pairs of a chain and a selection are known to compute the same."""
+def same_chain(one: tuple[Processor | None, Sampler], other: tuple[Processor | None, Sampler]) -> bool:
+    """Whether two pairs of a chain and a sampler are known to compute the same."""
     if type(one[1]) is not type(other[1]):
         return False
     mine, theirs = stages_of(one[0]), stages_of(other[0])

@@ -1,4 +1,4 @@
-"""A chain of processors and a selection as one module for the device."""
+"""A chain of processors and a sampler as one module for the device."""
 
 from typing import Any, Protocol
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ...decoding.history import History
 from ...decoding.optional_protocols import DeviceSafe, Local, stages_of
-from ...decoding.protocols import Processor, Selection
+from ...decoding.protocols import Processor, Sampler
 from ...decoding.sampling.greedy import Greedy
 from ...decoding.sampling.sample import Sample
 from ...processors import TopK, TopP
@@ -16,8 +16,8 @@ from .device_samplers import DeviceGreedy, DeviceSample
 from .device_stages import LARGEST_K, DeviceTopK, DeviceTopP
 
 
-class DeviceSelection(Protocol):
-    """A selection whose noise is an input."""
+class DeviceSampler(Protocol):
+    """A sampler whose noise is an input."""
 
     def noise(self, history: History, vocab: int) -> tuple[Tensor, ...]:
         """What it draws with, on the host, float32."""
@@ -53,23 +53,23 @@ class DeviceChoice(nn.Module):
     Args:
         processors: A chain, one processor, or None.
 
-        selection: ``Greedy()`` or ``Sample()``.
+        sampler: ``Greedy()`` or ``Sample()``.
 
     Raises:
         ValueError: A part has no form for the device. The message names it and says why.
     """
 
-    def __init__(self, processors: Processor | None, selection: Selection):
+    def __init__(self, processors: Processor | None, sampler: Sampler):
         super().__init__()
         self.stages = _on_device(stages_of(processors))
-        variant = _SELECTIONS.get(type(selection))
+        variant = _SELECTIONS.get(type(sampler))
         if variant is None:
-            raise _refusal(selection, "only Greedy and Sample have a form for it")
-        self.selection: DeviceSelection = variant(selection)
+            raise _refusal(sampler, "only Greedy and Sample have a form for it")
+        self.sampler: DeviceSampler = variant(sampler)
 
     def inputs(self, logits: Tensor, history: History) -> tuple[Tensor, ...]:
         """What :meth:`forward` takes, of which the noise is made here."""
-        noise = self.selection.noise(history, logits.shape[-1])
+        noise = self.sampler.noise(history, logits.shape[-1])
         return (logits.float(), history.ids, history.length, history.prompt, *noise)
 
     def forward(self, logits: Tensor, ids: Tensor, length: Tensor, prompt: Tensor, *noise: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ class DeviceChoice(nn.Module):
 
             prompt: ``[batch]``.
 
-            noise: What the selection draws with.
+            noise: What the sampler draws with.
 
         Returns:
             ``[batch, width]``; -1 in a column whose scores are all ``-inf`` or NaN.
@@ -97,7 +97,7 @@ class DeviceChoice(nn.Module):
         """As :meth:`forward`, of a history as a whole."""
         for stage in self.stages:
             logits = stage(logits, history)
-        chosen = self.selection(logits, *noise)
+        chosen = self.sampler(logits, *noise)
         # A comparison with NaN is false as well, so garbage is never taken for a choice.
         return torch.where(logits.amax(dim=-1) > -torch.inf, chosen, -1)
 
@@ -117,7 +117,7 @@ class DeviceChoice(nn.Module):
                 random stream, which the device does not have.
         """
         watched = _Watched(history.ids, history.length, history.prompt, history.random_stream)
-        self.choose(logits, watched, *self.selection.noise(history, logits.shape[-1]))
+        self.choose(logits, watched, *self.sampler.noise(history, logits.shape[-1]))
         if "random_stream" in watched.looked_at:
             raise ValueError("a stage for the device must not draw: got one that looks at the random stream")
         return frozenset(watched.looked_at)
@@ -144,14 +144,14 @@ def stage_refusal(stage: Processor) -> str | None:
     return _reason_of(stage, Greedy())
 
 
-def selection_refusal(selection: Selection) -> str | None:
-    """Why *selection* has no form for the device; None if it has one."""
-    return _reason_of(None, selection)
+def sampler_refusal(sampler: Sampler) -> str | None:
+    """Why *sampler* has no form for the device; None if it has one."""
+    return _reason_of(None, sampler)
 
 
-def _reason_of(stage: Processor | None, selection: Selection) -> str | None:
+def _reason_of(stage: Processor | None, sampler: Sampler) -> str | None:
     try:
-        DeviceChoice(stage, selection)
+        DeviceChoice(stage, sampler)
     except ValueError as error:
         return str(error).partition(_CANNOT)[2]
     return None

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...decoding.checks import check_inputs
 from ...decoding.history import History
 from ...decoding.placement import Placement
-from ...decoding.protocols import DecoderShape, Processor, Selection
+from ...decoding.protocols import DecoderShape, Processor, Sampler
 from ...decoding.sampling.greedy import Greedy
 from ...decoding.scores import Scores
 from ..artifacts.chain_digest import same_chain
@@ -39,16 +39,16 @@ class FusedForwards(abc.ABC):
     _slots: dict[int, Tensor]
 
     fusion: Fusion | None = None
-    """The chain and the selection behind the step; None if there are none."""
+    """The chain and the sampler behind the step; None if there are none."""
 
     fused_programs: Mapping[int, FusedProgram] = {}
     """What runs at each width that chooses; empty if nothing does."""
 
-    _asked: "tuple[Processor | None, Selection] | None" = None
+    _asked: "tuple[Processor | None, Sampler] | None" = None
     """What was to be part of the forwards."""
 
     _refusal: str = (
-        "the decoder was compiled without a choice: pass processors and selection to compile_decoder"
+        "the decoder was compiled without a choice: pass processors and sampler to compile_decoder"
     )
     """Why a chain that could be is not."""
 
@@ -60,7 +60,7 @@ class FusedForwards(abc.ABC):
     def step(self) -> DecoderStep:
         """The forward."""
 
-    def fuse(self, processors: Processor | None, selection: Selection | None) -> None:
+    def fuse(self, processors: Processor | None, sampler: Sampler | None) -> None:
         """
         Put a choice behind the step, if all of it has a form for the device; nothing changes if not.
 
@@ -69,16 +69,16 @@ class FusedForwards(abc.ABC):
         Args:
             processors: A chain, one processor, or None.
 
-            selection: None: greedy.
+            sampler: None: greedy.
 
         Raises:
             TypeError: They are none.
         """
-        check_asked(processors, selection)
-        selection = Greedy() if selection is None else selection
-        self._asked, self._answer = (processors, selection), None
+        check_asked(processors, sampler)
+        sampler = Greedy() if sampler is None else sampler
+        self._asked, self._answer = (processors, sampler), None
         try:
-            self.fusion = Fusion.of(self.step, self.shape, processors, selection)
+            self.fusion = Fusion.of(self.step, self.shape, processors, sampler)
         except ValueError as error:
             self.leave_unfused(str(error))
         else:
@@ -107,17 +107,17 @@ class FusedForwards(abc.ABC):
         """Columns of the forwards that choose, ascending; empty if none does."""
         return tuple(sorted(self.fused_programs))
 
-    def chooses(self, processors: Processor | None, selection: Selection, rows: int) -> bool:
+    def chooses(self, processors: Processor | None, sampler: Sampler, rows: int) -> bool:
         """
         Whether :meth:`forward_choosing` chooses as these do.
 
         So it is if the decoder was compiled with the very ones, or with decodekit's own of equal
-        parameters; the seed of the selection may be another.
+        parameters; the seed of the sampler may be another.
 
         Args:
             processors: A chain, one processor, or None.
 
-            selection: What chooses.
+            sampler: What chooses.
 
             rows: How many rows a run has. Where parameters are one a row, all that there are.
         """
@@ -125,8 +125,8 @@ class FusedForwards(abc.ABC):
             return False
         # A draft asks at every token.
         answer = self._answer
-        if answer is None or answer[0] is not processors or answer[1] is not selection:
-            answer = processors, selection, self.fusion.serves(processors, selection)
+        if answer is None or answer[0] is not processors or answer[1] is not sampler:
+            answer = processors, sampler, self.fusion.serves(processors, sampler)
             self._answer = answer
         return answer[2] and self.fusion.takes(rows)
 
@@ -163,29 +163,29 @@ class FusedForwards(abc.ABC):
             chosen, logits = self.fused_programs[ids.shape[1]](ids, cache_pos, *given, slots)
         return chosen.to("cpu", torch.int64), Scores(lambda: logits.to("cpu", torch.float32))
 
-    def explain(self, processors: Processor | None = None, selection: Selection | None = None) -> Placement:
+    def explain(self, processors: Processor | None = None, sampler: Sampler | None = None) -> Placement:
         """
         Say which part of a choice runs where, and why.
 
         Args:
             processors: A chain, one processor, or None.
 
-            selection: What chooses; greedy if not given. If neither is, those that the decoder was to be
+            sampler: What chooses; greedy if not given. If neither is, those that the decoder was to be
                 compiled with.
         """
-        if processors is None and selection is None and self._asked is not None:
-            processors, selection = self._asked
-        selection = Greedy() if selection is None else selection
-        if self.chooses(processors, selection, self.shape.batch_size):
-            return Placement(places(processors, selection, True, ""), self._notes())
-        if self._asked is not None and not same_chain(self._asked, (processors, selection)):
+        if processors is None and sampler is None and self._asked is not None:
+            processors, sampler = self._asked
+        sampler = Greedy() if sampler is None else sampler
+        if self.chooses(processors, sampler, self.shape.batch_size):
+            return Placement(places(processors, sampler, True, ""), self._notes())
+        if self._asked is not None and not same_chain(self._asked, (processors, sampler)):
             note = "the decoder was compiled with {!r} and {!r}".format(*self._asked)
-            why_not = "the decoder was compiled with another chain or selection"
-            return Placement(places(processors, selection, False, why_not), (note,))
+            why_not = "the decoder was compiled with another chain or sampler"
+            return Placement(places(processors, sampler, False, why_not), (note,))
         why_not = self._refusal
         if self.fusion is not None:
             why_not = "the decoder's target compiled no program that chooses"
-        return Placement(places(processors, selection, False, why_not))
+        return Placement(places(processors, sampler, False, why_not))
 
     def _notes(self) -> tuple[str, ...]:
         wide = [width for width in self.shape.widths if width not in self.fused_programs]

@@ -27,7 +27,7 @@ class FusedStep(Step):
     As ``(ids, cache_pos, *given, slots, *cache) -> (chosen, logits)``, pure and of fixed shapes.
 
     What is *given* beside the tokens, :meth:`given` makes on the host: what the chain looks at of
-    the history, and the numbers that the selection draws with. A chain that looks at nothing
+    the history, and the numbers that the sampler draws with. A chain that looks at nothing
     gets nothing, so no input is unused.
     """
 
@@ -38,7 +38,7 @@ class FusedStep(Step):
         Args:
             step: The forward.
 
-            choice: The chain and the selection.
+            choice: The chain and the sampler.
 
             shape: Of the decoder.
 
@@ -74,7 +74,7 @@ class FusedStep(Step):
             history: The tokens before each scored column, of all rows, on one path. Its ids are cut,
                 or filled up, to one more than the decoder has positions.
         """
-        noise = self.choice.selection.noise(history, self._vocab)
+        noise = self.choice.sampler.noise(history, self._vocab)
         ids = history.ids
         if ids.shape[-1] != self._capacity:
             ids = pad(ids[..., : self._capacity], (0, max(0, self._capacity - ids.shape[-1])))

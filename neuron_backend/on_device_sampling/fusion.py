@@ -1,4 +1,4 @@
-"""A chain and a selection that are part of a decoder's forwards."""
+"""A chain and a sampler that are part of a decoder's forwards."""
 
 import uuid
 
@@ -6,11 +6,11 @@ import attrs
 
 from ...decoding.optional_protocols import stages_of
 from ...decoding.placement import Place, part_name
-from ...decoding.protocols import DecoderShape, Processor, Selection
+from ...decoding.protocols import DecoderShape, Processor, Sampler
 from ..artifacts.chain_digest import chain_digest, has_rows, same_chain
 from ..step import DecoderStep
 from ..tensor_parallel.divided_model import ranks_of
-from .device_sampling import DeviceChoice, selection_refusal, stage_refusal
+from .device_sampling import DeviceChoice, sampler_refusal, stage_refusal
 from .fused_step import FusedStep
 
 
@@ -19,7 +19,7 @@ class Fusion:
     """What was put behind a decoder's step, and the step that has it."""
 
     processors: Processor | None
-    selection: Selection
+    sampler: Sampler
     step: FusedStep
 
     widths: tuple[int, ...]
@@ -35,19 +35,19 @@ class Fusion:
 
     @classmethod
     def of(
-        cls, step: DecoderStep, shape: DecoderShape, processors: Processor | None, selection: Selection
+        cls, step: DecoderStep, shape: DecoderShape, processors: Processor | None, sampler: Sampler
     ) -> "Fusion":
         """
-        Put the whole chain and the selection behind *step*.
+        Put the whole chain and the sampler behind *step*.
 
         Raises:
             ValueError: A part has no form for the device, or does not fit *shape*.
         """
-        choice = DeviceChoice(processors, selection)
-        name = (chain_digest(processors, selection) or _nobody_elses(step))[:16]
+        choice = DeviceChoice(processors, sampler)
+        name = (chain_digest(processors, sampler) or _nobody_elses(step))[:16]
         return cls(
             processors,
-            selection,
+            sampler,
             FusedStep(step, choice, shape, f"fused_{name}"),
             tuple(width for width in shape.widths if width <= shape.scored_width),
             shape.batch_size,
@@ -57,14 +57,14 @@ class Fusion:
         """The same, by the same name, behind another *step* of that *shape*."""
         return attrs.evolve(self, step=FusedStep(step, self.step.choice, shape, self.step.kind))
 
-    def serves(self, processors: Processor | None, selection: Selection) -> bool:
+    def serves(self, processors: Processor | None, sampler: Sampler) -> bool:
         """
         Whether it chooses as these do.
 
-        If they are the very ones, or decodekit's own of equal parameters. The selection's seed
+        If they are the very ones, or decodekit's own of equal parameters. The sampler's seed
         may be another: it is part of the noise, which comes from outside.
         """
-        return same_chain((processors, selection), (self.processors, self.selection))
+        return same_chain((processors, sampler), (self.processors, self.sampler))
 
     def takes(self, rows: int) -> bool:
         """Whether a run over so many *rows* may use it: with parameters one a row, all that there are."""
@@ -77,16 +77,14 @@ def _nobody_elses(step: DecoderStep) -> str:
     return name if ranks is None else ranks.from_first(name.encode()).decode()
 
 
-def places(
-    processors: Processor | None, selection: Selection, fused: bool, why_not: str
-) -> tuple[Place, ...]:
+def places(processors: Processor | None, sampler: Sampler, fused: bool, why_not: str) -> tuple[Place, ...]:
     """
     Where each part runs.
 
     Args:
         processors: The chain.
 
-        selection: What chooses.
+        sampler: What chooses.
 
         fused: Whether the decoder's programs hold all of it.
 
@@ -94,7 +92,7 @@ def places(
     """
     parts: list[tuple[object, str | None]] = [
         *((stage, stage_refusal(stage)) for stage in stages_of(processors)),
-        (selection, selection_refusal(selection)),
+        (sampler, sampler_refusal(sampler)),
     ]
     if fused:
         return tuple(Place(repr(part), "device", "it is part of the forward") for part, _ in parts)

@@ -13,37 +13,35 @@ from ...decoding.optional_protocols import (
     follows_logits,
     stages_of,
 )
-from ...decoding.protocols import Processor, Selection, StopCondition
+from ...decoding.protocols import Processor, Sampler, StopCondition
 from ...decoding.validation import is_whole
 from ...processors.chain import Composable
 from ...processors.parameter import options_of
 
 
-def check_asked(processors: Processor | None, selection: Selection | None) -> None:
+def check_asked(processors: Processor | None, sampler: Sampler | None) -> None:
     """
-    Refuse what is no chain of processors, or no selection.
+    Refuse what is no chain of processors, or no sampler.
 
     Raises:
         TypeError: One is something else, such as the other, a stop condition, or the class of one.
     """
-    for name, part in (("processors", processors), ("selection", selection)):
+    for name, part in (("processors", processors), ("sampler", sampler)):
         if part is None:
             continue
         if isinstance(part, type):
             raise TypeError(f"'{name}' must be an instance: got the class {part.__name__}")
         if isinstance(part, StopCondition):
             raise TypeError(f"'{name}' must be no stop condition: got {part!r}")
-        if not callable(part) and not (name == "selection" and follows_logits(part)):
+        if not callable(part) and not (name == "sampler" and follows_logits(part)):
             hint = " (join several with |)" if isinstance(part, list | tuple) else ""
             raise TypeError(f"'{name}' must be callable{hint}: got {part!r}")
-    if isinstance(selection, Composable):
-        raise TypeError(f"'selection' must choose, such as Greedy(): got the processor {selection!r}")
+    if isinstance(sampler, Composable):
+        raise TypeError(f"'sampler' must choose, such as Greedy(): got the processor {sampler!r}")
     for stage in stages_of(processors):
         refuse_foreign(stage)
-        if _is_selection(stage):
-            raise TypeError(
-                f"'processors' must process logits, as TopK(50) does: got the selection {stage!r}"
-            )
+        if _is_sampler(stage):
+            raise TypeError(f"'processors' must process logits, as TopK(50) does: got the sampler {stage!r}")
 
 
 def check_rows(processors: Processor | None, batch_size: Any) -> None:
@@ -64,7 +62,7 @@ def check_rows(processors: Processor | None, batch_size: Any) -> None:
                 )
 
 
-def _is_selection(part: object) -> bool:
-    """Whether *part* declares or offers what selections do, and processors do not."""
+def _is_sampler(part: object) -> bool:
+    """Whether *part* declares or offers what samplers do, and processors do not."""
     of_selections = TakesArgmax | DeclaresState | ListsSeveral | MeasuresGap
     return not isinstance(part, Composable) and isinstance(part, of_selections)

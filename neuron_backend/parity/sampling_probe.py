@@ -82,7 +82,7 @@ def _differences(decoder: ChoosingDecoder, width: int) -> tuple[float, int]:
         history = _history(ids, start, width)
         chosen, scores = decoder.forward_choosing(fed, cache_pos, history)
         off = max(off, _largest(scores.logits - plain) / _largest(plain))
-        drawn_with = choice.selection.noise(history, shape.vocab_size)
+        drawn_with = choice.sampler.noise(history, shape.vocab_size)
         with torch.no_grad():
             expected = choice.choose(scores.logits, history, *drawn_with)
         differing += int((expected != chosen).sum())

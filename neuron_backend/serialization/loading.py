@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...decoding.protocols import Processor, Selection
+from ...decoding.protocols import Processor, Sampler
 from ..targets.registry import target_named
 from ..targets.target import RunsStored, Target, check_target
 
@@ -25,7 +25,7 @@ def load_decoder(
     revision: str | None = None,
     token: str | bool | None = None,
     processors: Processor | None = None,
-    selection: Selection | None = None,
+    sampler: Sampler | None = None,
     target: Target | None = None,
 ) -> "CompiledDecoder":
     """
@@ -45,7 +45,7 @@ def load_decoder(
             to have the forwards that choose back. Those of another chain are left alone, and
             :meth:`CompiledDecoder.explain` says that there are none.
 
-        selection: The selection that it was compiled with, likewise.
+        sampler: The sampler that it was compiled with, likewise.
 
         target: With options of its own, and of the name that the decoder was saved with. None:
             that one with its defaults.
@@ -66,7 +66,7 @@ def load_decoder(
         raise TypeError(f"'trust_programs' must be True or False: got {trust_programs!r}")
     if target is not None:
         check_target(target)
-    return _open(_local(folder, revision, token), trust_programs, processors, selection, target)
+    return _open(_local(folder, revision, token), trust_programs, processors, sampler, target)
 
 
 def _local(folder: str | PathLike[str], revision: str | None, token: str | bool | None) -> Path:
@@ -84,7 +84,7 @@ def _open(
     folder: Path,
     trust_programs: bool,
     processors: Processor | None,
-    selection: Selection | None,
+    sampler: Sampler | None,
     target: Target | None,
 ) -> "CompiledDecoder":
     # A program that names load_decoder may well compile a decoder instead.
@@ -103,7 +103,7 @@ def _open(
     if target.name != manifest.target:
         raise ValueError(f"'target' must be the one that was saved, {manifest.target!r}: got {target.name!r}")
     target.check(manifest)
-    chooses = processors is not None or selection is not None
+    chooses = processors is not None or sampler is not None
     if isinstance(target, RunsStored) and not chooses:
         decoder = stored_decoder(folder, manifest, target, trust_programs)
         if decoder is not None:
@@ -124,6 +124,6 @@ def _open(
             if path.startswith(PROGRAMS)
         }
         if chooses:
-            decoder.fuse(processors, selection)
+            decoder.fuse(processors, sampler)
         target.load(decoder, packages_of(programs, stored), trust_programs)
     return decoder

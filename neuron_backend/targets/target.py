@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ..artifacts.packages import Package
     from ..static_decoder import StaticDecoder
 
-NOT_SAVED = "the folder holds no programs with this chain and selection: compile_decoder makes them"
+NOT_SAVED = "the folder holds no programs with this chain and sampler: compile_decoder makes them"
 """Why a loaded decoder does not choose, if it was saved with another chain or with none."""
 
 

@@ -7,7 +7,7 @@ Python, feed the same ids and get the same logits, and nobody tells anybody abou
 - What a rank computes of its share is summed by an all-reduce. The sum is the same bits on
   every rank, because each piece of it is added up once and then handed to all, not added up on
   each rank in an order of its own. The logits are such a sum (:mod:`.parallel_layers`).
-- Selection is pure: a function of logits, seed, stream and position (:mod:`decodekit.decoding.sampling.noise`).
+- Sampling is pure: a function of logits, seed, stream and position (:mod:`decodekit.decoding.sampling.noise`).
   Equal logits give equal tokens, greedy or sampled, with or without a draft.
 
 What could still part them is the program itself: another seed, another prompt, a time limit

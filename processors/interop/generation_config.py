@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 from torch import Tensor
 
-from ...decoding.protocols import Processor, Selection, StopCondition
+from ...decoding.protocols import Processor, Sampler, StopCondition
 from ...decoding.sampling.greedy import Greedy
 from ...decoding.sampling.sample import Sample
 from ...decoding.stopping.composition import AnyOf, EndOfSequence, MaxLength, MaxNewTokens
@@ -31,7 +31,7 @@ class Parts:
     processors: Chain
     """The stages that the configuration asks for, in the order of transformers."""
 
-    selection: Selection
+    sampler: Sampler
     """``Sample`` or ``Greedy``."""
 
     stop: StopCondition
@@ -42,7 +42,7 @@ class Parts:
 
     def as_arguments(self) -> dict[str, Any]:
         """For ``Generator(decoder, **parts.as_arguments())``."""
-        return {"processors": self.processors, "selection": self.selection, "stop": self.stop}
+        return {"processors": self.processors, "sampler": self.sampler, "stop": self.stop}
 
 
 def from_generation_config(
@@ -86,8 +86,8 @@ def from_generation_config(
     eos = _token_ids(fields.get("eos_token_id"))
     limit = _limit(fields, defaults, unused)
     stages = _stages(fields, Rest(eos, limit), unused)
-    selection = Sample(seed) if fields.get("do_sample") else Greedy()
-    return Parts(Chain(stages), selection, _stop(fields, eos, limit, tokenizer), unused)
+    sampler = Sample(seed) if fields.get("do_sample") else Greedy()
+    return Parts(Chain(stages), sampler, _stop(fields, eos, limit, tokenizer), unused)
 
 
 def _refuse(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
@@ -156,7 +156,7 @@ def _stop(
 
 
 def to_generation_config(
-    processors: Processor | None = None, *, selection: Selection, stop: StopCondition
+    processors: Processor | None = None, *, sampler: Sampler, stop: StopCondition
 ) -> Any:
     """
     The ``transformers.GenerationConfig`` with which ``generate`` does what these parts do.
@@ -167,7 +167,7 @@ def to_generation_config(
     Args:
         processors: Stages that a configuration can ask for, in its order.
 
-        selection: ``Greedy()`` or ``Sample()``.
+        sampler: ``Greedy()`` or ``Sample()``.
 
         stop: ``MaxNewTokens`` or ``MaxLength``, and any of ``EndOfSequence``, ``MaxTime`` and
             ``StopStrings``, joined with ``|``.
@@ -177,7 +177,7 @@ def to_generation_config(
     """
     from transformers import GenerationConfig
 
-    fields = _choice_fields(selection) | _stop_fields(stop)
+    fields = _choice_fields(sampler) | _stop_fields(stop)
     rest = Rest(
         _token_ids(fields.get("eos_token_id")),
         {name: fields[name] for name in ("max_new_tokens", "max_length") if name in fields},
@@ -190,11 +190,11 @@ def to_generation_config(
     return GenerationConfig(**fields)  # type: ignore[no-untyped-call]
 
 
-def _choice_fields(selection: Selection) -> dict[str, Any]:
-    if not isinstance(selection, Greedy | Sample):
-        raise ValueError(f"'selection' must be Greedy() or Sample(): got {selection!r}")
+def _choice_fields(sampler: Sampler) -> dict[str, Any]:
+    if not isinstance(sampler, Greedy | Sample):
+        raise ValueError(f"'sampler' must be Greedy() or Sample(): got {sampler!r}")
     # A top-k that is not in the chain is to be off, not 50.
-    return {"do_sample": True, "top_k": 0} if isinstance(selection, Sample) else {"do_sample": False}
+    return {"do_sample": True, "top_k": 0} if isinstance(sampler, Sample) else {"do_sample": False}
 
 
 def _stop_fields(stop: StopCondition) -> dict[str, Any]:

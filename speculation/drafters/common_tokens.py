@@ -23,7 +23,7 @@ class CommonTokens:
     Guess with *decoder*, a smaller model of another vocabulary, the tokens that both have.
 
     Its logits are put in the order of the target's vocabulary, ``-inf`` for a token that it
-    lacks; from there on it is a :class:`DraftModel`: the target's own chain and selection choose,
+    lacks; from there on it is a :class:`DraftModel`: the target's own chain and sampler choose,
     with the noise that the target is going to meet, so drawing accepts as well as it does with
     one vocabulary. The text so far is handed over token by token; one that the draft lacks is
     tokenized again, alone. The draft's model is not touched.

@@ -16,7 +16,7 @@ class DraftModel:
     """
     Guess with *decoder*, a smaller model of the same vocabulary.
 
-    Its logits go through the target's own chain and selection, at the position and with the
+    Its logits go through the target's own chain and sampler, at the position and with the
     noise that the target is going to meet. What it missed since it last drafted (the tokens
     that the target chose, a round without a draft) it is fed first; see
     :class:`~decodekit.decoding.cache.slots.Slots`.

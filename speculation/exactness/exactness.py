@@ -21,7 +21,7 @@ code that runs in production, for your processors, drafters, verifications and s
     ...         num_draft_tokens=2,
     ...         verification=Rejection(),
     ...         processors=Temperature(0.8),
-    ...         selection=Sample(),
+    ...         sampler=Sample(),
     ...         stop=MaxNewTokens(2),
     ...     )
     >>> print(check_exactness(make, [0]))
@@ -79,7 +79,7 @@ def check_exactness(
     Args:
         make: Makes the generator, for each run anew, so that what learns as it goes starts
             over. Its decoder may be one and the same. It has to be small; see the module. Its
-            selection must draw from the softmax, as ``Sample`` does, and is replaced by
+            sampler must draw from the softmax, as ``Sample`` does, and is replaced by
             :class:`InverseTransform`, which has the same law.
 
         prompts: As in a call of the generator.
@@ -96,7 +96,7 @@ def check_exactness(
     Raises:
         AssertionError: The laws differ; the message shows the output on which they differ most.
 
-        ValueError: The selection draws from no softmax.
+        ValueError: The sampler draws from no softmax.
 
         RuntimeError: Something asks for a number itself rather than :func:`...noise.coin` or
             :func:`...noise.draw`, or answers the same questions in two ways.

@@ -1,4 +1,4 @@
-"""A selection whose choices can be enumerated."""
+"""A sampler whose choices can be enumerated."""
 
 from typing import ClassVar
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from ...decoding.generator import Generator
 from ...decoding.history import History
 from ...decoding.optional_protocols import compares_scores, draws_softmax, reads_choices
-from ...decoding.protocols import Draft, Selection, Verification
+from ...decoding.protocols import Draft, Sampler, Verification
 from ...decoding.sampling import noise
 from ...decoding.scores import Scores
 
@@ -67,7 +67,7 @@ class _DraftingAsEver:
     def compares_scores(self) -> bool:
         return compares_scores(self.verification)
 
-    def drafting(self, selection: Selection, start: Tensor) -> Selection:
+    def drafting(self, sampler: Sampler, start: Tensor) -> Sampler:
         return self.verification.drafting(InverseTransform(), start)
 
     def __call__(
@@ -77,13 +77,12 @@ class _DraftingAsEver:
 
 
 def enumerable(generator: Generator) -> Generator:
-    """*generator*, with a selection that can be enumerated."""
-    if not draws_softmax(generator.selection):
+    """*generator*, with a sampler that can be enumerated."""
+    if not draws_softmax(generator.sampler):
         raise ValueError(
-            "'selection' must draw from the softmax of the logits, as Sample does: "
-            f"got {generator.selection!r}"
+            f"'sampler' must draw from the softmax of the logits, as Sample does: got {generator.sampler!r}"
         )
     if reads_choices(generator.verification):
-        return attrs.evolve(generator, selection=InverseTransform())
+        return attrs.evolve(generator, sampler=InverseTransform())
     verification = _DraftingAsEver(generator.verification)
-    return attrs.evolve(generator, selection=_WhereRead(), verification=verification)
+    return attrs.evolve(generator, sampler=_WhereRead(), verification=verification)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ...decoding.history import History
-from ...decoding.protocols import Draft, Selection
+from ...decoding.protocols import Draft, Sampler
 from ...decoding.sampling import noise
 from ...decoding.scores import Scores
 from .distributions import at_column, draft_law, drawn_apart, following, of_guesses, target_law
@@ -21,7 +21,7 @@ class Block:
     What is kept has the law of the target, as with :class:`~.rejection_sampling.Rejection`, and is
     expected to be at least as long, for every target, draft and number of guesses: a guess
     that is likelier under the target than under the draft makes up for the one before it. Of
-    guesses that are certain it keeps as many as that does. Needs a selection that draws from
+    guesses that are certain it keeps as many as that does. Needs a sampler that draws from
     the softmax.
 
     Sun et al., 2024, `Block Verification Accelerates Speculative Decoding
@@ -37,9 +37,9 @@ class Block:
     reads_choices: ClassVar[bool] = False
     """Of a row with guesses, the target's own choices are not looked at."""
 
-    def drafting(self, selection: Selection, start: Tensor) -> Selection:
-        """*selection* with noise apart from everything else; ``ValueError`` if it draws from no softmax."""
-        return drawn_apart(self, selection, start)
+    def drafting(self, sampler: Sampler, start: Tensor) -> Sampler:
+        """*sampler* with noise apart from everything else; ``ValueError`` if it draws from no softmax."""
+        return drawn_apart(self, sampler, start)
 
     def __call__(
         self, draft: Draft, choices: Tensor, scores: Scores, window: History

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ...decoding.history import History
 from ...decoding.optional_protocols import draws_softmax, has_short_cuts, offers_short_cuts
-from ...decoding.protocols import Draft, Selection
+from ...decoding.protocols import Draft, Sampler
 from ...decoding.sampling import noise
 from ...decoding.sampling.candidates import Candidates, ChoosesAmong
 from ...decoding.scores import Scores
@@ -16,23 +16,23 @@ from ...decoding.scores import Scores
 @attrs.frozen(eq=False)
 class DrawnApart:
     """
-    *selection* with noise of its own for the round that begins at *start*, ``[batch]``.
+    *sampler* with noise of its own for the round that begins at *start*, ``[batch]``.
 
     Nothing that the round's verification draws is to depend on it, and neither is anything of
     another round: a guess that was rejected, or not looked at, says something of its numbers.
     """
 
-    selection: Selection
+    sampler: Sampler
     start: Tensor
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Logits ``[batch, width, vocab]`` to ids ``[batch, width]``."""
-        return self.selection(logits, self._apart(history))
+        return self.sampler(logits, self._apart(history))
 
     def among(self, candidates: Candidates, history: History) -> Tensor:
         """What a call on all of the vocabulary chooses, from the tokens that are left of it."""
-        if offers_short_cuts(self.selection) and isinstance(self.selection, ChoosesAmong):
-            return self.selection.among(candidates, self._apart(history))
+        if offers_short_cuts(self.sampler) and isinstance(self.sampler, ChoosesAmong):
+            return self.sampler.among(candidates, self._apart(history))
         return self(candidates.dense(), history)
 
     def _apart(self, history: History) -> History:
@@ -45,14 +45,14 @@ class DrawnApart:
         )
 
 
-def drawn_apart(verification: object, selection: Selection, start: Tensor) -> DrawnApart:
-    """*selection* for the drafter, if it is known to draw from the softmax of the logits."""
-    if not draws_softmax(selection):
+def drawn_apart(verification: object, sampler: Sampler, start: Tensor) -> DrawnApart:
+    """*sampler* for the drafter, if it is known to draw from the softmax of the logits."""
+    if not draws_softmax(sampler):
         raise ValueError(
-            f"{verification!r} needs a selection that draws from the softmax of the logits, as Sample "
-            f"does: got {selection!r}. Use Agreement(); at temperature 0 nothing accepts more"
+            f"{verification!r} needs a sampler that draws from the softmax of the logits, as Sample "
+            f"does: got {sampler!r}. Use Agreement(); at temperature 0 nothing accepts more"
         )
-    return DrawnApart(selection, start)
+    return DrawnApart(sampler, start)
 
 
 def target_law(scores: Scores) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ...decoding.history import History
-from ...decoding.protocols import Draft, Selection
+from ...decoding.protocols import Draft, Sampler
 from ...decoding.sampling import noise
 from ...decoding.scores import Scores
 from .distributions import at_column, draft_law, drawn_apart, following, of_guesses, target_law
@@ -21,7 +21,7 @@ class Rejection:
     With p the softmax of the target's processed logits and q that of the draft's, a guess stands
     with probability Σ min(p, q), the most that one guess can, and what is kept has the law of p.
     Agreement accepts a little less and keeps plain decoding's very tokens; here the text
-    depends on the draft and its lengths, its distribution does not. Needs a selection that draws
+    depends on the draft and its lengths, its distribution does not. Needs a sampler that draws
     from the softmax.
 
     Guesses that are no draws, such as a prompt lookup's, are a q that is certain of them. A row
@@ -39,9 +39,9 @@ class Rejection:
     reads_choices: ClassVar[bool] = False
     """Of a row with guesses, the target's own choices are not looked at."""
 
-    def drafting(self, selection: Selection, start: Tensor) -> Selection:
-        """*selection* with noise apart from everything else; ``ValueError`` if it draws from no softmax."""
-        return drawn_apart(self, selection, start)
+    def drafting(self, sampler: Sampler, start: Tensor) -> Sampler:
+        """*sampler* with noise apart from everything else; ``ValueError`` if it draws from no softmax."""
+        return drawn_apart(self, sampler, start)
 
     def __call__(
         self, draft: Draft, choices: Tensor, scores: Scores, window: History

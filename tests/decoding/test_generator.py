@@ -67,8 +67,8 @@ class TestCall:
     def test_seeds_and_streams_decide(self) -> None:
         """Equal seeds and streams give equal text; another of either gives another."""
         parts = {"processors": Temperature(2.0), "stop": MaxNewTokens(30)}
-        one = Generator(ScriptedDecoder(TABLE), selection=Sample(seed=1), **parts)
-        other = Generator(ScriptedDecoder(TABLE), selection=Sample(seed=2), **parts)
+        one = Generator(ScriptedDecoder(TABLE), sampler=Sample(seed=1), **parts)
+        other = Generator(ScriptedDecoder(TABLE), sampler=Sample(seed=2), **parts)
 
         assert one([1]).ids == one([1]).ids == one([1], random_streams=[0]).ids
         assert one([1]).ids != one([1], random_streams=[1]).ids
@@ -77,14 +77,14 @@ class TestCall:
     def test_equal_prompts_differ_by_stream(self) -> None:
         """Rows of one prompt are different samples of it."""
         decoder = ScriptedDecoder(TABLE, batch_size=3)
-        result = Generator(decoder, selection=Sample(), stop=MaxNewTokens(20))([[1]] * 3)
+        result = Generator(decoder, sampler=Sample(), stop=MaxNewTokens(20))([[1]] * 3)
 
         assert 3 == len({tuple(row) for row in result.ids})
 
     def test_generators_may_take_turns_on_one_decoder(self) -> None:
         """Two streams over one decoder, event by event in turns, give what each gives alone."""
         decoder = ScriptedDecoder(TABLE, batch_size=2)
-        generator = Generator(decoder, selection=Sample(), stop=MaxNewTokens(12))
+        generator = Generator(decoder, sampler=Sample(), stop=MaxNewTokens(12))
         alone = [generator(prompts).ids for prompts in ([[1, 2], [3]], [[4], [5, 6, 7]])]
         turns: list[list[list[int]]] = [[[], []], [[], []]]
         for first, second in zip(
@@ -220,7 +220,7 @@ class TestThreads:
 
         decoder = Slow(TABLE)
         draft = DraftModel(Slow(TABLE + 0.2))
-        fast = SpeculativeGenerator(decoder, draft, selection=Sample(), stop=MaxNewTokens(12))
+        fast = SpeculativeGenerator(decoder, draft, sampler=Sample(), stop=MaxNewTokens(12))
         expected = [fast([i]).ids[0] for i in range(5)]
 
         async def text(i: int) -> list[int]:
@@ -250,8 +250,8 @@ class TestThreads:
     def test_a_decoder_may_draft_for_itself(self) -> None:
         """Target and draft may be one decoder: each finds what the other has fed."""
         decoder = ScriptedDecoder(TABLE)
-        plain = Generator(ScriptedDecoder(TABLE), selection=Sample(), stop=MaxNewTokens(20))([1, 2])
-        fast = SpeculativeGenerator(decoder, DraftModel(decoder), selection=Sample(), stop=MaxNewTokens(20))
+        plain = Generator(ScriptedDecoder(TABLE), sampler=Sample(), stop=MaxNewTokens(20))([1, 2])
+        fast = SpeculativeGenerator(decoder, DraftModel(decoder), sampler=Sample(), stop=MaxNewTokens(20))
 
         assert plain.ids == fast([1, 2]).ids
 
@@ -396,14 +396,14 @@ class TestRefusals:
         ("parts", "error", "message"),
         [
             ({"temperature": 1.0}, TypeError, "temperature"),
-            ({"selection": Sample}, TypeError, "'selection' must be an instance: got the class Sample"),
+            ({"sampler": Sample}, TypeError, "'sampler' must be an instance: got the class Sample"),
             (
                 {"processors": MaxNewTokens(3)},
                 TypeError,
                 "'processors' must be processors, not a stop condition",
             ),
             ({"processors": 3}, TypeError, "'processors' must be callable: got 3"),
-            ({"selection": "greedy"}, TypeError, "'selection' must be callable: got 'greedy'"),
+            ({"sampler": "greedy"}, TypeError, "'sampler' must be callable: got 'greedy'"),
             ({"stop": TopK(3)}, TypeError, "'stop' must be a stop condition"),
             ({"stop": lambda history: True}, TypeError, r"with finishes \(wrap a function in StopWhen"),
             ({"num_draft_tokens": True}, TypeError, "'num_draft_tokens' must be a whole number: got True"),
@@ -517,8 +517,8 @@ class TestRefusals:
             ({"processors": lambda logits, history: None}, r"'processors' must give .*\[1, 1, 8\]: got None"),
             ({"processors": lambda logits, history: logits[:, -1]}, r"\[1, 1, 8\]: got \[1, 8\] from"),
             (
-                {"selection": lambda logits, history: logits},
-                r"'selection' must give .*\[1, 1\]: got \[1, 1, 8\]",
+                {"sampler": lambda logits, history: logits},
+                r"'sampler' must give .*\[1, 1\]: got \[1, 1, 8\]",
             ),
         ],
     )
@@ -611,7 +611,7 @@ class TestRefusals:
 
 class TestCustomParts:
     def test_any_object_of_the_protocol(self) -> None:
-        """A decoder, a processor, a selection and a stop of one's own, none inheriting anything."""
+        """A decoder, a processor, a sampler and a stop of one's own, none inheriting anything."""
 
         class Constant:
             shape = DecoderShape(1, 8, 3, (1, 4), 4)
@@ -628,7 +628,7 @@ class TestCustomParts:
         generator = Generator(
             Constant(),
             processors=lambda logits, history: -logits,
-            selection=lambda logits, history: Greedy()(logits, history),
+            sampler=lambda logits, history: Greedy()(logits, history),
             stop=Second(),
         )
         result = generator([1])

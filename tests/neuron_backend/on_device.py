@@ -38,8 +38,8 @@ PROMPTS = [[5, 9, 2, 44, 17, 3, 8, 22, 31, 4, 4, 56, 12, 40, 7, 19, 2], [60, 1, 
 """Of two lengths, one of more than a chunk."""
 
 PARTS: dict[str, dict[str, Any]] = {
-    "greedy": {"processors": RepetitionPenalty(1.2), "selection": Greedy()},
-    "sampled": {"processors": Temperature(0.9) | TopP(0.95), "selection": Sample(seed=3)},
+    "greedy": {"processors": RepetitionPenalty(1.2), "sampler": Greedy()},
+    "sampled": {"processors": Temperature(0.9) | TopP(0.95), "sampler": Sample(seed=3)},
 }
 """What texts are written with."""
 

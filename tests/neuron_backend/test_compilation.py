@@ -209,19 +209,19 @@ class TestBeforeLoading:
     @pytest.mark.parametrize(
         ("parts", "message"),
         [
-            ({"processors": Greedy()}, r"'processors' must process logits.*: got the selection Greedy"),
+            ({"processors": Greedy()}, r"'processors' must process logits.*: got the sampler Greedy"),
             (
                 {"processors": TopK(3) | Sample()},
-                r"'processors' must process logits.*: got the selection Sam",
+                r"'processors' must process logits.*: got the sampler Sam",
             ),
-            ({"selection": TopK(3)}, r"'selection' must choose, such as Greedy\(\): got the processor TopK"),
-            ({"selection": TopK(3) | TopP(0.9)}, "'selection' must choose.*: got the processor Chain"),
+            ({"sampler": TopK(3)}, r"'sampler' must choose, such as Greedy\(\): got the processor TopK"),
+            ({"sampler": TopK(3) | TopP(0.9)}, "'sampler' must choose.*: got the processor Chain"),
             ({"processors": MaxNewTokens(3)}, "'processors' must be no stop condition: got MaxNewTokens"),
-            ({"selection": MaxNewTokens(3)}, "'selection' must be no stop condition: got MaxNewTokens"),
+            ({"sampler": MaxNewTokens(3)}, "'sampler' must be no stop condition: got MaxNewTokens"),
             ({"processors": TopK}, "'processors' must be an instance: got the class TopK"),
-            ({"selection": Greedy}, "'selection' must be an instance: got the class Greedy"),
+            ({"sampler": Greedy}, "'sampler' must be an instance: got the class Greedy"),
             ({"processors": [TopK(3)]}, r"'processors' must be callable \(join several with \|\): got"),
-            ({"selection": 7}, "'selection' must be callable: got 7"),
+            ({"sampler": 7}, "'sampler' must be callable: got 7"),
             ({"processors": MinLengthLogitsProcessor(3, 2)}, "wrap Hugging Face's in"),
         ],
     )
@@ -248,7 +248,7 @@ class TestBeforeLoading:
             max_length=8,
             target="eager",
             processors=chain,
-            selection=lambda logits, history: logits.argmax(dim=-1),
+            sampler=lambda logits, history: logits.argmax(dim=-1),
         )
 
 

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.stand_in
 PROMPTS = [[5, 9, 2, 44, 17, 3, 8, 5, 9, 2], [60, 1, 30]]
 STOP = MaxNewTokens(45)
 CHAIN = RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.95) | MinP(0.02)
-CHOSEN: dict[str, Any] = {"processors": CHAIN, "selection": Sample(seed=7)}
+CHOSEN: dict[str, Any] = {"processors": CHAIN, "sampler": Sample(seed=7)}
 
 # Of its own: XLA knows programs that another decoder had compiled.
 LENGTH: dict[str, Any] = {"max_length": 62, "spans": (12, 62)}
@@ -94,7 +94,7 @@ class TestTexts:
 
     def test_with_another_seed(self, choosing, eager, asked):
         """The noise comes from outside: one program serves every seed."""
-        other = {"processors": CHAIN, "selection": Sample(seed=8)}
+        other = {"processors": CHAIN, "sampler": Sample(seed=8)}
         expected = Generator(eager, stop=STOP, **other)(PROMPTS).ids
 
         assert expected == Generator(choosing.decoder, stop=STOP, **other)(PROMPTS).ids
@@ -106,7 +106,7 @@ class TestTexts:
 
         assert Generator(eager, stop=STOP)(PROMPTS).ids == generator(PROMPTS).ids
         assert [] == asked
-        assert "another chain or selection" in str(generator.explain())
+        assert "another chain or sampler" in str(generator.explain())
 
     def test_with_their_scores(self, choosing, eager):
         """The logits of a forward that chose are there for who asks."""
@@ -137,9 +137,9 @@ def test_greedy_choice_of_raw_logits_takes_no_program_more(way, tiny_model, eage
     target = TracedTarget(way=way)
     # A length of its own: XLA knows programs that another decoder had compiled.
     shape: dict[str, Any] = {"max_length": 63, "widths": (1, 16), "scored_width": 1, "spans": (63,)}
-    built = build(tiny_model("llama"), target, **shape, selection=Greedy())
+    built = build(tiny_model("llama"), target, **shape, sampler=Greedy())
 
-    generator = Generator(built.decoder, stop=STOP, selection=Greedy())
+    generator = Generator(built.decoder, stop=STOP, sampler=Greedy())
 
     assert (2 if way == "nxd" else 1) == built.executables
     assert generator.explain().on_device
@@ -257,7 +257,7 @@ class TestSaved:
                 import neuronx_distributed
                 neuronx_distributed.ModelBuilder.trace = None
             chain = RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.95) | MinP(0.02)
-            parts = dict(processors=chain, selection=Sample(seed=7))
+            parts = dict(processors=chain, sampler=Sample(seed=7))
             decoder = load_decoder({str(saved)!r}, **parts)
             generator = Generator(decoder, stop=MaxNewTokens(45), **parts)
             ids = generator({PROMPTS!r}).ids
@@ -288,7 +288,7 @@ class TestSaved:
     @pytest.mark.usefixtures("no_tracing")
     def test_with_another_chain_do_not_choose_by_it(self, choosing, saved):
         """Nor by their own: a load compiles nothing, and says so."""
-        loaded = load_decoder(saved, processors=Temperature(0.5), selection=Sample(seed=7))
+        loaded = load_decoder(saved, processors=Temperature(0.5), sampler=Sample(seed=7))
 
         assert NOT_SAVED in str(loaded.explain())
         assert text(choosing.decoder, **CHOSEN) == text(loaded, **CHOSEN)

@@ -28,7 +28,7 @@ SHAPE: dict[str, Any] = {
 }
 CHOSEN: dict[str, Any] = {
     "processors": RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.95),
-    "selection": Sample(seed=7),
+    "sampler": Sample(seed=7),
 }
 PROMPTS = [[5, 9, 2, 44, 17, 3, 8, 5, 9, 2], [60, 1, 30]]
 STOP = MaxNewTokens(30)
@@ -159,7 +159,7 @@ class TestSaving:
 
     def test_with_another_chain_the_host_chooses(self, saved, eager):
         """By the plain programs."""
-        other: dict[str, Any] = {"processors": Temperature(0.5), "selection": Sample(seed=3)}
+        other: dict[str, Any] = {"processors": Temperature(0.5), "sampler": Sample(seed=3)}
         loaded = load_decoder(saved, **other)
 
         assert NOT_SAVED in str(loaded.explain())

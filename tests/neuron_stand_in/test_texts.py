@@ -16,7 +16,7 @@ from ..neuron_backend.on_device import compiler_forbidden
 PROMPTS = [[5, 9, 2, 44, 17, 3, 8, 5, 9, 2], [60, 1, 30]]
 SAMPLED: dict[str, Any] = {
     "processors": RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.95),
-    "selection": Sample(seed=7),
+    "sampler": Sample(seed=7),
 }
 STOP = MaxNewTokens(45)
 

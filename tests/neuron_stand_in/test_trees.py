@@ -50,7 +50,7 @@ def test_are_scored_as_by_the_eager_decoder(built, eager):
         torch.testing.assert_close(found[ids >= 0], expected[ids >= 0], atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("chosen", [{}, {"processors": Temperature(0.8), "selection": Sample(seed=7)}])
+@pytest.mark.parametrize("chosen", [{}, {"processors": Temperature(0.8), "sampler": Sample(seed=7)}])
 def test_write_the_text_of_plain_decoding(chosen, built, eager):
     """With guesses of the first layer, some of which are right."""
     draft = eager.early_exit(1, widths=(1, 2, 16))

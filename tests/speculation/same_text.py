@@ -66,7 +66,7 @@ def check_same_text(make: Callable[[Tensor], Drafter], cases: int = 20) -> int:
         target = ScriptedDecoder(scores, 4, **SHAPE, **({"line": last_token} if case % 2 else {}))
         parts: dict[str, Any] = {
             "processors": (None, Temperature(0.6), RepetitionPenalty(1.2) | Temperature(0.4))[case % 3],
-            "selection": Greedy() if case % 5 < 2 else Sample(seed=case),
+            "sampler": Greedy() if case % 5 < 2 else Sample(seed=case),
             "stop": EndOfSequence(0) | MaxNewTokens(dice.choice([9, 30, 100])),
         }
         fast = SpeculativeGenerator(target, make(scores), num_draft_tokens=1 + case % 6, **parts)

@@ -87,7 +87,7 @@ def test_log_probabilities(kind: int) -> None:
             generator = Generator(
                 scripted(seed),
                 processors=RepetitionPenalty(1.2) | Temperature(0.7) | TopK(6),
-                selection=Greedy() if seed % 3 == 0 else Sample(seed),
+                sampler=Greedy() if seed % 3 == 0 else Sample(seed),
                 stop=notes | EndOfSequence(0) | StopTokens([4]) | MaxNewTokens(13),
                 drafter=drafter,
                 num_draft_tokens=3,
@@ -133,7 +133,7 @@ class Failing:
 @pytest.mark.parametrize("kind", range(3))
 def test_an_exception_inside_a_drafter_leaves_the_generator_usable(kind: int) -> None:
     """It reaches the caller, whatever was streamed before it is right, and the next call is too."""
-    parts: dict[str, Any] = {"selection": Sample(1), "stop": MaxNewTokens(20)}
+    parts: dict[str, Any] = {"sampler": Sample(1), "stop": MaxNewTokens(20)}
     prompts = [[1, 2, 1, 2, 1], [3]]
     expected = Generator(scripted(6), **parts)(prompts).ids
     for at in range(1, 4):

@@ -74,7 +74,7 @@ def test_those_of_plain_decoding(kind: str) -> None:
         request = Logprobs(seed % 4, stages[seed % len(stages)])
         parts: dict[str, Any] = {
             "processors": chain,
-            "selection": Greedy() if seed % 2 else Sample(seed),
+            "sampler": Greedy() if seed % 2 else Sample(seed),
             "stop": [MaxNewTokens([3, 11, 20]), EndOfSequence(0) | MaxNewTokens(25), StopTokens([3, 4])][
                 seed // 3 % 3
             ],
@@ -104,7 +104,7 @@ def test_those_of_the_sequence(verification: Verification, stage: str) -> None:
             DraftModel(scripted(seed, 0.5)),
             num_draft_tokens=3,
             processors=Temperature(0.8) | TopK(6),
-            selection=Sample(seed),
+            sampler=Sample(seed),
             stop=EndOfSequence(0) | MaxNewTokens(12),
             verification=verification,
         )

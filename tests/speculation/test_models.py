@@ -87,7 +87,7 @@ def test_float64(name: str, tiny_model: TinyModel) -> None:
     for seed in range(40):
         parts = {
             "processors": chain(seed, (0.4, 0.8, 1.2)[seed % 3]),
-            "selection": Greedy() if seed % 8 == 0 else Sample(seed=seed),
+            "sampler": Greedy() if seed % 8 == 0 else Sample(seed=seed),
             "stop": EndOfSequence(seed % 61) | MaxNewTokens(16 if seed % 10 else 100),
         }
         rows, random_streams = prompts(seed), [seed, 5, 70]
@@ -110,7 +110,7 @@ def test_exact_width_in_float32(tiny_model: TinyModel) -> None:
     model = tiny_model("llama")
     target, draft = decoder(model), DraftModel(decoder(perturbed(model, 0.02)))
     for seed in range(25):
-        parts = {"selection": Sample(seed=seed), "stop": MaxNewTokens(16), "exact_width": True}
+        parts = {"sampler": Sample(seed=seed), "stop": MaxNewTokens(16), "exact_width": True}
         rows, random_streams = prompts(seed), [seed, 5, 70]
         plain = Generator(target, **parts)(rows, random_streams)
         fast = SpeculativeGenerator(target, draft, num_draft_tokens=K, **parts)(rows, random_streams)
@@ -161,7 +161,7 @@ def test_poison(name: str, tiny_model: TinyModel) -> None:
     """Nothing is ever read that no token of the row has written, with a draft or without."""
     model = tiny_model(name)
     for seed in range(6):
-        parts = {"processors": Temperature(0.8), "selection": Sample(seed=seed), "stop": MaxNewTokens(18)}
+        parts = {"processors": Temperature(0.8), "sampler": Sample(seed=seed), "stop": MaxNewTokens(18)}
         rows = prompts(seed)
         expected = Generator(decoder(model), **parts)(rows).ids
         draft = DraftModel(Poisoned(decoder(perturbed(model, 0.02))))
@@ -195,7 +195,7 @@ def test_rounding_explains_every_divergence(coarse: bool, tiny_model: TinyModel)
     for seed in range(60):
         parts = {
             "processors": Temperature(temperature),
-            "selection": Sample(seed=seed),
+            "sampler": Sample(seed=seed),
             "stop": MaxNewTokens(16),
         }
         rows = prompts(seed)

@@ -186,9 +186,9 @@ def test_scripted(block: int) -> None:
         rows, k = dice.randint(1, 4), dice.randint(1, 6)
         prompts = [[dice.randrange(VOCAB) for _ in range(dice.randint(1, 60))] for _ in range(rows)]
         random_streams = [dice.randrange(1000) for _ in range(rows)]
-        selection = Greedy() if case % 5 == 0 else Sample(seed=case)
+        sampler = Greedy() if case % 5 == 0 else Sample(seed=case)
         temperature, every = dice.choice([0.3, 0.7, 1.0, 1.8]), range(rows)
-        parts = {"selection": selection, "tokenizer": Letters()}
+        parts = {"sampler": sampler, "tokenizer": Letters()}
         together = {**parts, "processors": chain(case, temperature, every), "stop": stop(case // 11, every)}
         shape = {"max_length": MAX_LENGTH, "widths": (1, 7, 32), "scored_width": 7}
 

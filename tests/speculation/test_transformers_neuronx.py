@@ -125,9 +125,9 @@ class TestSample:
             assert spec_gen.sample(torch.tensor([prompt]), 30)[0].tolist() == response[row].tolist()
 
     def test_samples_where_asked_to(self, tiny_model: TinyModel) -> None:
-        """Processors and a selection are those of plain decoding."""
+        """Processors and a sampler are those of plain decoding."""
         model = tiny_model("llama")
-        parts: dict[str, Any] = {"processors": Temperature(0.8), "selection": Sample(seed=7)}
+        parts: dict[str, Any] = {"processors": Temperature(0.8), "sampler": Sample(seed=7)}
         target = decoder(model, 3)
         response = SpeculativeGenerator(decoder(perturbed(model), 3), target, **parts).sample(PROMPTS, 30)
 

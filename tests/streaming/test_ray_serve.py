@@ -53,7 +53,7 @@ def scripted(stop: Any = None, tokenizer: Any = None, batch_size: int = 2) -> Ge
     vocab = 11 if tokenizer is None else len(tokenizer)
     table = torch.randn(31, vocab, generator=torch.Generator().manual_seed(1))
     decoder = ScriptedDecoder(table, batch_size=batch_size)
-    return Generator(decoder, selection=Sample(seed=3), stop=stop or MaxNewTokens(12), tokenizer=tokenizer)
+    return Generator(decoder, sampler=Sample(seed=3), stop=stop or MaxNewTokens(12), tokenizer=tokenizer)
 
 
 def dicts(result: Generation) -> list[dict[str, Any]]:
@@ -681,7 +681,7 @@ class TestOnACluster:
         generator = Generator(
             compile_decoder(str(PAIR / "target"), max_length=512, widths=(1, 64), target="eager"),
             processors=Temperature(0.7),
-            selection=Sample(seed=0),
+            sampler=Sample(seed=0),
             stop=MaxNewTokens(8),
             tokenizer=tokenizer,
         )

@@ -153,7 +153,7 @@ class Case:
         return Generator(
             decoder,
             processors=process,
-            selection=Sample(seed=self.seed),
+            sampler=Sample(seed=self.seed),
             stop=Stop(self.limit)
             | EndOfSequence(0)
             | StopStrings(("bc", "ddd"), TOKENIZER, hide=False)

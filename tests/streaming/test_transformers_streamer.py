@@ -365,7 +365,7 @@ class TestUnderGenerate:
 def ours(model: Any, **options: Any) -> Generator:
     decoder = StaticDecoder(model, batch_size=1, max_length=64, widths=(1, 5, 16))
     stop = EndOfSequence(EOS) | MaxNewTokens(24)
-    return Generator(decoder, selection=Sample(seed=3), stop=stop, tokenizer=tokenizer(), **options)
+    return Generator(decoder, sampler=Sample(seed=3), stop=stop, tokenizer=tokenizer(), **options)
 
 
 class Guide:

@@ -95,7 +95,7 @@ class NativeProgram:
         # Whether the caller is in inference mode must not matter: programs are made outside of it.
         with torch.inference_mode(False), torch.no_grad(), on_device(self._device):
             given = program.run(*(self._send(tensor) for tensor in others), program.slots, *self._cache)
-            # Processors and selections use operations that the device has no kernels for.
+            # Processors and samplers use operations that the device has no kernels for.
             return given.to("cpu") if isinstance(given, Tensor) else given
 
     def _send(self, tensor: Tensor) -> Tensor:

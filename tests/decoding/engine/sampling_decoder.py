@@ -6,7 +6,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from decodekit.decoding import Choose, Greedy, History, Place, Placement, Processor, Selection
+from decodekit.decoding import Choose, Greedy, History, Place, Placement, Processor, Sampler
 from decodekit.decoding.scores import Scores
 from decodekit.testing import ScriptedDecoder
 
@@ -21,7 +21,7 @@ class ChoosingDecoder(ScriptedDecoder):
     """
 
     processors: Processor | None = None
-    selection: Selection = attrs.field(factory=Greedy)
+    sampler: Sampler = attrs.field(factory=Greedy)
     wide: bool = False
     """Whether forwards that score the last column alone choose as well."""
 
@@ -33,9 +33,9 @@ class ChoosingDecoder(ScriptedDecoder):
         """Those that score every column; with *wide* all."""
         return tuple(w for w in self.widths if self.wide or w <= self.scored_width)
 
-    def chooses(self, processors: Processor | None, selection: Selection, rows: int) -> bool:
+    def chooses(self, processors: Processor | None, sampler: Sampler, rows: int) -> bool:
         """The very ones."""
-        return processors is self.processors and selection is self.selection
+        return processors is self.processors and sampler is self.sampler
 
     def forward_choosing(self, ids: Tensor, cache_pos: Tensor, history: History) -> tuple[Tensor, Scores]:
         """Choose in columns that hold a token."""
@@ -54,12 +54,12 @@ class ChoosingDecoder(ScriptedDecoder):
                 one = attrs.evolve(
                     history.rows(slice(row, row + 1)), length=history.length[row, column].reshape(1, 1)
                 )
-                choose = Choose(self.processors, self.selection)
+                choose = Choose(self.processors, self.sampler)
                 chosen[row, column] = choose(logits[row, column].reshape(1, 1, -1), one)[0]
         self.chosen += 1
         return chosen, Scores(lambda: logits)
 
-    def explain(self, processors: Processor | None, selection: Selection) -> Placement:
+    def explain(self, processors: Processor | None, sampler: Sampler) -> Placement:
         """All in one place."""
-        where: Any = "device" if self.chooses(processors, selection, 1) else "host"
-        return Placement((Place(repr(selection), where, "as scripted"),), ("a note",))
+        where: Any = "device" if self.chooses(processors, sampler, 1) else "host"
+        return Placement((Place(repr(sampler), where, "as scripted"),), ("a note",))

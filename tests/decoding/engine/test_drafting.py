@@ -172,7 +172,7 @@ class TestDrafting:
     def test_a_tree_out_of_the_blue_is_refused_by_rejection(self) -> None:
         """Where nobody said that there would be trees."""
         tree = Draft(torch.tensor([[2]]), parents=torch.tensor([[-1]]))
-        drafting = generator(drafter=Says(lambda rows: tree), verification=Rejection(), selection=Sample())
+        drafting = generator(drafter=Says(lambda rows: tree), verification=Rejection(), sampler=Sample())
 
         with pytest.raises(ValueError, match=r"Rejection\(\) takes no trees"):
             drafting([1])
@@ -189,4 +189,4 @@ class TestDrafting:
     def test_rejection_takes_no_trees(self) -> None:
         """It is said when the generator is built."""
         with pytest.raises(ValueError, match="'verification' must take trees, as Agreement does"):
-            generator(drafter=Says(None, tree_nodes=3), verification=Rejection(), selection=Sample())
+            generator(drafter=Says(None, tree_nodes=3), verification=Rejection(), sampler=Sample())

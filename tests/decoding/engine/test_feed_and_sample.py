@@ -21,7 +21,7 @@ from decodekit.decoding import (
     MaxNewTokens,
     Sample,
 )
-from decodekit.decoding.protocols import Drafter, Processor, Selection
+from decodekit.decoding.protocols import Drafter, Processor, Sampler
 from decodekit.processors import RepetitionPenalty, SuppressTokens, Temperature, TopK
 from decodekit.speculation import DraftModel, DraftTree, PromptLookup, Rejection, Tree
 from decodekit.testing import ScriptedDecoder
@@ -33,9 +33,9 @@ TABLE = 2 * torch.randn(97, VOCAB, generator=torch.Generator().manual_seed(3))
 NEAR = TABLE + 0.5 * torch.randn(TABLE.shape, generator=torch.Generator().manual_seed(4))
 
 CHAIN = RepetitionPenalty(1.3) | Temperature(0.8) | TopK(6)
-SELECTIONS: dict[str, Selection] = {"greedy": Greedy(), "sample": Sample(seed=5)}
+SAMPLERS: dict[str, Sampler] = {"greedy": Greedy(), "sample": Sample(seed=5)}
 
-every_selection = pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS.keys())
+every_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS.keys())
 
 
 @attrs.frozen(eq=False)
@@ -50,30 +50,30 @@ class Counted:
         return logits
 
 
-def drafters(selection: Selection) -> dict[str, Drafter | None]:
+def drafters(sampler: Sampler) -> dict[str, Drafter | None]:
     """None, one that looks up, one that draws, and one whose decoder chooses."""
     return {
         "plain": None,
         "lookup": PromptLookup(),
         "model": DraftModel(ScriptedDecoder(NEAR, batch_size=3)),
         "model that chooses": DraftModel(
-            ChoosingDecoder(NEAR, batch_size=4, max_length=40, processors=CHAIN, selection=selection)
+            ChoosingDecoder(NEAR, batch_size=4, max_length=40, processors=CHAIN, sampler=sampler)
         ),
     }
 
 
 def both(
-    prompts: list[list[int]], selection: Selection, drafter: str = "plain", **parts: Any
+    prompts: list[list[int]], sampler: Sampler, drafter: str = "plain", **parts: Any
 ) -> tuple[Generation, Generation, ChoosingDecoder]:
     """The same run with the host choosing, and with the decoder."""
     # It has rows that the run does not.
-    decoder = ChoosingDecoder(TABLE, batch_size=3, processors=CHAIN, selection=selection)
+    decoder = ChoosingDecoder(TABLE, batch_size=3, processors=CHAIN, sampler=sampler)
     runs = [
         Generator(
             target,
             processors=CHAIN,
-            selection=selection,
-            drafter=drafters(selection)[drafter],
+            sampler=sampler,
+            drafter=drafters(sampler)[drafter],
             **{"stop": MaxNewTokens(30), **parts},
         )(prompts, logprobs=Logprobs(top=2, stage="processed"))
         for target in (ScriptedDecoder(TABLE, batch_size=3), decoder)
@@ -85,12 +85,12 @@ PROMPTS = [[1, 2, 3], [4] * 25]
 
 
 class TestGeneration:
-    @every_selection
+    @every_sampler
     @pytest.mark.parametrize("exact_width", [False, True])
     @pytest.mark.parametrize("drafter", drafters(Greedy()))
-    def test_says_what_the_host_says(self, selection: Selection, drafter: str, exact_width: bool) -> None:
+    def test_says_what_the_host_says(self, sampler: Sampler, drafter: str, exact_width: bool) -> None:
         """Ragged rows, prompts in chunks, guesses, columns that catch up; ids and log-probabilities."""
-        host, device, decoder = both(PROMPTS, selection, drafter, exact_width=exact_width)
+        host, device, decoder = both(PROMPTS, sampler, drafter, exact_width=exact_width)
 
         assert host.ids == device.ids
         assert host.logprobs == device.logprobs
@@ -108,7 +108,7 @@ class TestGeneration:
     )
     def test_says_it_of_any_prompts(self, rows: list[list[int]], drafter: str, exact_width: bool) -> None:
         """Whatever columns a forward has, each is chosen in with the tokens before it."""
-        host, device, _ = both(rows, SELECTIONS["sample"], drafter, exact_width=exact_width)
+        host, device, _ = both(rows, SAMPLERS["sample"], drafter, exact_width=exact_width)
 
         assert host.ids == device.ids
 
@@ -118,7 +118,7 @@ class TestGeneration:
             counted = Counted()
             decoder = ChoosingDecoder(TABLE, batch_size=2, processors=counted, wide=wide)
             stop = MaxNewTokens(12)
-            Generator(decoder, processors=counted, selection=decoder.selection, stop=stop)([[1] * 12] * 2)
+            Generator(decoder, processors=counted, sampler=decoder.sampler, stop=stop)([[1] * 12] * 2)
 
             # The decoder itself takes row by row.
             assert calls == counted.batches.count(2)
@@ -129,7 +129,7 @@ class TestGeneration:
         decoder = ChoosingDecoder(TABLE, processors=CHAIN)
         parts: dict[str, Any] = {"processors": Temperature(0.5), "stop": MaxNewTokens(10)}
 
-        found = Generator(decoder, selection=decoder.selection, **parts)([[1, 2]]).ids
+        found = Generator(decoder, sampler=decoder.sampler, **parts)([[1, 2]]).ids
 
         assert 0 == decoder.chosen
         assert Generator(ScriptedDecoder(TABLE), **parts)([[1, 2]]).ids == found
@@ -137,7 +137,7 @@ class TestGeneration:
     def test_scores_are_there_for_who_reads_them(self) -> None:
         """A stop that looks at them stops where it would."""
         stop = LowConfidence(0.3) | EndOfSequence(2) | MaxNewTokens(30)
-        host, device, _ = both(PROMPTS, SELECTIONS["sample"], stop=stop)
+        host, device, _ = both(PROMPTS, SAMPLERS["sample"], stop=stop)
 
         assert host.ids == device.ids
         assert host.finishes == device.finishes
@@ -145,7 +145,7 @@ class TestGeneration:
 
     def test_gaps_are_recorded(self) -> None:
         """From the scores that the host makes."""
-        host, device, _ = both(PROMPTS, SELECTIONS["sample"], record_gap=True)
+        host, device, _ = both(PROMPTS, SAMPLERS["sample"], record_gap=True)
 
         assert host.statistics.smallest_gap == device.statistics.smallest_gap is not None
 
@@ -162,21 +162,21 @@ class TestGeneration:
     def test_who_compares_scores_lets_the_host_choose(self) -> None:
         """Where nobody reads choices the decoder makes none; where there is no guess it does."""
         for drafter, chosen in (("model", 0), ("plain", 29)):
-            host, device, decoder = both(PROMPTS, SELECTIONS["sample"], drafter, verification=Rejection())
+            host, device, decoder = both(PROMPTS, SAMPLERS["sample"], drafter, verification=Rejection())
 
             assert host.ids == device.ids
             assert chosen == decoder.chosen
 
     def test_trees_are_chosen_from_on_the_host(self) -> None:
         """Their columns lie on many paths."""
-        selection = SELECTIONS["sample"]
+        sampler = SAMPLERS["sample"]
         parts: dict[str, Any] = {"batch_size": 2, "tree_widths": (8,)}
-        decoder = ChoosingDecoder(TABLE, processors=CHAIN, selection=selection, **parts)
+        decoder = ChoosingDecoder(TABLE, processors=CHAIN, sampler=sampler, **parts)
         texts = [
             Generator(
                 target,
                 processors=CHAIN,
-                selection=selection,
+                sampler=sampler,
                 drafter=DraftTree(ScriptedDecoder(NEAR, **parts), Tree.comb(2, 2)),
                 stop=MaxNewTokens(20),
             )(PROMPTS).ids
@@ -198,13 +198,13 @@ class TestExplain:
     def test_what_else_reads_the_scores(self) -> None:
         """Parts of the generator for which the chain runs on the host as well."""
         sample = Sample()
-        decoder = ChoosingDecoder(TABLE, selection=sample)
+        decoder = ChoosingDecoder(TABLE, sampler=sample)
         drafter = PromptLookup()
 
-        plain = Generator(decoder, selection=sample).explain()
-        gap = Generator(decoder, selection=sample, record_gap=True).explain()
-        compared = Generator(decoder, selection=sample, drafter=drafter, verification=Rejection()).explain()
-        agreed = Generator(decoder, selection=sample, drafter=drafter, verification=Agreement()).explain()
+        plain = Generator(decoder, sampler=sample).explain()
+        gap = Generator(decoder, sampler=sample, record_gap=True).explain()
+        compared = Generator(decoder, sampler=sample, drafter=drafter, verification=Rejection()).explain()
+        agreed = Generator(decoder, sampler=sample, drafter=drafter, verification=Agreement()).explain()
 
         assert ("a note",) == plain.notes == agreed.notes
         assert ("a note", "'record_gap' reads the scores of every token") == gap.notes
@@ -215,7 +215,7 @@ class TestExplain:
         decoder = ChoosingDecoder(TABLE)
 
         assert ("part      runs on  why\nGreedy()  device   as scripted\nnote: a note") == str(
-            Generator(decoder, selection=decoder.selection).explain()
+            Generator(decoder, sampler=decoder.sampler).explain()
         )
 
 
@@ -229,20 +229,18 @@ def test_a_choice_of_another_shape_is_refused() -> None:
 
     decoder = Short(TABLE)
     with pytest.raises(ValueError, match=r"forward must return ids of the shape \[1, 5\]: got \[1, 0\]"):
-        Generator(decoder, selection=decoder.selection)([[1, 2]])
+        Generator(decoder, sampler=decoder.sampler)([[1, 2]])
 
 
 def test_a_processor_alone_is_a_chain() -> None:
     """Not only what has stages."""
     one: Processor = Temperature(0.7)
-    selection = Sample(seed=2)
-    decoder = ChoosingDecoder(TABLE, processors=one, selection=selection)
-    result = Generator(decoder, processors=one, selection=selection, stop=MaxNewTokens(9))([[1, 2]])
+    sampler = Sample(seed=2)
+    decoder = ChoosingDecoder(TABLE, processors=one, sampler=sampler)
+    result = Generator(decoder, processors=one, sampler=sampler, stop=MaxNewTokens(9))([[1, 2]])
 
     assert decoder.chosen > 0
     assert (
-        Generator(ScriptedDecoder(TABLE), processors=one, selection=selection, stop=MaxNewTokens(9))(
-            [[1, 2]]
-        ).ids
+        Generator(ScriptedDecoder(TABLE), processors=one, sampler=sampler, stop=MaxNewTokens(9))([[1, 2]]).ids
         == result.ids
     )

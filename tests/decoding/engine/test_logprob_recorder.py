@@ -81,8 +81,8 @@ class TestStages:
     @given(st.sampled_from(STAGES), st.booleans(), st.integers(0, VOCAB), st.integers(0, 50))
     def test_by_definition(self, stage: str | int, greedy: bool, top: int, seed: int) -> None:
         """After each stage, by name and by place, also where the choice does not need it."""
-        selection = Greedy() if greedy else Sample(seed)
-        result = generator(*CHAIN, selection=selection)(PROMPTS, logprobs=Logprobs(top, stage))
+        sampler = Greedy() if greedy else Sample(seed)
+        result = generator(*CHAIN, sampler=sampler)(PROMPTS, logprobs=Logprobs(top, stage))
         run = {**{type(part).__name__: i + 1 for i, part in enumerate(CHAIN)}, "raw": 0, "processed": 4}
         parts = CHAIN[: run[stage] if isinstance(stage, str) else stage + 1]
 
@@ -102,7 +102,7 @@ class TestStages:
 
     def test_of_one_processor(self) -> None:
         """It is a chain of one stage."""
-        generate = generator(Temperature(2.0), selection=Sample())
+        generate = generator(Temperature(2.0), sampler=Sample())
 
         assert generate(PROMPTS, logprobs=Logprobs(stage=0)).logprobs == (
             generate(PROMPTS, logprobs=Logprobs(stage="processed")).logprobs
@@ -160,24 +160,24 @@ class TestStages:
 
 
 class TestRun:
-    @pytest.mark.parametrize("selection", [Mirostat(3.0, 0.3), AdaptiveP(0.3), Sample(3)], ids=repr)
-    def test_a_row_is_the_same_alone(self, selection: Any) -> None:
-        """Bit for bit, beside others that end otherwise, also where the selection follows the logits."""
+    @pytest.mark.parametrize("sampler", [Mirostat(3.0, 0.3), AdaptiveP(0.3), Sample(3)], ids=repr)
+    def test_a_row_is_the_same_alone(self, sampler: Any) -> None:
+        """Bit for bit, beside others that end otherwise, also where the sampler follows the logits."""
         request = Logprobs(3, "processed")
-        generate = generator(*CHAIN, selection=selection, stop=MaxNewTokens([2, 8, 5]))
+        generate = generator(*CHAIN, sampler=sampler, stop=MaxNewTokens([2, 8, 5]))
         together = generate(PROMPTS, logprobs=request)
 
         assert together.logprobs is not None
         for row, prompt in enumerate(PROMPTS):
             check_alike(by_hand(prompt, together.ids[row], CHAIN, 3), together.logprobs[row])
-            alone = generator(*CHAIN, selection=selection)(prompt, random_streams=[row], logprobs=request)
+            alone = generator(*CHAIN, sampler=sampler)(prompt, random_streams=[row], logprobs=request)
 
             assert alone.logprobs is not None
             assert together.logprobs[row] == alone.logprobs[0][: [2, 8, 5][row]]
 
     def test_events_add_up(self) -> None:
         """One for each id, in every event, however they are come by; and they survive JSON."""
-        generate = generator(*CHAIN, selection=Sample(1))
+        generate = generator(*CHAIN, sampler=Sample(1))
         request = Logprobs(2, "TopK")
         expected = generate(PROMPTS, logprobs=request)
 
@@ -212,7 +212,7 @@ class TestRun:
 
     def test_changes_nothing_else(self) -> None:
         """The text is the same, and so are the forwards."""
-        generate = generator(*CHAIN, selection=Sample(7))
+        generate = generator(*CHAIN, sampler=Sample(7))
         plain, told = generate(PROMPTS), generate(PROMPTS, logprobs=Logprobs(2, "processed"))
 
         assert (plain.ids, plain.finishes) == (told.ids, told.finishes)
@@ -229,7 +229,7 @@ class TestRun:
         counted.keeps_argmax = True  # type: ignore[attr-defined]
         monkeypatch.setattr(LogprobRecorder, "chosen", lambda *parts: run.append("recorder"))
         table = torch.eye(VOCAB).roll(1, dims=1)
-        generate = generator(counted, TopK(3), table=8 * table, selection=Greedy())
+        generate = generator(counted, TopK(3), table=8 * table, sampler=Greedy())
         result = generate([[1, 2]])
 
         assert [] == run

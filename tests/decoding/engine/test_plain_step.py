@@ -76,7 +76,7 @@ STOPS = {
     "function": lambda: StopWhen(lambda history: history.length[:, 0] % 7 == 0) | MaxNewTokens(9),
     "position": lambda: MaxNewTokens(1000),
 }
-SELECTIONS = {
+SAMPLERS = {
     "greedy": Greedy(),
     "sample": Sample(seed=3),
     "nobody's": lambda logits, history: logits.argmin(dim=-1),
@@ -116,7 +116,7 @@ def run(plainly: bool, *prompts: list[list[int]], table: Tensor = TABLE, **parts
 @settings(deadline=None, max_examples=150)
 @given(
     st.sampled_from(sorted(PROCESSORS)),
-    st.sampled_from(sorted(SELECTIONS)),
+    st.sampled_from(sorted(SAMPLERS)),
     st.sampled_from(sorted(STOPS)),
     st.lists(
         st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=16), min_size=1, max_size=3),
@@ -124,11 +124,11 @@ def run(plainly: bool, *prompts: list[list[int]], table: Tensor = TABLE, **parts
         max_size=2,
     ),
 )
-def test_nothing_differs(processors: str, selection: str, stop: str, prompts: list[list[list[int]]]) -> None:
+def test_nothing_differs(processors: str, sampler: str, stop: str, prompts: list[list[list[int]]]) -> None:
     """Events, forwards and counts of any parts and prompts: one run after another on one decoder."""
     parts = {
         "processors": PROCESSORS[processors],
-        "selection": SELECTIONS[selection],
+        "sampler": SAMPLERS[sampler],
         "stop": STOPS[stop](),
     }
 
@@ -171,7 +171,7 @@ def test_nor_among_few_tokens(seed: int, chain: Chain, prompts: list[list[int]])
             prompts,
             table=table,
             processors=chain,
-            selection=Sample(seed=seed),
+            sampler=Sample(seed=seed),
             stop=MaxNewTokens([4, 7, 9][: len(prompts)]) | read,
         )
         for plainly, read in zip((False, True), reading, strict=True)

@@ -102,7 +102,7 @@ class TestPromptLogprobs:
 
     def test_beside_a_stream(self) -> None:
         """Between the rounds of a generation on the same decoder neither loses anything."""
-        generate = generator(selection=Sample())
+        generate = generator(sampler=Sample())
         expected = generate([[1, 2], [3]]).ids
         rows: list[list[int]] = [[], []]
         for event in generate.stream([[1, 2], [3]]):
@@ -121,7 +121,7 @@ class TestPromptLogprobs:
             | TopK(4)
             | MinNewTokens(2, [0])
         )
-        generate = generator(processors=chain, selection=Sample(1), stop=MaxNewTokens(1))
+        generate = generator(processors=chain, sampler=Sample(1), stop=MaxNewTokens(1))
         prompts = [[1, 2, 0, 3, 1, 1, 4, 0], [5, 6, 0]]
         found = generate.prompt_logprobs(prompts, logprobs=Logprobs(VOCAB, stage))
         for prompt, logprobs in zip(prompts, found, strict=True):
@@ -135,7 +135,7 @@ class TestPromptLogprobs:
 
     def test_of_what_was_generated(self) -> None:
         """A generation's own log-probabilities are those of its sequence, bit for bit."""
-        generate = generator(selection=Sample(2), stop=MaxNewTokens([3, 12, 7]))
+        generate = generator(sampler=Sample(2), stop=MaxNewTokens([3, 12, 7]))
         prompts = [[1, 2], [3], [4, 5, 6, 1, 0, 0]]
         result = generate(prompts, logprobs=Logprobs(2))
         again = generate.prompt_logprobs(result.sequences, logprobs=Logprobs(2))

@@ -31,7 +31,7 @@ from decodekit.decoding import (
     Statistics,
     StopTokens,
 )
-from decodekit.decoding.protocols import Choice, Selection
+from decodekit.decoding.protocols import Choice, Sampler
 from decodekit.decoding.results.timers import Timers
 from decodekit.decoding.sampling import noise
 from decodekit.decoding.scores import Scores
@@ -66,8 +66,8 @@ class Recorder:
         self.log.append(("forward", ids.clone()))
         return self.decoder.forward(ids, cache_pos)
 
-    def drafting(self, selection: Selection, start: Tensor) -> Selection:
-        return selection
+    def drafting(self, sampler: Sampler, start: Tensor) -> Sampler:
+        return sampler
 
     def __call__(
         self, draft: Draft, choices: Tensor, scores: Scores, window: History
@@ -203,7 +203,7 @@ def run(seed: int) -> tuple[Generation, Recount]:
         drafters[seed % 4],
         num_draft_tokens=dice.randint(1, 5),
         processors=chains[seed // 4 % 4],
-        selection=Greedy() if seed % 3 == 0 else Sample(seed=seed),
+        sampler=Greedy() if seed % 3 == 0 else Sample(seed=seed),
         stop=stops[seed // 16 % 4],
         verification=recorder,
         record_gap=True,
@@ -413,8 +413,8 @@ class TestSeconds:
 
 
 class TestGap:
-    @pytest.mark.parametrize("selection", [Greedy(), Sample(seed=3)], ids=["greedy", "sample"])
-    def test_no_smaller_change_moves_a_choice(self, selection: Any) -> None:
+    @pytest.mark.parametrize("sampler", [Greedy(), Sample(seed=3)], ids=["greedy", "sample"])
+    def test_no_smaller_change_moves_a_choice(self, sampler: Any) -> None:
         """Logits changed by less than half the gap: the same choice. By a little more: another, at worst."""
         generator = torch.Generator().manual_seed(0)
         logits = torch.randn(40, 3, 17, generator=generator, dtype=torch.float64)
@@ -422,13 +422,13 @@ class TestGap:
         length = (1 + torch.arange(3)).expand(40, 3)
         stream = noise.random_streams(torch.arange(40), 3)
         history = History(torch.zeros(40, 1, 4).long(), length, torch.ones(40).long(), stream)
-        chosen, half = selection(logits, history), selection.gap(logits, history)[..., None] / 2
+        chosen, half = sampler(logits, history), sampler.gap(logits, history)[..., None] / 2
         moved = torch.zeros_like(chosen, dtype=torch.bool)
         for _ in range(200):
             signs = torch.randint(0, 2, logits.shape, generator=generator) * 2 - 1
 
-            assert torch.equal(chosen, selection(logits + 0.999 * half * signs, history))
-            moved |= chosen != selection(logits + 1.001 * half * signs, history)
+            assert torch.equal(chosen, sampler(logits + 0.999 * half * signs, history))
+            moved |= chosen != sampler(logits + 1.001 * half * signs, history)
         # The bound is tight: the chosen token alone falling and the next rising is enough.
         assert moved.double().mean() > 0.5
 
@@ -437,8 +437,8 @@ class TestGap:
         """One token has no rival; the blocks of two and three tokens have."""
         target = ScriptedDecoder(torch.zeros(1, vocab))
         gaps = [
-            Generator(target, selection=selection, stop=MaxNewTokens(3), record_gap=True)([0])
-            for selection in (Greedy(), Sample())
+            Generator(target, sampler=sampler, stop=MaxNewTokens(3), record_gap=True)([0])
+            for sampler in (Greedy(), Sample())
         ]
         greedy, sample = (result.statistics.smallest_gap for result in gaps)
 
@@ -455,14 +455,14 @@ class TestGap:
         assert "gap" not in statistics.seconds
 
     def test_refuses_what_has_none(self) -> None:
-        """A selection without a gap, and a verification that does not go by the selection."""
+        """A sampler without a gap, and a verification that does not go by the sampler."""
 
         class Compares(Agreement):
             compares_scores = True
 
         decoder = ScriptedDecoder(COUNT_UP)
-        with pytest.raises(TypeError, match=r"'selection' must have gap\(logits, history\)"):
-            Generator(decoder, selection=AdaptiveP(0.5), record_gap=True)
+        with pytest.raises(TypeError, match=r"'sampler' must have gap\(logits, history\)"):
+            Generator(decoder, sampler=AdaptiveP(0.5), record_gap=True)
         with pytest.raises(ValueError, match="'record_gap' must be False"):
             Generator(decoder, verification=Compares(), record_gap=True)
         with pytest.raises(TypeError, match="record_gap"):

@@ -1,4 +1,4 @@
-"""Slow and plain: what selections are defined to do, on lists."""
+"""Slow and plain: what samplers are defined to do, on lists."""
 
 import math
 from collections.abc import Sequence

@@ -105,7 +105,7 @@ class TestMirostat:
             (p / p.sum()).log().float()[None], max_length=1500, batch_size=2, line=last_token
         )
         settings = Mirostat(3.0, of_model=True)
-        ids = Generator(decoder, selection=settings, stop=MaxNewTokens(1400))([[1], [2]]).ids
+        ids = Generator(decoder, sampler=settings, stop=MaxNewTokens(1400))([[1], [2]]).ids
 
         for row in ids:
             assert 3.0 == pytest.approx(float(surprise[row].mean()), abs=0.05)

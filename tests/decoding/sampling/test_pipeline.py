@@ -1,4 +1,4 @@
-"""Chain and selection as one."""
+"""Chain and sampler as one."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decodekit.decoding import Choose, Generator, Greedy, History, MaxNewTokens, Sample, Selection, StopTokens
+from decodekit.decoding import Choose, Generator, Greedy, History, MaxNewTokens, Sample, Sampler, StopTokens
 from decodekit.processors import (
     Chain,
     Composable,
@@ -32,14 +32,14 @@ ONE_COLUMN = History(HISTORY.ids, HISTORY.length[:, :1], HISTORY.prompt, HISTORY
 class TestChoose:
     @pytest.mark.parametrize("chosen", [-1, 2])
     def test_refuses_an_id_that_is_none(self, chosen: int) -> None:
-        """Of somebody else's selection: a row would end for it, or the last token be taken for it."""
+        """Of somebody else's sampler: a row would end for it, or the last token be taken for it."""
         choose = Choose(None, lambda logits, history: torch.full(logits.shape[:2], chosen))
 
-        with pytest.raises(ValueError, match="'selection' must give ids 0 to 1: got"):
+        with pytest.raises(ValueError, match="'sampler' must give ids 0 to 1: got"):
             choose(torch.zeros(1, 2, 2), HISTORY)
 
     def test_gives_the_processed_scores(self) -> None:
-        """The scores are what the selection saw."""
+        """The scores are what the sampler saw."""
         logits = torch.tensor([[[1.0, 2.0], [4.0, 2.0]]])
         ids, scores = Choose(Temperature(2.0), Greedy())(logits, HISTORY)
 
@@ -48,17 +48,17 @@ class TestChoose:
 
     def test_no_token_left_is_no_choice(self) -> None:
         """A column without a token, or of garbage, gives -1 and leaves its neighbour alone."""
-        for selection in (Greedy(), Sample()):
+        for sampler in (Greedy(), Sample()):
             for nothing in (-torch.inf, torch.nan):
                 logits = torch.tensor([[[nothing, nothing], [0.0, -torch.inf]]])
 
-                assert [[-1, 0]] == Choose(None, selection)(logits, HISTORY)[0].tolist()
+                assert [[-1, 0]] == Choose(None, sampler)(logits, HISTORY)[0].tolist()
 
-    @pytest.mark.parametrize("selection", [Greedy(), Sample()])
-    def test_several_are_possible_choices(self, selection: Selection) -> None:
+    @pytest.mark.parametrize("sampler", [Greedy(), Sample()])
+    def test_several_are_possible_choices(self, sampler: Sampler) -> None:
         """The first is the choice; what the chain forbids, or is not there, is none; nor is garbage."""
         logits = torch.tensor([[[5.0, 1.0, 4.0], [0.0, torch.nan, 1.0]]])
-        choose = Choose(SuppressTokens([0]), selection)
+        choose = Choose(SuppressTokens([0]), sampler)
         several = choose.several(logits, HISTORY, 5)
 
         assert {1, 2} == set(several[0, 0, :2].tolist())
@@ -67,10 +67,10 @@ class TestChoose:
         assert [-1] * 5 == several[0, 1].tolist()
 
     def test_a_selection_without_several_is_named(self) -> None:
-        """A tree's children cannot be asked of a selection that knows one choice only."""
+        """A tree's children cannot be asked of a sampler that knows one choice only."""
         choose = Choose(None, lambda logits, history: logits.argmax(dim=-1))
 
-        with pytest.raises(ValueError, match=r"a tree's children take a selection that has several\(\)"):
+        with pytest.raises(ValueError, match=r"a tree's children take a sampler that has several\(\)"):
             choose.several(torch.zeros(1, 2, 3), HISTORY, 2)
 
     def test_the_row_ends_and_the_stage_is_named(self) -> None:
@@ -173,7 +173,7 @@ def wide_windows(draw: st.DrawFn) -> tuple[torch.Tensor, History]:
 
 
 class TestShortCuts:
-    """Choose is every stage on all of the vocabulary, then the selection; only faster."""
+    """Choose is every stage on all of the vocabulary, then the sampler; only faster."""
 
     @settings(deadline=None, max_examples=300)
     @given(
@@ -182,7 +182,7 @@ class TestShortCuts:
         st.sampled_from((Greedy(), Sample(3), lambda logits, history: logits.argmin(dim=-1))),
     )
     def test_change_nothing(
-        self, window: tuple[torch.Tensor, History], names: list[str], selection: Selection
+        self, window: tuple[torch.Tensor, History], names: list[str], sampler: Sampler
     ) -> None:
         """Ids and scores are those of the long way, bit for bit."""
         logits, history = window
@@ -190,18 +190,18 @@ class TestShortCuts:
         processed = logits
         for name in names:
             processed = STAGES[name](processed, history)
-        expected = selection(processed, history)
+        expected = sampler(processed, history)
         best = processed.gather(-1, expected[..., None])[..., 0]
         expected = torch.where(best > -torch.inf, expected, -1)
 
-        ids, scores = Choose(Chain(STAGES[name] for name in names), selection)(logits, history)
+        ids, scores = Choose(Chain(STAGES[name] for name in names), sampler)(logits, history)
 
         assert torch.equal(expected, ids)
         torch.testing.assert_close(scores.logits, processed, rtol=0, atol=0, equal_nan=True)
         torch.testing.assert_close(before, logits, rtol=0, atol=0, equal_nan=True)
 
     def test_are_taken(self) -> None:
-        """After a top-k, a local stage and a selection see the survivors alone; others see all."""
+        """After a top-k, a local stage and a sampler see the survivors alone; others see all."""
         seen = []
 
         class Spy(Composable):
@@ -259,7 +259,7 @@ class TestWorkspace:
     LOGITS = torch.tensor([[[1.0, 5.0, 3.0, -2.0]]])
 
     def test_a_call_inside_a_call_disturbs_nothing(self) -> None:
-        """A stage, or a selection, that asks another chain about the logits it was given."""
+        """A stage, or a sampler, that asks another chain about the logits it was given."""
         inner = Choose(RepetitionPenalty(3.0) | Temperature(0.01), Sample())
 
         def stage(logits: torch.Tensor, history: History) -> torch.Tensor:
@@ -271,16 +271,16 @@ class TestWorkspace:
 
             return logits
 
-        def selection(logits: torch.Tensor, history: History) -> torch.Tensor:
+        def sampler(logits: torch.Tensor, history: History) -> torch.Tensor:
             return Greedy()(stage(logits, history), history)
 
-        ids, scores = Choose(Temperature(2.0) | stage, selection)(self.LOGITS, ONE_COLUMN)
+        ids, scores = Choose(Temperature(2.0) | stage, sampler)(self.LOGITS, ONE_COLUMN)
 
         assert [[1]] == ids.tolist()
         assert torch.equal(self.LOGITS / 2, scores.logits)
 
     def test_what_somebody_keeps_stays_as_it_was(self) -> None:
-        """Scores, and the logits that a stage or a selection of somebody else's was shown."""
+        """Scores, and the logits that a stage or a sampler of somebody else's was shown."""
         kept: list[torch.Tensor] = []
 
         def keep(logits: torch.Tensor, history: History) -> torch.Tensor:
@@ -290,13 +290,13 @@ class TestWorkspace:
         def choose(logits: torch.Tensor, history: History) -> torch.Tensor:
             return Greedy()(keep(logits, history), history)
 
-        for chain, selection in (
+        for chain, sampler in (
             (Temperature(0.5) | keep, choose),
             (Chain([Temperature(0.5)]), Greedy()),
             (Chain([Temperature(0.5)]), Sample()),
             (keep | Temperature(0.5), Greedy()),
         ):
-            kept.append(Choose(chain, selection)(self.LOGITS, ONE_COLUMN)[1].logits)
+            kept.append(Choose(chain, sampler)(self.LOGITS, ONE_COLUMN)[1].logits)
         before = [logits.clone() for logits in kept]
         Choose(Temperature(0.1) | RepetitionPenalty(2.0), Sample())(-self.LOGITS, ONE_COLUMN)[1].logits.sum()
 

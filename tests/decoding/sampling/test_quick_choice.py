@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decodekit.decoding import Choose, Greedy, History, Processor, Sample, Selection
+from decodekit.decoding import Choose, Greedy, History, Processor, Sample, Sampler
 from decodekit.decoding.sampling import noise
 from decodekit.decoding.sampling.quick_choice import QuickChoice, QuickGreedy, quick_choice
 from decodekit.processors import (
@@ -68,10 +68,10 @@ def columns(draw: st.DrawFn) -> tuple[Tensor, History]:
     return logits, History(ids, length, torch.tensor([2, 3]), noise.random_streams(torch.arange(2), 5))
 
 
-def plainly(logits: Tensor, history: History, chain: Chain, selection: Selection) -> Tensor:
-    """By definition: every stage on all of the vocabulary, and the selection."""
+def plainly(logits: Tensor, history: History, chain: Chain, sampler: Sampler) -> Tensor:
+    """By definition: every stage on all of the vocabulary, and the sampler."""
     processed = chain(logits, history)
-    chosen = selection(processed, history)
+    chosen = sampler(processed, history)
     best = processed.gather(-1, chosen[..., None])[..., 0]
     return torch.where(best > -torch.inf, chosen, -1)
 
@@ -129,7 +129,7 @@ class TestQuickChoice:
         assert torch.equal(chain(logits, history), scores.logits)
 
     @pytest.mark.parametrize(
-        ("chain", "selection"),
+        ("chain", "sampler"),
         [
             (Chain([TopP(0.9)]), Sample()),
             (NoRepeatNgram(2) | TopK(5), Sample()),
@@ -146,9 +146,9 @@ class TestQuickChoice:
             (Chain([Temperature(1.0 + i / 8) for i in range(8)]) | TopK(3), Sample()),
         ],
     )
-    def test_there_is_none_for_other_parts(self, chain: Chain, selection: Selection) -> None:
+    def test_there_is_none_for_other_parts(self, chain: Chain, sampler: Sampler) -> None:
         """Parts or parameters that do not offer it, or too many of them, take the long way."""
-        assert quick_choice(chain.processors, selection) is None
+        assert quick_choice(chain.processors, sampler) is None
 
     def test_a_changed_part_is_not_gone_around(self) -> None:
         """A subclass that changes the call of one that offers it is called."""

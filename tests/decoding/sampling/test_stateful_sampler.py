@@ -1,4 +1,4 @@
-"""What all selections share that depend on past logits, in and out of the generator."""
+"""What all samplers share that depend on past logits, in and out of the generator."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 
 from decodekit.decoding import AdaptiveP, Generator, Greedy, MaxNewTokens, Mirostat
 from decodekit.decoding.sampling import noise
-from decodekit.decoding.sampling.stateful_sampler import begin_selection
+from decodekit.decoding.sampling.stateful_sampler import begin_sampler
 from decodekit.processors import MinP, SuppressTokens
 from decodekit.speculation import PromptLookup, SpeculativeGenerator
 from decodekit.testing import ScriptedDecoder
@@ -15,17 +15,17 @@ from decodekit.testing import ScriptedDecoder
 from .by_definition import history_at
 
 TABLE = 2 * torch.randn(53, 40, generator=torch.Generator().manual_seed(4))
-SELECTIONS = [Mirostat(3.0, 0.3), Mirostat(3.0, 0.3, version=1), Mirostat(2.0, of_model=True), AdaptiveP(0.3)]
+SAMPLERS = [Mirostat(3.0, 0.3), Mirostat(3.0, 0.3, version=1), Mirostat(2.0, of_model=True), AdaptiveP(0.3)]
 PROMPTS = [[1, 2], [3], [4, 5, 6, 7]]
 STREAMS = noise.random_streams(torch.arange(3), 0)
 
-every = pytest.mark.parametrize("selection", SELECTIONS, ids=repr)
+every = pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
 
 
-def generator(selection: Any, **parts: Any) -> Generator:
+def generator(sampler: Any, **parts: Any) -> Generator:
     """Three rows over a decoder whose logits depend on every token."""
     return Generator(
-        ScriptedDecoder(TABLE, batch_size=3), selection=selection, **{"stop": MaxNewTokens(20), **parts}
+        ScriptedDecoder(TABLE, batch_size=3), sampler=sampler, **{"stop": MaxNewTokens(20), **parts}
     )
 
 
@@ -37,19 +37,19 @@ def state(run: Any) -> list[Any]:
 
 class TestInAGenerator:
     @every
-    def test_a_row_is_the_same_alone(self, selection: Any) -> None:
+    def test_a_row_is_the_same_alone(self, sampler: Any) -> None:
         """Beside others, alone, and whatever the neighbours' ends."""
-        together = generator(selection)(PROMPTS).ids
-        uneven = generator(selection, stop=MaxNewTokens([3, 20, 11]))(PROMPTS).ids
+        together = generator(sampler)(PROMPTS).ids
+        uneven = generator(sampler, stop=MaxNewTokens([3, 20, 11]))(PROMPTS).ids
 
         assert [row[:n] for row, n in zip(together, [3, 20, 11], strict=True)] == uneven
         for row, prompt in enumerate(PROMPTS):
-            assert together[row] == generator(selection)(prompt, random_streams=[row]).ids[0]
+            assert together[row] == generator(sampler)(prompt, random_streams=[row]).ids[0]
 
     @every
-    def test_each_run_begins_anew(self, selection: Any) -> None:
+    def test_each_run_begins_anew(self, sampler: Any) -> None:
         """What one run learnt is not another's, also while both go on."""
-        generate = generator(selection)
+        generate = generator(sampler)
         expected = generate(PROMPTS).ids
         turns: list[list[list[int]]] = [[[], [], []], [[], [], []]]
         for first, second in zip(generate.stream(PROMPTS), generate.stream(PROMPTS), strict=True):
@@ -59,16 +59,16 @@ class TestInAGenerator:
         assert [expected, expected] == turns
 
     @every
-    def test_runs_behind_a_chain(self, selection: Any) -> None:
+    def test_runs_behind_a_chain(self, sampler: Any) -> None:
         """What a chain forbids is not chosen."""
-        ids = generator(selection, processors=SuppressTokens(range(0, 40, 2)) | MinP(0.01))(PROMPTS).ids
+        ids = generator(sampler, processors=SuppressTokens(range(0, 40, 2)) | MinP(0.01))(PROMPTS).ids
 
         assert {1} == {token % 2 for row in ids for token in row}
 
     @every
-    def test_an_emptied_row_ends(self, selection: Any) -> None:
+    def test_an_emptied_row_ends(self, sampler: Any) -> None:
         """A row without a token ends, and the chain is named."""
-        result = generator(selection, processors=SuppressTokens(range(40)))(PROMPTS)
+        result = generator(sampler, processors=SuppressTokens(range(40)))(PROMPTS)
 
         assert [[], [], []] == result.ids
         assert ["no_token_left"] * 3 == [finish.reason for finish in result.finishes if finish]
@@ -82,22 +82,22 @@ class TestInAGenerator:
         assert one != other
 
     @every
-    def test_is_refused_under_speculation(self, selection: Any) -> None:
+    def test_is_refused_under_speculation(self, sampler: Any) -> None:
         """By name: what a rejected guess taught would have to be unlearnt."""
-        name = type(selection).__name__
+        name = type(sampler).__name__
         with pytest.raises(ValueError, match=rf"^{name}\(.*\) depends on past logits: it cannot run under"):
-            generator(selection, drafter=PromptLookup())
+            generator(sampler, drafter=PromptLookup())
         with pytest.raises(ValueError, match="it cannot run under speculation"):
-            SpeculativeGenerator(ScriptedDecoder(TABLE), PromptLookup(), selection=selection)
+            SpeculativeGenerator(ScriptedDecoder(TABLE), PromptLookup(), sampler=sampler)
         with pytest.raises(ValueError, match="it cannot run under speculation"):
-            generator(selection.begin(3), drafter=PromptLookup())
+            generator(sampler.begin(3), drafter=PromptLookup())
 
 
 class TestFollowingRun:
     @every
-    def test_answers_the_same_at_the_same_position(self, selection: Any) -> None:
+    def test_answers_the_same_at_the_same_position(self, sampler: Any) -> None:
         """Asked again, with whatever logits, a row says the same and learns nothing."""
-        run: Any = begin_selection(selection, 3)
+        run: Any = begin_sampler(sampler, 3)
         chosen = run(TABLE[:3, None], history_at([2, 7, 4], STREAMS)).tolist()
         before = state(run)
 
@@ -105,9 +105,9 @@ class TestFollowingRun:
         assert before == state(run)
 
     @every
-    def test_a_row_may_stay_while_others_go_on(self, selection: Any) -> None:
+    def test_a_row_may_stay_while_others_go_on(self, sampler: Any) -> None:
         """As a row does that has ended."""
-        run: Any = begin_selection(selection, 3)
+        run: Any = begin_sampler(sampler, 3)
         run(TABLE[:3, None], history_at([2, 7, 4], STREAMS))
         before = state(run)
         for step in (1, 2, 3):
@@ -119,9 +119,9 @@ class TestFollowingRun:
         assert before[-1][0] != state(run)[-1][0]
 
     @every
-    def test_what_was_read_stays(self, selection: Any) -> None:
+    def test_what_was_read_stays(self, sampler: Any) -> None:
         """The state that somebody looked at is not written to."""
-        run: Any = selection.begin(1)
+        run: Any = sampler.begin(1)
         run(TABLE[:1, None], history_at([2], STREAMS[:1]))
         seen = [getattr(run, name) for name in ("length", "chosen")]
         before = [tensor.clone() for tensor in seen]
@@ -150,7 +150,7 @@ class TestFollowingRun:
             run(TABLE[:3, None], history_at(length, STREAMS))
 
     def test_others_need_no_beginning(self) -> None:
-        """A pure selection is its own run."""
+        """A pure sampler is its own run."""
         greedy = Greedy()
 
-        assert begin_selection(greedy, 3) is greedy
+        assert begin_sampler(greedy, 3) is greedy

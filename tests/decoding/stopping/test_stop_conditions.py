@@ -206,7 +206,7 @@ class TestGenerating:
         dice = random.Random(seed)
         parts: dict[str, Any] = {
             "processors": Temperature(0.5 + 0.2 * (seed % 3)),
-            "selection": Sample(seed),
+            "sampler": Sample(seed),
             "stop": make() | MaxNewTokens(25),
             "tokenizer": Pieces(),
         }
@@ -233,7 +233,7 @@ class TestGenerating:
     @every_one
     def test_runs_that_take_turns_do_not_meet(self, make: Callable[[], StopCondition]) -> None:
         """Each run has what it remembers for itself, though all have one condition."""
-        generator = Generator(scripted(1), stop=make() | MaxNewTokens(12), selection=Sample(3))
+        generator = Generator(scripted(1), stop=make() | MaxNewTokens(12), sampler=Sample(3))
         prompts = [[[1, 2, 3], [4]], [[0, 5], [1, 1, 1, 1, 6]]]
         expected = [list(generator.stream(p)) for p in prompts]
         random_streams = [generator.stream(p) for p in prompts]

@@ -42,11 +42,11 @@ def test_the_contract_is_kept(name: str, model: PreTrainedModel):
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-@pytest.mark.parametrize("selection", [Greedy(), Sample(seed=3)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("sampler", [Greedy(), Sample(seed=3)], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("prompts", [PROMPTS, LONG, PROMPTS[:1]], ids=["ragged", "long", "alone"])
-def test_texts_are_those_of_a_decoder_of_ours(name, selection, prompts, model, own):
+def test_texts_are_those_of_a_decoder_of_ours(name, sampler, prompts, model, own):
     """Ragged prompts, of one token, longer than the context encoding, or fewer than there are rows."""
-    parts = {"selection": selection, "stop": MaxNewTokens(12)}
+    parts = {"sampler": sampler, "stop": MaxNewTokens(12)}
 
     result = Generator(SYSTEMS[name](model), **parts)(prompts)
 
@@ -54,10 +54,10 @@ def test_texts_are_those_of_a_decoder_of_ours(name, selection, prompts, model, o
 
 
 @pytest.mark.parametrize("name", VERIFYING)
-@pytest.mark.parametrize("selection", [Greedy(), Sample(seed=5)], ids=["greedy", "sampled"])
-def test_speculation_changes_nothing(name, selection, model, own, tiny_model):
+@pytest.mark.parametrize("sampler", [Greedy(), Sample(seed=5)], ids=["greedy", "sampled"])
+def test_speculation_changes_nothing(name, sampler, model, own, tiny_model):
     """With a draft that is often wrong, and with one that is often right, the text is plain decoding's."""
-    parts = {"selection": selection, "stop": MaxNewTokens(20)}
+    parts = {"sampler": sampler, "stop": MaxNewTokens(20)}
     expected = Generator(own, **parts)(PROMPTS).ids
     decoder = SYSTEMS[name](model)
     k = decoder.shape.scored_width - 1

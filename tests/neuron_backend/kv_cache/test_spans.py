@@ -122,10 +122,10 @@ class TestDecoder:
         options = {"batch_size": 2, "max_length": 40, "widths": (1, 5), "spans": SPANS}
         model = tiny_model("llama", torch.float64)
         prompts = [[1, 2, 3, 1, 2, 3, 1], [4, 5, 4, 5]]
-        plain = Generator(StaticDecoder(model, **options), selection=Sample(seed=2))(prompts)
-        fast = SpeculativeGenerator(
-            StaticDecoder(model, **options), PromptLookup(), selection=Sample(seed=2)
-        )(prompts)
+        plain = Generator(StaticDecoder(model, **options), sampler=Sample(seed=2))(prompts)
+        fast = SpeculativeGenerator(StaticDecoder(model, **options), PromptLookup(), sampler=Sample(seed=2))(
+            prompts
+        )
 
         assert plain.ids == fast.ids
         assert 40 < max(len(prompt) + len(ids) for prompt, ids in zip(prompts, plain.ids, strict=True)) + 1

@@ -106,7 +106,7 @@ def test_drafts_without_changing_the_text(name, layers, tiny_model):
     target = decoder(deep(tiny_model, name).double())
     draft = DraftModel(target.early_exit(layers))
     for seed in range(4):
-        parts = {"selection": Sample(seed) if seed else Greedy(), "stop": MaxNewTokens(16)}
+        parts = {"sampler": Sample(seed) if seed else Greedy(), "stop": MaxNewTokens(16)}
         prompts = [[1 + seed, 2, 3], [40, 41, 42, 43, 44 + seed, 45]]
         plain = Generator(target, **parts)(prompts)
         fast = SpeculativeGenerator(target, draft, num_draft_tokens=4, **parts)(prompts)

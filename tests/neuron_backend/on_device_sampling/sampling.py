@@ -5,7 +5,7 @@ from decodekit.neuron_backend import compile_decoder
 
 PROMPTS = [[5, 9, 2, 44, 17, 3, 8], [60, 1, 30], [7] * 20]
 STOP = MaxNewTokens(30)
-WITHOUT = "the decoder was compiled without a choice: pass processors and selection to compile_decoder"
+WITHOUT = "the decoder was compiled without a choice: pass processors and sampler to compile_decoder"
 
 
 def build(model, batch_size=3, widths=(1, 5, 16), **options):
@@ -14,8 +14,8 @@ def build(model, batch_size=3, widths=(1, 5, 16), **options):
     return compile_decoder(model, batch_size=batch_size, widths=widths, **options)
 
 
-def texts(decoder, prompts, processors, selection, **parts):
+def texts(decoder, prompts, processors, sampler, **parts):
     """New ids and log-probabilities."""
-    parts = {"processors": processors, "selection": selection, "stop": STOP, **parts}
+    parts = {"processors": processors, "sampler": sampler, "stop": STOP, **parts}
     result = Generator(decoder, **parts)(prompts, logprobs=Logprobs(stage="processed"))
     return result.ids, result.logprobs

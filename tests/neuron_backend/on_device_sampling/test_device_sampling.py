@@ -10,7 +10,7 @@ from torch import Tensor
 
 from decodekit.decoding import Greedy, Sample
 from decodekit.decoding.history import History
-from decodekit.decoding.protocols import Processor, Selection
+from decodekit.decoding.protocols import Processor, Sampler
 from decodekit.decoding.sampling import noise
 from decodekit.decoding.sampling.pipeline import Choose
 from decodekit.neuron_backend.lint.graph_lint import lint_graph
@@ -199,21 +199,21 @@ CHAINS = {
     "top-p alone": Temperature(0.7) | TopP(0.9, min_tokens=2),
     "twice": TopK(0) | TopP(1.0) | TopK(30) | TopP(0.95) | TopK(4) | TopP(0.9),
 }
-SELECTIONS = {"greedy": Greedy(), "sample": Sample(seed=3)}
+SAMPLERS = {"greedy": Greedy(), "sample": Sample(seed=3)}
 
 every_chain = pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS.keys())
-every_selection = pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS.keys())
+every_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS.keys())
 
 
 class TestDeviceChoice:
     @every_chain
-    @every_selection
+    @every_sampler
     @pytest.mark.parametrize("vocab", [11, 300])
     def test_chooses_what_the_host_chooses(
-        self, chain: Processor | None, selection: Selection, vocab: int
+        self, chain: Processor | None, sampler: Sampler, vocab: int
     ) -> None:
         """Draw by draw, over logits whose two best are not within rounding of each other."""
-        device, host = DeviceChoice(chain, selection), Choose(chain, selection)
+        device, host = DeviceChoice(chain, sampler), Choose(chain, sampler)
         for seed in range(20):
             logits, history = random_logits(vocab, seed), history_of(BATCH, WIDTH, vocab, seed)
 
@@ -221,13 +221,13 @@ class TestDeviceChoice:
 
             assert torch.equal(expected, device(*device.inputs(logits, history)))
 
-    @every_selection
+    @every_sampler
     @pytest.mark.parametrize("processor", SAFE.values(), ids=SAFE.keys())
     def test_takes_every_safe_processor_of_the_catalogue(
-        self, processor: Processor, selection: Selection
+        self, processor: Processor, sampler: Sampler
     ) -> None:
         """And chooses with it what the host chooses, in a vocabulary small enough that it matters."""
-        device, host = DeviceChoice(processor, selection), Choose(processor, selection)
+        device, host = DeviceChoice(processor, sampler), Choose(processor, sampler)
         for seed in range(10):
             logits, history = random_logits(11, seed), history_of(BATCH, WIDTH, 11, seed)
 
@@ -236,10 +236,10 @@ class TestDeviceChoice:
             assert torch.equal(expected, device(*device.inputs(logits, history)))
 
     @every_chain
-    @every_selection
-    def test_lowers_to_what_neuronx_cc_takes(self, chain: Processor | None, selection: Selection) -> None:
+    @every_sampler
+    def test_lowers_to_what_neuronx_cc_takes(self, chain: Processor | None, sampler: Sampler) -> None:
         """With a vocabulary of several pieces; and what is lowered chooses the same."""
-        choice = DeviceChoice(chain, selection)
+        choice = DeviceChoice(chain, sampler)
         inputs = choice.inputs(random_logits(40_000), history_of(BATCH, WIDTH, 40_000))
 
         lowered = lower(choice, inputs)
@@ -248,29 +248,29 @@ class TestDeviceChoice:
         assert torch.equal(choice(*inputs), lowered(*inputs))
 
     @every_chain
-    @every_selection
+    @every_sampler
     def test_makes_its_constants_where_the_logits_are(
-        self, chain: Processor | None, selection: Selection
+        self, chain: Processor | None, sampler: Sampler
     ) -> None:
         """A device without data refuses what is mixed with the host's."""
-        choice = DeviceChoice(chain, selection)
+        choice = DeviceChoice(chain, sampler)
         inputs = choice.inputs(random_logits(40), history_of(BATCH, WIDTH, 40))
 
         chosen = choice(*(tensor.to("meta") for tensor in inputs))
 
         assert ("meta", (BATCH, WIDTH)) == (chosen.device.type, tuple(chosen.shape))
 
-    @every_selection
-    def test_chooses_nothing_where_nothing_is_left(self, selection: Selection) -> None:
+    @every_sampler
+    def test_chooses_nothing_where_nothing_is_left(self, sampler: Sampler) -> None:
         """Forbidden throughout, or garbage: -1, as on the host; the neighbours choose."""
         logits = random_logits(9)
         logits[0, 0], logits[1, 2, 4] = -torch.inf, torch.nan
         history = history_of(BATCH, WIDTH, 9)
-        choice = DeviceChoice(Temperature(0.5), selection)
+        choice = DeviceChoice(Temperature(0.5), sampler)
 
         chosen = choice(*choice.inputs(logits, history))
 
-        assert torch.equal(Choose(Temperature(0.5), selection)(logits, history)[0], chosen)
+        assert torch.equal(Choose(Temperature(0.5), sampler)(logits, history)[0], chosen)
         assert [(0, 0), (1, 2)] == [tuple(place) for place in (chosen < 0).nonzero().tolist()]
 
     @pytest.mark.parametrize(

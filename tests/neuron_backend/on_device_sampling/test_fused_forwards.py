@@ -31,9 +31,9 @@ CHAINS = {
     "default": RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.9) | MinP(0.02),
     "counts": FrequencyPenalty(0.3) | PresencePenalty(0.2) | NoRepeatNgram(2) | Temperature(1.3) | TopP(0.95),
 }
-SELECTIONS = {"greedy": Greedy(), "sample": Sample(seed=7)}
+SAMPLERS = {"greedy": Greedy(), "sample": Sample(seed=7)}
 every_chain = pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS.keys())
-every_selection = pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS.keys())
+every_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS.keys())
 
 
 @pytest.fixture(scope="module")
@@ -68,50 +68,50 @@ def forbidden(monkeypatch):
 
 class TestGeneration:
     @every_chain
-    @every_selection
+    @every_sampler
     @pytest.mark.parametrize("drafter", ["plain", "lookup", "model"])
-    def test_says_what_the_host_says(self, eager, host, draft, chain, selection, drafter):
+    def test_says_what_the_host_says(self, eager, host, draft, chain, sampler, drafter):
         """Ragged rows, as many as the decoder has and fewer, with and without guesses; scores too."""
-        eager.fuse(chain, selection)
+        eager.fuse(chain, sampler)
         # One that agrees now and then, and chooses in its own forwards.
-        draft.fuse(chain, selection)
+        draft.fuse(chain, sampler)
         drafts = {"plain": lambda: None, "lookup": PromptLookup, "model": lambda: DraftModel(draft)}
         for batch in (1, 2, 3):
-            parts = {"prompts": PROMPTS[:batch], "processors": chain, "selection": selection}
+            parts = {"prompts": PROMPTS[:batch], "processors": chain, "sampler": sampler}
 
             found = texts(eager, drafter=drafts[drafter](), **parts)
 
             assert eager.explain().on_device
             assert texts(host, drafter=drafts[drafter](), **parts) == found
 
-    @every_selection
+    @every_sampler
     @pytest.mark.parametrize("processor", SAFE.values(), ids=SAFE.keys())
-    def test_takes_every_safe_processor_of_the_catalogue(self, pair, processor, selection):
+    def test_takes_every_safe_processor_of_the_catalogue(self, pair, processor, sampler):
         """In forwards of one column and of several; one parameter a row included."""
         decoder, host = pair
-        decoder.fuse(processor, selection)
-        run = partial(texts, prompts=PROMPTS[:2], processors=processor, selection=selection)
+        decoder.fuse(processor, sampler)
+        run = partial(texts, prompts=PROMPTS[:2], processors=processor, sampler=sampler)
 
         found = run(decoder, drafter=PromptLookup(1, 1))
 
         assert decoder.explain().on_device
         assert run(host, drafter=PromptLookup(1, 1)) == found
 
-    @every_selection
-    def test_the_host_has_nothing_to_choose(self, tiny_model, selection, forbidden):
+    @every_sampler
+    def test_the_host_has_nothing_to_choose(self, tiny_model, sampler, forbidden):
         """A prompt of five tokens comes through a forward that chooses, as everything after it."""
         chain = CHAINS["default"]
-        decoder = build(tiny_model("llama"), processors=chain, selection=selection)
+        decoder = build(tiny_model("llama"), processors=chain, sampler=sampler)
 
-        result = Generator(decoder, processors=chain, selection=selection, stop=STOP)([[1, 2, 3, 4, 5]])
+        result = Generator(decoder, processors=chain, sampler=sampler, stop=STOP)([[1, 2, 3, 4, 5]])
 
         assert 30 == len(result.ids[0])
 
     def test_a_seed_may_be_another(self, tiny_model, forbidden):
         """It comes in with the noise."""
-        decoder = build(tiny_model("llama"), processors=Temperature(2.0), selection=Sample(seed=1))
+        decoder = build(tiny_model("llama"), processors=Temperature(2.0), sampler=Sample(seed=1))
         runs = [
-            Generator(decoder, processors=Temperature(2.0), selection=Sample(seed=seed), stop=STOP)([[1, 2]])
+            Generator(decoder, processors=Temperature(2.0), sampler=Sample(seed=seed), stop=STOP)([[1, 2]])
             for seed in (1, 2)
         ]
 
@@ -119,9 +119,9 @@ class TestGeneration:
 
     def test_exact_width_is_one_program(self, tiny_model):
         """A prompt in chunks, and guesses: the same bits as without, through the program that chooses."""
-        chain, selection = CHAINS["default"], Sample(seed=7)
-        parts = {"processors": chain, "selection": selection, "exact_width": True}
-        decoder = build(tiny_model("llama"), processors=chain, selection=selection)
+        chain, sampler = CHAINS["default"], Sample(seed=7)
+        parts = {"processors": chain, "sampler": sampler, "exact_width": True}
+        decoder = build(tiny_model("llama"), processors=chain, sampler=sampler)
         decoder.programs[5] = None
 
         plain, guessed = (texts(decoder, PROMPTS, drafter=d, **parts) for d in (None, PromptLookup(1, 1)))
@@ -150,7 +150,7 @@ class TestGeneration:
 
     def test_the_first_layers_may_choose_too(self, tiny_model, forbidden):
         """A draft of the target's own, compiled with the target's chain."""
-        parts = {"processors": CHAINS["default"], "selection": Sample(seed=7)}
+        parts = {"processors": CHAINS["default"], "sampler": Sample(seed=7)}
         target = build(tiny_model("llama"), **parts)
         draft = target.early_exit(1, scored_width=2, **parts)
 
@@ -161,11 +161,11 @@ class TestGeneration:
 
     def test_trees_go_on_as_ever(self, tiny_model):
         """The plain programs score them."""
-        model, selection = tiny_model("llama"), Sample(seed=3)
+        model, sampler = tiny_model("llama"), Sample(seed=3)
         plain = {"tree_widths": (8,)}
         drafter = DraftTree(build(model, tree_widths=(8,)), Tree.comb(2, 2))
-        run = partial(texts, prompts=PROMPTS, processors=None, selection=selection, drafter=drafter)
-        decoder = build(model, selection=selection, **plain)
+        run = partial(texts, prompts=PROMPTS, processors=None, sampler=sampler, drafter=drafter)
+        decoder = build(model, sampler=sampler, **plain)
 
         assert run(build(model, **plain)) == run(decoder)
         assert "in trees of guesses the host chooses" in decoder.explain().notes
@@ -216,15 +216,15 @@ class TestForwardChoosing:
         """When the decoder is compiled."""
         with pytest.raises(TypeError, match=r"'processors' must be callable \(join several with \|\)"):
             build(tiny_model("llama"), processors=[TopK(3)])
-        with pytest.raises(TypeError, match="'selection' must be an instance: got the class Sample"):
-            build(tiny_model("llama"), selection=Sample)
+        with pytest.raises(TypeError, match="'sampler' must be an instance: got the class Sample"):
+            build(tiny_model("llama"), sampler=Sample)
 
 
 class TestExplain:
     def test_says_what_is_part_of_the_forward(self, tiny_model):
         """And what is the host's all the same."""
         chain = Temperature(0.5) | TopK(5)
-        decoder = build(tiny_model("llama"), processors=chain, selection=Sample(seed=3))
+        decoder = build(tiny_model("llama"), processors=chain, sampler=Sample(seed=3))
 
         assert (
             "part                          runs on  why\n"
@@ -234,7 +234,7 @@ class TestExplain:
             "note: the logits are processed again, on the host, where somebody reads the scores\n"
             "note: after a forward of 16 columns, as of a prompt, the host chooses"
         ) == str(decoder.explain())
-        assert decoder.explain() == Generator(decoder, processors=chain, selection=Sample(seed=3)).explain()
+        assert decoder.explain() == Generator(decoder, processors=chain, sampler=Sample(seed=3)).explain()
 
     @pytest.mark.parametrize(
         ("compiled_with", "asked", "whys"),
@@ -248,7 +248,7 @@ class TestExplain:
             pytest.param(
                 Temperature(0.6),
                 Temperature(0.5),
-                ["the decoder was compiled with another chain or selection"] * 2,
+                ["the decoder was compiled with another chain or sampler"] * 2,
                 id="another-chain",
             ),
             pytest.param(
@@ -291,8 +291,8 @@ class TestExplain:
 
     def test_a_selection_without_a_form(self, tiny_model):
         """Generates on the host, and says so."""
-        decoder = build(tiny_model("llama"), processors=TopK(5), selection=Mirostat(3.0))
-        generator = Generator(decoder, processors=TopK(5), selection=Mirostat(3.0), stop=STOP)
+        decoder = build(tiny_model("llama"), processors=TopK(5), sampler=Mirostat(3.0))
+        generator = Generator(decoder, processors=TopK(5), sampler=Mirostat(3.0), stop=STOP)
 
         whys = [place.why for place in generator.explain().places]
 
@@ -318,5 +318,5 @@ class TestExplain:
             place.why for place in decoder.explain().places
         ]
         assert () == decoder.choosing_widths
-        run = partial(texts, prompts=PROMPTS, processors=chain, selection=Greedy())
+        run = partial(texts, prompts=PROMPTS, processors=chain, sampler=Greedy())
         assert run(build(tiny_model("llama"))) == run(decoder)

@@ -25,9 +25,9 @@ from decodekit.processors import (
 SAMPLING = Temperature(0.7) | TopK(20) | TopP(0.9) | MinP(0.02)
 
 
-def fused(decoder, processors, selection):
+def fused(decoder, processors, sampler):
     """A choice behind the step of *decoder*."""
-    return FusedStep(decoder.step, DeviceChoice(processors, selection), decoder.shape, "fused_x")
+    return FusedStep(decoder.step, DeviceChoice(processors, sampler), decoder.shape, "fused_x")
 
 
 def history(shape, columns):
@@ -99,14 +99,14 @@ class TestGiven:
 
 class TestForward:
     @pytest.mark.parametrize("width", [1, 5, 16])
-    @pytest.mark.parametrize("selection", [Greedy(), Sample(seed=5)])
-    def test_chooses_from_its_logits(self, tiny_model, width, selection):
+    @pytest.mark.parametrize("sampler", [Greedy(), Sample(seed=5)])
+    def test_chooses_from_its_logits(self, tiny_model, width, sampler):
         """And the logits are the step's; a wide forward that scores one column chooses in that."""
         decoder = StaticDecoder(
             tiny_model("llama"), batch_size=2, max_length=64, scored_width=5, widths=(1, 5, 16)
         )
         chain = RepetitionPenalty(1.5) | SAMPLING
-        step = fused(decoder, chain, selection)
+        step = fused(decoder, chain, sampler)
         window = history(decoder.shape, step.scored(width))
         ids, start = window.ids[:, 0, :width].contiguous(), torch.tensor([2, 7])
         slots, cache = decoder.cache.addresses(64), decoder.cache.tensors
@@ -118,7 +118,7 @@ class TestForward:
             again, same, written = step.score(ids, start, given, slots, cache, out_of_place)
 
         assert torch.equal(expected, logits)
-        assert torch.equal(Choose(chain, selection)(logits, window)[0], chosen)
+        assert torch.equal(Choose(chain, sampler)(logits, window)[0], chosen)
         assert torch.equal(chosen, again)
         assert torch.equal(logits, same)
         assert all(torch.equal(old, new) for old, new in zip(cache, written, strict=True))

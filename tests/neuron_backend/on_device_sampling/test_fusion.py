@@ -37,7 +37,7 @@ CHAIN = RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.9)
 @pytest.fixture(scope="module")
 def compiled(tiny_model):
     """One width, which takes two programs to compile."""
-    options = {"target": "cpu", "spans": (32, 64), "processors": CHAIN, "selection": Sample(seed=7)}
+    options = {"target": "cpu", "spans": (32, 64), "processors": CHAIN, "sampler": Sample(seed=7)}
     return build(tiny_model("llama"), 2, (3,), scored_width=3, **options)
 
 
@@ -58,7 +58,7 @@ class TestCpu:
                 texts,
                 prompts=prompts,
                 processors=CHAIN,
-                selection=Sample(seed=3),
+                sampler=Sample(seed=3),
                 drafter=drafter,
                 num_draft_tokens=2,
             )
@@ -78,14 +78,14 @@ class TestCpu:
     def test_another_chain_runs_on_the_host(self, compiled, tiny_model):
         """Through the programs that do not choose."""
         chain = CHAIN | MinP(0.1)
-        run = partial(texts_without_logprobs, processors=chain, selection=Sample(seed=3))
+        run = partial(texts_without_logprobs, processors=chain, sampler=Sample(seed=3))
 
         assert run(build(tiny_model("llama"), 2, (3,), scored_width=3)) == run(compiled)
 
 
-def texts_without_logprobs(decoder, processors, selection):
+def texts_without_logprobs(decoder, processors, sampler):
     """Of one row."""
-    return Generator(decoder, processors=processors, selection=selection, stop=STOP)([[5, 9, 2]]).ids[0]
+    return Generator(decoder, processors=processors, sampler=sampler, stop=STOP)([[5, 9, 2]]).ids[0]
 
 
 class TestSaving:
@@ -94,34 +94,34 @@ class TestSaving:
         monkeypatch.setattr("decodekit.neuron_backend.targets.cpu.aoti.compile_package", None)
         equal = RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.9)
 
-        decoder = load_decoder(saved, processors=equal, selection=Sample(seed=1))
+        decoder = load_decoder(saved, processors=equal, sampler=Sample(seed=1))
 
         assert (3,) == decoder.choosing_widths
         assert not decoder.compiled
         assert decoder.explain().on_device
-        run = partial(texts_without_logprobs, processors=CHAIN, selection=Sample(seed=3))
+        run = partial(texts_without_logprobs, processors=CHAIN, sampler=Sample(seed=3))
         assert run(compiled) == run(decoder)
 
     @pytest.mark.parametrize("processors", [None, CHAIN | MinP(0.1)])
     def test_does_not_come_back_with_another(self, saved, processors):
         """Nor unasked; what there is says why, and the programs are not lost."""
-        decoder = load_decoder(saved, processors=processors, selection=processors and Sample())
+        decoder = load_decoder(saved, processors=processors, sampler=processors and Sample())
 
         assert () == decoder.choosing_widths
         whys = {place.why for place in decoder.explain().places}
         assert whys == (
             {WITHOUT}
             if processors is None
-            else {"the folder holds no programs with this chain and selection: compile_decoder makes them"}
+            else {"the folder holds no programs with this chain and sampler: compile_decoder makes them"}
         )
         decoder.save(saved)
-        assert load_decoder(saved, processors=CHAIN, selection=Sample()).explain().on_device
+        assert load_decoder(saved, processors=CHAIN, sampler=Sample()).explain().on_device
 
     def test_an_eager_decoder_takes_any(self, tiny_model, tmp_path):
         """There is no program to be missing."""
         build(tiny_model("llama")).save(tmp_path / "eager")
 
-        decoder = load_decoder(tmp_path / "eager", processors=CHAIN, selection=Sample())
+        decoder = load_decoder(tmp_path / "eager", processors=CHAIN, sampler=Sample())
 
         assert (1, 5) == decoder.choosing_widths
 

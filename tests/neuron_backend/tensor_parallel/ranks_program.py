@@ -38,7 +38,7 @@ def texts(decoder: StaticDecoder, drafter: Any = None) -> dict[str, list[list[in
     """Greedy and sampled ids of a ragged batch, plain or with a draft."""
     stop = MaxNewTokens(COUNT)
     kind, more = (Generator, {}) if drafter is None else (SpeculativeGenerator, {"drafter": drafter})
-    parts: dict[str, Any] = {"processors": Temperature(0.8) | TopK(20), "selection": Sample(seed=7)}
+    parts: dict[str, Any] = {"processors": Temperature(0.8) | TopK(20), "sampler": Sample(seed=7)}
     return {
         "greedy": kind(decoder, stop=stop, **more)(PROMPTS).ids,
         "sampled": kind(decoder, stop=stop, **parts, **more)(PROMPTS).ids,
@@ -127,7 +127,7 @@ class Halved:
 
 def choices(folder: pathlib.Path) -> dict[str, Any]:
     """Text that is chosen within the forward; and what programs are called that hold such a processor."""
-    parts: dict[str, Any] = {"processors": Temperature(0.8) | TopK(20), "selection": Sample(seed=7)}
+    parts: dict[str, Any] = {"processors": Temperature(0.8) | TopK(20), "sampler": Sample(seed=7)}
     known = decoder_of(llama(folder), tp_degree=2, **parts)
     unknown = decoder_of(llama(folder), tp_degree=2, processors=Halved())
     return {

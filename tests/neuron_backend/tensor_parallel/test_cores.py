@@ -87,7 +87,7 @@ class TestCores:
 
         assert fusion is not None
         assert decoder.fusion.widths == fusion.widths
-        assert decoder.fusion.selection is fusion.selection
+        assert decoder.fusion.sampler is fusion.sampler
         assert decoder.fusion.step is not fusion.step
 
     def test_choose_by_the_decoders_name(self, decoder):

@@ -425,12 +425,12 @@ class TestGeneration:
     @pytest.mark.parametrize("seed", range(12))
     def test_is_always_a_text(self, case: Case, seed: int) -> None:
         """Random logits, plain and under speculation: the same texts, each of the language."""
-        selection = Greedy() if seed == 0 else Sample(seed)
+        sampler = Greedy() if seed == 0 else Sample(seed)
         scores = table(case.vocab, seed)
         processors = Grammar(case.language) | Temperature(0.5 + 0.2 * seed) | TopK(20)
         parts = {
             "processors": processors if seed % 2 else TopK(case.vocab) | Grammar(case.language),
-            "selection": selection,
+            "sampler": sampler,
             "stop": EndOfSequence(case.language.eos),
         }
         prompts, random_streams = [[1, 2], [2], [1, 2, 3, 1]], [5, 6, 7]
@@ -458,7 +458,7 @@ class TestGeneration:
         scores = table(vocab, seed)
         stop = EndOfSequence(tokenizer().eos_token_id) | MaxNewTokens(60)
         prompts, random_streams = [[1, 2], [2], [1, 2, 3], [5]], [0, 1, 2, 3]
-        parts = {"selection": Sample(seed), "stop": stop}
+        parts = {"sampler": Sample(seed), "stop": stop}
 
         plain = Generator(ScriptedDecoder(scores, 4, **SCRIPT), processors=Grammar(languages), **parts)
         model = DraftModel(ScriptedDecoder(scores, 4, **SCRIPT))
@@ -492,7 +492,7 @@ class TestGeneration:
         """A stage that stands in the grammar's way is no silent matter."""
         scores = torch.zeros(1, 6)
         generator = Generator(
-            ScriptedDecoder(scores, **SCRIPT), processors=Grammar(Brackets(1, eos=())), selection=Greedy()
+            ScriptedDecoder(scores, **SCRIPT), processors=Grammar(Brackets(1, eos=())), sampler=Greedy()
         )
 
         result = generator([1])

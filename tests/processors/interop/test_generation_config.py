@@ -222,7 +222,7 @@ class TestFromGenerationConfig:
         parts = from_generation_config(GenerationConfig())
 
         assert () == parts.processors.processors
-        assert isinstance(parts.selection, Greedy)
+        assert isinstance(parts.sampler, Greedy)
         assert isinstance(parts.stop, MaxNewTokens)
         assert [20] == parts.stop.n.tolist()
         assert {} == parts.unused
@@ -233,8 +233,8 @@ class TestFromGenerationConfig:
         off = from_generation_config(GenerationConfig(do_sample=True, top_k=0), seed=7)
 
         assert () == off.processors.processors
-        assert isinstance(off.selection, Sample)
-        assert 7 == off.selection.seed
+        assert isinstance(off.sampler, Sample)
+        assert 7 == off.sampler.seed
 
     def test_a_default_that_is_a_value_is_no_wish(self) -> None:
         """In transformers 4 an unset max_length is 20, and means 20 new tokens."""
@@ -387,7 +387,7 @@ class TestToGenerationConfig:
         again = from_generation_config(config)
 
         assert repr((parts.processors, parts.stop)) == repr((again.processors, again.stop))
-        assert type(parts.selection) is type(again.selection)
+        assert type(parts.sampler) is type(again.sampler)
         assert {} == again.unused
         for stage in STAGES:
             mine = getattr(config, stage.field)
@@ -416,7 +416,7 @@ class TestToGenerationConfig:
         stop = (
             EndOfSequence([2, 1]) | StopStrings(["a", "b"], Letters(), hide=False) | MaxTime(3) | MaxLength(9)
         )
-        config = to_generation_config(selection=Greedy(), stop=stop)
+        config = to_generation_config(sampler=Greedy(), stop=stop)
 
         assert ["a", "b"] == config.stop_strings
         assert [2, 1] == config.eos_token_id
@@ -442,9 +442,9 @@ class TestToGenerationConfig:
                 {"processors": ForcedLast(2, max_new_tokens=7, logit=0.0)}, "and limits", id="another-limit"
             ),
             pytest.param(
-                {"processors": Temperature(0.5), "selection": Greedy()}, "have no 'temperature'", id="greedy"
+                {"processors": Temperature(0.5), "sampler": Greedy()}, "have no 'temperature'", id="greedy"
             ),
-            pytest.param({"selection": torch.argmax}, "'selection' must be Greedy", id="selection"),
+            pytest.param({"sampler": torch.argmax}, "'sampler' must be Greedy", id="sampler"),
             pytest.param({"stop": EndOfSequence(3)}, "must have MaxNewTokens or MaxLength", id="no-limit"),
             pytest.param({"stop": StopTokens(3) | MaxNewTokens(5)}, "got StopTokens", id="stop"),
             pytest.param({"stop": EndOfSequence(3) & MaxNewTokens(5)}, "joined with |", id="and"),
@@ -468,7 +468,7 @@ class TestToGenerationConfig:
     )
     def test_refuses_what_no_field_can_say(self, parts: dict[str, Any], message: str) -> None:
         """A config that would mean something else is not made."""
-        whole = {"selection": Sample(), "stop": EndOfSequence(3) | MaxNewTokens(5)} | parts
+        whole = {"sampler": Sample(), "stop": EndOfSequence(3) | MaxNewTokens(5)} | parts
 
         with pytest.raises(ValueError, match=message.replace("|", r"\|")):
             to_generation_config(**whole)

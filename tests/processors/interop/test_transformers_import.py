@@ -45,17 +45,17 @@ class TestFromTransformers:
         torch.testing.assert_close(expected, processed, rtol=0.0, atol=1e-6)
         assert logits.dtype == processed.dtype
 
-    @pytest.mark.parametrize("selection", [None, Sample(seed=3)], ids=["greedy", "sample"])
+    @pytest.mark.parametrize("sampler", [None, Sample(seed=3)], ids=["greedy", "sample"])
     def test_speculation_gives_what_plain_decoding_gives(
-        self, selection: Any, tiny_model: Callable[..., PreTrainedModel]
+        self, sampler: Any, tiny_model: Callable[..., PreTrainedModel]
     ) -> None:
         """Each drafted position is processed with its own prefix."""
         decoder = StaticDecoder(
             tiny_model("llama", torch.float64), batch_size=2, max_length=64, widths=(1, 5)
         )
         parts: dict[str, Any] = {"processors": from_transformers(theirs()), "stop": MaxNewTokens(30)}
-        if selection is not None:
-            parts["selection"] = selection
+        if sampler is not None:
+            parts["sampler"] = sampler
         plain = Generator(decoder, **parts)(PROMPTS)
 
         fast = SpeculativeGenerator(decoder, PromptLookup(), **parts)(PROMPTS)

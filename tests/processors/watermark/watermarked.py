@@ -16,7 +16,7 @@ def texts(processors: Processor | None, drafter: Drafter | None = None) -> list[
     generator = Generator(
         decoder,
         processors=processors,
-        selection=Sample(seed=11),
+        sampler=Sample(seed=11),
         stop=MaxNewTokens(TOKENS),
         drafter=drafter,
         num_draft_tokens=4,

@@ -391,11 +391,11 @@ def drafters() -> list[Drafter]:
 
 class TestInTheLoop:
     @pytest.mark.parametrize("number", range(4))
-    @pytest.mark.parametrize("selection", [Greedy(), Sample(seed=5)], ids=["greedy", "sample"])
-    def test_changes_no_text(self, number: int, selection: Any) -> None:
+    @pytest.mark.parametrize("sampler", [Greedy(), Sample(seed=5)], ids=["greedy", "sample"])
+    def test_changes_no_text(self, number: int, sampler: Any) -> None:
         """A ragged batch and each row alone, in two runs of one policy, say what plain decoding says."""
         policy, draft = AdaptiveLength(4), drafters()[number]
-        parts = {"selection": selection, "stop": MaxNewTokens([40, 11, 30, 55])}
+        parts = {"sampler": sampler, "stop": MaxNewTokens([40, 11, 30, 55])}
         plain = Generator(ScriptedDecoder(TABLE, 4), **parts)(PROMPTS)
         fast = SpeculativeGenerator(ScriptedDecoder(TABLE, 4), draft, num_draft_tokens=policy, **parts)
 
@@ -460,7 +460,7 @@ class TestInTheLoop:
     def test_threads_may_share_one(self) -> None:
         """Two generators that take turns on one policy say what they say alone."""
         policy, texts = AdaptiveLength(4), {}
-        parts = {"selection": Sample(seed=2), "stop": MaxNewTokens(40)}
+        parts = {"sampler": Sample(seed=2), "stop": MaxNewTokens(40)}
 
         def generate(name: int) -> None:
             model = DraftModel(ScriptedDecoder(TABLE))

@@ -69,9 +69,9 @@ class TestTheSameModelBehindAPermutedVocabulary:
     @pytest.mark.parametrize(
         "parts",
         [
-            {"selection": Greedy()},
-            {"selection": Sample(3), "processors": Temperature(0.8)},
-            {"selection": Sample(4), "processors": RepetitionPenalty(1.2) | Temperature(0.8) | TopP(0.9)},
+            {"sampler": Greedy()},
+            {"sampler": Sample(3), "processors": Temperature(0.8)},
+            {"sampler": Sample(4), "processors": RepetitionPenalty(1.2) | Temperature(0.8) | TopP(0.9)},
         ],
         ids=["greedy", "drawn", "drawn-after-a-chain"],
     )
@@ -106,7 +106,7 @@ class TestTheSameModelBehindAPermutedVocabulary:
         drafts = [DraftModel(other), CommonTokens(own, mixed, tokenizer("bytes"), target.shape.vocab_size)]
         results = []
         for draft in drafts:
-            parts = {"selection": Sample(5), "processors": Temperature(0.8), "stop": MaxNewTokens(100)}
+            parts = {"sampler": Sample(5), "processors": Temperature(0.8), "stop": MaxNewTokens(100)}
             results.append(SpeculativeGenerator(target, draft, **parts)([1, 2, 3]))
 
         assert results[0].ids == results[1].ids
@@ -125,7 +125,7 @@ def test_changes_no_text(kind: str, draft_kind: str) -> None:
         vocab = target.shape.vocab_size
         prompts = [[dice.randrange(vocab) for _ in range(dice.randint(1, 60))] for _ in range(2)]
         parts = {
-            "selection": Sample(seed) if seed % 3 else Greedy(),
+            "sampler": Sample(seed) if seed % 3 else Greedy(),
             "stop": EndOfSequence(tokenizer(kind).eos_token_id) | MaxNewTokens(20),
         }
         plain = Generator(target, **parts)(prompts)

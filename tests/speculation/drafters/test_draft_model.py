@@ -16,7 +16,7 @@ class TestDraftModel:
         fast = SpeculativeGenerator(
             ScriptedDecoder(TABLE),
             DraftModel(ScriptedDecoder(TABLE)),
-            selection=Sample(seed=3),
+            sampler=Sample(seed=3),
             stop=MaxNewTokens(41),
             num_draft_tokens=4,
         )

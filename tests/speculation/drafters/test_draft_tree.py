@@ -48,7 +48,7 @@ class TestDraftTree:
             chains = [None, Temperature(0.7) | TopK(5), RepetitionPenalty(1.3), NoRepeatNgram(2)]
             parts = {
                 "processors": chains[seed % 4],
-                "selection": Greedy() if seed % 3 == 0 else Sample(seed),
+                "sampler": Greedy() if seed % 3 == 0 else Sample(seed),
                 "stop": [MaxNewTokens(12), EndOfSequence(0) | MaxNewTokens(20), StopTokens([3, 4])][seed % 3],
             }
             plain = Generator(scripted(target), **parts)(prompts)
@@ -64,7 +64,7 @@ class TestDraftTree:
     def test_first_branch_is_the_chain(self) -> None:
         """With one child each it is DraftModel: the same guesses stand, in as many forwards."""
         target = table(0)
-        parts = {"selection": Sample(4), "stop": MaxNewTokens(30), "num_draft_tokens": 3}
+        parts = {"sampler": Sample(4), "stop": MaxNewTokens(30), "num_draft_tokens": 3}
         chain = SpeculativeGenerator(scripted(target), DraftModel(scripted(table(1, target))), **parts)
         tree = SpeculativeGenerator(
             scripted(target), DraftTree(scripted(table(1, target)), Tree.comb(1, 1, 1)), **parts
@@ -88,7 +88,7 @@ class TestDraftTree:
                 generator = SpeculativeGenerator(
                     scripted(target),
                     DraftTree(scripted(table(seed + 1, target)), tree),
-                    selection=Sample(seed),
+                    sampler=Sample(seed),
                     stop=MaxNewTokens(30),
                     num_draft_tokens=3,
                 )
@@ -104,7 +104,7 @@ class TestDraftTree:
         generator = SpeculativeGenerator(
             scripted(target, rows=1),
             DraftTree(scripted(target, rows=1), Tree.comb(2, 2, 2, 2)),
-            selection=Sample(1),
+            sampler=Sample(1),
             stop=MaxNewTokens(41),
         )
         statistics = generator([5]).statistics
@@ -130,7 +130,7 @@ class TestDraftTree:
         for seed in range(10):
             target, parts = (
                 table(seed),
-                {"selection": Sample(seed), "stop": MaxNewTokens(15), "record_gap": True},
+                {"sampler": Sample(seed), "stop": MaxNewTokens(15), "record_gap": True},
             )
             drafter = DraftTree(scripted(table(seed + 1, target)), Tree.of_children(3, 2))
             plain = Generator(scripted(target), **parts)([[1, 2, 3], [4]]).statistics
@@ -142,7 +142,7 @@ class TestDraftTree:
         """How deep the tree grows may be decided round by round."""
         target = table(5)
         drafter = DraftTree(scripted(table(6, target)), Tree.comb(2, 2, 1))
-        parts = {"selection": Sample(2), "stop": MaxNewTokens(25)}
+        parts = {"sampler": Sample(2), "stop": MaxNewTokens(25)}
         fast = SpeculativeGenerator(scripted(target), drafter, num_draft_tokens=AdaptiveLength(3), **parts)
 
         assert Generator(scripted(target), **parts)([[1], [2, 3]]).ids == fast([[1], [2, 3]]).ids
@@ -158,6 +158,6 @@ class TestDraftTree:
             SpeculativeGenerator(wide, DraftTree(small, bush))
         with pytest.raises(ValueError, match="'exact_width' must be False with trees"):
             SpeculativeGenerator(wide, DraftTree(small, comb), exact_width=True)
-        with pytest.raises(ValueError, match=r"'selection' must have several\(\)"):
-            SpeculativeGenerator(wide, DraftTree(small, comb), selection=lambda logits, _: logits.argmax(-1))
+        with pytest.raises(ValueError, match=r"'sampler' must have several\(\)"):
+            SpeculativeGenerator(wide, DraftTree(small, comb), sampler=lambda logits, _: logits.argmax(-1))
         SpeculativeGenerator(wide, DraftTree(small, comb))

@@ -1,7 +1,7 @@
 """
 A thousand seeds: whatever runs ahead, the text is plain decoding's.
 
-Each seed is a table, a ragged batch of one to four prompts, a chain, a selection and a stop; it
+Each seed is a table, a ragged batch of one to four prompts, a chain, a sampler and a stop; it
 is decoded once without a draft, and once with every drafter and every shape of a tree.
 """
 
@@ -136,7 +136,7 @@ def test_of_a_thousand_seeds(block: int) -> None:
         prompts = [[dice.randrange(VOCAB) for _ in range(dice.randint(1, 24))] for _ in range(rows)]
         parts: dict[str, Any] = {
             "processors": chain(seed, rows),
-            "selection": Greedy() if seed % 3 == 0 else Sample(seed),
+            "sampler": Greedy() if seed % 3 == 0 else Sample(seed),
             "stop": stop(seed),
         }
         random_streams = [dice.randrange(100) for _ in range(rows)]
@@ -167,7 +167,7 @@ def test_of_a_thousand_seeds_with_another_vocabulary(block: int) -> None:
         prompts = [[dice.randrange(len(own)) for _ in range(dice.randint(1, 30))] for _ in range(rows)]
         parts: dict[str, Any] = {
             "processors": (None, Temperature(0.7) | TopP(0.9), RepetitionPenalty(1.3))[seed % 3],
-            "selection": Greedy() if seed % 4 == 0 else Sample(seed),
+            "sampler": Greedy() if seed % 4 == 0 else Sample(seed),
             "stop": MaxNewTokens(5 if seed % 5 else 99),
         }
         target = ScriptedDecoder(table, ROWS, **SHAPE)

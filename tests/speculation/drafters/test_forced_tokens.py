@@ -200,7 +200,7 @@ class TestGeneration:
         ends = END if name == "brackets" else tokenizer().eos_token_id
         parts: dict[str, Any] = {
             "processors": grammar | Temperature(1.5) | TopK(20),
-            "selection": Greedy() if seed == 0 else Sample(seed),
+            "sampler": Greedy() if seed == 0 else Sample(seed),
             "stop": EndOfSequence(ends) | MaxNewTokens(40),
         }
         plain = Generator(ScriptedDecoder(scores, 4, **SHAPE), **parts)
@@ -220,7 +220,7 @@ class TestGeneration:
         rows = languages(name)
         vocab = 6 if name == "brackets" else cases()["json"].vocab
         grammar = Grammar(rows)
-        parts: dict[str, Any] = {"processors": grammar, "selection": Sample(2), "stop": MaxNewTokens(20)}
+        parts: dict[str, Any] = {"processors": grammar, "sampler": Sample(2), "stop": MaxNewTokens(20)}
         plain = Generator(ScriptedDecoder(table(1, vocab), 4, **SHAPE), **parts)
         fast = SpeculativeGenerator(
             plain.decoder, ForcedTokens(grammar, Failing(SuffixAutomaton(), at=2)), **parts

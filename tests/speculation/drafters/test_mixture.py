@@ -400,7 +400,7 @@ class TestGeneration:
         mixture = mixed(scores)
 
         def generate(seed: int) -> bool:
-            parts: dict[str, Any] = {"selection": Sample(seed), "stop": MaxNewTokens(30)}
+            parts: dict[str, Any] = {"sampler": Sample(seed), "stop": MaxNewTokens(30)}
             prompts = [[seed % VOCAB, 1], [2]]
             plain = Generator(ScriptedDecoder(scores, 2, **SHAPE), **parts)
             fast = SpeculativeGenerator(ScriptedDecoder(scores, 2, **SHAPE), mixture, **parts)
@@ -413,7 +413,7 @@ class TestGeneration:
     def test_a_failure_loses_nothing(self, at: int) -> None:
         """The next text is plain decoding's, and what was learned before is known."""
         mixture = Mixture([Failing(Says(wrong), at), SuffixAutomaton()], costs=[0.0, 0.0])
-        parts: dict[str, Any] = {"selection": Sample(3), "stop": MaxNewTokens(30)}
+        parts: dict[str, Any] = {"sampler": Sample(3), "stop": MaxNewTokens(30)}
         target = ScriptedDecoder(table(2), **SHAPE)
         fast = SpeculativeGenerator(target, mixture, **parts)
         expected = Generator(target, **parts)([1, 2, 3]).ids

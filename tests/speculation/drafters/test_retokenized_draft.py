@@ -84,7 +84,7 @@ def test_changes_no_text(kind: str, draft_kind: str) -> None:
         vocab = target.shape.vocab_size
         prompts = [[dice.randrange(vocab) for _ in range(dice.randint(1, 60))] for _ in range(2)]
         parts = {
-            "selection": Sample(seed) if seed % 3 else Greedy(),
+            "sampler": Sample(seed) if seed % 3 else Greedy(),
             "stop": EndOfSequence(tokenizer(kind).eos_token_id) | MaxNewTokens(20),
         }
         plain = Generator(target, **parts)(prompts)

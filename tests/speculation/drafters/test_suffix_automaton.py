@@ -206,7 +206,7 @@ class TestGeneration:
     def test_a_failure_leaves_the_generator_usable(self) -> None:
         """The next text is plain decoding's."""
         failing = Failing(SuffixAutomaton(), at=3)
-        parts = {"selection": Sample(3), "stop": MaxNewTokens(20)}
+        parts = {"sampler": Sample(3), "stop": MaxNewTokens(20)}
         fast = SpeculativeGenerator(ScriptedDecoder(table(1)), failing, **parts)
         with pytest.raises(RuntimeError, match="broken"):
             fast([1, 2, 3])

@@ -23,7 +23,7 @@ from decodekit.decoding import (
     Sample,
     StopTokens,
 )
-from decodekit.decoding.protocols import Drafter, Processor, Selection, StopCondition, Verification
+from decodekit.decoding.protocols import Drafter, Processor, Sampler, StopCondition, Verification
 from decodekit.decoding.sampling import noise
 from decodekit.decoding.scores import Scores
 from decodekit.processors import (
@@ -124,7 +124,7 @@ def world(
             processors=Chain(chains),
             num_draft_tokens=LENGTHS[length](),
             stop=condition,
-            selection=Sample(),
+            sampler=Sample(),
         )
 
     return make
@@ -194,7 +194,7 @@ class TestOtherDrafters:
 
         def make() -> Generator:
             return SpeculativeGenerator(
-                drafter=drafter(), verification=VERIFICATIONS[verification], selection=Sample(), **usual
+                drafter=drafter(), verification=VERIFICATIONS[verification], sampler=Sample(), **usual
             )
 
         check_exactness(make, [[0], [1, 0]], copies=copies)
@@ -222,7 +222,7 @@ def test_trees(tree: Tree) -> None:
 
     def make() -> Generator:
         return SpeculativeGenerator(
-            target, drafter, processors=FrequencyPenalty(0.8), selection=Sample(), stop=MaxNewTokens(4)
+            target, drafter, processors=FrequencyPenalty(0.8), sampler=Sample(), stop=MaxNewTokens(4)
         )
 
     check_exactness(make, [[0, 1]], copies=32)
@@ -241,7 +241,7 @@ def test_two_rows_with_parameters_of_their_own(verification: str) -> None:
             processors=Temperature([0.7, 1.3]),
             num_draft_tokens=AsManyAsStood(most=1, allowed=1),
             stop=MaxNewTokens([3, 2]),
-            selection=Sample(),
+            sampler=Sample(),
         )
 
     print(f"{check_exactness(make, prompts).paths} paths")
@@ -256,8 +256,8 @@ class Noting:
     compares_scores: ClassVar[bool] = True
     reads_choices: ClassVar[bool] = False
 
-    def drafting(self, selection: Selection, start: Tensor) -> Selection:
-        return self.verification.drafting(selection, start)
+    def drafting(self, sampler: Sampler, start: Tensor) -> Sampler:
+        return self.verification.drafting(sampler, start)
 
     def __call__(
         self, draft: Draft, choices: Tensor, scores: Scores, window: History
@@ -279,7 +279,7 @@ def expected_accepted(verification: Verification, target: Tensor, draft: Drafter
             draft,
             verification=notes[-1],
             num_draft_tokens=k,
-            selection=Sample(),
+            sampler=Sample(),
             stop=MaxNewTokens(2),
         )
 
@@ -336,9 +336,9 @@ class TestKit:
             check_exactness(lambda: plain(processors=Forgetful()), [0])
 
     def test_needs_draws_from_the_softmax(self) -> None:
-        """A selection of another law is refused and named."""
-        with pytest.raises(ValueError, match=r"'selection' must draw from the softmax.*got Greedy\(\)"):
-            check_exactness(lambda: plain(selection=Greedy()), [0])
+        """A sampler of another law is refused and named."""
+        with pytest.raises(ValueError, match=r"'sampler' must draw from the softmax.*got Greedy\(\)"):
+            check_exactness(lambda: plain(sampler=Greedy()), [0])
 
     @pytest.mark.parametrize("copies", [0, 3])
     def test_needs_rows_for_its_copies(self, copies: int) -> None:
@@ -379,8 +379,8 @@ class TestKit:
 
 def plain(**parts: Any) -> Generator:
     """Plain decoding of two tokens, or as *parts* say; a draft of nonsense makes windows of it."""
-    parts = {"selection": Sample(), "stop": MaxNewTokens(2), **parts}
-    if parts["selection"].__class__ is Greedy:
+    parts = {"sampler": Sample(), "stop": MaxNewTokens(2), **parts}
+    if parts["sampler"].__class__ is Greedy:
         return Generator(scripted(1, 2, rows=2), **parts)
     return SpeculativeGenerator(scripted(1, 2, rows=2), Garbage(), num_draft_tokens=1, **parts)
 

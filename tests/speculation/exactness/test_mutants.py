@@ -19,7 +19,7 @@ from decodekit.decoding.protocols import (
     Drafter,
     Finish,
     Processor,
-    Selection,
+    Sampler,
     StopCondition,
     Verification,
 )
@@ -50,7 +50,7 @@ def world(**parts: Any) -> Callable[[], Generator]:
         "processors": Temperature(0.7),
         "num_draft_tokens": 2,
         "stop": MaxNewTokens(2),
-        "selection": Sample(),
+        "sampler": Sample(),
     }
     return lambda: SpeculativeGenerator(**{**usual, **parts})
 
@@ -226,8 +226,8 @@ def by_position(stream: Tensor, start: Tensor, why: int, index: Tensor) -> tuple
 class DraftsBlind(Block):
     """Draws guesses by position alone: a later round meets the numbers of guesses that fell."""
 
-    def drafting(self, selection: Selection, start: Tensor) -> Selection:
-        return super().drafting(selection, torch.zeros_like(start))
+    def drafting(self, sampler: Sampler, start: Tensor) -> Sampler:
+        return super().drafting(sampler, torch.zeros_like(start))
 
 
 class TestNoise:
@@ -279,8 +279,8 @@ class Wrong:
     compares_scores: ClassVar[bool] = True
     reads_choices: ClassVar[bool] = False
 
-    def drafting(self, selection: Selection, start: Tensor) -> Selection:
-        return self.verification.drafting(selection, start)
+    def drafting(self, sampler: Sampler, start: Tensor) -> Sampler:
+        return self.verification.drafting(sampler, start)
 
     def __call__(
         self, draft: Draft, choices: Tensor, scores: Scores, window: History

@@ -113,10 +113,10 @@ class TestBoth:
             assert together[1][2:] == [2, -1]
 
     def test_needs_draws_from_the_softmax(self, verification: Verification) -> None:
-        """Another selection is refused when the generator is built, and named."""
-        with pytest.raises(ValueError, match=r"selection that draws from the softmax.*got Greedy\(\)"):
+        """Another sampler is refused when the generator is built, and named."""
+        with pytest.raises(ValueError, match=r"sampler that draws from the softmax.*got Greedy\(\)"):
             SpeculativeGenerator(
-                ScriptedDecoder(TABLE), PromptLookup(), selection=Greedy(), verification=verification
+                ScriptedDecoder(TABLE), PromptLookup(), sampler=Greedy(), verification=verification
             )
 
     def test_trees_are_refused(self, verification: Verification) -> None:
@@ -130,17 +130,17 @@ class TestBoth:
 
     def test_a_drafter_draws_for_all_rows(self, verification: Verification) -> None:
         """Rows left out would be given each other's numbers."""
-        selection = verification.drafting(Sample(), torch.tensor([3, 4]))
+        sampler = verification.drafting(Sample(), torch.tensor([3, 4]))
         history = History(
             torch.zeros(1, 1, 4).long(), torch.ones(1, 1).long(), torch.ones(1).long(), torch.ones(1).long()
         )
         with pytest.raises(ValueError, match="all 2 rows at once: got 1"):
-            selection(torch.zeros(1, 1, 3), history)
+            sampler(torch.zeros(1, 1, 3), history)
 
     @pytest.mark.parametrize("chain", [Temperature(0.8), Temperature(0.8) | TopK(4)], ids=["all", "top-k"])
     def test_a_perfect_draft_is_always_kept(self, verification: Verification, chain: Temperature) -> None:
         """When draft and target are equal, every guess stands: τ = k + 1. Plain text is another draw."""
-        parts = {"processors": chain, "selection": Sample(seed=3), "stop": MaxNewTokens(41)}
+        parts = {"processors": chain, "sampler": Sample(seed=3), "stop": MaxNewTokens(41)}
         fast = SpeculativeGenerator(
             ScriptedDecoder(TABLE), DraftModel(ScriptedDecoder(TABLE)), verification=verification, **parts
         )([1, 2, 3])
@@ -152,7 +152,7 @@ class TestBoth:
 
     def test_without_a_guess_it_is_plain_decoding(self, verification: Verification) -> None:
         """Token for token: where nothing is guessed, the target's own choice is taken."""
-        parts = {"selection": Sample(seed=3), "stop": MaxNewTokens(30)}
+        parts = {"sampler": Sample(seed=3), "stop": MaxNewTokens(30)}
         fast = SpeculativeGenerator(ScriptedDecoder(TABLE), Silent(), verification=verification, **parts)
         plain = Generator(ScriptedDecoder(TABLE), **parts)
 
@@ -167,7 +167,7 @@ class TestBoth:
                     ScriptedDecoder(TABLE, rows),
                     drafter(ScriptedDecoder(perturbed, rows)),
                     verification=verification,
-                    selection=Sample(seed=5),
+                    sampler=Sample(seed=5),
                     stop=MaxNewTokens(25),
                 )
                 for rows in (3, 1)

@@ -21,7 +21,7 @@ from decodekit.neuron_backend import CudaTarget, compile_decoder, load_decoder
 from decodekit.processors import Temperature, TopK
 
 PROMPTS = [[5, 9, 2, 44, 17], [60, 1, 30]]
-PARTS: dict[str, Any] = {"processors": Temperature(0.8) | TopK(20), "selection": Sample(seed=7)}
+PARTS: dict[str, Any] = {"processors": Temperature(0.8) | TopK(20), "sampler": Sample(seed=7)}
 
 
 def target() -> CudaTarget:

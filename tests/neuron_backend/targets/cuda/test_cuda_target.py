@@ -58,7 +58,7 @@ class TestRecording:
         """A span shorter than the width has no program; a forward takes the next one."""
         runtime = CudaStandIn()
         decoder = compile_decoder(
-            small, target=stand_in(runtime), max_length=32, widths=(1, 12), spans=(8, 32), selection=Greedy()
+            small, target=stand_in(runtime), max_length=32, widths=(1, 12), spans=(8, 32), sampler=Greedy()
         )
         runtime.sealed = True
         logits = decoder.forward(torch.tensor([[1, 2, *[-1] * 10]]), torch.tensor([0]))
@@ -246,7 +246,7 @@ class TestFloat8:
 def folder(small: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A saved decoder, with a chain."""
     folder = tmp_path_factory.mktemp("saved") / "decoder"
-    chain = {"processors": RepetitionPenalty(1.2), "selection": Greedy()}
+    chain = {"processors": RepetitionPenalty(1.2), "sampler": Greedy()}
     compile_decoder(small, target=stand_in(), weights="float8", **ONE, **chain).save(folder)
     return folder
 

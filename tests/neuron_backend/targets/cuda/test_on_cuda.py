@@ -35,13 +35,13 @@ SMALL: dict[str, Any] = {**SHAPE, "widths": (1, 5), "spans": (64,)}
 PROMPTS = [[5, 9, 2, 44, 17, 3, 8, 22, 31, 4, 4, 56, 12, 40, 7, 19, 2], [60, 1, 30]]
 STOP = MaxNewTokens(40)
 PARTS: dict[str, dict[str, Any]] = {
-    "greedy": {"selection": Greedy()},
-    "sampled": {"processors": Temperature(0.9) | TopP(0.95), "selection": Sample(seed=3)},
+    "greedy": {"sampler": Greedy()},
+    "sampled": {"processors": Temperature(0.9) | TopP(0.95), "sampler": Sample(seed=3)},
     "chain": {
         "processors": RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.9),
-        "selection": Sample(seed=7),
+        "sampler": Sample(seed=7),
     },
-    "chain of the host": {"processors": NoRepeatNgram(2), "selection": Greedy()},
+    "chain of the host": {"processors": NoRepeatNgram(2), "sampler": Greedy()},
 }
 
 
@@ -134,11 +134,11 @@ class TestText:
 
 
 class TestChoice:
-    """Chain and selection behind the logits, with the host's noise."""
+    """Chain and sampler behind the logits, with the host's noise."""
 
     def test_is_the_hosts(self, choosing: Pair) -> None:
         """Plain."""
-        assert choosing.compiled.chooses(PARTS["chain"]["processors"], PARTS["chain"]["selection"], 2)
+        assert choosing.compiled.chooses(PARTS["chain"]["processors"], PARTS["chain"]["sampler"], 2)
         choosing.check(PARTS["chain"])
 
     def test_is_the_hosts_with_a_draft_ahead(self, choosing: Pair, draft: CompiledDecoder) -> None:
@@ -147,7 +147,7 @@ class TestChoice:
 
     def test_is_the_hosts_with_another_seed(self, choosing: Pair) -> None:
         """It is part of the noise, which comes in."""
-        choosing.check({**PARTS["chain"], "selection": Sample(seed=8)})
+        choosing.check({**PARTS["chain"], "sampler": Sample(seed=8)})
 
     def test_another_chain_runs_on_the_host(self, choosing: Pair) -> None:
         """Nothing is lost."""

@@ -30,7 +30,7 @@ def main(folder: pathlib.Path) -> None:
     stand_in = importlib.util.module_from_spec(spec)
     sys.modules["dynamo_stand_in"] = stand_in
     spec.loader.exec_module(stand_in)
-    parts: dict[str, Any] = {"processors": Temperature(0.8) | TopK(20), "selection": Sample(seed=7)}
+    parts: dict[str, Any] = {"processors": Temperature(0.8) | TopK(20), "sampler": Sample(seed=7)}
     stop = MaxNewTokens(20)
     backend = stand_in.StandIn()
     decoder = compile_decoder(

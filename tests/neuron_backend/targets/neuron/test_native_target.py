@@ -48,8 +48,8 @@ SHAPE: dict[str, Any] = {
 }
 PROMPTS = [[5, 9, 2, 44, 17, 3, 8], [60, 1, 30]]
 PARTS: dict[str, dict[str, Any]] = {
-    "greedy": {"processors": RepetitionPenalty(1.2), "selection": Greedy()},
-    "sampled": {"processors": Temperature(0.9) | TopP(0.95), "selection": Sample(seed=3)},
+    "greedy": {"processors": RepetitionPenalty(1.2), "sampler": Greedy()},
+    "sampled": {"processors": Temperature(0.9) | TopP(0.95), "sampler": Sample(seed=3)},
 }
 
 copy_ = torch.ops.aten.copy_.default
@@ -445,7 +445,7 @@ class TestOptions:
 
 
 class TestChoosing:
-    """A chain and a selection that are part of the graphs."""
+    """A chain and a sampler that are part of the graphs."""
 
     @pytest.fixture(scope="class")
     @staticmethod
@@ -478,7 +478,7 @@ class TestChoosing:
         """And the decoder says that the device chooses."""
         compiled = len(choosing.backend.graphs)
 
-        assert choosing.decoder.chooses(PARTS["sampled"]["processors"], PARTS["sampled"]["selection"], 2)
+        assert choosing.decoder.chooses(PARTS["sampled"]["processors"], PARTS["sampled"]["sampler"], 2)
         assert run(eager, PARTS["sampled"]) == choosing.run(PARTS["sampled"])
         assert compiled == len(choosing.backend.graphs)
 
@@ -500,7 +500,7 @@ class TestChoosing:
         loaded = load_decoder(
             tmp_path / "decoder",
             processors=chain,
-            selection=None if chain is None else Sample(),
+            sampler=None if chain is None else Sample(),
             target=NativeTarget(backend=backend, device="cpu"),
         )
 

@@ -29,7 +29,7 @@ def test_the_text_is_one_processes(
 ) -> None:
     """Greedy and sampled, on both ranks, and after loading."""
     decoder = StaticDecoder(tiny_model("llama"), batch_size=2, max_length=32, widths=(1,))
-    parts: dict[str, Any] = {"processors": Temperature(0.8) | TopK(20), "selection": Sample(seed=7)}
+    parts: dict[str, Any] = {"processors": Temperature(0.8) | TopK(20), "sampler": Sample(seed=7)}
     prompts, stop = native_ranks_program.PROMPTS, MaxNewTokens(20)
     greedy = Generator(decoder, stop=stop)(prompts).ids
     sampled = Generator(decoder, stop=stop, **parts)(prompts).ids

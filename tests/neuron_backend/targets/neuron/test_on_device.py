@@ -156,14 +156,14 @@ def test_two_decoders_do_not_disturb_each_other(
 
 
 def test_a_choice_on_the_device(target: Callable[[], Target], tiny_model: Models) -> None:
-    """Chain and selection behind the logits, with the host's noise."""
+    """Chain and sampler behind the logits, with the host's noise."""
     small = {**SMALL, "widths": (1,)}
     decoder = compile_decoder(tiny_model("llama"), target=target(), **small, **PARTS["sampled"])
     eager = compile_decoder(tiny_model("llama"), target="eager", **small)
     pair = Pair(decoder, eager, "cpu" == _place(decoder.compiler))
     pair.check(PARTS["sampled"])
 
-    assert decoder.chooses(PARTS["sampled"]["processors"], PARTS["sampled"]["selection"], 2)
+    assert decoder.chooses(PARTS["sampled"]["processors"], PARTS["sampled"]["sampler"], 2)
 
 
 def test_weights_in_8_bits(target: Callable[[], Target], tiny_model: Models) -> None:
