@@ -3,7 +3,7 @@ What a choice costs on the host, and what it costs within the forward.
 
 Compiles the tail of a decoder, an embedding and a head over *vocab* tokens, once alone and once with a
 chain and a sampler behind it, with AOTInductor as ``compile_decoder(target="cpu")`` does.
-Then, side by side, round after round: the forward followed by ``Choose`` on the host, against the
+Then, side by side, round after round: the forward followed by ``SamplingPipeline`` on the host, against the
 forward that chooses, noise and history included. What is left after taking away the plain forward
 is what choosing takes. On a device the host's share also has the logits to bring over; here it does not.
 
@@ -20,7 +20,7 @@ import torch
 import transformers
 
 from decodekit.bench.report import Report, Table, finish
-from decodekit.decoding import Choose, Greedy, History, Sample
+from decodekit.decoding import Greedy, History, Sample, SamplingPipeline
 from decodekit.decoding.protocols import Processor, Sampler
 from decodekit.decoding.sampling import noise
 from decodekit.neuron_backend import compile_decoder
@@ -71,7 +71,7 @@ def measure(
     history = History(ids, length, torch.full((shape.batch_size,), 16), random_streams)
     fed = ids[:, 0, LENGTH - width : LENGTH].contiguous()
     start = torch.full((shape.batch_size,), LENGTH - width)
-    choose = Choose(processors, sampler)
+    choose = SamplingPipeline(processors, sampler)
     times = milliseconds(
         [
             lambda: decoder.forward(fed, start),

@@ -1,7 +1,7 @@
 """
 How many times faster than transformers a token is chosen.
 
-Times ``Choose`` (a chain and ``Sample``) against the same chain of transformers' own processors
+Times ``SamplingPipeline`` (a chain and ``Sample``) against the same chain of transformers' own processors
 followed by a softmax and ``torch.multinomial``, side by side on random float32 logits: some calls
 of the one, then of the other, round after round, the first few of each not counted. A third column is
 what transformers-neuronx does, where that applies: one ``torch.topk``, then everything on the
@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers.generation import logits_process as hf
 
 from decodekit.bench.report import Bar, Report, Spread, Table, finish
-from decodekit.decoding import Choose, History, Sample
+from decodekit.decoding import History, Sample, SamplingPipeline
 from decodekit.processors import Chain, NoRepeatNgram, RepetitionPenalty, Temperature, TopK, TopP
 
 UNCOUNTED, IN_A_ROW = 5, 15
@@ -132,7 +132,7 @@ def measure(case: Case, batch: int, vocab: int, rounds: int) -> dict[str, Any]:
     room = torch.cat([ids, ids], dim=1)[:, None]
     length = torch.full((batch, 1), case.history)
     history = History(room, length, length[:, 0], torch.arange(batch))
-    choose = Choose(case.ours, Sample())
+    choose = SamplingPipeline(case.ours, Sample())
     calls: list[Callable[[], object]] = [
         lambda: choose(logits, history),
         lambda: by_transformers(case.theirs, ids, logits[:, 0]),

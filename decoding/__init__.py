@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .sampling.adaptive_p import AdaptiveP, AdaptivePRun
     from .sampling.greedy import Greedy
     from .sampling.mirostat import Mirostat, MirostatRun
-    from .sampling.pipeline import Choose
+    from .sampling.pipeline import SamplingPipeline
     from .sampling.sample import Sample
     from .stopping.composition import EndOfSequence, MaxLength, MaxNewTokens, Stop, StopTokens
     from .stopping.consecutive import Consecutive
@@ -53,7 +53,7 @@ else:
         {
             ".sampling.adaptive_p": "AdaptiveP AdaptivePRun",
             ".engine.exact_match": "Agreement",
-            ".sampling.pipeline": "Choose",
+            ".sampling.pipeline": "SamplingPipeline",
             ".stopping.consecutive": "Consecutive",
             ".stopping.entropy": "HighEntropy LowEntropy",
             ".results.events": "Event",
@@ -89,7 +89,6 @@ __all__ = [
     "AdaptiveP",
     "AdaptivePRun",
     "Agreement",
-    "Choose",
     "Chooses",
     "Consecutive",
     "Decoder",
@@ -123,6 +122,7 @@ __all__ = [
     "Round",
     "Sample",
     "Sampler",
+    "SamplingPipeline",
     "ScoresTrees",
     "Slots",
     "Statistics",

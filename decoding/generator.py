@@ -28,7 +28,7 @@ from .results.streamers import forward, report_failure
 from .results.timers import Timers
 from .sampling import noise
 from .sampling.greedy import Greedy
-from .sampling.pipeline import Choose
+from .sampling.pipeline import SamplingPipeline
 from .sampling.stateful_sampler import begin_sampler
 from .stopping.composition import MaxNewTokens, begin
 from .validation import as_whole, stream_numbers
@@ -103,7 +103,7 @@ class Generator:
     than twice the difference of the processed logits. It needs all of them, which takes time.
     """
 
-    _choose: Choose = attrs.field(init=False, repr=False)
+    _choose: SamplingPipeline = attrs.field(init=False, repr=False)
     """The chain and the sampler, looked at once."""
 
     def __attrs_post_init__(self) -> None:
@@ -117,7 +117,7 @@ class Generator:
             length, exact = self.num_draft_tokens, self.exact_width
             check_drafter(self.drafter, length, verification, self.decoder, sampler, exact)
         # One that begins runs is replaced in each.
-        object.__setattr__(self, "_choose", Choose(self.processors, cast("Sampler", sampler)))
+        object.__setattr__(self, "_choose", SamplingPipeline(self.processors, cast("Sampler", sampler)))
 
     def __call__(
         self,
@@ -257,11 +257,11 @@ class Generator:
             # One more than there are positions: the last token need not be fed.
             return first_history(rows, noise.random_streams(numbers, seed), self.decoder.shape.max_length + 1)
 
-    def _begun(self, rows: int) -> Choose:
+    def _begun(self, rows: int) -> SamplingPipeline:
         begun = begin_sampler(self.sampler, rows)
         return self._choose if begun is self.sampler else self._choose.drawing_with(begun)
 
-    def _recorder(self, logprobs: Logprobs, choose: Choose) -> "LogprobRecorder":
+    def _recorder(self, logprobs: Logprobs, choose: SamplingPipeline) -> "LogprobRecorder":
         # Few ask for log-probabilities.
         from .engine.logprob_recorder import recorder
 

@@ -155,7 +155,7 @@ class StopCondition(Protocol):
         ...
 
 
-class Choice(Protocol):
+class SamplesTokens(Protocol):
     """A chain of processors and a sampler, seen as one."""
 
     @property
@@ -333,7 +333,7 @@ class ScoresTrees(Protocol):
 class Drafter(Protocol):
     """Guesses what the target is going to choose."""
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         """
         Guess the next tokens of each row.
 

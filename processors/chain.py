@@ -30,7 +30,7 @@ class Composable(abc.ABC):
       survivors of an earlier processor alone, in their order.
     - ``device_safe``: comes down to operations that neuronx-cc takes, constants computed beforehand.
 
-    What it may offer besides, for :class:`~decodekit.decoding.Choose` on the host, if its class is
+    What it may offer besides, for :class:`~decodekit.decoding.SamplingPipeline` on the host, if its class is
     decorated with :func:`~decodekit.decoding.has_short_cuts`:
 
     - ``narrow(logits, history)``: what a call gives, as

@@ -9,7 +9,7 @@ from ..draft_trees import depths, pruned, tokens_ahead
 from ..history import History
 from ..optional_protocols import compares_scores, takes_trees
 from ..protocols import Draft, Drafter, DraftLength, Round, Verification
-from ..sampling.pipeline import Choose
+from ..sampling.pipeline import SamplingPipeline
 from ..validation import is_whole
 
 
@@ -20,7 +20,7 @@ class Drafting:
     drafter: Drafter
     length: int | DraftLength
     verification: Verification
-    choose: Choose
+    choose: SamplingPipeline
     """The target's own."""
 
     slots: Slots
@@ -65,7 +65,7 @@ class Drafting:
             return nothing(len(rows))
         # A copy: what a drafter does to it is to be nobody's length.
         shown = now.at(now.length.clone())
-        draft = self.drafter.propose(shown, budget, self._choose_of_the_drafter(now))
+        draft = self.drafter.propose(shown, budget, self._pipeline_of_the_drafter(now))
         _check(draft, len(rows), self.slots.decoder.shape.vocab_size)
         if draft.parents is not None:
             self._require_trees()
@@ -98,7 +98,7 @@ class Drafting:
             drafted, stood = (ahead[rows].tolist() for ahead in (tokens_ahead(draft), accepted))
             self.length.learn(Round(allowed, tuple(drafted), tuple(stood), **seconds))
 
-    def _choose_of_the_drafter(self, now: History) -> Choose:
+    def _pipeline_of_the_drafter(self, now: History) -> SamplingPipeline:
         sampler = self.verification.drafting(self.choose.sampler, now.length[:, 0])
         if sampler is self.choose.sampler and not self._compares_scores:
             return self.choose

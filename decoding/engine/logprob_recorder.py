@@ -10,7 +10,7 @@ from ..draft_trees import Branch
 from ..history import History
 from ..placement import part_name
 from ..results.logprobs import Logprobs, TokenLogprob, token_logprob
-from ..sampling.pipeline import Choose
+from ..sampling.pipeline import SamplingPipeline
 from ..scores import Scores
 
 
@@ -18,7 +18,7 @@ from ..scores import Scores
 class LogprobRecorder:
     """Reads the log-probabilities that were asked for off a round's logits, while they live."""
 
-    choose: Choose
+    choose: SamplingPipeline
     """The target's own."""
 
     stages: int
@@ -78,7 +78,7 @@ class LogprobRecorder:
         ]
 
 
-def recorder(request: Logprobs, choose: Choose, vocab_size: int) -> LogprobRecorder:
+def recorder(request: Logprobs, choose: SamplingPipeline, vocab_size: int) -> LogprobRecorder:
     """
     What records as *request* has it.
 

@@ -17,7 +17,7 @@ from ..optional_protocols import reads_choices
 from ..protocols import Draft, Finish, StopCondition, Verification
 from ..results.events import MAX_LENGTH, Burst
 from ..results.timers import Timers
-from ..sampling.pipeline import Choose
+from ..sampling.pipeline import SamplingPipeline
 from ..scores import Scores
 from .drafting import Drafting, nothing
 from .exact_match import Agreement
@@ -39,7 +39,7 @@ class Loop:
     """
 
     slots: Slots
-    choose: Choose
+    choose: SamplingPipeline
     stop: StopCondition
     drafting: Drafting | None
     verification: Verification

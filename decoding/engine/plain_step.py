@@ -16,7 +16,7 @@ from ..protocols import Finish, StopCondition
 from ..results.events import MAX_LENGTH, Burst
 from ..results.timers import Phase, Timers
 from ..sampling.few import Cell
-from ..sampling.pipeline import Choose
+from ..sampling.pipeline import SamplingPipeline
 from ..sampling.quick_choice import on_host
 from ..scores import Scores
 from ..stopping.composition import by_token
@@ -34,7 +34,7 @@ class PlainStep:
     """
 
     slots: Slots
-    choose: Choose
+    choose: SamplingPipeline
     stop: StopCondition
     finishes: tuple[Finish, ...]
     timers: Timers

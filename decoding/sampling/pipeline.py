@@ -57,12 +57,12 @@ class _Stage:
         )
 
 
-def _resolved(choose: "Choose") -> tuple[_Stage, ...]:
+def _resolved(choose: "SamplingPipeline") -> tuple[_Stage, ...]:
     return tuple(map(_Stage.of, stages_of(choose.processors)))
 
 
 @attrs.frozen(eq=False)
-class Choose:
+class SamplingPipeline:
     """
     Run *processors*, if any, and let *sampler* choose from what they leave.
 
@@ -168,9 +168,9 @@ class Choose:
         # A comparison with NaN is false as well, so garbage is never taken for a choice.
         return ids if (best > -np.inf).all() else ids.masked_fill(torch.from_numpy(~(best > -np.inf)), -1)
 
-    def drawing_with(self, sampler: Sampler, draft_scores: bool = False) -> "Choose":
+    def drawing_with(self, sampler: Sampler, draft_scores: bool = False) -> "SamplingPipeline":
         """The same processors and another *sampler*."""
-        return Choose(self.processors, sampler, draft_scores, plan=self._plan)
+        return SamplingPipeline(self.processors, sampler, draft_scores, plan=self._plan)
 
     def scores(self, raw: Scores, history: History) -> Scores:
         """The processed scores of a choice that was made elsewhere, from *raw* logits."""

@@ -52,7 +52,7 @@ class QuickChoice:
         return None if few is None or token is None else (token, few)
 
     def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores] | None:
-        """As :class:`~.pipeline.Choose`, of raw logits ``[batch, width, vocab]``; None for the long way."""
+        """As :class:`~.pipeline.SamplingPipeline`, of raw logits ``[batch, width, vocab]``; None for the long way."""
         scores = on_host(logits)
         if scores is None:
             return None

@@ -30,7 +30,7 @@ class DeviceSampler(Protocol):
 
 class DeviceChoice(nn.Module):
     """
-    :class:`~decodekit.decoding.sampling.pipeline.Choose` in operations that neuronx-cc takes.
+    :class:`~decodekit.decoding.sampling.pipeline.SamplingPipeline` in operations that neuronx-cc takes.
 
     Stages that are ``device_safe`` are taken as they are; top-k, top-p, greedy choice and
     sampling have variants here. Top-p costs least after a top-k, with nothing in between that

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...decoding.cache.slots import Slots
 from ...decoding.history import History
-from ...decoding.protocols import Choice, Decoder, DecoderShape, Draft
+from ...decoding.protocols import Decoder, DecoderShape, Draft, SamplesTokens
 from ...decoding.validation import a_whole_number
 from .draft_decoder import a_decoder, check_rows
 from .translation import Ints, Translation
@@ -96,7 +96,7 @@ class CommonTokens:
             raise ValueError(f"'vocab_size' must be the target's, {target.vocab_size}: got {self.vocab_size}")
         check_rows(self.decoder, target)
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         """Guess up to *budget* tokens ``[batch]`` of each row, one forward of all rows a token."""
         slots = Slots.of(self.decoder)
         own, own_length = self._in_own_ids(history, budget)

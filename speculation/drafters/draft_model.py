@@ -7,7 +7,7 @@ import torch
 from ...decoding.cache.slots import Slots
 from ...decoding.engine.feed_and_sample import feed_and_choose
 from ...decoding.history import History
-from ...decoding.protocols import Choice, Decoder, DecoderShape, Draft
+from ...decoding.protocols import Decoder, DecoderShape, Draft, SamplesTokens
 from .draft_decoder import a_decoder, check_rows
 
 
@@ -34,7 +34,7 @@ class DraftModel:
             )
         check_rows(self.decoder, target)
 
-    def propose(self, history: History, budget: torch.Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: torch.Tensor, choose: SamplesTokens) -> Draft:
         """Guess up to *budget* tokens ``[batch]`` of each row, one forward of all rows a token."""
         slots, ids = Slots.of(self.decoder), history.ids.clone()
         # A few numbers for each row: numpy takes a fraction of torch's time for them.

@@ -8,7 +8,7 @@ from ...decoding.cache.slots import Slots
 from ...decoding.draft_trees import tree_window
 from ...decoding.history import History
 from ...decoding.optional_protocols import tree_widths
-from ...decoding.protocols import Choice, DecoderShape, Draft
+from ...decoding.protocols import DecoderShape, Draft, SamplesTokens
 from .draft_model import DraftModel
 from .tree import ROOT, Tree
 
@@ -53,7 +53,7 @@ class DraftTree(DraftModel):
     def _is_comb(self) -> bool:
         return all(len(level) == 1 for level in self.tree.inner)
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         """Guess up to *budget* tokens ``[batch]`` ahead of each row, one forward of all rows a level."""
         batch, length = len(budget), history.length[:, 0]
         # A guess's predecessor is fed at its position, so the cache bounds the guesses too.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...decoding.history import History
 from ...decoding.optional_protocols import ChecksTarget, tree_nodes
-from ...decoding.protocols import Choice, DecoderShape, Draft, Drafter
+from ...decoding.protocols import DecoderShape, Draft, Drafter, SamplesTokens
 from ...processors.grammar.grammar import Grammar
 from ..verification.point_mass import point_mass
 
@@ -52,7 +52,7 @@ class ForcedTokens:
         if isinstance(self.then, ChecksTarget):
             self.then.check_target(target)
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         """Guess up to *budget* tokens ``[batch]`` of each row."""
         forced = self.grammar.forced(history, budget)
         count = torch.tensor([len(tokens) for tokens in forced])

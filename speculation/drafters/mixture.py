@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...decoding.history import History
 from ...decoding.optional_protocols import ChecksTarget, GivesEvidence, tree_nodes
-from ...decoding.protocols import Choice, DecoderShape, Draft, Drafter
+from ...decoding.protocols import DecoderShape, Draft, Drafter, SamplesTokens
 from ...decoding.validation import as_real
 from ..verification.point_mass import point_mass
 from .mixture_experience import Experience, Guess, expected
@@ -224,7 +224,7 @@ class Mixture:
             if isinstance(drafter, ChecksTarget):
                 drafter.check_target(target)
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         """Guess up to *budget* tokens ``[batch]`` of each row."""
         now, asked, learned = time.perf_counter(), budget.nonzero().flatten().tolist(), self._learned
         if not asked:
@@ -266,7 +266,9 @@ class Mixture:
         offered = [number for number in range(len(self.drafters)) if amounts.get(number, 1)]
         return {number: (number, amounts.get(number, 0).bit_length()) for number in offered}
 
-    def _draft(self, number: int, history: History, budget: Tensor, choose: Choice, usual: bool) -> Draft:
+    def _draft(
+        self, number: int, history: History, budget: Tensor, choose: SamplesTokens, usual: bool
+    ) -> Draft:
         """Ask one drafter, and note how long it took where that is *usual*."""
         before = time.perf_counter()
         draft = self.drafters[number].propose(history, budget, choose)

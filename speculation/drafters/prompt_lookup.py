@@ -7,7 +7,7 @@ from attrs import validators
 from numpy.typing import NDArray
 
 from ...decoding.history import History
-from ...decoding.protocols import Choice, Draft
+from ...decoding.protocols import Draft, SamplesTokens
 from ...decoding.validation import a_whole_number
 
 Ints = NDArray[np.int64]
@@ -36,7 +36,7 @@ class PromptLookup:
         if value > self.max_ngram:
             raise ValueError(f"'min_ngram' must be <= max_ngram, {self.max_ngram}: got {value}")
 
-    def propose(self, history: History, budget: torch.Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: torch.Tensor, choose: SamplesTokens) -> Draft:
         """Guess up to *budget* tokens ``[batch]`` of each row."""
         ids = torch.full((len(budget), int(budget.max())), -1)
         for row in budget.nonzero().flatten().tolist():

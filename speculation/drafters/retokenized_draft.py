@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...decoding.cache.slots import Slots
 from ...decoding.history import History
-from ...decoding.protocols import Choice, Decoder, DecoderShape, Draft
+from ...decoding.protocols import Decoder, DecoderShape, Draft, SamplesTokens
 from .draft_decoder import a_decoder, check_rows
 from .translation import Ints, Translation
 from .vocabulary import Vocabulary, a_tokenizer, characters, counterparts, ends_in_character
@@ -83,7 +83,7 @@ class RetokenizedDraft:
         """Raise ``ValueError`` unless this can draft for *target*."""
         check_rows(self.decoder, target)
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         """Guess up to *budget* tokens ``[batch]`` of each row; a forward of all rows a token of the draft."""
         slots, positions = Slots.of(self.decoder), self.decoder.shape.max_length
         # The last token drawn need not be fed, but is written down.

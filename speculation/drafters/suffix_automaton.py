@@ -12,7 +12,7 @@ from attrs import validators
 from numpy.typing import NDArray
 
 from ...decoding.history import History
-from ...decoding.protocols import Choice, Draft
+from ...decoding.protocols import Draft, SamplesTokens
 from ...decoding.validation import a_whole_number, as_list, is_whole
 from .running_texts import RunningTexts
 from .suffix_index import SuffixIndex
@@ -131,7 +131,7 @@ class SuffixAutomaton:
     def _index_the_corpus(self) -> _Corpus | None:
         return _Corpus(self.corpus) if any(self.corpus) else None
 
-    def propose(self, history: History, budget: torch.Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: torch.Tensor, choose: SamplesTokens) -> Draft:
         """Guess up to *budget* tokens ``[batch]`` of each row."""
         ids = torch.full((len(budget), int(budget.max())), -1)
         for row, match in self._matches(history, budget).items():

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from decodekit.decoding import (
-    Choose,
     Draft,
     EndOfSequence,
     Generator,
@@ -16,8 +15,9 @@ from decodekit.decoding import (
     History,
     MaxNewTokens,
     Sample,
+    SamplingPipeline,
 )
-from decodekit.decoding.protocols import Choice, Drafter
+from decodekit.decoding.protocols import Drafter, SamplesTokens
 from decodekit.processors import RepetitionPenalty, Temperature
 from decodekit.speculation import SpeculativeGenerator
 from decodekit.testing import ScriptedDecoder, last_token
@@ -38,7 +38,7 @@ def history(rows: Sequence[Sequence[int]], prompts: Sequence[int] | None = None)
 
 def guesses(drafter: Drafter, rows: Sequence[Sequence[int]], budget: Sequence[int]) -> list[list[int]]:
     """What *drafter* guesses after each row."""
-    draft = drafter.propose(history(rows), torch.tensor(budget), Choose(None, Greedy()))
+    draft = drafter.propose(history(rows), torch.tensor(budget), SamplingPipeline(None, Greedy()))
     return [[i for i in row if i >= 0] for row in draft.ids.tolist()]
 
 
@@ -88,7 +88,7 @@ class Failing:
     def __init__(self, drafter: Drafter, at: int) -> None:
         self.drafter, self.at, self.asked = drafter, at, 0
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         self.asked += 1
         if self.asked == self.at:
             raise RuntimeError("broken")

@@ -20,7 +20,7 @@ from decodekit.decoding import (
     Sample,
     StopTokens,
 )
-from decodekit.decoding.protocols import Choice, Drafter
+from decodekit.decoding.protocols import Drafter, SamplesTokens
 from decodekit.decoding.scores import Scores
 from decodekit.decoding.stopping.composition import Stop
 from decodekit.processors import RepetitionPenalty, Temperature, TopK
@@ -122,7 +122,7 @@ class Failing:
     at: int
     asked: int = 0
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         self.asked += 1
         draft = self.drafter.propose(history, budget, choose)
         if self.asked == self.at:

@@ -22,7 +22,7 @@ from decodekit.decoding import (
     MaxNewTokens,
     Sample,
 )
-from decodekit.decoding.protocols import Choice
+from decodekit.decoding.protocols import SamplesTokens
 from decodekit.decoding.sampling import noise
 from decodekit.decoding.sampling.sample import _in_blocks
 from decodekit.neuron_backend import StaticDecoder
@@ -67,7 +67,7 @@ def chain(seed: int, temperature: float) -> Any:
 class Nothing:
     """Guesses nothing."""
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         return Draft(torch.empty(len(budget), 0, dtype=torch.int64))
 
 

@@ -21,7 +21,7 @@ from decodekit.decoding import (
     StopStrings,
     StopTokens,
 )
-from decodekit.decoding.protocols import Choice, Drafter, Processor, StopCondition
+from decodekit.decoding.protocols import Drafter, Processor, SamplesTokens, StopCondition
 from decodekit.processors import (
     Chain,
     FrequencyPenalty,
@@ -63,7 +63,7 @@ class Adversary:
 
     drafter: Drafter
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         ids = self.drafter.propose(history, budget, choose).ids
         return Draft(torch.where(ids >= 0, (ids + 1) % VOCAB, ids))
 
@@ -74,7 +74,7 @@ class Ragged:
 
     drafter: Drafter
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         draft = self.drafter.propose(history, budget, choose)
         short = (history.length + torch.arange(len(budget))[:, None] * 5) % 7
         return Draft(draft.ids.masked_fill(torch.arange(draft.ids.shape[1]) >= short, -1))
@@ -86,7 +86,7 @@ class Holes:
 
     drafter: Drafter
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         draft = self.drafter.propose(history, budget, choose)
         hole = history.length % 4
         return Draft(draft.ids.masked_fill(torch.arange(draft.ids.shape[1]) == hole, -1))
@@ -95,7 +95,7 @@ class Holes:
 class Nothing:
     """Guesses nothing."""
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         return Draft(torch.empty(len(budget), 0, dtype=torch.int64))
 
 

@@ -6,7 +6,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from decodekit.decoding import Choose, Greedy, History, Place, Placement, Processor, Sampler
+from decodekit.decoding import Greedy, History, Place, Placement, Processor, Sampler, SamplingPipeline
 from decodekit.decoding.scores import Scores
 from decodekit.testing import ScriptedDecoder
 
@@ -54,7 +54,7 @@ class ChoosingDecoder(ScriptedDecoder):
                 one = attrs.evolve(
                     history.rows(slice(row, row + 1)), length=history.length[row, column].reshape(1, 1)
                 )
-                choose = Choose(self.processors, self.sampler)
+                choose = SamplingPipeline(self.processors, self.sampler)
                 chosen[row, column] = choose(logits[row, column].reshape(1, 1, -1), one)[0]
         self.chosen += 1
         return chosen, Scores(lambda: logits)

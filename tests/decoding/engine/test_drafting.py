@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from decodekit.decoding import Draft, EndOfSequence, Generator, History, MaxNewTokens, Round, Sample
-from decodekit.decoding.protocols import Choice
+from decodekit.decoding.protocols import SamplesTokens
 from decodekit.speculation import Rejection
 from decodekit.testing import ScriptedDecoder, last_token
 
@@ -24,7 +24,7 @@ class Says:
     draft: Any
     tree_nodes: int | None = None
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         result: Draft = self.draft(len(budget))
         return result
 

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from decodekit.decoding import (
     AdaptiveP,
-    Choose,
     EndOfSequence,
     Finish,
     Generator,
@@ -23,6 +22,7 @@ from decodekit.decoding import (
     MaxNewTokens,
     Mirostat,
     Sample,
+    SamplingPipeline,
     StopTokens,
     TokenLogprob,
 )
@@ -298,7 +298,7 @@ class TestRun:
 
     def test_of_a_decoder_in_half_precision(self) -> None:
         """Of a kind that numpy does not know."""
-        choose = Choose(None, Greedy())
+        choose = SamplingPipeline(None, Greedy())
         logits = torch.tensor([[[0.5, -1.25, 0.5]]], dtype=torch.bfloat16)
         history = History(*(torch.ones(shape).long() for shape in ((1, 1, 1), (1, 1), (1,), (1,))))
         ((answer,),) = recorder(Logprobs(3), choose, 3).given(logits, history, [[2]])

@@ -31,7 +31,7 @@ from decodekit.decoding import (
     Statistics,
     StopTokens,
 )
-from decodekit.decoding.protocols import Choice, Sampler
+from decodekit.decoding.protocols import Sampler, SamplesTokens
 from decodekit.decoding.results.timers import Timers
 from decodekit.decoding.sampling import noise
 from decodekit.decoding.scores import Scores
@@ -171,7 +171,7 @@ class Ragged:
 
     drafter: Any
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         draft = self.drafter.propose(history, budget, choose)
         short = (history.length + torch.arange(len(budget))[:, None] * 5) % 7
         return Draft(draft.ids.masked_fill(torch.arange(draft.ids.shape[1]) >= short, -1))

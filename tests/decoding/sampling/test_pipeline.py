@@ -7,7 +7,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decodekit.decoding import Choose, Generator, Greedy, History, MaxNewTokens, Sample, Sampler, StopTokens
+from decodekit.decoding import (
+    Generator,
+    Greedy,
+    History,
+    MaxNewTokens,
+    Sample,
+    Sampler,
+    SamplingPipeline,
+    StopTokens,
+)
 from decodekit.processors import (
     Chain,
     Composable,
@@ -33,7 +42,7 @@ class TestChoose:
     @pytest.mark.parametrize("chosen", [-1, 2])
     def test_refuses_an_id_that_is_none(self, chosen: int) -> None:
         """Of somebody else's sampler: a row would end for it, or the last token be taken for it."""
-        choose = Choose(None, lambda logits, history: torch.full(logits.shape[:2], chosen))
+        choose = SamplingPipeline(None, lambda logits, history: torch.full(logits.shape[:2], chosen))
 
         with pytest.raises(ValueError, match="'sampler' must give ids 0 to 1: got"):
             choose(torch.zeros(1, 2, 2), HISTORY)
@@ -41,7 +50,7 @@ class TestChoose:
     def test_gives_the_processed_scores(self) -> None:
         """The scores are what the sampler saw."""
         logits = torch.tensor([[[1.0, 2.0], [4.0, 2.0]]])
-        ids, scores = Choose(Temperature(2.0), Greedy())(logits, HISTORY)
+        ids, scores = SamplingPipeline(Temperature(2.0), Greedy())(logits, HISTORY)
 
         assert [[1, 0]] == ids.tolist()
         assert torch.equal(logits / 2, scores.logits)
@@ -52,13 +61,13 @@ class TestChoose:
             for nothing in (-torch.inf, torch.nan):
                 logits = torch.tensor([[[nothing, nothing], [0.0, -torch.inf]]])
 
-                assert [[-1, 0]] == Choose(None, sampler)(logits, HISTORY)[0].tolist()
+                assert [[-1, 0]] == SamplingPipeline(None, sampler)(logits, HISTORY)[0].tolist()
 
     @pytest.mark.parametrize("sampler", [Greedy(), Sample()])
     def test_several_are_possible_choices(self, sampler: Sampler) -> None:
         """The first is the choice; what the chain forbids, or is not there, is none; nor is garbage."""
         logits = torch.tensor([[[5.0, 1.0, 4.0], [0.0, torch.nan, 1.0]]])
-        choose = Choose(SuppressTokens([0]), sampler)
+        choose = SamplingPipeline(SuppressTokens([0]), sampler)
         several = choose.several(logits, HISTORY, 5)
 
         assert {1, 2} == set(several[0, 0, :2].tolist())
@@ -68,7 +77,7 @@ class TestChoose:
 
     def test_a_selection_without_several_is_named(self) -> None:
         """A tree's children cannot be asked of a sampler that knows one choice only."""
-        choose = Choose(None, lambda logits, history: logits.argmax(dim=-1))
+        choose = SamplingPipeline(None, lambda logits, history: logits.argmax(dim=-1))
 
         with pytest.raises(ValueError, match=r"a tree's children take a sampler that has several\(\)"):
             choose.several(torch.zeros(1, 2, 3), HISTORY, 2)
@@ -116,7 +125,7 @@ class TestChoose:
         """When the raw logits are empty already, no stage is blamed."""
         logits = torch.full((1, 1, 2), -torch.inf)
 
-        assert "the decoder" == Choose(Chain(), Greedy()).emptied_by(logits, HISTORY, 0, 0)
+        assert "the decoder" == SamplingPipeline(Chain(), Greedy()).emptied_by(logits, HISTORY, 0, 0)
 
 
 STAGES = {
@@ -194,7 +203,7 @@ class TestShortCuts:
         best = processed.gather(-1, expected[..., None])[..., 0]
         expected = torch.where(best > -torch.inf, expected, -1)
 
-        ids, scores = Choose(Chain(STAGES[name] for name in names), sampler)(logits, history)
+        ids, scores = SamplingPipeline(Chain(STAGES[name] for name in names), sampler)(logits, history)
 
         assert torch.equal(expected, ids)
         torch.testing.assert_close(scores.logits, processed, rtol=0, atol=0, equal_nan=True)
@@ -212,7 +221,7 @@ class TestShortCuts:
                 return logits
 
         logits = torch.randn(1, 1, 5000, generator=torch.Generator().manual_seed(0))
-        Choose(Spy() | TopK(7) | Spy() | PresencePenalty(1.0) | Spy(), Sample())(logits, ONE_COLUMN)
+        SamplingPipeline(Spy() | TopK(7) | Spy() | PresencePenalty(1.0) | Spy(), Sample())(logits, ONE_COLUMN)
 
         assert [5000, 7, 5000] == seen
 
@@ -227,7 +236,7 @@ class TestShortCuts:
                 seen.append("run")
                 return logits / 2
 
-        choose = Choose(Spy() | PresencePenalty(0.0) | Spy(), Greedy())
+        choose = SamplingPipeline(Spy() | PresencePenalty(0.0) | Spy(), Greedy())
         ids, scores = choose(torch.tensor([[[1.0, 2.0]]]), ONE_COLUMN)
 
         assert ([[1]], ["run"]) == (ids.tolist(), seen)
@@ -247,7 +256,7 @@ class TestShortCuts:
             torch.zeros(2, 1, 4).long(), torch.tensor([[1], [3]]), torch.ones(2), torch.arange(2)
         )
         for chain in (Chain([TopP(0.9, ties=ties)]), TopK(50) | TopP(0.9, ties=ties), Chain([MinP(0.05)])):
-            ids, scores = Choose(chain, Sample())(logits, history)
+            ids, scores = SamplingPipeline(chain, Sample())(logits, history)
 
             assert torch.equal(chain(logits, history), scores.logits)
             assert torch.equal(Sample()(scores.logits, history), ids)
@@ -260,7 +269,7 @@ class TestWorkspace:
 
     def test_a_call_inside_a_call_disturbs_nothing(self) -> None:
         """A stage, or a sampler, that asks another chain about the logits it was given."""
-        inner = Choose(RepetitionPenalty(3.0) | Temperature(0.01), Sample())
+        inner = SamplingPipeline(RepetitionPenalty(3.0) | Temperature(0.01), Sample())
 
         def stage(logits: torch.Tensor, history: History) -> torch.Tensor:
             before = logits.clone()
@@ -274,7 +283,7 @@ class TestWorkspace:
         def sampler(logits: torch.Tensor, history: History) -> torch.Tensor:
             return Greedy()(stage(logits, history), history)
 
-        ids, scores = Choose(Temperature(2.0) | stage, sampler)(self.LOGITS, ONE_COLUMN)
+        ids, scores = SamplingPipeline(Temperature(2.0) | stage, sampler)(self.LOGITS, ONE_COLUMN)
 
         assert [[1]] == ids.tolist()
         assert torch.equal(self.LOGITS / 2, scores.logits)
@@ -296,9 +305,11 @@ class TestWorkspace:
             (Chain([Temperature(0.5)]), Sample()),
             (keep | Temperature(0.5), Greedy()),
         ):
-            kept.append(Choose(chain, sampler)(self.LOGITS, ONE_COLUMN)[1].logits)
+            kept.append(SamplingPipeline(chain, sampler)(self.LOGITS, ONE_COLUMN)[1].logits)
         before = [logits.clone() for logits in kept]
-        Choose(Temperature(0.1) | RepetitionPenalty(2.0), Sample())(-self.LOGITS, ONE_COLUMN)[1].logits.sum()
+        SamplingPipeline(Temperature(0.1) | RepetitionPenalty(2.0), Sample())(-self.LOGITS, ONE_COLUMN)[
+            1
+        ].logits.sum()
 
         assert all(torch.equal(a, b) for a, b in zip(before, kept, strict=True))
 
@@ -314,7 +325,9 @@ class TestWorkspace:
         )
         chain = Temperature(0.5) | first | NoRepeatNgram(1)
 
-        assert torch.equal(chain(logits, history).argmax(dim=-1), Choose(chain, Greedy())(logits, history)[0])
+        assert torch.equal(
+            chain(logits, history).argmax(dim=-1), SamplingPipeline(chain, Greedy())(logits, history)[0]
+        )
 
 
 class TestUnusualLogits:
@@ -323,13 +336,13 @@ class TestUnusualLogits:
         logits = torch.tensor([[[1.0, 5.0, 3.0]]], requires_grad=True)
         chain = RepetitionPenalty(1.1) | Temperature(0.5) | NoRepeatNgram(2) | TopP(0.9)
 
-        assert [[1]] == Choose(chain, Greedy())(logits, ONE_COLUMN)[0].tolist()
+        assert [[1]] == SamplingPipeline(chain, Greedy())(logits, ONE_COLUMN)[0].tolist()
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
     def test_of_half_precision(self, dtype: torch.dtype) -> None:
         """The choice is that among the same numbers in float32."""
         logits = 3 * torch.randn(1, 1, 5000, generator=torch.Generator().manual_seed(0)).to(dtype)
-        choose = Choose(Temperature(0.7) | TopK(40) | TopP(0.9), Sample(2))
+        choose = SamplingPipeline(Temperature(0.7) | TopK(40) | TopP(0.9), Sample(2))
 
         assert torch.equal(choose(logits.float(), ONE_COLUMN)[0], choose(logits, ONE_COLUMN)[0])
 
@@ -338,7 +351,9 @@ class TestUnusualLogits:
         logits = torch.randn(1, 1, 5000, generator=torch.Generator().manual_seed(0))
         logits[0, 0, 4995] = torch.nan
 
-        assert [[-1]] == Choose(TopK(3) | Temperature(0.9), Greedy())(logits, ONE_COLUMN)[0].tolist()
+        assert [[-1]] == SamplingPipeline(TopK(3) | Temperature(0.9), Greedy())(logits, ONE_COLUMN)[
+            0
+        ].tolist()
 
     def test_that_a_penalty_makes_infinite(self) -> None:
         """An overflow is no warning, and a neutral penalty leaves infinity alone."""
@@ -346,5 +361,7 @@ class TestUnusualLogits:
         infinite = torch.tensor([[[torch.inf, 1.0, 2.0]]])
         off = Chain([RepetitionPenalty(1.0, shift_safe=True)])
 
-        assert [[1]] == Choose(Chain([RepetitionPenalty(1e10)]), Greedy())(huge, ONE_COLUMN)[0].tolist()
-        assert [[0]] == Choose(off, Greedy())(infinite, ONE_COLUMN)[0].tolist()
+        assert [[1]] == SamplingPipeline(Chain([RepetitionPenalty(1e10)]), Greedy())(huge, ONE_COLUMN)[
+            0
+        ].tolist()
+        assert [[0]] == SamplingPipeline(off, Greedy())(infinite, ONE_COLUMN)[0].tolist()

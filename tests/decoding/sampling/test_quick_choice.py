@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decodekit.decoding import Choose, Greedy, History, Processor, Sample, Sampler
+from decodekit.decoding import Greedy, History, Processor, Sample, Sampler, SamplingPipeline
 from decodekit.decoding.sampling import noise
 from decodekit.decoding.sampling.quick_choice import QuickChoice, QuickGreedy, quick_choice
 from decodekit.processors import (
@@ -124,7 +124,7 @@ class TestQuickChoice:
         assert isinstance(quick, QuickChoice)
 
         assert quick(logits, history) is None
-        ids, scores = Choose(chain, Sample())(logits, history)
+        ids, scores = SamplingPipeline(chain, Sample())(logits, history)
         assert torch.equal(plainly(logits, history, chain, Sample()), ids)
         assert torch.equal(chain(logits, history), scores.logits)
 

@@ -33,7 +33,7 @@ from decodekit.decoding import (
     StopWhen,
     stop_from_transformers,
 )
-from decodekit.decoding.protocols import Choice, StopCondition
+from decodekit.decoding.protocols import SamplesTokens, StopCondition
 from decodekit.decoding.scores import Scores
 from decodekit.decoding.stopping.composition import begin
 from decodekit.processors import Temperature
@@ -191,7 +191,7 @@ def scripted(seed: int, off: float = 0.0) -> ScriptedDecoder:
 class Garbage:
     """Guesses that are right now and then."""
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         """By the length alone."""
         return Draft((history.length * 7 + torch.arange(4) * 5) % VOCAB)
 

@@ -12,7 +12,7 @@ from decodekit.decoding import Greedy, Sample
 from decodekit.decoding.history import History
 from decodekit.decoding.protocols import Processor, Sampler
 from decodekit.decoding.sampling import noise
-from decodekit.decoding.sampling.pipeline import Choose
+from decodekit.decoding.sampling.pipeline import SamplingPipeline
 from decodekit.neuron_backend.lint.graph_lint import lint_graph
 from decodekit.neuron_backend.lowering.export import lower
 from decodekit.neuron_backend.on_device_sampling import device_stages
@@ -213,7 +213,7 @@ class TestDeviceChoice:
         self, chain: Processor | None, sampler: Sampler, vocab: int
     ) -> None:
         """Draw by draw, over logits whose two best are not within rounding of each other."""
-        device, host = DeviceChoice(chain, sampler), Choose(chain, sampler)
+        device, host = DeviceChoice(chain, sampler), SamplingPipeline(chain, sampler)
         for seed in range(20):
             logits, history = random_logits(vocab, seed), history_of(BATCH, WIDTH, vocab, seed)
 
@@ -227,7 +227,7 @@ class TestDeviceChoice:
         self, processor: Processor, sampler: Sampler
     ) -> None:
         """And chooses with it what the host chooses, in a vocabulary small enough that it matters."""
-        device, host = DeviceChoice(processor, sampler), Choose(processor, sampler)
+        device, host = DeviceChoice(processor, sampler), SamplingPipeline(processor, sampler)
         for seed in range(10):
             logits, history = random_logits(11, seed), history_of(BATCH, WIDTH, 11, seed)
 
@@ -270,7 +270,7 @@ class TestDeviceChoice:
 
         chosen = choice(*choice.inputs(logits, history))
 
-        assert torch.equal(Choose(Temperature(0.5), sampler)(logits, history)[0], chosen)
+        assert torch.equal(SamplingPipeline(Temperature(0.5), sampler)(logits, history)[0], chosen)
         assert [(0, 0), (1, 2)] == [tuple(place) for place in (chosen < 0).nonzero().tolist()]
 
     @pytest.mark.parametrize(

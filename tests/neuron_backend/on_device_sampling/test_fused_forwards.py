@@ -63,7 +63,7 @@ def pair(tiny_model):
 @pytest.fixture
 def forbidden(monkeypatch):
     """The host may not choose where the decoder can."""
-    monkeypatch.setattr("decodekit.decoding.engine.loop.Choose.__call__", None)
+    monkeypatch.setattr("decodekit.decoding.engine.loop.SamplingPipeline.__call__", None)
 
 
 class TestGeneration:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from decodekit.decoding import Choose, Greedy, History, Sample
+from decodekit.decoding import Greedy, History, Sample, SamplingPipeline
 from decodekit.decoding.sampling import noise
 from decodekit.neuron_backend import StaticDecoder, lint_module
 from decodekit.neuron_backend.kv_cache.buffers import out_of_place
@@ -118,7 +118,7 @@ class TestForward:
             again, same, written = step.score(ids, start, given, slots, cache, out_of_place)
 
         assert torch.equal(expected, logits)
-        assert torch.equal(Choose(chain, sampler)(logits, window)[0], chosen)
+        assert torch.equal(SamplingPipeline(chain, sampler)(logits, window)[0], chosen)
         assert torch.equal(chosen, again)
         assert torch.equal(logits, same)
         assert all(torch.equal(old, new) for old, new in zip(cache, written, strict=True))

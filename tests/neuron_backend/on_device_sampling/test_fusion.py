@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from decodekit.decoding import Choose, Generator, History, Sample
+from decodekit.decoding import Generator, History, Sample, SamplingPipeline
 from decodekit.decoding.sampling import noise
 from decodekit.neuron_backend import (
     DeviceChoice,
@@ -28,7 +28,7 @@ from .sampling import PROMPTS, STOP, WITHOUT, build, texts
 @pytest.fixture
 def forbidden(monkeypatch):
     """The host may not choose where the decoder can."""
-    monkeypatch.setattr("decodekit.decoding.engine.loop.Choose.__call__", None)
+    monkeypatch.setattr("decodekit.decoding.engine.loop.SamplingPipeline.__call__", None)
 
 
 CHAIN = RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.9)
@@ -144,7 +144,7 @@ class TestSaving:
 def test_rounding_decides_next_to_nothing():
     """20,000 draws in single precision and in double: at most a few fall otherwise."""
     vocab, chain = 61, RepetitionPenalty(1.2) | Temperature(0.8) | TopP(0.95)
-    device, host = DeviceChoice(chain, Sample()), Choose(chain, Sample())
+    device, host = DeviceChoice(chain, Sample()), SamplingPipeline(chain, Sample())
     rng, differing = torch.Generator().manual_seed(0), 0
     for batch in range(20):
         ids = torch.randint(0, vocab, (1000, 1, 12), generator=rng)

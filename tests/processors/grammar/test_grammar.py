@@ -20,7 +20,7 @@ from decodekit.decoding import (
     MaxNewTokens,
     Sample,
 )
-from decodekit.decoding.protocols import Choice, Drafter
+from decodekit.decoding.protocols import Drafter, SamplesTokens
 from decodekit.processors import Grammar, Language, Temperature, TopK, regex
 from decodekit.processors.grammar import grammar
 from decodekit.speculation import DraftModel, SpeculativeGenerator
@@ -396,7 +396,7 @@ class Mixed:
     drafter: Drafter
     vocab: int
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         ids = self.drafter.propose(history, budget, choose).ids
         rng = torch.Generator().manual_seed(int(history.length.sum()))
         wrong = torch.rand(ids.shape, generator=rng) < 0.3

@@ -12,13 +12,13 @@ import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from decodekit.decoding import (
-    Choose,
     EndOfSequence,
     Generator,
     Greedy,
     History,
     MaxNewTokens,
     Sample,
+    SamplingPipeline,
 )
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.processors import AllowedTokens, RepetitionPenalty, Temperature, TopP
@@ -174,7 +174,7 @@ def test_the_end_of_sequence_is_guessed_by_its_role() -> None:
         torch.tensor([1]),
         torch.tensor([0]),
     )
-    guess = draft.propose(history, torch.tensor([1]), Choose(None, Greedy()))
+    guess = draft.propose(history, torch.tensor([1]), SamplingPipeline(None, Greedy()))
 
     assert [[kind.eos_token_id]] == guess.ids.tolist()
 
@@ -190,7 +190,7 @@ def test_gives_scores_when_they_are_asked_for() -> None:
         torch.tensor([1]),
         torch.tensor([0]),
     )
-    choose = Choose(Temperature(0.5), Sample(1), draft_scores=True)
+    choose = SamplingPipeline(Temperature(0.5), Sample(1), draft_scores=True)
     found = draft.propose(history, torch.tensor([3]), choose)
     again = Sample(1)
 
@@ -202,7 +202,7 @@ def test_gives_scores_when_they_are_asked_for() -> None:
         seen = History(history.ids, history.length + i, history.prompt, history.random_stream)
 
         assert guess == int(again(found.scores[:, i : i + 1], seen))
-    assert draft.propose(history, torch.tensor([3]), Choose(None, Greedy())).scores is None
+    assert draft.propose(history, torch.tensor([3]), SamplingPipeline(None, Greedy())).scores is None
 
 
 def test_a_token_that_the_draft_lacks_may_be_forced() -> None:

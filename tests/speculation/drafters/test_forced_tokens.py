@@ -7,8 +7,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from decodekit.decoding import Choose, Draft, EndOfSequence, Generator, Greedy, History, MaxNewTokens, Sample
-from decodekit.decoding.protocols import Choice, Drafter
+from decodekit.decoding import (
+    Draft,
+    EndOfSequence,
+    Generator,
+    Greedy,
+    History,
+    MaxNewTokens,
+    Sample,
+    SamplingPipeline,
+)
+from decodekit.decoding.protocols import Drafter, SamplesTokens
 from decodekit.processors import Grammar, Language, Temperature, TopK
 from decodekit.speculation import DraftModel, ForcedTokens, SpeculativeGenerator, SuffixAutomaton
 from decodekit.testing import ScriptedDecoder
@@ -27,7 +36,7 @@ class Script:
     draft: Draft
     shown: list[Any] = attrs.field(factory=list)
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         rows = [history.before(row, 0).tolist() for row in range(len(budget))]
         self.shown.append((rows, budget.tolist()))
         return self.draft
@@ -86,7 +95,7 @@ class TestThen:
         rows = [[9, OPEN, OPEN, OPEN, CLOSE, CLOSE], [8, 1], [9, OPEN]]
         before = history(rows)
 
-        draft = drafter.propose(before, torch.tensor([3, 3, 1]), Choose(None, Greedy()))
+        draft = drafter.propose(before, torch.tensor([3, 3, 1]), SamplingPipeline(None, Greedy()))
 
         assert [([[*rows[0], CLOSE, END, END], *rows[1:]], [0, 3, 1])] == then.shown
         assert [[CLOSE, END, END], [5, 6, 7], [4]] == [
@@ -108,7 +117,9 @@ class TestThen:
         then = Script(Draft(torch.tensor([[2, 0], [1, 2]]), scores))
         drafter = ForcedTokens(Grammar([Brackets(1), None]), then)
 
-        draft = drafter.propose(history([[9, OPEN], [9]]), torch.tensor([4, 4]), Choose(None, Greedy()))
+        draft = drafter.propose(
+            history([[9, OPEN], [9]]), torch.tensor([4, 4]), SamplingPipeline(None, Greedy())
+        )
 
         assert draft.scores is not None
         certain = torch.full((5,), -torch.inf)
@@ -125,7 +136,7 @@ class TestThen:
         then = Script(Draft(torch.tensor([[2, 0], [1, 2]]), scores))
         drafter = ForcedTokens(ForceTwo(None), then)
 
-        draft = drafter.propose(history([[9], [9]]), torch.tensor([4, 4]), Choose(None, Greedy()))
+        draft = drafter.propose(history([[9], [9]]), torch.tensor([4, 4]), SamplingPipeline(None, Greedy()))
 
         assert [[4, 4, 2, 0], [1, 2, -1, -1]] == draft.ids.tolist()
         assert draft.scores is not None
@@ -139,7 +150,7 @@ class TestThen:
         )
 
         draft = ForcedTokens(ForceTwo(None), then).propose(
-            history([[9], [9]]), torch.tensor([4, 4]), Choose(None, Greedy())
+            history([[9], [9]]), torch.tensor([4, 4]), SamplingPipeline(None, Greedy())
         )
 
         assert [[4, 4, 2, 0, 1], [1, 2, 0, -1, -1]] == draft.ids.tolist()

@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decodekit.decoding import Choose, Draft, Generator, Greedy, History, MaxNewTokens, Sample
-from decodekit.decoding.protocols import Choice, Drafter
+from decodekit.decoding import Draft, Generator, Greedy, History, MaxNewTokens, Sample, SamplingPipeline
+from decodekit.decoding.protocols import Drafter, SamplesTokens
 from decodekit.speculation import DraftModel, Mixture, PromptLookup, SpeculativeGenerator, SuffixAutomaton
 from decodekit.speculation.drafters.mixture import assign
 from decodekit.testing import ScriptedDecoder, last_token
 
 from ..same_text import SHAPE, VOCAB, Failing, check_same_text, guesses, history, table
 
-CHOOSE = Choose(None, Greedy())
+CHOOSE = SamplingPipeline(None, Greedy())
 LONG = {"max_length": 400, "widths": (1, 5, 32), "scored_width": 5}
 
 
@@ -34,7 +34,7 @@ class Spy:
     drafter: Drafter
     budgets: list[list[int]] = attrs.field(factory=list)
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         self.budgets.append(budget.tolist())
         return self.drafter.propose(history, budget, choose)
 
@@ -53,7 +53,7 @@ class Says:
 
     ids: Callable[[int, int], list[int]]
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         rows = [self.ids(length, row) for row, length in enumerate(history.length[:, 0].tolist())]
         ids = torch.full((len(rows), max(map(len, rows))), -1)
         for row, tokens in enumerate(rows):
@@ -332,7 +332,7 @@ class Script:
 
     draft: Draft
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         return self.draft
 
 

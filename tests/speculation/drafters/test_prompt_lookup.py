@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodekit.decoding import Choose, Generator, Greedy, History, MaxNewTokens
+from decodekit.decoding import Generator, Greedy, History, MaxNewTokens, SamplingPipeline
 from decodekit.speculation import PromptLookup, SpeculativeGenerator
 from decodekit.testing import ScriptedDecoder, last_token
 
@@ -18,7 +18,7 @@ def propose(lookup: PromptLookup, tokens: list[int], budget: int) -> list[int]:
         torch.tensor([1]),
         torch.tensor([0]),
     )
-    ids = lookup.propose(history, torch.tensor([budget]), Choose(None, Greedy())).ids[0].tolist()
+    ids = lookup.propose(history, torch.tensor([budget]), SamplingPipeline(None, Greedy())).ids[0].tolist()
     return [i for i in ids if i >= 0]
 
 

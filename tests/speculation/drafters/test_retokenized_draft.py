@@ -9,7 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodekit.decoding import Choose, EndOfSequence, Generator, Greedy, History, MaxNewTokens, Sample
+from decodekit.decoding import (
+    EndOfSequence,
+    Generator,
+    Greedy,
+    History,
+    MaxNewTokens,
+    Sample,
+    SamplingPipeline,
+)
 from decodekit.speculation import RetokenizedDraft, SpeculativeGenerator
 from decodekit.speculation.drafters.vocabulary import Vocabulary
 from decodekit.testing import ScriptedDecoder
@@ -36,7 +44,7 @@ def history(ids: list[int]) -> History:
 
 def guesses(draft: RetokenizedDraft, ids: list[int], budget: int) -> list[int]:
     """What *draft* guesses after *ids*."""
-    found = draft.propose(history(ids), torch.tensor([budget]), Choose(None, Greedy()))
+    found = draft.propose(history(ids), torch.tensor([budget]), SamplingPipeline(None, Greedy()))
     return [index for index in found.ids[0].tolist() if index >= 0]
 
 

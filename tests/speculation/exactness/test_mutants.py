@@ -15,11 +15,11 @@ from torch import Tensor
 
 from decodekit.decoding import Draft, EndOfSequence, Generator, History, MaxNewTokens, Sample
 from decodekit.decoding.protocols import (
-    Choice,
     Drafter,
     Finish,
     Processor,
     Sampler,
+    SamplesTokens,
     StopCondition,
     Verification,
 )
@@ -76,7 +76,7 @@ def caught(prompts: list[list[int]] = PROMPT, **parts: Any) -> None:
 class Rechosen:
     """A choice of which *change* makes other ids or scores, for a drafter to be misled by."""
 
-    choose: Choice
+    choose: SamplesTokens
     change: Callable[[Tensor, Tensor, Scores], tuple[Tensor, Scores]]
 
     @property
@@ -94,7 +94,7 @@ class Misled:
     drafter: Drafter
     change: Callable[[Tensor, Tensor, Scores], tuple[Tensor, Scores]]
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         return self.drafter.propose(history, budget, Rechosen(choose, self.change))
 
 
@@ -130,7 +130,7 @@ class Cut:
 
     keep: Callable[[Tensor, Tensor], Tensor]
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         draft = CONFIDENT.propose(history, budget, choose)
         assert draft.scores is not None
         kept = self.keep(draft.ids, draft.scores.double().softmax(-1))
@@ -544,7 +544,7 @@ class Gappy:
 
     drafter: Drafter
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         ids = history.ids.clone()
         gap = history.length - 2
         ids[:, 0].scatter_(-1, gap, 1 - ids[:, 0].gather(-1, gap))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from decodekit.decoding import Draft, Generator, Greedy, History, MaxNewTokens, Sample
-from decodekit.decoding.protocols import Choice, Drafter, Verification
+from decodekit.decoding.protocols import Drafter, SamplesTokens, Verification
 from decodekit.decoding.sampling import noise
 from decodekit.decoding.scores import Scores
 from decodekit.processors import Temperature, TopK
@@ -199,7 +199,7 @@ def one_row(width: int) -> History:
 class Silent:
     """Guesses nothing, in a draft of two columns."""
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         return Draft(torch.full((len(budget), 2), -1))
 
 
@@ -209,7 +209,7 @@ class Ragged:
 
     drafter: Drafter
 
-    def propose(self, history: History, budget: Tensor, choose: Choice) -> Draft:
+    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
         draft = self.drafter.propose(history, budget, choose)
         short = history.length % 4
         return attrs.evolve(draft, ids=draft.ids.masked_fill(torch.arange(draft.ids.shape[1]) >= short, -1))
