@@ -71,11 +71,11 @@ def measure(
     history = History(ids, length, torch.full((shape.batch_size,), 16), random_streams)
     fed = ids[:, 0, LENGTH - width : LENGTH].contiguous()
     start = torch.full((shape.batch_size,), LENGTH - width)
-    choose = SamplingPipeline(processors, sampler)
+    sample = SamplingPipeline(processors, sampler)
     times = milliseconds(
         [
             lambda: decoder.forward(fed, start),
-            lambda: choose(decoder.forward(fed, start), history),
+            lambda: sample(decoder.forward(fed, start), history),
             lambda: decoder.forward_choosing(fed, start, history),
         ],
         rounds,

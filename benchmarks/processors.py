@@ -132,9 +132,9 @@ def measure(case: Case, batch: int, vocab: int, rounds: int) -> dict[str, Any]:
     room = torch.cat([ids, ids], dim=1)[:, None]
     length = torch.full((batch, 1), case.history)
     history = History(room, length, length[:, 0], torch.arange(batch))
-    choose = SamplingPipeline(case.ours, Sample())
+    sample = SamplingPipeline(case.ours, Sample())
     calls: list[Callable[[], object]] = [
-        lambda: choose(logits, history),
+        lambda: sample(logits, history),
         lambda: by_transformers(case.theirs, ids, logits[:, 0]),
     ]
     if case.top_k is not None:

@@ -333,7 +333,7 @@ class ScoresTrees(Protocol):
 class Drafter(Protocol):
     """Guesses what the target is going to choose."""
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         """
         Guess the next tokens of each row.
 
@@ -345,7 +345,7 @@ class Drafter(Protocol):
             budget: How many tokens ahead each row may be guessed, ``[batch]`` int64; 0 for idle
                 rows. For a chain that is its number of guesses.
 
-            choose: The target's own chain and sampler. A drafter that draws uses it, so that
+            sample: The target's own chain and sampler. A drafter that draws uses it, so that
                 both sides meet the same noise at the same position.
 
         Returns:

@@ -10,7 +10,7 @@ import attrs
 _BAR = 24
 """Characters of the longest bar."""
 
-_PHASES = ("prefill", "draft", "target", "choose", "gap", "stop", "logprobs")
+_PHASES = ("prefill", "draft", "target", "sample", "gap", "stop", "logprobs")
 """In the order of a round."""
 
 
@@ -54,7 +54,7 @@ class Statistics:
 
     seconds: dict[str, float] = attrs.field(factory=dict)
     """
-    By phase: ``"prefill"``, ``"draft"``, ``"target"``, ``"choose"``, ``"stop"``, ``"gap"``,
+    By phase: ``"prefill"``, ``"draft"``, ``"target"``, ``"sample"``, ``"stop"``, ``"gap"``,
     ``"logprobs"``.
     """
 

@@ -57,8 +57,8 @@ class _Stage:
         )
 
 
-def _resolved(choose: "SamplingPipeline") -> tuple[_Stage, ...]:
-    return tuple(map(_Stage.of, stages_of(choose.processors)))
+def _resolved(sample: "SamplingPipeline") -> tuple[_Stage, ...]:
+    return tuple(map(_Stage.of, stages_of(sample.processors)))
 
 
 @attrs.frozen(eq=False)

@@ -91,9 +91,9 @@ class DeviceChoice(nn.Module):
             ``[batch, width]``; -1 in a column whose scores are all ``-inf`` or NaN.
         """
         # No stage that is left here draws.
-        return self.choose(logits, History(ids, length, prompt, torch.zeros_like(prompt)), *noise)
+        return self.sample(logits, History(ids, length, prompt, torch.zeros_like(prompt)), *noise)
 
-    def choose(self, logits: Tensor, history: History, *noise: Tensor) -> Tensor:
+    def sample(self, logits: Tensor, history: History, *noise: Tensor) -> Tensor:
         """As :meth:`forward`, of a history as a whole."""
         for stage in self.stages:
             logits = stage(logits, history)
@@ -117,7 +117,7 @@ class DeviceChoice(nn.Module):
                 random stream, which the device does not have.
         """
         watched = _Watched(history.ids, history.length, history.prompt, history.random_stream)
-        self.choose(logits, watched, *self.sampler.noise(history, logits.shape[-1]))
+        self.sample(logits, watched, *self.sampler.noise(history, logits.shape[-1]))
         if "random_stream" in watched.looked_at:
             raise ValueError("a stage for the device must not draw: got one that looks at the random stream")
         return frozenset(watched.looked_at)

@@ -112,9 +112,9 @@ class FusedStep(Step):
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """The same with any :data:`~..kv_cache.buffers.Write`: choice, logits, and the cache written to."""
         logits, written = self.step.score(ids, cache_pos, slots, cache, write)
-        return self.choose(logits, given, cache_pos), logits, written
+        return self.sample(logits, given, cache_pos), logits, written
 
-    def choose(self, logits: Tensor, given: Sequence[Tensor], anything: Tensor) -> Tensor:
+    def sample(self, logits: Tensor, given: Sequence[Tensor], anything: Tensor) -> Tensor:
         """
         Choose from scores.
 
@@ -131,7 +131,7 @@ class FusedStep(Step):
         # An index is int64, also where a device's integers come in as int32.
         read = {name: part.long() for name, part in zip(self.reads, given, strict=False)}
         history = History(**(dict.fromkeys(_PARTS, anything) | read), random_stream=anything)
-        return self.choice.choose(logits, history, *given[len(self.reads) :])
+        return self.choice.sample(logits, history, *given[len(self.reads) :])
 
     def padding(self, width: int, cache: CacheBuffers, span: int) -> tuple[Tensor, ...]:
         """The inputs of a forward of *width* over padding alone: what it is traced with."""

@@ -84,7 +84,7 @@ def _differences(decoder: ChoosingDecoder, width: int) -> tuple[float, int]:
         off = max(off, _largest(scores.logits - plain) / _largest(plain))
         drawn_with = choice.sampler.noise(history, shape.vocab_size)
         with torch.no_grad():
-            expected = choice.choose(scores.logits, history, *drawn_with)
+            expected = choice.sample(scores.logits, history, *drawn_with)
         differing += int((expected != chosen).sum())
     return off, differing
 

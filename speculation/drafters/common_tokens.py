@@ -96,7 +96,7 @@ class CommonTokens:
             raise ValueError(f"'vocab_size' must be the target's, {target.vocab_size}: got {self.vocab_size}")
         check_rows(self.decoder, target)
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         """Guess up to *budget* tokens ``[batch]`` of each row, one forward of all rows a token."""
         slots = Slots.of(self.decoder)
         own, own_length = self._in_own_ids(history, budget)
@@ -111,8 +111,8 @@ class CommonTokens:
             with slots.lock:
                 logits = slots.feed(own, own_length, active.long())
                 seen = attrs.evolve(history, ids=ids, length=reached[:, None])
-                chosen, processed = choose(self._in_target_order(logits), seen)
-                if choose.draft_scores:
+                chosen, processed = sample(self._in_target_order(logits), seen)
+                if sample.draft_scores:
                     scores.append(processed.logits[:, 0].clone())
             guess = torch.where(active, chosen[:, 0], -1)
             # What the draft lacks, such as a forced token, may be guessed, but nothing behind it.

@@ -34,7 +34,7 @@ class DraftModel:
             )
         check_rows(self.decoder, target)
 
-    def propose(self, history: History, budget: torch.Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: torch.Tensor, sample: SamplesTokens) -> Draft:
         """Guess up to *budget* tokens ``[batch]`` of each row, one forward of all rows a token."""
         slots, ids = Slots.of(self.decoder), history.ids.clone()
         # A few numbers for each row: numpy takes a fraction of torch's time for them.
@@ -47,8 +47,8 @@ class DraftModel:
             with slots.lock:
                 before = History(ids, length[:, None], history.prompt, history.random_stream)
                 need = torch.from_numpy(active.astype(np.int64))
-                chosen, scores = feed_and_choose(slots, choose, before, need)
-                if choose.draft_scores:
+                chosen, scores = feed_and_choose(slots, sample, before, need)
+                if sample.draft_scores:
                     # What they are made of may lie where the next forward writes.
                     drawn_from.append(scores.logits[:, 0].clone())
             guess = np.where(active, chosen[:, 0].numpy(), -1)

@@ -53,7 +53,7 @@ class DraftTree(DraftModel):
     def _is_comb(self) -> bool:
         return all(len(level) == 1 for level in self.tree.inner)
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         """Guess up to *budget* tokens ``[batch]`` ahead of each row, one forward of all rows a level."""
         batch, length = len(budget), history.length[:, 0]
         # A guess's predecessor is fed at its position, so the cache bounds the guesses too.
@@ -74,7 +74,7 @@ class DraftTree(DraftModel):
             with slots.lock:
                 logits = self._score(slots, history, so_far, active)[:, columns]
                 here = attrs.evolve(window, ids=window.ids[:, columns], length=window.length[:, columns])
-                several = choose.several(logits, here, most)
+                several = sample.several(logits, here, most)
             for place, parent in enumerate(level):
                 for rank, guess in enumerate(self.tree.children(parent)):
                     # Below what is no guess there is none either: see Draft.

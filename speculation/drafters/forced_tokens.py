@@ -52,7 +52,7 @@ class ForcedTokens:
         if isinstance(self.then, ChecksTarget):
             self.then.check_target(target)
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         """Guess up to *budget* tokens ``[batch]`` of each row."""
         forced = self.grammar.forced(history, budget)
         count = torch.tensor([len(tokens) for tokens in forced])
@@ -62,7 +62,7 @@ class ForcedTokens:
         rest = budget - count
         if self.then is None or not rest.any():
             return Draft(ids)
-        return _joined(ids, count, self.then.propose(_after(history, ids, count), rest, choose))
+        return _joined(ids, count, self.then.propose(_after(history, ids, count), rest, sample))
 
 
 def _after(history: History, ids: Tensor, count: Tensor) -> History:

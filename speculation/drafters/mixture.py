@@ -224,7 +224,7 @@ class Mixture:
             if isinstance(drafter, ChecksTarget):
                 drafter.check_target(target)
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         """Guess up to *budget* tokens ``[batch]`` of each row."""
         now, asked, learned = time.perf_counter(), budget.nonzero().flatten().tolist(), self._learned
         if not asked:
@@ -243,10 +243,10 @@ class Mixture:
                 picked = learned.pick(rows, kinds, budgets, [cost * max(budgets) for cost in costs])
             picks = torch.full_like(budget, -1)
             picks[asked] = torch.tensor(picked)
-            drafts = {n: self.drafters[n].propose(history, budget, choose) for n in evidence}
+            drafts = {n: self.drafters[n].propose(history, budget, sample) for n in evidence}
             for number in sorted({*picked} - {*evidence, -1}):
                 own = torch.where(picks == number, budget, 0)
-                drafts[number] = self._draft(number, history, own, choose, usual)
+                drafts[number] = self._draft(number, history, own, sample, usual)
             left = time.perf_counter()
             for at, row in enumerate(asked):
                 heard = [n for n in kinds[at] if n in evidence or n == picked[at]]
@@ -267,11 +267,11 @@ class Mixture:
         return {number: (number, amounts.get(number, 0).bit_length()) for number in offered}
 
     def _draft(
-        self, number: int, history: History, budget: Tensor, choose: SamplesTokens, usual: bool
+        self, number: int, history: History, budget: Tensor, sample: SamplesTokens, usual: bool
     ) -> Draft:
         """Ask one drafter, and note how long it took where that is *usual*."""
         before = time.perf_counter()
-        draft = self.drafters[number].propose(history, budget, choose)
+        draft = self.drafters[number].propose(history, budget, sample)
         seconds = time.perf_counter() - before
         if usual:
             with self._learned.lock:

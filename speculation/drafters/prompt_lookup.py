@@ -36,7 +36,7 @@ class PromptLookup:
         if value > self.max_ngram:
             raise ValueError(f"'min_ngram' must be <= max_ngram, {self.max_ngram}: got {value}")
 
-    def propose(self, history: History, budget: torch.Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: torch.Tensor, sample: SamplesTokens) -> Draft:
         """Guess up to *budget* tokens ``[batch]`` of each row."""
         ids = torch.full((len(budget), int(budget.max())), -1)
         for row in budget.nonzero().flatten().tolist():

@@ -83,7 +83,7 @@ class RetokenizedDraft:
         """Raise ``ValueError`` unless this can draft for *target*."""
         check_rows(self.decoder, target)
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         """Guess up to *budget* tokens ``[batch]`` of each row; a forward of all rows a token of the draft."""
         slots, positions = Slots.of(self.decoder), self.decoder.shape.max_length
         # The last token drawn need not be fed, but is written down.

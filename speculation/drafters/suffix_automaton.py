@@ -131,7 +131,7 @@ class SuffixAutomaton:
     def _index_the_corpus(self) -> _Corpus | None:
         return _Corpus(self.corpus) if any(self.corpus) else None
 
-    def propose(self, history: History, budget: torch.Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: torch.Tensor, sample: SamplesTokens) -> Draft:
         """Guess up to *budget* tokens ``[batch]`` of each row."""
         ids = torch.full((len(budget), int(budget.max())), -1)
         for row, match in self._matches(history, budget).items():

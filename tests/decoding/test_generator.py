@@ -137,7 +137,7 @@ class TestStatistics:
         assert 1.0 == statistics.mean_accepted_length
         assert statistics.first_token_seconds is not None
         assert 0 < statistics.first_token_seconds <= statistics.total_seconds
-        assert {"prefill", "target", "choose", "stop"} == set(statistics.seconds)
+        assert {"prefill", "target", "sample", "stop"} == set(statistics.seconds)
         assert statistics.tokens_per_second > 0
 
     def test_what_a_stop_cuts_is_counted_nowhere(self) -> None:
@@ -502,7 +502,7 @@ class TestRefusals:
         """A drafter that guesses outside the vocabulary, or too much, costs time and nothing else."""
 
         class Nonsense:
-            def propose(self, history: Any, budget: Any, choose: Any) -> Draft:
+            def propose(self, history: Any, budget: Any, sample: Any) -> Draft:
                 return Draft(torch.tensor([[2, 3, 99, 4, 5, 6, 7, 8]]))
 
         fast = SpeculativeGenerator(
@@ -565,7 +565,7 @@ class TestRefusals:
         class Drafter:
             ids: Any
 
-            def propose(self, history: Any, budget: Any, choose: Any) -> Draft:
+            def propose(self, history: Any, budget: Any, sample: Any) -> Draft:
                 return Draft(self.ids)
 
         drafter = Drafter()
@@ -581,7 +581,7 @@ class TestRefusals:
         """What a drafter does to the lengths that it is shown changes no token."""
 
         class Meddler:
-            def propose(self, history: Any, budget: Any, choose: Any) -> Draft:
+            def propose(self, history: Any, budget: Any, sample: Any) -> Draft:
                 history.length.add_(1)
                 return Draft(torch.tensor([[5]]))
 

@@ -88,8 +88,8 @@ class Failing:
     def __init__(self, drafter: Drafter, at: int) -> None:
         self.drafter, self.at, self.asked = drafter, at, 0
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         self.asked += 1
         if self.asked == self.at:
             raise RuntimeError("broken")
-        return self.drafter.propose(history, budget, choose)
+        return self.drafter.propose(history, budget, sample)

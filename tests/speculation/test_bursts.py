@@ -122,9 +122,9 @@ class Failing:
     at: int
     asked: int = 0
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         self.asked += 1
-        draft = self.drafter.propose(history, budget, choose)
+        draft = self.drafter.propose(history, budget, sample)
         if self.asked == self.at:
             raise RuntimeError("broken")
         return draft

@@ -67,7 +67,7 @@ def chain(seed: int, temperature: float) -> Any:
 class Nothing:
     """Guesses nothing."""
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         return Draft(torch.empty(len(budget), 0, dtype=torch.int64))
 
 

@@ -63,8 +63,8 @@ class Adversary:
 
     drafter: Drafter
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
-        ids = self.drafter.propose(history, budget, choose).ids
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
+        ids = self.drafter.propose(history, budget, sample).ids
         return Draft(torch.where(ids >= 0, (ids + 1) % VOCAB, ids))
 
 
@@ -74,8 +74,8 @@ class Ragged:
 
     drafter: Drafter
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
-        draft = self.drafter.propose(history, budget, choose)
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
+        draft = self.drafter.propose(history, budget, sample)
         short = (history.length + torch.arange(len(budget))[:, None] * 5) % 7
         return Draft(draft.ids.masked_fill(torch.arange(draft.ids.shape[1]) >= short, -1))
 
@@ -86,8 +86,8 @@ class Holes:
 
     drafter: Drafter
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
-        draft = self.drafter.propose(history, budget, choose)
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
+        draft = self.drafter.propose(history, budget, sample)
         hole = history.length % 4
         return Draft(draft.ids.masked_fill(torch.arange(draft.ids.shape[1]) == hole, -1))
 
@@ -95,7 +95,7 @@ class Holes:
 class Nothing:
     """Guesses nothing."""
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         return Draft(torch.empty(len(budget), 0, dtype=torch.int64))
 
 

@@ -41,7 +41,7 @@ def scripted(
 class Garbage:
     """Certain of whatever comes to mind: tokens right and wrong, of no vocabulary, and none at all."""
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         ids = (history.length * 7 + torch.arange(4) * 5) % 4 - (history.length % 3 == 2).long()
         return Draft(ids)
 
@@ -53,7 +53,7 @@ class LeastLikely:
     target: Tensor
     """The target's table."""
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         decoder = ScriptedDecoder(self.target, line=every_token)
         ids = torch.full((len(budget), int(budget.max())), -1)
         for row in budget.nonzero().flatten().tolist():
@@ -75,9 +75,9 @@ class ByTurns:
     drawn: Drafter
     certain: Drafter
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
-        draft = self.drawn.propose(history, budget, choose)
-        ids = self.certain.propose(history, budget, choose).ids[:, : draft.ids.shape[1]]
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
+        draft = self.drawn.propose(history, budget, sample)
+        ids = self.certain.propose(history, budget, sample).ids[:, : draft.ids.shape[1]]
         ids = torch.nn.functional.pad(ids, (0, draft.ids.shape[1] - ids.shape[1]), value=-1)
         turn = (history.length + history.ids[:, 0].gather(-1, history.length - 1)) % 2 == 0
         if draft.scores is None:

@@ -432,7 +432,7 @@ class TestHuggingFacesUnderOurs:
         class Same:
             """Guesses right, so that tokens come in bursts."""
 
-            def propose(self, history: Any, budget: torch.Tensor, choose: Any) -> Any:
+            def propose(self, history: Any, budget: torch.Tensor, sample: Any) -> Any:
                 n = int(budget.max())
                 last = int(history.ids[0, 0, history.length[0, 0] - 1])
                 return Draft(torch.tensor([[(last + 1 + i) % 7 for i in range(n)]]))

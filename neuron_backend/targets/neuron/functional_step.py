@@ -210,7 +210,7 @@ class _Choice(nn.Module):
     def __init__(self, step: FusedStep):
         super().__init__()
         # Not a module of this one: the model is not to be exported.
-        self._choose = step.choose
+        self._choose = step.sample
 
     def forward(self, logits: Tensor, *given: Tensor) -> Tensor:
         return self._choose(logits, given, logits.new_zeros(logits.shape[0], dtype=torch.int64))

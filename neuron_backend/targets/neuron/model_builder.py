@@ -201,7 +201,7 @@ def _runs(decoder: "StaticDecoder", model: Any) -> Runs:
     def run_tree(*inputs: Tensor) -> Tensor:
         return to_host(model(**given(TreeStep.kind, *inputs)))
 
-    def choose(*inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(*inputs: Tensor) -> tuple[Tensor, Tensor]:
         # By rank, inputs and outputs: so the logits stay where they are until somebody reads them.
         ranked = {
             name: [tensor] * model.local_ranks_size
@@ -214,5 +214,5 @@ def _runs(decoder: "StaticDecoder", model: Any) -> Runs:
     return Runs(
         dict.fromkeys(decoder.shape.widths, run),
         dict.fromkeys(decoder.tree_widths, run_tree),
-        dict.fromkeys(choosing, choose),
+        dict.fromkeys(choosing, sample),
     )

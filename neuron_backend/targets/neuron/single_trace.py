@@ -130,7 +130,7 @@ def _runs(decoder: "StaticDecoder", program: Any, neutral: Mapping[str, Tensor])
         tuple(neutral[name] for name in GIVEN if name in neutral),
     )
     choosing = () if decoder.fusion is None else decoder.fusion.widths
-    return Runs(dict.fromkeys(decoder.shape.widths, padded), choosing=dict.fromkeys(choosing, padded.choose))
+    return Runs(dict.fromkeys(decoder.shape.widths, padded), choosing=dict.fromkeys(choosing, padded.sample))
 
 
 @attrs.frozen(eq=False)
@@ -154,7 +154,7 @@ class Padded:
         logits = to_host(self._run(ids, cache_pos, self.neutral))
         return logits[:, -(given if given <= self.scored_width else 1) :]
 
-    def choose(self, ids: Tensor, cache_pos: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(self, ids: Tensor, cache_pos: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
         """The choice in each column, and the logits; what belongs to columns is padded as they are."""
         given = [
             torch.cat([neutral[:, : neutral.shape[1] - one.shape[1]], one], dim=1)

@@ -171,8 +171,8 @@ class Ragged:
 
     drafter: Any
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
-        draft = self.drafter.propose(history, budget, choose)
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
+        draft = self.drafter.propose(history, budget, sample)
         short = (history.length + torch.arange(len(budget))[:, None] * 5) % 7
         return Draft(draft.ids.masked_fill(torch.arange(draft.ids.shape[1]) >= short, -1))
 
@@ -405,7 +405,7 @@ class TestSeconds:
         generator = Generator(Slow(COUNT_UP, line=last_token), stop=MaxNewTokens(4), tokenizer=Tokenizer())
         statistics = generator([1], streamer=Streamer()).statistics
 
-        assert {"prefill": 1, "target": 3, "choose": 0, "stop": 0} == statistics.seconds
+        assert {"prefill": 1, "target": 3, "sample": 0, "stop": 0} == statistics.seconds
         assert 4 + statistics.host_seconds == statistics.total_seconds
         assert 1 <= statistics.first_token_seconds < 3
         assert 0 < statistics.host_seconds < 10

@@ -42,10 +42,10 @@ class TestChoose:
     @pytest.mark.parametrize("chosen", [-1, 2])
     def test_refuses_an_id_that_is_none(self, chosen: int) -> None:
         """Of somebody else's sampler: a row would end for it, or the last token be taken for it."""
-        choose = SamplingPipeline(None, lambda logits, history: torch.full(logits.shape[:2], chosen))
+        sample = SamplingPipeline(None, lambda logits, history: torch.full(logits.shape[:2], chosen))
 
         with pytest.raises(ValueError, match="'sampler' must give ids 0 to 1: got"):
-            choose(torch.zeros(1, 2, 2), HISTORY)
+            sample(torch.zeros(1, 2, 2), HISTORY)
 
     def test_gives_the_processed_scores(self) -> None:
         """The scores are what the sampler saw."""
@@ -67,20 +67,20 @@ class TestChoose:
     def test_several_are_possible_choices(self, sampler: Sampler) -> None:
         """The first is the choice; what the chain forbids, or is not there, is none; nor is garbage."""
         logits = torch.tensor([[[5.0, 1.0, 4.0], [0.0, torch.nan, 1.0]]])
-        choose = SamplingPipeline(SuppressTokens([0]), sampler)
-        several = choose.several(logits, HISTORY, 5)
+        sample = SamplingPipeline(SuppressTokens([0]), sampler)
+        several = sample.several(logits, HISTORY, 5)
 
         assert {1, 2} == set(several[0, 0, :2].tolist())
-        assert choose(logits, HISTORY)[0][0, 0] == several[0, 0, 0]
+        assert sample(logits, HISTORY)[0][0, 0] == several[0, 0, 0]
         assert [-1, -1, -1] == several[0, 0, 2:].tolist()
         assert [-1] * 5 == several[0, 1].tolist()
 
     def test_a_selection_without_several_is_named(self) -> None:
         """A tree's children cannot be asked of a sampler that knows one choice only."""
-        choose = SamplingPipeline(None, lambda logits, history: logits.argmax(dim=-1))
+        sample = SamplingPipeline(None, lambda logits, history: logits.argmax(dim=-1))
 
         with pytest.raises(ValueError, match=r"a tree's children take a sampler that has several\(\)"):
-            choose.several(torch.zeros(1, 2, 3), HISTORY, 2)
+            sample.several(torch.zeros(1, 2, 3), HISTORY, 2)
 
     def test_the_row_ends_and_the_stage_is_named(self) -> None:
         """A chain that forbids everything ends the row with its name, and not the other row."""
@@ -236,13 +236,13 @@ class TestShortCuts:
                 seen.append("run")
                 return logits / 2
 
-        choose = SamplingPipeline(Spy() | PresencePenalty(0.0) | Spy(), Greedy())
-        ids, scores = choose(torch.tensor([[[1.0, 2.0]]]), ONE_COLUMN)
+        sample = SamplingPipeline(Spy() | PresencePenalty(0.0) | Spy(), Greedy())
+        ids, scores = sample(torch.tensor([[[1.0, 2.0]]]), ONE_COLUMN)
 
         assert ([[1]], ["run"]) == (ids.tolist(), seen)
         assert torch.equal(torch.tensor([[[0.25, 0.5]]]), scores.logits)
         assert ["run", "run"] == seen
-        assert [[0]] == choose(torch.tensor([[[2.0, 2.0]]]), ONE_COLUMN)[0].tolist()
+        assert [[0]] == sample(torch.tensor([[[2.0, 2.0]]]), ONE_COLUMN)[0].tolist()
         assert 4 == len(seen)
 
     @pytest.mark.parametrize("ties", ["last", "first", "keep"])
@@ -296,11 +296,11 @@ class TestWorkspace:
             kept.append(logits)
             return logits
 
-        def choose(logits: torch.Tensor, history: History) -> torch.Tensor:
+        def sample(logits: torch.Tensor, history: History) -> torch.Tensor:
             return Greedy()(keep(logits, history), history)
 
         for chain, sampler in (
-            (Temperature(0.5) | keep, choose),
+            (Temperature(0.5) | keep, sample),
             (Chain([Temperature(0.5)]), Greedy()),
             (Chain([Temperature(0.5)]), Sample()),
             (keep | Temperature(0.5), Greedy()),
@@ -342,9 +342,9 @@ class TestUnusualLogits:
     def test_of_half_precision(self, dtype: torch.dtype) -> None:
         """The choice is that among the same numbers in float32."""
         logits = 3 * torch.randn(1, 1, 5000, generator=torch.Generator().manual_seed(0)).to(dtype)
-        choose = SamplingPipeline(Temperature(0.7) | TopK(40) | TopP(0.9), Sample(2))
+        sample = SamplingPipeline(Temperature(0.7) | TopK(40) | TopP(0.9), Sample(2))
 
-        assert torch.equal(choose(logits.float(), ONE_COLUMN)[0], choose(logits, ONE_COLUMN)[0])
+        assert torch.equal(sample(logits.float(), ONE_COLUMN)[0], sample(logits, ONE_COLUMN)[0])
 
     def test_with_nan_in_the_odd_ones_at_the_end(self) -> None:
         """Which no block of a top-k holds."""

@@ -191,7 +191,7 @@ def scripted(seed: int, off: float = 0.0) -> ScriptedDecoder:
 class Garbage:
     """Guesses that are right now and then."""
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         """By the length alone."""
         return Draft((history.length * 7 + torch.arange(4) * 5) % VOCAB)
 

@@ -396,8 +396,8 @@ class Mixed:
     drafter: Drafter
     vocab: int
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
-        ids = self.drafter.propose(history, budget, choose).ids
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
+        ids = self.drafter.propose(history, budget, sample).ids
         rng = torch.Generator().manual_seed(int(history.length.sum()))
         wrong = torch.rand(ids.shape, generator=rng) < 0.3
         return Draft(torch.where(wrong, torch.randint(self.vocab, ids.shape, generator=rng), ids))

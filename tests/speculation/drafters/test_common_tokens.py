@@ -190,8 +190,8 @@ def test_gives_scores_when_they_are_asked_for() -> None:
         torch.tensor([1]),
         torch.tensor([0]),
     )
-    choose = SamplingPipeline(Temperature(0.5), Sample(1), draft_scores=True)
-    found = draft.propose(history, torch.tensor([3]), choose)
+    sample = SamplingPipeline(Temperature(0.5), Sample(1), draft_scores=True)
+    found = draft.propose(history, torch.tensor([3]), sample)
     again = Sample(1)
 
     assert found.scores is not None

@@ -36,7 +36,7 @@ class Script:
     draft: Draft
     shown: list[Any] = attrs.field(factory=list)
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         rows = [history.before(row, 0).tolist() for row in range(len(budget))]
         self.shown.append((rows, budget.tolist()))
         return self.draft

@@ -34,9 +34,9 @@ class Spy:
     drafter: Drafter
     budgets: list[list[int]] = attrs.field(factory=list)
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         self.budgets.append(budget.tolist())
-        return self.drafter.propose(history, budget, choose)
+        return self.drafter.propose(history, budget, sample)
 
 
 @attrs.define(eq=False)
@@ -53,7 +53,7 @@ class Says:
 
     ids: Callable[[int, int], list[int]]
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         rows = [self.ids(length, row) for row, length in enumerate(history.length[:, 0].tolist())]
         ids = torch.full((len(rows), max(map(len, rows))), -1)
         for row, tokens in enumerate(rows):
@@ -332,7 +332,7 @@ class Script:
 
     draft: Draft
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         return self.draft
 
 

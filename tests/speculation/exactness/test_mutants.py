@@ -76,15 +76,15 @@ def caught(prompts: list[list[int]] = PROMPT, **parts: Any) -> None:
 class Rechosen:
     """A choice of which *change* makes other ids or scores, for a drafter to be misled by."""
 
-    choose: SamplesTokens
+    sample: SamplesTokens
     change: Callable[[Tensor, Tensor, Scores], tuple[Tensor, Scores]]
 
     @property
     def draft_scores(self) -> bool:
-        return self.choose.draft_scores
+        return self.sample.draft_scores
 
     def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores]:
-        return self.change(logits, *self.choose(logits, history))
+        return self.change(logits, *self.sample(logits, history))
 
 
 @attrs.frozen(eq=False)
@@ -94,8 +94,8 @@ class Misled:
     drafter: Drafter
     change: Callable[[Tensor, Tensor, Scores], tuple[Tensor, Scores]]
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
-        return self.drafter.propose(history, budget, Rechosen(choose, self.change))
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
+        return self.drafter.propose(history, budget, Rechosen(sample, self.change))
 
 
 def argmax(logits: Tensor, ids: Tensor, scores: Scores) -> tuple[Tensor, Scores]:
@@ -130,8 +130,8 @@ class Cut:
 
     keep: Callable[[Tensor, Tensor], Tensor]
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
-        draft = CONFIDENT.propose(history, budget, choose)
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
+        draft = CONFIDENT.propose(history, budget, sample)
         assert draft.scores is not None
         kept = self.keep(draft.ids, draft.scores.double().softmax(-1))
         return attrs.evolve(draft, ids=draft.ids.masked_fill(torch.arange(draft.ids.shape[1]) >= kept, -1))
@@ -544,11 +544,11 @@ class Gappy:
 
     drafter: Drafter
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         ids = history.ids.clone()
         gap = history.length - 2
         ids[:, 0].scatter_(-1, gap, 1 - ids[:, 0].gather(-1, gap))
-        return self.drafter.propose(attrs.evolve(history, ids=ids), budget, choose)
+        return self.drafter.propose(attrs.evolve(history, ids=ids), budget, sample)
 
 
 @BOTH

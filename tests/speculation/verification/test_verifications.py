@@ -199,7 +199,7 @@ def one_row(width: int) -> History:
 class Silent:
     """Guesses nothing, in a draft of two columns."""
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         return Draft(torch.full((len(budget), 2), -1))
 
 
@@ -209,7 +209,7 @@ class Ragged:
 
     drafter: Drafter
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
-        draft = self.drafter.propose(history, budget, choose)
+    def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
+        draft = self.drafter.propose(history, budget, sample)
         short = history.length % 4
         return attrs.evolve(draft, ids=draft.ids.masked_fill(torch.arange(draft.ids.shape[1]) >= short, -1))

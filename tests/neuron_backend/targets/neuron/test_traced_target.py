@@ -254,7 +254,7 @@ class TestPadded:
         padded = Padded(program, 8, 4, torch.arange(32), neutral)
         ids, start = torch.tensor([[3, 4], [5, 6]]), torch.tensor([7, 8])
 
-        chosen, logits = padded.choose(
+        chosen, logits = padded.sample(
             ids, start, torch.tensor([[8, 9], [9, 10]]), torch.tensor([3, 2]), torch.arange(32)
         )
 
