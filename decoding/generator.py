@@ -103,7 +103,7 @@ class Generator:
     than twice the difference of the processed logits. It needs all of them, which takes time.
     """
 
-    _choose: SamplingPipeline = attrs.field(init=False, repr=False)
+    _pipeline: SamplingPipeline = attrs.field(init=False, repr=False)
     """The chain and the sampler, looked at once."""
 
     def __attrs_post_init__(self) -> None:
@@ -117,7 +117,7 @@ class Generator:
             length, exact = self.num_draft_tokens, self.exact_width
             check_drafter(self.drafter, length, verification, self.decoder, sampler, exact)
         # One that begins runs is replaced in each.
-        object.__setattr__(self, "_choose", SamplingPipeline(self.processors, cast("Sampler", sampler)))
+        object.__setattr__(self, "_pipeline", SamplingPipeline(self.processors, cast("Sampler", sampler)))
 
     def __call__(
         self,
@@ -238,7 +238,7 @@ class Generator:
 
     def explain(self) -> Placement:
         """Say which part of the choice runs in the decoder's forward, which on the host, and why."""
-        placement = placement_of(self.decoder, self._choose)
+        placement = placement_of(self.decoder, self._pipeline)
         if not placement.on_device:
             return placement
         notes = list(placement.notes)
@@ -259,30 +259,30 @@ class Generator:
 
     def _begun(self, rows: int) -> SamplingPipeline:
         begun = begin_sampler(self.sampler, rows)
-        return self._choose if begun is self.sampler else self._choose.drawing_with(begun)
+        return self._pipeline if begun is self.sampler else self._pipeline.drawing_with(begun)
 
-    def _recorder(self, logprobs: Logprobs, choose: SamplingPipeline) -> "LogprobRecorder":
+    def _recorder(self, logprobs: Logprobs, pipeline: SamplingPipeline) -> "LogprobRecorder":
         # Few ask for log-probabilities.
         from .engine.logprob_recorder import recorder
 
-        return recorder(logprobs, choose, self.decoder.shape.vocab_size)
+        return recorder(logprobs, pipeline, self.decoder.shape.vocab_size)
 
     def _loop(self, rows: int, logprobs: Logprobs | None) -> Loop:
         timers = Timers(Statistics())
-        choose, slots, drafting = self._begun(rows), Slots.of(self.decoder), None
+        pipeline, slots, drafting = self._begun(rows), Slots.of(self.decoder), None
         if self.drafter is not None:
-            drafting = Drafting(self.drafter, self.num_draft_tokens, self.verification, choose, slots)
+            drafting = Drafting(self.drafter, self.num_draft_tokens, self.verification, pipeline, slots)
         return Loop(
             slots=slots,
-            choose=choose,
+            pipeline=pipeline,
             stop=begin(self.stop),
             drafting=drafting,
             verification=self.verification,
             exact_width=self.exact_width,
             timers=timers,
             gap=cast(MeasuresGap, self.sampler).gap if self.record_gap else None,
-            recorder=None if logprobs is None else self._recorder(logprobs, choose),
-            device_chooses=decoder_chooses(slots, choose, rows),
+            recorder=None if logprobs is None else self._recorder(logprobs, pipeline),
+            device_chooses=decoder_chooses(slots, pipeline, rows),
         )
 
     def _events(self, loop: Loop, history: History) -> EventStream:

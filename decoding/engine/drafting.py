@@ -20,7 +20,7 @@ class Drafting:
     drafter: Drafter
     length: int | DraftLength
     verification: Verification
-    choose: SamplingPipeline
+    pipeline: SamplingPipeline
     """The target's own."""
 
     slots: Slots
@@ -99,10 +99,10 @@ class Drafting:
             self.length.learn(Round(allowed, tuple(drafted), tuple(stood), **seconds))
 
     def _pipeline_of_the_drafter(self, now: History) -> SamplingPipeline:
-        sampler = self.verification.drafting(self.choose.sampler, now.length[:, 0])
-        if sampler is self.choose.sampler and not self._compares_scores:
-            return self.choose
-        return self.choose.drawing_with(sampler, self._compares_scores)
+        sampler = self.verification.drafting(self.pipeline.sampler, now.length[:, 0])
+        if sampler is self.pipeline.sampler and not self._compares_scores:
+            return self.pipeline
+        return self.pipeline.drawing_with(sampler, self._compares_scores)
 
 
 def nothing(rows: int) -> Draft:

@@ -18,7 +18,7 @@ from ..scores import Scores
 class LogprobRecorder:
     """Reads the log-probabilities that were asked for off a round's logits, while they live."""
 
-    choose: SamplingPipeline
+    pipeline: SamplingPipeline
     """The target's own."""
 
     stages: int
@@ -44,9 +44,9 @@ class LogprobRecorder:
 
             ids: The tokens of each row.
         """
-        if self.stages == len(self.choose.stages):
+        if self.stages == len(self.pipeline.stages):
             return self._read(scores.logits, ids)
-        return self._read(branch.of(self.choose.after(self.stages, logits, seen)), ids)
+        return self._read(branch.of(self.pipeline.after(self.stages, logits, seen)), ids)
 
     def given(
         self, logits: Tensor, seen: History, ids: Sequence[Sequence[int]]
@@ -62,10 +62,10 @@ class LogprobRecorder:
             ids: The tokens of each row, from its first column on.
         """
         if not self.stages:
-            return self._read(self.choose.after(0, logits, seen), ids)
+            return self._read(self.pipeline.after(0, logits, seen), ids)
         # For each column the prompt is another one.
         columns = [
-            self.choose.after(self.stages, logits[:, column : column + 1], _cut(seen, column))
+            self.pipeline.after(self.stages, logits[:, column : column + 1], _cut(seen, column))
             for column in range(logits.shape[1])
         ]
         return self._read(torch.cat(columns, dim=1), ids)
@@ -78,7 +78,7 @@ class LogprobRecorder:
         ]
 
 
-def recorder(request: Logprobs, choose: SamplingPipeline, vocab_size: int) -> LogprobRecorder:
+def recorder(request: Logprobs, pipeline: SamplingPipeline, vocab_size: int) -> LogprobRecorder:
     """
     What records as *request* has it.
 
@@ -91,7 +91,7 @@ def recorder(request: Logprobs, choose: SamplingPipeline, vocab_size: int) -> Lo
         raise TypeError(f"'logprobs' must be a request, such as Logprobs(top=5): got {request!r}")
     if request.top > vocab_size:
         raise ValueError(f"'top' must be <= {vocab_size}, the vocabulary: got {request.top}")
-    return LogprobRecorder(choose, _stages_until(request.stage, choose.stages), request.top)
+    return LogprobRecorder(pipeline, _stages_until(request.stage, pipeline.stages), request.top)
 
 
 def _stages_until(stage: str | int, chain: Sequence[object]) -> int:

@@ -39,7 +39,7 @@ class Loop:
     """
 
     slots: Slots
-    choose: SamplingPipeline
+    pipeline: SamplingPipeline
     stop: StopCondition
     drafting: Drafting | None
     verification: Verification
@@ -50,7 +50,7 @@ class Loop:
     recorder: "LogprobRecorder | None" = None
     """Of log-probabilities, if they were asked for."""
     device_chooses: bool = False
-    """Whether the decoder's own forwards choose as :attr:`choose` does."""
+    """Whether the decoder's own forwards choose as :attr:`pipeline` does."""
     # Once a run: conditions make theirs anew whenever they are asked.
     _endings: tuple[Finish, ...] = attrs.field(init=False, repr=False)
     _reads_choices: bool = attrs.field(init=False, repr=False)
@@ -88,7 +88,7 @@ class Loop:
         """As :meth:`run`, where a round is a token a row."""
         length, rows = history.length[:, 0].numpy(), list(range(len(history.length)))
         without_gradients = torch.no_grad()
-        step = PlainStep(self.slots, self.choose, self.stop, self._endings, self.timers, history)
+        step = PlainStep(self.slots, self.pipeline, self.stop, self._endings, self.timers, history)
         while rows:
             # Not by acquire() and release(): an interrupt may come between that and a try.
             with self.slots.lock, without_gradients:
@@ -160,9 +160,11 @@ class Loop:
 
         What is *chosen* already is not chosen again.
         """
-        with self.timers.phase("choose"):
+        with self.timers.phase("pipeline"):
             choices, scores = (
-                self.choose(raw.logits, seen) if chosen is None else (chosen, self.choose.scores(raw, seen))
+                self.pipeline(raw.logits, seen)
+                if chosen is None
+                else (chosen, self.pipeline.scores(raw, seen))
             )
             branch, window = Branch(draft), seen
             if draft.parents is not None:
@@ -196,7 +198,7 @@ class Loop:
                 finish: Finish | None = self._endings[code - 1]
             elif following[row] < 0:
                 column = branch.column(row, count)
-                finish = Finish("no_token_left", self.choose.emptied_by(raw.logits, seen, row, column))
+                finish = Finish("no_token_left", self.pipeline.emptied_by(raw.logits, seen, row, column))
             else:
                 finish = MAX_LENGTH if length[row] + count == last else None
             bursts.append(Burst(row, new[row], finish, None if logprobs is None else logprobs[row]))

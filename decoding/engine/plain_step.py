@@ -34,7 +34,7 @@ class PlainStep:
     """
 
     slots: Slots
-    choose: SamplingPipeline
+    pipeline: SamplingPipeline
     stop: StopCondition
     finishes: tuple[Finish, ...]
     timers: Timers
@@ -57,7 +57,7 @@ class PlainStep:
         self._code = by_token(self.stop)
         self._ids = self.history.ids.numpy()[:, 0]
         self._prompt, self._stream = self.history.prompt.tolist(), self.history.random_stream.tolist()
-        phases = (self.timers.phase(name) for name in ("target", "choose", "stop"))
+        phases = (self.timers.phase(name) for name in ("target", "pipeline", "stop"))
         self._scoring, self._choosing, self._stopping = phases
 
     def follows(self) -> bool:
@@ -89,7 +89,7 @@ class PlainStep:
         self.slots.lent = True
         try:
             with self._choosing:
-                chosen, scores = self._choose(logits, length, ends, rows)
+                chosen, scores = self._pipeline(logits, length, ends, rows)
             # Not in place: a part may keep what it was shown.
             after = length.copy()
             for row, token in zip(rows, chosen, strict=True):
@@ -101,7 +101,7 @@ class PlainStep:
             bursts = []
             for row, token, code in zip(rows, chosen, codes, strict=True):
                 if token < 0:
-                    emptied_by = self.choose.emptied_by(logits, self._seen(length), row, 0)
+                    emptied_by = self.pipeline.emptied_by(logits, self._seen(length), row, 0)
                     finish: Finish | None = Finish("no_token_left", emptied_by)
                 elif code:
                     finish = self.finishes[code - 1]
@@ -113,11 +113,11 @@ class PlainStep:
         self._count(bursts)
         return bursts, after
 
-    def _choose(
+    def _pipeline(
         self, logits: Tensor, length: Ints, ends: Sequence[int], rows: Sequence[int]
     ) -> tuple[list[int], Scores]:
         """A token of each of *rows*, -1 where there is none, and the processed logits."""
-        quick, scores = self.choose.quick, on_host(logits)
+        quick, scores = self.pipeline.quick, on_host(logits)
         if quick is not None and scores is not None:
             ids, prompt, stream, vocab = self._ids, self._prompt, self._stream, scores.shape[-1]
             chosen: list[int] = []
@@ -131,7 +131,7 @@ class PlainStep:
                 chosen.append(token)
             else:
                 return chosen, quick.scores(logits, left)
-        choices, processed = self.choose.at_length(logits, self._seen(length))
+        choices, processed = self.pipeline.at_length(logits, self._seen(length))
         every = choices[:, 0].tolist()
         return [every[row] for row in rows], processed
 

@@ -54,8 +54,8 @@ class ChoosingDecoder(ScriptedDecoder):
                 one = attrs.evolve(
                     history.rows(slice(row, row + 1)), length=history.length[row, column].reshape(1, 1)
                 )
-                choose = SamplingPipeline(self.processors, self.sampler)
-                chosen[row, column] = choose(logits[row, column].reshape(1, 1, -1), one)[0]
+                pipeline = SamplingPipeline(self.processors, self.sampler)
+                chosen[row, column] = pipeline(logits[row, column].reshape(1, 1, -1), one)[0]
         self.chosen += 1
         return chosen, Scores(lambda: logits)
 

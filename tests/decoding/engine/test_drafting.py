@@ -24,7 +24,7 @@ class Says:
     draft: Any
     tree_nodes: int | None = None
 
-    def propose(self, history: History, budget: Tensor, choose: SamplesTokens) -> Draft:
+    def propose(self, history: History, budget: Tensor, pipeline: SamplesTokens) -> Draft:
         result: Draft = self.draft(len(budget))
         return result
 

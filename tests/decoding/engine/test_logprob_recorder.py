@@ -298,9 +298,9 @@ class TestRun:
 
     def test_of_a_decoder_in_half_precision(self) -> None:
         """Of a kind that numpy does not know."""
-        choose = SamplingPipeline(None, Greedy())
+        pipeline = SamplingPipeline(None, Greedy())
         logits = torch.tensor([[[0.5, -1.25, 0.5]]], dtype=torch.bfloat16)
         history = History(*(torch.ones(shape).long() for shape in ((1, 1, 1), (1, 1), (1,), (1,))))
-        ((answer,),) = recorder(Logprobs(3), choose, 3).given(logits, history, [[2]])
+        ((answer,),) = recorder(Logprobs(3), pipeline, 3).given(logits, history, [[2]])
 
         check_alike([logprob_of(2, [0.5, -1.25, 0.5], 3)], [answer])
