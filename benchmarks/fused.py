@@ -76,7 +76,7 @@ def measure(
         [
             lambda: decoder.forward(fed, start),
             lambda: sample(decoder.forward(fed, start), history),
-            lambda: decoder.forward_choosing(fed, start, history),
+            lambda: decoder.forward_and_sample(fed, start, history),
         ],
         rounds,
     )

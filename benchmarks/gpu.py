@@ -203,7 +203,7 @@ def choosing(decoder: StaticDecoder, positions: int) -> Callable[[], Any]:
     history = History(written, length, torch.full((shape.batch_size,), 1), random_streams)
     ids = written[:, 0, positions : positions + 1].contiguous()
     start = torch.full((shape.batch_size,), positions)
-    return lambda: decoder.forward_choosing(ids, start, history)
+    return lambda: decoder.forward_and_sample(ids, start, history)
 
 
 def replay(setting: Setting, decoder: StaticDecoder) -> Callable[[], Any]:

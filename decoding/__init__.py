@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from .optional_protocols import FollowsLogits, has_short_cuts
     from .placement import Place, Placement
     from .protocols import (
-        Chooses,
         Decoder,
         DecoderShape,
         Draft,
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
         Processor,
         Round,
         Sampler,
+        SamplesOnDevice,
         ScoresTrees,
         StopCondition,
         Verification,
@@ -69,7 +69,7 @@ else:
             ".optional_protocols": "FollowsLogits has_short_cuts",
             ".placement": "Place Placement",
             ".protocols": (
-                "Chooses Decoder DecoderShape Draft Drafter DraftLength Finish Processor Round "
+                "SamplesOnDevice Decoder DecoderShape Draft Drafter DraftLength Finish Processor Round "
                 "ScoresTrees Sampler StopCondition Verification"
             ),
             ".stopping.repetition_loop": "RepetitionLoop",
@@ -89,7 +89,6 @@ __all__ = [
     "AdaptiveP",
     "AdaptivePRun",
     "Agreement",
-    "Chooses",
     "Consecutive",
     "Decoder",
     "DecoderShape",
@@ -122,6 +121,7 @@ __all__ = [
     "Round",
     "Sample",
     "Sampler",
+    "SamplesOnDevice",
     "SamplingPipeline",
     "ScoresTrees",
     "Slots",

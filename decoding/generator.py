@@ -12,7 +12,7 @@ from .cache.slots import Slots
 from .compatibility import a_draft_length, check_drafter, check_gap, check_parts, check_text
 from .engine.drafting import Drafting
 from .engine.exact_match import Agreement
-from .engine.feed_and_sample import decoder_chooses, placement_of
+from .engine.feed_and_sample import decoder_samples, placement_of
 from .engine.loop import Loop
 from .history import History
 from .optional_protocols import FollowsLogits, MeasuresGap, Seeded, reads_choices
@@ -282,7 +282,7 @@ class Generator:
             timers=timers,
             gap=cast(MeasuresGap, self.sampler).gap if self.record_gap else None,
             recorder=None if logprobs is None else self._recorder(logprobs, pipeline),
-            device_chooses=decoder_chooses(slots, pipeline, rows),
+            samples_on_device=decoder_samples(slots, pipeline, rows),
         )
 
     def _events(self, loop: Loop, history: History) -> EventStream:

@@ -237,17 +237,17 @@ class DraftLength(Protocol):
 
 
 @runtime_checkable
-class Chooses(Protocol):
+class SamplesOnDevice(Protocol):
     """What a :class:`Decoder` offers besides, if a chain and a sampler are part of its forwards."""
 
     @property
-    def choosing_widths(self) -> tuple[int, ...]:
+    def sampling_widths(self) -> tuple[int, ...]:
         """Columns of the forwards that choose, ascending; empty for one that has none."""
         ...
 
-    def chooses(self, processors: Processor | None, sampler: Sampler, rows: int) -> bool:
+    def can_sample(self, processors: Processor | None, sampler: Sampler, rows: int) -> bool:
         """
-        Whether :meth:`forward_choosing` chooses as these do, with the noise of each history's streams.
+        Whether :meth:`forward_and_sample` chooses as these do, with the noise of each history's streams.
 
         Args:
             processors: A chain, one processor, or None.
@@ -258,12 +258,12 @@ class Chooses(Protocol):
         """
         ...
 
-    def forward_choosing(self, ids: Tensor, cache_pos: Tensor, history: History) -> tuple[Tensor, Scores]:
+    def forward_and_sample(self, ids: Tensor, cache_pos: Tensor, history: History) -> tuple[Tensor, Scores]:
         """
         Write *ids* into the cache, as :meth:`Decoder.forward` does, and choose what follows them.
 
         Args:
-            ids: Tokens to feed, ``[batch, width]`` int64, *width* one of :attr:`choosing_widths`.
+            ids: Tokens to feed, ``[batch, width]`` int64, *width* one of :attr:`sampling_widths`.
 
             cache_pos: As in a forward.
 

@@ -417,7 +417,7 @@ class StaticDecoder(FusedForwards):
             for width in self.tree_widths:
                 padding = torch.full((self.shape.batch_size, width), -1)
                 self.forward_tree(padding, start, padding, span)
-        self.warm_up_choosing(spans)
+        self.warm_up_sampling(spans)
 
     def _eager(self, step: Step, *inputs: Tensor) -> Any:
         # Not inference_mode: its tensors refuse to be written in place by whoever gets the logits.

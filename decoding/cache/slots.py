@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..history import History
 from ..optional_protocols import HasSpans, tree_widths
-from ..protocols import Chooses, Decoder, ScoresTrees
+from ..protocols import Decoder, SamplesOnDevice, ScoresTrees
 from ..scores import Scores
 from ..tree_arrays import first_branch
 from .columns import columns_of
@@ -25,7 +25,7 @@ Ints = NDArray[np.int64]
 _TREE = 0
 
 # Added to the width of a forward that chooses: another program as well.
-_CHOOSING = 1 << 32
+_SAMPLING = 1 << 32
 
 # By identity: decoders may compare equal and still have a cache each.
 _records: "dict[int, Slots]" = {}
@@ -61,8 +61,8 @@ class Slots:
         self.tree_widths: tuple[int, ...] = tree_widths(decoder)
         """Columns of the decoder's forwards over trees; empty if it scores none."""
 
-        self.may_choose = isinstance(decoder, Chooses)
-        """Whether the decoder is one that :class:`~..protocols.Chooses`."""
+        self.may_choose = isinstance(decoder, SamplesOnDevice)
+        """Whether the decoder is one that :class:`~..protocols.SamplesOnDevice`."""
 
         self._record = FedRecord(shape.batch_size, shape.max_length)
         self.batch_size = shape.batch_size
@@ -140,11 +140,11 @@ class Slots:
         """
         return self._feed(ids, length, need, exact_width, None)[1].logits
 
-    def feed_choosing(
+    def feed_and_sample(
         self, history: History, length: Tensor, need: Tensor, exact_width: bool = False
     ) -> tuple[Tensor | None, Scores]:
         """
-        The same where the decoder :class:`~..protocols.Chooses`.
+        The same where the decoder :class:`~..protocols.SamplesOnDevice`.
 
         Args:
             history: The tokens, on one path, and the rows' random streams.
@@ -178,7 +178,7 @@ class Slots:
         widths = self._scored[-1:] if exact_width else self._widths
         common = self._record.common(tokens, ends)
         if exact_width:
-            program = self._name(widths[0], True, self._is_choosing(widths[0], choosing))
+            program = self._name(widths[0], True, self._samples(widths[0], choosing))
             common = np.minimum(common, self._record.leading(len(tokens), program))
         starts = np.where(wanted > 0, np.minimum(common, ends - wanted), ends)
         scoring = widths if most == 1 else [w for w in widths if w in self._scored]
@@ -303,12 +303,12 @@ class Slots:
         self._forward(tokens, starts, count, width, exact_width, choosing)
         return starts + count
 
-    def _is_choosing(self, width: int, choosing: History | None) -> bool:
-        return choosing is not None and width in cast(Chooses, self.decoder).choosing_widths
+    def _samples(self, width: int, choosing: History | None) -> bool:
+        return choosing is not None and width in cast(SamplesOnDevice, self.decoder).sampling_widths
 
     def _name(self, width: int, exact_width: bool, choosing: bool = False) -> int:
         """Of the program of *width*; negative if it attends to the whole span, whatever it is fed."""
-        number = width + _CHOOSING if choosing else width
+        number = width + _SAMPLING if choosing else width
         return -number if exact_width and len(self._spans) > 1 else number
 
     def _forward(
@@ -339,14 +339,16 @@ class Slots:
             ids[row, indent : indent + n] = tokens[row, start : start + n]
             cache_pos[row] = start - indent
             self._record.forget_after(row, start, tokens[row, start : start + n])
-        chosen, is_choosing = None, self._is_choosing(width, choosing)
-        program = self._name(width, exact_width, is_choosing)
+        chosen, samples = None, self._samples(width, choosing)
+        program = self._name(width, exact_width, samples)
         # A program of a shorter span adds up in another order.
         whole = {"span": shape.max_length} if program < 0 else {}
         columns, first = torch.from_numpy(ids), torch.from_numpy(cache_pos)
-        if is_choosing:
+        if samples:
             before = columns_of(cast(History, choosing), starts, starts + count, 1 if right else width, shape)
-            chosen, raw = cast(Chooses, self.decoder).forward_choosing(columns, first, before, **whole)
+            chosen, raw = cast(SamplesOnDevice, self.decoder).forward_and_sample(
+                columns, first, before, **whole
+            )
             self._require("ids", chosen, before.length.shape)
         else:
             logits = self.decoder.forward(columns, first, **whole)

@@ -7,29 +7,29 @@ from torch import Tensor
 from ..cache.slots import Slots
 from ..history import History
 from ..placement import Place, Placement
-from ..protocols import Chooses, Decoder, SamplesTokens
+from ..protocols import Decoder, SamplesOnDevice, SamplesTokens
 from ..sampling.pipeline import SamplingPipeline
 from ..scores import Scores
 
 
-def decoder_chooses(slots: Slots, pipeline: SamplesTokens, rows: int) -> bool:
+def decoder_samples(slots: Slots, pipeline: SamplesTokens, rows: int) -> bool:
     """Whether the forwards of a decoder can choose as *pipeline* does, in a run over so many *rows*."""
     if not slots.may_choose or not isinstance(pipeline, SamplingPipeline):
         return False
-    decoder = cast(Chooses, slots.decoder)
+    decoder = cast(SamplesOnDevice, slots.decoder)
     # It may have got or lost such forwards since the slots were made.
-    return bool(decoder.choosing_widths) and decoder.chooses(pipeline.processors, pipeline.sampler, rows)
+    return bool(decoder.sampling_widths) and decoder.can_sample(pipeline.processors, pipeline.sampler, rows)
 
 
 def placement_of(decoder: Decoder, pipeline: SamplingPipeline) -> Placement:
     """Where the parts of *pipeline* run, as *decoder* says."""
-    if isinstance(decoder, Chooses):
+    if isinstance(decoder, SamplesOnDevice):
         return decoder.explain(pipeline.processors, pipeline.sampler)
     why = "the decoder has no forwards that choose"
     return Placement(tuple(Place(repr(part), "host", why) for part in (*pipeline.stages, pipeline.sampler)))
 
 
-def feed_and_choose(
+def feed_and_sample(
     slots: Slots, pipeline: SamplesTokens, history: History, need: Tensor
 ) -> tuple[Tensor, Scores]:
     """
@@ -48,8 +48,8 @@ def feed_and_choose(
         As *pipeline* does, ids ``[rows, 1]`` and scores.
     """
     length = history.length[:, 0]
-    if decoder_chooses(slots, pipeline, len(need)):
-        chosen, raw = slots.feed_choosing(history, length, need)
+    if decoder_samples(slots, pipeline, len(need)):
+        chosen, raw = slots.feed_and_sample(history, length, need)
         if chosen is not None:
             processed = cast(SamplingPipeline, pipeline).scores(raw, history)
             return chosen, processed

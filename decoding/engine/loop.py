@@ -49,7 +49,7 @@ class Loop:
     """The sampler's own, if it is to be recorded: logits to how far each column's choice is ahead."""
     recorder: "LogprobRecorder | None" = None
     """Of log-probabilities, if they were asked for."""
-    device_chooses: bool = False
+    samples_on_device: bool = False
     """Whether the decoder's own forwards choose as :attr:`pipeline` does."""
     # Once a run: conditions make theirs anew whenever they are asked.
     _endings: tuple[Finish, ...] = attrs.field(init=False, repr=False)
@@ -81,7 +81,7 @@ class Loop:
             self.drafting is None
             and type(self.verification) is Agreement
             and self.slots.takes_newest
-            and not (asked or self.exact_width or self.device_chooses)
+            and not (asked or self.exact_width or self.samples_on_device)
         )
 
     def _plainly(self, history: History) -> Iterator[list[Burst]]:
@@ -240,7 +240,7 @@ class Loop:
                 if draft.ids.shape[1]:
                     length = length + torch.from_numpy(guessed)
                 if self._lets_choose(draft):
-                    scored = slots.feed_choosing(now, length, need, self.exact_width)
+                    scored = slots.feed_and_sample(now, length, need, self.exact_width)
                 else:
                     logits = slots.feed(ids, length, need, self.exact_width)
                     scored = None, Scores(lambda: logits)
@@ -256,7 +256,7 @@ class Loop:
 
     def _lets_choose(self, draft: Draft) -> bool:
         """Whether the decoder is to choose; not if a verification looks at scores alone."""
-        return self.device_chooses and (self._reads_choices or not draft.ids.shape[1])
+        return self.samples_on_device and (self._reads_choices or not draft.ids.shape[1])
 
     def _rounds(self, now: History, draft: Draft, accepted: Ints) -> list[tuple[bool, int, int]]:
         """Of each row: whether this is its first token, how far it was guessed, and how much stood."""

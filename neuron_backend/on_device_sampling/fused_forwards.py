@@ -53,7 +53,7 @@ class FusedForwards(abc.ABC):
     """Why a chain that could be is not."""
 
     _answer: "tuple[Any, Any, bool] | None" = None
-    """The last question of :meth:`chooses`, and what was said."""
+    """The last question of :meth:`can_sample`, and what was said."""
 
     @property
     @abc.abstractmethod
@@ -84,7 +84,7 @@ class FusedForwards(abc.ABC):
         else:
             self.fused_programs = dict.fromkeys(self.fusion.widths, partial(self._eager, self.fusion.step))
 
-    def warm_up_choosing(self, spans: Sequence[int]) -> None:
+    def warm_up_sampling(self, spans: Sequence[int]) -> None:
         """Run every program that chooses once with each of *spans*, on padding."""
         if self.fusion is None:
             return
@@ -103,13 +103,13 @@ class FusedForwards(abc.ABC):
         """What *step* gives over the cache, without any compiler."""
 
     @property
-    def choosing_widths(self) -> tuple[int, ...]:
+    def sampling_widths(self) -> tuple[int, ...]:
         """Columns of the forwards that choose, ascending; empty if none does."""
         return tuple(sorted(self.fused_programs))
 
-    def chooses(self, processors: Processor | None, sampler: Sampler, rows: int) -> bool:
+    def can_sample(self, processors: Processor | None, sampler: Sampler, rows: int) -> bool:
         """
-        Whether :meth:`forward_choosing` chooses as these do.
+        Whether :meth:`forward_and_sample` chooses as these do.
 
         So it is if the decoder was compiled with the very ones, or with decodekit's own of equal
         parameters; the seed of the sampler may be another.
@@ -130,14 +130,14 @@ class FusedForwards(abc.ABC):
             self._answer = answer
         return answer[2] and self.fusion.takes(rows)
 
-    def forward_choosing(
+    def forward_and_sample(
         self, ids: Tensor, cache_pos: Tensor, history: History, span: int | None = None
     ) -> tuple[Tensor, Scores]:
         """
         Write *ids* into the cache, score what may follow them, and choose from that.
 
         Args:
-            ids: Tokens to feed, ``[batch, width]`` int64, *width* one of :attr:`choosing_widths`.
+            ids: Tokens to feed, ``[batch, width]`` int64, *width* one of :attr:`sampling_widths`.
 
             cache_pos: As in :meth:`~..static_decoder.StaticDecoder.forward`.
 
@@ -176,7 +176,7 @@ class FusedForwards(abc.ABC):
         if processors is None and sampler is None and self._asked is not None:
             processors, sampler = self._asked
         sampler = Greedy() if sampler is None else sampler
-        if self.chooses(processors, sampler, self.shape.batch_size):
+        if self.can_sample(processors, sampler, self.shape.batch_size):
             return Placement(places(processors, sampler, True, ""), self._notes())
         if self._asked is not None and not same_chain(self._asked, (processors, sampler)):
             note = "the decoder was compiled with {!r} and {!r}".format(*self._asked)
@@ -200,7 +200,7 @@ class FusedForwards(abc.ABC):
 
     def _given(self, width: int, history: History) -> tuple[Tensor, ...]:
         if self.fusion is None or width not in self.fused_programs:
-            widths = self.choosing_widths
+            widths = self.sampling_widths
             raise ValueError(f"a forward that chooses must have one of the widths {widths}: got {width}")
         batch_size, length = self.shape.batch_size, history.length
         if length.shape != (batch_size, width) or history.ids.shape[:2] != (batch_size, 1):

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from ..step import DecoderStep
 from .logits_probe import TOLERANCE, Probe
-from .sampling_probe import ChoosingDecoder, check_choices
+from .sampling_probe import SamplingDecoder, check_sampling
 from .tree_probe import TreeDecoder, check_trees
 
 
-class ComparedDecoder(TreeDecoder, ChoosingDecoder, Protocol):
+class ComparedDecoder(TreeDecoder, SamplingDecoder, Protocol):
     """A decoder that has its model."""
 
     spans: tuple[int, ...]
@@ -49,4 +49,4 @@ def compare(decoder: ComparedDecoder, whose: str) -> None:
         probe.check(partial(decoder.forward, span=decoder.shape.max_length), whose)
     tolerance = TOLERANCE[step.model.dtype]
     check_trees(decoder, step.plan.span, tolerance, whose, probe.architecture)
-    check_choices(decoder, tolerance, whose, probe.architecture)
+    check_sampling(decoder, tolerance, whose, probe.architecture)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...decoding.history import History
-from ...decoding.protocols import Chooses, Decoder
+from ...decoding.protocols import Decoder, SamplesOnDevice
 from ...decoding.sampling import noise
 from ..models.unsupported import UnsupportedArchitecture
 from ..on_device_sampling.fusion import Fusion
@@ -23,14 +23,14 @@ _TIES = 1
 """How many of them may fall otherwise: where the two best are within rounding of each other."""
 
 
-class ChoosingDecoder(Decoder, Chooses, Protocol):
+class SamplingDecoder(Decoder, SamplesOnDevice, Protocol):
     """A decoder some of whose forwards choose."""
 
     fusion: Fusion | None
     """What they choose by; None if none does."""
 
 
-def check_choices(decoder: ChoosingDecoder, tolerance: float, whose: str, architecture: str) -> None:
+def check_sampling(decoder: SamplingDecoder, tolerance: float, whose: str, architecture: str) -> None:
     """
     Compare every width that chooses. The cache holds other tokens afterwards.
 
@@ -46,7 +46,7 @@ def check_choices(decoder: ChoosingDecoder, tolerance: float, whose: str, archit
     Raises:
         UnsupportedArchitecture: It failed, or logits or choices differ.
     """
-    for width in decoder.choosing_widths:
+    for width in decoder.sampling_widths:
         try:
             off, differing = _differences(decoder, width)
         except Exception as error:
@@ -67,7 +67,7 @@ def check_choices(decoder: ChoosingDecoder, tolerance: float, whose: str, archit
             )
 
 
-def _differences(decoder: ChoosingDecoder, width: int) -> tuple[float, int]:
+def _differences(decoder: SamplingDecoder, width: int) -> tuple[float, int]:
     """By how much logits differ, of the largest; and in how many columns the choice does."""
     assert decoder.fusion is not None
     shape, choice = decoder.shape, decoder.fusion.step.choice
@@ -80,7 +80,7 @@ def _differences(decoder: ChoosingDecoder, width: int) -> tuple[float, int]:
         fed = ids[:, 0, start : start + width].contiguous()
         plain = decoder.forward(fed, cache_pos).clone()
         history = _history(ids, start, width)
-        chosen, scores = decoder.forward_choosing(fed, cache_pos, history)
+        chosen, scores = decoder.forward_and_sample(fed, cache_pos, history)
         off = max(off, _largest(scores.logits - plain) / _largest(plain))
         drawn_with = choice.sampler.noise(history, shape.vocab_size)
         with torch.no_grad():

@@ -103,8 +103,8 @@ def _open(
     if target.name != manifest.target:
         raise ValueError(f"'target' must be the one that was saved, {manifest.target!r}: got {target.name!r}")
     target.check(manifest)
-    chooses = processors is not None or sampler is not None
-    if isinstance(target, RunsStored) and not chooses:
+    can_sample = processors is not None or sampler is not None
+    if isinstance(target, RunsStored) and not can_sample:
         decoder = stored_decoder(folder, manifest, target, trust_programs)
         if decoder is not None:
             return decoder
@@ -123,7 +123,7 @@ def _open(
             for path in manifest.files
             if path.startswith(PROGRAMS)
         }
-        if chooses:
+        if can_sample:
             decoder.fuse(processors, sampler)
         target.load(decoder, packages_of(programs, stored), trust_programs)
     return decoder

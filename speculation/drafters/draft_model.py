@@ -5,7 +5,7 @@ import numpy as np
 import torch
 
 from ...decoding.cache.slots import Slots
-from ...decoding.engine.feed_and_sample import feed_and_choose
+from ...decoding.engine.feed_and_sample import feed_and_sample
 from ...decoding.history import History
 from ...decoding.protocols import Decoder, DecoderShape, Draft, SamplesTokens
 from .draft_decoder import a_decoder, check_rows
@@ -47,7 +47,7 @@ class DraftModel:
             with slots.lock:
                 before = History(ids, length[:, None], history.prompt, history.random_stream)
                 need = torch.from_numpy(active.astype(np.int64))
-                chosen, scores = feed_and_choose(slots, sample, before, need)
+                chosen, scores = feed_and_sample(slots, sample, before, need)
                 if sample.draft_scores:
                     # What they are made of may lie where the next forward writes.
                     drawn_from.append(scores.logits[:, 0].clone())

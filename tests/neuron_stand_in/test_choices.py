@@ -88,7 +88,7 @@ class TestTexts:
         )
         found = fast(PROMPTS)
 
-        assert (1,) == draft.choosing_widths
+        assert (1,) == draft.sampling_widths
         assert expected == found.ids
         assert 0 < sum(found.statistics.accepted) < sum(found.statistics.drafted)
 
@@ -128,7 +128,7 @@ def test_explain_says_device(choosing):
 
     assert placement.on_device
     assert 6 == len(placement.places)
-    assert (1, 5) == choosing.decoder.choosing_widths
+    assert (1, 5) == choosing.decoder.sampling_widths
 
 
 @pytest.mark.parametrize("way", ["nxd", "trace"])
@@ -202,7 +202,7 @@ class TestPrograms:
 
         # Whoever has fed the decoder does not see this forward.
         Slots.of(decoder).forget()
-        _, scores = decoder.forward_choosing(torch.tensor([[3], [4]]), torch.tensor([0, 0]), history)
+        _, scores = decoder.forward_and_sample(torch.tensor([[3], [4]]), torch.tensor([0, 0]), history)
 
         assert 2 * 4 == metrics.metric_data("InboundData")[1]
         assert (2, 1, decoder.shape.vocab_size) == scores.logits.shape
@@ -281,7 +281,7 @@ class TestSaved:
         """Of plain programs, or of one that is given something neutral to choose with."""
         loaded = load_decoder(saved)
 
-        assert () == loaded.choosing_widths
+        assert () == loaded.sampling_widths
         assert text(choosing.decoder) == text(loaded)
         assert text(choosing.decoder, **CHOSEN) == text(loaded, **CHOSEN)
 
@@ -300,7 +300,7 @@ class TestSaved:
 
         loaded = load_decoder(tmp_path / "copy", **CHOSEN)
 
-        assert (1, 5) == loaded.choosing_widths
+        assert (1, 5) == loaded.sampling_widths
         assert text(choosing.decoder, **CHOSEN) == text(loaded, **CHOSEN)
 
     def test_are_not_trusted_with_other_constants(self, choosing, saved, monkeypatch):

@@ -122,7 +122,7 @@ class TestDevice:
         tree = torch.tensor([[5, 6, 7, 8, 9, 10, 11]] * 2), start + 1, torch.arange(-1, 6).repeat(2, 1)
         before = [[state.address for state in states.values()] for states in choosing.cores]
 
-        choosing.decoder.forward_choosing(ids, start, History(*history))
+        choosing.decoder.forward_and_sample(ids, start, History(*history))
         eager.forward(ids, start)
         for decoder in (choosing.decoder, eager):
             decoder.forward_tree(*tree)
@@ -151,7 +151,7 @@ class TestSaving:
         """Every core is given the constants of the choice again."""
         loaded = load_decoder(saved, **CHOSEN)
 
-        assert (2, (1, 5), False) == (loaded.tp_degree, loaded.choosing_widths, loaded.compiled)
+        assert (2, (1, 5), False) == (loaded.tp_degree, loaded.sampling_widths, loaded.compiled)
         assert (
             Generator(eager, stop=STOP, **CHOSEN)(PROMPTS).ids
             == Generator(loaded, stop=STOP, **CHOSEN)(PROMPTS).ids

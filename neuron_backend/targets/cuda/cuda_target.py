@@ -302,8 +302,8 @@ def _made(decoder: "StaticDecoder", shape: ProgramShape) -> list[Place]:
     of, step = decoder.shape, shape.step
     columns = 1 if step is not decoder.tree_step and shape.width > of.scored_width else shape.width
     logits = Place((of.batch_size, columns, of.vocab_size), torch.float32)
-    chooses = decoder.fusion is not None and step is decoder.fusion.step
-    return [Place((of.batch_size, columns), torch.int64), logits] if chooses else [logits]
+    can_sample = decoder.fusion is not None and step is decoder.fusion.step
+    return [Place((of.batch_size, columns), torch.int64), logits] if can_sample else [logits]
 
 
 def _empty(device: torch.device, cache: CacheBuffers) -> CacheBuffers:

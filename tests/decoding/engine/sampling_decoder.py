@@ -12,7 +12,7 @@ from decodekit.testing import ScriptedDecoder
 
 
 @attrs.define(eq=False)
-class ChoosingDecoder(ScriptedDecoder):
+class SamplingDecoder(ScriptedDecoder):
     """
     Chooses as the host does, and looks whether it is told the truth.
 
@@ -29,15 +29,15 @@ class ChoosingDecoder(ScriptedDecoder):
     """Forwards that chose."""
 
     @property
-    def choosing_widths(self) -> tuple[int, ...]:
+    def sampling_widths(self) -> tuple[int, ...]:
         """Those that score every column; with *wide* all."""
         return tuple(w for w in self.widths if self.wide or w <= self.scored_width)
 
-    def chooses(self, processors: Processor | None, sampler: Sampler, rows: int) -> bool:
+    def can_sample(self, processors: Processor | None, sampler: Sampler, rows: int) -> bool:
         """The very ones."""
         return processors is self.processors and sampler is self.sampler
 
-    def forward_choosing(self, ids: Tensor, cache_pos: Tensor, history: History) -> tuple[Tensor, Scores]:
+    def forward_and_sample(self, ids: Tensor, cache_pos: Tensor, history: History) -> tuple[Tensor, Scores]:
         """Choose in columns that hold a token."""
         logits = self.forward(ids, cache_pos)
         columns = logits.shape[1]
@@ -61,5 +61,5 @@ class ChoosingDecoder(ScriptedDecoder):
 
     def explain(self, processors: Processor | None, sampler: Sampler) -> Placement:
         """All in one place."""
-        where: Any = "device" if self.chooses(processors, sampler, 1) else "host"
+        where: Any = "device" if self.can_sample(processors, sampler, 1) else "host"
         return Placement((Place(repr(sampler), where, "as scripted"),), ("a note",))

@@ -26,7 +26,7 @@ from decodekit.processors import RepetitionPenalty, SuppressTokens, Temperature,
 from decodekit.speculation import DraftModel, DraftTree, PromptLookup, Rejection, Tree
 from decodekit.testing import ScriptedDecoder
 
-from .sampling_decoder import ChoosingDecoder
+from .sampling_decoder import SamplingDecoder
 
 VOCAB = 9
 TABLE = 2 * torch.randn(97, VOCAB, generator=torch.Generator().manual_seed(3))
@@ -57,17 +57,17 @@ def drafters(sampler: Sampler) -> dict[str, Drafter | None]:
         "lookup": PromptLookup(),
         "model": DraftModel(ScriptedDecoder(NEAR, batch_size=3)),
         "model that chooses": DraftModel(
-            ChoosingDecoder(NEAR, batch_size=4, max_length=40, processors=CHAIN, sampler=sampler)
+            SamplingDecoder(NEAR, batch_size=4, max_length=40, processors=CHAIN, sampler=sampler)
         ),
     }
 
 
 def both(
     prompts: list[list[int]], sampler: Sampler, drafter: str = "plain", **parts: Any
-) -> tuple[Generation, Generation, ChoosingDecoder]:
+) -> tuple[Generation, Generation, SamplingDecoder]:
     """The same run with the host choosing, and with the decoder."""
     # It has rows that the run does not.
-    decoder = ChoosingDecoder(TABLE, batch_size=3, processors=CHAIN, sampler=sampler)
+    decoder = SamplingDecoder(TABLE, batch_size=3, processors=CHAIN, sampler=sampler)
     runs = [
         Generator(
             target,
@@ -116,7 +116,7 @@ class TestGeneration:
         """The chain does not run but for the prompt, whose wide forward does not choose."""
         for wide, calls in ((False, 1), (True, 0)):
             counted = Counted()
-            decoder = ChoosingDecoder(TABLE, batch_size=2, processors=counted, wide=wide)
+            decoder = SamplingDecoder(TABLE, batch_size=2, processors=counted, wide=wide)
             stop = MaxNewTokens(12)
             Generator(decoder, processors=counted, sampler=decoder.sampler, stop=stop)([[1] * 12] * 2)
 
@@ -126,7 +126,7 @@ class TestGeneration:
 
     def test_chooses_with_another_chain_on_the_host(self) -> None:
         """Nothing is asked of the decoder that it was not made for."""
-        decoder = ChoosingDecoder(TABLE, processors=CHAIN)
+        decoder = SamplingDecoder(TABLE, processors=CHAIN)
         parts: dict[str, Any] = {"processors": Temperature(0.5), "stop": MaxNewTokens(10)}
 
         found = Generator(decoder, sampler=decoder.sampler, **parts)([[1, 2]]).ids
@@ -152,7 +152,7 @@ class TestGeneration:
     def test_names_who_left_no_token(self) -> None:
         """As ever."""
         empty = SuppressTokens(range(VOCAB))
-        decoder = ChoosingDecoder(TABLE, processors=empty)
+        decoder = SamplingDecoder(TABLE, processors=empty)
 
         (finish,) = Generator(decoder, processors=empty)([[1, 2]]).finishes
 
@@ -171,7 +171,7 @@ class TestGeneration:
         """Their columns lie on many paths."""
         sampler = SAMPLERS["sample"]
         parts: dict[str, Any] = {"batch_size": 2, "tree_widths": (8,)}
-        decoder = ChoosingDecoder(TABLE, processors=CHAIN, sampler=sampler, **parts)
+        decoder = SamplingDecoder(TABLE, processors=CHAIN, sampler=sampler, **parts)
         texts = [
             Generator(
                 target,
@@ -198,7 +198,7 @@ class TestExplain:
     def test_what_else_reads_the_scores(self) -> None:
         """Parts of the generator for which the chain runs on the host as well."""
         sample = Sample()
-        decoder = ChoosingDecoder(TABLE, sampler=sample)
+        decoder = SamplingDecoder(TABLE, sampler=sample)
         drafter = PromptLookup()
 
         plain = Generator(decoder, sampler=sample).explain()
@@ -212,7 +212,7 @@ class TestExplain:
 
     def test_prints_a_table(self) -> None:
         """A line a part, then the notes."""
-        decoder = ChoosingDecoder(TABLE)
+        decoder = SamplingDecoder(TABLE)
 
         assert ("part      runs on  why\nGreedy()  device   as scripted\nnote: a note") == str(
             Generator(decoder, sampler=decoder.sampler).explain()
@@ -222,9 +222,9 @@ class TestExplain:
 def test_a_choice_of_another_shape_is_refused() -> None:
     """A decoder that chooses too little would shift everything that follows."""
 
-    class Short(ChoosingDecoder):
-        def forward_choosing(self, ids: Tensor, cache_pos: Tensor, history: History) -> Any:
-            chosen, scores = super().forward_choosing(ids, cache_pos, history)
+    class Short(SamplingDecoder):
+        def forward_and_sample(self, ids: Tensor, cache_pos: Tensor, history: History) -> Any:
+            chosen, scores = super().forward_and_sample(ids, cache_pos, history)
             return chosen[:, :0], scores
 
     decoder = Short(TABLE)
@@ -236,7 +236,7 @@ def test_a_processor_alone_is_a_chain() -> None:
     """Not only what has stages."""
     one: Processor = Temperature(0.7)
     sampler = Sample(seed=2)
-    decoder = ChoosingDecoder(TABLE, processors=one, sampler=sampler)
+    decoder = SamplingDecoder(TABLE, processors=one, sampler=sampler)
     result = Generator(decoder, processors=one, sampler=sampler, stop=MaxNewTokens(9))([[1, 2]])
 
     assert decoder.chosen > 0

@@ -134,8 +134,8 @@ class TestGeneration:
         chain = Chain([RepetitionPenalty([1.3, 1.5, 1.7])])
         decoder = build(tiny_model("llama"), processors=chain)
 
-        assert decoder.chooses(chain, Greedy(), 3)
-        assert not decoder.chooses(chain, Greedy(), 2)
+        assert decoder.can_sample(chain, Greedy(), 3)
+        assert not decoder.can_sample(chain, Greedy(), 2)
         with pytest.raises(ValueError, match="one value per row: got 3 for 2 rows"):
             Generator(decoder, processors=chain)(PROMPTS[:2])
 
@@ -156,7 +156,7 @@ class TestGeneration:
 
         result = Generator(target, drafter=DraftModel(draft), stop=STOP, **parts)([[1]])
 
-        assert (1, 2) == draft.choosing_widths
+        assert (1, 2) == draft.sampling_widths
         assert Generator(target, stop=STOP, **parts)([[1]]).ids == result.ids
 
     def test_trees_go_on_as_ever(self, tiny_model):
@@ -192,7 +192,7 @@ class TestForwardChoosing:
         before = [tensor.clone() for tensor in decoder.cache.tensors]
 
         with pytest.raises(ValueError, match=message):
-            decoder.forward_choosing(
+            decoder.forward_and_sample(
                 torch.ones(3, width, dtype=torch.int64),
                 torch.zeros(3, dtype=torch.int64),
                 self.window(window_width, rows),
@@ -206,7 +206,7 @@ class TestForwardChoosing:
         window = self.window(1)
 
         with pytest.raises(ValueError, match=r"'history' must have lengths >= 0 and <= 64: got 65 to 65"):
-            decoder.forward_choosing(
+            decoder.forward_and_sample(
                 torch.ones(3, 1, dtype=torch.int64),
                 torch.zeros(3, dtype=torch.int64),
                 window.at(window.length + 64),
@@ -317,6 +317,6 @@ class TestExplain:
         assert ["the decoder's target compiled no program that chooses"] * 2 == [
             place.why for place in decoder.explain().places
         ]
-        assert () == decoder.choosing_widths
+        assert () == decoder.sampling_widths
         run = partial(texts, prompts=PROMPTS, processors=chain, sampler=Greedy())
         assert run(build(tiny_model("llama"))) == run(decoder)

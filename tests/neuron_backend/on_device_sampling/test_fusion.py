@@ -96,7 +96,7 @@ class TestSaving:
 
         decoder = load_decoder(saved, processors=equal, sampler=Sample(seed=1))
 
-        assert (3,) == decoder.choosing_widths
+        assert (3,) == decoder.sampling_widths
         assert not decoder.compiled
         assert decoder.explain().on_device
         run = partial(texts_without_logprobs, processors=CHAIN, sampler=Sample(seed=3))
@@ -107,7 +107,7 @@ class TestSaving:
         """Nor unasked; what there is says why, and the programs are not lost."""
         decoder = load_decoder(saved, processors=processors, sampler=processors and Sample())
 
-        assert () == decoder.choosing_widths
+        assert () == decoder.sampling_widths
         whys = {place.why for place in decoder.explain().places}
         assert whys == (
             {WITHOUT}
@@ -123,7 +123,7 @@ class TestSaving:
 
         decoder = load_decoder(tmp_path / "eager", processors=CHAIN, sampler=Sample())
 
-        assert (1, 5) == decoder.choosing_widths
+        assert (1, 5) == decoder.sampling_widths
 
     def test_programs_fit_one_chain(self, compiled):
         """Whatever file they lie in: the fingerprint is of the chain as well."""

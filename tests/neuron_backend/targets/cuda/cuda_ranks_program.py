@@ -52,7 +52,7 @@ def main(folder: pathlib.Path) -> None:
     found: dict[str, Any] = {
         "greedy": Generator(decoder, stop=stop)(PROMPTS).ids,
         "sampled": Generator(decoder, stop=stop, **PARTS)(PROMPTS).ids,
-        "chooses": decoder.explain().on_device,
+        "can_sample": decoder.explain().on_device,
         "heads": decoder.cache.keys[0].shape[1],
     }
     decoder.save(folder / "saved")

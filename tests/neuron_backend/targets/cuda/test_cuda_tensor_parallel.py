@@ -34,4 +34,4 @@ def test_the_text_is_one_processes(
 
     for rank in found:
         assert (greedy, sampled, greedy) == (rank["greedy"], rank["sampled"], rank["loaded"])
-        assert (True, 1) == (rank["chooses"], rank["heads"])
+        assert (True, 1) == (rank["can_sample"], rank["heads"])

@@ -138,7 +138,7 @@ class TestChoice:
 
     def test_is_the_hosts(self, choosing: Pair) -> None:
         """Plain."""
-        assert choosing.compiled.chooses(PARTS["chain"]["processors"], PARTS["chain"]["sampler"], 2)
+        assert choosing.compiled.can_sample(PARTS["chain"]["processors"], PARTS["chain"]["sampler"], 2)
         choosing.check(PARTS["chain"])
 
     def test_is_the_hosts_with_a_draft_ahead(self, choosing: Pair, draft: CompiledDecoder) -> None:

@@ -149,7 +149,7 @@ class TestChoosing:
         """From the same logits and with the same noise, in int32."""
         history = History(*(torch.ones(shape).long() for shape in ((2, 1, 49), (2, 1), (2,), (2,))))
         ids, start = torch.tensor([[7], [9]]), torch.tensor([4, 2])
-        expected, scores = decoder.forward_choosing(ids, start, history)
+        expected, scores = decoder.forward_and_sample(ids, start, history)
         inputs = ids, start, *decoder.fusion.step.given(history), decoder.cache.addresses(32)
 
         chosen, logits = choosing(**named("fused", *inputs))

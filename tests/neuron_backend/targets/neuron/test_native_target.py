@@ -478,7 +478,7 @@ class TestChoosing:
         """And the decoder says that the device chooses."""
         compiled = len(choosing.backend.graphs)
 
-        assert choosing.decoder.chooses(PARTS["sampled"]["processors"], PARTS["sampled"]["sampler"], 2)
+        assert choosing.decoder.can_sample(PARTS["sampled"]["processors"], PARTS["sampled"]["sampler"], 2)
         assert run(eager, PARTS["sampled"]) == choosing.run(PARTS["sampled"])
         assert compiled == len(choosing.backend.graphs)
 

@@ -163,7 +163,7 @@ def test_a_choice_on_the_device(target: Callable[[], Target], tiny_model: Models
     pair = Pair(decoder, eager, "cpu" == _place(decoder.compiler))
     pair.check(PARTS["sampled"])
 
-    assert decoder.chooses(PARTS["sampled"]["processors"], PARTS["sampled"]["sampler"], 2)
+    assert decoder.can_sample(PARTS["sampled"]["processors"], PARTS["sampled"]["sampler"], 2)
 
 
 def test_weights_in_8_bits(target: Callable[[], Target], tiny_model: Models) -> None:

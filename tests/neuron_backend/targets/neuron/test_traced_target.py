@@ -197,7 +197,7 @@ class TestChoices:
         placement = decoder.explain()
         assert ["host", "host", "host"] == [place.where for place in placement.places]
         assert why in placement.places[1].why
-        assert () == decoder.choosing_widths
+        assert () == decoder.sampling_widths
 
 
 def test_is_known_by_name(tiny_model):
