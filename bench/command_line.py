@@ -27,7 +27,7 @@ def _add_latency(benchmarks: Any) -> None:
     latency = benchmarks.add_parser("latency", help="seconds to reach 1,024 tokens", description=text)
     latency.set_defaults(command=_latency)
     add = latency.add_argument
-    _add_subject(add, "llama-2-7b", several=True)
+    _add_subject(add, "llama-2-7b", top_choices=True)
     add("--batch", type=int, nargs="+", default=[1], metavar="N", help="rows (1)")
     add("--length", type=int, default=1024, metavar="N", help="tokens of a row in the end (%(default)s)")
     _add_common(add, rounds=3)
@@ -48,7 +48,7 @@ def _add_throughput(benchmarks: Any) -> None:
     throughput = benchmarks.add_parser("throughput", help="tokens a second by lengths", description=text)
     throughput.set_defaults(command=_throughput)
     add = throughput.add_argument
-    _add_subject(add, "llama-2-7b", several=True)
+    _add_subject(add, "llama-2-7b", top_choices=True)
     add("--batch", type=int, nargs="+", default=[1], metavar="N", help="rows (1)")
     add(
         "--lengths",
@@ -152,8 +152,8 @@ def _decode(options: argparse.Namespace) -> int:
     return 0
 
 
-def _add_subject(add: Any, shape: str, several: bool = False) -> None:
-    if several:
+def _add_subject(add: Any, shape: str, top_choices: bool = False) -> None:
+    if top_choices:
         add("--shape", nargs="+", default=[shape], metavar="NAME", help=f"models by name ({shape})")
     else:
         add("--shape", nargs=1, default=[shape], metavar="NAME", help=f"a model by name ({shape})")

@@ -233,8 +233,8 @@ def main() -> None:
                 sections += [measure(single, options, temperature) for temperature in options.temp]
         del single
     if "batch" in options.only:
-        several = pair(options.batch, BATCH_WIDTHS)
-        sections += [batch(several, options, temperature) for temperature in options.temp]
+        top_choices = pair(options.batch, BATCH_WIDTHS)
+        sections += [batch(top_choices, options, temperature) for temperature in options.temp]
     settings = ("dtype", "weights", "transformers_dtype", "threads", "rounds")
     finish(
         Report(

@@ -10,9 +10,9 @@ from .checks import refuse_foreign, require_decoder
 from .optional_protocols import (
     AdvisesWidth,
     ChecksTarget,
-    ListsSeveral,
     MeasuresGap,
     PreparesLength,
+    RanksTokens,
     ReadsText,
     compares_scores,
     follows_logits,
@@ -158,8 +158,8 @@ def _check_trees(
         )
     if not takes_trees(verification):
         raise ValueError(f"'verification' must take trees, as Agreement does: got {verification!r}")
-    if not isinstance(sampler, ListsSeveral):
-        raise ValueError(f"'sampler' must have several() for a tree's children: got {sampler!r}")
+    if not isinstance(sampler, RanksTokens):
+        raise ValueError(f"'sampler' must have top_choices() for a tree's children: got {sampler!r}")
     if exact_width:
         raise ValueError("'exact_width' must be False with trees, which have programs of their own: got True")
 

@@ -2,7 +2,7 @@
 Names of a package that are imported when somebody asks for them.
 
 A program uses a dozen of the parts that there are. Each is a module whose classes take time to
-make, and all of them together took several times as long to import as those that are used.
+make, and all of them together took top_choices times as long to import as those that are used.
 """
 
 import sys

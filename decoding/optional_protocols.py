@@ -135,10 +135,10 @@ class DrawsSoftmax(Protocol):
 
 
 @runtime_checkable
-class ListsSeveral(Protocol):
+class RanksTokens(Protocol):
     """A sampler that ranks tokens. The children of a draft tree are taken from that."""
 
-    def several(self, logits: Tensor, history: History, n: int) -> Tensor:
+    def top_choices(self, logits: Tensor, history: History, n: int) -> Tensor:
         """The *n* likeliest choices ``[batch, width, n]``, first what a call chooses."""
         ...
 

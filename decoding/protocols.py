@@ -167,7 +167,7 @@ class SamplesTokens(Protocol):
         """Raw logits to ids ``[batch, width]``, -1 where no token is left, and the processed scores."""
         ...
 
-    def several(self, logits: Tensor, history: History, n: int) -> Tensor:
+    def top_choices(self, logits: Tensor, history: History, n: int) -> Tensor:
         """Raw logits to the *n* likeliest choices ``[batch, width, n]``, the choice first, -1 for none."""
         ...
 

@@ -2,7 +2,7 @@
 From a Hugging Face causal LM to a decoder of fixed shapes.
 
 :func:`compile_decoder` takes a model and gives a :class:`CompiledDecoder`, which serves every part
-of the toolkit through one call, ``forward(ids, cache_pos)``. :class:`DeviceChoice` is a chain of
+of the toolkit through one call, ``forward(ids, cache_pos)``. :class:`DeviceSampling` is a chain of
 processors and a sampler as one module for the device; :func:`lint_module` says what neuronx-cc
 would refuse of a module.
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .lint.rules import Finding
     from .lowering.export import lower
     from .models.unsupported import UnsupportedArchitecture
-    from .on_device_sampling.device_sampling import DeviceChoice
+    from .on_device_sampling.device_sampling import DeviceSampling
     from .parity.drift import Drift, drift
     from .quantization.quantized import Weights
     from .serialization.loading import load_decoder
@@ -45,7 +45,7 @@ else:
             ".serialization.loading": "load_decoder",
             ".compilation": "compile_decoder",
             ".compiled_decoder": "CompiledDecoder",
-            ".on_device_sampling.device_sampling": "DeviceChoice",
+            ".on_device_sampling.device_sampling": "DeviceSampling",
             ".lint.graph_lint": "lint_graph lint_module",
             ".lowering.export": "lower",
             ".lint.rules": "Finding",
@@ -65,7 +65,7 @@ __all__ = [
     "CallableDecoder",
     "CompiledDecoder",
     "CudaTarget",
-    "DeviceChoice",
+    "DeviceSampling",
     "Drift",
     "Finding",
     "LostRank",

@@ -34,7 +34,7 @@ class Greedy:
         best = candidates.logits.argmax(dim=-1, keepdim=True)
         return candidates.ids.gather(-1, best).squeeze(-1)
 
-    def several(self, logits: Tensor, history: History, n: int) -> Tensor:
+    def top_choices(self, logits: Tensor, history: History, n: int) -> Tensor:
         """The *n* likeliest tokens ``[batch, width, n]``, first what a call chooses; *n* <= vocab."""
         return likeliest(logits, n)
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from ..history import History
 from ..optional_protocols import (
     KeepsArgmax,
-    ListsSeveral,
     Local,
+    RanksTokens,
     TakesArgmax,
     WritesInto,
     offers_short_cuts,
@@ -176,7 +176,7 @@ class SamplingPipeline:
         """The processed scores of a choice that was made elsewhere, from *raw* logits."""
         return Scores(lambda: self.after(len(self.stages), raw.logits.detach(), history))
 
-    def several(self, logits: Tensor, history: History, n: int) -> Tensor:
+    def top_choices(self, logits: Tensor, history: History, n: int) -> Tensor:
         """
         The likeliest choices of each column, the choice itself first.
 
@@ -191,13 +191,13 @@ class SamplingPipeline:
             Ids ``[batch, width, n]``, each once; -1 where no more tokens are possible.
 
         Raises:
-            ValueError: The sampler has no ``several``.
+            ValueError: The sampler has no ``top_choices``.
         """
-        if not isinstance(self.sampler, ListsSeveral):
-            raise ValueError(f"a tree's children take a sampler that has several(): got {self.sampler!r}")
+        if not isinstance(self.sampler, RanksTokens):
+            raise ValueError(f"a tree's children take a sampler that has top_choices(): got {self.sampler!r}")
         ids, scores = self(logits, history)
         left = min(n, logits.shape[-1])
-        others = self.sampler.several(scores.logits, history, left)
+        others = self.sampler.top_choices(scores.logits, history, left)
         possible = (scores.logits.gather(-1, others) > -torch.inf) & (ids[..., None] >= 0)
         return torch.nn.functional.pad(others.masked_fill(~possible, -1), (0, n - left), value=-1)
 

@@ -85,7 +85,7 @@ class Sample:
         """See :class:`~.few.DrawsFromFew`."""
         return TwoRaces()
 
-    def several(self, logits: Tensor, history: History, n: int) -> Tensor:
+    def top_choices(self, logits: Tensor, history: History, n: int) -> Tensor:
         """
         The *n* tokens that this position's noise favours ``[batch, width, n]``, first what a call draws.
 

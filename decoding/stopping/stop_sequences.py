@@ -34,12 +34,12 @@ class _Node:
 
 def _sequences(value: Any) -> tuple[TokenSequence, ...]:
     rows = as_list(value)
-    several = list(rows) if isinstance(rows, Iterable) and not isinstance(rows, str) else []
-    if not several:
+    top_choices = list(rows) if isinstance(rows, Iterable) and not isinstance(rows, str) else []
+    if not top_choices:
         raise TypeError(f"'sequences' must be a sequence of token ids or several: got {value!r}")
-    if not any(isinstance(one, Iterable) for one in several):
-        several = [several]
-    return tuple(TokenSequence(token_ids("sequences", one)) for one in several)
+    if not any(isinstance(one, Iterable) for one in top_choices):
+        top_choices = [top_choices]
+    return tuple(TokenSequence(token_ids("sequences", one)) for one in top_choices)
 
 
 @attrs.frozen(eq=False)

@@ -19,8 +19,8 @@ from .composition import Stop
 
 
 def _strings(value: str | Iterable[str]) -> tuple[str, ...]:
-    several = tuple(value) if isinstance(value, Iterable) else ()
-    strings = (value,) if isinstance(value, str) else several
+    top_choices = tuple(value) if isinstance(value, Iterable) else ()
+    strings = (value,) if isinstance(value, str) else top_choices
     if not strings or not all(isinstance(s, str) for s in strings):
         raise TypeError(f"'strings' must be a string or several: got {value!r}")
     if not all(strings):

@@ -28,7 +28,7 @@ class DeviceSampler(Protocol):
         ...
 
 
-class DeviceChoice(nn.Module):
+class DeviceSampling(nn.Module):
     """
     :class:`~decodekit.decoding.sampling.pipeline.SamplingPipeline` in operations that neuronx-cc takes.
 
@@ -44,7 +44,7 @@ class DeviceChoice(nn.Module):
     >>> from decodekit.decoding import Greedy
     >>> from decodekit.decoding.history import History
     >>> from decodekit.processors import Temperature, TopK
-    >>> choice = DeviceChoice(Temperature(0.5) | TopK(2), Greedy())
+    >>> choice = DeviceSampling(Temperature(0.5) | TopK(2), Greedy())
     >>> nothing = torch.zeros(1, 1, 4, dtype=torch.int64)
     >>> start = History(nothing, nothing[:, 0, :1], nothing[:, 0, 0], nothing[:, 0, 0])
     >>> choice(*choice.inputs(torch.tensor([[[0.1, 0.7, 0.2]]]), start))
@@ -151,7 +151,7 @@ def sampler_refusal(sampler: Sampler) -> str | None:
 
 def _reason_of(stage: Processor | None, sampler: Sampler) -> str | None:
     try:
-        DeviceChoice(stage, sampler)
+        DeviceSampling(stage, sampler)
     except ValueError as error:
         return str(error).partition(_CANNOT)[2]
     return None

@@ -11,7 +11,7 @@ from ...decoding.history import History
 from ...decoding.protocols import DecoderShape
 from ..kv_cache.buffers import CacheBuffers, Write, in_place
 from ..step import DecoderStep, Step
-from .device_sampling import DeviceChoice
+from .device_sampling import DeviceSampling
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -31,7 +31,7 @@ class FusedStep(Step):
     gets nothing, so no input is unused.
     """
 
-    def __init__(self, step: DecoderStep, choice: DeviceChoice, shape: DecoderShape, kind: str):
+    def __init__(self, step: DecoderStep, choice: DeviceSampling, shape: DecoderShape, kind: str):
         """
         Put *choice* behind *step*, whose module is shared.
 

@@ -10,7 +10,7 @@ from ...decoding.protocols import DecoderShape, Processor, Sampler
 from ..artifacts.chain_digest import chain_digest, has_rows, same_chain
 from ..step import DecoderStep
 from ..tensor_parallel.divided_model import ranks_of
-from .device_sampling import DeviceChoice, sampler_refusal, stage_refusal
+from .device_sampling import DeviceSampling, sampler_refusal, stage_refusal
 from .fused_step import FusedStep
 
 
@@ -43,7 +43,7 @@ class Fusion:
         Raises:
             ValueError: A part has no form for the device, or does not fit *shape*.
         """
-        choice = DeviceChoice(processors, sampler)
+        choice = DeviceSampling(processors, sampler)
         name = (chain_digest(processors, sampler) or _nobody_elses(step))[:16]
         return cls(
             processors,

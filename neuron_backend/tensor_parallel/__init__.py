@@ -1,1 +1,1 @@
-"""One model divided among several processes or cores."""
+"""One model divided among top_choices processes or cores."""

@@ -22,7 +22,7 @@ class DraftTree(DraftModel):
     choice alone, under the noise that the target meets there: Gumbel-top-k (Kool, van Hoof and
     Welling, 2019, `Stochastic Beams and Where to Find Them <https://arxiv.org/abs/1903.06059>`_,
     section 2.3) where the noise is flat, and something close to it in the two levels of
-    :meth:`Sample <decodekit.decoding.Sample.several>`. The target scores the tree in one forward
+    :meth:`Sample <decodekit.decoding.Sample.top_choices>`. The target scores the tree in one forward
     and goes from each token to the child that it chooses itself, so the text stays plain
     decoding's. For greedy decoding the children are the likeliest tokens.
 
@@ -74,11 +74,11 @@ class DraftTree(DraftModel):
             with slots.lock:
                 logits = self._score(slots, history, so_far, active)[:, columns]
                 here = attrs.evolve(window, ids=window.ids[:, columns], length=window.length[:, columns])
-                several = sample.several(logits, here, most)
+                top_choices = sample.top_choices(logits, here, most)
             for place, parent in enumerate(level):
                 for rank, guess in enumerate(self.tree.children(parent)):
                     # Below what is no guess there is none either: see Draft.
-                    guesses[:, guess] = torch.where(active, several[:, place, rank], -1)
+                    guesses[:, guess] = torch.where(active, top_choices[:, place, rank], -1)
         return Draft(guesses, parents=parents.repeat(batch, 1))
 
     def _score(self, slots: Slots, history: History, so_far: Draft, active: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ class InverseTransform:
         zero = torch.zeros_like(history.length)
         return noise.draw(history.random_stream[:, None], history.length, noise.TOKEN, zero, law).clamp(min=0)
 
-    def several(self, logits: Tensor, history: History, n: int) -> Tensor:
+    def top_choices(self, logits: Tensor, history: History, n: int) -> Tensor:
         """What a call draws, and the likeliest *n* - 1 besides: ``[batch, width, n]``; *n* <= vocab."""
         drawn = self(logits, history)[..., None]
         first = logits.scatter(-1, drawn, torch.inf)

@@ -149,7 +149,7 @@ class TestHTTP:
     """What clients without Python get."""
 
     @pytest.mark.parametrize(
-        "prompt", [pytest.param([1, 2, 3], id="one"), pytest.param([[1, 2], [3]], id="several")]
+        "prompt", [pytest.param([1, 2, 3], id="one"), pytest.param([[1, 2], [3]], id="top_choices")]
     )
     def test_the_answer_is_what_the_generator_gives(self, prompt: Any) -> None:
         """At once or event by event; and under the random streams asked for."""

@@ -45,13 +45,13 @@ def as_lines(text: str) -> str:
 @functools.cache
 def batches() -> list[tuple[list[Event], Texts]]:
     """The events of several rows that take turns, and what they add up to."""
-    several = []
+    top_choices = []
     texts = cases(TEXTS)
     while batch := list(itertools.islice(texts, ROWS)):
         turns = itertools.zip_longest(*(row_of(row, case) for row, case in enumerate(batch)))
         events = [event for turn in turns for event in turn if event is not None]
-        several.append((events, [case.text for case in batch]))
-    return several
+        top_choices.append((events, [case.text for case in batch]))
+    return top_choices
 
 
 @pytest.mark.xdist_group("texts in scripts")

@@ -122,7 +122,7 @@ MODES = {
     "greedy": {"do_sample": False},
     "sampled": {"do_sample": True, "top_k": 0},
     "prompt lookup": {"do_sample": False, "prompt_lookup_num_tokens": 3},
-    "several": {"do_sample": True, "num_return_sequences": 3},
+    "top_choices": {"do_sample": True, "num_return_sequences": 3},
 }
 
 

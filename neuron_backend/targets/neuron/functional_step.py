@@ -204,7 +204,7 @@ def padding(shape: ProgramShape, cache: CacheBuffers) -> dict[str, Tensor]:
     return named(shape.step.kind, *inputs[: -len(cache.tensors)])
 
 
-class _Choice(nn.Module):
+class _Sampling(nn.Module):
     """As ``(logits, *given) -> chosen``."""
 
     def __init__(self, step: FusedStep):
@@ -238,6 +238,6 @@ def lower_choice(step: FusedStep, width: int, shape: DecoderShape) -> GraphModul
         OverflowError: It computes with numbers that 32 bits do not hold.
     """
     logits = torch.zeros(shape.batch_size, step.scored(width), shape.vocab_size)
-    graph = lower(_Choice(step), (logits, *step.neutral(width, shape.batch_size)))
+    graph = lower(_Sampling(step), (logits, *step.neutral(width, shape.batch_size)))
     narrow_integers(graph)
     return graph

@@ -68,19 +68,19 @@ class TestChoose:
         """The first is the choice; what the chain forbids, or is not there, is none; nor is garbage."""
         logits = torch.tensor([[[5.0, 1.0, 4.0], [0.0, torch.nan, 1.0]]])
         sample = SamplingPipeline(SuppressTokens([0]), sampler)
-        several = sample.several(logits, HISTORY, 5)
+        top_choices = sample.top_choices(logits, HISTORY, 5)
 
-        assert {1, 2} == set(several[0, 0, :2].tolist())
-        assert sample(logits, HISTORY)[0][0, 0] == several[0, 0, 0]
-        assert [-1, -1, -1] == several[0, 0, 2:].tolist()
-        assert [-1] * 5 == several[0, 1].tolist()
+        assert {1, 2} == set(top_choices[0, 0, :2].tolist())
+        assert sample(logits, HISTORY)[0][0, 0] == top_choices[0, 0, 0]
+        assert [-1, -1, -1] == top_choices[0, 0, 2:].tolist()
+        assert [-1] * 5 == top_choices[0, 1].tolist()
 
     def test_a_selection_without_several_is_named(self) -> None:
         """A tree's children cannot be asked of a sampler that knows one choice only."""
         sample = SamplingPipeline(None, lambda logits, history: logits.argmax(dim=-1))
 
         with pytest.raises(ValueError, match=r"a tree's children take a sampler that has several\(\)"):
-            sample.several(torch.zeros(1, 2, 3), HISTORY, 2)
+            sample.top_choices(torch.zeros(1, 2, 3), HISTORY, 2)
 
     def test_the_row_ends_and_the_stage_is_named(self) -> None:
         """A chain that forbids everything ends the row with its name, and not the other row."""

@@ -34,7 +34,7 @@ class TestGreedy:
         logits = torch.tensor([[scores]], dtype=torch.float32)
         expected = sorted(range(len(scores)), key=lambda token: (-scores[token], token))[:n]
 
-        assert [[expected]] == Greedy().several(logits, at_positions(1), n).tolist()
+        assert [[expected]] == Greedy().top_choices(logits, at_positions(1), n).tolist()
 
 
 class TestSample:
@@ -134,9 +134,9 @@ class TestSample:
         history = at_positions(2, width)
         for_blocks, for_tokens = Sample().noise(history, vocab)
         size = for_tokens.shape[-1]
-        several = Sample().several(logits, history, n)
+        top_choices = Sample().top_choices(logits, history, n)
 
-        assert torch.equal(Sample()(logits, history), several[..., 0])
+        assert torch.equal(Sample()(logits, history), top_choices[..., 0])
         for row in range(2):
             for column in range(width):
                 blocks = logits[row, column].double().split(size)
@@ -149,4 +149,4 @@ class TestSample:
                         behind[b * size + place] = (max(lead) - lead[b]) + (max(noisy) - value)
                 expected = sorted(behind, key=behind.__getitem__)[:n]
 
-                assert expected == several[row, column].tolist()
+                assert expected == top_choices[row, column].tolist()

@@ -17,7 +17,7 @@ from decodekit.neuron_backend.lint.graph_lint import lint_graph
 from decodekit.neuron_backend.lowering.export import lower
 from decodekit.neuron_backend.on_device_sampling import device_stages
 from decodekit.neuron_backend.on_device_sampling.device_samplers import first_largest
-from decodekit.neuron_backend.on_device_sampling.device_sampling import DeviceChoice
+from decodekit.neuron_backend.on_device_sampling.device_sampling import DeviceSampling
 from decodekit.processors import (
     Chain,
     FrequencyPenalty,
@@ -70,7 +70,7 @@ def one_or_a_row(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 def device_stages_of(processors: Processor, logits: Tensor) -> Tensor:
     """What the device's stages make of logits."""
     history = history_of(*logits.shape)
-    for stage in DeviceChoice(processors, Greedy()).stages:
+    for stage in DeviceSampling(processors, Greedy()).stages:
         logits = stage(logits, history)
     return logits
 
@@ -213,7 +213,7 @@ class TestDeviceChoice:
         self, chain: Processor | None, sampler: Sampler, vocab: int
     ) -> None:
         """Draw by draw, over logits whose two best are not within rounding of each other."""
-        device, host = DeviceChoice(chain, sampler), SamplingPipeline(chain, sampler)
+        device, host = DeviceSampling(chain, sampler), SamplingPipeline(chain, sampler)
         for seed in range(20):
             logits, history = random_logits(vocab, seed), history_of(BATCH, WIDTH, vocab, seed)
 
@@ -227,7 +227,7 @@ class TestDeviceChoice:
         self, processor: Processor, sampler: Sampler
     ) -> None:
         """And chooses with it what the host chooses, in a vocabulary small enough that it matters."""
-        device, host = DeviceChoice(processor, sampler), SamplingPipeline(processor, sampler)
+        device, host = DeviceSampling(processor, sampler), SamplingPipeline(processor, sampler)
         for seed in range(10):
             logits, history = random_logits(11, seed), history_of(BATCH, WIDTH, 11, seed)
 
@@ -239,7 +239,7 @@ class TestDeviceChoice:
     @every_sampler
     def test_lowers_to_what_neuronx_cc_takes(self, chain: Processor | None, sampler: Sampler) -> None:
         """With a vocabulary of several pieces; and what is lowered chooses the same."""
-        choice = DeviceChoice(chain, sampler)
+        choice = DeviceSampling(chain, sampler)
         inputs = choice.inputs(random_logits(40_000), history_of(BATCH, WIDTH, 40_000))
 
         lowered = lower(choice, inputs)
@@ -253,7 +253,7 @@ class TestDeviceChoice:
         self, chain: Processor | None, sampler: Sampler
     ) -> None:
         """A device without data refuses what is mixed with the host's."""
-        choice = DeviceChoice(chain, sampler)
+        choice = DeviceSampling(chain, sampler)
         inputs = choice.inputs(random_logits(40), history_of(BATCH, WIDTH, 40))
 
         chosen = choice(*(tensor.to("meta") for tensor in inputs))
@@ -266,7 +266,7 @@ class TestDeviceChoice:
         logits = random_logits(9)
         logits[0, 0], logits[1, 2, 4] = -torch.inf, torch.nan
         history = history_of(BATCH, WIDTH, 9)
-        choice = DeviceChoice(Temperature(0.5), sampler)
+        choice = DeviceSampling(Temperature(0.5), sampler)
 
         chosen = choice(*choice.inputs(logits, history))
 
@@ -287,11 +287,11 @@ class TestDeviceChoice:
     )
     def test_knows_how_many_a_top_p_has_to_sort(self, chain: Processor, survivors: int | None) -> None:
         """Ties with the last of them are not sorted but counted."""
-        assert survivors == DeviceChoice(chain, Greedy()).stages[-1].survivors
+        assert survivors == DeviceSampling(chain, Greedy()).stages[-1].survivors
 
     def test_makes_its_noise_on_the_host(self) -> None:
         """In single precision: float64 has no place on the device."""
-        inputs = DeviceChoice(None, Sample()).inputs(random_logits(10), history_of(BATCH, WIDTH, 10))
+        inputs = DeviceSampling(None, Sample()).inputs(random_logits(10), history_of(BATCH, WIDTH, 10))
 
         assert [(2, 3, 10), (2, 1, 11), (2, 3), (2,), (2, 3, 3), (2, 3, 4)] == [
             tuple(i.shape) for i in inputs
@@ -314,7 +314,7 @@ class TestDeviceChoice:
         with pytest.raises(
             ValueError, match=r"^(TopK|TopP|MinP|<built-in).* cannot run on the device: "
         ) as e:
-            DeviceChoice(chain, Greedy())
+            DeviceSampling(chain, Greedy())
         assert reason in str(e.value)
 
     def test_refuses_a_selection_by_name(self) -> None:
@@ -324,4 +324,4 @@ class TestDeviceChoice:
             return history.length
 
         with pytest.raises(ValueError, match=r"first.* cannot run on the device: only Greedy and Sample"):
-            DeviceChoice(None, first)
+            DeviceSampling(None, first)

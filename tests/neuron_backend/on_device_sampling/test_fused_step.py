@@ -7,7 +7,7 @@ from decodekit.decoding import Greedy, History, Sample, SamplingPipeline
 from decodekit.decoding.sampling import noise
 from decodekit.neuron_backend import StaticDecoder, lint_module
 from decodekit.neuron_backend.kv_cache.buffers import out_of_place
-from decodekit.neuron_backend.on_device_sampling.device_sampling import DeviceChoice
+from decodekit.neuron_backend.on_device_sampling.device_sampling import DeviceSampling
 from decodekit.neuron_backend.on_device_sampling.fused_step import FusedStep
 from decodekit.processors import (
     Composable,
@@ -27,7 +27,7 @@ SAMPLING = Temperature(0.7) | TopK(20) | TopP(0.9) | MinP(0.02)
 
 def fused(decoder, processors, sampler):
     """A choice behind the step of *decoder*."""
-    return FusedStep(decoder.step, DeviceChoice(processors, sampler), decoder.shape, "fused_x")
+    return FusedStep(decoder.step, DeviceSampling(processors, sampler), decoder.shape, "fused_x")
 
 
 def history(shape, columns):

@@ -8,7 +8,7 @@ import torch
 from decodekit.decoding import Generator, History, Sample, SamplingPipeline
 from decodekit.decoding.sampling import noise
 from decodekit.neuron_backend import (
-    DeviceChoice,
+    DeviceSampling,
     StaticDecoder,
     load_decoder,
 )
@@ -144,7 +144,7 @@ class TestSaving:
 def test_rounding_decides_next_to_nothing():
     """20,000 draws in single precision and in double: at most a few fall otherwise."""
     vocab, chain = 61, RepetitionPenalty(1.2) | Temperature(0.8) | TopP(0.95)
-    device, host = DeviceChoice(chain, Sample()), SamplingPipeline(chain, Sample())
+    device, host = DeviceSampling(chain, Sample()), SamplingPipeline(chain, Sample())
     rng, differing = torch.Generator().manual_seed(0), 0
     for batch in range(20):
         ids = torch.randint(0, vocab, (1000, 1, 12), generator=rng)

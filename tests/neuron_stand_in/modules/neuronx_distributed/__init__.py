@@ -1,5 +1,5 @@
 """
-A stand-in for the part of neuronx-distributed that compiles one module for several shapes.
+A stand-in for the part of neuronx-distributed that compiles one module for top_choices shapes.
 
 After AWS's `ModelBuilderV2 API Reference`: one list of states for all programs, made of the
 first one's, routing by the shapes of the inputs. A program is traced for the first of the cores, and
