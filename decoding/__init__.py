@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .generator import Generator
     from .history import History
     from .interop.transformers_criteria import TransformersCriteria, stop_from_transformers
-    from .optional_protocols import FollowsLogits, has_short_cuts
+    from .optional_protocols import StatefulSampler, has_short_cuts
     from .placement import Place, Placement
     from .protocols import (
         Decoder,
@@ -66,7 +66,7 @@ else:
             ".stopping.max_time": "MaxTime",
             ".sampling.mirostat": "Mirostat MirostatRun",
             ".stopping.not_before": "NotBefore",
-            ".optional_protocols": "FollowsLogits has_short_cuts",
+            ".optional_protocols": "StatefulSampler has_short_cuts",
             ".placement": "Place Placement",
             ".protocols": (
                 "SamplesOnDevice Decoder DecoderShape Draft Drafter DraftLength Finish Processor Round "
@@ -99,7 +99,6 @@ __all__ = [
     "EndOfSequence",
     "Event",
     "Finish",
-    "FollowsLogits",
     "Generation",
     "Generator",
     "Greedy",
@@ -125,6 +124,7 @@ __all__ = [
     "SamplingPipeline",
     "ScoresTrees",
     "Slots",
+    "StatefulSampler",
     "Statistics",
     "Stop",
     "StopCondition",

@@ -15,7 +15,7 @@ from .optional_protocols import (
     RanksTokens,
     ReadsText,
     compares_scores,
-    follows_logits,
+    is_stateful,
     takes_trees,
     tree_nodes,
     tree_widths,
@@ -57,7 +57,7 @@ def check_parts(
             raise TypeError(f"'{name}' must be an instance: got the class {part.__name__}")
     require_decoder(decoder)
     for name, part in called.items():
-        able = callable(part) or (name == "sampler" and follows_logits(part))
+        able = callable(part) or (name == "sampler" and is_stateful(part))
         if not able and not (name == "processors" and part is None):
             hint = " (join several with |)" if isinstance(part, list | tuple) else ""
             raise TypeError(f"'{name}' must be callable{hint}: got {part!r}")
@@ -127,7 +127,7 @@ def check_drafter(
         raise TypeError(f"'drafter' must have propose(history, budget, choose): got {drafter!r}")
     if not isinstance(verification, Verification):
         raise TypeError(f"'verification' must have drafting(sampler, start): got {verification!r}")
-    if follows_logits(sampler):
+    if is_stateful(sampler):
         raise ValueError(f"{sampler!r} depends on past logits: it cannot run under speculation")
     verification.drafting(sampler, torch.zeros(1, dtype=torch.int64))
     shape = decoder.shape

@@ -15,7 +15,7 @@ from .engine.exact_match import Agreement
 from .engine.feed_and_sample import decoder_samples, placement_of
 from .engine.loop import Loop
 from .history import History
-from .optional_protocols import FollowsLogits, MeasuresGap, Seeded, reads_choices
+from .optional_protocols import MeasuresGap, Seeded, StatefulSampler, reads_choices
 from .placement import Placement
 from .prompts import as_rows, first_history
 from .protocols import Decoder, Drafter, DraftLength, Processor, Sampler, StopCondition, Verification
@@ -57,7 +57,7 @@ class Generator:
     processors: Processor | None = None
     """A processor or a chain of them; None leaves the logits as they are."""
 
-    sampler: Sampler | FollowsLogits = attrs.field(factory=Greedy)
+    sampler: Sampler | StatefulSampler = attrs.field(factory=Greedy)
     """What chooses from the processed logits."""
 
     stop: StopCondition = attrs.field(factory=lambda: MaxNewTokens(128))

@@ -157,7 +157,7 @@ class DeclaresState(Protocol):
     """A sampler that says whether it depends on past logits. Such a one is refused under speculation."""
 
     @property
-    def follows_logits(self) -> bool:
+    def is_stateful(self) -> bool:
         """Whether it does."""
         ...
 
@@ -172,7 +172,7 @@ class BeginsRuns(Protocol):
 
 
 @runtime_checkable
-class FollowsLogits(DeclaresState, BeginsRuns, Protocol):
+class StatefulSampler(DeclaresState, BeginsRuns, Protocol):
     """
     A sampler that depends on past logits, and so is no function of the history.
 
@@ -187,9 +187,9 @@ def draws_softmax(sampler: object) -> bool:
     return isinstance(sampler, DrawsSoftmax) and sampler.draws_softmax
 
 
-def follows_logits(sampler: object) -> bool:
+def is_stateful(sampler: object) -> bool:
     """Whether *sampler* depends on past logits."""
-    return isinstance(sampler, DeclaresState) and sampler.follows_logits
+    return isinstance(sampler, DeclaresState) and sampler.is_stateful
 
 
 # Stop conditions

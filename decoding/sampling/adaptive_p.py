@@ -9,7 +9,7 @@ from torch import Tensor
 from ..history import History
 from ..validation import a_whole_number, as_real, one_real
 from .sample import Sample
-from .stateful_sampler import FollowingRun
+from .stateful_sampler import StatefulRun
 
 PEAK, SHARPNESS, WIDTH = 5.0, 10.0, 0.3
 """The logit of a token on the target, how fast it falls beside it, and in what unit of probability."""
@@ -35,7 +35,7 @@ class AdaptiveP:
     is off there, is refused here: that is :class:`Sample`.
     """
 
-    follows_logits: ClassVar[bool] = True
+    is_stateful: ClassVar[bool] = True
 
     target: float = attrs.field(
         converter=as_real, validator=one_real("in [0, 1]", lambda target: 0 <= target <= 1)
@@ -56,7 +56,7 @@ class AdaptiveP:
 
 
 @attrs.define(eq=False)
-class AdaptivePRun(FollowingRun):
+class AdaptivePRun(StatefulRun):
     """One run of :class:`AdaptiveP`."""
 
     settings: AdaptiveP

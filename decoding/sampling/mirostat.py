@@ -11,7 +11,7 @@ from torch import Tensor
 from ..history import History
 from ..validation import a_whole_number, as_real, one_real
 from .sample import Sample
-from .stateful_sampler import FollowingRun
+from .stateful_sampler import StatefulRun
 
 ZIPF_TOKENS = 100
 """From how many of the likeliest tokens version 1 estimates the exponent. m in the paper."""
@@ -45,7 +45,7 @@ class Mirostat:
     1's limit exceeds every integer, all tokens stay; llama.cpp overflows there and keeps one.
     """
 
-    follows_logits: ClassVar[bool] = True
+    is_stateful: ClassVar[bool] = True
 
     tau: float = attrs.field(
         default=5.0, converter=as_real, validator=one_real("> 0 and finite", lambda tau: 0 < tau < math.inf)
@@ -72,7 +72,7 @@ class Mirostat:
 
 
 @attrs.define(eq=False)
-class MirostatRun(FollowingRun):
+class MirostatRun(StatefulRun):
     """One run of :class:`Mirostat`."""
 
     settings: Mirostat

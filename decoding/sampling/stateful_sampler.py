@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from ..history import History
-from ..optional_protocols import BeginsRuns, FollowsLogits
+from ..optional_protocols import BeginsRuns, StatefulSampler
 from ..protocols import Sampler
 
 
-def begin_sampler(sampler: Sampler | FollowsLogits, batch: int) -> Sampler:
+def begin_sampler(sampler: Sampler | StatefulSampler, batch: int) -> Sampler:
     """*sampler*, made ready for one run over *batch* rows."""
     return sampler.begin(batch) if isinstance(sampler, BeginsRuns) else sampler
 
 
 @attrs.define(eq=False)
-class FollowingRun(abc.ABC):
+class StatefulRun(abc.ABC):
     """
     One run of a sampler that follows the logits, state and all.
 
@@ -27,7 +27,7 @@ class FollowingRun(abc.ABC):
     the same and learns nothing.
     """
 
-    follows_logits: ClassVar[bool] = True
+    is_stateful: ClassVar[bool] = True
 
     batch: int
     """The rows of the run."""

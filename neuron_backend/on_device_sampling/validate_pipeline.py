@@ -10,7 +10,7 @@ from ...decoding.optional_protocols import (
     MeasuresGap,
     RanksTokens,
     TakesArgmax,
-    follows_logits,
+    is_stateful,
     stages_of,
 )
 from ...decoding.protocols import Processor, Sampler, StopCondition
@@ -33,7 +33,7 @@ def check_asked(processors: Processor | None, sampler: Sampler | None) -> None:
             raise TypeError(f"'{name}' must be an instance: got the class {part.__name__}")
         if isinstance(part, StopCondition):
             raise TypeError(f"'{name}' must be no stop condition: got {part!r}")
-        if not callable(part) and not (name == "sampler" and follows_logits(part)):
+        if not callable(part) and not (name == "sampler" and is_stateful(part)):
             hint = " (join several with |)" if isinstance(part, list | tuple) else ""
             raise TypeError(f"'{name}' must be callable{hint}: got {part!r}")
     if isinstance(sampler, Composable):
