@@ -86,7 +86,7 @@ def one_row(pair: Pair, options: argparse.Namespace, temperature: float) -> Sect
     same = {
         name: own == texts["plain"]
         for name, own in texts.items()
-        if name.startswith("k = ") and "Block" not in name
+        if name.startswith("k = ") and "BlockVerification" not in name
     }
     longest = max(lines, key=lambda line: len(line.get("standing", [])))
     stood = " ".join(f"{share:.3f}" for share in longest["standing"])

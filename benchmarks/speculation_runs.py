@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from decodekit.bench.comparison_files import backend_digest
 from decodekit.decoding import (
-    Agreement,
     Decoder,
     DraftLength,
+    ExactMatch,
     Generator,
     Greedy,
     MaxNewTokens,
@@ -29,7 +29,7 @@ from decodekit.decoding import (
 )
 from decodekit.neuron_backend import StaticDecoder, compile_decoder, load_decoder
 from decodekit.processors import Temperature
-from decodekit.speculation import Block, DraftModel, SpeculativeGenerator
+from decodekit.speculation import BlockVerification, DraftModel, SpeculativeGenerator
 
 MAX_LENGTH, PREFILL = 1024, 64
 WIDTHS, BATCH_WIDTHS, DRAFT_WIDTHS = (1, 2, 3, 5, 9), (1, 2, 3, 5), (1, 2)
@@ -254,7 +254,9 @@ def plain_and_drafted(
     parts = {**sampler(temperature), "stop": MaxNewTokens(tokens)}
     contenders = {"plain": of_ours(Generator(pair.target, **parts), pair)}
     most = pair.target.shape.scored_width - 1
-    verifications: dict[str, Verification] = {"": Agreement()} | ({", Block": Block()} if temperature else {})
+    verifications: dict[str, Verification] = {"": ExactMatch()} | (
+        {", BlockVerification": BlockVerification()} if temperature else {}
+    )
     for (how, verification), name in itertools.product(verifications.items(), lengths):
         if name.isdecimal() and int(name) > most:
             continue

@@ -6,7 +6,7 @@ from .lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .cache.slots import Slots
-    from .engine.exact_match import Agreement
+    from .engine.exact_match import ExactMatch
     from .generator import Generator
     from .history import History
     from .interop.transformers_criteria import TransformersCriteria, stop_from_transformers
@@ -52,7 +52,7 @@ else:
         __name__,
         {
             ".sampling.adaptive_p": "AdaptiveP AdaptivePRun",
-            ".engine.exact_match": "Agreement",
+            ".engine.exact_match": "ExactMatch",
             ".sampling.pipeline": "SamplingPipeline",
             ".stopping.consecutive": "Consecutive",
             ".stopping.entropy": "HighEntropy LowEntropy",
@@ -88,7 +88,6 @@ else:
 __all__ = [
     "AdaptiveP",
     "AdaptivePRun",
-    "Agreement",
     "Consecutive",
     "Decoder",
     "DecoderShape",
@@ -98,6 +97,7 @@ __all__ = [
     "Drafter",
     "EndOfSequence",
     "Event",
+    "ExactMatch",
     "Finish",
     "Generation",
     "Generator",

@@ -11,7 +11,7 @@ from torch import Tensor
 from .cache.slots import Slots
 from .compatibility import a_draft_length, check_drafter, check_gap, check_parts, check_text
 from .engine.drafting import Drafting
-from .engine.exact_match import Agreement
+from .engine.exact_match import ExactMatch
 from .engine.feed_and_sample import decoder_samples, placement_of
 from .engine.loop import Loop
 from .history import History
@@ -72,7 +72,7 @@ class Generator:
     :class:`~decodekit.speculation.AdaptiveLength`. The decoder has to score k + 1 columns.
     """
 
-    verification: Verification = attrs.field(factory=Agreement)
+    verification: Verification = attrs.field(factory=ExactMatch)
     """What decides how much of a draft stands."""
 
     tokenizer: Any = attrs.field(default=None, repr=False)

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from .drafters.tree import Tree
     from .exactness.exactness import check_exactness
     from .speculative_generator import SpeculativeGenerator
-    from .verification.block_verification import Block
-    from .verification.rejection_sampling import Rejection
+    from .verification.block_verification import BlockVerification
+    from .verification.rejection_sampling import RejectionSampling
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             ".draft_length.adaptive_length": "AdaptiveLength",
-            ".verification.block_verification": "Block",
+            ".verification.block_verification": "BlockVerification",
             ".drafters.common_tokens": "CommonTokens",
             ".drafters.draft_model": "DraftModel",
             ".drafters.draft_tree": "DraftTree",
@@ -32,7 +32,7 @@ else:
             ".drafters.forced_tokens": "ForcedTokens",
             ".drafters.mixture": "Mixture",
             ".drafters.prompt_lookup": "PromptLookup",
-            ".verification.rejection_sampling": "Rejection",
+            ".verification.rejection_sampling": "RejectionSampling",
             ".drafters.retokenized_draft": "RetokenizedDraft",
             ".speculative_generator": "SpeculativeGenerator",
             ".drafters.suffix_automaton": "SuffixAutomaton",
@@ -42,14 +42,14 @@ else:
 
 __all__ = [
     "AdaptiveLength",
-    "Block",
+    "BlockVerification",
     "CommonTokens",
     "DraftModel",
     "DraftTree",
     "ForcedTokens",
     "Mixture",
     "PromptLookup",
-    "Rejection",
+    "RejectionSampling",
     "RetokenizedDraft",
     "SpeculativeGenerator",
     "SuffixAutomaton",

@@ -25,7 +25,7 @@ import torch
 from attrs import validators
 from torch import Tensor
 
-from ..decoding.engine.exact_match import Agreement
+from ..decoding.engine.exact_match import ExactMatch
 from ..decoding.protocols import Decoder, Drafter, Processor, Sampler, StopCondition, Verification
 from ..decoding.sampling.greedy import Greedy
 from ..decoding.stopping.composition import EndOfSequence, MaxLength
@@ -66,7 +66,7 @@ class SpeculativeGenerator:
     sampler: Sampler = attrs.field(factory=Greedy, kw_only=True)
     """What chooses from the processed logits."""
 
-    verification: Verification = attrs.field(factory=Agreement, kw_only=True)
+    verification: Verification = attrs.field(factory=ExactMatch, kw_only=True)
     """What decides how much of a draft stands; there, the acceptor."""
 
     def __attrs_post_init__(self) -> None:

@@ -12,7 +12,7 @@ from ..scores import Scores
 
 
 @attrs.frozen(eq=False)
-class Agreement:
+class ExactMatch:
     """
     Keep the longest prefix on which the draft agrees with the target's own choices.
 

@@ -20,7 +20,7 @@ from ..results.timers import Timers
 from ..sampling.pipeline import SamplingPipeline
 from ..scores import Scores
 from .drafting import Drafting, nothing
-from .exact_match import Agreement
+from .exact_match import ExactMatch
 from .plain_step import PlainStep, known_codes
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Loop:
         asked = self.gap is not None or self.recorder is not None
         return (
             self.drafting is None
-            and type(self.verification) is Agreement
+            and type(self.verification) is ExactMatch
             and self.slots.takes_newest
             and not (asked or self.exact_width or self.samples_on_device)
         )

@@ -39,7 +39,7 @@ class AdaptiveLength:
 
     What it learned stays from run to run; a copy starts anew. Share one between generators of
     the same target and drafter; another pair deserves one of its own. Under
-    :class:`~decodekit.decoding.engine.exact_match.Agreement` the length changes no text; under other
+    :class:`~decodekit.decoding.engine.exact_match.ExactMatch` the length changes no text; under other
     verifications a sampled text depends on it, and so on the clock, though not its distribution.
     """
 

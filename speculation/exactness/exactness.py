@@ -19,7 +19,7 @@ code that runs in production, for your processors, drafters, verifications and s
     ...         target,
     ...         DraftModel(draft),
     ...         num_draft_tokens=2,
-    ...         verification=Rejection(),
+    ...         verification=RejectionSampling(),
     ...         processors=Temperature(0.8),
     ...         sampler=Sample(),
     ...         stop=MaxNewTokens(2),

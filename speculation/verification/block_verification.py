@@ -14,11 +14,11 @@ from .distributions import at_column, draft_law, drawn_apart, following, of_gues
 
 
 @attrs.frozen(eq=False)
-class Block:
+class BlockVerification:
     """
     Keep the longest prefix of the guesses that stands by the probabilities of all of it together.
 
-    What is kept has the law of the target, as with :class:`~.rejection_sampling.Rejection`, and is
+    What is kept has the law of the target, as with :class:`~.rejection_sampling.RejectionSampling`, and is
     expected to be at least as long, for every target, draft and number of guesses: a guess
     that is likelier under the target than under the draft makes up for the one before it. Of
     guesses that are certain it keeps as many as that does. Needs a sampler that draws from

@@ -50,7 +50,7 @@ def drawn_apart(verification: object, sampler: Sampler, start: Tensor) -> DrawnA
     if not draws_softmax(sampler):
         raise ValueError(
             f"{verification!r} needs a sampler that draws from the softmax of the logits, as Sample "
-            f"does: got {sampler!r}. Use Agreement(); at temperature 0 nothing accepts more"
+            f"does: got {sampler!r}. Use ExactMatch(); at temperature 0 nothing accepts more"
         )
     return DrawnApart(sampler, start)
 

@@ -14,7 +14,7 @@ from .distributions import at_column, draft_law, drawn_apart, following, of_gues
 
 
 @attrs.frozen(eq=False)
-class Rejection:
+class RejectionSampling:
     """
     Keep a guess with probability min(1, p / q), and replace the first that falls by what q leaves of p.
 

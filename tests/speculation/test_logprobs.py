@@ -18,11 +18,11 @@ from decodekit.decoding import (
 from decodekit.decoding.protocols import Drafter, Verification
 from decodekit.processors import NoRepeatNgram, RepetitionPenalty, Temperature, TopK
 from decodekit.speculation import (
-    Block,
+    BlockVerification,
     DraftModel,
     DraftTree,
     PromptLookup,
-    Rejection,
+    RejectionSampling,
     SpeculativeGenerator,
     Tree,
 )
@@ -93,7 +93,9 @@ def test_those_of_plain_decoding(kind: str) -> None:
     assert stood > 30
 
 
-@pytest.mark.parametrize("verification", [Rejection(), Block()], ids=["rejection", "block"])
+@pytest.mark.parametrize(
+    "verification", [RejectionSampling(), BlockVerification()], ids=["rejection", "block"]
+)
 @pytest.mark.parametrize("stage", ["raw", "processed"])
 def test_those_of_the_sequence(verification: Verification, stage: str) -> None:
     """Where the text is no plain run's, each token has what the target says of it after those before it."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from decodekit.decoding import Draft, EndOfSequence, Generator, History, MaxNewTokens, Round, Sample
 from decodekit.decoding.protocols import SamplesTokens
-from decodekit.speculation import Rejection
+from decodekit.speculation import RejectionSampling
 from decodekit.testing import ScriptedDecoder, last_token
 
 # The token after i is i + 1.
@@ -172,7 +172,9 @@ class TestDrafting:
     def test_a_tree_out_of_the_blue_is_refused_by_rejection(self) -> None:
         """Where nobody said that there would be trees."""
         tree = Draft(torch.tensor([[2]]), parents=torch.tensor([[-1]]))
-        drafting = generator(drafter=Says(lambda rows: tree), verification=Rejection(), sampler=Sample())
+        drafting = generator(
+            drafter=Says(lambda rows: tree), verification=RejectionSampling(), sampler=Sample()
+        )
 
         with pytest.raises(ValueError, match=r"Rejection\(\) takes no trees"):
             drafting([1])
@@ -189,4 +191,4 @@ class TestDrafting:
     def test_rejection_takes_no_trees(self) -> None:
         """It is said when the generator is built."""
         with pytest.raises(ValueError, match="'verification' must take trees, as Agreement does"):
-            generator(drafter=Says(None, tree_nodes=3), verification=Rejection(), sampler=Sample())
+            generator(drafter=Says(None, tree_nodes=3), verification=RejectionSampling(), sampler=Sample())

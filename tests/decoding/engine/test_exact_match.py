@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodekit.decoding import Agreement, Draft, History
+from decodekit.decoding import Draft, ExactMatch, History
 
 NOWHERE = History(torch.zeros(1, 1, 1), torch.zeros(1, 1), torch.zeros(1), torch.zeros(1))
 
@@ -18,7 +18,7 @@ class TestAgreement:
         expected = 0
         while expected < k and guesses[expected] == choices[expected] >= 0:
             expected += 1
-        accepted, following = Agreement()(
+        accepted, following = ExactMatch()(
             Draft(torch.tensor([guesses], dtype=torch.int64)),
             torch.tensor([choices]),
             torch.empty(0),

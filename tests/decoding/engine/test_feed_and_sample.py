@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decodekit.decoding import (
-    Agreement,
     EndOfSequence,
+    ExactMatch,
     Generation,
     Generator,
     Greedy,
@@ -23,7 +23,7 @@ from decodekit.decoding import (
 )
 from decodekit.decoding.protocols import Drafter, Processor, Sampler
 from decodekit.processors import RepetitionPenalty, SuppressTokens, Temperature, TopK
-from decodekit.speculation import DraftModel, DraftTree, PromptLookup, Rejection, Tree
+from decodekit.speculation import DraftModel, DraftTree, PromptLookup, RejectionSampling, Tree
 from decodekit.testing import ScriptedDecoder
 
 from .sampling_decoder import SamplingDecoder
@@ -162,7 +162,9 @@ class TestGeneration:
     def test_who_compares_scores_lets_the_host_choose(self) -> None:
         """Where nobody reads choices the decoder makes none; where there is no guess it does."""
         for drafter, chosen in (("model", 0), ("plain", 29)):
-            host, device, decoder = both(PROMPTS, SAMPLERS["sample"], drafter, verification=Rejection())
+            host, device, decoder = both(
+                PROMPTS, SAMPLERS["sample"], drafter, verification=RejectionSampling()
+            )
 
             assert host.ids == device.ids
             assert chosen == decoder.chosen
@@ -203,12 +205,14 @@ class TestExplain:
 
         plain = Generator(decoder, sampler=sample).explain()
         gap = Generator(decoder, sampler=sample, record_gap=True).explain()
-        compared = Generator(decoder, sampler=sample, drafter=drafter, verification=Rejection()).explain()
-        agreed = Generator(decoder, sampler=sample, drafter=drafter, verification=Agreement()).explain()
+        compared = Generator(
+            decoder, sampler=sample, drafter=drafter, verification=RejectionSampling()
+        ).explain()
+        agreed = Generator(decoder, sampler=sample, drafter=drafter, verification=ExactMatch()).explain()
 
         assert ("a note",) == plain.notes == agreed.notes
         assert ("a note", "'record_gap' reads the scores of every token") == gap.notes
-        assert "Rejection() reads the scores, and no choice" in compared.notes[1]
+        assert "RejectionSampling() reads the scores, and no choice" in compared.notes[1]
 
     def test_prints_a_table(self) -> None:
         """A line a part, then the notes."""

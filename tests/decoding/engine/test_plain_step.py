@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decodekit.decoding import (
-    Agreement,
     EndOfSequence,
     Event,
+    ExactMatch,
     Generator,
     Greedy,
     History,
@@ -218,7 +218,7 @@ def test_is_taken_after_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None
     assert [3, 2, 1] == taken
 
 
-class Otherwise(Agreement):
+class Otherwise(ExactMatch):
     """Somebody's own verification."""
 
 

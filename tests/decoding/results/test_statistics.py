@@ -17,11 +17,11 @@ from torch import Tensor
 
 from decodekit.decoding import (
     AdaptiveP,
-    Agreement,
     DecoderShape,
     Draft,
     EndOfSequence,
     Event,
+    ExactMatch,
     Generation,
     Generator,
     Greedy,
@@ -74,7 +74,7 @@ class Recorder:
     ) -> tuple[Tensor, Tensor]:
         round_ = (draft.ids.tolist(), choices.tolist(), scores.logits.clone(), window)
         self.log.append(("verify", *round_))
-        return Agreement()(draft, choices, scores, window)
+        return ExactMatch()(draft, choices, scores, window)
 
     def put_event(self, event: Event) -> None:
         self.log.append(("event", event))
@@ -457,7 +457,7 @@ class TestGap:
     def test_refuses_what_has_none(self) -> None:
         """A sampler without a gap, and a verification that does not go by the sampler."""
 
-        class Compares(Agreement):
+        class Compares(ExactMatch):
             compares_scores = True
 
         decoder = ScriptedDecoder(COUNT_UP)

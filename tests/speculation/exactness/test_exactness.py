@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from decodekit.decoding import (
-    Agreement,
     Draft,
     DraftLength,
     EndOfSequence,
+    ExactMatch,
     Generator,
     Greedy,
     History,
@@ -39,13 +39,13 @@ from decodekit.processors import (
     TopP,
 )
 from decodekit.speculation import (
-    Block,
+    BlockVerification,
     DraftModel,
     DraftTree,
     ForcedTokens,
     Mixture,
     PromptLookup,
-    Rejection,
+    RejectionSampling,
     SpeculativeGenerator,
     SuffixAutomaton,
     Tree,
@@ -57,9 +57,9 @@ from ...processors.grammar.languages import Brackets
 from ..worlds import AsManyAsStood, ByTurns, Garbage, LeastLikely, NoneAfter, OneAfter, scripted, table
 
 VERIFICATIONS: dict[str, Verification] = {
-    "agreement": Agreement(),
-    "rejection": Rejection(),
-    "block": Block(),
+    "agreement": ExactMatch(),
+    "rejection": RejectionSampling(),
+    "block": BlockVerification(),
 }
 
 DRAFTERS: dict[str, Callable[[int, int], Drafter]] = {
@@ -305,15 +305,17 @@ class TestBlock:
         target = torch.tensor([[1.0, 2.0]]).log()
         draft = DraftModel(ScriptedDecoder(target.flip(1)))
 
-        assert 11 / 9 == pytest.approx(expected_accepted(Block(), target, draft, 2), rel=1e-6)
-        assert 10 / 9 == pytest.approx(expected_accepted(Rejection(), target, draft, 2), rel=1e-6)
+        assert 11 / 9 == pytest.approx(expected_accepted(BlockVerification(), target, draft, 2), rel=1e-6)
+        assert 10 / 9 == pytest.approx(expected_accepted(RejectionSampling(), target, draft, 2), rel=1e-6)
 
     @pytest.mark.parametrize("seed", range(8))
     def test_accepts_at_least_what_rejection_does(self, seed: int) -> None:
         """On average, in random worlds; and never more than the laws of whole prefixes allow."""
         target, draft = table(seed, 2), table(seed + 100, 2)
         model = DraftModel(ScriptedDecoder(draft))
-        block, token = (expected_accepted(v, target, model, 3) for v in (Block(), Rejection()))
+        block, token = (
+            expected_accepted(v, target, model, 3) for v in (BlockVerification(), RejectionSampling())
+        )
 
         assert token <= block + 1e-12
         assert block <= most_accepted(target, draft, 3) + 1e-12
@@ -322,7 +324,10 @@ class TestBlock:
     def test_of_certain_guesses_it_accepts_as_many(self, seed: int) -> None:
         """A draft of point masses: the same number as token by token."""
         target = table(seed, 3)
-        block, token = (expected_accepted(v, target, LeastLikely(target), 2) for v in (Block(), Rejection()))
+        block, token = (
+            expected_accepted(v, target, LeastLikely(target), 2)
+            for v in (BlockVerification(), RejectionSampling())
+        )
 
         assert token == pytest.approx(block, rel=1e-12)
 

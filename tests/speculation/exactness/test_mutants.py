@@ -26,7 +26,13 @@ from decodekit.decoding.protocols import (
 from decodekit.decoding.sampling import noise
 from decodekit.decoding.scores import Scores
 from decodekit.processors import FrequencyPenalty, Temperature, TopK
-from decodekit.speculation import Block, DraftModel, PromptLookup, Rejection, SpeculativeGenerator
+from decodekit.speculation import (
+    BlockVerification,
+    DraftModel,
+    PromptLookup,
+    RejectionSampling,
+    SpeculativeGenerator,
+)
 from decodekit.speculation.exactness.exactness import check_exactness, law
 from decodekit.speculation.verification import block_verification as block
 from decodekit.speculation.verification import distributions
@@ -34,7 +40,9 @@ from decodekit.speculation.verification import rejection_sampling as rejection
 
 from ..worlds import LeastLikely, NoneAfter, scripted
 
-BOTH = pytest.mark.parametrize("verification", [Rejection(), Block()], ids=["rejection", "block"])
+BOTH = pytest.mark.parametrize(
+    "verification", [RejectionSampling(), BlockVerification()], ids=["rejection", "block"]
+)
 
 TARGET, OTHER = scripted(1, 3), scripted(2, 3)
 DRAFT = DraftModel(OTHER)
@@ -46,7 +54,7 @@ def world(**parts: Any) -> Callable[[], Generator]:
     usual = {
         "decoder": TARGET,
         "drafter": DRAFT,
-        "verification": Rejection(),
+        "verification": RejectionSampling(),
         "processors": Temperature(0.7),
         "num_draft_tokens": 2,
         "stop": MaxNewTokens(2),
@@ -223,7 +231,7 @@ def by_position(stream: Tensor, start: Tensor, why: int, index: Tensor) -> tuple
     return stream, start + index, why, torch.zeros_like(index)
 
 
-class DraftsBlind(Block):
+class DraftsBlind(BlockVerification):
     """Draws guesses by position alone: a later round meets the numbers of guesses that fell."""
 
     def drafting(self, sampler: Sampler, start: Tensor) -> Sampler:
@@ -256,7 +264,7 @@ class TestNoise:
     def test_of_acceptance_in_two_rounds(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Keyed by position, a number that let a later guess of a block fall is met again."""
         monkeypatch.setattr(noise, "coin", rekeyed(noise.coin, noise.ACCEPT, by_position))
-        caught(verification=Block(), stop=MaxNewTokens(3))
+        caught(verification=BlockVerification(), stop=MaxNewTokens(3))
 
     def test_of_guesses_in_two_rounds(self) -> None:
         """Keyed by position, a number that drew a guess that fell draws the next round's."""
@@ -436,7 +444,7 @@ class TestResidual:
         assert 0 == accepted(verification, [0.0, 1.0], q)
         monkeypatch.setattr(noise, "coin", lenient)
         # Of 0 / 0 the block's share is made 0 at once.
-        lenience = 0 if isinstance(verification, Block) and not guess_probability else 1
+        lenience = 0 if isinstance(verification, BlockVerification) and not guess_probability else 1
         assert lenience <= accepted(verification, [0.0, 1.0], q)
 
 

@@ -10,10 +10,18 @@ from decodekit.decoding.protocols import Drafter, SamplesTokens, Verification
 from decodekit.decoding.sampling import noise
 from decodekit.decoding.scores import Scores
 from decodekit.processors import Temperature, TopK
-from decodekit.speculation import Block, DraftModel, PromptLookup, Rejection, SpeculativeGenerator
+from decodekit.speculation import (
+    BlockVerification,
+    DraftModel,
+    PromptLookup,
+    RejectionSampling,
+    SpeculativeGenerator,
+)
 from decodekit.testing import ScriptedDecoder
 
-BOTH = pytest.mark.parametrize("verification", [Rejection(), Block()], ids=["rejection", "block"])
+BOTH = pytest.mark.parametrize(
+    "verification", [RejectionSampling(), BlockVerification()], ids=["rejection", "block"]
+)
 TABLE = torch.randn(31, 9, generator=torch.Generator().manual_seed(0))
 
 
