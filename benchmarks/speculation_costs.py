@@ -9,7 +9,7 @@ import attrs
 from speculation_runs import DRAFT_WIDTHS, Run, seconds_of
 
 from decodekit.bench.report import Table
-from decodekit.decoding import Round
+from decodekit.decoding import SpeculationStep
 
 
 @attrs.frozen
@@ -44,12 +44,12 @@ def _seconds(runs: list[list[Run]], model: str) -> dict[int, list[float]]:
     return seconds
 
 
-def tokens_of_round(outcome: Round) -> int:
+def tokens_of_round(outcome: SpeculationStep) -> int:
     """What a round gave: every row's accepted guesses and the token after them."""
     return sum(outcome.accepted) + len(outcome.accepted)
 
 
-def by_formula(rounds: list[Round], costs: Costs, kept: float) -> float:
+def by_formula(rounds: list[SpeculationStep], costs: Costs, kept: float) -> float:
     """
     The speed-up that such rounds would have if nothing but forwards took time.
 
@@ -64,7 +64,7 @@ def by_formula(rounds: list[Round], costs: Costs, kept: float) -> float:
     return gained / sum(costs.of_round(max(one.drafted, default=0)) for one in rounds)
 
 
-def standing(rounds: list[Round]) -> list[float]:
+def standing(rounds: list[SpeculationStep]) -> list[float]:
     """For each place in a draft the share of guesses that stood where those before them had."""
     shares = []
     for place in range(max((max(one.drafted, default=0) for one in rounds), default=0)):
@@ -78,7 +78,7 @@ def standing(rounds: list[Round]) -> list[float]:
     return shares
 
 
-def rounds_line(rounds: list[Round], costs: Costs, kept: float) -> dict[str, Any]:
+def rounds_line(rounds: list[SpeculationStep], costs: Costs, kept: float) -> dict[str, Any]:
     """What a contender's rounds say; arguments as of :func:`by_formula`."""
     spent = {
         f"{part}_ms": 1e3 * statistics.fmean(getattr(one, f"{part}_seconds") for one in rounds)

@@ -22,9 +22,9 @@ from decodekit.decoding import (
     Generator,
     Greedy,
     MaxNewTokens,
-    Round,
     Sample,
     Slots,
+    SpeculationStep,
     Verification,
 )
 from decodekit.neuron_backend import StaticDecoder, compile_decoder, load_decoder
@@ -93,7 +93,7 @@ class Recorded:
     """A draft length whose rounds are kept."""
 
     length: int | DraftLength
-    rounds: list[Round] = attrs.field(factory=list)
+    rounds: list[SpeculationStep] = attrs.field(factory=list)
 
     @property
     def most(self) -> int:
@@ -104,7 +104,7 @@ class Recorded:
         """What the length says."""
         return self.length if isinstance(self.length, int) else self.length(rows)
 
-    def learn(self, outcome: Round) -> None:
+    def learn(self, outcome: SpeculationStep) -> None:
         """Keep it, and let the length hear it."""
         self.rounds.append(outcome)
         if not isinstance(self.length, int):
@@ -126,7 +126,7 @@ class Run:
     """From the first token to the last; all of it where nobody says when the first came."""
 
     ids: list[list[int]]
-    rounds: list[Round]
+    rounds: list[SpeculationStep]
 
     target: dict[int, list[float]] = attrs.field(factory=dict)
     """Seconds of each of the target's forwards, by width."""

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
         DraftLength,
         Finish,
         Processor,
-        Round,
         Sampler,
         SamplesOnDevice,
         ScoresTrees,
+        SpeculationStep,
         StopCondition,
         Verification,
     )
@@ -69,7 +69,7 @@ else:
             ".optional_protocols": "StatefulSampler has_short_cuts",
             ".placement": "Place Placement",
             ".protocols": (
-                "SamplesOnDevice Decoder DecoderShape Draft Drafter DraftLength Finish Processor Round "
+                "SamplesOnDevice Decoder DecoderShape Draft Drafter DraftLength Finish Processor SpeculationStep "
                 "ScoresTrees Sampler StopCondition Verification"
             ),
             ".stopping.repetition_loop": "RepetitionLoop",
@@ -117,13 +117,13 @@ __all__ = [
     "Placement",
     "Processor",
     "RepetitionLoop",
-    "Round",
     "Sample",
     "Sampler",
     "SamplesOnDevice",
     "SamplingPipeline",
     "ScoresTrees",
     "Slots",
+    "SpeculationStep",
     "StatefulSampler",
     "Statistics",
     "Stop",

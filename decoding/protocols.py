@@ -191,7 +191,7 @@ class Draft:
 
 
 @attrs.frozen(eq=False)
-class Round:
+class SpeculationStep:
     """What one verification came to: what a :class:`DraftLength` learns from."""
 
     allowed: int
@@ -231,7 +231,7 @@ class DraftLength(Protocol):
         """How many tokens ahead each of *rows* rows may be guessed in the round that begins."""
         ...
 
-    def learn(self, outcome: Round) -> None:
+    def learn(self, outcome: SpeculationStep) -> None:
         """Hear what a round came to."""
         ...
 

@@ -8,7 +8,7 @@ from ..cache.slots import Slots
 from ..draft_trees import depths, pruned, tokens_ahead
 from ..history import History
 from ..optional_protocols import compares_scores, takes_trees
-from ..protocols import Draft, Drafter, DraftLength, Round, Verification
+from ..protocols import Draft, Drafter, DraftLength, SpeculationStep, Verification
 from ..sampling.pipeline import SamplingPipeline
 from ..validation import is_whole
 
@@ -96,7 +96,7 @@ class Drafting:
         """Tell the length policy, if it is one, what a round over *rows* came to."""
         if not isinstance(self.length, int):
             drafted, stood = (ahead[rows].tolist() for ahead in (tokens_ahead(draft), accepted))
-            self.length.learn(Round(allowed, tuple(drafted), tuple(stood), **seconds))
+            self.length.learn(SpeculationStep(allowed, tuple(drafted), tuple(stood), **seconds))
 
     def _pipeline_of_the_drafter(self, now: History) -> SamplingPipeline:
         sampler = self.verification.drafting(self.pipeline.sampler, now.length[:, 0])

@@ -83,7 +83,7 @@ class RoundClock:
         self._started += seconds
 
     def read(self) -> dict[str, float]:
-        """Seconds of drafter, target and everything else, as :class:`~..protocols.Round` names them."""
+        """Seconds of drafter, target and everything else, as :class:`~..protocols.SpeculationStep` names them."""
         draft, target = (
             self._seconds.get(phase, 0.0) - self._before.get(phase, 0.0) for phase in ("draft", "target")
         )

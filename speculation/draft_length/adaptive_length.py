@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 from attrs import validators
 
-from ...decoding.protocols import Decoder, Round
+from ...decoding.protocols import Decoder, SpeculationStep
 from ...decoding.validation import a_whole_number, as_real, one_real
 from .adaptive_rates import GuessRates
 from .adaptive_seconds import RoundSeconds
@@ -117,7 +117,7 @@ class AdaptiveLength:
             attempt = max(range(1, self.most + 1), key=speeds.__getitem__)
             return attempt if self._price(attempt) <= self._savings else 0
 
-    def learn(self, outcome: Round) -> None:
+    def learn(self, outcome: SpeculationStep) -> None:
         """Hear what a round came to."""
         with self._lock:
             self._seconds.learn(outcome, self._gap)
@@ -177,7 +177,7 @@ class AdaptiveLength:
         price = self._price(guesses)
         return price <= self._stake and (price <= self._savings or not self._gap)
 
-    def _settle(self, outcome: Round) -> None:
+    def _settle(self, outcome: SpeculationStep) -> None:
         """Book a round at what such a round takes: what this one took may be an accident."""
         price = gain = 0.0
         if outcome.allowed:
@@ -194,7 +194,7 @@ class AdaptiveLength:
             # Saving goes on until a try can be paid for.
             self._savings = min(self._savings, max(self.allowance / 4, self._price(1)))
 
-    def _next_wait(self, outcome: Round) -> int:
+    def _next_wait(self, outcome: SpeculationStep) -> int:
         if any(outcome.accepted) and any(k > self._price(k) for k in range(1, self.most + 1)):
             # It could pay: look again at once.
             return 0

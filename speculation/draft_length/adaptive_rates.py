@@ -2,7 +2,7 @@
 
 import attrs
 
-from ...decoding.protocols import Round
+from ...decoding.protocols import SpeculationStep
 
 _EXPECTATION_WEIGHT = 2.0
 """How many guesses an expectation weighs as much as."""
@@ -37,7 +37,7 @@ class GuessRates:
         """Nothing was seen."""
         self._forget()
 
-    def learn(self, outcome: Round) -> None:
+    def learn(self, outcome: SpeculationStep) -> None:
         """Count the drafts of a round."""
         keep = 1 - 1 / self.memory
         for counts in (self._stood, self._judged, self._made, self._asked):

@@ -8,7 +8,7 @@ import attrs
 import torch
 
 from ...decoding.cache.slots import Slots
-from ...decoding.protocols import Decoder, Round
+from ...decoding.protocols import Decoder, SpeculationStep
 
 _GUESS_PRICE = 0.1
 """What a guess is taken to cost before one was timed, in rounds of plain decoding."""
@@ -149,7 +149,7 @@ class RoundSeconds:
         """What a draft takes longer after rounds without one: a draft model is fed what it missed."""
         return self.draft(1) if self._catch_up is None else self._catch_up
 
-    def learn(self, outcome: Round, gap: int) -> None:
+    def learn(self, outcome: SpeculationStep, gap: int) -> None:
         """Hear what a round took, *gap* rounds after the last one that had a draft."""
         guesses = max(outcome.drafted, default=0)
         self._learn_verify(self._width(guesses), outcome.target_seconds + outcome.other_seconds)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from decodekit.decoding import Generator, MaxNewTokens, Round
+from decodekit.decoding import Generator, MaxNewTokens, SpeculationStep
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.speculation import DraftModel
 
@@ -18,9 +18,9 @@ def costs(script: Callable[[str], ModuleType]) -> ModuleType:
     return script("speculation_costs")
 
 
-def a_round(drafted: tuple[int, ...], accepted: tuple[int, ...]) -> Round:
+def a_round(drafted: tuple[int, ...], accepted: tuple[int, ...]) -> SpeculationStep:
     """One that took no time."""
-    return Round(max(drafted), drafted, accepted, 0.0, 0.0, 0.0)
+    return SpeculationStep(max(drafted), drafted, accepted, 0.0, 0.0, 0.0)
 
 
 class TestFormula:

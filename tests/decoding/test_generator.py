@@ -17,9 +17,9 @@ from decodekit.decoding import (
     Generator,
     Greedy,
     MaxNewTokens,
-    Round,
     Sample,
     Slots,
+    SpeculationStep,
 )
 from decodekit.processors import Temperature, TopK
 from decodekit.speculation import AdaptiveLength, DraftModel, PromptLookup, SpeculativeGenerator
@@ -387,7 +387,7 @@ class Unbounded:
     def __call__(self, rows: int) -> int:
         return 1
 
-    def learn(self, outcome: Round) -> None:
+    def learn(self, outcome: SpeculationStep) -> None:
         pass
 
 

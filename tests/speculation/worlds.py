@@ -6,7 +6,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from decodekit.decoding import Draft, History, Round
+from decodekit.decoding import Draft, History, SpeculationStep
 from decodekit.decoding.protocols import Drafter, SamplesTokens
 from decodekit.testing import ScriptedDecoder
 
@@ -118,6 +118,6 @@ class AsManyAsStood:
     def __call__(self, rows: int) -> int:
         return self.allowed
 
-    def learn(self, outcome: Round) -> None:
+    def learn(self, outcome: SpeculationStep) -> None:
         stood = max(outcome.accepted)
         self.allowed = 1 if outcome.allowed == 0 else min(stood + 1, self.most) if stood else 0

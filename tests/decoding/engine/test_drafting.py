@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decodekit.decoding import Draft, EndOfSequence, Generator, History, MaxNewTokens, Round, Sample
+from decodekit.decoding import Draft, EndOfSequence, Generator, History, MaxNewTokens, Sample, SpeculationStep
 from decodekit.decoding.protocols import SamplesTokens
 from decodekit.speculation import RejectionSampling
 from decodekit.testing import ScriptedDecoder, last_token
@@ -44,13 +44,13 @@ class Policy:
     lengths: list[int]
     most: int = 3
     rows: list[int] = attrs.field(factory=list)
-    heard: list[Round] = attrs.field(factory=list)
+    heard: list[SpeculationStep] = attrs.field(factory=list)
 
     def __call__(self, rows: int) -> int:
         self.rows.append(rows)
         return self.lengths[(len(self.rows) - 1) % len(self.lengths)]
 
-    def learn(self, outcome: Round) -> None:
+    def learn(self, outcome: SpeculationStep) -> None:
         self.heard.append(outcome)
 
 
@@ -104,7 +104,7 @@ class TestDrafting:
 
         @attrs.define(eq=False)
         class Broken(Policy):
-            def learn(self, outcome: Round) -> None:
+            def learn(self, outcome: SpeculationStep) -> None:
                 super().learn(outcome)
                 if len(self.heard) == 1:
                     raise RuntimeError("broken")

@@ -15,7 +15,7 @@ import attrs
 import pytest
 import torch
 
-from decodekit.decoding import Generator, Greedy, MaxNewTokens, Round, Sample
+from decodekit.decoding import Generator, Greedy, MaxNewTokens, Sample, SpeculationStep
 from decodekit.decoding.protocols import Drafter
 from decodekit.speculation import AdaptiveLength, DraftModel, PromptLookup, SpeculativeGenerator
 from decodekit.speculation.draft_length import adaptive_seconds
@@ -77,7 +77,7 @@ class World:
             noise = [UNIT * dice.gauss(1, 0.05) * (5 if dice.random() < 0.01 else 1) for _ in range(2)]
             if isinstance(policy, AdaptiveLength):
                 seconds = (draft * noise[0], (verify - self.host) * noise[1], self.host * UNIT)
-                policy.learn(Round(k, tuple(drafted), tuple(accepted), *seconds))
+                policy.learn(SpeculationStep(k, tuple(drafted), tuple(accepted), *seconds))
             length = [n + 1 + more for n, more in zip(length, accepted, strict=True)]
         return sum(length) / self.rows / time * self.verify(0), lengths
 
@@ -223,8 +223,8 @@ class TestChanges:
         policy = world.policy(monkeypatch)
         world.run(policy, 200, 0)
         before = policy(1)
-        policy.learn(Round(before, (before,), (2,), 0.15 * UNIT * before, 100 * UNIT, 0.0))
-        policy.learn(Round(before, (before,), (2,), 15 * UNIT * before, UNIT, 0.0))
+        policy.learn(SpeculationStep(before, (before,), (2,), 0.15 * UNIT * before, 100 * UNIT, 0.0))
+        policy.learn(SpeculationStep(before, (before,), (2,), 15 * UNIT * before, UNIT, 0.0))
 
         assert before > 1
         assert abs(policy(1) - before) <= 1
@@ -246,7 +246,7 @@ class TestWhatItLearns:
         seconds = adaptive_seconds.RoundSeconds()
         seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
         for _ in range(50):
-            seconds.learn(Round(0, (0,), (0,), 0.0, 4.0, 0.0), 0)
+            seconds.learn(SpeculationStep(0, (0,), (0,), 0.0, 4.0, 0.0), 0)
 
         assert 2.0 < seconds.verify(0) <= seconds.verify(1) <= seconds.verify(4)
 
@@ -254,7 +254,7 @@ class TestWhatItLearns:
         """Only first guesses were ever made, and they stood: longer drafts are expected to stand as well."""
         policy = WORLDS["good"].policy(monkeypatch)
         for _ in range(100):
-            policy.learn(Round(1, (1,), (1,), 0.1 * UNIT, UNIT, 0.0))
+            policy.learn(SpeculationStep(1, (1,), (1,), 0.1 * UNIT, UNIT, 0.0))
 
         assert 8 == policy(1)
 
@@ -262,7 +262,7 @@ class TestWhatItLearns:
         """That the first of eight never stands makes the first rate 0, and the second not worse than it."""
         policy = WORLDS["good"].policy(monkeypatch, memory=1e9)
         for accepted in (0, 1, 1, 2) * 100:
-            policy.learn(Round(8, (8,), (accepted,), 0.8 * UNIT, UNIT, 0.0))
+            policy.learn(SpeculationStep(8, (8,), (accepted,), 0.8 * UNIT, UNIT, 0.0))
         first, second, third = policy._rates.standing()[:3]
 
         assert pytest.approx((3 / 4, 1 / 3, 0.0), abs=0.01) == (first, second, third)
@@ -272,7 +272,7 @@ class TestWhatItLearns:
         policy = WORLDS["good"].policy(monkeypatch)
         for i in range(200):
             made = 8 * (i % 5 == 0)
-            policy.learn(Round(8, (made,), (made,), 0.001 * UNIT, UNIT * SMOOTH[made + 1], 0.0))
+            policy.learn(SpeculationStep(8, (made,), (made,), 0.001 * UNIT, UNIT * SMOOTH[made + 1], 0.0))
 
         assert 8 == policy(1)
         # A fifth of the rounds gives nine tokens in 1.24 forwards, the others one in one.
@@ -283,7 +283,7 @@ class TestWhatItLearns:
         world = World(always(0.0), {1: 1.0, 9: 3.0})
         policy = world.policy(monkeypatch)
         for _ in range(60):
-            policy.learn(Round(4, (4, 0, 0, 0), (0, 0, 0, 0), 0.4 * UNIT, 3 * UNIT, 0.0))
+            policy.learn(SpeculationStep(4, (4, 0, 0, 0), (0, 0, 0, 0), 0.4 * UNIT, 3 * UNIT, 0.0))
         any_row = 1 - 0.75**4
 
         assert pytest.approx(1 / (0.75 + 0.25 * 3.4) / UNIT, rel=0.05) == policy.tokens_per_second(1)[4]
@@ -296,11 +296,11 @@ class TestWhatItLearns:
         """A hundred guesses fell, which is ten rounds ago: the one that now stands makes drafts pay again."""
         policy = USELESS["cheap"].policy(monkeypatch)
         for _ in range(100):
-            policy.learn(Round(1, (1,), (0,), 0.1 * UNIT, 1.03 * UNIT, 0.0))
+            policy.learn(SpeculationStep(1, (1,), (0,), 0.1 * UNIT, 1.03 * UNIT, 0.0))
         for _ in range(10):
-            policy.learn(Round(0, (0,), (0,), 0.0, UNIT, 0.0))
+            policy.learn(SpeculationStep(0, (0,), (0,), 0.0, UNIT, 0.0))
         before = policy.tokens_per_second()
-        policy.learn(Round(1, (1,), (1,), 0.2 * UNIT, 1.03 * UNIT, 0.0))
+        policy.learn(SpeculationStep(1, (1,), (1,), 0.2 * UNIT, 1.03 * UNIT, 0.0))
         after = policy.tokens_per_second()
 
         assert before[1] < before[0]
@@ -318,7 +318,7 @@ class TestWhatItLearns:
             for i in range(300):
                 stood = next((place for place in range(8) if (i * 7919 + place * 31) % 100 >= 100 * rate), 8)
                 seconds = (UNIT * 8 * guess, UNIT * world.widths[9])
-                policy.learn(Round(8, (8,), (stood,), *seconds, 0.0))
+                policy.learn(SpeculationStep(8, (8,), (stood,), *seconds, 0.0))
             return policy(1)
 
         by_guess = [best(guess, 0.05) for guess in (0.01, 0.1, 0.2, 0.4, 1.0)]
@@ -356,7 +356,7 @@ class TestWhatItLearns:
         """With the same options."""
         policy = AdaptiveLength(4, expected=0.5, memory=20, allowance=6, share=0.01)
         anew = policy.tokens_per_second()
-        policy.learn(Round(4, (4,), (4,), 0.1, 1.0, 0.1))
+        policy.learn(SpeculationStep(4, (4,), (4,), 0.1, 1.0, 0.1))
         other = copied(policy)
 
         assert repr(policy) == repr(other)
@@ -430,7 +430,7 @@ class TestInTheLoop:
         """What rounds have said of a width is not replaced by what idle forwards said."""
         target, policy = ScriptedDecoder(TABLE), AdaptiveLength(4)
         SpeculativeGenerator(target, PromptLookup(), num_draft_tokens=policy)
-        policy.learn(Round(0, (0,), (0,), 0.0, 5.0, 0.0))
+        policy.learn(SpeculationStep(0, (0,), (0,), 0.0, 5.0, 0.0))
         before = policy.tokens_per_second()
         SpeculativeGenerator(target, PromptLookup(), num_draft_tokens=policy)
 
