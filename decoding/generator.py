@@ -15,7 +15,7 @@ from .engine.exact_match import ExactMatch
 from .engine.feed_and_sample import decoder_samples, placement_of
 from .engine.loop import Loop
 from .history import History
-from .optional_protocols import MeasuresGap, Seeded, StatefulSampler, reads_choices
+from .optional_protocols import MeasuresGap, Seeded, StatefulSampler, reads_target_tokens
 from .placement import Placement
 from .prompts import as_rows, first_history
 from .protocols import Decoder, Drafter, DraftLength, Processor, Sampler, StopCondition, Verification
@@ -244,7 +244,7 @@ class Generator:
         notes = list(placement.notes)
         if self.record_gap:
             notes.append("'record_gap' reads the scores of every token")
-        if self.drafter is not None and not reads_choices(self.verification):
+        if self.drafter is not None and not reads_target_tokens(self.verification):
             notes.append(f"where tokens were guessed, {self.verification!r} reads the scores, and no choice")
         return attrs.evolve(placement, notes=tuple(notes))
 

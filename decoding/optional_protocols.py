@@ -290,11 +290,11 @@ class ComparesScores(Protocol):
 
 
 @runtime_checkable
-class ReadsChoices(Protocol):
+class ReadsTargetTokens(Protocol):
     """A verification that says whether the target has to choose in rows with guesses."""
 
     @property
-    def reads_choices(self) -> bool:
+    def reads_target_tokens(self) -> bool:
         """False if it looks at the target's own choices in rows without guesses alone."""
         ...
 
@@ -337,9 +337,9 @@ def compares_scores(verification: object) -> bool:
     return isinstance(verification, ComparesScores) and verification.compares_scores
 
 
-def reads_choices(verification: object) -> bool:
+def reads_target_tokens(verification: object) -> bool:
     """Whether *verification* looks at choices in rows with guesses; True where it does not say."""
-    return verification.reads_choices if isinstance(verification, ReadsChoices) else True
+    return verification.reads_target_tokens if isinstance(verification, ReadsTargetTokens) else True
 
 
 def tree_nodes(drafter: object) -> int | None:

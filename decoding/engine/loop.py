@@ -13,7 +13,7 @@ from torch import Tensor
 from ..cache.slots import Slots
 from ..draft_trees import Branch, chosen_branch, tokens_ahead, tree_window
 from ..history import History
-from ..optional_protocols import reads_choices
+from ..optional_protocols import reads_target_tokens
 from ..protocols import Draft, Finish, StopCondition, Verification
 from ..results.events import MAX_LENGTH, Burst
 from ..results.timers import Timers
@@ -61,7 +61,7 @@ class Loop:
 
     @_reads_choices.default
     def _look_for_reading(self) -> bool:
-        return reads_choices(self.verification)
+        return reads_target_tokens(self.verification)
 
     def run(self, history: History) -> Iterator[list[Burst]]:
         """

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...decoding.generator import Generator
 from ...decoding.history import History
-from ...decoding.optional_protocols import compares_scores, draws_softmax, reads_choices
+from ...decoding.optional_protocols import compares_scores, draws_softmax, reads_target_tokens
 from ...decoding.protocols import Draft, Sampler, Verification
 from ...decoding.sampling import noise
 from ...decoding.scores import Scores
@@ -82,7 +82,7 @@ def enumerable(generator: Generator) -> Generator:
         raise ValueError(
             f"'sampler' must draw from the softmax of the logits, as Sample does: got {generator.sampler!r}"
         )
-    if reads_choices(generator.verification):
+    if reads_target_tokens(generator.verification):
         return attrs.evolve(generator, sampler=InverseTransform())
     verification = _DraftingAsEver(generator.verification)
     return attrs.evolve(generator, sampler=_WhereRead(), verification=verification)

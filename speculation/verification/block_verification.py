@@ -34,7 +34,7 @@ class BlockVerification:
     compares_scores: ClassVar[bool] = True
     """Drafters are to give the logits that they drew from."""
 
-    reads_choices: ClassVar[bool] = False
+    reads_target_tokens: ClassVar[bool] = False
     """Of a row with guesses, the target's own choices are not looked at."""
 
     def drafting(self, sampler: Sampler, start: Tensor) -> Sampler:

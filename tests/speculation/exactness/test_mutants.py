@@ -285,7 +285,7 @@ class Wrong:
 
     verification: Verification
     compares_scores: ClassVar[bool] = True
-    reads_choices: ClassVar[bool] = False
+    reads_target_tokens: ClassVar[bool] = False
 
     def drafting(self, sampler: Sampler, start: Tensor) -> Sampler:
         return self.verification.drafting(sampler, start)
