@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from .constraints.allowed_tokens import AllowedTokens
     from .constraints.bad_words import BadWords
     from .constraints.encoder_no_repeat_ngram import EncoderNoRepeatNgram
-    from .constraints.forced_first_token import ForcedFirst
-    from .constraints.forced_last_token import ForcedLast
+    from .constraints.forced_first_token import ForcedFirstToken
+    from .constraints.forced_last_token import ForcedLastToken
     from .constraints.min_length import MinLength
     from .constraints.min_new_tokens import MinNewTokens
     from .constraints.no_repeat_ngram import NoRepeatNgram
@@ -77,8 +77,8 @@ else:
             ".truncation.eta_cutoff": "EtaCutoff",
             ".explanation": "Explanation explain",
             ".penalties.exponential_length_decay": "ExponentialLengthDecay",
-            ".constraints.forced_first_token": "ForcedFirst",
-            ".constraints.forced_last_token": "ForcedLast",
+            ".constraints.forced_first_token": "ForcedFirstToken",
+            ".constraints.forced_last_token": "ForcedLastToken",
             ".penalties.frequency_penalty": "FrequencyPenalty",
             ".interop.generation_config": "Parts from_generation_config to_generation_config",
             ".grammar.grammar": "Grammar",
@@ -131,8 +131,8 @@ __all__ = [
     "EtaCutoff",
     "Explanation",
     "ExponentialLengthDecay",
-    "ForcedFirst",
-    "ForcedLast",
+    "ForcedFirstToken",
+    "ForcedLastToken",
     "FrequencyPenalty",
     "Grammar",
     "KirchenbauerDetection",

@@ -13,7 +13,7 @@ from .masking import keep_only
 
 
 @attrs.frozen(eq=False)
-class ForcedFirst(Composable):
+class ForcedFirstToken(Composable):
     """
     Forbid all tokens but one, or some, for the first that is generated.
 

@@ -17,7 +17,7 @@ _LIMIT = validators.optional(integer(">= 1", lambda limit: limit >= 1))
 
 
 @attrs.frozen(eq=False)
-class ForcedLast(Composable):
+class ForcedLastToken(Composable):
     """
     Forbid all tokens but one, or some, for the last that a limit lets through.
 

@@ -16,7 +16,7 @@ import attrs
 from ...decoding.protocols import Processor
 from ..constraints.bad_words import BadWords
 from ..constraints.encoder_no_repeat_ngram import EncoderNoRepeatNgram
-from ..constraints.forced_last_token import ForcedLast
+from ..constraints.forced_last_token import ForcedLastToken
 from ..constraints.min_length import MinLength
 from ..constraints.min_new_tokens import MinNewTokens
 from ..constraints.no_repeat_ngram import NoRepeatNgram
@@ -174,8 +174,8 @@ STAGES = (
     _ending("min_new_tokens", MinNewTokens),
     Stage(
         "forced_eos_token_id",
-        (ForcedLast,),
-        lambda value, rest: ForcedLast(value, logit=0.0, **rest.limit),
+        (ForcedLastToken,),
+        lambda value, rest: ForcedLastToken(value, logit=0.0, **rest.limit),
         lambda processor: list(processor.tokens),
     ),
     Stage(
@@ -267,7 +267,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "token_healing": ((None, False), "it rewrites the prompt"),
     "forced_bos_token_id": (
         (None,),
-        "it acts where one token precedes, which is an encoder-decoder's start; ForcedFirst forces the "
+        "it acts where one token precedes, which is an encoder-decoder's start; ForcedFirstToken forces the "
         "first new token after any prompt",
     ),
     "generation_kwargs": ((None, {}), "they are for a model's own generate"),

@@ -9,7 +9,7 @@ import torch
 from transformers.generation import logits_process as hf
 
 from decodekit import processors
-from decodekit.processors import ForcedFirst, RemoveInvalid, from_transformers
+from decodekit.processors import ForcedFirstToken, RemoveInvalid, from_transformers
 from decodekit.processors.interop.transformers_import import _REFUSED
 
 from .by_hand import after, stays
@@ -21,8 +21,8 @@ OURS = {
     "EpsilonLogitsWarper": processors.EpsilonCutoff,
     "EtaLogitsWarper": processors.EtaCutoff,
     "ExponentialDecayLengthPenalty": processors.ExponentialLengthDecay,
-    "ForcedBOSTokenLogitsProcessor": processors.ForcedFirst,
-    "ForcedEOSTokenLogitsProcessor": processors.ForcedLast,
+    "ForcedBOSTokenLogitsProcessor": processors.ForcedFirstToken,
+    "ForcedEOSTokenLogitsProcessor": processors.ForcedLastToken,
     "InfNanRemoveLogitsProcessor": processors.RemoveInvalid,
     "LogitNormalization": processors.Renormalise,
     "MinLengthLogitsProcessor": processors.MinLength,
@@ -129,4 +129,4 @@ def test_forces_what_theirs_forces(length: int) -> None:
 
     expected = (forced[0] > -torch.inf).nonzero().flatten().tolist()
 
-    assert expected == stays(ForcedFirst(3), logits, after(ids, prompt=1))
+    assert expected == stays(ForcedFirstToken(3), logits, after(ids, prompt=1))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decodekit.decoding import Generator, Logprobs, MaxNewTokens, Sample, TokenLogprob
-from decodekit.processors import ForcedFirst, MinNewTokens, RepetitionPenalty, Temperature, TopK
+from decodekit.processors import ForcedFirstToken, MinNewTokens, RepetitionPenalty, Temperature, TopK
 from decodekit.testing import ScriptedDecoder, whole_prefix
 
 from ..sampling.by_definition import check_alike, logprob_of
@@ -111,11 +111,11 @@ class TestPromptLogprobs:
 
         assert expected == rows
 
-    @pytest.mark.parametrize("stage", ["raw", "ForcedFirst", 2, "TopK", "MinNewTokens", "processed"])
+    @pytest.mark.parametrize("stage", ["raw", "ForcedFirstToken", 2, "TopK", "MinNewTokens", "processed"])
     def test_after_a_stage(self, stage: str | int) -> None:
         """Each token as the first one after a prompt that ends before it."""
         chain = (
-            ForcedFirst([0, 1, 2, 4, 5])
+            ForcedFirstToken([0, 1, 2, 4, 5])
             | RepetitionPenalty(1.5)
             | Temperature(0.7)
             | TopK(4)

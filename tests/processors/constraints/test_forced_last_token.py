@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from decodekit.processors import ForcedLast
+from decodekit.processors import ForcedLastToken
 
 from ..by_hand import after, kept
 
@@ -20,11 +20,11 @@ class TestForcedLast:
         self, length: int, expected: list[int], limit: dict[str, int]
     ) -> None:
         """With two prompt tokens, five in all are three new ones."""
-        assert expected == kept(ForcedLast(2, **limit), EQUAL, after([1] * length, prompt=2))
+        assert expected == kept(ForcedLastToken(2, **limit), EQUAL, after([1] * length, prompt=2))
 
     def test_may_leave_a_choice(self) -> None:
         """Any of the model's ends."""
-        assert [0, 3] == kept(ForcedLast([3, 0], max_new_tokens=1), EQUAL)
+        assert [0, 3] == kept(ForcedLastToken([3, 0], max_new_tokens=1), EQUAL)
 
     @pytest.mark.parametrize("name", ["max_length", "max_new_tokens"])
     def test_knows_a_limit_per_row(self, name: str) -> None:
@@ -32,7 +32,7 @@ class TestForcedLast:
         history = after([1]).rows(torch.tensor([0, 0]))
         last: dict[str, Any] = {name: [2, 3]}
 
-        processed = ForcedLast(1, **last)(torch.zeros(2, 1, 4), history)
+        processed = ForcedLastToken(1, **last)(torch.zeros(2, 1, 4), history)
 
         assert [1, 4] == (processed > -torch.inf).sum(dim=-1)[:, 0].tolist()
 
@@ -40,10 +40,10 @@ class TestForcedLast:
     def test_takes_one_limit(self, limits: dict[str, int]) -> None:
         """Neither none nor two."""
         with pytest.raises(ValueError, match="one of 'max_new_tokens' and 'max_length' must be given"):
-            ForcedLast(1, **limits)
+            ForcedLastToken(1, **limits)
 
     @pytest.mark.parametrize("limit", [{"max_length": 0}, {"max_new_tokens": 0}], ids=str)
     def test_refuses_a_limit_that_lets_nothing_through(self, limit: dict[str, int]) -> None:
         """There would be no last token."""
         with pytest.raises(ValueError, match="must be >= 1"):
-            ForcedLast(1, **limit)
+            ForcedLastToken(1, **limit)

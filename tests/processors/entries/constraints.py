@@ -10,8 +10,8 @@ from transformers.generation import logits_process as hf
 from decodekit.processors import (
     AllowedTokens,
     BadWords,
-    ForcedFirst,
-    ForcedLast,
+    ForcedFirstToken,
+    ForcedLastToken,
     Grammar,
     LogitBias,
     MinLength,
@@ -154,8 +154,8 @@ ENTRIES = {
         rows=False,
         hard=True,
     ),
-    "ForcedFirst": Entry(
-        ForcedFirst,
+    "ForcedFirstToken": Entry(
+        ForcedFirstToken,
         st.integers(0, 3),
         NONE,
         1,
@@ -164,8 +164,8 @@ ENTRIES = {
         rows=False,
         hard=True,
     ),
-    "ForcedLast": Entry(
-        lambda limit: ForcedLast([3, 1], max_length=limit),
+    "ForcedLastToken": Entry(
+        lambda limit: ForcedLastToken([3, 1], max_length=limit),
         st.integers(1, 14),
         NONE,
         5,
@@ -173,8 +173,8 @@ ENTRIES = {
         rows=False,
         hard=True,
     ),
-    "ForcedLast of the generated": Entry(
-        lambda limit: ForcedLast(2, max_new_tokens=limit),
+    "ForcedLastToken of the generated": Entry(
+        lambda limit: ForcedLastToken(2, max_new_tokens=limit),
         st.integers(1, 14),
         NONE,
         5,
@@ -182,8 +182,8 @@ ENTRIES = {
         rows=False,
         hard=True,
     ),
-    "ForcedLast at 0": Entry(
-        lambda limit: ForcedLast([3, 1], max_length=limit, logit=0.0),
+    "ForcedLastToken at 0": Entry(
+        lambda limit: ForcedLastToken([3, 1], max_length=limit, logit=0.0),
         st.integers(1, 14),
         NONE,
         5,

@@ -26,7 +26,7 @@ from decodekit.decoding import (
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.processors import (
     Chain,
-    ForcedLast,
+    ForcedLastToken,
     FrequencyPenalty,
     MinNewTokens,
     Parts,
@@ -439,7 +439,9 @@ class TestToGenerationConfig:
             pytest.param({"processors": RemoveInvalid()}, "no options that", id="another-nan"),
             pytest.param({"processors": MinNewTokens(3, [5])}, "the stop's tokens", id="another-end"),
             pytest.param(
-                {"processors": ForcedLast(2, max_new_tokens=7, logit=0.0)}, "and limits", id="another-limit"
+                {"processors": ForcedLastToken(2, max_new_tokens=7, logit=0.0)},
+                "and limits",
+                id="another-limit",
             ),
             pytest.param(
                 {"processors": Temperature(0.5), "sampler": Greedy()}, "have no 'temperature'", id="greedy"
