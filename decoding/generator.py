@@ -293,10 +293,10 @@ class Generator:
 
             finishes, skip = self.stop.finishes, self.skip_special_tokens
             texts = row_texts(self.tokenizer, skip, finishes, history, self.echo_prompt)
-        for bursts in loop.run(history):
+        for outputs in loop.run(history):
             events = [
-                burst.event(None if texts is None else texts[burst.row].push(burst.ids, burst.finish))
-                for burst in bursts
+                output.event(None if texts is None else texts[output.row].push(output.ids, output.finish))
+                for output in outputs
             ]
             with loop.timers.paused():
                 yield from events

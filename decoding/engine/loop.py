@@ -15,7 +15,7 @@ from ..draft_trees import Branch, chosen_branch, tokens_ahead, tree_window
 from ..history import History
 from ..optional_protocols import reads_target_tokens
 from ..protocols import Draft, Finish, StopCondition, Verification
-from ..results.events import MAX_LENGTH, Burst
+from ..results.events import MAX_LENGTH, StepOutput
 from ..results.timers import Timers
 from ..sampling.pipeline import SamplingPipeline
 from ..scores import Scores
@@ -63,7 +63,7 @@ class Loop:
     def _look_for_reading(self) -> bool:
         return reads_target_tokens(self.verification)
 
-    def run(self, history: History) -> Iterator[list[Burst]]:
+    def run(self, history: History) -> Iterator[list[StepOutput]]:
         """
         Decode until every row has ended, a round at a time.
 
@@ -84,7 +84,7 @@ class Loop:
             and not (asked or self.exact_width or self.samples_on_device)
         )
 
-    def _plainly(self, history: History) -> Iterator[list[Burst]]:
+    def _plainly(self, history: History) -> Iterator[list[StepOutput]]:
         """As :meth:`run`, where a round is a token a row."""
         length, rows = history.length[:, 0].numpy(), list(range(len(history.length)))
         without_gradients = torch.no_grad()
@@ -93,23 +93,23 @@ class Loop:
             # Not by acquire() and release(): an interrupt may come between that and a try.
             with self.slots.lock, without_gradients:
                 if step.follows():
-                    bursts, length = step(length, rows)
+                    outputs, length = step(length, rows)
                 else:
-                    bursts, length = self._first(history, length, rows)
+                    outputs, length = self._first(history, length, rows)
                 step.note()
-            ended = [burst.row for burst in bursts if burst.finish is not None]
+            ended = [output.row for output in outputs if output.finish is not None]
             if ended:
                 rows = [row for row in rows if row not in ended]
-            yield bursts
+            yield outputs
 
-    def _first(self, history: History, length: Ints, rows: list[int]) -> tuple[list[Burst], Ints]:
+    def _first(self, history: History, length: Ints, rows: list[int]) -> tuple[list[StepOutput], Ints]:
         """A round in which there may be anything to feed; as :class:`~.plain_step.PlainStep`."""
         now, active = history.at(torch.from_numpy(length[:, None])), np.zeros(len(length), dtype=np.bool_)
         active[rows] = True
-        bursts, added, _ = self._round(now, nothing(len(length)), active)
-        return bursts, length + added
+        outputs, added, _ = self._round(now, nothing(len(length)), active)
+        return outputs, length + added
 
-    def _with_drafts(self, history: History) -> Iterator[list[Burst]]:
+    def _with_drafts(self, history: History) -> Iterator[list[StepOutput]]:
         """As :meth:`run`, round by round."""
         # A few numbers for each row: numpy takes a fraction of torch's time for them.
         length, active = history.length[:, 0].numpy(), np.ones(len(history.length), dtype=np.bool_)
@@ -130,19 +130,19 @@ class Loop:
             # Not by acquire() and release(): an interrupt may come between that and a try.
             with self.slots.lock:
                 clock.leave_out(time.perf_counter() - asked)
-                bursts, added, accepted = self._round(now, draft, active)
+                outputs, added, accepted = self._round(now, draft, active)
             seconds = clock.read()
             # Not in place: a part may keep what it was shown.
             length = length + added
-            for burst in bursts:
-                active[burst.row] = burst.finish is None
-            yield bursts
+            for output in outputs:
+                active[output.row] = output.finish is None
+            yield outputs
             # Now that nothing can be lost by it.
             if drafting is not None:
                 drafting.learn(allowed, draft, accepted, begun, **seconds)
 
     @torch.no_grad()
-    def _round(self, now: History, draft: Draft, active: Flags) -> tuple[list[Burst], Ints, Tensor]:
+    def _round(self, now: History, draft: Draft, active: Flags) -> tuple[list[StepOutput], Ints, Tensor]:
         """Let the target look at *draft*: bursts, tokens that each row gained, and guesses that stood."""
         seen = _chain_window(now, draft) if draft.parents is None else tree_window(now, draft)
         chosen, raw = self._score(now, draft, active)
@@ -154,7 +154,7 @@ class Loop:
 
     def _judge(
         self, chosen: Tensor | None, raw: Scores, seen: History, now: History, draft: Draft, active: Flags
-    ) -> tuple[list[Burst], Ints, Tensor]:
+    ) -> tuple[list[StepOutput], Ints, Tensor]:
         """
         Choose from *raw* logits, which follow the columns *seen*, and stop: as :meth:`_round`.
 
@@ -190,7 +190,7 @@ class Loop:
             with self.timers.phase("logprobs"):
                 logprobs = self.recorder.chosen(raw.logits, seen, branch, scores, new)
 
-        bursts, last = [], now.ids.shape[-1]
+        outputs, last = [], now.ids.shape[-1]
         rounds = self._rounds(now, draft, accepted)
         for row in active.nonzero()[0].tolist():
             count, code = len(new[row]), codes[row]
@@ -201,9 +201,9 @@ class Loop:
                 finish = Finish("no_token_left", self.pipeline.emptied_by(raw.logits, seen, row, column))
             else:
                 finish = MAX_LENGTH if length[row] + count == last else None
-            bursts.append(Burst(row, new[row], finish, None if logprobs is None else logprobs[row]))
+            outputs.append(StepOutput(row, new[row], finish, None if logprobs is None else logprobs[row]))
             self._count(row, count, *rounds[row], stopped=code > 0)
-        return bursts, added, stood
+        return outputs, added, stood
 
     def _until_stop(self, now: History, added: Ints, scores: Scores, width: int) -> tuple[Ints, list[int]]:
         """

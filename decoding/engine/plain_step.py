@@ -13,7 +13,7 @@ from ..cache.slots import Slots
 from ..history import History
 from ..optional_protocols import TokenCode
 from ..protocols import Finish, StopCondition
-from ..results.events import MAX_LENGTH, Burst
+from ..results.events import MAX_LENGTH, StepOutput
 from ..results.timers import Phase, Timers
 from ..sampling.few import Cell
 from ..sampling.pipeline import SamplingPipeline
@@ -68,7 +68,7 @@ class PlainStep:
         """A round is over, in which every row that goes on was fed all of its tokens, and gained one."""
         self._follows = self.slots.changes
 
-    def __call__(self, length: Ints, rows: Sequence[int]) -> tuple[list[Burst], Ints]:
+    def __call__(self, length: Ints, rows: Sequence[int]) -> tuple[list[StepOutput], Ints]:
         """
         Go on by a token.
 
@@ -98,7 +98,7 @@ class PlainStep:
                     after[row] += 1
             with self._stopping:
                 codes = self._codes(scores, rows, chosen, after)
-            bursts = []
+            outputs = []
             for row, token, code in zip(rows, chosen, codes, strict=True):
                 if token < 0:
                     emptied_by = self.pipeline.emptied_by(logits, self._seen(length), row, 0)
@@ -107,11 +107,11 @@ class PlainStep:
                     finish = self.finishes[code - 1]
                 else:
                     finish = MAX_LENGTH if ends[row] + 1 == ids.shape[1] else None
-                bursts.append(Burst(row, () if token < 0 else (token,), finish))
+                outputs.append(StepOutput(row, () if token < 0 else (token,), finish))
         finally:
             self.slots.lent = False
-        self._count(bursts)
-        return bursts, after
+        self._count(outputs)
+        return outputs, after
 
     def _pipeline(
         self, logits: Tensor, length: Ints, ends: Sequence[int], rows: Sequence[int]
@@ -152,14 +152,14 @@ class PlainStep:
         code, prompt, lengths = self._code, self._prompt, after.tolist()
         return [code(token, lengths[row], prompt[row], row) for row, token in zip(rows, chosen, strict=True)]
 
-    def _count(self, bursts: Sequence[Burst]) -> None:
+    def _count(self, outputs: Sequence[StepOutput]) -> None:
         """Count a forward, and what each row gained by it."""
         statistics, columns = self.timers.statistics, self.slots.batch_size
         statistics.forwards += 1
         statistics.columns += columns
-        statistics.padding += columns - len(bursts)
-        for burst in bursts:
-            statistics.record(len(burst.ids), 0, 0, burst.row)
+        statistics.padding += columns - len(outputs)
+        for output in outputs:
+            statistics.record(len(output.ids), 0, 0, output.row)
 
 
 def known_codes(codes: Tensor, after: History, finishes: int) -> NDArray[np.int64]:

@@ -59,7 +59,7 @@ def _finite(logprob: float) -> float | None:
 
 
 @attrs.define(eq=False)
-class Burst:
+class StepOutput:
     """What one round gave to one row. Treat as immutable (not frozen, for speed)."""
 
     row: int

@@ -32,7 +32,7 @@ BYTE_RUNS = [family for family in FAMILIES if "fallback" in family]
 NOT_BEYOND = ("slow-bytes", "bare")
 
 
-def bursts(ids: list[int], sizes: list[int]) -> Iterator[list[int]]:
+def outputs(ids: list[int], sizes: list[int]) -> Iterator[list[int]]:
     start = 0
     while start < len(ids):
         size = sizes[start % len(sizes)]
@@ -75,7 +75,7 @@ WAITS = {
 
 def pieces(tokenizer: Any, ids: list[int], sizes: list[int], skip: bool = True) -> list[str]:
     detokenizer = Detokenizer(tokenizer, skip_special_tokens=skip)
-    return [*(detokenizer.push(burst) for burst in bursts(ids, sizes)), detokenizer.flush()]
+    return [*(detokenizer.push(output) for output in outputs(ids, sizes)), detokenizer.flush()]
 
 
 SIZES = st.lists(st.integers(1, 8), min_size=1, max_size=5)
@@ -167,12 +167,12 @@ class TestDetokenizer:
         pushed: list[int] = []
 
         assert looked.peek() == ""
-        for burst in bursts(ids, sizes):
-            pushed += burst
+        for output in outputs(ids, sizes):
+            pushed += output
             other = Detokenizer(tokenizer, skip)
             other.push(pushed)
 
-            assert plain.push(burst) == looked.push(burst)
+            assert plain.push(output) == looked.push(output)
             assert other.flush() == looked.peek()
         assert plain.flush() == looked.flush()
         assert looked.peek() == ""
@@ -326,7 +326,7 @@ def test_threads_may_share_a_tokenizer(family: str) -> None:
 
     def stream(case: Case) -> str:
         detokenizer = Detokenizer(case.tokenizer, case.skip_special_tokens)
-        return "".join(map(detokenizer.push, case.bursts())) + detokenizer.flush()
+        return "".join(map(detokenizer.push, case.outputs())) + detokenizer.flush()
 
     with ThreadPoolExecutor(8) as pool:
         assert expected == list(pool.map(stream, few))

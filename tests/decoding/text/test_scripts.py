@@ -14,10 +14,10 @@ def test_pieces_add_up_to_the_decode() -> None:
     for case in cases(TEXTS):
         detokenizer = Detokenizer(case.tokenizer, case.skip_special_tokens)
         row = RowText(Detokenizer(case.tokenizer, case.skip_special_tokens))
-        pieces = [detokenizer.push(burst) for burst in case.bursts()]
+        pieces = [detokenizer.push(output) for output in case.outputs()]
         met.add((case.script, case.family))
 
-        assert pieces == [row.push(burst) for burst in case.bursts()], case
+        assert pieces == [row.push(output) for output in case.outputs()], case
         assert case.text == "".join(pieces) + detokenizer.flush(), case
 
     assert len(SCRIPTS) == 12
