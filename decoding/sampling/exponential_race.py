@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from . import noise
 from .few import Cell, Few, Ints
 from .noise import block_size
-from .noise_cache import NoiseAhead
+from .noise_cache import NoiseCache
 
 _CLEAR = math.exp(-1e-4)
 """
@@ -20,14 +20,14 @@ half a unit in the last place of a gap to the largest logit, and no token wins a
 
 
 @attrs.define(eq=False)
-class TwoRaces:
+class ExponentialRace:
     """
     What :class:`~.sample.Sample` draws: a block by its mass, and a token in it.
 
     The largest logit + Gumbel noise is the largest weight / exponential noise, which takes fewer logarithms.
     """
 
-    _for_blocks: NoiseAhead = attrs.field(factory=lambda: NoiseAhead(noise.BLOCK), init=False)
+    _for_blocks: NoiseCache = attrs.field(factory=lambda: NoiseCache(noise.BLOCK), init=False)
 
     def __call__(self, few: Few, cell: Cell) -> int | None:
         """The token; None where it is not clear which one, or where some logit is out of the ordinary."""

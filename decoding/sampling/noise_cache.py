@@ -14,7 +14,7 @@ _STRETCHES = 2048
 
 
 @attrs.define(eq=False)
-class NoiseAhead:
+class NoiseCache:
     """
     The standard exponential numbers of one *purpose*, and those that the next positions will need.
 

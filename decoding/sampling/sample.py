@@ -14,7 +14,7 @@ from ..optional_protocols import has_short_cuts
 from ..validation import a_whole_number
 from . import noise
 from .candidates import Candidates
-from .exponential_race import TwoRaces
+from .exponential_race import ExponentialRace
 from .few import DrawFromFew
 from .noise import block_size
 from .scratch import scratch
@@ -83,7 +83,7 @@ class Sample:
 
     def from_few(self) -> DrawFromFew:
         """See :class:`~.few.DrawsFromFew`."""
-        return TwoRaces()
+        return ExponentialRace()
 
     def top_choices(self, logits: Tensor, history: History, n: int) -> Tensor:
         """

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from decodekit.decoding import History, Sample
 from decodekit.decoding.sampling import noise
-from decodekit.decoding.sampling.exponential_race import TwoRaces
+from decodekit.decoding.sampling.exponential_race import ExponentialRace
 from decodekit.decoding.sampling.few import Cell, Few
 
 VOCAB = 50
@@ -25,7 +25,7 @@ def drawn(scores: dict[int, float], stream: int, position: int) -> tuple[int | N
     ids = sorted(scores)
     few = Few(np.array(ids), np.array([scores[token] for token in ids], dtype=np.float32))
     cell = Cell(tokens[0, 0].numpy(), 1, stream, VOCAB)
-    return TwoRaces()(few, cell), int(Sample()(whole, history))
+    return ExponentialRace()(few, cell), int(Sample()(whole, history))
 
 
 @given(
@@ -55,7 +55,7 @@ def test_out_of_the_ordinary(odd: float) -> None:
     """Garbage, two ways to be certain, and nothing are left to the long way."""
     few = Few(np.array([3, 4]), np.array([odd, odd], dtype=np.float32))
 
-    assert TwoRaces()(few, Cell(np.zeros(3, dtype=np.int64), 1, 0, VOCAB)) is None
+    assert ExponentialRace()(few, Cell(np.zeros(3, dtype=np.int64), 1, 0, VOCAB)) is None
 
 
 def test_what_weighs_nothing_is_not_drawn() -> None:
@@ -84,5 +84,5 @@ def test_a_close_race_is_left_to_the_long_way(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(noise, "exponential_of_one", lambda *key, found=of_tokens: found)
         close, clear = ([0.0, gap] for gap in (1e-5, 1e-3))
 
-        assert TwoRaces()(Few(np.array(ids), np.array(close, dtype=np.float32)), cell) is None
-        assert TwoRaces()(Few(np.array(ids), np.array(clear, dtype=np.float32)), cell) == ids[1]
+        assert ExponentialRace()(Few(np.array(ids), np.array(close, dtype=np.float32)), cell) is None
+        assert ExponentialRace()(Few(np.array(ids), np.array(clear, dtype=np.float32)), cell) == ids[1]

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decodekit.decoding.sampling import noise
-from decodekit.decoding.sampling import noise_cache as noise_ahead
-from decodekit.decoding.sampling.noise_cache import NoiseAhead
+from decodekit.decoding.sampling import noise_cache as noise_cache
+from decodekit.decoding.sampling.noise_cache import NoiseCache
 
 
 def at(stream: int, position: int, count: int) -> list[float]:
@@ -24,14 +24,14 @@ def at(stream: int, position: int, count: int) -> list[float]:
 )
 def test_are_the_numbers_of_each_position(asked: list[tuple[int, int, int]]) -> None:
     """Bit for bit, in whatever order they are asked for."""
-    ahead = NoiseAhead(noise.BLOCK)
+    ahead = NoiseCache(noise.BLOCK)
     for key in asked:
         assert at(*key) == ahead.at(*key).tolist()
 
 
 def test_are_made_once_for_the_positions_that_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of 48 positions three times, of windows across an end not again, and anew when memory is full."""
-    monkeypatch.setattr(noise_ahead, "_STRETCHES", 2)
+    monkeypatch.setattr(noise_cache, "_STRETCHES", 2)
     made, exponential = [], noise.exponential
 
     def counted(*key: noise.Key) -> torch.Tensor:
@@ -39,7 +39,7 @@ def test_are_made_once_for_the_positions_that_come(monkeypatch: pytest.MonkeyPat
         return exponential(*key)
 
     monkeypatch.setattr(noise, "exponential", counted)
-    ahead = NoiseAhead(noise.BLOCK)
+    ahead = NoiseCache(noise.BLOCK)
     for first in range(45):
         for position in range(first, first + 4):
             ahead.at(1, position, 4)
@@ -52,7 +52,7 @@ def test_are_made_once_for_the_positions_that_come(monkeypatch: pytest.MonkeyPat
 
 def test_cannot_be_enumerated() -> None:
     """Not even those that were made before."""
-    ahead = NoiseAhead(noise.BLOCK)
+    ahead = NoiseCache(noise.BLOCK)
     ahead.at(1, 2, 3)
     with (
         noise.answered_by(object()),  # type: ignore[arg-type]
