@@ -68,8 +68,8 @@ class Slots:
         self.batch_size = shape.batch_size
         """Rows of every forward."""
 
-        self.takes_newest = shape.widths[0] == 1
-        """Whether :meth:`feed_newest` is possible."""
+        self.supports_decode_step = shape.widths[0] == 1
+        """Whether :meth:`decode_step` is possible."""
 
         self.changes = 0
         """Grows with everything that may change what the cache holds."""
@@ -77,7 +77,7 @@ class Slots:
         self.lock = threading.RLock()
         """One user at a time: the next forward ends the life of the logits before it."""
 
-        self.lent = False
+        self.logits_in_use = False
         """Whether somebody still reads the logits: then what he calls must not feed."""
 
         self.forwards = 0
@@ -136,7 +136,7 @@ class Slots:
         Raises:
             ValueError: More is needed than the decoder scores.
 
-            RuntimeError: The logits are :attr:`lent`.
+            RuntimeError: The logits are :attr:`logits_in_use`.
         """
         return self._feed(ids, length, need, exact_width, None)[1].logits
 
@@ -224,7 +224,7 @@ class Slots:
         Raises:
             ValueError: The decoder scores no trees, or none of so many guesses.
 
-            RuntimeError: The logits are :attr:`lent`.
+            RuntimeError: The logits are :attr:`logits_in_use`.
         """
         self._require_returned()
         tokens, ends, drafted = ids.numpy(), length.numpy(), guesses.numpy()
@@ -238,7 +238,7 @@ class Slots:
         logits = self._forward_tree(tokens, starts, ends, drafted, parents.numpy(), width)
         return _columns(logits[: len(tokens)], ends - starts - last, 1 + drafted.shape[1])
 
-    def feed_newest(self, newest: Sequence[tuple[int, int, int]]) -> Tensor:
+    def decode_step(self, newest: Sequence[tuple[int, int, int]]) -> Tensor:
         """
         Feed one token to each of some rows, and score what follows it.
 
@@ -252,7 +252,7 @@ class Slots:
             Logits ``[batch, 1, vocab]`` of all of the decoder's rows. Valid until the next forward.
 
         Raises:
-            RuntimeError: The logits are :attr:`lent`.
+            RuntimeError: The logits are :attr:`logits_in_use`.
         """
         self._require_returned()
         self.changes += 1
@@ -271,7 +271,7 @@ class Slots:
         return logits
 
     def _require_returned(self) -> None:
-        if self.lent:
+        if self.logits_in_use:
             raise RuntimeError(
                 "a processor, a sampler, a stop condition or a verification must not use the decoder whose "
                 "logits it looks at: give it one of its own"

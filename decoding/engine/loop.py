@@ -80,7 +80,7 @@ class Loop:
         return (
             self.drafting is None
             and type(self.verification) is ExactMatch
-            and self.slots.takes_newest
+            and self.slots.supports_decode_step
             and not (asked or self.exact_width or self.samples_on_device)
         )
 
@@ -146,11 +146,11 @@ class Loop:
         """Let the target look at *draft*: bursts, tokens that each row gained, and guesses that stood."""
         seen = _chain_window(now, draft) if draft.parents is None else tree_window(now, draft)
         chosen, raw = self._score(now, draft, active)
-        self.slots.lent = True
+        self.slots.logits_in_use = True
         try:
             return self._judge(chosen, raw, seen, now, draft, active)
         finally:
-            self.slots.lent = False
+            self.slots.logits_in_use = False
 
     def _judge(
         self, chosen: Tensor | None, raw: Scores, seen: History, now: History, draft: Draft, active: Flags

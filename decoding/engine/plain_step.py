@@ -82,11 +82,11 @@ class PlainStep:
         """
         ids, ends = self._ids, length.tolist()
         with self._scoring:
-            logits = self.slots.feed_newest(
+            logits = self.slots.decode_step(
                 [(row, ends[row] - 1, ids.item(row, ends[row] - 1)) for row in rows]
             )
             logits = logits if self.slots.batch_size == len(ends) else logits[: len(ends)]
-        self.slots.lent = True
+        self.slots.logits_in_use = True
         try:
             with self._choosing:
                 chosen, scores = self._pipeline(logits, length, ends, rows)
@@ -109,7 +109,7 @@ class PlainStep:
                     finish = MAX_LENGTH if ends[row] + 1 == ids.shape[1] else None
                 outputs.append(StepOutput(row, () if token < 0 else (token,), finish))
         finally:
-            self.slots.lent = False
+            self.slots.logits_in_use = False
         self._count(outputs)
         return outputs, after
 
