@@ -9,7 +9,7 @@ from torch import Tensor
 from ..history import History
 from ..optional_protocols import has_short_cuts
 from .candidates import Candidates
-from .top_tokens import lead, likeliest
+from .top_tokens import likeliest, top2_margin
 
 
 @has_short_cuts
@@ -44,4 +44,4 @@ class Greedy:
 
         It stands as long as no logit changes by half of that.
         """
-        return lead(logits.double())
+        return top2_margin(logits.double())

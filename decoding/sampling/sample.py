@@ -18,7 +18,7 @@ from .exponential_race import ExponentialRace
 from .few import DrawFromFew
 from .noise import block_size
 from .scratch import scratch
-from .top_tokens import lead
+from .top_tokens import top2_margin
 
 _CLOSE = 1e-3
 """Far more than what single precision is wrong by in the logarithm of a block's mass, some 1e-5."""
@@ -122,7 +122,7 @@ class Sample:
         masses = blocks.logsumexp(dim=-1) + for_blocks
         drawn = masses.argmax(dim=-1)[..., None, None].expand(*masses.shape[:-1], 1, blocks.shape[-1])
         within = blocks.gather(-2, drawn).squeeze(-2) + for_tokens
-        return lead(masses).minimum(lead(within))
+        return top2_margin(masses).minimum(top2_margin(within))
 
     def noise(self, history: History, vocab: int) -> tuple[Tensor, Tensor]:
         """

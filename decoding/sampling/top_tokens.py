@@ -32,7 +32,7 @@ def likeliest(logits: Tensor, n: int) -> Tensor:
     return torch.from_numpy(ids)
 
 
-def lead(scores: Tensor) -> Tensor:
+def top2_margin(scores: Tensor) -> Tensor:
     """``[..., n]`` to the largest less the second largest, ``[...]``; infinite where there is no second."""
     if scores.shape[-1] == 1:
         return torch.full_like(scores[..., 0], torch.inf)

@@ -141,12 +141,12 @@ class TestSample:
             for column in range(width):
                 blocks = logits[row, column].double().split(size)
                 mass = [float(block.logsumexp(0)) for block in blocks]
-                lead = [m + float(g) for m, g in zip(mass, for_blocks[row, column], strict=True)]
+                top2_margin = [m + float(g) for m, g in zip(mass, for_blocks[row, column], strict=True)]
                 behind = {}
                 for b, block in enumerate(blocks):
                     noisy = [float(x + g) for x, g in zip(block, for_tokens[row, column], strict=False)]
                     for place, value in enumerate(noisy):
-                        behind[b * size + place] = (max(lead) - lead[b]) + (max(noisy) - value)
+                        behind[b * size + place] = (max(top2_margin) - top2_margin[b]) + (max(noisy) - value)
                 expected = sorted(behind, key=behind.__getitem__)[:n]
 
                 assert expected == top_choices[row, column].tolist()
