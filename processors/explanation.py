@@ -128,7 +128,7 @@ class Column:
 
     stages: tuple[Stage, ...]
 
-    likeliest: tuple[Change, ...]
+    top_tokens: tuple[Change, ...]
     """The likeliest tokens in the end; ``before`` is their probability as the logits came."""
 
     @property
@@ -141,7 +141,7 @@ class Column:
     def table(self) -> Table:
         """A line a stage."""
         came = self.trouble or f"entropy {self.entropy:.3f} nats"
-        end = ", ".join(map(str, self.likeliest)) or "no distribution"
+        end = ", ".join(map(str, self.top_tokens)) or "no distribution"
         return Table(
             title=f"row {self.row}, column {self.column}: {came}",
             header=_HEADER,
@@ -243,7 +243,7 @@ def _explain_column(row: int, column: int, states: list[Tensor], names: list[str
             _explain_stage(name, before, after, naming)
             for name, before, after in zip(names, states[:-1], states[1:], strict=True)
         ),
-        likeliest=naming.largest(last, first, last),
+        top_tokens=naming.largest(last, first, last),
     )
 
 

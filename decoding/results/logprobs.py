@@ -9,7 +9,7 @@ import torch
 from attrs import validators
 from torch import Tensor
 
-from ..sampling.top_tokens import likeliest
+from ..sampling.top_tokens import top_tokens
 from ..validation import a_whole_number, as_whole, is_whole
 
 
@@ -83,7 +83,7 @@ def token_logprob(logits: Tensor, token: int, top: int) -> TokenLogprob:
         return -math.inf if scores[one] == -math.inf else float(scores[one]) - float(best) - total
 
     rank = 1 + int(np.count_nonzero(scores > scores[token]))
-    likely = likeliest(logits, top).tolist() if top else []
+    likely = top_tokens(logits, top).tolist() if top else []
     return TokenLogprob(token, logprob(token), rank, tuple((one, logprob(one)) for one in likely))
 
 

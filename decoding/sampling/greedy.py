@@ -9,7 +9,7 @@ from torch import Tensor
 from ..history import History
 from ..optional_protocols import has_short_cuts
 from .candidates import Candidates
-from .top_tokens import likeliest, top2_margin
+from .top_tokens import top2_margin, top_tokens
 
 
 @has_short_cuts
@@ -36,7 +36,7 @@ class Greedy:
 
     def top_choices(self, logits: Tensor, history: History, n: int) -> Tensor:
         """The *n* likeliest tokens ``[batch, width, n]``, first what a call chooses; *n* <= vocab."""
-        return likeliest(logits, n)
+        return top_tokens(logits, n)
 
     def gap(self, logits: Tensor, history: History) -> Tensor:
         """

@@ -104,8 +104,8 @@ def _surprise(logits: Tensor) -> Tensor:
 
 def _below_limit(surprise: Tensor, mu: Tensor) -> Tensor:
     """Which tokens are no more surprising than *mu* ``[batch]``, ``[batch, vocab]`` bool."""
-    likeliest = surprise.argmin(dim=-1, keepdim=True)
-    return (surprise <= mu[:, None]).scatter(-1, likeliest, True)
+    top_tokens = surprise.argmin(dim=-1, keepdim=True)
+    return (surprise <= mu[:, None]).scatter(-1, top_tokens, True)
 
 
 def _by_zipf(surprise: Tensor, mu: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 
-def likeliest(logits: Tensor, n: int) -> Tensor:
+def top_tokens(logits: Tensor, n: int) -> Tensor:
     """
     The *n* largest of each row, of equals the lowest id first.
 

@@ -122,8 +122,8 @@ class KirchenbauerWatermark(Composable):
             green[:listed] = self._list(self._seed(context), listed)
             return green
         # A stable sort, for which of equal tokens are asked must not depend on a machine's network.
-        likeliest = logits.sort(descending=True, stable=True).indices[:CANDIDATES].tolist()
-        for token in likeliest:
+        top_tokens = logits.sort(descending=True, stable=True).indices[:CANDIDATES].tolist()
+        for token in top_tokens:
             # A list takes time to draw, and nothing is added to what is forbidden.
             if logits[token] > -torch.inf:
                 green[token] = self._is_green([*context[1:], token], listed)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodekit.decoding.sampling.top_tokens import likeliest
+from decodekit.decoding.sampling.top_tokens import top_tokens
 
 ROW = st.lists(st.sampled_from((-math.inf, math.nan, -1.5, 0.0, -0.0, 2.0, math.inf)), min_size=7, max_size=7)
 
@@ -21,13 +21,13 @@ class TestLikeliest:
 
         expected = [sorted(range(7), key=lambda i: (-least(row[i]), i))[:n] for row in rows]
 
-        assert expected == likeliest(torch.tensor(rows), n).tolist()
-        assert [expected] == likeliest(torch.tensor([rows]), n).tolist()
+        assert expected == top_tokens(torch.tensor(rows), n).tolist()
+        assert [expected] == top_tokens(torch.tensor([rows]), n).tolist()
 
     def test_does_not_write(self) -> None:
         """The logits are somebody's."""
         logits = torch.tensor([[3.0, math.nan, 5.0]])
-        likeliest(logits, 2)
+        top_tokens(logits, 2)
 
         assert [3.0, 5.0] == logits[0, [0, 2]].tolist()
         assert logits[0, 1].isnan()
