@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ...decoding.protocols import DecoderShape
-from .capabilities import Abilities, Prefill, Window
+from .capabilities import Capabilities, Prefill, Window
 from .record import Ints
 from .wrapped_decoder import WrappedDecoder
 
@@ -81,7 +81,7 @@ class CallableDecoder(WrappedDecoder):
             )
         windows = [Window(w, scores="every" if w <= shape.scored_width else "last") for w in widths]
         super().__init__(
-            Abilities(
+            Capabilities(
                 shape.batch_size,
                 shape.max_length,
                 shape.vocab_size,
@@ -98,7 +98,7 @@ class CallableDecoder(WrappedDecoder):
             self._on_reset()
 
     def _call_window(self, window: Window, rows: Sequence[int], ids: Tensor, positions: Tensor) -> Tensor:
-        if not self.abilities.per_row_positions:
+        if not self.capabilities.per_row_positions:
             positions = positions[0]
         return self._function(ids.to(self._dtype), positions.to(self._dtype))
 

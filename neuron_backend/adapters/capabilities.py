@@ -58,7 +58,7 @@ def _ascending(windows: Iterable[Window]) -> tuple[Window, ...]:
 
 
 @attrs.frozen
-class Abilities:
+class Capabilities:
     """The programs of one system, and what a decoder over them is compiled for."""
 
     batch_size: int

@@ -9,7 +9,7 @@ from .record import Ints
 
 
 @attrs.define(eq=False)
-class Errand:
+class FeedPlan:
     """The tokens that have still to go through the system, and the logits that are wanted of them."""
 
     begin: Ints
@@ -25,7 +25,7 @@ class Errand:
     """``[batch, columns, vocab]`` float32; 0 where nothing is wanted."""
 
     @classmethod
-    def of(cls, ids: Ints, start: Ints, begin: Ints, end: Ints, scored: bool, vocab_size: int) -> "Errand":
+    def of(cls, ids: Ints, start: Ints, begin: Ints, end: Ints, scored: bool, vocab_size: int) -> "FeedPlan":
         """
         What is to come of a forward.
 
@@ -47,7 +47,7 @@ class Errand:
         return cls(begin, end, wanted, torch.zeros(*wanted.shape, vocab_size))
 
     @classmethod
-    def again(cls, begin: Ints, end: Ints) -> "Errand":
+    def again(cls, begin: Ints, end: Ints) -> "FeedPlan":
         """Tokens that are to stand in the cache once more, and nothing else."""
         none = np.zeros((len(begin), 0), dtype=np.int64)
         return cls(begin.copy(), end, none, torch.zeros(len(begin), 0, 0))

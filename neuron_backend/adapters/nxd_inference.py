@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .capabilities import Abilities, Prefill, Window
+from .capabilities import Capabilities, Prefill, Window
 from .prompt_layout import lay_out_prompts
 from .record import Ints
 from .settings import check_columns, check_settings, check_window, largest, number, setting, text_config
@@ -82,7 +82,7 @@ class NxDInferenceDecoder(WrappedDecoder):
             windows.append(Window(columns, first=1))
         self._model = model
         super().__init__(
-            Abilities(
+            Capabilities(
                 batch,
                 max_length,
                 number(text, "vocab_size"),

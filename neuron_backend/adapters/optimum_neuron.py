@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .capabilities import Abilities, Prefill, Window
+from .capabilities import Capabilities, Prefill, Window
 from .prompt_layout import lay_out_prompts
 from .record import Ints
 from .settings import check_columns, check_settings, check_window, number, setting, text_config
@@ -65,7 +65,7 @@ class OptimumNeuronDecoder(WrappedDecoder):
             prefill = Prefill(context, one_row=one_row, least=2)
         self._model = model
         self._masks = "attention_mask" in inspect.signature(model.forward).parameters
-        super().__init__(Abilities(batch, max_length, number(text, "vocab_size"), windows, prefill))
+        super().__init__(Capabilities(batch, max_length, number(text, "vocab_size"), windows, prefill))
 
     def reset(self) -> None:
         """Take nothing as fed, and tell the model."""

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .capabilities import Abilities, Prefill, Window
+from .capabilities import Capabilities, Prefill, Window
 from .record import Ints
 from .settings import check_window, number, setting
 from .wrapped_decoder import WrappedDecoder
@@ -67,7 +67,7 @@ class TransformersNeuronxDecoder(WrappedDecoder):
                 ragged=self._two_dimensional or self._batch == 1,
             )
         super().__init__(
-            Abilities(
+            Capabilities(
                 self._batch,
                 max_length,
                 number(model.config, "vocab_size"),

@@ -11,8 +11,8 @@ from torch import Tensor
 from ...decoding.cache.slots import Slots
 from ...decoding.checks import check_inputs
 from ...decoding.protocols import DecoderShape
-from .capabilities import Abilities, Prefill, Window
-from .feed_plan import Errand
+from .capabilities import Capabilities, Prefill, Window
+from .feed_plan import FeedPlan
 from .record import Ints, Record
 
 _ENCODING = 16
@@ -41,7 +41,7 @@ class WrappedDecoder(ABC):
     Nobody else may feed the system meanwhile: call :meth:`reset` after that.
     """
 
-    abilities: Abilities
+    capabilities: Capabilities
     """The programs, and what they can do."""
 
     shape: DecoderShape
@@ -50,16 +50,16 @@ class WrappedDecoder(ABC):
     calls: int
     """Calls of the system so far."""
 
-    def __init__(self, abilities: Abilities) -> None:
-        self.abilities = abilities
-        self.shape = abilities.shape
+    def __init__(self, capabilities: Capabilities) -> None:
+        self.capabilities = capabilities
+        self.shape = capabilities.shape
         self.calls = 0
-        self._record = Record(abilities.batch_size, abilities.max_length)
+        self._record = Record(capabilities.batch_size, capabilities.max_length)
 
     @property
     def limits(self) -> tuple[str, ...]:
         """What it cannot do that a decoder compiled here can, in words."""
-        return self.abilities.limits
+        return self.capabilities.limits
 
     def forward(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
         """
@@ -84,17 +84,17 @@ class WrappedDecoder(ABC):
         tokens, start, width = ids.numpy(), cache_pos.numpy(), ids.shape[1]
         scored = width <= self.shape.scored_width
         lost, begin, end = self._record.enter(tokens, start)
-        errand = Errand.of(tokens, start, begin if scored else lost, end, scored, self.shape.vocab_size)
+        plan = FeedPlan.of(tokens, start, begin if scored else lost, end, scored, self.shape.vocab_size)
         with torch.no_grad():
-            if not errand.pending.any():
+            if not plan.pending.any():
                 # It changes nothing, but who times a forward of padding is to see what a forward takes.
-                self._feed(self._window_for(width), errand)
+                self._feed(self._window_for(width), plan)
             elif scored:
-                self._catch_up(Errand.again(lost, begin))
-                self._feed_all(errand, width)
+                self._catch_up(FeedPlan.again(lost, begin))
+                self._feed_all(plan, width)
             else:
-                self._catch_up(errand)
-        return errand.logits
+                self._catch_up(plan)
+        return plan.logits
 
     def reset(self) -> None:
         """Take nothing as fed: after somebody else has fed the system."""
@@ -111,7 +111,7 @@ class WrappedDecoder(ABC):
         Call the program of *window*.
 
         Args:
-            window: One of :attr:`abilities`'.
+            window: One of :attr:`capabilities`'.
 
             rows: The rows fed: all of them, or one if the window takes one.
 
@@ -130,7 +130,7 @@ class WrappedDecoder(ABC):
         Call the program of *prefill*.
 
         Args:
-            prefill: :attr:`abilities`'.
+            prefill: :attr:`capabilities`'.
 
             rows: The rows encoded: all of them, or one if it takes one.
 
@@ -140,70 +140,70 @@ class WrappedDecoder(ABC):
             Logits ``[rows, vocab]`` after each row's last token, or after that of the longest rows.
         """
 
-    def _catch_up(self, errand: Errand) -> None:
+    def _catch_up(self, plan: FeedPlan) -> None:
         """Feed what is pending by few calls, through whatever program."""
-        self._encode_prompts(errand)
-        self._feed_all(errand, None)
+        self._encode_prompts(plan)
+        self._feed_all(plan, None)
 
-    def _feed_all(self, errand: Errand, width: int | None) -> None:
+    def _feed_all(self, plan: FeedPlan, width: int | None) -> None:
         """Feed through windows what is pending: all of it through that of *width*, or by few calls."""
-        while (pending := errand.pending).any():
+        while (pending := plan.pending).any():
             window = self._window_for(int(pending.max()) if width is None else width, width is not None)
-            early = np.flatnonzero((pending > 0) & (errand.begin < window.first))
+            early = np.flatnonzero((pending > 0) & (plan.begin < window.first))
             if len(early):
-                self._lead(errand, early.tolist())
+                self._lead(plan, early.tolist())
             else:
-                self._feed(window, errand)
+                self._feed(window, plan)
 
     def _window_for(self, columns: int, scored: bool = False) -> Window:
         """The smallest window of so many columns, all of them scored on demand; else the widest there is."""
-        windows = self.abilities.scoring if scored else self.abilities.windows
+        windows = self.capabilities.scoring if scored else self.capabilities.windows
         return next((window for window in windows if window.columns >= columns), windows[-1])
 
-    def _lead(self, errand: Errand, rows: list[int]) -> None:
+    def _lead(self, plan: FeedPlan, rows: list[int]) -> None:
         """Feed the token at position 0 of each of *rows*, and nothing else."""
-        single = self.abilities.windows[0]
+        single = self.capabilities.windows[0]
         if single.first == 0:
-            self._feed(single, errand, rows)
+            self._feed(single, plan, rows)
         else:
-            self._prefill(errand, rows, 1)
+            self._prefill(plan, rows, 1)
 
-    def _encode_prompts(self, errand: Errand) -> None:
+    def _encode_prompts(self, plan: FeedPlan) -> None:
         """Take prompts through their program, and what is sooner encoded anew than fed by windows."""
-        prefill = self.abilities.prefill
+        prefill = self.capabilities.prefill
         if prefill is None:
             return
-        pending = errand.pending
+        pending = plan.pending
         rows = np.flatnonzero(pending > 0).tolist()
-        widest = self.abilities.windows[-1].columns
-        starting = [row for row in rows if errand.begin[row] == 0]
+        widest = self.capabilities.windows[-1].columns
+        starting = [row for row in rows if plan.begin[row] == 0]
         short = max((int(pending[row]) for row in starting), default=0) < prefill.least
         joining = [
             row
             for row in rows
-            if errand.begin[row] > 0
-            and errand.end[row] <= prefill.columns
+            if plan.begin[row] > 0
+            and plan.end[row] <= prefill.columns
             and -(-pending[row] // widest) > _ENCODING * len(rows)
         ]
         if (starting and not short) or joining:
-            self._prefill(errand, starting + joining, prefill.columns)
+            self._prefill(plan, starting + joining, prefill.columns)
 
-    def _prefill(self, errand: Errand, rows: list[int], most: int) -> None:
+    def _prefill(self, plan: FeedPlan, rows: list[int], most: int) -> None:
         """Encode the first tokens of each of *rows*, up to *most*."""
-        prefill = cast(Prefill, self.abilities.prefill)
+        prefill = cast(Prefill, self.capabilities.prefill)
         if not prefill.one_row:
-            self._prefill_together(prefill, errand, rows, most)
+            self._prefill_together(prefill, plan, rows, most)
             return
         for row in rows:
             # What is too short for it, windows take.
-            if min(int(errand.end[row]), most) >= prefill.least:
-                self._prefill_together(prefill, errand, [row], most)
+            if min(int(plan.end[row]), most) >= prefill.least:
+                self._prefill_together(prefill, plan, [row], most)
 
-    def _prefill_together(self, prefill: Prefill, errand: Errand, rows: list[int], most: int) -> None:
+    def _prefill_together(self, prefill: Prefill, plan: FeedPlan, rows: list[int], most: int) -> None:
         """One call: *rows* up to *most* of their tokens, and the others as they are if they have to come."""
         record, together = self._record, rows if prefill.one_row else list(range(self.shape.batch_size))
         tokens = [
-            record.prefix(row, min(int(errand.end[row]), most) if row in rows else prefill.columns)
+            record.prefix(row, min(int(plan.end[row]), most) if row in rows else prefill.columns)
             for row in together
         ]
         longest = max(map(len, tokens))
@@ -221,37 +221,37 @@ class WrappedDecoder(ABC):
             if row not in rows:
                 continue
             if prefill.ragged or count == longest:
-                errand.deliver(row, count - 1, logits[at : at + 1])
-                errand.begin[row] = max(int(errand.begin[row]), count)
+                plan.deliver(row, count - 1, logits[at : at + 1])
+                plan.begin[row] = max(int(plan.begin[row]), count)
             else:
-                errand.begin[row] = max(int(errand.begin[row]), count - 1)
+                plan.begin[row] = max(int(plan.begin[row]), count - 1)
 
-    def _feed(self, window: Window, errand: Errand, rows: Sequence[int] | None = None) -> None:
+    def _feed(self, window: Window, plan: FeedPlan, rows: Sequence[int] | None = None) -> None:
         """Feed each row the next columns of *window*; only those of *rows*, if given, make progress."""
-        going = self._going(window, errand) if rows is None else rows
+        going = self._going(window, plan) if rows is None else rows
         if not window.one_row:
-            self._feed_together(window, errand, going, range(self.shape.batch_size))
+            self._feed_together(window, plan, going, range(self.shape.batch_size))
             return
         for row in going:
-            self._feed_together(window, errand, [row], [row])
+            self._feed_together(window, plan, [row], [row])
 
-    def _going(self, window: Window, errand: Errand) -> list[int]:
+    def _going(self, window: Window, plan: FeedPlan) -> list[int]:
         """The rows that *window* gets any further."""
-        pending = errand.pending
+        pending = plan.pending
         if window.scores == "every":
             return np.flatnonzero(pending > 0).tolist()
         going = pending > 1
-        if window.scores == "last" and self.abilities.per_row_positions:
+        if window.scores == "last" and self.capabilities.per_row_positions:
             # One that has come far enough ends in the last column, with its logits.
-            going |= (pending > 0) & (errand.end >= window.first + window.columns)
+            going |= (pending > 0) & (plan.end >= window.first + window.columns)
         return np.flatnonzero(going).tolist()
 
     def _feed_together(
-        self, window: Window, errand: Errand, going: Sequence[int], together: Sequence[int]
+        self, window: Window, plan: FeedPlan, going: Sequence[int], together: Sequence[int]
     ) -> None:
         """One call of *window* over the rows *together*, of which those *going* make progress."""
         record = self._record
-        starts = self._starts(window, errand, going, together)
+        starts = self._starts(window, plan, going, together)
         ids = np.stack([record.window(row, starts[row], window.columns) for row in together])
         positions = np.stack([starts[row] + np.arange(window.columns) for row in together])
         before = record.intact.copy()
@@ -263,35 +263,35 @@ class WrappedDecoder(ABC):
         for at, row in enumerate(together):
             record.intact[row] = before[row]
             record.fed(row, starts[row], window.columns)
-            if row in going and starts[row] <= errand.begin[row]:
-                self._take(window, errand, row, starts[row], logits[at])
+            if row in going and starts[row] <= plan.begin[row]:
+                self._take(window, plan, row, starts[row], logits[at])
 
     def _starts(
-        self, window: Window, errand: Errand, going: Sequence[int], together: Sequence[int]
+        self, window: Window, plan: FeedPlan, going: Sequence[int], together: Sequence[int]
     ) -> dict[int, int]:
         """Where *window* begins in each row."""
         last = self.shape.max_length - window.columns
         starts = {}
         for row in together:
-            start = int(errand.begin[row] if row in going else self._record.intact[row])
+            start = int(plan.begin[row] if row in going else self._record.intact[row])
             if row in going and window.scores == "last":
                 # Its last column is the one that counts.
-                ahead = int(errand.end[row]) - window.columns
+                ahead = int(plan.end[row]) - window.columns
                 start = min(start, ahead) if ahead >= window.first else start
             starts[row] = min(max(start, window.first), last)
-        if not self.abilities.per_row_positions:
+        if not self.capabilities.per_row_positions:
             least = min((starts[row] for row in going), default=window.first)
             starts = dict.fromkeys(together, least)
         return starts
 
-    def _take(self, window: Window, errand: Errand, row: int, start: int, logits: Tensor) -> None:
+    def _take(self, window: Window, plan: FeedPlan, row: int, start: int, logits: Tensor) -> None:
         """What a call gave to *row*: logits, if any, and progress."""
         stop = start + window.columns
         if window.scores == "every":
-            errand.deliver(row, start, logits)
+            plan.deliver(row, start, logits)
         elif window.scores == "last":
-            errand.deliver(row, stop - 1, logits[-1:])
-        end = int(errand.end[row])
+            plan.deliver(row, stop - 1, logits[-1:])
+        end = int(plan.end[row])
         scored = window.scores == "every" or (window.scores == "last" and stop == end)
         # A last token whose logits this call did not give is fed once more, by one that does.
-        errand.begin[row] = max(int(errand.begin[row]), min(stop, end if scored else end - 1))
+        plan.begin[row] = max(int(plan.begin[row]), min(stop, end if scored else end - 1))

@@ -1,10 +1,10 @@
 import pytest
 
-from decodekit.neuron_backend.adapters.capabilities import Abilities, Prefill, Window
+from decodekit.neuron_backend.adapters.capabilities import Capabilities, Prefill, Window
 
 
-def abilities(*windows: Window, prefill: Prefill | None = None, **options: bool) -> Abilities:
-    return Abilities(2, 32, 61, windows, prefill, **options)
+def capabilities(*windows: Window, prefill: Prefill | None = None, **options: bool) -> Capabilities:
+    return Capabilities(2, 32, 61, windows, prefill, **options)
 
 
 class TestShape:
@@ -12,20 +12,20 @@ class TestShape:
 
     def test_the_widest_scoring_window_is_what_can_be_verified(self):
         """Wider forwards, of prompts, score their last column."""
-        shape = abilities(Window(5), Window(1), prefill=Prefill(16, one_row=True)).shape
+        shape = capabilities(Window(5), Window(1), prefill=Prefill(16, one_row=True)).shape
 
         assert ((1, 5, 16), 5) == (shape.widths, shape.scored_width)
         assert (2, 32, 61) == (shape.batch_size, shape.max_length, shape.vocab_size)
 
     def test_a_prompts_program_no_wider_than_a_verification_adds_no_width(self):
         """Forwards up to the scored width score every column, which that program does not."""
-        shape = abilities(Window(1), Window(5), prefill=Prefill(4, one_row=True)).shape
+        shape = capabilities(Window(1), Window(5), prefill=Prefill(4, one_row=True)).shape
 
         assert ((1, 5), 5) == (shape.widths, shape.scored_width)
 
     def test_a_window_that_scores_nothing_is_a_width_for_prompts(self):
         """Its last column's logits come from another call: a prompt of any length needs one."""
-        shape = abilities(Window(1), Window(8, scores="none")).shape
+        shape = capabilities(Window(1), Window(8, scores="none")).shape
 
         assert ((1, 8, 32), 1) == (shape.widths, shape.scored_width)
 
@@ -35,15 +35,15 @@ class TestLimits:
 
     def test_one_that_can_do_everything_says_nothing(self):
         """Verification, positions row by row, prompts that leave others alone."""
-        assert () == abilities(Window(1), Window(5), prefill=Prefill(16, one_row=True)).limits
+        assert () == capabilities(Window(1), Window(5), prefill=Prefill(16, one_row=True)).limits
 
     @pytest.mark.parametrize(
         ("made", "said"),
         [
-            (abilities(Window(1), prefill=Prefill(8, one_row=True)), "no speculation"),
-            (abilities(Window(1), Window(4), per_row_positions=False), "one position at a time"),
-            (abilities(Window(1), Window(4), prefill=Prefill(8, one_row=False)), "encodes the other rows"),
-            (abilities(Window(1)), "token by token"),
+            (capabilities(Window(1), prefill=Prefill(8, one_row=True)), "no speculation"),
+            (capabilities(Window(1), Window(4), per_row_positions=False), "one position at a time"),
+            (capabilities(Window(1), Window(4), prefill=Prefill(8, one_row=False)), "encodes the other rows"),
+            (capabilities(Window(1)), "token by token"),
         ],
     )
     def test_each_is_named(self, made, said):
@@ -69,9 +69,9 @@ class TestRefusals:
     def test_are_said_when_it_is_built(self, windows, prefill, message):
         """With the setting and the value."""
         with pytest.raises(ValueError, match=message):
-            abilities(*windows, prefill=prefill)
+            capabilities(*windows, prefill=prefill)
 
     def test_sizes_are_positive(self):
         """Rows, positions, vocabulary."""
         with pytest.raises(ValueError, match="'batch_size' must be >= 1: got 0"):
-            Abilities(0, 32, 61, (Window(1),))
+            Capabilities(0, 32, 61, (Window(1),))
