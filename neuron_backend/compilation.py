@@ -12,7 +12,7 @@ from ..decoding.validation import as_tuple, is_whole
 from .kv_cache.shapes import default_max_length
 from .models.model_source import check_model
 from .models.weights import weight_dtype
-from .on_device_sampling.validate_pipeline import check_asked, check_rows
+from .on_device_sampling.validate_pipeline import check_rows, validate_pipeline
 from .targets.registry import resolve
 from .targets.target import Target
 from .threads import check_threads
@@ -120,7 +120,7 @@ def compile_decoder(
     compiler = resolve(target)
     check_threads(threads)
     check_model(model)
-    check_asked(processors, sampler)
+    validate_pipeline(processors, sampler)
     check_rows(processors, batch_size)
     if weights == "float8" and compiler.name.startswith("neuron"):
         raise ValueError(

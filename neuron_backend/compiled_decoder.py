@@ -9,7 +9,7 @@ from ..decoding.validation import as_tuple
 from .lint.rules import Finding
 from .lowering.step_graphs import lint_decoder
 from .models.early_exit import first_layers
-from .on_device_sampling.validate_pipeline import check_asked, check_rows
+from .on_device_sampling.validate_pipeline import check_rows, validate_pipeline
 from .parity.compare import probe_of
 from .parity.logits_probe import Probe
 from .serialization.hub import push_decoder
@@ -155,7 +155,7 @@ class CompiledDecoder(StaticDecoder):
             widths = sorted({min(width, widest) for width in (1, 2, widest)})
         widths = as_tuple("widths", widths)
         compiler = self.compiler if target is None else resolve(target)
-        check_asked(processors, sampler)
+        validate_pipeline(processors, sampler)
         check_rows(processors, self.shape.batch_size)
         compiler.require()
         ranks, cores = holders(compiler, self.tp_degree)

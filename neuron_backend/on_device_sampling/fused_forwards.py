@@ -21,7 +21,7 @@ from ..step import DecoderStep, Step
 from ..tensor_parallel.ranks import Ranks, in_step
 from ..threads import on_threads
 from .fusion import Fusion, places
-from .validate_pipeline import check_asked
+from .validate_pipeline import validate_pipeline
 
 FusedProgram = Callable[..., tuple[Tensor, Tensor]]
 """What :class:`~.fused_step.FusedStep` takes before the cache, to choice and logits."""
@@ -74,7 +74,7 @@ class FusedForwards(abc.ABC):
         Raises:
             TypeError: They are none.
         """
-        check_asked(processors, sampler)
+        validate_pipeline(processors, sampler)
         sampler = Greedy() if sampler is None else sampler
         self._asked, self._answer = (processors, sampler), None
         try:

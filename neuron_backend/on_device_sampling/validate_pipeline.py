@@ -19,7 +19,7 @@ from ...processors.chain import Composable
 from ...processors.parameter import options_of
 
 
-def check_asked(processors: Processor | None, sampler: Sampler | None) -> None:
+def validate_pipeline(processors: Processor | None, sampler: Sampler | None) -> None:
     """
     Refuse what is no chain of processors, or no sampler.
 
