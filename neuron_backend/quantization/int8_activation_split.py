@@ -46,16 +46,16 @@ def product(rows: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
     wide = rows.float()
     # What has no largest number but zero is divided by the smallest.
     largest = wide.abs().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-    rest, digits = wide / largest * LARGEST, []
+    rest, split = wide / largest * LARGEST, []
     for _ in range(DIGITS[rows.dtype]):
         digit = rest.round()
-        digits.append(digit.to(torch.int8))
+        split.append(digit.to(torch.int8))
         rest = (rest - digit) * BASE
     # Computed, though they never change: a number would become a constant of the program that no
     # weight's name leads to.
     zero = (largest[0] < 0).int()
     one = (1 - zero).float()
-    parts = sums(torch.cat(digits), packed, one, zero).chunk(len(digits))
+    parts = sums(torch.cat(split), packed, one, zero).chunk(len(split))
     # From the smallest on.
     total: Tensor = parts[-1]
     for part in reversed(parts[:-1]):
@@ -63,12 +63,12 @@ def product(rows: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
     return total * (largest / LARGEST) * scale.float()
 
 
-def sums(digits: Tensor, packed: Tensor, one: Tensor, zero: Tensor) -> Tensor:
+def sums(split: Tensor, packed: Tensor, one: Tensor, zero: Tensor) -> Tensor:
     """
-    ``digits @ packed``, exactly.
+    ``split @ packed``, exactly.
 
     Args:
-        digits: ``[rows, in]`` int8.
+        split: ``[rows, in]`` int8.
 
         packed: As for :func:`product`.
 
@@ -80,7 +80,7 @@ def sums(digits: Tensor, packed: Tensor, one: Tensor, zero: Tensor) -> Tensor:
         ``[rows, out]`` float32.
     """
     found: Tensor = torch.ops.onednn.qlinear_pointwise.tensor(
-        digits, one, zero, packed, one, zero, None, 1.0, 0, torch.float32, "none", [], ""
+        split, one, zero, packed, one, zero, None, 1.0, 0, torch.float32, "none", [], ""
     )
     return found
 
@@ -101,10 +101,10 @@ def _are_exact() -> bool:
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     one, zero = torch.ones(1), torch.zeros(1, dtype=torch.int32)
-    digits = torch.full((3, 64), LARGEST, dtype=torch.int8)
-    digits[1] = -LARGEST
-    digits[2, ::2] = -LARGEST
+    split = torch.full((3, 64), LARGEST, dtype=torch.int8)
+    split[1] = -LARGEST
+    split[2, ::2] = -LARGEST
     weights = torch.full((16, 64), LARGEST, dtype=torch.int8)
     weights[1::2, ::2] = -LARGEST
-    found = sums(digits, pack(weights), one, zero)
-    return torch.equal(digits.float() @ weights.float().T, found)
+    found = sums(split, pack(weights), one, zero)
+    return torch.equal(split.float() @ weights.float().T, found)

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from ..targets.cpu.kernel_library import MOST_ROWS_BY_4_BITS, NO_LIBRARY, Library, NoLibrary
 from . import int4_linear, int8_linear
-from . import int8_activation_split as digits
+from . import int8_activation_split as split
 from .int4_linear import BLOCK, GROUP, HALF, LEVELS, MIDDLE, Int4Linear, finished
 from .int8_linear import Int8Linear
 
@@ -50,7 +50,7 @@ def cpu_products(model: nn.Module, few_rows: Library | NoLibrary = NO_LIBRARY) -
                 layer.product = partial(_few_int4, few_rows, by_four)
             elif layer.storage != "int8":
                 layer.product = int8_product
-            elif digits.takes(layer.scale.dtype, layer.in_features):
+            elif split.takes(layer.scale.dtype, layer.in_features):
                 # Of the shape that the kernel is told; a program is handed what is packed.
                 layer.register_buffer(PACKED, layer.quantized.T)
                 layer.product = partial(_few_int8, few_rows, _packed_product)
@@ -113,13 +113,13 @@ def _few_int4(
 
 
 def _packed_product(layer: Int8Linear, x: Tensor) -> Tensor:
-    return digits_product(layer, x, layer.get_buffer(PACKED))
+    return split_product(layer, x, layer.get_buffer(PACKED))
 
 
-def digits_product(layer: Int8Linear, x: Tensor, packed: Tensor) -> Tensor:
+def split_product(layer: Int8Linear, x: Tensor, packed: Tensor) -> Tensor:
     """The product of an :class:`~.int8_linear.Int8Linear` in integers, as :mod:`~.int8_activation_split` has it."""
     rows = x.reshape(-1, layer.in_features)
-    out = digits.product(rows, packed, layer.scale).to(x.dtype).reshape(*x.shape[:-1], layer.out_features)
+    out = split.product(rows, packed, layer.scale).to(x.dtype).reshape(*x.shape[:-1], layer.out_features)
     return out if layer.bias is None else out + layer.bias
 
 

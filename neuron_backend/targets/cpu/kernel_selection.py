@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...artifacts.machine import instruction_sets
-from ...quantization import int8_activation_split as digits
+from ...quantization import int8_activation_split as split
 from ...quantization.int4_linear import Int4Linear
 from ...quantization.int8_linear import Int8Linear
 from ...quantization.quantized import QuantizedLinear
@@ -151,12 +151,12 @@ def _by_torch(layer: nn.Module, x: Tensor) -> Product:
     if isinstance(layer, Int4Linear):
         return partial(int4_product, layer, x, aten=aten_packs_alike())
     if isinstance(layer, Int8Linear):
-        if not digits.takes(x.dtype, layer.in_features):
+        if not split.takes(x.dtype, layer.in_features):
             return partial(int8_product, layer, x)
         # Without what makes digits of the inputs: a program does that in a loop of its own.
-        made = x.to(torch.int8).repeat(digits.DIGITS[x.dtype], 1)
+        made = x.to(torch.int8).repeat(split.DIGITS[x.dtype], 1)
         one, zero = torch.ones(1), torch.zeros(1, dtype=torch.int32)
-        return partial(digits.sums, made, digits.pack(layer.quantized), one, zero)
+        return partial(split.sums, made, split.pack(layer.quantized), one, zero)
     weight = layer.get_parameter("weight").detach()
     if x.dtype not in onednn_dtypes():
         return partial(functional.linear, x, weight)

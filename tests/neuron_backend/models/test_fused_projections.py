@@ -13,7 +13,7 @@ from decodekit.neuron_backend.models.fused_projections import (
     merge_products,
     traced_joined,
 )
-from decodekit.neuron_backend.quantization import int8_activation_split as digits
+from decodekit.neuron_backend.quantization import int8_activation_split as split
 from decodekit.neuron_backend.quantization.quantized_matmul import PACKED, cpu_products
 from decodekit.neuron_backend.tensor_parallel.divided_model import divided
 from decodekit.neuron_backend.tensor_parallel.ranks import Ranks
@@ -67,7 +67,7 @@ def _flat(program, inputs):
 
 def _packed(name, tensor):
     """As a program is handed it."""
-    return digits.pack(tensor.T.contiguous()) if name.endswith(PACKED) else tensor
+    return split.pack(tensor.T.contiguous()) if name.endswith(PACKED) else tensor
 
 
 def count(graph, target):
@@ -111,7 +111,7 @@ def test_products_become_fewer(name, saved, tiny_model):
 )
 def test_kernels_of_integers_become_fewer(exact, target, tiny_model, monkeypatch):
     """Seven products of a layer are four, on processors that add up integers of 8 bits and on others."""
-    monkeypatch.setattr(digits, "_are_exact", lambda: exact)
+    monkeypatch.setattr(split, "_are_exact", lambda: exact)
     made = decoder(tiny_model("llama"), weights="int8", dtype="bfloat16")
     apart, _ = traced(made, 1, joined=False)
     join(made)

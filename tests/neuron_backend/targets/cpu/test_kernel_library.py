@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decodekit.neuron_backend.quantization import int8_activation_split as digits
+from decodekit.neuron_backend.quantization import int8_activation_split as split
 from decodekit.neuron_backend.quantization.int4_linear import GROUP, Int4Linear
 from decodekit.neuron_backend.quantization.int8_linear import Int8Linear
 from decodekit.neuron_backend.targets.cpu import aoti
@@ -88,8 +88,8 @@ def test_integers_of_8_bits(rows, inputs, outputs, dtype, kind, seed):
     found = library(dtype, kind).int8_rows(x, layer.quantized, layer.scale)
 
     check_near(found, x, layer.weight_in(torch.float64))
-    if digits.takes(dtype, inputs):
-        expected = digits.product(x, digits.pack(layer.quantized), layer.scale).to(dtype)
+    if split.takes(dtype, inputs):
+        expected = split.product(x, split.pack(layer.quantized), layer.scale).to(dtype)
         assert torch.equal(expected, found)
 
 
