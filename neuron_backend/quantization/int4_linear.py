@@ -41,7 +41,7 @@ class Int4Linear(nn.Module):
     bias: nn.Parameter | None
 
     product: Callable[["Int4Linear", Tensor], Tensor]
-    """How the forward multiplies; :func:`~.quantized_matmul.cpu_products` puts another there."""
+    """How the forward multiplies; :func:`~.quantized_matmul.quantized_matmul` puts another there."""
 
     def __init__(self, packed: Tensor, levels: Tensor, out_features: int, bias: nn.Parameter | None):
         super().__init__()

@@ -27,7 +27,7 @@ class Int8Linear(nn.Module):
     bias: nn.Parameter | None
 
     product: Callable[["Int8Linear", Tensor], Tensor]
-    """How the forward multiplies; :func:`~.quantized_matmul.cpu_products` puts another there."""
+    """How the forward multiplies; :func:`~.quantized_matmul.quantized_matmul` puts another there."""
 
     def __init__(self, quantized: Tensor, scale: Tensor, bias: nn.Parameter | None):
         super().__init__()

@@ -33,7 +33,7 @@ _ATEN_INPUTS = 16
 
 
 @contextmanager
-def cpu_products(model: nn.Module, few_rows: Library | NoLibrary = NO_LIBRARY) -> Iterator[None]:
+def quantized_matmul(model: nn.Module, few_rows: Library | NoLibrary = NO_LIBRARY) -> Iterator[None]:
     """
     Let the quantised layers of *model* multiply as a CPU is quickest, for as long as it is traced.
 

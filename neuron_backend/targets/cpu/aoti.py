@@ -24,7 +24,7 @@ from ...kv_cache.buffers import CacheBuffers
 from ...lowering.complex_pairs import pair_complex_numbers
 from ...lowering.export import without_known_warnings
 from ...models.fused_projections import merge_products, traced_joined
-from ...quantization.quantized_matmul import cpu_products
+from ...quantization.quantized_matmul import quantized_matmul
 from ...step import Step
 from .cpu_kernels import choose_kernels
 from .kernel_library import NO_LIBRARY, Library, NoLibrary, archiver
@@ -72,7 +72,7 @@ def compile_package(
         without_known_warnings(),
         tempfile.TemporaryDirectory() as folder,
         few_rows.linked() as linked,
-        cpu_products(step, few_rows),
+        quantized_matmul(step, few_rows),
         traced_joined(step),
         _untied(step),
     ):

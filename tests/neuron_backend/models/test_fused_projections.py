@@ -14,7 +14,7 @@ from decodekit.neuron_backend.models.fused_projections import (
     traced_joined,
 )
 from decodekit.neuron_backend.quantization import int8_activation_split as split
-from decodekit.neuron_backend.quantization.quantized_matmul import PACKED, cpu_products
+from decodekit.neuron_backend.quantization.quantized_matmul import PACKED, quantized_matmul
 from decodekit.neuron_backend.tensor_parallel.divided_model import divided
 from decodekit.neuron_backend.tensor_parallel.ranks import Ranks
 
@@ -35,7 +35,7 @@ def join(made):
 def traced(made, width, joined):
     """The graph of a step, and what it makes of some tokens."""
     inputs = made.step.padding(width, made.cache, 32)
-    with torch.no_grad(), cpu_products(made.step):
+    with torch.no_grad(), quantized_matmul(made.step):
         if joined:
             with traced_joined(made.step):
                 program = torch.export.export(made.step, inputs, strict=False)

@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from decodekit.neuron_backend import compile_decoder, load_decoder
 from decodekit.neuron_backend.quantization.int4_linear import Int4Linear
 from decodekit.neuron_backend.targets.cpu import aoti
-from decodekit.neuron_backend.targets.cpu import kernel_selection as quickest_products
+from decodekit.neuron_backend.targets.cpu import kernel_selection as kernel_selection
 from decodekit.neuron_backend.targets.cpu.kernel_library import Library, NoLibrary
 from decodekit.neuron_backend.targets.cpu.kernel_selection import chosen_rows, measured, quickest
 
@@ -51,7 +51,7 @@ class TestQuickest:
     def test_the_quicker_is_taken(self, monkeypatch):
         """Rows of the same tokens together, and wide ones never."""
         monkeypatch.setattr(
-            quickest_products, "measured", lambda library, layers, rows: (1.0, 3.0 if rows < 4 else 0.5)
+            kernel_selection, "measured", lambda library, layers, rows: (1.0, 3.0 if rows < 4 else 0.5)
         )
         found = quickest(linear_layers(), torch.float32, [1, 2, 5, 64], [1, 2])
         assert (1, 2) == found.rows
@@ -62,7 +62,7 @@ class TestQuickest:
     @pytest.mark.parametrize(("rows", "expected"), [(64, (1, 64)), (65, (1,))])
     def test_more_rows_are_tried_by_4_bits(self, monkeypatch, rows, expected):
         """A prompt's, up to some width."""
-        monkeypatch.setattr(quickest_products, "measured", lambda *_: (1.0, 2.0))
+        monkeypatch.setattr(kernel_selection, "measured", lambda *_: (1.0, 2.0))
         layers = torch.nn.Sequential(Int4Linear.of(torch.zeros(64, 32), None))
 
         assert expected == quickest(layers, torch.float32, [1, rows], [1]).rows
@@ -71,14 +71,14 @@ class TestQuickest:
     def test_of_two_kinds_the_one_that_takes_less_for_all_rows(self, monkeypatch, at_five, expected):
         """Slower for one row, and quicker for five by more than that, or not."""
         seconds = {"by vectors": {1: 1.0, 5: 3.0}, "tiled": {1: 2.0, 5: at_five}}
-        monkeypatch.setattr(quickest_products, "tiled_dtypes", lambda: {torch.bfloat16})
+        monkeypatch.setattr(kernel_selection, "tiled_dtypes", lambda: {torch.bfloat16})
         monkeypatch.setattr(
-            quickest_products,
+            kernel_selection,
             "_library",
             lambda dtype, rows, tiled: Library(Path("tiled" if tiled else "by vectors"), dtype, rows, None),
         )
         monkeypatch.setattr(
-            quickest_products,
+            kernel_selection,
             "measured",
             lambda library, layers, rows: (seconds[library.folder.name][rows], 9.0),
         )
@@ -105,7 +105,7 @@ class TestQuickest:
 
     def test_never_quicker(self, monkeypatch):
         """Then a decoder goes without."""
-        monkeypatch.setattr(quickest_products, "measured", lambda *_: (2.0, 1.0))
+        monkeypatch.setattr(kernel_selection, "measured", lambda *_: (2.0, 1.0))
 
         assert isinstance(quickest(linear_layers(), torch.float32, [1], [1]), NoLibrary)
 
@@ -125,7 +125,7 @@ def logits(decoder, widths):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_columns_are_what_they_are_alone(tiny_model, monkeypatch, tmp_path, weights, dtype):
     """A verification's logits are decoding's, to the last bit; near the stock model's; saved and loaded."""
-    monkeypatch.setattr(quickest_products, "measured", lambda *_: (1.0, 2.0))
+    monkeypatch.setattr(kernel_selection, "measured", lambda *_: (1.0, 2.0))
     model = tiny_model("llama")
     shapes = {"max_length": 32, "widths": (1, 5, 20), "weights": weights, "dtype": dtype}
     compiled = compile_decoder(model, target="cpu", **shapes)
@@ -144,7 +144,7 @@ def test_columns_are_what_they_are_alone(tiny_model, monkeypatch, tmp_path, weig
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_columns_of_a_deep_model_are_what_they_are_alone(monkeypatch, dtype):
     """Sums over many layers round alike, wherever the compiler ends a loop."""
-    monkeypatch.setattr(quickest_products, "measured", lambda *_: (1.0, 2.0))
+    monkeypatch.setattr(kernel_selection, "measured", lambda *_: (1.0, 2.0))
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=60,
