@@ -121,7 +121,7 @@ def test_logprobs(name: str, tiny_model: Callable[..., PreTrainedModel]) -> None
         )
         new = expected.sequences[0, len(prompt) :].tolist()
         for stage, logits in (("raw", expected.logits), ("processed", expected.scores)):
-            law = torch.cat(logits).double().log_softmax(dim=-1)
+            distribution = torch.cat(logits).double().log_softmax(dim=-1)
             for drafter in (None, PromptLookup()):
                 # Their draws, whatever ours would be.
                 generate = Generator(decoder, sampler=Says(tuple(prompt + new)), drafter=drafter, **ours)
@@ -129,7 +129,7 @@ def test_logprobs(name: str, tiny_model: Callable[..., PreTrainedModel]) -> None
 
                 assert [new] == result.ids
                 assert result.logprobs is not None
-                for logprob, row in zip(result.logprobs[0], law, strict=True):
+                for logprob, row in zip(result.logprobs[0], distribution, strict=True):
                     assert float(row[logprob.id]) == pytest.approx(logprob.logprob, abs=1e-5)
                     assert row.topk(4).values.tolist() == pytest.approx(
                         [value for _, value in logprob.top], abs=1e-5
@@ -147,12 +147,12 @@ def test_prompt_logprobs(name: str, tiny_model: Callable[..., PreTrainedModel]) 
         for prompt, logprobs in zip(
             PROMPTS, generate.prompt_logprobs(PROMPTS, logprobs=Logprobs(2)), strict=True
         ):
-            law = model(torch.tensor([prompt])).logits[0].detach().double().log_softmax(dim=-1)
-            expected = [float(law[i, token]) for i, token in enumerate(prompt[1:])]
+            distribution = model(torch.tensor([prompt])).logits[0].detach().double().log_softmax(dim=-1)
+            expected = [float(distribution[i, token]) for i, token in enumerate(prompt[1:])]
 
             assert logprobs[0] is None
             assert expected == pytest.approx([one.logprob for one in logprobs[1:] if one], abs=1e-4)
-            assert law[:-1].topk(2).indices.tolist() == [
+            assert distribution[:-1].topk(2).indices.tolist() == [
                 [token for token, _ in one.top] for one in logprobs[1:] if one
             ]
         generate(PROMPTS)

@@ -33,7 +33,7 @@ class Mirostat:
     drawn from and *mu* grows; no-op while it exceeds every surprise.
 
     Version 2 drops what is more surprising than *mu*. Version 1 estimates the exponent of Zipf's
-    law from the 100 likeliest tokens, and from it how many tokens have *mu* bits among them.
+    distribution from the 100 likeliest tokens, and from it how many tokens have *mu* bits among them.
 
     It depends on past logits: each run begins a :class:`MirostatRun` of its own, and there is no
     speculation. Put it behind a chain without truncation of its own.
@@ -109,7 +109,7 @@ def _below_limit(surprise: Tensor, mu: Tensor) -> Tensor:
 
 
 def _by_zipf(surprise: Tensor, mu: Tensor) -> Tensor:
-    """The k likeliest tokens, ``[batch, vocab]`` bool, k by Zipf's law."""
+    """The k likeliest tokens, ``[batch, vocab]`` bool, k by Zipf's distribution."""
     # A stable sort, for which of equals are kept must not depend on a machine's sorting network.
     ascending, order = surprise.sort(dim=-1, stable=True)
     k = _zipf_k(ascending, mu)

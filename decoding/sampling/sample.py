@@ -33,7 +33,7 @@ class Sample:
     By Gumbel-max: the largest of logit + Gumbel noise is a draw from the softmax (Maddison,
     Tarlow and Minka, 2014, `A* Sampling <https://arxiv.org/abs/1411.0030>`_, section 2). In two
     levels: one Gumbel a block of about √vocab tokens picks a block by its mass, one a token
-    inside picks the token. The law is the same, for 2√vocab numbers in place of vocab.
+    inside picks the token. The distribution is the same, for 2√vocab numbers in place of vocab.
 
     The noise belongs to the row's stream and to the position, not to the call: a draft and a
     target that face alike logits at one position draw the same token, which is what makes

@@ -31,7 +31,7 @@ class KirchenbauerDetection:
     """How many standard deviations more are green than in unmarked text, float64."""
 
     p_value: Tensor
-    """How likely an unmarked text is to have so many, float64, by the normal law."""
+    """How likely an unmarked text is to have so many, float64, by the normal distribution."""
 
     prediction: Tensor
     """Whether the text is taken for marked, bool."""

@@ -30,7 +30,7 @@ class SynthIDDetection:
     """How many standard deviations the weighted mean lies above unmarked text's, float64."""
 
     p_value: Tensor
-    """How likely an unmarked text is to get as far, float64, by the normal law."""
+    """How likely an unmarked text is to get as far, float64, by the normal distribution."""
 
     prediction: Tensor
     """Whether the text is taken for marked, bool."""

@@ -166,9 +166,9 @@ class Mixture:
     every round, and learns from the guesses that were not used as well, those with evidence of
     one order of magnitude (in powers of 2) together.
 
-    Nothing is decided by looking at a guess that was drawn, so the law of a text is the target's
+    Nothing is decided by looking at a guess that was drawn, so the distribution of a text is the target's
     under any verification. Under agreement so is the text itself; under others which text of
-    that law it is may depend on the clock, unless *costs* are given.
+    that distribution it is may depend on the clock, unless *costs* are given.
 
     What is learned belongs to the mixture, in all generators that share it; a wrong opinion
     costs time, never correctness.

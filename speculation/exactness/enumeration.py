@@ -7,7 +7,7 @@ import attrs
 
 from ...decoding.sampling import noise
 from ...decoding.validation import stream_numbers
-from .exact_distribution import Law
+from .exact_distribution import Distribution
 
 NEGLIGIBLE = 1e-15
 """What is less likely is not followed: rounding makes answers that are."""
@@ -100,8 +100,8 @@ def streams_of(rows: int) -> list[int]:
     return numbers
 
 
-def law_of(run: Callable[[list[Path]], list[Hashable]], copies: int) -> Law:
-    """The law of what *run* gives for a path, over all paths, so many at a time."""
+def distribution_of(run: Callable[[list[Path]], list[Hashable]], copies: int) -> Distribution:
+    """The distribution of what *run* gives for a path, over all paths, so many at a time."""
     probabilities: dict[Hashable, float] = {}
     paths, pending = 0, [list[int]()]
     while pending:
@@ -110,4 +110,4 @@ def law_of(run: Callable[[list[Path]], list[Hashable]], copies: int) -> Law:
             probabilities[output] = probabilities.get(output, 0.0) + path.probability
             pending += path.others()
         paths += len(now)
-    return Law(probabilities, paths)
+    return Distribution(probabilities, paths)

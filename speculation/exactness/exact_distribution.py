@@ -7,7 +7,7 @@ import attrs
 
 
 @attrs.frozen(eq=False)
-class Law:
+class Distribution:
     """Which output comes with which probability."""
 
     probabilities: dict[Hashable, float]
@@ -25,8 +25,8 @@ class Law:
         return "\n".join(f"{p:.4f}  {readable(output)}" for output, p in ordered)
 
 
-def total_variation(first: Law, second: Law) -> float:
-    """Half the sum of the absolute differences: 0 for equal laws, 1 for those that share no output."""
+def total_variation(first: Distribution, second: Distribution) -> float:
+    """Half the sum of the absolute differences: 0 for equal distributions, 1 for those that share no output."""
     a, b = first.probabilities, second.probabilities
     return sum(abs(a.get(output, 0.0) - b.get(output, 0.0)) for output in a.keys() | b.keys()) / 2
 

@@ -1,9 +1,9 @@
 """
-Whether a generator's text has the law that it should have: found out, not estimated.
+Whether a generator's text has the distribution that it should have: found out, not estimated.
 
 Everything random asks :mod:`decodekit.decoding.sampling.noise`. Here its questions are answered one way
 after the other: the generator runs once for each sequence of answers, and what it gives is
-counted with the probability of that sequence. That is the exact law of the text, of the very
+counted with the probability of that sequence. That is the exact distribution of the text, of the very
 code that runs in production, for your processors, drafters, verifications and stops:
 
     >>> import torch
@@ -48,17 +48,17 @@ from ...decoding.prompts import as_rows
 from ...decoding.results.events import Event
 from ...decoding.results.generation import Generation
 from ...decoding.sampling import noise
-from .enumeration import Oracle, Path, law_of, streams_of
-from .exact_distribution import Law, readable, total_variation
+from .enumeration import Oracle, Path, distribution_of, streams_of
+from .exact_distribution import Distribution, readable, total_variation
 from .inverse_transform import InverseTransform, enumerable
 from .plain_decoding import Logits, decode_plainly
 
 __all__ = [
+    "Distribution",
     "InverseTransform",
-    "Law",
     "chain_rule",
     "check_exactness",
-    "law",
+    "distribution",
     "text_and_endings",
     "total_variation",
 ]
@@ -72,15 +72,15 @@ def text_and_endings(generation: Generation) -> tuple[tuple[tuple[int, ...], str
 
 def check_exactness(
     make: Callable[[], Generator], prompts: Any, tolerance: float = 1e-12, copies: int = 1
-) -> Law:
+) -> Distribution:
     """
-    Compare the law of what a generator gives with the chain rule's.
+    Compare the distribution of what a generator gives with the chain rule's.
 
     Args:
         make: Makes the generator, for each run anew, so that what learns as it goes starts
             over. Its decoder may be one and the same. It has to be small; see the module. Its
             sampler must draw from the softmax, as ``Sample`` does, and is replaced by
-            :class:`InverseTransform`, which has the same law.
+            :class:`InverseTransform`, which has the same distribution.
 
         prompts: As in a call of the generator.
 
@@ -91,37 +91,37 @@ def check_exactness(
             each row, and rows that are independent: not with a length policy that learns.
 
     Returns:
-        The law; ``print`` shows it.
+        The distribution; ``print`` shows it.
 
     Raises:
-        AssertionError: The laws differ; the message shows the output on which they differ most.
+        AssertionError: The distributions differ; the message shows the output on which they differ most.
 
         ValueError: The sampler draws from no softmax.
 
         RuntimeError: Something asks for a number itself rather than :func:`...noise.coin` or
             :func:`...noise.draw`, or answers the same questions in two ways.
     """
-    found, expected = law(make, prompts, copies=copies), chain_rule(make, prompts)
+    found, expected = distribution(make, prompts, copies=copies), chain_rule(make, prompts)
     distance = total_variation(found, expected)
     if not distance <= tolerance:
         a, b = found.probabilities, expected.probabilities
         worst = max(a.keys() | b.keys(), key=lambda output: abs(a.get(output, 0.0) - b.get(output, 0.0)))
         raise AssertionError(
-            f"the law is off by a total variation of {distance:.3g}, allowed {tolerance:.3g}: "
+            f"the distribution is off by a total variation of {distance:.3g}, allowed {tolerance:.3g}: "
             f"{readable(worst)} comes with probability {a.get(worst, 0.0):.6g}, "
             f"expected {b.get(worst, 0.0):.6g}"
         )
     return found
 
 
-def law(
+def distribution(
     make: Callable[[], Generator],
     prompts: Any,
     output: Callable[[Generation], Hashable] = text_and_endings,
     copies: int = 1,
-) -> Law:
+) -> Distribution:
     """
-    The law of what a generator gives.
+    The distribution of what a generator gives.
 
     Args:
         make: As of :func:`check_exactness`.
@@ -142,12 +142,12 @@ def law(
     def run(paths: list[Path]) -> list[Hashable]:
         return [output(generation) for generation in run_paths(enumerable(make()), rows, paths)]
 
-    return law_of(run, copies)
+    return distribution_of(run, copies)
 
 
-def chain_rule(make: Callable[[], Generator], prompts: Any) -> Law:
+def chain_rule(make: Callable[[], Generator], prompts: Any) -> Distribution:
     """
-    The law of plain decoding: token by token, from the decoder's logits and the processors.
+    The distribution of plain decoding: token by token, from the decoder's logits and the processors.
 
     Of the generator only decoder, processors and stop are used. Arguments as of
     :func:`check_exactness`; rows' ids and finishes are what is counted.
@@ -160,7 +160,7 @@ def chain_rule(make: Callable[[], Generator], prompts: Any) -> Law:
         with noise.answered_by(Oracle(dict.fromkeys(streams_of(len(rows)), paths[0]))):
             return [decode_plainly(generator, rows, logits)]
 
-    return law_of(run, 1)
+    return distribution_of(run, 1)
 
 
 @attrs.frozen(eq=False)

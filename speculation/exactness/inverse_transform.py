@@ -24,7 +24,7 @@ class InverseTransform:
     """
     Draw a token from the softmax of the logits, by one number a position.
 
-    It has the law of :class:`~decodekit.decoding.Sample`, asks what can be enumerated, and
+    It has the distribution of :class:`~decodekit.decoding.Sample`, asks what can be enumerated, and
     couples draft and target less closely.
     """
 
@@ -32,9 +32,11 @@ class InverseTransform:
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Logits ``[batch, width, vocab]`` to ids ``[batch, width]``; all ``-inf`` gives any id."""
-        law = softmax(logits)
+        distribution = softmax(logits)
         zero = torch.zeros_like(history.length)
-        return noise.draw(history.random_stream[:, None], history.length, noise.TOKEN, zero, law).clamp(min=0)
+        return noise.draw(
+            history.random_stream[:, None], history.length, noise.TOKEN, zero, distribution
+        ).clamp(min=0)
 
     def top_choices(self, logits: Tensor, history: History, n: int) -> Tensor:
         """What a call draws, and the likeliest *n* - 1 besides: ``[batch, width, n]``; *n* <= vocab."""

@@ -10,7 +10,14 @@ from ...decoding.history import History
 from ...decoding.protocols import Draft, Sampler
 from ...decoding.sampling import noise
 from ...decoding.scores import Scores
-from .distributions import at_column, draft_law, drawn_apart, following, of_guesses, target_law
+from .distributions import (
+    at_column,
+    draft_distribution,
+    drawn_apart,
+    following,
+    of_guesses,
+    target_distribution,
+)
 
 
 @attrs.frozen(eq=False)
@@ -18,7 +25,7 @@ class BlockVerification:
     """
     Keep the longest prefix of the guesses that stands by the probabilities of all of it together.
 
-    What is kept has the law of the target, as with :class:`~.rejection_sampling.RejectionSampling`, and is
+    What is kept has the distribution of the target, as with :class:`~.rejection_sampling.RejectionSampling`, and is
     expected to be at least as long, for every target, draft and number of guesses: a guess
     that is likelier under the target than under the draft makes up for the one before it. Of
     guesses that are certain it keeps as many as that does. Needs a sampler that draws from
@@ -48,8 +55,8 @@ class BlockVerification:
         k = draft.ids.shape[1]
         if k == 0:
             return torch.zeros_like(choices[:, 0]), choices[:, 0]
-        p = target_law(scores)
-        q = draft_law(draft, p.shape[-1])
+        p = target_distribution(scores)
+        q = draft_distribution(draft, p.shape[-1])
         share = _shares(of_guesses(p, draft), of_guesses(q, draft))
         residual = (share[..., None] * p - q).clamp(min=0)
         ends = p.sum(dim=-1) == 0
@@ -60,8 +67,8 @@ class BlockVerification:
             window.random_stream[:, None], window.length[:, :1], noise.ACCEPT, torch.arange(k), h
         )
         accepted = (stands * torch.arange(1, k + 1)).amax(dim=-1)
-        left, law = at_column(residual, accepted), at_column(p, accepted)
-        return accepted, following(left, law, draft, choices, window)
+        left, distribution = at_column(residual, accepted), at_column(p, accepted)
+        return accepted, following(left, distribution, draft, choices, window)
 
 
 def _shares(p: Tensor, q: Tensor) -> Tensor:

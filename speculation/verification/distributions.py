@@ -55,12 +55,12 @@ def drawn_apart(verification: object, sampler: Sampler, start: Tensor) -> DrawnA
     return DrawnApart(sampler, start)
 
 
-def target_law(scores: Scores) -> Tensor:
+def target_distribution(scores: Scores) -> Tensor:
     """What each column's token is drawn from, ``[batch, k + 1, vocab]`` float64: 0 where none is left."""
     return _softmax(scores.logits)
 
 
-def draft_law(draft: Draft, vocab: int) -> Tensor:
+def draft_distribution(draft: Draft, vocab: int) -> Tensor:
     """
     What each guess was drawn from, ``[batch, k + 1, vocab]`` float64; 0 where there is none.
 
@@ -70,10 +70,10 @@ def draft_law(draft: Draft, vocab: int) -> Tensor:
         raise ValueError("distributions are compared along a chain: got a tree of guesses")
     guessed = (draft.ids >= 0)[..., None]
     if draft.scores is None:
-        law = torch.nn.functional.one_hot(draft.ids.clamp(min=0), vocab).double()
+        distribution = torch.nn.functional.one_hot(draft.ids.clamp(min=0), vocab).double()
     else:
-        law = _softmax(draft.scores)
-    return torch.nn.functional.pad(torch.where(guessed, law, 0.0), (0, 0, 0, 1))
+        distribution = _softmax(draft.scores)
+    return torch.nn.functional.pad(torch.where(guessed, distribution, 0.0), (0, 0, 0, 1))
 
 
 def _softmax(logits: Tensor) -> Tensor:
@@ -81,20 +81,22 @@ def _softmax(logits: Tensor) -> Tensor:
     return logits.cpu().double().softmax(dim=-1).nan_to_num_(nan=0.0)
 
 
-def of_guesses(law: Tensor, draft: Draft) -> Tensor:
-    """The probability of each guess ``[batch, k]`` under a law ``[batch, k + 1, vocab]``; of none, 0."""
-    probability = law[:, :-1].gather(-1, draft.ids.clamp(min=0)[..., None]).squeeze(-1)
+def of_guesses(distribution: Tensor, draft: Draft) -> Tensor:
+    """The probability of each guess ``[batch, k]`` under a distribution ``[batch, k + 1, vocab]``; of none, 0."""
+    probability = distribution[:, :-1].gather(-1, draft.ids.clamp(min=0)[..., None]).squeeze(-1)
     return probability.masked_fill(draft.ids < 0, 0.0)
 
 
-def following(residual: Tensor, law: Tensor, draft: Draft, choices: Tensor, window: History) -> Tensor:
+def following(
+    residual: Tensor, distribution: Tensor, draft: Draft, choices: Tensor, window: History
+) -> Tensor:
     """
     What comes after the guesses that stand.
 
     Args:
-        residual: What the guess leaves of the column's law, ``[batch, vocab]``.
+        residual: What the guess leaves of the column's distribution, ``[batch, vocab]``.
 
-        law: That law: taken where rounding leaves nothing, ``[batch, vocab]``.
+        distribution: That distribution: taken where rounding leaves nothing, ``[batch, vocab]``.
 
         draft: The guesses. A row without any draws nothing here.
 
@@ -106,7 +108,7 @@ def following(residual: Tensor, law: Tensor, draft: Draft, choices: Tensor, wind
         ``[batch]``: never a token of probability 0, and -1 where no token is left.
     """
     guessed, start = draft.ids[:, 0] >= 0, window.length[:, 0]
-    left = torch.where(residual.sum(dim=-1, keepdim=True) > 0, residual, law)
+    left = torch.where(residual.sum(dim=-1, keepdim=True) > 0, residual, distribution)
     left = torch.where(guessed[:, None], left, 0.0)
     drawn = noise.draw(window.random_stream, start, noise.RESIDUAL, torch.zeros_like(start), left)
     return torch.where(guessed, drawn, choices[:, 0])

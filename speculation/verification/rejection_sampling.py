@@ -10,7 +10,14 @@ from ...decoding.history import History
 from ...decoding.protocols import Draft, Sampler
 from ...decoding.sampling import noise
 from ...decoding.scores import Scores
-from .distributions import at_column, draft_law, drawn_apart, following, of_guesses, target_law
+from .distributions import (
+    at_column,
+    draft_distribution,
+    drawn_apart,
+    following,
+    of_guesses,
+    target_distribution,
+)
 
 
 @attrs.frozen(eq=False)
@@ -19,7 +26,7 @@ class RejectionSampling:
     Keep a guess with probability min(1, p / q), and replace the first that falls by what q leaves of p.
 
     With p the softmax of the target's processed logits and q that of the draft's, a guess stands
-    with probability Σ min(p, q), the most that one guess can, and what is kept has the law of p.
+    with probability Σ min(p, q), the most that one guess can, and what is kept has the distribution of p.
     Agreement accepts a little less and keeps plain decoding's very tokens; here the text
     depends on the draft and its lengths, its distribution does not. Needs a sampler that draws
     from the softmax.
@@ -50,8 +57,8 @@ class RejectionSampling:
         k = draft.ids.shape[1]
         if k == 0:
             return torch.zeros_like(choices[:, 0]), choices[:, 0]
-        p = target_law(scores)
-        q = draft_law(draft, p.shape[-1])
+        p = target_distribution(scores)
+        q = draft_distribution(draft, p.shape[-1])
         # 0 / 0 is no number, and no coin falls below it.
         ratio = of_guesses(p, draft) / of_guesses(q, draft)
         stands = noise.coin(

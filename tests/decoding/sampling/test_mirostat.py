@@ -84,7 +84,7 @@ class TestMirostat:
         The limit sums up the errors: mean - tau = (2 tau - mu) / (eta n), and mu stays bounded.
         """
         n = 1000
-        # Zipf's law with exponent 1.1 over 1,000 tokens: 6.8 bits, the likeliest 2.5.
+        # Zipf's distribution with exponent 1.1 over 1,000 tokens: 6.8 bits, the likeliest 2.5.
         p = torch.arange(1, 1001, dtype=torch.float64) ** -1.1
         logits = (p / p.sum()).log().float()
         run = Mirostat(tau, 0.1, version, of_model=of_model).begin(1)

@@ -1,4 +1,4 @@
-"""The law of speculation is the chain rule's, for everything with everything."""
+"""The distribution of speculation is the chain rule's, for everything with everything."""
 
 import itertools
 import math
@@ -50,7 +50,12 @@ from decodekit.speculation import (
     SuffixAutomaton,
     Tree,
 )
-from decodekit.speculation.exactness.exactness import chain_rule, check_exactness, law, total_variation
+from decodekit.speculation.exactness.exactness import (
+    chain_rule,
+    check_exactness,
+    distribution,
+    total_variation,
+)
 from decodekit.testing import ScriptedDecoder, whole_prefix
 
 from ...processors.grammar.languages import Brackets
@@ -174,7 +179,7 @@ def test_more_tokens(drafter: str, verification: str) -> None:
 @pytest.mark.parametrize("verification", VERIFICATIONS)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_two_ragged_rows(drafter: str, verification: str) -> None:
-    """The law of two rows together, of unequal prompts, drafts and ends: that of independent rows."""
+    """The distribution of two rows together, of unequal prompts, drafts and ends: that of independent rows."""
     prompts = [[0, 1], [1]]
     for chain, length, stop in [("no-token", "2", "three"), ("temperature", "1", "pair")]:
         make = world(drafter, verification, chain, length, stop, prompts)
@@ -283,11 +288,11 @@ def expected_accepted(verification: Verification, target: Tensor, draft: Drafter
             stop=MaxNewTokens(2),
         )
 
-    return law(make, [0], output=lambda generation: notes[-1].accepted).expected(float)
+    return distribution(make, [0], output=lambda generation: notes[-1].accepted).expected(float)
 
 
 def most_accepted(target: Tensor, draft: Tensor, k: int) -> float:
-    """The sum over i of 1 - TV of the laws of i guesses, behind prompt 0 and a first token."""
+    """The sum over i of 1 - TV of the distributions of i guesses, behind prompt 0 and a first token."""
     total = 0.0
     for text in (text for i in range(1, k + 1) for text in itertools.product(range(2), repeat=i + 1)):
         lines = [whole_prefix((0, *text[:i])) % len(target) for i in range(len(text))]
@@ -310,7 +315,7 @@ class TestBlock:
 
     @pytest.mark.parametrize("seed", range(8))
     def test_accepts_at_least_what_rejection_does(self, seed: int) -> None:
-        """On average, in random worlds; and never more than the laws of whole prefixes allow."""
+        """On average, in random worlds; and never more than the distributions of whole prefixes allow."""
         target, draft = table(seed, 2), table(seed + 100, 2)
         model = DraftModel(ScriptedDecoder(draft))
         block, token = (
@@ -341,7 +346,7 @@ class TestKit:
             check_exactness(lambda: plain(processors=Forgetful()), [0])
 
     def test_needs_draws_from_the_softmax(self) -> None:
-        """A sampler of another law is refused and named."""
+        """A sampler of another distribution is refused and named."""
         with pytest.raises(ValueError, match=r"'sampler' must draw from the softmax.*got Greedy\(\)"):
             check_exactness(lambda: plain(sampler=Greedy()), [0])
 
@@ -360,21 +365,21 @@ class TestKit:
         """A part that counts its calls leads to other questions the next time."""
         processor = Counting()
         with pytest.raises(RuntimeError, match="no function of a row's own tokens"):
-            law(lambda: plain(processors=processor), [0])
+            distribution(lambda: plain(processors=processor), [0])
 
     def test_sides_by_side_is_the_same(self) -> None:
-        """Paths gone as rows of one batch give the law that one at a time gives."""
+        """Paths gone as rows of one batch give the distribution that one at a time gives."""
         make = world("other", "block", "temperature", "2", "pair", [[0]])
-        alone, together = law(make, [0]), law(make, [0], copies=7)
+        alone, together = distribution(make, [0]), distribution(make, [0], copies=7)
 
         assert alone.paths == together.paths
         assert 0.0 == pytest.approx(total_variation(alone, together), abs=1e-15)
 
     def test_adds_up_to_one(self) -> None:
-        """Both laws do, and laws without a common output are 1 apart."""
+        """Both distributions do, and distributions without a common output are 1 apart."""
         make = world("other", "rejection", "none", "1", "three", [[0]])
-        found, expected = law(make, [0]), chain_rule(make, [0])
-        elsewhere = law(make, [0], output=lambda generation: "elsewhere")
+        found, expected = distribution(make, [0]), chain_rule(make, [0])
+        elsewhere = distribution(make, [0], output=lambda generation: "elsewhere")
 
         assert 1.0 == pytest.approx(sum(found.probabilities.values()), abs=1e-14)
         assert 1.0 == pytest.approx(sum(expected.probabilities.values()), abs=1e-14)

@@ -33,7 +33,7 @@ from decodekit.speculation import (
     RejectionSampling,
     SpeculativeGenerator,
 )
-from decodekit.speculation.exactness.exactness import check_exactness, law
+from decodekit.speculation.exactness.exactness import check_exactness, distribution
 from decodekit.speculation.verification import block_verification as block
 from decodekit.speculation.verification import distributions
 from decodekit.speculation.verification import rejection_sampling as rejection
@@ -67,12 +67,12 @@ PROMPT = [[0, 1]]
 
 
 def passes(prompts: list[list[int]] = PROMPT, **parts: Any) -> None:
-    """Without the bug the law is the chain rule's."""
+    """Without the bug the distribution is the chain rule's."""
     check_exactness(world(**parts), prompts, copies=TARGET.shape.batch_size // len(prompts))
 
 
 def caught(prompts: list[list[int]] = PROMPT, **parts: Any) -> None:
-    """With it, the law is off by far more than rounding."""
+    """With it, the distribution is off by far more than rounding."""
     with pytest.raises(AssertionError, match="off by a total variation"):
         check_exactness(world(**parts), prompts, 1e-6, TARGET.shape.batch_size // len(prompts))
 
@@ -134,7 +134,7 @@ class TestDraftScores:
 
 @attrs.frozen(eq=False)
 class Cut:
-    """What a draft model guesses, as far as *keep* says of the guesses and their laws."""
+    """What a draft model guesses, as far as *keep* says of the guesses and their distributions."""
 
     keep: Callable[[Tensor, Tensor], Tensor]
 
@@ -386,11 +386,13 @@ class TestComparison:
 
 
 def certain_of_the_draft() -> Callable[[Tensor, Draft], Tensor]:
-    """As ``of_guesses``, but 1 of the draft's own law."""
+    """As ``of_guesses``, but 1 of the draft's own distribution."""
 
-    def of_guesses(law: Tensor, draft: Draft) -> Tensor:
-        is_own = not law[:, -1].any()
-        return torch.ones(draft.ids.shape).double() if is_own else distributions.of_guesses(law, draft)
+    def of_guesses(distribution: Tensor, draft: Draft) -> Tensor:
+        is_own = not distribution[:, -1].any()
+        return (
+            torch.ones(draft.ids.shape).double() if is_own else distributions.of_guesses(distribution, draft)
+        )
 
     return of_guesses
 
@@ -398,16 +400,18 @@ def certain_of_the_draft() -> Callable[[Tensor, Draft], Tensor]:
 # What is drawn in place of a guess
 
 
-def softmaxed(residual: Tensor, law: Tensor, *others: Any) -> Tensor:
-    return distributions.following(residual.softmax(dim=-1), law, *others)
+def softmaxed(residual: Tensor, distribution: Tensor, *others: Any) -> Tensor:
+    return distributions.following(residual.softmax(dim=-1), distribution, *others)
 
 
-def unsubtracted(residual: Tensor, law: Tensor, *others: Any) -> Tensor:
-    return distributions.following(law, law, *others)
+def unsubtracted(residual: Tensor, distribution: Tensor, *others: Any) -> Tensor:
+    return distributions.following(distribution, distribution, *others)
 
 
-def uniform_for_nothing(residual: Tensor, law: Tensor, *others: Any) -> Tensor:
-    return distributions.following(residual, torch.where(law.sum(-1, True) > 0, law, 1.0), *others)
+def uniform_for_nothing(residual: Tensor, distribution: Tensor, *others: Any) -> Tensor:
+    return distributions.following(
+        residual, torch.where(distribution.sum(-1, True) > 0, distribution, 1.0), *others
+    )
 
 
 @BOTH
@@ -416,7 +420,7 @@ class TestResidual:
     def test_is_what_the_draft_leaves(
         self, mutant: Callable[..., Tensor], verification: Verification, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Neither its softmax, in which nothing is impossible, nor the target's law."""
+        """Neither its softmax, in which nothing is impossible, nor the target's distribution."""
         for module in (rejection, block):
             monkeypatch.setattr(module, "following", mutant)
         caught(verification=verification)
@@ -543,7 +547,7 @@ class TestWindows:
         passes(verification=verification, processors=chain, stop=MaxNewTokens(3))
 
 
-# What is no bug of the law
+# What is no bug of the distribution
 
 
 @attrs.frozen(eq=False)
@@ -561,12 +565,12 @@ class Gappy:
 
 @BOTH
 def test_a_draft_that_lags_behind_costs_acceptance_alone(verification: Verification) -> None:
-    """A gap in its cache makes it guess worse; the law is the same."""
+    """A gap in its cache makes it guess worse; the distribution is the same."""
     same = DraftModel(scripted(1, 2))
     passes(drafter=same, verification=verification, decoder=SMALL)
     passes(drafter=Gappy(same), verification=verification, decoder=SMALL)
     stood = [
-        law(
+        distribution(
             world(drafter=drafter, verification=verification, decoder=SMALL),
             PROMPT,
             output=lambda generation: sum(generation.statistics.accepted),

@@ -1,4 +1,4 @@
-"""What Rejection and Block decide, column by column; that their law is the target's is shown by the kit."""
+"""What Rejection and Block decide, column by column; that their distribution is the target's is shown by the kit."""
 
 import attrs
 import pytest
@@ -49,9 +49,9 @@ def verify(
 class TestBoth:
     def test_a_draft_like_the_target_stands(self, verification: Verification) -> None:
         """P = q: every guess, whatever the numbers, and a draw from p after them."""
-        law = [[[0.2, 0.5, 0.3], [0.6, 0.4, 0.0], [0.0, 0.0, 1.0]]]
+        distribution = [[[0.2, 0.5, 0.3], [0.6, 0.4, 0.0], [0.0, 0.0, 1.0]]]
         for start in range(200):
-            assert ([2], [2]) == verify(verification, [[1, 0]], law, [law[0][:2]], start)
+            assert ([2], [2]) == verify(verification, [[1, 0]], distribution, [distribution[0][:2]], start)
 
     def test_a_forbidden_guess_falls(self, verification: Verification) -> None:
         """P = 0: never kept, and what is drawn in its place is allowed."""
@@ -97,20 +97,20 @@ class TestBoth:
 
     def test_rows_do_not_see_each_other(self, verification: Verification) -> None:
         """Ragged rows, a row without a guess and an idle one: each as it is alone."""
-        laws = torch.rand(4, 4, 5, generator=torch.Generator().manual_seed(1)).softmax(-1)
+        distributions = torch.rand(4, 4, 5, generator=torch.Generator().manual_seed(1)).softmax(-1)
         drafts = torch.rand(4, 3, 5, generator=torch.Generator().manual_seed(2)).softmax(-1)
-        laws[3], drafts[1, 1:] = torch.nan, torch.nan
+        distributions[3], drafts[1, 1:] = torch.nan, torch.nan
         ids = torch.tensor([[1, 2, 3], [4, -1, -1], [-1, -1, -1], [-1, -1, -1]])
         choices = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4], [2, 2, 2, 2], [-1, -1, -1, -1]])
         for start in range(50):
-            together = decide(verification, Draft(ids, drafts.log()), choices, laws, start)
+            together = decide(verification, Draft(ids, drafts.log()), choices, distributions, start)
             for row in range(4):
                 k = int((ids[row] >= 0).sum())
                 alone = decide(
                     verification,
                     Draft(ids[row : row + 1, :k], drafts[row : row + 1, :k].log()),
                     choices[row : row + 1, : k + 1],
-                    laws[row : row + 1, : k + 1],
+                    distributions[row : row + 1, : k + 1],
                     start,
                     row,
                 )
@@ -187,14 +187,19 @@ class TestBoth:
 
 
 def decide(
-    verification: Verification, draft: Draft, choices: Tensor, laws: Tensor, start: int, stream: int = 0
+    verification: Verification,
+    draft: Draft,
+    choices: Tensor,
+    distributions: Tensor,
+    start: int,
+    stream: int = 0,
 ) -> tuple[list[int], list[int]]:
     """What *verification* says of rows that begin at *start*, their streams counted from *stream*."""
     batch, columns = choices.shape
     length = start + torch.arange(columns).minimum((draft.ids >= 0).sum(dim=-1, keepdim=True))
     random_streams = torch.arange(batch) + stream
     window = History(torch.zeros(batch, 1, 64).long(), length, torch.ones(batch).long(), random_streams)
-    accepted, following = verification(draft, choices, Scores(lambda: laws.log()), window)
+    accepted, following = verification(draft, choices, Scores(lambda: distributions.log()), window)
     return accepted.tolist(), following.tolist()
 
 
