@@ -33,7 +33,7 @@ class Blueprint:
     ties: dict[str, str]
     """Name of each weight that is not stored to the one that it is."""
 
-    joined: list[list[str]]
+    fused: list[list[str]]
     """Names of the layers that multiply as one, in the order in which programs count them."""
 
     def geometry(self, vocab_size: int) -> Geometry:
@@ -48,8 +48,8 @@ class Blueprint:
     def groups(self, stored: Mapping[str, Entry]) -> dict[str, list[str]]:
         """What programs call the tensors of layers that multiply as one, to the names that are stored."""
         return {
-            f"joined.{index}.layer.{kind}": [f"{name}.{kind}" for name in names]
-            for index, names in enumerate(self.joined)
+            f"fused.{index}.layer.{kind}": [f"{name}.{kind}" for name in names]
+            for index, names in enumerate(self.fused)
             for kind in KINDS
             if f"{names[0]}.{kind}" in stored
         }

@@ -28,7 +28,7 @@ _TENSORS = ("weight", "quantized", "scale", "bias")
 _aten: Any = torch.ops.aten
 
 
-class Joined(nn.Module):
+class FusedProjections(nn.Module):
     """Layers that multiply as one, over the same memory."""
 
     def __init__(self, layers: Sequence[nn.Linear] | Sequence[Int8Linear]):
@@ -41,11 +41,11 @@ class Joined(nn.Module):
         tensors = [dict(_tensors(layer)) for layer in layers]
         # What a layer calls its size is the whole's where ranks hold a part each.
         self.parts = [len(next(iter(own.values()))) for own in tensors]
-        joined = {name: _join([own[name] for own in tensors]) for name in tensors[0]}
-        for name, tensor in joined.items():
+        fused = {name: _concatenated([own[name] for own in tensors]) for name in tensors[0]}
+        for name, tensor in fused.items():
             for layer, own, rows in zip(layers, tensors, torch.split(tensor, self.parts), strict=True):
                 setattr(layer, name, _like(own[name], rows))
-        self.layer = _layer(joined)
+        self.layer = _layer(fused)
         # Not as submodules: they are the model's.
         self._members = tuple(layers)
 
@@ -68,18 +68,18 @@ class Joined(nn.Module):
         return out.narrow(-1, start, size)
 
 
-def join_projections(model: nn.Module) -> nn.ModuleList:
+def fuse_projections(model: nn.Module) -> nn.ModuleList:
     """
-    Join what can be joined in *model*.
+    Fuse what can be fused in *model*.
 
     Layers of a kind that have a bias, or that all have none; others are left alone.
     """
-    groups = [[model.get_submodule(name) for name in names] for names in joined_names(model)]
-    return nn.ModuleList([Joined(layers) for layers in groups])  # type: ignore[arg-type]
+    groups = [[model.get_submodule(name) for name in names] for names in fused_names(model)]
+    return nn.ModuleList([FusedProjections(layers) for layers in groups])  # type: ignore[arg-type]
 
 
-def joined_names(model: nn.Module) -> list[list[str]]:
-    """Names of the layers that :func:`join_projections` joins, in its order."""
+def fused_names(model: nn.Module) -> list[list[str]]:
+    """Names of the layers that :func:`fuse_projections` joins, in its order."""
     return [
         [f"{owner}.{name}" if owner else name for name in names]
         for owner, module in model.named_modules()
@@ -90,11 +90,11 @@ def joined_names(model: nn.Module) -> list[list[str]]:
 
 
 @contextmanager
-def traced_joined(step: Step) -> Iterator[None]:
-    """Multiply as joined layers do, for as long as *step* is traced."""
+def traced_fused(step: Step) -> Iterator[None]:
+    """Multiply as fused layers do, for as long as *step* is traced."""
     with ExitStack() as stack:
         for module in step.modules():
-            if isinstance(module, Joined):
+            if isinstance(module, FusedProjections):
                 stack.enter_context(module.traced())
         yield
 
@@ -176,7 +176,7 @@ def _tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return ((name, own[name]) for name in _TENSORS if name in own)
 
 
-def _join(parts: Sequence[Tensor]) -> Tensor:
+def _concatenated(parts: Sequence[Tensor]) -> Tensor:
     """Rows one below the other: without a copy, if that is how they lie."""
     parts = [part.detach() for part in parts]
     rows, shape = sum(part.shape[0] for part in parts), parts[0].shape[1:]
@@ -191,12 +191,12 @@ def _like(tensor: Tensor, rows: Tensor) -> Tensor:
     return nn.Parameter(rows, requires_grad=False) if isinstance(tensor, nn.Parameter) else rows
 
 
-def _layer(joined: dict[str, Tensor]) -> nn.Linear | Int8Linear:
-    bias = nn.Parameter(joined["bias"], requires_grad=False) if "bias" in joined else None
-    if "quantized" in joined:
-        kind = Float8Linear if joined["quantized"].dtype == FLOAT8 else Int8Linear
-        return kind(joined["quantized"], joined["scale"], bias)
-    weight = joined["weight"]
+def _layer(fused: dict[str, Tensor]) -> nn.Linear | Int8Linear:
+    bias = nn.Parameter(fused["bias"], requires_grad=False) if "bias" in fused else None
+    if "quantized" in fused:
+        kind = Float8Linear if fused["quantized"].dtype == FLOAT8 else Int8Linear
+        return kind(fused["quantized"], fused["scale"], bias)
+    weight = fused["weight"]
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)
     layer.register_parameter("bias", bias)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..artifacts.fingerprint import weight_table
 from ..artifacts.manifest import BUFFERS, CONSTANTS, NAME, Manifest
 from ..artifacts.quantized_files import assembled, load_quantized
-from ..models.fused_projections import join_projections
+from ..models.fused_projections import fuse_projections
 from ..models.model_source import not_found
 from ..models.rotation import fix_rotation
 from ..models.weights import adopt, dtype_name, weight_dtype
@@ -109,7 +109,7 @@ def build_model(
     set_buffers(model, buffers)
     fix_rotation(model, manifest.shape.max_length)
     # They lie so already: nothing is copied.
-    join_projections(model)
+    fuse_projections(model)
     return model
 
 

@@ -25,7 +25,7 @@ from ..artifacts.fingerprint import weight_table
 from ..artifacts.manifest import BUFFERS, CONSTANTS, NAME, PROGRAMS, Manifest, file_sha256, weights_file
 from ..artifacts.quantized_files import save_quantized
 from ..artifacts.stored_weights import Entry, entries_of
-from ..models.fused_projections import joined_names
+from ..models.fused_projections import fused_names
 from ..models.weights import derived_buffers, dtype_name
 from ..static_decoder import StaticDecoder
 from ..targets.neuron.detect import neuron_versions
@@ -153,7 +153,7 @@ def blueprint_of(decoder: StaticDecoder, weights: Path) -> Blueprint | None:
             for keys, values in zip(cache.keys, cache.values, strict=True)
         ],
         ties=ties,
-        joined=joined_names(model),
+        fused=fused_names(model),
     )
 
 

@@ -23,7 +23,7 @@ from ...artifacts.packages import Package
 from ...kv_cache.buffers import CacheBuffers
 from ...lowering.complex_pairs import pair_complex_numbers
 from ...lowering.export import without_known_warnings
-from ...models.fused_projections import merge_products, traced_joined
+from ...models.fused_projections import merge_products, traced_fused
 from ...quantization.quantized_matmul import quantized_matmul
 from ...step import Step
 from .cpu_kernels import choose_kernels
@@ -73,7 +73,7 @@ def compile_package(
         tempfile.TemporaryDirectory() as folder,
         few_rows.linked() as linked,
         quantized_matmul(step, few_rows),
-        traced_joined(step),
+        traced_fused(step),
         _untied(step),
     ):
         inputs = step.padding(width, cache, spans[0])

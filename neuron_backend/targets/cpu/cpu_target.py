@@ -13,7 +13,7 @@ from ...artifacts.fingerprint import Fitted, program_fingerprint
 from ...artifacts.manifest import Manifest
 from ...artifacts.packages import Package, compiled_once
 from ...kv_cache.shapes import DEFAULT_WIDTHS, fitting
-from ...models.fused_projections import join_projections
+from ...models.fused_projections import fuse_projections
 from ...step import DecoderStep, Step, TreeStep, program_name
 from ..target import NOT_SAVED
 from . import aoti
@@ -46,7 +46,7 @@ class CpuTarget:
     def compile(self, decoder: "StaticDecoder") -> None:
         """Compile every width, and compare with the stock model."""
         _require_compiler()
-        _join(decoder)
+        _concatenated(decoder)
         packages, fitted = {}, Fitted.of(decoder.step)
         # Measured by who compiles: on one host the ranks would only be in each other's way.
         few_rows = cache(partial(_few_rows, decoder))
@@ -90,7 +90,7 @@ class CpuTarget:
         # Of another chain's programs nothing is run.
         used = [packages[_file(step, width)] for step, width in decoder.steps()]
         known = trust_programs or all(trust.is_recorded(package.content) for package in used)
-        _join(decoder)
+        _concatenated(decoder)
         if known if decoder.ranks is None else decoder.ranks.all_agree(known):
             self._run(decoder, packages, compiled=False)
         else:
@@ -164,10 +164,10 @@ def _packed_weights(decoder: "StaticDecoder") -> PackedWeights:
     return PackedWeights(decoder.shape.batch_size * decoder.shape.scored_width)
 
 
-def _join(decoder: "StaticDecoder") -> None:
-    joined = join_projections(decoder.step.model)
+def _concatenated(decoder: "StaticDecoder") -> None:
+    fused = fuse_projections(decoder.step.model)
     for step in (decoder.step, decoder.tree_step):
-        step.joined = joined
+        step.fused = fused
 
 
 def _fingerprint(decoder: "StaticDecoder", fitted: Fitted, kind: str, width: int) -> str:

@@ -10,7 +10,7 @@ from ...kv_cache.buffers import CacheBuffers
 from ...lowering.complex_pairs import pair_complex_numbers
 from ...lowering.export import drop_checks, without_known_warnings
 from ...lowering.step_graphs import static_experts
-from ...models.fused_projections import merge_products, traced_joined
+from ...models.fused_projections import merge_products, traced_fused
 from ...quantization.quantized_matmul import cuda_products
 from ...step import Step
 from ..cpu.cpu_kernels import group_queries
@@ -66,7 +66,7 @@ def lower_for_cuda(
         without_known_warnings(),
         static_experts(step.model),
         cuda_products(step),
-        traced_joined(step),
+        traced_fused(step),
     ):
         exported = torch.export.export(IntoPlaces(step, len(places)), inputs, strict=False)
         merge_products(exported.graph_module, exported.graph_signature.user_inputs)

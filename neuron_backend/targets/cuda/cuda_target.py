@@ -17,7 +17,7 @@ from ...kv_cache.buffers import CacheBuffers
 from ...kv_cache.shapes import DEFAULT_WIDTHS, fitting
 from ...lowering.export import without_known_warnings
 from ...lowering.step_graphs import ProgramShape, program_shapes
-from ...models.fused_projections import join_projections
+from ...models.fused_projections import fuse_projections
 from ...step import program_name
 from ..device_tensors import on_device, place_graph
 from ..neuron.native_program import Backend, OnceBackend
@@ -140,9 +140,9 @@ class CudaTarget:
         gpu = self.runtime.gpu(device)
         shapes = program_shapes(decoder)
         self._check(decoder, gpu, len(shapes))
-        joined = join_projections(decoder.step.model)
+        fused = fuse_projections(decoder.step.model)
         for step in (decoder.step, decoder.tree_step):
-            step.joined = joined
+            step.fused = fused
         with torch.inference_mode(False), torch.no_grad(), on_device(device):
             recording = _Recording.of(self, decoder, device, shapes)
             # The hungriest first: the others then find room in the pool.

@@ -8,10 +8,10 @@ from torch import nn
 
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.neuron_backend.models.fused_projections import (
-    Joined,
-    join_projections,
+    FusedProjections,
+    fuse_projections,
     merge_products,
-    traced_joined,
+    traced_fused,
 )
 from decodekit.neuron_backend.quantization import int8_activation_split as split
 from decodekit.neuron_backend.quantization.quantized_matmul import PACKED, quantized_matmul
@@ -28,16 +28,16 @@ def decoder(model, **changes):
 
 def join(made):
     """As the target for the CPU does."""
-    made.step.joined = join_projections(made.step.model)
-    return made.step.joined
+    made.step.fused = fuse_projections(made.step.model)
+    return made.step.fused
 
 
-def traced(made, width, joined):
+def traced(made, width, fused):
     """The graph of a step, and what it makes of some tokens."""
     inputs = made.step.padding(width, made.cache, 32)
     with torch.no_grad(), quantized_matmul(made.step):
-        if joined:
-            with traced_joined(made.step):
+        if fused:
+            with traced_fused(made.step):
                 program = torch.export.export(made.step, inputs, strict=False)
             merge_products(program.graph_module, program.graph_signature.user_inputs)
         else:
@@ -81,10 +81,10 @@ def count(graph, target):
 def test_gives_the_same_logits(name, weights, dtype, width, tiny_model):
     """Up to rounding; with biases and without, of floating weights and of integers."""
     made = decoder(tiny_model(name), weights=weights, dtype=dtype)
-    _, apart = traced(made, width, joined=False)
+    _, apart = traced(made, width, fused=False)
     join(made)
 
-    _, together = traced(made, width, joined=True)
+    _, together = traced(made, width, fused=True)
 
     tolerance = {"float32": 1e-5, "bfloat16": 2e-2}[dtype] * apart.abs().max().item()
     torch.testing.assert_close(together, apart, atol=tolerance, rtol=0)
@@ -94,9 +94,9 @@ def test_gives_the_same_logits(name, weights, dtype, width, tiny_model):
 def test_products_become_fewer(name, saved, tiny_model):
     """Queries, keys and values are one; gate and up are one. GPT-2's are one as they come."""
     made = decoder(tiny_model(name))
-    apart, _ = traced(made, 5, joined=False)
+    apart, _ = traced(made, 5, fused=False)
     join(made)
-    together, _ = traced(made, 5, joined=True)
+    together, _ = traced(made, 5, fused=True)
     layers = made.step.model.config.num_hidden_layers
 
     assert count(apart, LINEAR) - saved * layers == count(together, LINEAR)
@@ -113,9 +113,9 @@ def test_kernels_of_integers_become_fewer(exact, target, tiny_model, monkeypatch
     """Seven products of a layer are four, on processors that add up integers of 8 bits and on others."""
     monkeypatch.setattr(split, "_are_exact", lambda: exact)
     made = decoder(tiny_model("llama"), weights="int8", dtype="bfloat16")
-    apart, _ = traced(made, 1, joined=False)
+    apart, _ = traced(made, 1, fused=False)
     join(made)
-    together, _ = traced(made, 1, joined=True)
+    together, _ = traced(made, 1, fused=True)
 
     assert (7 * 2 + 1, 4 * 2 + 1) == (count(apart, target), count(together, target))
 
@@ -125,14 +125,14 @@ def test_nothing_is_held_twice(weights, tiny_model, prefill):
     """The model's weights are rows of the joined ones; it is what it was, bit for bit."""
     made = decoder(tiny_model("qwen2"), weights=weights)
     before, size = prefill(made, [[3, 4, 5, 6, 7]], 5).clone(), made.weights.bytes
-    joined = join(made)
+    fused = join(made)
     state = made.step.model.state_dict()
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in state.values()}
 
     assert torch.equal(before, prefill(made, [[3, 4, 5, 6, 7]], 5))
     assert size == made.weights.bytes == sum(storage.nbytes() for storage in storages.values())
-    assert 2 * 2 == len(joined)
-    assert {tensor.untyped_storage().data_ptr() for tensor in joined.state_dict().values()} <= set(storages)
+    assert 2 * 2 == len(fused)
+    assert {tensor.untyped_storage().data_ptr() for tensor in fused.state_dict().values()} <= set(storages)
 
 
 def test_what_is_joined_is_not_joined_again(tiny_model):
@@ -156,9 +156,9 @@ def test_a_ranks_part_is_joined(tiny_model):
         attention.v_proj.weight.clone(),
     ]
 
-    joined = join_projections(part)
+    fused = fuse_projections(part)
 
-    assert torch.equal(torch.cat(apart), joined[0].layer.weight)
+    assert torch.equal(torch.cat(apart), fused[0].layer.weight)
     assert torch.equal(apart[1], attention.k_proj.weight)
 
 
@@ -185,7 +185,7 @@ def test_what_does_not_fit_together_is_left_alone(layers):
     for name, layer in zip(("q_proj", "k_proj", "v_proj"), layers, strict=True):
         setattr(module, name, layer)
 
-    assert 0 == len(join_projections(module))
+    assert 0 == len(fuse_projections(module))
 
 
 def test_layers_that_read_something_else_are_still_right():
@@ -193,9 +193,9 @@ def test_layers_that_read_something_else_are_still_right():
     layers = [nn.Linear(4, 3), nn.Linear(4, 2)]
     x, y = torch.randn(5, 4), torch.randn(5, 4)
     expected = layers[0](x), layers[1](y)
-    joined = Joined(layers)
+    fused = FusedProjections(layers)
 
-    with joined.traced():
+    with fused.traced():
         found = layers[0](x), layers[1](y)
 
     torch.testing.assert_close(found, expected)

@@ -20,7 +20,7 @@ from decodekit.decoding import Greedy, Sample
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.neuron_backend.lowering.step_graphs import ProgramShape, program_shapes
 from decodekit.neuron_backend.models.early_exit import first_layers
-from decodekit.neuron_backend.models.fused_projections import join_projections
+from decodekit.neuron_backend.models.fused_projections import fuse_projections
 from decodekit.neuron_backend.targets import device_tensors as placement
 from decodekit.neuron_backend.targets.cuda.cuda_graph import lower_for_cuda
 from decodekit.neuron_backend.targets.cuda.cuda_staging import Place
@@ -143,7 +143,7 @@ def test_a_tensor_of_the_host_would_be_found(tiny_model: Models) -> None:
 def graph(tiny_model: Models) -> GraphModule:
     """Of one column, with joined projections."""
     decoder = StaticDecoder(tiny_model("llama"), **SHAPE)
-    decoder.step.joined = join_projections(decoder.step.model)
+    decoder.step.fused = fuse_projections(decoder.step.model)
     return Program.of(decoder, program_shapes(decoder)[0]).graph
 
 
