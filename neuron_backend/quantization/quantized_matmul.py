@@ -33,29 +33,29 @@ _ATEN_INPUTS = 16
 
 
 @contextmanager
-def quantized_matmul(model: nn.Module, few_rows: Library | NoLibrary = NO_LIBRARY) -> Iterator[None]:
+def quantized_matmul(model: nn.Module, kernels: Library | NoLibrary = NO_LIBRARY) -> Iterator[None]:
     """
     Let the quantised layers of *model* multiply as a CPU is quickest, for as long as it is traced.
 
     Args:
         model: Whose layers.
 
-        few_rows: What multiplies the inputs that it takes.
+        kernels: What multiplies the inputs that it takes.
     """
     # Found out before anything is traced.
     by_four = partial(int4_product, aten=aten_packs_alike())
     with _products_restored(model) as layers:
         for layer in layers:
             if not isinstance(layer, Int8Linear):
-                layer.product = partial(_few_int4, few_rows, by_four)
+                layer.product = partial(_few_int4, kernels, by_four)
             elif layer.storage != "int8":
                 layer.product = int8_product
             elif split.takes(layer.scale.dtype, layer.in_features):
                 # Of the shape that the kernel is told; a program is handed what is packed.
                 layer.register_buffer(PACKED, layer.quantized.T)
-                layer.product = partial(_few_int8, few_rows, _packed_product)
+                layer.product = partial(_few_int8, kernels, _packed_product)
             else:
-                layer.product = partial(_few_int8, few_rows, int8_product)
+                layer.product = partial(_few_int8, kernels, int8_product)
         yield
 
 
@@ -93,10 +93,10 @@ def _products_restored(model: nn.Module) -> Iterator[list[Int8Linear | Int4Linea
 
 
 def _few_int8(
-    few_rows: Library | NoLibrary, otherwise: Callable[..., Tensor], layer: Int8Linear, x: Tensor
+    kernels: Library | NoLibrary, otherwise: Callable[..., Tensor], layer: Int8Linear, x: Tensor
 ) -> Tensor:
     rows = x.reshape(-1, layer.in_features).contiguous()
-    if not few_rows.takes(rows):
+    if not kernels.takes(rows):
         return otherwise(layer, x)
     out: Tensor = torch.ops.decodekit.int8_rows(rows, layer.quantized, layer.scale)
     out = out.reshape(*x.shape[:-1], layer.out_features)
@@ -104,10 +104,10 @@ def _few_int8(
 
 
 def _few_int4(
-    few_rows: Library | NoLibrary, otherwise: Callable[..., Tensor], layer: Int4Linear, x: Tensor
+    kernels: Library | NoLibrary, otherwise: Callable[..., Tensor], layer: Int4Linear, x: Tensor
 ) -> Tensor:
     rows = x.reshape(-1, layer.in_features).contiguous()
-    if not few_rows.takes(rows, MOST_ROWS_BY_4_BITS):
+    if not kernels.takes(rows, MOST_ROWS_BY_4_BITS):
         return otherwise(layer, x)
     return finished(layer, x, torch.ops.decodekit.int4_rows(rows, layer.packed, layer.levels))
 

@@ -45,7 +45,7 @@ def compile_package(
     width: int,
     spans: Sequence[int],
     fingerprint: str,
-    few_rows: Library | NoLibrary = NO_LIBRARY,
+    kernels: Library | NoLibrary = NO_LIBRARY,
 ) -> Package:
     """
     Compile *step* for one width and every span over a cache of that shape. Takes some seconds, or minutes.
@@ -62,7 +62,7 @@ def compile_package(
 
         fingerprint: What the program fits, kept in its metadata for :class:`CompiledProgram`.
 
-        few_rows: Multiplies the inputs that it takes, and becomes part of the program.
+        kernels: Multiplies the inputs that it takes, and becomes part of the program.
     """
     # Takes a second or two, and only who compiles needs it.
     from torch._inductor import aoti_compile_and_package, config
@@ -71,8 +71,8 @@ def compile_package(
         torch.no_grad(),
         without_known_warnings(),
         tempfile.TemporaryDirectory() as folder,
-        few_rows.linked() as linked,
-        quantized_matmul(step, few_rows),
+        kernels.linked() as linked,
+        quantized_matmul(step, kernels),
         traced_fused(step),
         _untied(step),
     ):
@@ -81,7 +81,7 @@ def compile_package(
             step, inputs, strict=False, dynamic_shapes=_open_span(step, inputs, cache, spans)
         )
         merge_products(exported.graph_module, exported.graph_signature.user_inputs)
-        choose_kernels(exported.graph_module, few_rows)
+        choose_kernels(exported.graph_module, kernels)
         # The compiler would leave each of them to an operation of its own, and warn.
         pair_complex_numbers(exported.graph_module)
         packed = PackedNames.of(exported)

@@ -32,25 +32,25 @@ def onednn_dtypes() -> frozenset[torch.dtype]:
     return frozenset(dtype for dtype, known in supported.items() if known)
 
 
-def choose_kernels(module: GraphModule, few_rows: Library | NoLibrary = NO_LIBRARY) -> None:
+def choose_kernels(module: GraphModule, kernels: Library | NoLibrary = NO_LIBRARY) -> None:
     """
     Rewrite the graph of *module*, as ``torch.export`` gives it, in place.
 
     Args:
         module: What is rewritten.
 
-        few_rows: What multiplies, and attends with, the inputs that it takes.
+        kernels: What multiplies, and attends with, the inputs that it takes.
     """
-    _attend_few_columns(module, few_rows)
+    _attend_with_kernels(module, kernels)
     group_queries(module)
-    _multiply_few_rows(module, few_rows)
+    _multiply_with_kernels(module, kernels)
     _multiply_with_onednn(module)
     module.graph.eliminate_dead_code()
     module.graph.lint()
     module.recompile()
 
 
-def _multiply_few_rows(module: GraphModule, few_rows: Library | NoLibrary) -> None:
+def _multiply_with_kernels(module: GraphModule, kernels: Library | NoLibrary) -> None:
     """Read the weights at the speed of memory, where that is what takes the time."""
     for node in module.graph.find_nodes(op="call_function", target=_aten.linear.default):
         x, weight, *bias = node.args
@@ -59,7 +59,7 @@ def _multiply_few_rows(module: GraphModule, few_rows: Library | NoLibrary) -> No
         if weight.op != "placeholder" or weights.dtype != value.dtype or not weights.is_contiguous():
             continue
         rows = value.reshape(-1, value.shape[-1])
-        if not few_rows.takes(rows):
+        if not kernels.takes(rows):
             continue
         with module.graph.inserting_before(node):
             call = module.graph.call_function
@@ -89,13 +89,13 @@ def _multiply_with_onednn(module: GraphModule) -> None:
             node.args = (x, weight, bias[0] if bias else None, "none", [], "")
 
 
-def _attend_few_columns(module: GraphModule, few_rows: Library | NoLibrary) -> None:
+def _attend_with_kernels(module: GraphModule, kernels: Library | NoLibrary) -> None:
     """Read keys and values once, the slots in use alone, where columns are few."""
     for attention in _attentions(module):
         query, mask, scale = attention.query, attention.mask, attention.scale
         keys = _unrepeated(attention.key) or attention.key
         values = _unrepeated(attention.value) or attention.value
-        if mask is None or not _fits(few_rows, query, keys, values, mask):
+        if mask is None or not _fits(kernels, query, keys, values, mask):
             continue
         batch, heads, width, dim = _shape(query)
         with module.graph.inserting_before(attention.node):
@@ -138,13 +138,13 @@ def _attentions(module: GraphModule) -> Iterator[_Attention]:
     return map(_Attention.of, list(module.graph.find_nodes(op="call_function", target=target)))
 
 
-def _fits(few_rows: Library | NoLibrary, query: Node, keys: Node, values: Node, mask: Node) -> bool:
+def _fits(kernels: Library | NoLibrary, query: Node, keys: Node, values: Node, mask: Node) -> bool:
     """Whether few rows' attention takes them."""
     states = [keys.meta["val"], values.meta["val"]]
     added = mask.meta["val"]
     columns = query.meta["val"].transpose(1, 2).flatten(0, 1)
     return (
-        few_rows.takes(columns)
+        kernels.takes(columns)
         and all(tensor.dtype == columns.dtype for tensor in (*states, added))
         and all(tensor.stride()[2:] == (tensor.shape[3], 1) for tensor in states)
         and added.dim() == 4

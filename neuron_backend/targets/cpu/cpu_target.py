@@ -49,10 +49,10 @@ class CpuTarget:
         _concatenated(decoder)
         packages, fitted = {}, Fitted.of(decoder.step)
         # Measured by who compiles: on one host the ranks would only be in each other's way.
-        few_rows = cache(partial(_few_rows, decoder))
+        kernels = cache(partial(_kernels, decoder))
 
         def compiled(step: Step, width: int, fingerprint: str) -> Package:
-            return aoti.compile_package(step, decoder.cache, width, decoder.spans, fingerprint, few_rows())
+            return aoti.compile_package(step, decoder.cache, width, decoder.spans, fingerprint, kernels())
 
         for step, width in decoder.steps():
             fingerprint = _fingerprint(decoder, fitted, step.kind, width)
@@ -146,7 +146,7 @@ class CpuTarget:
         decoder.warm_up(decoder.spans[:1])
 
 
-def _few_rows(decoder: "StaticDecoder") -> Library | NoLibrary:
+def _kernels(decoder: "StaticDecoder") -> Library | NoLibrary:
     # Only who compiles needs it.
     from .kernel_selection import quickest
 

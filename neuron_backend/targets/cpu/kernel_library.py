@@ -19,7 +19,7 @@ from . import kernel_operations as _operations  # noqa: F401
 
 _NUMBERS = {torch.float32: "float", torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
 _SOURCE = Path(__file__).parent / "csrc" / "calls.cpp"
-_NAME = "decodekit_few_rows"
+_NAME = "decodekit_skinny_gemm"
 
 _OPERATIONS = (
     torch.ops.decodekit.float_rows.default,

@@ -75,13 +75,13 @@ class TestChooseKernels:
     @pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler")
     def test_few_columns_attend_with_few_rows(self, decoder):
         """In every layer where they are few, over keys that are not repeated; torch's attention elsewhere."""
-        few_rows = Library.compiled(torch.float32, (decoder.shape.batch_size,))
+        kernels = Library.compiled(torch.float32, (decoder.shape.batch_size,))
         for width, is_few in [(1, True), (5, False)]:
             program, _ = exported(decoder, width)
             graph = program.graph_module.graph
             attentions = len(graph.find_nodes(op="call_function", target=SDPA))
 
-            choose_kernels(program.graph_module, few_rows)
+            choose_kernels(program.graph_module, kernels)
 
             mine = graph.find_nodes(op="call_function", target=ATTENTION)
             assert (attentions if is_few else 0) == len(mine)
