@@ -17,8 +17,8 @@ from decodekit.decoding import (
     StopTokens,
     StopWhen,
 )
-from decodekit.decoding.scores import Scores
 from decodekit.decoding.plain_step import known_codes
+from decodekit.decoding.scores import Scores
 from decodekit.decoding.stopping import by_token
 
 ROWS = 3
