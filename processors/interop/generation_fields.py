@@ -8,7 +8,6 @@ is refused when it asks for something (``REFUSED``), or is about the configurati
 """
 
 from collections.abc import Callable, Mapping
-from operator import attrgetter
 from typing import Any
 
 import attrs
@@ -75,7 +74,13 @@ class Stage:
 
 def _simple(field: str, kind: Any, option: str, is_on: Callable[[Any], bool] = _always) -> Stage:
     """A stage whose field is its one parameter."""
-    return Stage(field, (kind,), lambda value, rest: kind(value), attrgetter(option), is_on)
+    return Stage(
+        field,
+        (kind,),
+        lambda value, rest: kind(value),
+        lambda processor: options_of(processor)[option],
+        is_on,
+    )
 
 
 def _ids(field: str, kind: Any) -> Stage:
@@ -85,7 +90,7 @@ def _ids(field: str, kind: Any) -> Stage:
 
 def _ending(field: str, kind: Any) -> Stage:
     """A stage that keeps the end away."""
-    return Stage(field, (kind,), lambda n, rest: kind(n, rest.eos), attrgetter("n"), _above_0)
+    return Stage(field, (kind,), lambda n, rest: kind(n, rest.eos), lambda processor: processor.n, _above_0)
 
 
 def _filter(field: str, kind: Any, option: str, is_on: Callable[[Any], bool] = _always) -> Stage:

@@ -37,6 +37,15 @@ class TestMix:
         assert [0xE220A8397B1DCDAF] == noise.mix(zero, zero).tolist()
 
 
+@given(st.integers(1, 10**12))
+def test_the_root_of_the_vocabulary_is_rounded_up(vocab: int) -> None:
+    """A block is the smallest number whose square holds the vocabulary, exactly for squares too."""
+    size = noise.block_size(vocab)
+
+    assert (size - 1) ** 2 < vocab <= size**2
+    assert size == noise.block_size(size**2)
+
+
 class TestUniform:
     def test_never_meets_the_ends(self) -> None:
         """The smallest and the largest 52 bits lie inside the open interval, and so do their Gumbels."""

@@ -1,0 +1,166 @@
+"""
+Names are looked for in foreign objects alone.
+
+What a part of ours may offer is declared in :mod:`decodekit.decoding.optional_protocols`, so that
+a misspelt name is a mistake and not silently nothing. ``getattr``, ``hasattr``, ``vars``,
+``__dict__`` and ``except AttributeError`` are for objects of other packages, listed here.
+"""
+
+import ast
+import pathlib
+from collections.abc import Iterator
+
+import decodekit
+
+ROOT = pathlib.Path(decodekit.__file__).parent
+ROOMS = ("bench", "benchmarks", "decoding", "neuron_backend", "processors", "speculation", "streaming")
+
+FOREIGN = {
+    # Models, configs and caches of transformers
+    "neuron_backend/architectures/rotation.py": {"rope_parameters", "rope_type"},
+    "neuron_backend/early_exit.py": {"config"},
+    "neuron_backend/geometry.py": {"layers", "logits", "past_key_values"},
+    "neuron_backend/graphs/step_lowering.py": {"_experts_implementation", "set_experts_implementation"},
+    "neuron_backend/masks.py": {
+        "attention_chunk_size",
+        "attention_layers",
+        "layer_types",
+        "sliding_window",
+    },
+    "neuron_backend/parallel/parallel_plan.py": {"tp_plan"},
+    "neuron_backend/shapes.py": {"max_position_embeddings"},
+    "neuron_backend/sizing/model_facts.py": {"set_experts_implementation", "text_config"},
+    "neuron_backend/targets/functional_step.py": {"set_experts_implementation"},
+    "neuron_backend/weights.py": {"set_experts_implementation"},
+    "neuron_backend/wrapped/settings.py": {"get_text_config", "use_sliding_window"},
+    "neuron_backend/wrapped/transformers_neuronx.py": {"neuron_config"},
+    "processors/generation_fields.py": {"greenlist_ratio", "ngram_len"},
+    # Tokenizers
+    "decoding/clean_up.py": {"backend_tokenizer", "clean_up_tokenization_spaces", "model"},
+    "decoding/per_tokenizer.py": {"backend_tokenizer", "decoder"},
+    "decoding/stop_strings.py": {"decode"},
+    "processors/llguidance.py": {"backend_tokenizer"},
+    "speculation/vocabulary.py": {"added_tokens_decoder", "get_vocab"},
+    "streaming/transformers_streamer.py": {"eos_token_id"},
+    # Streams and iterators; AttributeError: a stream without a file number
+    "decoding/streamers.py": {"close"},
+    "streaming/batch_display.py": {"AttributeError", "encoding", "isatty"},
+    "streaming/json_lines.py": {"write"},
+    "streaming/sse.py": {"aclose", "close"},
+    # Arrays, modules and graphs of numpy and torch; AWS's packages
+    "decoding/validation.py": {"tolist"},
+    "neuron_backend/graphs/lint.py": {"overloadpacket", "tags"},
+    "neuron_backend/graphs/lowering.py": {"__name__", "overloadpacket", "tags"},
+    "neuron_backend/graphs/narrow_integers.py": {"_schema"},
+    "neuron_backend/parallel/ranks.py": {"_timeout"},
+    "neuron_backend/quantization/drift.py": {"tolist"},
+    "neuron_backend/targets/aoti.py": {"weight"},
+    "neuron_backend/targets/detect.py": {
+        "ModelBuilder",
+        "device_count",
+        "get_fallback_ops",
+        "is_initialized",
+        "neuron",
+        "trace",
+    },
+    "neuron_backend/targets/joined_projections.py": {"namespace"},
+    "neuron_backend/targets/native_target.py": {"get_fallback_ops"},
+    "neuron_backend/targets/placement.py": {"device"},
+    "neuron_backend/targets/traced_target.py": {"__version__"},
+    # JSON of another shape
+    "bench/report.py": {"AttributeError"},
+    "neuron_backend/artifacts/stored_weights.py": {"AttributeError"},
+    # Names of our own, which still have to go
+    "benchmarks/speculation_runs.py": {"prepare"},
+    "neuron_backend/parallel/cores.py": {"drives_cores"},
+    # Python's own
+    "bench/machine.py": {"sched_getaffinity"},  # not on every system
+    "decoding/placement.py": {"__name__"},  # the name of a function or of whatever else can be called
+    "neuron_backend/artifacts/chain_digest.py": {"__dict__"},  # all that a processor of a user's keeps
+}
+"""By file, the names that it looks for in objects of other packages."""
+
+COMPUTED = {
+    "bench/comparison_files.py": {"getattr(config, name)"},  # a model's config
+    "bench/contenders/serving.py": {"getattr(found, request.pop('do'))"},  # a method by its name in JSON
+    "bench/decode.py": {"getattr(comparison, name)"},
+    "benchmarks/counting_compilations.py": {"getattr(module, name)"},  # functions of torch, to be wrapped
+    "benchmarks/gpu.py": {"getattr(torch, args.dtype)"},
+    "benchmarks/grow.py": {
+        "getattr(large, size)",
+        "getattr(new.mlp, name)",
+        "getattr(old.mlp, name)",
+        "getattr(small, size)",
+    },  # models
+    "benchmarks/products.py": {"getattr(torch, dtype_name)"},
+    "benchmarks/report.py": {"getattr(options, name.replace('-', '_'))"},  # parsed options
+    "benchmarks/speculation.py": {"getattr(options, name)"},
+    "benchmarks/speculation_costs.py": {"getattr(one, f'{part}_seconds')", "getattr(run, model)"},
+    "benchmarks/speculation_runs.py": {"getattr(run, what)"},
+    # A setting that only some versions of transformers' tokenizers have.
+    "decoding/clean_up.py": {"getattr(tokenizer, insists, True)"},
+    # PEP 562: what a module of ours exports, by the name that was asked for.
+    "decoding/lazy_names.py": {"getattr(module, name)", "vars(sys.modules[package])"},
+    # Whether a tokenizer's class decodes as the library's own does.
+    "decoding/text.py": {"getattr(Fast, name)", "getattr(family, name, None)"},
+    "neuron_backend/architectures/rotation.py": {"getattr(module, f'{prefix}original_inv_freq')"},
+    "neuron_backend/early_exit.py": {"getattr(owner, name)", "vars(config)"},  # models and configs
+    "neuron_backend/few_rows/library.py": {"getattr(self._code, f'decodekit_{name}')"},  # of a C library
+    "neuron_backend/graphs/narrow_integers.py": {"getattr(owner, name)"},  # a buffer of a module
+    "neuron_backend/parallel/parallel_layers.py": {"getattr(module, OWN)", "getattr(self, OWN)"},
+    "neuron_backend/parallel/parallel_plan.py": {"getattr(config, name, None)"},
+    "neuron_backend/parallel/tensor_parallel.py": {"getattr(module, leaf)", "vars(model)", "vars(part)"},
+    "neuron_backend/sizing/model_facts.py": {"getattr(config, name, None)"},
+    "neuron_backend/targets/functional_step.py": {"getattr(self, name)"},  # buffers of a module
+    "neuron_backend/targets/joined_projections.py": {
+        "getattr(layer, name)",
+        "getattr(layer, names[0])",
+        "getattr(layers[0], name, None)",
+        "getattr(module, name, None)",
+        "vars(layer)",
+    },  # layers of a model
+    "neuron_backend/targets/placement.py": {
+        "getattr(owner, name)",
+        "getattr(torch, device.type, None)",
+    },
+    "neuron_backend/targets/quickest_products.py": {"getattr(library, name)"},
+    "neuron_backend/targets/target.py": {"getattr(target, part, None)"},
+    "neuron_backend/targets/traced_target.py": {
+        "hasattr(_module('neuronx_distributed'), name)",
+        "hasattr(_module('torch_neuronx'), name)",
+    },
+    "neuron_backend/wrapped/abilities.py": {"getattr(self, name)"},
+    "neuron_backend/wrapped/settings.py": {"getattr(config, name, None)", "getattr(config, name, default)"},
+    # Whatever a generation config of any version of transformers holds.
+    "processors/generation_config.py": {"vars(config)", "vars(type(config)())"},
+    # The fields of its watermarking configs.
+    "processors/generation_fields.py": {"getattr(value, name)"},
+}
+"""By file, the calls that look for names that are computed, or for all there are."""
+
+
+def looked_for(tree: ast.Module) -> Iterator[tuple[bool, str]]:
+    """Every name that is looked for, and every call whose names are computed: whether it is one, and what."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            name = node.args[1] if len(node.args) > 1 else None
+            if node.func.id in ("getattr", "hasattr", "vars"):
+                if isinstance(name, ast.Constant):
+                    yield False, str(name.value)
+                else:
+                    yield True, ast.unparse(node)
+        elif isinstance(node, ast.Attribute) and node.attr in ("__dict__", "getattr_static"):
+            yield False, node.attr
+        elif isinstance(node, ast.ExceptHandler) and "AttributeError" in ast.unparse(node.type or ast.Pass()):
+            yield False, "AttributeError"
+
+
+def test_names_are_looked_for_in_foreign_objects_alone() -> None:
+    """What the sources look for is what is listed above, file by file; the lists hold nothing else."""
+    rooms = [room for room in ROOMS if (ROOT / room).is_dir()]
+    found: tuple[dict[str, set[str]], dict[str, set[str]]] = ({}, {})
+    for path in [*ROOT.glob("*.py"), *(path for room in rooms for path in (ROOT / room).rglob("*.py"))]:
+        for computed, what in looked_for(ast.parse(path.read_text())):
+            found[computed].setdefault(path.relative_to(ROOT).as_posix(), set()).add(what)
+    for listed, seen in zip((FOREIGN, COMPUTED), found, strict=True):
+        assert {file: names for file, names in listed.items() if file.split("/")[0] in rooms} == seen
