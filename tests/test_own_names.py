@@ -17,45 +17,45 @@ ROOMS = ("bench", "benchmarks", "decoding", "neuron_backend", "processors", "spe
 
 FOREIGN = {
     # Models, configs and caches of transformers
-    "neuron_backend/architectures/rotation.py": {"rope_parameters", "rope_type"},
-    "neuron_backend/early_exit.py": {"config"},
-    "neuron_backend/geometry.py": {"layers", "logits", "past_key_values"},
-    "neuron_backend/graphs/step_lowering.py": {"_experts_implementation", "set_experts_implementation"},
-    "neuron_backend/masks.py": {
+    "neuron_backend/models/rotation.py": {"rope_parameters", "rope_type"},
+    "neuron_backend/models/early_exit.py": {"config"},
+    "neuron_backend/kv_cache/geometry.py": {"layers", "logits", "past_key_values"},
+    "neuron_backend/lowering/step_graphs.py": {"_experts_implementation", "set_experts_implementation"},
+    "neuron_backend/kv_cache/masks.py": {
         "attention_chunk_size",
         "attention_layers",
         "layer_types",
         "sliding_window",
     },
-    "neuron_backend/parallel/parallel_plan.py": {"tp_plan"},
-    "neuron_backend/shapes.py": {"max_position_embeddings"},
+    "neuron_backend/tensor_parallel/parallel_plan.py": {"tp_plan"},
+    "neuron_backend/kv_cache/shapes.py": {"max_position_embeddings"},
     "neuron_backend/sizing/model_facts.py": {"set_experts_implementation", "text_config"},
-    "neuron_backend/targets/functional_step.py": {"set_experts_implementation"},
-    "neuron_backend/weights.py": {"set_experts_implementation"},
-    "neuron_backend/wrapped/settings.py": {"get_text_config", "use_sliding_window"},
-    "neuron_backend/wrapped/transformers_neuronx.py": {"neuron_config"},
-    "processors/generation_fields.py": {"greenlist_ratio", "ngram_len"},
+    "neuron_backend/targets/neuron/functional_step.py": {"set_experts_implementation"},
+    "neuron_backend/models/weights.py": {"set_experts_implementation"},
+    "neuron_backend/adapters/settings.py": {"get_text_config", "use_sliding_window"},
+    "neuron_backend/adapters/transformers_neuronx.py": {"neuron_config"},
+    "processors/interop/generation_fields.py": {"greenlist_ratio", "ngram_len"},
     # Tokenizers
-    "decoding/clean_up.py": {"backend_tokenizer", "clean_up_tokenization_spaces", "model"},
-    "decoding/per_tokenizer.py": {"backend_tokenizer", "decoder"},
-    "decoding/stop_strings.py": {"decode"},
-    "processors/llguidance.py": {"backend_tokenizer"},
-    "speculation/vocabulary.py": {"added_tokens_decoder", "get_vocab"},
+    "decoding/text/clean_up.py": {"backend_tokenizer", "clean_up_tokenization_spaces", "model"},
+    "decoding/text/per_tokenizer.py": {"backend_tokenizer", "decoder"},
+    "decoding/stopping/stop_strings.py": {"decode"},
+    "processors/grammar/llguidance.py": {"backend_tokenizer"},
+    "speculation/drafters/vocabulary.py": {"added_tokens_decoder", "get_vocab"},
     "streaming/transformers_streamer.py": {"eos_token_id"},
     # Streams and iterators; AttributeError: a stream without a file number
-    "decoding/streamers.py": {"close"},
+    "decoding/results/streamers.py": {"close"},
     "streaming/batch_display.py": {"AttributeError", "encoding", "isatty"},
     "streaming/json_lines.py": {"write"},
     "streaming/sse.py": {"aclose", "close"},
     # Arrays, modules and graphs of numpy and torch; AWS's packages
     "decoding/validation.py": {"tolist"},
-    "neuron_backend/graphs/lint.py": {"overloadpacket", "tags"},
-    "neuron_backend/graphs/lowering.py": {"__name__", "overloadpacket", "tags"},
-    "neuron_backend/graphs/narrow_integers.py": {"_schema"},
-    "neuron_backend/parallel/ranks.py": {"_timeout"},
-    "neuron_backend/quantization/drift.py": {"tolist"},
-    "neuron_backend/targets/aoti.py": {"weight"},
-    "neuron_backend/targets/detect.py": {
+    "neuron_backend/lint/graph_lint.py": {"overloadpacket", "tags"},
+    "neuron_backend/lowering/export.py": {"__name__", "overloadpacket", "tags"},
+    "neuron_backend/lowering/narrow_integers.py": {"_schema"},
+    "neuron_backend/tensor_parallel/ranks.py": {"_timeout"},
+    "neuron_backend/parity/drift.py": {"tolist"},
+    "neuron_backend/targets/cpu/aoti.py": {"weight"},
+    "neuron_backend/targets/neuron/detect.py": {
         "ModelBuilder",
         "device_count",
         "get_fallback_ops",
@@ -63,16 +63,16 @@ FOREIGN = {
         "neuron",
         "trace",
     },
-    "neuron_backend/targets/joined_projections.py": {"namespace"},
-    "neuron_backend/targets/native_target.py": {"get_fallback_ops"},
-    "neuron_backend/targets/placement.py": {"device"},
-    "neuron_backend/targets/traced_target.py": {"__version__"},
+    "neuron_backend/models/fused_projections.py": {"namespace"},
+    "neuron_backend/targets/neuron/native_target.py": {"get_fallback_ops"},
+    "neuron_backend/targets/device_tensors.py": {"device"},
+    "neuron_backend/targets/neuron/traced_target.py": {"__version__"},
     # JSON of another shape
     "bench/report.py": {"AttributeError"},
     "neuron_backend/artifacts/stored_weights.py": {"AttributeError"},
     # Names of our own, which still have to go
     "benchmarks/speculation_runs.py": {"prepare"},
-    "neuron_backend/parallel/cores.py": {"drives_cores"},
+    "neuron_backend/tensor_parallel/cores.py": {"drives_cores"},
     # Python's own
     "bench/machine.py": {"sched_getaffinity"},  # not on every system
     "decoding/placement.py": {"__name__"},  # the name of a function or of whatever else can be called
@@ -98,43 +98,45 @@ COMPUTED = {
     "benchmarks/speculation_costs.py": {"getattr(one, f'{part}_seconds')", "getattr(run, model)"},
     "benchmarks/speculation_runs.py": {"getattr(run, what)"},
     # A setting that only some versions of transformers' tokenizers have.
-    "decoding/clean_up.py": {"getattr(tokenizer, insists, True)"},
+    "decoding/text/clean_up.py": {"getattr(tokenizer, insists, True)"},
     # PEP 562: what a module of ours exports, by the name that was asked for.
     "decoding/lazy_names.py": {"getattr(module, name)", "vars(sys.modules[package])"},
     # Whether a tokenizer's class decodes as the library's own does.
-    "decoding/text.py": {"getattr(Fast, name)", "getattr(family, name, None)"},
-    "neuron_backend/architectures/rotation.py": {"getattr(module, f'{prefix}original_inv_freq')"},
-    "neuron_backend/early_exit.py": {"getattr(owner, name)", "vars(config)"},  # models and configs
-    "neuron_backend/few_rows/library.py": {"getattr(self._code, f'decodekit_{name}')"},  # of a C library
-    "neuron_backend/graphs/narrow_integers.py": {"getattr(owner, name)"},  # a buffer of a module
-    "neuron_backend/parallel/parallel_layers.py": {"getattr(module, OWN)", "getattr(self, OWN)"},
-    "neuron_backend/parallel/parallel_plan.py": {"getattr(config, name, None)"},
-    "neuron_backend/parallel/tensor_parallel.py": {"getattr(module, leaf)", "vars(model)", "vars(part)"},
+    "decoding/text/detokenizer.py": {"getattr(Fast, name)", "getattr(family, name, None)"},
+    "neuron_backend/models/rotation.py": {"getattr(module, f'{prefix}original_inv_freq')"},
+    "neuron_backend/models/early_exit.py": {"getattr(owner, name)", "vars(config)"},  # models and configs
+    "neuron_backend/targets/cpu/kernel_library.py": {
+        "getattr(self._code, f'decodekit_{name}')"
+    },  # of a C library
+    "neuron_backend/lowering/narrow_integers.py": {"getattr(owner, name)"},  # a buffer of a module
+    "neuron_backend/tensor_parallel/parallel_layers.py": {"getattr(module, OWN)", "getattr(self, OWN)"},
+    "neuron_backend/tensor_parallel/parallel_plan.py": {"getattr(config, name, None)"},
+    "neuron_backend/tensor_parallel/divided_model.py": {"getattr(module, leaf)", "vars(model)", "vars(part)"},
     "neuron_backend/sizing/model_facts.py": {"getattr(config, name, None)"},
-    "neuron_backend/targets/functional_step.py": {"getattr(self, name)"},  # buffers of a module
-    "neuron_backend/targets/joined_projections.py": {
+    "neuron_backend/targets/neuron/functional_step.py": {"getattr(self, name)"},  # buffers of a module
+    "neuron_backend/models/fused_projections.py": {
         "getattr(layer, name)",
         "getattr(layer, names[0])",
         "getattr(layers[0], name, None)",
         "getattr(module, name, None)",
         "vars(layer)",
     },  # layers of a model
-    "neuron_backend/targets/placement.py": {
+    "neuron_backend/targets/device_tensors.py": {
         "getattr(owner, name)",
         "getattr(torch, device.type, None)",
     },
-    "neuron_backend/targets/quickest_products.py": {"getattr(library, name)"},
+    "neuron_backend/targets/cpu/kernel_selection.py": {"getattr(library, name)"},
     "neuron_backend/targets/target.py": {"getattr(target, part, None)"},
-    "neuron_backend/targets/traced_target.py": {
+    "neuron_backend/targets/neuron/traced_target.py": {
         "hasattr(_module('neuronx_distributed'), name)",
         "hasattr(_module('torch_neuronx'), name)",
     },
-    "neuron_backend/wrapped/abilities.py": {"getattr(self, name)"},
-    "neuron_backend/wrapped/settings.py": {"getattr(config, name, None)", "getattr(config, name, default)"},
+    "neuron_backend/adapters/capabilities.py": {"getattr(self, name)"},
+    "neuron_backend/adapters/settings.py": {"getattr(config, name, None)", "getattr(config, name, default)"},
     # Whatever a generation config of any version of transformers holds.
-    "processors/generation_config.py": {"vars(config)", "vars(type(config)())"},
+    "processors/interop/generation_config.py": {"vars(config)", "vars(type(config)())"},
     # The fields of its watermarking configs.
-    "processors/generation_fields.py": {"getattr(value, name)"},
+    "processors/interop/generation_fields.py": {"getattr(value, name)"},
 }
 """By file, the calls that look for names that are computed, or for all there are."""
 

@@ -8,8 +8,8 @@ import torch
 
 from decodekit.decoding import (
     AdaptiveP,
-    Agreement,
     EndOfSequence,
+    ExactMatch,
     Greedy,
     MaxNewTokens,
     Mirostat,
@@ -17,24 +17,23 @@ from decodekit.decoding import (
     Sample,
     StopStrings,
     StopWhen,
-    candidates,
-    few,
     has_short_cuts,
     optional_protocols,
 )
 from decodekit.decoding.optional_protocols import offers_short_cuts, stages_of
+from decodekit.decoding.sampling import candidates, few
 from decodekit.processors import Chain, MinP, NoRepeatNgram, RepetitionPenalty, Temperature, TopK, TopP
 from decodekit.speculation import (
     AdaptiveLength,
-    Block,
+    BlockVerification,
     DraftModel,
     DraftTree,
     Mixture,
     PromptLookup,
-    Rejection,
+    RejectionSampling,
     SuffixAutomaton,
 )
-from decodekit.speculation.distributions import DrawnApart
+from decodekit.speculation.verification.distributions import DrawnApart
 from decodekit.streaming import Callback, FanOut
 from decodekit.testing import ScriptedDecoder
 
@@ -74,16 +73,16 @@ class Letters:
         (Greedy(), "takes_argmax several gap among"),
         (Sample(), "seed draws_softmax several gap among from_few"),
         (DrawnApart(Sample(), torch.zeros(1)), "among"),
-        (Mirostat(), "seed follows_logits begin"),
-        (AdaptiveP(0.5), "seed follows_logits begin"),
+        (Mirostat(), "seed is_stateful begin"),
+        (AdaptiveP(0.5), "seed is_stateful begin"),
         (EndOfSequence(2), "by_token begin"),
         (MaxNewTokens(2) | EndOfSequence(2), "by_token conditions begin"),
         (NotBefore(2, EndOfSequence(2)), "conditions begin"),
         (StopStrings("a", Letters()), "skip_special_tokens begin"),
         (StopWhen(lambda history: False), "begin"),
-        (Agreement(), "takes_trees"),
-        (Rejection(), "compares_scores reads_choices"),
-        (Block(), "compares_scores reads_choices"),
+        (ExactMatch(), "takes_trees"),
+        (RejectionSampling(), "compares_scores reads_target_tokens"),
+        (BlockVerification(), "compares_scores reads_target_tokens"),
         (AdaptiveLength(), "prepare"),
         (PromptLookup(), ""),
         (DraftModel(DECODER), "check_target"),

@@ -1,5 +1,5 @@
 """
-Which numbers of rows are multiplied by :mod:`~...kernels`, and which by the kernels that torch has.
+Which numbers of rows are multiplied by :mod:`~....kernels`, and which by the kernels that torch has.
 
 Found out by measuring both on the decoder's own weights, when it is compiled: which is quicker depends on
 the processor, the weights' bits and sizes, and the threads.
