@@ -76,7 +76,9 @@ FOREIGN = {
     # Python's own
     "bench/machine.py": {"sched_getaffinity"},  # not on every system
     "decoding/placement.py": {"__name__"},  # the name of a function or of whatever else can be called
-    "neuron_backend/artifacts/chain_digest.py": {"__dict__"},  # all that a processor of a user's keeps
+    "neuron_backend/on_device_sampling/chain_digest.py": {
+        "__dict__"
+    },  # all that a processor of a user's keeps
 }
 """By file, the names that it looks for in objects of other packages."""
 

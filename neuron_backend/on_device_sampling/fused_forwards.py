@@ -14,12 +14,12 @@ from ...decoding.placement import Placement
 from ...decoding.protocols import DecoderShape, Processor, Sampler
 from ...decoding.sampling.greedy import Greedy
 from ...decoding.scores import Scores
-from ..artifacts.chain_digest import same_chain
 from ..kv_cache.buffers import CacheBuffers
 from ..kv_cache.spans import end_of, smallest_span
 from ..step import DecoderStep, Step
 from ..tensor_parallel.ranks import Ranks, in_step
 from ..threads import on_threads
+from .chain_digest import same_chain
 from .fusion import Fusion, places
 from .validate_pipeline import validate_pipeline
 

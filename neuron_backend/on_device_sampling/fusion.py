@@ -7,9 +7,9 @@ import attrs
 from ...decoding.optional_protocols import stages_of
 from ...decoding.placement import Place, part_name
 from ...decoding.protocols import DecoderShape, Processor, Sampler
-from ..artifacts.chain_digest import chain_digest, has_rows, same_chain
 from ..step import DecoderStep
 from ..tensor_parallel.divided_model import ranks_of
+from .chain_digest import chain_digest, has_rows, same_chain
 from .device_sampling import DeviceSampling, sampler_refusal, stage_refusal
 from .fused_step import FusedStep
 

@@ -23,12 +23,12 @@ def float_rows(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def int8_rows(x: Tensor, quantized: Tensor, scale: Tensor) -> Tensor:
-    """``[rows, in]``, int8 ``[out, in]`` and ``[out]`` to ``[rows, out]``, as :func:`~....split.product`."""
+    """``[rows, in]``, int8 ``[out, in]`` and ``[out]`` to ``[rows, out]``, as :func:`~....quantization.int8_activation_split.product`."""
     return x.new_empty(x.shape[0], quantized.shape[0])
 
 
 def int4_rows(x: Tensor, packed: Tensor, levels: Tensor) -> Tensor:
-    """``[rows, in]`` and an :class:`~....int4_linear.Int4Linear` to ``[rows, outputs of all blocks]``."""
+    """``[rows, in]`` and an :class:`~....quantization.int4_linear.Int4Linear` to ``[rows, outputs of all blocks]``."""
     return x.new_empty(x.shape[0], levels.shape[1])
 
 

@@ -22,7 +22,7 @@ from decodekit.decoding import (
 )
 from decodekit.decoding.protocols import Drafter, SamplesTokens
 from decodekit.processors import Grammar, Language, Temperature, TopK, regex
-from decodekit.processors.grammar.grammar import grammar
+from decodekit.processors.grammar import grammar
 from decodekit.speculation import DraftModel, SpeculativeGenerator
 from decodekit.testing import ScriptedDecoder
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from decodekit.decoding import Greedy, History, Sample
-from decodekit.neuron_backend.artifacts.chain_digest import chain_digest, has_rows, same_chain
+from decodekit.neuron_backend.on_device_sampling.chain_digest import chain_digest, has_rows, same_chain
 from decodekit.processors import (
     Chain,
     Composable,
