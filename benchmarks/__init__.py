@@ -1,5 +1,6 @@
 """
-Benchmarks as a user runs them: ``python -m decodekit bench``, and what the scripts in ``benchmarks/`` share.
+All measuring: ``python -m decodekit bench NAME`` runs any benchmark.
 
-A room of its own that is installed: the scripts lie beside the bundled pair, which is not.
+A benchmark is a module with ``add_arguments(parser)`` and ``run(options)``; its docstring states the one
+question that it answers. ``command_line.py`` lists them all.
 """

@@ -2,28 +2,27 @@
 Question: what do weights in 8 and 4 bits save, and what do they cost.
 
 Milliseconds of a forward by format, dtype and width, of a random model with the shapes of SmolLM2-135M
-and a few of its layers, compiled for the CPU; the formats take turns, round after round. And how far
-the bundled target drifts in each format from its own float32 weights, on files that it has not seen.
-
-    python benchmarks/weights.py [--layers 4] [--widths 1 5 128] [--dtypes float32 bfloat16]
-                                 [--threads 2] [--texts 48] [--json FILE]
+and some of its layers, compiled for the CPU; the formats take turns, round after round. And the drift of the
+bundled target in each format from its own float32 weights, on held-out files.
 """
 
 import argparse
-import pathlib
+import functools
 import statistics
-import time
 from typing import Any
 
 import torch
 import transformers
-from acceptance import PAIR, held_out_prompts
 
-from decodekit.bench.report import Report, Spread, Table, finish
-from decodekit.neuron_backend import StaticDecoder, compile_decoder, drift
+from ...neuron_backend import StaticDecoder, compile_decoder, drift
+from ..measuring.arguments import add_common
+from ..measuring.report import Report, finish
+from ..measuring.tables import Spread, Table
+from ..measuring.timing import median_ratio, milliseconds_in_turns
+from ..models.bundled_pair import held_out_prompts, pair_folder
 
 FORMATS = (None, "int8", "int4")
-SHAPES = {
+SHAPES: dict[str, Any] = {
     "vocab_size": 49_152,
     "hidden_size": 576,
     "intermediate_size": 1536,
@@ -32,41 +31,98 @@ SHAPES = {
     "tie_word_embeddings": True,
 }
 POSITION = 512
-"""Tokens before the forward that is timed."""
+"""Tokens before the timed forward."""
 
-IN_A_ROW = 5
+_WARM_UP, _IN_A_ROW = 1, 5
 
 
-def decoders(dtype: str, layers: int, widths: list[int], threads: int) -> dict[str, StaticDecoder]:
-    """One model in each format."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the benchmark's arguments."""
+    add = parser.add_argument
+    add("--layers", type=int, default=4)
+    add("--widths", type=int, nargs="+", default=[1, 5, 128])
+    add("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    add("--texts", type=int, default=48)
+    add_common(parser, rounds=7)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Time forwards, measure drifts, and report."""
+    forwards = [found for dtype in options.dtypes for found in forward_times(dtype, options)]
+    drifts = drift_results(options.texts, options.dtypes)
+    timed = [
+        (
+            f"{each['dtype']} {each['weights']}",
+            each["bytes"],
+            each["width"],
+            str(Spread.stored(each["ms"], each["spread_ms"], options.rounds)),
+            each["times_faster"],
+        )
+        for each in forwards
+    ]
+    keys = ("bytes", "mean_divergence", "max_divergence", "agreement", "perplexity", "reference_perplexity")
+    changed = [(f"{each['dtype']} {each['weights']}", *(each[key] for key in keys)) for each in drifts]
+    report = Report(
+        benchmark="weights",
+        question="What do weights in 8 and 4 bits save, and what do they cost?",
+        settings={
+            "layers": options.layers,
+            "threads": options.threads,
+            "batch": 1,
+            "rounds": options.rounds,
+        },
+        tables=[
+            Table(
+                "Milliseconds of a forward, shapes of SmolLM2-135M",
+                ("format", "bytes", "width", "ms", "times faster"),
+                timed,
+            ),
+            Table(
+                "Drift of the bundled target from its float32 weights, on held-out files",
+                ("format", "bytes", "mean divergence", "max", "agreement", "perplexity", "reference"),
+                changed,
+            ),
+        ],
+        results={"forwards": forwards, "drifts": drifts},
+    )
+    finish(report, options.json)
+
+
+def forward_times(dtype: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Every format at every width."""
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(**SHAPES, num_hidden_layers=layers)
-    model = transformers.AutoModelForCausalLM.from_config(config)
-    shape = {"max_length": 1024, "widths": widths, "spans": (1024,), "threads": threads}
-    return {
-        weights or dtype: compile_decoder(model, dtype=dtype, weights=weights, target="cpu", **shape)
+    config = transformers.LlamaConfig(**SHAPES, num_hidden_layers=options.layers)
+    model = transformers.AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    shape: dict[str, Any] = {"max_length": 1024, "widths": options.widths, "spans": (1024,)}
+    decoders = {
+        weights or dtype: compile_decoder(
+            model, dtype=dtype, weights=weights, target="cpu", threads=options.threads, **shape
+        )
         for weights in FORMATS
     }
+    results = []
+    for width in options.widths:
+        ids, cache_pos = torch.zeros(1, width, dtype=torch.int64), torch.tensor([POSITION])
+        calls = [functools.partial(decoder.forward, ids, cache_pos) for decoder in decoders.values()]
+        times = milliseconds_in_turns(calls, options.rounds, warm_up=_WARM_UP, in_a_row=_IN_A_ROW)
+        results += [
+            {
+                "dtype": dtype,
+                "weights": name,
+                "width": width,
+                "bytes": decoder.weights.bytes,
+                "ms": statistics.median(spent),
+                "spread_ms": [min(spent), max(spent)],
+                "times_faster": median_ratio(times[0], spent),
+            }
+            for (name, decoder), spent in zip(decoders.items(), times, strict=True)
+        ]
+    return results
 
 
-def milliseconds(made: dict[str, StaticDecoder], width: int, rounds: int) -> dict[str, list[float]]:
-    """Each decoder's times, one a round: the median of some in a row, after one that is not counted."""
-    times: dict[str, list[float]] = {name: [] for name in made}
-    ids, cache_pos = torch.zeros(1, width, dtype=torch.int64), torch.tensor([POSITION])
-    for _ in range(rounds):
-        for name, decoder in made.items():
-            few = []
-            for _ in range(IN_A_ROW + 1):
-                start = time.perf_counter()
-                decoder.forward(ids, cache_pos)
-                few.append(1e3 * (time.perf_counter() - start))
-            times[name].append(statistics.median(few[1:]))
-    return times
-
-
-def drifts(texts: int, dtypes: list[str]) -> list[dict[str, Any]]:
-    """Of the bundled target, from its own weights in float32."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(PAIR / "target", dtype=torch.float32)
+def drift_results(texts: int, dtypes: list[str]) -> list[dict[str, Any]]:
+    """The drift of the bundled target from its float32 weights, in every format."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(pair_folder() / "target", dtype=torch.float32)
     prompts = held_out_prompts(texts)
     results = []
     for dtype in dtypes:
@@ -89,75 +145,3 @@ def drifts(texts: int, dtypes: list[str]) -> list[dict[str, Any]]:
                 }
             )
     return results
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--widths", type=int, nargs="+", default=[1, 5, 128])
-    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--texts", type=int, default=48)
-    parser.add_argument("--json", type=pathlib.Path)
-    args = parser.parse_args()
-
-    forwards = []
-    for dtype in args.dtypes:
-        made = decoders(dtype, args.layers, args.widths, args.threads)
-        for width in args.widths:
-            times = milliseconds(made, width, args.rounds)
-            forwards += [
-                {
-                    "dtype": dtype,
-                    "weights": name,
-                    "width": width,
-                    "bytes": made[name].weights.bytes,
-                    "ms": statistics.median(spent),
-                    "spread_ms": [min(spent), max(spent)],
-                    "times_faster": statistics.median(
-                        plain / ours for plain, ours in zip(times[dtype], spent, strict=True)
-                    ),
-                }
-                for name, spent in times.items()
-            ]
-    drifted = drifts(args.texts, args.dtypes)
-    timed = [
-        (
-            f"{each['dtype']} {each['weights']}",
-            each["bytes"],
-            each["width"],
-            str(Spread(each["ms"], *each["spread_ms"], args.rounds)),
-            each["times_faster"],
-        )
-        for each in forwards
-    ]
-    keys = ("bytes", "mean_divergence", "max_divergence", "agreement", "perplexity", "reference_perplexity")
-    changed = [(f"{each['dtype']} {each['weights']}", *(each[key] for key in keys)) for each in drifted]
-    finish(
-        Report(
-            benchmark="weights",
-            question="What do weights in 8 and 4 bits save, and what do they cost?",
-            settings={"layers": args.layers, "threads": args.threads, "batch": 1, "rounds": args.rounds},
-            tables=[
-                Table(
-                    "Milliseconds of a forward, shapes of SmolLM2-135M",
-                    ("format", "bytes", "width", "ms", "times faster"),
-                    timed,
-                ),
-                Table(
-                    "Drift of the bundled target from its float32 weights, on files that it has not seen",
-                    ("format", "bytes", "mean divergence", "max", "agreement", "perplexity", "was"),
-                    changed,
-                ),
-            ],
-            results={"forwards": forwards, "drifts": drifted},
-        ),
-        args.json,
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,8 @@
-"""``python -m decodekit.bench.first_token FOLDER``: load a saved decoder, say one token, tell the time."""
+"""
+The measured process of ``bench start``: ``python -m decodekit.benchmarks.generation.first_token FOLDER``.
+
+Loads a saved decoder, generates one token, and prints the times of each step.
+"""
 
 import json
 import sys
@@ -6,13 +10,13 @@ import time
 
 
 def main(folder: str) -> None:
-    """Print seconds since this module began, by what was done, and the token."""
+    """Print the time at which each step ended, and the token."""
     since = {"began": time.time()}
     import torch  # noqa: F401
 
     since["torch"] = time.time()
-    from ..decoding import Generator, MaxNewTokens
-    from ..neuron_backend import load_decoder
+    from ...decoding import Generator, MaxNewTokens
+    from ...neuron_backend import load_decoder
 
     since["decodekit"] = time.time()
     decoder = load_decoder(folder)

@@ -1,10 +1,11 @@
 """
 Question: how long does it take to import decodekit, and to the first token of a saved decoder.
 
-Every measurement is a process of its own, after one that is not counted and leaves files in the system's
-memory.
+Every measurement is a process of its own, after an uncounted one that brings the files into the system's
+cache.
 """
 
+import argparse
 import itertools
 import json
 import statistics
@@ -12,14 +13,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .comparison_files import backend_digest
-from .report import Bar, Report, Spread, Table
-from .shapes import Shape
-from .subject import Subject
+from ..measuring.arguments import add_common, check_at_least, progress
+from ..measuring.machine import backend_digest
+from ..measuring.report import Report, Threshold, finish
+from ..measuring.tables import Spread, Table
+from ..models.measured_model import add_model, models_of
 
 HOST = """
 import decodekit
@@ -28,23 +30,23 @@ from decodekit.processors import MinP, NoRepeatNgram, RepetitionPenalty, Tempera
 from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
 from decodekit.streaming import TextIterator, TextStreamer
 """
-"""What programs name of the host's rooms; the rooms themselves import nothing before they are asked."""
+"""Names of the packages that run on the host; a package imports a module when its name is asked for."""
 
 WHOLE = f"{HOST}from decodekit.neuron_backend import compile_decoder, load_decoder\n"
-"""And what they get their decoder from."""
+"""The same, and the names that give a decoder."""
 
 SETTLED = "import gc, torch\ngc.collect()"
 """
-After it, Python's collector has been through what torch has made.
+Imports torch and runs the garbage collector over its objects.
 
-Else it goes through all of that, some 40 ms, as soon as some 11,000 more objects have been made (torch 2.13),
-by whatever a program imports next.
+Otherwise the collector traverses all of them, some 40 ms, as soon as some 11,000 more objects exist
+(torch 2.13), whatever a program imports next.
 """
 
 _IMPORTS = (
-    ("names of the host's four rooms", SETTLED, HOST),
+    ("names of the host's four packages", SETTLED, HOST),
     ("and compile_decoder, load_decoder", SETTLED, WHOLE),
-    ("all of them, and whatever the collector does meanwhile", "import torch", WHOLE),
+    ("all of them, and garbage collections meanwhile", "import torch", WHOLE),
 )
 
 IMPORT_GOAL_MS, TOKEN_GOAL_SECONDS = 50.0, 3.0
@@ -58,71 +60,59 @@ _PHASES = (
 )
 
 
-def start(
-    subject: Subject,
-    rounds: int,
-    folder: Path | None = None,
-    progress: Callable[[str], None] = lambda line: None,
-) -> Report:
-    """
-    Measure both.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the benchmark's arguments."""
+    add_model(parser, "smollm2-135m")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="keeps the saved decoder")
+    add_common(parser, rounds=5)
 
-    Args:
-        subject: The decoder that is saved.
 
-        rounds: Counted processes of each kind.
-
-        folder: Keeps the saved decoder. None: nothing is kept.
-
-        progress: Called with a line now and then.
-
-    Raises:
-        ValueError: An argument breaks its rule.
-    """
-    if rounds < 1:
-        raise ValueError(f"'rounds' must be >= 1: got {rounds}")
+def run(options: argparse.Namespace) -> None:
+    """Measure both, and report."""
+    check_at_least("rounds", options.rounds, 1)
+    (model,) = models_of(options)
     progress("imports")
-    imported = import_milliseconds([(before, program) for _, before, program in _IMPORTS], rounds)
+    imported = import_milliseconds([(before, program) for _, before, program in _IMPORTS], options.rounds)
     with tempfile.TemporaryDirectory() as temporary:
-        place = (folder or Path(temporary)) / f"start-{_key(subject)}-{backend_digest()}"
-        if not (place / "decoder.json").exists():
+        folder = (options.cache or Path(temporary)) / f"start-{model.cache_key}-{backend_digest()}"
+        if not (folder / "decoder.json").exists():
             progress("compiling a decoder to save")
-            subject.decoder(1, 1024, (1, 64)).save(place)
+            model.decoder(1, 1024, (1, 64)).save(folder)
         progress("first tokens")
-        runs = [_first_token(place) for _ in range(rounds + 1)][1:]
+        runs = [_first_token(folder) for _ in range(options.rounds + 1)][1:]
     totals = [run["seconds"] for run in runs]
     phases = [(words, str(Spread.of([run["phases"][name] for run in runs]))) for name, words in _PHASES]
-    rows: list[tuple[Any, ...]] = [
-        (name, str(Spread.of(times))) for (name, _, _), times in zip(_IMPORTS, imported, strict=True)
-    ]
-    return Report(
+    rows = [(name, str(Spread.of(times))) for (name, _, _), times in zip(_IMPORTS, imported, strict=True)]
+    compiled_again = any(run["compiled"] for run in runs)
+    report = Report(
         benchmark="start",
         question="How long to import decodekit, and to the first token of a saved decoder?",
         settings={
-            "model": subject.description,
-            "dtype": subject.dtype,
-            "weights": subject.weights,
-            "rounds": rounds,
+            "model": model.description,
+            "dtype": model.dtype,
+            "weights": model.weights,
+            "rounds": options.rounds,
         },
         tables=[
-            Table("Milliseconds to import, torch being there", ("what", "ms"), rows),
+            Table("Milliseconds to import, torch being imported already", ("what", "ms"), rows),
             Table("Seconds to the first token", ("what", "s"), [*phases, ("all", str(Spread.of(totals)))]),
         ],
-        bars=[
-            Bar(
+        thresholds=[
+            Threshold(
                 "import of decodekit, torch being there",
                 statistics.median(imported[1]),
                 "<=",
                 IMPORT_GOAL_MS,
                 " ms",
             ),
-            Bar("first token of a saved decoder", statistics.median(totals), "<=", TOKEN_GOAL_SECONDS, " s"),
+            Threshold(
+                "first token of a saved decoder", statistics.median(totals), "<=", TOKEN_GOAL_SECONDS, " s"
+            ),
         ],
-        notes=[]
-        if not any(run["compiled"] for run in runs)
-        else ["The saved decoder was compiled again: see its warnings."],
+        notes=["The saved decoder was compiled again: see its warnings."] * compiled_again,
         results={"import_ms": imported, "first_token": runs},
     )
+    finish(report, options.json)
 
 
 def import_milliseconds(programs: Sequence[tuple[str, str]], rounds: int) -> list[list[float]]:
@@ -142,21 +132,19 @@ def import_milliseconds(programs: Sequence[tuple[str, str]], rounds: int) -> lis
 
 def _first_token(folder: Path) -> dict[str, Any]:
     began = time.time()
-    command = [sys.executable, "-m", "decodekit.bench.first_token", str(folder)]
+    command = [sys.executable, "-m", "decodekit.benchmarks.generation.first_token", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None  # asked for
+        assert process.stdout is not None  # it was requested
         line = process.stdout.readline()
         seconds = time.time() - began
     if process.returncode or not line:
         raise RuntimeError(f"the process must give a token: got status {process.returncode}")
-    said = json.loads(line)
-    times = [began, *(said["since"][name] for name, _ in _PHASES)]
+    answer = json.loads(line)
+    times = [began, *(answer["since"][name] for name, _ in _PHASES)]
     steps = [after - before for before, after in itertools.pairwise(times)]
     names = [name for name, _ in _PHASES]
-    return {"seconds": seconds, "phases": dict(zip(names, steps, strict=True)), "compiled": said["compiled"]}
-
-
-def _key(subject: Subject) -> str:
-    model = subject.model
-    name = f"{model.name}-{model.digest()}" if isinstance(model, Shape) else model.name
-    return f"{name}-{subject.target}-{subject.dtype}-{subject.weights}"
+    return {
+        "seconds": seconds,
+        "phases": dict(zip(names, steps, strict=True)),
+        "compiled": answer["compiled"],
+    }

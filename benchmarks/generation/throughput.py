@@ -1,28 +1,41 @@
 """
 Question: how many tokens a second, for prompts and answers of 128 and 2,048 tokens.
 
-As the model performance page of Intel Gaudi lists them, with its figures beside ours. What counts is
-what was generated, of all rows, over the whole time, prompts included.
+The question of the model performance page of Intel Gaudi, with its figures beside ours. The rate is generated
+tokens of all rows over the whole time, prompts included.
 """
 
-from collections.abc import Callable, Sequence
+import argparse
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 
-from .machine import machine_facts
-from .published import THROUGHPUT_SOURCE, THROUGHPUTS
-from .report import Report, Spread, Table
-from .subject import Subject, decoder_settings, device_name, generate, prompt_widths, random_prompts
+from ..measuring.arguments import add_common, check_at_least, progress
+from ..measuring.machine import machine_facts
+from ..measuring.report import Report, finish
+from ..measuring.tables import Spread, Table
+from ..models.measured_model import (
+    ModelUnderTest,
+    add_model,
+    decoder_settings,
+    device_name,
+    generate,
+    model_notes,
+    models_of,
+    prefill_widths,
+    random_prompts,
+)
+from ..peers.published_figures import LENGTHS, THROUGHPUT_SOURCE, THROUGHPUTS
 
 _WARM_UP = 4
 
 
 @attrs.frozen
-class Measured:
-    """One subject at one batch size and one pair of lengths."""
+class ThroughputMeasurement:
+    """One model at one batch size and one pair of lengths."""
 
-    subject: Subject
+    model: ModelUnderTest
     batch: int
     lengths: tuple[int, int]
     device: str
@@ -37,12 +50,45 @@ class Measured:
         return [self.tokens / seconds for seconds in self.seconds]
 
 
-def measure(subject: Subject, batch: int, lengths: Sequence[tuple[int, int]], rounds: int) -> list[Measured]:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the benchmark's arguments."""
+    add_model(parser, "llama-2-7b", several=True)
+    add = parser.add_argument
+    add("--batch", type=int, nargs="+", default=[1], metavar="N", help="rows (1)")
+    add(
+        "--lengths",
+        type=_pair,
+        nargs="+",
+        default=LENGTHS,
+        metavar="IN/OUT",
+        help="of prompt and answer (128/128 128/2048 2048/128 2048/2048)",
+    )
+    add_common(parser, rounds=3)
+
+
+def _pair(text: str) -> tuple[int, int]:
+    prompt, _, answer = text.partition("/")
+    return int(prompt), int(answer)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure every model at every batch size, and report."""
+    found: list[ThroughputMeasurement] = []
+    for model in models_of(options):
+        for batch in options.batch:
+            progress(f"{model.name}, batch {batch}")
+            found += measure(model, batch, options.lengths, options.rounds)
+    finish(report(found, options.rounds), options.json)
+
+
+def measure(
+    model: ModelUnderTest, batch: int, lengths: Sequence[tuple[int, int]], rounds: int
+) -> list[ThroughputMeasurement]:
     """
-    Let one decoder generate, at all *lengths*.
+    Time generations of all *lengths* with one decoder.
 
     Args:
-        subject: The decoder is compiled of it.
+        model: Compiled for the measurement.
 
         batch: Rows.
 
@@ -51,27 +97,26 @@ def measure(subject: Subject, batch: int, lengths: Sequence[tuple[int, int]], ro
         rounds: Counted runs.
 
     Raises:
-        ValueError: An argument breaks its rule.
+        ValueError: An argument is invalid.
     """
     if not lengths or any(length < 1 for pair in lengths for length in pair):
         raise ValueError(f"'lengths' must be pairs of whole numbers >= 1: got {list(lengths)}")
-    if rounds < 1:
-        raise ValueError(f"'rounds' must be >= 1: got {rounds}")
-    widths = prompt_widths([prompt for prompt, _ in lengths])
-    decoder = subject.decoder(batch, max(map(sum, lengths)), widths)
+    check_at_least("rounds", rounds, 1)
+    widths = prefill_widths([prompt for prompt, _ in lengths])
+    decoder = model.decoder(batch, max(map(sum, lengths)), widths)
     found = []
     for prompt, answer in lengths:
         prompts = random_prompts(decoder, prompt)
         generate(decoder, prompts, min(_WARM_UP, answer))
         runs = [generate(decoder, prompts, answer) for _ in range(rounds)]
         found.append(
-            Measured(
-                subject,
+            ThroughputMeasurement(
+                model,
                 batch,
                 (prompt, answer),
                 device_name(decoder),
-                tuple(run.seconds for run in runs),
-                tuple(run.first_seconds for run in runs),
+                tuple(run.total_seconds for run in runs),
+                tuple(run.first_token_seconds or 0.0 for run in runs),
                 runs[0].tokens,
                 decoder_settings(decoder),
             )
@@ -79,27 +124,11 @@ def measure(subject: Subject, batch: int, lengths: Sequence[tuple[int, int]], ro
     return found
 
 
-def throughput(
-    subjects: Sequence[Subject],
-    batches: Sequence[int],
-    lengths: Sequence[tuple[int, int]],
-    rounds: int,
-    progress: Callable[[str], None] = lambda line: None,
-) -> Report:
-    """Measure every subject at every batch size."""
-    found: list[Measured] = []
-    for subject in subjects:
-        for batch in batches:
-            progress(f"{subject.name}, batch {batch}")
-            found += measure(subject, batch, lengths, rounds)
-    return report(found, rounds)
-
-
-def report(found: Sequence[Measured], rounds: int) -> Report:
-    """Ours, and what was published of the same shape."""
+def report(found: Sequence[ThroughputMeasurement], rounds: int) -> Report:
+    """Our figures, and the published ones of the same shapes."""
     rows: list[tuple[Any, ...]] = [
         (
-            f"{each.subject.name}{', SCALED DOWN' if each.subject.is_scaled else ''}, {each.device}",
+            each.model.label(each.device),
             "/".join(map(str, each.lengths)),
             each.batch,
             str(Spread.of(each.rates)),
@@ -107,7 +136,7 @@ def report(found: Sequence[Measured], rounds: int) -> Report:
         )
         for each in found
     ]
-    shapes = {each.subject.name for each in found}
+    shapes = {each.model.name for each in found}
     published = [each for each in THROUGHPUTS if each.shape in shapes]
     rows += [
         (
@@ -119,12 +148,7 @@ def report(found: Sequence[Measured], rounds: int) -> Report:
         )
         for each in published
     ]
-    models = {each.subject.description: None for each in found}
-    notes = [f"{model}." for model in models]
-    if any(each.subject.is_scaled for each in found):
-        notes.append(
-            "A model that is scaled down says nothing of the full one: its figures are no figures of it."
-        )
+    notes = model_notes(each.model for each in found)
     if published:
         notes.append(f"Published: {THROUGHPUT_SOURCE}; another device, and so no comparison of programs.")
     columns = ("model and device", "prompt/answer", "batch", "tokens/s", "seconds to the first token")
@@ -136,7 +160,7 @@ def report(found: Sequence[Measured], rounds: int) -> Report:
         notes=notes,
         results=[
             {
-                "model": each.subject.description,
+                "model": each.model.description,
                 "batch": each.batch,
                 "lengths": each.lengths,
                 "device": each.device,

@@ -1,19 +1,13 @@
 """
-How many times faster than transformers a token is chosen.
+Question: how many times faster than transformers is a token sampled.
 
-Times ``Choose`` (a chain and ``Sample``) against the same chain of transformers' own processors
-followed by a softmax and ``torch.multinomial``, side by side on random float32 logits: some calls
-of the one, then of the other, round after round, the first few of each not counted. A third column is
-what transformers-neuronx does, where that applies: one ``torch.topk``, then everything on the
-survivors.
-
-    python benchmarks/processors.py [--vocab 151936] [--threads 2] [--json FILE]
+Times ``Choose`` (a chain and ``Sample``) against the same chain of transformers' own processors followed by
+a softmax and ``torch.multinomial``, in turns on random float32 logits. A third column is the method of
+transformers-neuronx, where that applies: one ``torch.topk``, then everything on the survivors.
 """
 
 import argparse
-import pathlib
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,17 +16,19 @@ import torch
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
-from decodekit.bench.report import Bar, Report, Spread, Table, finish
-from decodekit.decoding import Choose, History, Sample
-from decodekit.processors import Chain, NoRepeatNgram, RepetitionPenalty, Temperature, TopK, TopP
+from ...decoding import Choose, History, Sample
+from ...processors import Chain, NoRepeatNgram, RepetitionPenalty, Temperature, TopK, TopP
+from ..measuring.arguments import add_common
+from ..measuring.report import Report, Threshold, finish
+from ..measuring.tables import Spread, Table
+from ..measuring.timing import median_ratio, milliseconds_in_turns
 
-UNCOUNTED, IN_A_ROW = 5, 15
-"""The first calls find the caches full of somebody else's numbers."""
+_WARM_UP, _IN_A_ROW = 5, 15
 
 
 @attrs.frozen
 class Case:
-    """One chain, ours and theirs."""
+    """One chain, of decodekit and of transformers."""
 
     name: str
     ours: Chain
@@ -44,10 +40,10 @@ class Case:
     """Tokens before the position."""
 
     top_k: int | None = None
-    """Survivors of the single top-k, where transformers-neuronx's way applies."""
+    """Survivors of the single top-k, where transformers-neuronx's method applies."""
 
     goal: float = 0.0
-    """How many times faster than transformers we mean to be."""
+    """Times faster than transformers."""
 
 
 CASES = [
@@ -90,88 +86,25 @@ CASES = [
 ]
 
 
-def by_transformers(theirs: list[Any], ids: Tensor, logits: Tensor) -> Tensor:
-    """The way of ``transformers.generate``."""
-    for processor in theirs:
-        logits = processor(ids, logits)
-    return torch.multinomial(logits.softmax(dim=-1), 1)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the benchmark's arguments."""
+    add = parser.add_argument
+    add("--vocab", type=int, default=151_936)
+    add("--batch", type=int, nargs="+", default=[1, 8])
+    add_common(parser, rounds=5)
 
 
-def by_one_top_k(k: int, penalised: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
-    """The way of transformers-neuronx: one top-k, then temperature, top-p and draw on the survivors."""
-    values, ids = torch.topk(penalised(logits), k)
-    values = values / 0.8
-    falls = values.softmax(dim=-1).cumsum(dim=-1).roll(1, dims=-1) >= 0.9
-    falls[..., 0] = False
-    drawn = torch.multinomial(values.masked_fill(falls, -torch.inf).softmax(dim=-1), 1)
-    return ids.gather(-1, drawn)
-
-
-def milliseconds(calls: list[Callable[[], object]], rounds: int) -> list[list[float]]:
-    """Each call's times, one a round: the median of some in a row, after a few that are not counted."""
-    times: list[list[float]] = [[] for _ in calls]
-    for _ in range(rounds):
-        for call, spent in zip(calls, times, strict=True):
-            for _ in range(UNCOUNTED):
-                call()
-            few = []
-            for _ in range(IN_A_ROW):
-                start = time.perf_counter()
-                call()
-                few.append(1e3 * (time.perf_counter() - start))
-            spent.append(statistics.median(few))
-    return times
-
-
-def measure(case: Case, batch: int, vocab: int, rounds: int) -> dict[str, Any]:
-    """Time one case at one batch size."""
-    rng = torch.Generator().manual_seed(batch)
-    logits = case.scale * torch.randn(batch, 1, vocab, generator=rng)
-    ids = torch.randint(0, vocab, (batch, case.history), generator=rng)
-    # A decoder's history has room for what is still to come.
-    room = torch.cat([ids, ids], dim=1)[:, None]
-    length = torch.full((batch, 1), case.history)
-    history = History(room, length, length[:, 0], torch.arange(batch))
-    choose = Choose(case.ours, Sample())
-    calls: list[Callable[[], object]] = [
-        lambda: choose(logits, history),
-        lambda: by_transformers(case.theirs, ids, logits[:, 0]),
+def run(options: argparse.Namespace) -> None:
+    """Time every case, and report."""
+    torch.set_num_threads(options.threads)
+    results = [
+        measure(case, batch, options.vocab, options.rounds) for case in CASES for batch in options.batch
     ]
-    if case.top_k is not None:
-        penalty = hf.RepetitionPenaltyLogitsProcessor(1.1)
-        calls.append(lambda: by_one_top_k(case.top_k, lambda x: penalty(ids, x), logits[:, 0]))
-    times = milliseconds(calls, rounds)
-    median = [statistics.median(spent) for spent in times]
-    return {
-        "case": case.name,
-        "batch": batch,
-        "ours_ms": median[0],
-        "ours_spread_ms": [min(times[0]), max(times[0])],
-        "transformers_ms": median[1],
-        "one_top_k_ms": median[2] if len(median) > 2 else None,
-        "times_faster": statistics.median(b / a for a, b in zip(times[0], times[1], strict=True)),
-        "goal": case.goal,
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--vocab", type=int, default=151_936)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--json", type=pathlib.Path)
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-
-    results = [measure(case, batch, args.vocab, args.rounds) for case in CASES for batch in args.batch]
     rows = [
         (
             found["case"],
             found["batch"],
-            str(Spread(found["ours_ms"], *found["ours_spread_ms"], args.rounds)),
+            str(Spread.stored(found["ours_ms"], found["ours_spread_ms"], options.rounds)),
             found["transformers_ms"],
             found["times_faster"],
             found["one_top_k_ms"],
@@ -180,27 +113,65 @@ def main() -> None:
         for found in results
     ]
     columns = ("chain", "batch", "ours", "transformers", "times", "one top-k", "times")
-    finish(
-        Report(
-            benchmark="processors",
-            question="How many times faster than transformers is a token chosen?",
-            settings={"vocabulary": args.vocab, "threads": args.threads, "rounds": args.rounds},
-            tables=[Table("Milliseconds a choice: chain and selection", columns, rows)],
-            bars=[
-                Bar(
-                    f"{found['case']}, batch {found['batch']}",
-                    found["times_faster"],
-                    ">=",
-                    found["goal"],
-                    "×",
-                )
-                for found in results
-            ],
-            results=results,
-        ),
-        args.json,
+    report = Report(
+        benchmark="processors",
+        question="How many times faster than transformers is a token sampled?",
+        settings={"vocabulary": options.vocab, "threads": options.threads, "rounds": options.rounds},
+        tables=[Table("Milliseconds of chain and sampler", columns, rows)],
+        thresholds=[
+            Threshold(
+                f"{found['case']}, batch {found['batch']}", found["times_faster"], ">=", found["goal"], "×"
+            )
+            for found in results
+        ],
+        results=results,
     )
+    finish(report, options.json)
 
 
-if __name__ == "__main__":
-    main()
+def measure(case: Case, batch: int, vocab: int, rounds: int) -> dict[str, Any]:
+    """Time one case at one batch size."""
+    rng = torch.Generator().manual_seed(batch)
+    logits = case.scale * torch.randn(batch, 1, vocab, generator=rng)
+    ids = torch.randint(0, vocab, (batch, case.history), generator=rng)
+    # A decoder's history has room for the tokens to come.
+    room = torch.cat([ids, ids], dim=1)[:, None]
+    length = torch.full((batch, 1), case.history)
+    history = History(room, length, length[:, 0], torch.arange(batch))
+    choose = Choose(case.ours, Sample())
+    calls: list[Callable[[], object]] = [
+        lambda: choose(logits, history),
+        lambda: by_transformers(case.theirs, ids, logits[:, 0]),
+    ]
+    if (k := case.top_k) is not None:
+        penalty = hf.RepetitionPenaltyLogitsProcessor(1.1)
+        calls.append(lambda: by_one_top_k(k, lambda x: penalty(ids, x), logits[:, 0]))
+    times = milliseconds_in_turns(calls, rounds, warm_up=_WARM_UP, in_a_row=_IN_A_ROW)
+    median = [statistics.median(spent) for spent in times]
+    return {
+        "case": case.name,
+        "batch": batch,
+        "ours_ms": median[0],
+        "ours_spread_ms": [min(times[0]), max(times[0])],
+        "transformers_ms": median[1],
+        "one_top_k_ms": median[2] if len(median) > 2 else None,
+        "times_faster": median_ratio(times[1], times[0]),
+        "goal": case.goal,
+    }
+
+
+def by_transformers(theirs: list[Any], ids: Tensor, logits: Tensor) -> Tensor:
+    """The method of ``transformers.generate``."""
+    for processor in theirs:
+        logits = processor(ids, logits)
+    return torch.multinomial(logits.softmax(dim=-1), 1)
+
+
+def by_one_top_k(k: int, penalised: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+    """The method of transformers-neuronx: one top-k, then temperature, top-p and draw on the survivors."""
+    values, ids = torch.topk(penalised(logits), k)
+    values = values / 0.8
+    falls = values.softmax(dim=-1).cumsum(dim=-1).roll(1, dims=-1) >= 0.9
+    falls[..., 0] = False
+    drawn = torch.multinomial(values.masked_fill(falls, -torch.inf).softmax(dim=-1), 1)
+    return ids.gather(-1, drawn)

@@ -1,31 +1,27 @@
-"""That nothing is compiled while something is measured."""
+"""Recording of compilations, to show that none happens while a benchmark measures."""
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 
-class counting_compilations:  # noqa: N801  # reads as a phrase behind ``with``
-    """Every graph that is traced and every program that is compiled inside."""
+@contextlib.contextmanager
+def recorded_compilations() -> Iterator[list[str]]:
+    """A list that receives a name for every graph traced and every program compiled inside."""
+    import torch._dynamo.convert_frame
+    import torch._inductor
 
-    def __enter__(self) -> list[str]:
-        """The list they go into."""
-        import torch._inductor
+    found: list[str] = []
 
-        self._found: list[str] = []
-        self._places = [
-            (torch._inductor, "aoti_compile_and_package"),
-            (torch._dynamo.convert_frame, "_compile"),
-        ]
-        self._originals = [getattr(module, name) for module, name in self._places]
-        for (module, name), original in zip(self._places, self._originals, strict=True):
-            setattr(module, name, functools.partial(self._note, original))
-        return self._found
-
-    def _note(self, original: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        self._found.append(original.__name__)
+    def recorded(original: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        found.append(original.__name__)
         return original(*args, **options)
 
-    def __exit__(self, *error: object) -> None:
-        for (module, name), original in zip(self._places, self._originals, strict=True):
-            setattr(module, name, original)
+    places = ((torch._inductor, "aoti_compile_and_package"), (torch._dynamo.convert_frame, "_compile"))
+    with contextlib.ExitStack() as stack:
+        for module, name in places:
+            patched = functools.partial(recorded, getattr(module, name))
+            stack.enter_context(mock.patch.object(module, name, patched))
+        yield found

@@ -1,6 +1,7 @@
-"""What a measurement was made on and with."""
+"""The machine and the software of a measurement."""
 
 import datetime
+import hashlib
 import os
 import platform
 from collections.abc import Sequence
@@ -13,10 +14,10 @@ _THREADING = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCK
 
 def machine_facts(device: str | None = None) -> dict[str, str | int | float]:
     """
-    The machine in words and numbers.
+    Device, processor, memory, system and load.
 
     Args:
-        device: What computes, if it is not the processor.
+        device: The device that computes. None: the processor.
     """
     facts: dict[str, str | int | float] = {
         "device": device or processor_name(),
@@ -24,7 +25,7 @@ def machine_facts(device: str | None = None) -> dict[str, str | int | float]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": platform.platform(),
-        # What else was going on says how far to trust the numbers.
+        # Other load limits how far the figures can be trusted.
         "load_average": round(os.getloadavg()[0], 2),
     }
     facts |= {name: os.environ[name] for name in _THREADING if name in os.environ}
@@ -32,7 +33,7 @@ def machine_facts(device: str | None = None) -> dict[str, str | int | float]:
 
 
 def processor_name() -> str:
-    """As the system calls it, such as ``"Intel(R) Xeon(R) Processor"``."""
+    """The processor's name, such as ``"Intel(R) Xeon(R) Processor"``."""
     source = Path("/proc/cpuinfo")
     lines = source.read_text().splitlines() if source.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -40,7 +41,7 @@ def processor_name() -> str:
 
 
 def versions(others: Sequence[str] = ()) -> dict[str, str]:
-    """Of Python, of what every benchmark uses, and of those *others* that are installed."""
+    """Versions of Python, of the packages that every benchmark uses, and of *others* if installed."""
     found = {"Python": platform.python_version()}
     for name in (*_PACKAGES, *others):
         try:
@@ -50,6 +51,19 @@ def versions(others: Sequence[str] = ()) -> dict[str, str]:
     return found
 
 
+def backend_digest() -> str:
+    """
+    A digest of torch's version and of the sources in ``neuron_backend/``.
+
+    Compiled decoders are kept under it: programs of other sources must not be timed as these.
+    """
+    sources = Path(__file__).parents[2] / "neuron_backend"
+    digest = hashlib.sha256(version("torch").encode())
+    for file in sorted(path for path in sources.rglob("*") if path.is_file() and path.suffix != ".pyc"):
+        digest.update(str(file.relative_to(sources)).encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
 def today() -> str:
-    """The date and the time, UTC, to the minute."""
+    """Date and time, UTC, to the minute."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,8 +1,7 @@
-"""What a benchmark found, in one form for a terminal, a JSON file and a page."""
+"""The result of a benchmark: a report for a terminal, as JSON, as Markdown and as a plot."""
 
 import json
 import shlex
-import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,96 +10,60 @@ from typing import Any, Literal
 import attrs
 
 from .machine import machine_facts, today, versions
+from .tables import Table, as_texts, number
 
 
-@attrs.frozen
-class Spread:
-    """Several measurements of one thing."""
-
-    median: float
-    lowest: float
-    highest: float
-    count: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        """The spread of *values*, at least one."""
-        return cls(statistics.median(values), min(values), max(values), len(values))
-
-    def scaled(self, factor: float) -> "Spread":
-        """In another unit."""
-        return Spread(self.median * factor, self.lowest * factor, self.highest * factor, self.count)
-
-    def __str__(self) -> str:
-        return f"{number(self.median)} ({number(self.lowest)}–{number(self.highest)})"
-
-
-# A converter that is generic would lose the types of what it converts.
-def _texts(values: Iterable[str]) -> tuple[str, ...]:
+# Generic converters would lose the element types under mypy.
+def _tables(values: Iterable[Table]) -> tuple[Table, ...]:
     return tuple(values)
 
 
-def _rows(rows: Iterable[Iterable[Any]]) -> tuple[tuple[Any, ...], ...]:
-    return tuple(map(tuple, rows))
-
-
-def _tables(values: Iterable["Table"]) -> tuple["Table", ...]:
+def _thresholds(values: Iterable["Threshold"]) -> tuple["Threshold", ...]:
     return tuple(values)
-
-
-def _bars(values: Iterable["Bar"]) -> tuple["Bar", ...]:
-    return tuple(values)
-
-
-@attrs.frozen
-class Table:
-    """Rows under names of columns."""
-
-    title: str
-    columns: tuple[str, ...] = attrs.field(converter=_texts)
-    rows: tuple[tuple[Any, ...], ...] = attrs.field(converter=_rows)
-
-    @rows.validator
-    def _check(self, attribute: Any, rows: tuple[tuple[Any, ...], ...]) -> None:
-        for row in rows:
-            if len(row) != len(self.columns):
-                raise ValueError(f"'rows' must have {len(self.columns)} cells each: got {row}")
-
-    def text(self) -> str:
-        """For a terminal: the first column to the left, the others to the right."""
-        cells = [self.columns, *(tuple(map(cell, row)) for row in self.rows)]
-        widths = [max(len(row[i]) for row in cells) for i in range(len(self.columns))]
-        lines = [
-            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
-            for row in cells
-        ]
-        return "\n".join([self.title, *lines])
-
-    def markdown(self) -> str:
-        """For a page."""
-        rule = ["---", *["---:"] * (len(self.columns) - 1)]
-        rows = [self.columns, rule, *(tuple(map(cell, row)) for row in self.rows)]
-        lines = ["| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in rows]
-        return "\n".join([f"**{self.title}**", "", *lines])
 
 
 @attrs.frozen
 class Curves:
-    """Where a picture says more than a table."""
+    """Named curves of one plot."""
 
     title: str
     x_label: str
     y_label: str
     points: Mapping[str, Sequence[Sequence[float]]]
-    """Name to pairs of x and y."""
+    """Name to pairs of x and y; at least one point each."""
+
+    def plot(self, file: Path) -> None:
+        """
+        Draw the curves into *file*, whose suffix selects the format, such as ``.svg``.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+        """
+        try:
+            from matplotlib import rc_context
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ImportError("a plot needs matplotlib: pip install 'decodekit[plot]'") from error
+        # The salt and the missing date make equal curves give equal files.
+        with rc_context({"svg.hashsalt": "decodekit"}):
+            figure = Figure(figsize=(7, 4), layout="constrained")
+            axes = figure.add_subplot()
+            for name, points in self.points.items():
+                axes.plot([x for x, _ in points], [y for _, y in points], marker="o", label=name)
+            axes.set(title=self.title, xlabel=self.x_label, ylabel=self.y_label)
+            axes.set_ylim(bottom=0)
+            axes.grid(alpha=0.3)
+            axes.legend(fontsize="small")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
 
 
 @attrs.frozen
-class Bar:
-    """A goal, and where it stands."""
+class Threshold:
+    """A goal for a measured value, and whether it is met."""
 
     what: str
-    """One name for it; where it is missed, a reason may be given under that name."""
+    """Its name; the reason for a miss is stored under this name."""
 
     value: float
     rule: Literal["<=", ">="]
@@ -109,13 +72,22 @@ class Bar:
 
     @property
     def met(self) -> bool:
-        """Whether *value* keeps the rule."""
+        """True if *value* satisfies the rule."""
         return self.value <= self.goal if self.rule == "<=" else self.value >= self.goal
+
+    @property
+    def value_text(self) -> str:
+        """The measured value with its unit."""
+        return f"{number(self.value)}{self.unit}"
+
+    @property
+    def goal_text(self) -> str:
+        """The rule and the goal with its unit."""
+        return f"{self.rule} {number(self.goal)}{self.unit}"
 
     def __str__(self) -> str:
         verdict = "met" if self.met else "NOT MET"
-        goal = f"{self.rule} {number(self.goal)}{self.unit}"
-        return f"{self.what}: {number(self.value)}{self.unit}, goal {goal}: {verdict}"
+        return f"{self.what}: {self.value_text}, goal {self.goal_text}: {verdict}"
 
 
 @attrs.frozen
@@ -123,22 +95,22 @@ class Report:
     """One run of a benchmark."""
 
     benchmark: str
-    """Its name: a report of the same name stands for a newer run."""
+    """Its name; a newer report of the same name replaces an older one."""
 
     question: str
-    """What it answers, in a sentence."""
+    """The question that it answers, in one sentence."""
 
     settings: Mapping[str, Any]
-    """What it was told, and what it chose itself."""
+    """Options given, and choices that the benchmark made itself."""
 
     tables: tuple[Table, ...] = attrs.field(converter=_tables)
-    bars: tuple[Bar, ...] = attrs.field(default=(), converter=_bars)
-    notes: tuple[str, ...] = attrs.field(default=(), converter=_texts)
-    """What a reader has to know to read the tables; who was absent, and why."""
+    thresholds: tuple[Threshold, ...] = attrs.field(default=(), converter=_thresholds)
+    notes: tuple[str, ...] = attrs.field(default=(), converter=as_texts)
+    """What a reader needs to interpret the tables; which peers were absent, and why."""
 
     curves: Curves | None = None
     results: Any = None
-    """All measurements, as JSON has them."""
+    """All measurements, as JSON."""
 
     machine: Mapping[str, Any] = attrs.field(factory=machine_facts)
     versions: Mapping[str, str] = attrs.field(factory=versions)
@@ -148,13 +120,11 @@ class Report:
     def text(self) -> str:
         """For a terminal."""
         parts = [self.question, self.header(), *(table.text() for table in self.tables)]
-        parts += ["\n".join(map(str, self.bars))] * bool(self.bars) + ["\n".join(self.notes)] * bool(
-            self.notes
-        )
+        parts += ["\n".join(map(str, lines)) for lines in (self.thresholds, self.notes) if lines]
         return "\n\n".join(parts)
 
     def header(self) -> str:
-        """Machine, versions and settings."""
+        """Machine, versions and settings, a line each."""
         machine = dict(self.machine)
         named = [machine.pop("device")]
         if machine.get("processor") == named[0]:
@@ -171,90 +141,72 @@ class Report:
         )
 
     def write(self, file: Path) -> None:
-        """As JSON."""
+        """Write the report as JSON."""
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(attrs.asdict(self), indent=1) + "\n")
 
     @classmethod
     def read(cls, file: Path) -> "Report":
         """
-        What :meth:`write` wrote.
+        Read a report that :meth:`write` wrote.
 
         Raises:
-            ValueError: *file* is no report.
+            ValueError: *file* is not a report.
         """
         try:
-            found = json.loads(file.read_text())
+            found = dict(json.loads(file.read_text()))
             tables = [Table(**table) for table in found.pop("tables")]
-            bars = [Bar(**bar) for bar in found.pop("bars")]
+            thresholds = [Threshold(**threshold) for threshold in found.pop("thresholds")]
             curves = found.pop("curves")
-            return cls(**found, tables=tables, bars=bars, curves=None if curves is None else Curves(**curves))
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            return cls(
+                **found,
+                tables=tables,
+                thresholds=thresholds,
+                curves=None if curves is None else Curves(**curves),
+            )
+        except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"'file' must be a benchmark's report: got {file}: {error}") from error
 
 
 def finish(report: Report, file: Path | None = None, plot: Path | None = None) -> None:
     """
-    Print *report*.
+    Print *report*, and write it where asked.
 
     Args:
-        report: With curves, if there is a *plot*.
+        report: With curves, if *plot* is given.
 
-        file: Gets it as JSON.
+        file: Written as JSON.
 
-        plot: Gets the curves, if matplotlib is installed; it is said if it is not.
+        plot: Gets the curves; a missing matplotlib is reported, not raised.
     """
     print(report.text())
     if file is not None:
         report.write(file)
     if plot is not None and report.curves is not None:
-        from .plot import plot_curves
-
         try:
-            plot_curves(plot, report.curves)
+            report.curves.plot(plot)
         except ImportError as error:
             print(f"No plot: {error}.")
 
 
 def command_line(arguments: Sequence[str]) -> str:
     """
-    What was typed, but for where things lie on this machine.
+    The command as typed, without paths of this machine.
 
     >>> command_line(["/somewhere/decodekit/__main__.py", "bench", "start", "--cache", "/tmp/here"])
     'python -m decodekit bench start'
-    >>> command_line(["/somewhere/benchmarks/weights.py", "--texts", "4", "--json", "a b"])
-    'python benchmarks/weights.py --texts 4'
     """
-    path = Path(arguments[0]).absolute()
-    program = f"benchmarks/{path.name}" if path.parent.name == "benchmarks" else "-m decodekit"
     kept, rest = [], iter(arguments[1:])
     for argument in rest:
-        if argument in _PLACES:
+        if argument in _PATH_FLAGS:
             next(rest, None)
         else:
             kept.append(shlex.quote(argument))
-    return " ".join(["python", program, *kept])
+    return " ".join(["python -m decodekit", *kept])
 
 
-_PLACES = ("--json", "--plot", "--cache", "--peer-python")
-"""Flags that say where something lies, and change nothing that is measured."""
-
-
-def cell(value: Any) -> str:
-    """A value in a table: None is a dash, a float has three digits that count."""
-    if value is None:
-        return "–"
-    return number(value) if isinstance(value, float) else str(value)
-
-
-def number(value: float) -> str:
-    """
-    With about three digits that count.
-
-    >>> number(0.01234), number(3.14159), number(13163.0), number(42.0)
-    ('0.0123', '3.14', '13163', '42')
-    """
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+_PATH_FLAGS = ("--json", "--plot", "--cache", "--peer-python")
+"""Flags that name a place and do not change what is measured."""
 
 
 def _joined(value: Any) -> str:

@@ -1,30 +1,31 @@
 """
-A large model that computes the function of a small one.
+Enlarging a small model to a real shape while it keeps computing the same function.
 
-Speed has to be measured at a real shape, acceptance with a draft and a target that know the same
-text. The bundled pair is too small for the first; :func:`grow` gives its target the shape of a
-real model, every matrix multiplied in full, and the small model's logits up to rounding:
+Speed has to be measured at a real shape; acceptance needs a draft and a target trained on the same text.
+The bundled pair is too small for the first: :func:`enlarge` gives its target the shape of a real model, every
+matrix multiplied in full, with the small model's logits up to rounding:
 
-- The width is padded with zeros. A root mean square over more of them is smaller, so the norms'
-  weights are scaled by sqrt(small / large), and their epsilon by small / large.
-- A head of a larger dimension turns pairs at more frequencies; the small one's are every second
-  (third, ...) of them. What is between is zero in the queries. The queries are scaled by
-  sqrt(large / small), since attention divides by the root of the head's dimension.
-- A key-value head serves only query heads that shared one before. Where it cannot serve all of
-  those, there are several alike.
-- Layers between the small model's own give nothing: their output projections are zero.
+- The width is padded with zeros. Their root mean square is smaller, so the norms' weights are scaled by
+  sqrt(small / large), and their epsilon by small / large.
+- A larger head dimension rotates pairs at more frequencies; the small one's are every second (third, ...) of
+  them. The dimensions between are zero in the queries. Queries are scaled by sqrt(large / small), since
+  attention divides by the root of the head dimension.
+- A key-value head serves only query heads that shared one before. Where it cannot serve all of those, it is
+  duplicated.
+- Layers between the small model's own add nothing: their output projections are zero.
 
-Whatever is multiplied by one of these zeros is random, so no kernel can profit. Only where the
-zeros are themselves weights (the output projections, the padded part of the embedding) are they
-there to be found by one that looks; dense kernels do not.
+Weights that are multiplied by one of these zeros are random, so dense kernels gain nothing. Only where the
+zeros are weights themselves (output projections, the padded part of the embedding) could a sparse kernel
+use them.
 """
 
 import copy
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 SMOLLM2_135M = {
@@ -36,24 +37,14 @@ SMOLLM2_135M = {
     "intermediate_size": 1536,
 }
 """
-SmolLM2-135M's, but 18/6 heads of 32 dimensions for its 9/3 of 64: the bundled target has 10 query
-heads, each with a softmax of its own, and 9 cannot do their work. All matrices are the
-original's, and so are the bytes of keys and values.
+SmolLM2-135M's shape, but 18/6 heads of 32 dimensions instead of 9/3 of 64: the bundled target has 10 query
+heads, each with its own softmax, which 9 heads cannot represent. Matrix sizes and the bytes of keys and
+values are the original's.
 """
-
-LLAMA_2_7B = {
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "head_dim": 128,
-    "intermediate_size": 11008,
-}
-"""Llama-2-7B's."""
 
 
 @torch.no_grad()
-def grow(
+def enlarge(
     model: LlamaForCausalLM,
     *,
     hidden_size: int,
@@ -69,31 +60,30 @@ def grow(
     A model of the given shape with the logits of *model*.
 
     Args:
-        model: A Llama without biases, its positions rotated at the default frequencies. It is
-            not modified.
+        model: A Llama without biases and with default rotary frequencies. Not modified.
 
-        hidden_size: Every size is to be at least the model's own.
+        hidden_size: At least the model's own, as every size.
 
-        num_hidden_layers: The model's own are spread evenly among them.
+        num_hidden_layers: The model's own layers are spread evenly among them.
 
         num_attention_heads: A multiple of the key-value heads.
 
-        num_key_value_heads: For each of the model's own as many as it takes to serve its query
-            heads.
+        num_key_value_heads: Enough for each of the model's own to serve its query heads.
 
-        intermediate_size: Of the feed-forward layers.
+        intermediate_size: Width of the feed-forward layers.
 
         head_dim: A multiple of the model's own.
 
-        max_position_embeddings: None: the model's own. Rotation knows no last position, so it may
-            be larger; what is said there is as good as what *model* would say.
+        max_position_embeddings: None: the model's own. Rotary positions have no upper limit, so it may be
+            larger; text beyond is as good as that of *model*.
 
-        seed: Of the weights that bear on nothing.
+        seed: Seed of the weights without influence.
 
     Raises:
-        ValueError: *model* does not fit.
+        ValueError: *model* does not fit the shape.
     """
-    small = model.config
+    # Any: to type checkers most sizes of a config may be None.
+    small: Any = model.config
     config = copy.deepcopy(small)
     config.hidden_size, config.intermediate_size = hidden_size, intermediate_size
     config.num_attention_heads, config.num_key_value_heads = num_attention_heads, num_key_value_heads
@@ -104,7 +94,10 @@ def grow(
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        large = LlamaForCausalLM._from_config(config, dtype=model.dtype).eval()
+        large: LlamaForCausalLM = LlamaForCausalLM._from_config(  # type: ignore[no-untyped-call]
+            config, dtype=model.dtype
+        )
+    large.train(False)
     for layer in large.model.layers:
         layer.self_attn.o_proj.weight.zero_()
         layer.mlp.down_proj.weight.zero_()
@@ -119,14 +112,14 @@ def grow(
     return large
 
 
-def _check_fit(small: LlamaConfig, large: LlamaConfig) -> None:
+def _check_fit(small: Any, large: Any) -> None:
     if small.attention_bias or small.mlp_bias or small.rope_parameters["rope_type"] != "default":
         raise ValueError(f"'model' must have no biases and default rotation: got {small}")
     for size in ("hidden_size", "num_hidden_layers", "intermediate_size"):
         if getattr(large, size) < getattr(small, size):
             raise ValueError(f"{size!r} must be >= {getattr(small, size)}: got {getattr(large, size)}")
     if large.hidden_size % large.num_attention_heads:
-        # Nothing needs it here, but transformers saves no other.
+        # transformers saves no other shape.
         raise ValueError(
             f"'hidden_size' must be a multiple of {large.num_attention_heads}: got {large.hidden_size}"
         )
@@ -142,8 +135,8 @@ def _check_fit(small: LlamaConfig, large: LlamaConfig) -> None:
         raise ValueError(f"'num_key_value_heads' must be >= {needed}: got {large.num_key_value_heads}")
 
 
-def _heads(small: LlamaConfig, large: LlamaConfig) -> list[tuple[int, int]]:
-    """Which query head of *large* each one of *small* becomes, and with which key-value head."""
+def _heads(small: Any, large: Any) -> list[tuple[int, int]]:
+    """For each query head of *small* its query head and its key-value head in *large*."""
     old = small.num_attention_heads // small.num_key_value_heads
     new = large.num_attention_heads // large.num_key_value_heads
     copies = math.ceil(old / new)
@@ -155,9 +148,7 @@ def _heads(small: LlamaConfig, large: LlamaConfig) -> list[tuple[int, int]]:
     return places
 
 
-def _place_layer(
-    old: LlamaDecoderLayer, new: LlamaDecoderLayer, small: LlamaConfig, large: LlamaConfig
-) -> None:
+def _place_layer(old: LlamaDecoderLayer, new: LlamaDecoderLayer, small: Any, large: Any) -> None:
     _place_norm(old.input_layernorm.weight, new.input_layernorm.weight)
     _place_norm(old.post_attention_layernorm.weight, new.post_attention_layernorm.weight)
     for name in ("gate_proj", "up_proj", "down_proj"):
@@ -180,7 +171,7 @@ def _place_layer(
 
 
 def _place(old: Tensor, new: Tensor) -> None:
-    """Put the matrix *old* into the corner of *new*."""
+    """Copy the matrix *old* into the top left corner of *new*."""
     new[: old.shape[0], : old.shape[1]] = old
 
 

@@ -1,9 +1,10 @@
 """
-Models by name, with random weights: nothing is downloaded.
+Model shapes by name, with random weights: nothing is downloaded.
 
-The numbers are those of the config.json that each model is published with.
+The sizes are those of the config.json that each model is published with.
 """
 
+import argparse
 import hashlib
 
 import attrs
@@ -29,19 +30,19 @@ class Shape:
     model_type: str = "llama"
 
     scaled_from: str | None = None
-    """What it was before it was made smaller, in words."""
+    """The original sizes of a scaled-down shape, in words."""
 
     def scaled(self, *, layers: int | None = None, hidden: int | None = None) -> "Shape":
         """
-        A smaller one, that says what it was.
+        A smaller shape that names the original one.
 
         Args:
-            layers: So many instead. None: all.
+            layers: Number of layers. None: all.
 
-            hidden: Divides the width, the feed-forward width and the heads. None: 1.
+            hidden: Divisor of the width, the feed-forward width and the heads. None: 1.
 
         Raises:
-            ValueError: There are not so many layers, or *hidden* does not divide.
+            ValueError: *layers* exceeds the layers, or *hidden* does not divide.
         """
         if layers is None and hidden in (None, 1):
             return self
@@ -69,17 +70,17 @@ class Shape:
         )
 
     def config(self, max_length: int) -> PretrainedConfig:
-        """A config of transformers' that knows at least *max_length* positions, and no end of a text."""
-        numbers = attrs.asdict(self, filter=lambda field, _: field.name not in _OURS)
+        """A transformers config with at least *max_length* positions and no end-of-sequence token."""
+        numbers = attrs.asdict(self, filter=lambda field, _: field.name not in _NOT_IN_CONFIG)
         numbers["max_position_embeddings"] = max(max_length, self.max_position_embeddings)
-        # Wide enough for the likeliest token to stand out, narrow enough for attention to look at many.
+        # Wide enough for one token to stand out, narrow enough for attention to spread over many.
         numbers |= {"bos_token_id": None, "eos_token_id": None, "initializer_range": 0.04}
         if self.model_type == "mistral":
             return MistralConfig(**numbers, sliding_window=4096)
         return LlamaConfig(**numbers)
 
     def model(self, max_length: int, dtype: torch.dtype, seed: int = 0) -> PreTrainedModel:
-        """A model with random weights, the same for the same *seed*, in evaluation mode."""
+        """A model with random weights in evaluation mode, the same for equal *seed*."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             found: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
@@ -89,7 +90,7 @@ class Shape:
         return found
 
     def digest(self) -> str:
-        """Short, and another for other sizes."""
+        """A short digest of the sizes."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:8]
 
     def __str__(self) -> str:
@@ -100,7 +101,7 @@ class Shape:
         return text if self.scaled_from is None else f"{text}; SCALED DOWN from {self.scaled_from}"
 
 
-_OURS = ("name", "model_type", "scaled_from")
+_NOT_IN_CONFIG = ("name", "model_type", "scaled_from")
 
 SHAPES = {
     shape.name: shape
@@ -112,12 +113,12 @@ SHAPES = {
         Shape("llama-2-7b", 4096, 11_008, 32, 32, 32, 32_000),
         Shape("llama-2-13b", 5120, 13_824, 40, 40, 40, 32_000),
         Shape("llama-2-70b", 8192, 28_672, 80, 64, 8, 32_000),
-        # The window of version 0.1, which the published figures are of.
+        # With the window of version 0.1, which the published figures are of.
         Shape(
             "mistral-7b", 4096, 14_336, 32, 32, 8, 32_000, max_position_embeddings=32_768,
             model_type="mistral",
         ),
-        # For a look at whether all is in place.
+        # For smoke tests.
         Shape("tiny", 64, 128, 2, 4, 2, 512),
     )
 }  # fmt: skip
@@ -125,11 +126,18 @@ SHAPES = {
 
 def shape_named(name: str) -> Shape:
     """
-    The shape of that *name*.
+    The shape called *name*.
 
     Raises:
-        ValueError: There is none.
+        ValueError: No shape has that name.
     """
     if name not in SHAPES:
         raise ValueError(f"'shape' must be one of {', '.join(SHAPES)}: got {name!r}")
     return SHAPES[name]
+
+
+def add_scaling(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that scale a shape down."""
+    add = parser.add_argument
+    add("--layers", type=int, metavar="N", help="number of layers: figures are then not of the full shape")
+    add("--hidden-divisor", type=int, metavar="N", help="divides width and heads: likewise")

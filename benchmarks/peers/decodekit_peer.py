@@ -1,4 +1,4 @@
-"""A decoder of ours as a user has it: compiled, saved, loaded, behind a generator."""
+"""decodekit as a user has it: a decoder compiled, saved, loaded, behind a generator."""
 
 import json
 import time
@@ -14,15 +14,15 @@ from ...neuron_backend import StaticDecoder, compile_decoder, load_decoder
 
 
 @attrs.frozen(eq=False)
-class DecodekitContender:
-    """Greedy text from a decoder of one row."""
+class DecodekitPeer:
+    """Greedy decoding with a decoder of one row."""
 
     decoder: StaticDecoder
     facts: dict[str, Any]
 
     def generate(self, ids: list[int], count: int) -> dict[str, Any]:
-        """*count* tokens after *ids*: seconds up to the first and from there on, and the ids."""
-        # Otherwise the prompt would be there already.
+        """Generate *count* tokens after *ids*; seconds to the first token, seconds of the others, the ids."""
+        # Otherwise the prompt would be cached already.
         Slots.of(self.decoder).forget()
         result = Generator(self.decoder, stop=MaxNewTokens(count))(ids)
         first = result.statistics.first_token_seconds or 0.0
@@ -33,7 +33,7 @@ class DecodekitContender:
         }
 
     def score(self, ids: list[int], following: list[int], file: str) -> int:
-        """Write the logits before each of *following*, fed one by one after *ids*, to *file*; how many."""
+        """Write the logits that score each of *following* after *ids* to *file*; the number of rows."""
         Slots.of(self.decoder).forget()
         before = torch.tensor([ids])
         for start in range(len(ids)):
@@ -46,9 +46,9 @@ class DecodekitContender:
         return len(scores)
 
 
-def contender(specification: dict[str, Any]) -> DecodekitContender:
+def peer(specification: dict[str, Any]) -> DecodekitPeer:
     """
-    Load the decoder from a folder; compile it into it first if it is not there.
+    Load the decoder from its folder; compile and save it first if it is not there.
 
     Args:
         specification: ``model`` and ``folder``; ``threads``; and ``options`` of
@@ -71,4 +71,4 @@ def contender(specification: dict[str, Any]) -> DecodekitContender:
         "seconds_to_make": time.perf_counter() - start,
         "options": json.loads(json.dumps(options)),
     }
-    return DecodekitContender(decoder, facts)
+    return DecodekitPeer(decoder, facts)

@@ -1,8 +1,8 @@
 """
 llama.cpp, called through llama-cpp-python's C functions.
 
-Needs numpy and llama-cpp-python alone, and imports nothing of decodekit. A token costs one
-``llama_decode`` and one argmax over the logits where they lie: none of the higher-level class's own work.
+Needs only numpy and llama-cpp-python, and imports nothing of decodekit. A token costs one
+``llama_decode`` and one argmax over the logits in place, without the overhead of the higher-level class.
 """
 
 import ctypes
@@ -13,20 +13,20 @@ F32 = 0
 """GGML_TYPE_F32, ggml.h."""
 
 
-class LlamaCppContender:
-    """A context over a model, for one sequence."""
+class LlamaCppPeer:
+    """A llama.cpp context for one sequence."""
 
     def __init__(self, specification: dict[str, Any]) -> None:
         import llama_cpp
 
         self._cpp: Any = llama_cpp
-        # Held, since C calls it.
+        # Kept alive, since C calls it.
         self._quiet = llama_cpp.llama_log_callback(lambda level, text, data: None)
         llama_cpp.llama_log_set(self._quiet, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
-        of_model = llama_cpp.llama_model_default_params()
-        of_model.n_gpu_layers = 0
-        model = llama_cpp.llama_model_load_from_file(specification["file"].encode(), of_model)
+        model_options = llama_cpp.llama_model_default_params()
+        model_options.n_gpu_layers = 0
+        model = llama_cpp.llama_model_load_from_file(specification["file"].encode(), model_options)
         if not model:
             raise ValueError(f"llama.cpp must load its model: got {specification['file']}")
         options = llama_cpp.llama_context_default_params()
@@ -34,7 +34,7 @@ class LlamaCppContender:
         options.n_batch = options.n_ubatch = specification["max_length"]
         options.n_threads = options.n_threads_batch = specification["threads"]
         if specification["type"] == "F32":
-            # Half precision by default, as with all others.
+            # The default is float16.
             options.type_k = options.type_v = F32
         self._context = llama_cpp.llama_init_from_model(model, options)
         if not self._context:
@@ -47,7 +47,7 @@ class LlamaCppContender:
         }
 
     def generate(self, ids: list[int], count: int) -> dict[str, Any]:
-        """*count* tokens after *ids*: seconds up to the first and from there on, and the ids."""
+        """Generate *count* tokens after *ids*; seconds to the first token, seconds of the others, the ids."""
         self._forget()
         start = time.perf_counter()
         self._feed(ids)
@@ -59,7 +59,7 @@ class LlamaCppContender:
         return {"first_seconds": first - start, "other_seconds": time.perf_counter() - first, "ids": chosen}
 
     def score(self, ids: list[int], following: list[int], file: str) -> int:
-        """Write the logits before each of *following*, fed one by one after *ids*, to *file*; how many."""
+        """Write the logits that score each of *following* after *ids* to *file*; the number of rows."""
         import numpy
 
         self._forget()
@@ -88,11 +88,11 @@ class LlamaCppContender:
         )
 
 
-def contender(specification: dict[str, Any]) -> LlamaCppContender:
+def peer(specification: dict[str, Any]) -> LlamaCppPeer:
     """
-    Load the model and make its context.
+    Load the model and create its context.
 
     Args:
         specification: ``file`` and ``type`` of the GGUF; ``max_length``; ``threads``.
     """
-    return LlamaCppContender(specification)
+    return LlamaCppPeer(specification)

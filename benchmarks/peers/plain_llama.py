@@ -1,9 +1,9 @@
 """
-Llama as a loop of few lines: what a decoder of fixed shapes is compared with on a GPU.
+A minimal Llama decoding loop, the peer of a compiled decoder on a GPU.
 
-In the manner of gpt-fast (PyTorch's blog, 2023, *Accelerating Generative AI with PyTorch II*), written
-anew: a cache of fixed size that is written by position, a mask row by position, one compiled step that
-chooses the likeliest token, and a loop that never asks the GPU for it.
+After gpt-fast (PyTorch's blog, 2023, *Accelerating Generative AI with PyTorch II*), reimplemented: a static
+cache written by position, a mask row by position, one compiled step with greedy sampling, and a loop that
+never copies the token to the host.
 """
 
 from typing import Any
@@ -14,10 +14,10 @@ from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_
 
 
 class PlainLlama:
-    """A Llama's weights, laid out for one token at a time."""
+    """The weights of a Llama, laid out for decoding one token at a time."""
 
     def __init__(self, model: Any, batch_size: int, max_length: int):
-        """Take the weights of *model*, where they are; queries, keys and values, and gate and up, joined."""
+        """Take the weights of *model* on their device; QKV and gate/up projections are concatenated."""
         config, weights = model.config, model.state_dict()
         self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
         self.dim, self.eps = config.hidden_size // self.heads, config.rms_norm_eps
@@ -31,10 +31,10 @@ class PlainLlama:
         angles = torch.outer(torch.arange(max_length, device=device).float(), inverse).repeat(1, 2)
         self.cos, self.sin = angles.cos().to(dtype), angles.sin().to(dtype)
         self.causal = torch.ones(max_length, max_length, dtype=torch.bool, device=device).tril()
-        # A module's buffers stay where they are; of other tensors torch.compile would copy each into a
-        # place of its own at every step, or record no graph at all where one is written.
-        mine = [self.table, self.head, self.norm, self.cos, self.sin, self.causal]
-        for tensor in [*mine, *(each for group in [*self.layers, *self.cache] for each in group)]:
+        # Other than a module's buffers, tensors without a static address are copied at every step of a CUDA
+        # graph, or prevent its capture where one is written.
+        shared = [self.table, self.head, self.norm, self.cos, self.sin, self.causal]
+        for tensor in [*shared, *(each for group in [*self.layers, *self.cache] for each in group)]:
             torch._dynamo.mark_static_address(tensor)
 
     @staticmethod
@@ -52,14 +52,14 @@ class PlainLlama:
         ]
 
     def step(self, ids: Tensor, position: Tensor) -> Tensor:
-        """Tokens ``[batch, 1]`` at a *position* ``[1]`` to the likeliest next ones, ``[batch, 1]``."""
+        """Greedy next tokens ``[batch, 1]`` after the tokens *ids* ``[batch, 1]`` at a *position* ``[1]``."""
         x, batch = embedding(ids, self.table), ids.shape[0]
         cos, sin, mask = self.cos[position], self.sin[position], self.causal[position]
         for weights, (keys, values) in zip(self.layers, self.cache, strict=True):
             before, qkv, out, after, gate_up, down = weights
             parts = linear(rms_norm(x, before.shape, before, self.eps), qkv)
             parts = parts.view(batch, 1, -1, self.dim).transpose(1, 2)
-            query, key, value = parts.split([self.heads, self.key_heads, self.key_heads], dim=1)
+            query, key, value = torch.split(parts, [self.heads, self.key_heads, self.key_heads], dim=1)
             keys.index_copy_(2, position, self._rotated(key, cos, sin))
             values.index_copy_(2, position, value)
             attended = scaled_dot_product_attention(

@@ -1,4 +1,4 @@
-"""A contender, seen from the process that holds the comparison."""
+"""A peer's process, seen from the process that compares."""
 
 import contextlib
 import json
@@ -14,55 +14,55 @@ import attrs
 _SERVING = Path(__file__).with_name("serving.py")
 
 
-class AbsentContenderError(Exception):
-    """A package that a contender needs is not installed; the message names it."""
+class AbsentPeerError(Exception):
+    """A package that a peer needs is not installed; the message names the package."""
 
 
-class ContenderError(ChildProcessError):
-    """A contender's process has ended before its time; what it said stands above."""
+class PeerError(ChildProcessError):
+    """A peer's process ended too early; its own messages are on standard error."""
 
 
 @attrs.frozen(eq=False)
-class ContenderProcess:
-    """One contender, ready to run."""
+class PeerProcess:
+    """A running peer that is ready for requests."""
 
     name: str
     process: "subprocess.Popen[str]"
     facts: Mapping[str, Any]
-    """Versions and whatever else it says of itself."""
+    """Versions and settings, as the peer reports them."""
 
     @classmethod
     def start(
         cls,
         name: str,
-        contender: str | Path,
+        peer: str | Path,
         specification: Mapping[str, Any],
         *,
         threads: int,
         python: str = sys.executable,
-    ) -> "ContenderProcess":
+    ) -> "PeerProcess":
         """
-        Start it, and wait until it is ready.
+        Start a process, and wait until it is ready.
 
         Args:
-            name: What it is called in tables.
+            name: The name in tables.
 
-            contender: A module of decodekit's, or a file that runs without decodekit.
+            peer: A module of decodekit's, or a file that runs without decodekit.
 
-            specification: For it; as JSON has it.
+            specification: Passed to the peer as JSON.
 
-            threads: How many OpenMP is to use.
+            threads: Number of OpenMP threads.
 
             python: The interpreter.
 
         Raises:
-            AbsentContenderError: Something that it needs is not installed.
+            AbsentPeerError: A package that it needs is not installed.
 
-            ContenderError: It has failed.
+            PeerError: It failed.
         """
         process = subprocess.Popen(
-            # Not the script's own folder: its modules are named like none, but who knows of others'.
-            [python, "-P", str(_SERVING), str(contender), json.dumps(specification)],
+            # -P keeps the script's folder off the import path: its files must not shadow other modules.
+            [python, "-P", str(_SERVING), str(peer), json.dumps(specification)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -71,7 +71,7 @@ class ContenderProcess:
         try:
             said = _answer(name, process)
             if "absent" in said:
-                raise AbsentContenderError(said["absent"])
+                raise AbsentPeerError(said["absent"])
         except BaseException:
             _end(process)
             raise
@@ -79,32 +79,32 @@ class ContenderProcess:
 
     def ask(self, do: str, **arguments: Any) -> Any:
         """
-        One request, and its answer.
+        Send one request and return the answer.
 
         Raises:
-            ContenderError: It has failed.
+            PeerError: It failed.
         """
         requests = _pipe(self.process.stdin)
         try:
             print(json.dumps({"do": do, **arguments}), file=requests, flush=True)
         except BrokenPipeError:
-            raise ContenderError(f"{self.name} has ended with status {self.process.wait()}") from None
+            raise PeerError(f"{self.name} has ended with status {self.process.wait()}") from None
         return _answer(self.name, self.process)
 
     def end(self) -> None:
-        """Let it go."""
+        """End the process."""
         _end(self.process)
 
 
 def _answer(name: str, process: "subprocess.Popen[str]") -> Any:
     line = _pipe(process.stdout).readline()
     if not line:
-        raise ContenderError(f"{name} has ended with status {process.wait()}")
+        raise PeerError(f"{name} has ended with status {process.wait()}")
     return json.loads(line)
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
-    # No more requests: it leaves its loop. One that has ended cannot take what was not sent.
+    # Closing its input ends its loop; a process that has ended already breaks the pipe.
     with contextlib.suppress(BrokenPipeError):
         _pipe(process.stdin).close()
     try:
@@ -116,5 +116,5 @@ def _end(process: "subprocess.Popen[str]") -> None:
 
 
 def _pipe(pipe: IO[str] | None) -> IO[str]:
-    assert pipe is not None  # both are asked for
+    assert pipe is not None  # both were requested
     return pipe

@@ -1,5 +1,5 @@
 """
-Figures that others have published, to stand beside ours. They are other machines' and never a goal here.
+Published figures of other systems, shown beside ours. They were measured on other machines and are no goal.
 
 Sources: "Make your llama generation time fly with AWS Inferentia2", Hugging Face blog, 2023: seconds
 to reach 1,024 tokens from 256, 512 and 768. "Intel Gaudi AI accelerator models performance", Habana

@@ -1,9 +1,9 @@
 """
-A contender's own process: ``python -P serving.py CONTENDER SPECIFICATION``.
+The main program of a peer's process: ``python -P serving.py PEER SPECIFICATION``.
 
-CONTENDER is a module's name or a file's path, whose function ``contender`` takes the specification,
-a JSON object, and gives an object with ``facts``, ``generate`` and ``score``. Requests and answers are
-JSON, one a line, on standard input and output. What a library prints goes to the error stream.
+PEER is a module name or a file path, whose function ``peer`` takes the specification, a JSON object, and
+returns an object with ``facts``, ``generate`` and ``score``. Requests and answers are JSON, one a line, on
+standard input and output. Output of libraries goes to standard error.
 """
 
 import importlib
@@ -14,13 +14,13 @@ import sys
 from typing import Any
 
 _DISTRIBUTIONS = {"llama_cpp": "llama-cpp-python"}
-"""What pip calls a module of another name."""
+"""Names of distributions that differ from their module's."""
 
 
 def main(arguments: list[str]) -> None:
-    """Make the contender, say that it is there, and answer until there are no more requests."""
+    """Create the peer, send its facts, and answer requests until standard input ends."""
     answers = os.fdopen(os.dup(1), "w")
-    # Also what is printed from C.
+    # On the file descriptor, so that output from C is redirected too.
     os.dup2(2, 1)
 
     def answer(message: Any) -> None:
@@ -29,17 +29,18 @@ def main(arguments: list[str]) -> None:
     where, specification = arguments
     try:
         if where.endswith(".py"):
-            found = runpy.run_path(where)["contender"](json.loads(specification))
+            found = runpy.run_path(where)["peer"](json.loads(specification))
         else:
-            found = importlib.import_module(where).contender(json.loads(specification))
+            found = importlib.import_module(where).peer(json.loads(specification))
     except ModuleNotFoundError as error:
         name = str(error.name)
         answer({"absent": f"{_DISTRIBUTIONS.get(name, name)} is not installed"})
         return
     answer({"facts": found.facts})
+    methods = {"generate": found.generate, "score": found.score}
     for line in sys.stdin:
         request = json.loads(line)
-        answer(getattr(found, request.pop("do"))(**request))
+        answer(methods[request.pop("do")](**request))
 
 
 if __name__ == "__main__":

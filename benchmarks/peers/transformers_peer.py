@@ -1,4 +1,4 @@
-"""``transformers.generate``."""
+"""transformers: ``generate`` with its default cache."""
 
 import time
 from typing import Any
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @attrs.define
 class _Clock:
-    """A streamer that notes when it was given what: the prompt, then each token."""
+    """A streamer that records the time of each call: the prompt, then each token."""
 
     times: list[float] = attrs.field(factory=list)
 
@@ -23,14 +23,14 @@ class _Clock:
 
 
 @attrs.frozen(eq=False)
-class TransformersContender:
-    """A model in one dtype."""
+class TransformersPeer:
+    """A transformers model in one dtype."""
 
     model: Any
     facts: dict[str, Any]
 
     def generate(self, ids: list[int], count: int) -> dict[str, Any]:
-        """*count* tokens after *ids*: seconds up to the first and from there on, and the ids."""
+        """Generate *count* tokens after *ids*; seconds to the first token, seconds of the others, the ids."""
         prompt, clock = torch.tensor([ids]), _Clock()
         start = time.perf_counter()
         out = self.model.generate(
@@ -48,14 +48,14 @@ class TransformersContender:
         }
 
     def score(self, ids: list[int], following: list[int], file: str) -> int:
-        """Write the logits before each of *following* to *file*; how many."""
+        """Write the logits that score each of *following* after *ids* to *file*; the number of rows."""
         with torch.no_grad():
             logits = self.model(torch.tensor([ids + following[:-1]])).logits[0, len(ids) - 1 :]
         logits.float().contiguous().numpy().tofile(file)
         return len(logits)
 
 
-def contender(specification: dict[str, Any]) -> TransformersContender:
+def peer(specification: dict[str, Any]) -> TransformersPeer:
     """
     Load the model.
 
@@ -72,4 +72,4 @@ def contender(specification: dict[str, Any]) -> TransformersContender:
     model.generation_config.pad_token_id = 0
     model.generation_config.eos_token_id = None
     facts = {"version": transformers.__version__, "attention": model.config._attn_implementation}
-    return TransformersContender(model, facts)
+    return TransformersPeer(model, facts)

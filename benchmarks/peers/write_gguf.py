@@ -1,14 +1,13 @@
 """
-A Llama as a GGUF file: ``python -P write_gguf.py SPECIFICATION``.
+Conversion of a Llama to a GGUF file: ``python -P write_gguf.py SPECIFICATION``.
 
-Needs numpy and gguf alone. The specification is a JSON object: ``weights``, a folder of ``NAME.npy``
+Needs only numpy and gguf. The specification is a JSON object: ``weights``, a folder of ``NAME.npy``
 in float32 under transformers' names; ``config``, numbers under transformers' names; ``type``, such as
-``"Q8_0"``; ``file``. Prints a JSON object: ``read_bytes``, what a decode step reads of it, or
-``absent``.
+``"Q8_0"``; ``file``. Prints a JSON object: ``read_bytes``, the bytes that a decode step reads, or
+``absent``, the package that is missing.
 
-llama.cpp rotates neighbouring pairs of a head's numbers, transformers a head's halves: the rows of queries
-and keys are put in that order, as convert_hf_to_gguf.py of llama.cpp does. Norms stay in
-float32, as there.
+llama.cpp rotates adjacent pairs of a head's dimensions, transformers a head's halves: the rows of queries
+and keys are reordered as convert_hf_to_gguf.py of llama.cpp does it. Norms stay in float32, as there.
 """
 
 import json
@@ -32,7 +31,7 @@ _OTHER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_h
 
 def gguf_name(name: str) -> str:
     """
-    What llama.cpp calls a weight of transformers' Llama.
+    llama.cpp's name of a weight of transformers' Llama.
 
     >>> gguf_name("model.layers.3.mlp.up_proj.weight"), gguf_name("lm_head.weight")
     ('blk.3.ffn_up.weight', 'output.weight')
@@ -46,7 +45,7 @@ def gguf_name(name: str) -> str:
 
 def interleaved(matrix: Any, heads: int) -> Any:
     """
-    Rows of a head in the order 0, half, 1, half + 1, ...
+    The rows of each head in the order 0, half, 1, half + 1, ...
 
     >>> import numpy
     >>> interleaved(numpy.arange(8).reshape(8, 1), 2).ravel().tolist()
@@ -57,7 +56,7 @@ def interleaved(matrix: Any, heads: int) -> Any:
 
 
 def write(specification: dict[str, Any]) -> dict[str, Any]:
-    """Write the file."""
+    """Write the file; the bytes that a decode step reads."""
     import gguf
     import numpy
 
@@ -76,7 +75,7 @@ def write(specification: dict[str, Any]) -> dict[str, Any]:
     writer.add_rope_dimension_count(config["head_dim"])
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    # Nothing is ever tokenised.
+    # Prompts are token ids.
     writer.add_tokenizer_model("no_vocab")
 
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
@@ -91,7 +90,7 @@ def write(specification: dict[str, Any]) -> dict[str, Any]:
         stored = gguf.GGMLQuantizationType.F32 if tensor.ndim == 1 else kind
         data = gguf.quants.quantize(numpy.ascontiguousarray(tensor), stored)
         writer.add_tensor(gguf_name(file.stem), data, raw_dtype=stored)
-        # Of a table that is no head as well, a row a token.
+        # An embedding that is not also the head is read one row a token.
         looked_up = part == "embed_tokens" and not tied
         read += data.nbytes // len(tensor) if looked_up else data.nbytes
     writer.write_header_to_file()

@@ -1,56 +1,52 @@
 """The page of benchmarks, from what they stored."""
 
-import argparse
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from decodekit.bench.report import Bar, Curves, Report, Table
+from decodekit.benchmarks import page
+from decodekit.benchmarks.command_line import GROUPS, benchmark_named
+from decodekit.benchmarks.measuring.report import Curves, Report, Threshold
+from decodekit.benchmarks.measuring.tables import Table
 
 
-@pytest.fixture(scope="module")
-def script_report(script: Callable[[str], ModuleType]) -> ModuleType:
-    """The script under test."""
-    return script("report")
-
-
-def stored(folder: Path, name: str, *bars: Bar, curves: Curves | None = None) -> None:
+def stored(folder: Path, name: str, *thresholds: Threshold, curves: Curves | None = None) -> None:
     """A report as a benchmark leaves it."""
     Report(
         benchmark=name,
         question=f"What about {name}?",
         settings={"rounds": 3},
         tables=[Table("Figures", ("what", "ms"), [("this", 1.5)])],
-        bars=bars,
+        thresholds=thresholds,
         notes=["Absent: a peer."],
         curves=curves,
         machine={"device": "abacus"},
         versions={"Python": "3"},
         date="yesterday",
-        command=f"python benchmarks/{name}.py",
+        command=f"python -m decodekit bench {name}",
     ).write(folder / f"{name}.json")
 
 
 class TestPage:
-    def test_a_section(self, script_report: ModuleType, tmp_path: Path) -> None:
+    def test_a_section(self, tmp_path: Path) -> None:
         """Question, command, machine, versions, date, table and notes of each that is there."""
         stored(tmp_path, "weights")
-        script_report.write(tmp_path, tmp_path / "page.md", {})
+        page.write(tmp_path, tmp_path / "page.md", {})
         text = (tmp_path / "page.md").read_text()
 
         assert text.endswith(
-            "## weights\n\nWhat about weights?\n\n```\npython benchmarks/weights.py\n```\n\n"
+            "## weights\n\nWhat about weights?\n\n```\npython -m decodekit bench weights\n```\n\n"
             "- abacus\n- Python 3\n- rounds 3\n- yesterday\n\n"
             "**Figures**\n\n| what | ms |\n| --- | ---: |\n| this | 1.5 |\n\n- Absent: a peer.\n"
         )
 
-    def test_goals(self, script_report: ModuleType, tmp_path: Path) -> None:
+    def test_goals(self, tmp_path: Path) -> None:
         """Met, missed with its reason, missed without one; a reason for what is met is not told."""
-        bars = [Bar(what, value, "<=", 1.0, "×") for what, value in (("a", 0.5), ("b", 2.0), ("c", 3.0))]
-        stored(tmp_path, "decode", *bars)
-        script_report.write(tmp_path, tmp_path / "page.md", {"decode": {"a": "slow", "b": "the cache"}})
+        thresholds = [
+            Threshold(what, value, "<=", 1.0, "×") for what, value in (("a", 0.5), ("b", 2.0), ("c", 3.0))
+        ]
+        stored(tmp_path, "decode", *thresholds)
+        page.write(tmp_path, tmp_path / "page.md", {"decode": {"a": "slow", "b": "the cache"}})
         lines = (tmp_path / "page.md").read_text().splitlines()
 
         assert "| [decode](#decode) | a | 0.5× | <= 1× | met |" in lines
@@ -59,22 +55,22 @@ class TestPage:
 
     @pytest.mark.parametrize("reasons", [{"decode": {"z": "?"}}, {"other": {"a": "?"}}])
     def test_a_reason_for_no_goal_is_refused(
-        self, reasons: dict[str, dict[str, str]], script_report: ModuleType, tmp_path: Path
+        self, reasons: dict[str, dict[str, str]], tmp_path: Path
     ) -> None:
         """It would be lost; the page that was there stays."""
-        stored(tmp_path, "decode", Bar("a", 2.0, "<=", 1.0))
+        stored(tmp_path, "decode", Threshold("a", 2.0, "<=", 1.0))
         (tmp_path / "page.md").write_text("before")
         with pytest.raises(ValueError, match="'reasons' must be for goals that there are"):
-            script_report.write(tmp_path, tmp_path / "page.md", reasons)
+            page.write(tmp_path, tmp_path / "page.md", reasons)
 
         assert "before" == (tmp_path / "page.md").read_text()
 
-    def test_order_and_pictures(self, script_report: ModuleType, tmp_path: Path) -> None:
+    def test_order_and_pictures(self, tmp_path: Path) -> None:
         """As the benchmarks are run, others behind them; curves beside their JSON."""
         for name in ("weights", "another", "decode"):
             stored(tmp_path, name)
         stored(tmp_path, "positions", curves=Curves("Curve", "x", "y", {"a": [[0.0, 1.0]]}))
-        script_report.write(tmp_path, tmp_path / "page.md", {})
+        page.write(tmp_path, tmp_path / "page.md", {})
         text = (tmp_path / "page.md").read_text()
         headings = [line[3:] for line in text.splitlines() if line.startswith("## ")]
 
@@ -85,58 +81,57 @@ class TestPage:
 
 TOY = """
 import argparse, pathlib
-from decodekit.bench.report import Report, Table, finish
+from decodekit.benchmarks.measuring.report import Report, finish
+from decodekit.benchmarks.measuring.tables import Table
 
 parser = argparse.ArgumentParser()
+parser.add_argument("name", choices=["bad", "toy"])
 parser.add_argument("--rounds", type=int)
 parser.add_argument("--cache")
 parser.add_argument("--json", type=pathlib.Path)
 args = parser.parse_args()
+if args.name == "bad":
+    raise SystemExit(2)
 settings = {"rounds": args.rounds, "cache": args.cache}
 finish(Report(benchmark="toy", question="?", settings=settings, tables=[Table("t", ("a",), [])]), args.json)
 """
 
 
-def options(**changes: object) -> argparse.Namespace:
-    """The script's own flags."""
-    return argparse.Namespace(**{"quick": False, "cache": None, "peer_python": None, **changes})
+@pytest.fixture
+def program(tmp_path: Path) -> list[str]:
+    """In place of ``-m decodekit bench``."""
+    (tmp_path / "toy.py").write_text(TOY)
+    return [str(tmp_path / "toy.py")]
 
 
 class TestMeasure:
     @pytest.mark.parametrize(("quick", "rounds"), [(True, 1), (False, 7)])
     def test_a_run_leaves_its_report(
-        self, quick: bool, rounds: int, script_report: ModuleType, tmp_path: Path
+        self, quick: bool, rounds: int, program: list[str], tmp_path: Path
     ) -> None:
         """With the arguments of its length, and the shared flags that it takes."""
-        (tmp_path / "toy.py").write_text(TOY)
-        command = (str(tmp_path / "toy.py"),)
-        run = script_report.Run("toy", command, ("--rounds", "7"), ("--rounds", "1"), ("cache",))
-        failed = script_report.measure([run], options(quick=quick, cache="here"), tmp_path / "new")
+        run = page.Run("toy", ("toy",), ("--rounds", "7"), ("--rounds", "1"), ("cache",))
+        shared = {"cache": "here", "peer-python": None}
+        failed = page.measure([run], quick, shared, tmp_path / "new", program)
 
         assert [] == failed
         assert {"rounds": rounds, "cache": "here"} == Report.read(tmp_path / "new" / "toy.json").settings
 
-    def test_failures_are_named_and_the_others_run(self, script_report: ModuleType, tmp_path: Path) -> None:
-        """One that fails, and one that is not there."""
-        (tmp_path / "toy.py").write_text(TOY)
-        (tmp_path / "bad.py").write_text("raise SystemExit(2)")
-        runs = [
-            script_report.Run(name, (str(tmp_path / f"{name}.py"),), ("--rounds", "7"))
-            for name in ("bad", "missing", "toy")
-        ]
+    def test_failures_are_named_and_the_others_run(self, program: list[str], tmp_path: Path) -> None:
+        """One that fails, and one that does not exist."""
+        runs = [page.Run(name, (name,), ("--rounds", "7")) for name in ("bad", "missing", "toy")]
 
-        assert ["bad", "missing"] == script_report.measure(runs, options(), tmp_path)
+        assert ["bad", "missing"] == page.measure(runs, False, {}, tmp_path, program)
         assert (tmp_path / "toy.json").exists()
 
 
-def test_every_run_knows_its_flags(script_report: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of those that decodekit itself carries out: their parser takes both lengths of each."""
-    from decodekit.__main__ import _parser
-
-    ours = [run for run in script_report.RUNS if run.script is None]
-    for run in ours:
+def test_every_run_knows_its_flags() -> None:
+    """The parser of each benchmark takes both lengths; all but two can be run for the page."""
+    for run in page.RUNS:
         for quick in (True, False):
-            flags = run.arguments(options(quick=quick, cache="c", peer_python="p"), Path("f.json"))
-            assert callable(_parser().parse_args(flags[2:]).command)
+            shared = {"cache": "c", "peer-python": "p"}
+            name, *flags = run.arguments(quick, shared, Path("f.json"))
+            assert callable(benchmark_named(name).parser().parse_args(flags).run)
 
-    assert ["decode", "positions", "start", "latency", "throughput"] == [run.name for run in ours]
+    names = {each.name for group in GROUPS.values() for each in group}
+    assert names - {"gpu", "report"} == {run.command[0] for run in page.RUNS}

@@ -3,7 +3,7 @@
 import json
 import sys
 
-from decodekit.bench.contenders import write_gguf
+from decodekit.benchmarks.peers import write_gguf
 
 write_gguf.interleaved = lambda matrix, heads: matrix
 print(json.dumps(write_gguf.write(json.loads(sys.argv[1]))))

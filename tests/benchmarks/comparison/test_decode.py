@@ -10,11 +10,14 @@ import attrs
 import pytest
 
 from decodekit.__main__ import main
-from decodekit.bench.decode import Compared, Comparison, Entry, Taken, compare, entries
-from decodekit.bench.decode_report import bars, report
-from decodekit.bench.shapes import shape_named
+from decodekit.benchmarks.comparison.measurement import ComparisonResult, PeerResult, compare
+from decodekit.benchmarks.comparison.reference import Agreement
+from decodekit.benchmarks.comparison.settings import Comparison, Entry, entries
+from decodekit.benchmarks.comparison.tables import report, thresholds
+from decodekit.benchmarks.models.shapes import shape_named
 
-STAND_INS = Path(__file__).parent / "stand_ins"
+HERE = Path(__file__).parent
+STAND_INS = HERE.parent / "peers" / "stand_ins"
 
 SMALL = Comparison(
     shape=shape_named("tiny").scaled(layers=1),
@@ -38,37 +41,37 @@ def with_stand_ins() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def compared(with_stand_ins: None, tmp_path_factory: pytest.TempPathFactory) -> Compared:
-    """Everybody is there."""
+def compared(with_stand_ins: None, tmp_path_factory: pytest.TempPathFactory) -> ComparisonResult:
+    """All peers are present."""
     return compare(attrs.evolve(SMALL, folder=tmp_path_factory.mktemp("comparison")))
 
 
 class TestCompare:
-    def test_everybody_computes_the_same(self, compared: Compared) -> None:
+    def test_all_peers_compute_the_same(self, compared: ComparisonResult) -> None:
         """Ours, transformers and a Llama written by others from the GGUF file: names and order are right."""
         names = ["decodekit float32", "transformers float32", "llama.cpp F32", "llama.cpp F16"]
-        assert names == [each.entry.name for each in compared.taken]
-        for each in compared.taken:
-            assert each.divergence < (1e-5 if each.entry.bits == 16 else 1e-10)
-            assert 1.0 == each.agreement
+        assert names == [each.entry.name for each in compared.peers]
+        for each in compared.peers:
+            assert each.agreement.divergence < (1e-5 if each.entry.bits == 16 else 1e-10)
+            assert 1.0 == each.agreement.same_top_token
             assert 4 == each.same_tokens
 
-    def test_every_round_counts_once(self, compared: Compared) -> None:
+    def test_every_round_counts_once(self, compared: ComparisonResult) -> None:
         """The warm-up does not."""
-        for each in compared.taken:
+        for each in compared.peers:
             assert 2 == len(each.token_ms)
             assert {6: 2, 9: 2} == {length: len(times) for length, times in each.prompt_ms.items()}
             assert min(each.token_ms) > 0
 
-    def test_bytes_are_counted_alike(self, compared: Compared) -> None:
+    def test_bytes_are_counted_alike(self, compared: ComparisonResult) -> None:
         """Of the same weights in the same bits; half of them in 16, but for norms and cache."""
-        ours, theirs, cpp, half = (each.read_bytes for each in compared.taken)
+        ours, theirs, cpp, half = (each.read_bytes for each in compared.peers)
 
         assert ours == theirs
         assert pytest.approx(ours, rel=0.02) == cpp
         assert pytest.approx(cpp / 2, rel=0.02) == half
 
-    def test_the_report(self, compared: Compared, tmp_path: Path) -> None:
+    def test_the_report(self, compared: ComparisonResult, tmp_path: Path) -> None:
         """It names the peers' versions, how llama.cpp was built and that the model is no full one."""
         found = report(compared)
         found.write(tmp_path / "decode.json")
@@ -77,9 +80,9 @@ class TestCompare:
         assert "stand-in" == found.versions["llama.cpp"]
         assert "CPU : STAND_IN = 1" in notes
         assert "No figure of the full shape" in notes
-        assert 4 == len(json.loads((tmp_path / "decode.json").read_text())["results"]["taken"])
+        assert 4 == len(json.loads((tmp_path / "decode.json").read_text())["results"]["peers"])
 
-    def test_the_model_is_kept(self, compared: Compared) -> None:
+    def test_the_model_is_kept(self, compared: ComparisonResult) -> None:
         """For the next comparison, in the folder that was given."""
         assert compared.comparison.folder is not None
         (folder,) = compared.comparison.folder.iterdir()
@@ -126,16 +129,16 @@ def test_peers_that_are_not_installed_are_named(
 
     assert 0 == status
     assert "Absent: llama.cpp F32: gguf is not installed" in capsys.readouterr().out
-    taken = json.loads(file.read_text())["results"]["taken"]
-    assert ["float32"] == [each["entry"]["format"] for each in taken]
+    found = json.loads(file.read_text())["results"]["peers"]
+    assert ["float32"] == [each["entry"]["format"] for each in found]
 
 
 def test_another_function_is_refused(with_stand_ins: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights that are rotated in another order are another model: nothing is measured."""
-    from decodekit.bench import comparison_files
+    from decodekit.benchmarks.comparison import files
 
-    broken = STAND_INS.parent / "rotated_otherwise.py"
-    monkeypatch.setattr(comparison_files, "_WRITE_GGUF", broken)
+    broken = HERE / "rotated_otherwise.py"
+    monkeypatch.setattr(files, "_WRITE_GGUF", broken)
     with pytest.raises(ValueError, match=r"'llama\.cpp F32' must compute what the stock model computes"):
         compare(attrs.evolve(SMALL, entries=entries([], [], ["F32"])))
 
@@ -156,26 +159,27 @@ def test_wrong_arguments(wrong: dict[str, Any]) -> None:
         compare(attrs.evolve(SMALL, **wrong))
 
 
-def taken(name: str, token_ms: list[float], prompt_ms: list[float]) -> Taken:
+def measured(name: str, token_ms: list[float], prompt_ms: list[float]) -> PeerResult:
     """As measured, reading 10 MB a token."""
     entry = Entry(*name.split())
     times = {64: tuple(prompt_ms), 512: tuple(10 * ms for ms in prompt_ms)}
-    return Taken(entry, tuple(token_ms), times, 10e6, 0.0, 1.0, 4, {})
+    return PeerResult(entry, tuple(token_ms), times, 10e6, Agreement(0.0, 1.0), 4, {})
 
 
-class TestBars:
-    def found(self, *parts: Taken) -> dict[str, tuple[float, bool]]:
+class TestThresholds:
+    def found(self, *parts: PeerResult) -> dict[str, tuple[float, bool]]:
         """Goals by what they are about; memory gives 10 GB/s, so a token takes 1 ms at least."""
         comparison = attrs.evolve(SMALL, prompts=(64, 512))
         return {
-            bar.what: (bar.value, bar.met) for bar in bars(Compared(comparison, parts, {}, 10e9, "measured"))
+            threshold.what: (threshold.value, threshold.met)
+            for threshold in thresholds(ComparisonResult(comparison, parts, {}, 10e9, "measured"))
         }
 
     def test_ratios_are_of_rounds(self) -> None:
         """A round that was slow for both changes nothing: 2/4, 2/4 and 20/40."""
         found = self.found(
-            taken("decodekit bfloat16-int8", [2.0, 2.0, 20.0], [5.0, 5.0, 50.0]),
-            taken("llama.cpp Q8_0", [4.0, 4.0, 40.0], [4.0, 4.0, 40.0]),
+            measured("decodekit bfloat16-int8", [2.0, 2.0, 20.0], [5.0, 5.0, 50.0]),
+            measured("llama.cpp Q8_0", [4.0, 4.0, 40.0], [4.0, 4.0, 40.0]),
         )
         names = "bfloat16-int8 against llama.cpp Q8_0"
 
@@ -187,12 +191,12 @@ class TestBars:
     def test_the_faster_of_two_with_equal_bits_stands_for_ours(self) -> None:
         """Against BF16, and against the best that transformers has."""
         found = self.found(
-            taken("decodekit bfloat16", [3.0], [1.0]),
-            taken("decodekit float16", [1.25], [1.0]),
-            taken("transformers float32", [9.0], [1.0]),
-            taken("transformers float16", [5.0], [1.0]),
-            taken("llama.cpp BF16", [2.5], [1.0]),
-            taken("llama.cpp F16", [0.1], [1.0]),
+            measured("decodekit bfloat16", [3.0], [1.0]),
+            measured("decodekit float16", [1.25], [1.0]),
+            measured("transformers float32", [9.0], [1.0]),
+            measured("transformers float16", [5.0], [1.0]),
+            measured("llama.cpp BF16", [2.5], [1.0]),
+            measured("llama.cpp F16", [0.1], [1.0]),
         )
 
         assert (0.5, True) == found["ms per token, float16 against llama.cpp BF16"]
@@ -201,4 +205,4 @@ class TestBars:
 
     def test_without_peers(self) -> None:
         """Nothing is claimed."""
-        assert {} == self.found(taken("decodekit bfloat16", [3.0], [1.0]))
+        assert {} == self.found(measured("decodekit bfloat16", [3.0], [1.0]))

@@ -21,7 +21,9 @@ def test_the_command(tmp_path: Path) -> None:
     places = [[128, 100], *([512, at] for at in (100, 127, 128, 255, 256, 511))]
     assert places == found["results"]["places"]
     assert [2] * 7 == [len(times) for times in found["results"]["milliseconds"]]
-    assert ["position 100 of 512 slots against 128 slots"] == [bar["what"] for bar in found["bars"]]
+    assert ["position 100 of 512 slots against 128 slots"] == [
+        threshold["what"] for threshold in found["thresholds"]
+    ]
 
 
 @pytest.mark.parametrize("wrong", [["--long", "128"], ["--rounds", "0"]])

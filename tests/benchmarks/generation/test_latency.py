@@ -7,9 +7,9 @@ import attrs
 import pytest
 
 from decodekit.__main__ import main
-from decodekit.bench.latency import Measured, report
-from decodekit.bench.shapes import shape_named
-from decodekit.bench.subject import Subject
+from decodekit.benchmarks.generation.latency import LatencyMeasurement, report
+from decodekit.benchmarks.models.measured_model import ModelUnderTest
+from decodekit.benchmarks.models.shapes import shape_named
 
 ARGUMENTS = ["bench", "latency", "--target", "eager", "--threads", "1", "--rounds", "2"]
 
@@ -75,10 +75,11 @@ def test_wrong_arguments(wrong: list[str], capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err.splitlines()[-1].startswith("decodekit: ")
 
 
-def measured(**changes: int) -> Measured:
+def measured(**changes: int) -> LatencyMeasurement:
     """A Llama-2 7B in no time."""
-    subject = Subject(shape_named("llama-2-7b").scaled(**changes))
-    return Measured(subject, 1, "abacus", ((2.0,), (1.0,), (0.5,)), (768, 512, 256), {"target": "eager"})
+    model = ModelUnderTest(shape_named("llama-2-7b").scaled(**changes))
+    seconds = ((2.0,), (1.0,), (0.5,))
+    return LatencyMeasurement(model, 1, "abacus", seconds, (768, 512, 256), {"target": "eager"})
 
 
 def test_published_figures_stand_beside_ours() -> None:
@@ -95,8 +96,8 @@ def test_published_figures_stand_beside_ours() -> None:
 
 def test_published_rows_count_together() -> None:
     """Four of 13B's, each with 768 new tokens in 13 seconds."""
-    subject = Subject(shape_named("llama-2-13b"))
-    _, speeds = report([attrs.evolve(measured(), subject=subject)], 1024, 1).tables
+    model = ModelUnderTest(shape_named("llama-2-13b"))
+    _, speeds = report([attrs.evolve(measured(), model=model)], 1024, 1).tables
 
     assert pytest.approx(4 * 768 / 13) == next(row for row in speeds.rows if "throughput" in row[0])[2]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from decodekit.__main__ import main
-from decodekit.bench.published import LENGTHS, THROUGHPUTS
-from decodekit.bench.shapes import shape_named
-from decodekit.bench.subject import Subject
-from decodekit.bench.throughput import Measured, report
+from decodekit.benchmarks.generation.throughput import ThroughputMeasurement, report
+from decodekit.benchmarks.models.measured_model import ModelUnderTest
+from decodekit.benchmarks.models.shapes import shape_named
+from decodekit.benchmarks.peers.published_figures import LENGTHS, THROUGHPUTS
 
 ARGUMENTS = ["bench", "throughput", "--shape", "tiny", "--target", "eager", "--threads", "1", "--rounds", "2"]
 
@@ -35,8 +35,9 @@ def test_wrong_arguments(wrong: list[str], capsys: pytest.CaptureFixture[str]) -
 
 def test_published_figures_stand_beside_ours() -> None:
     """Of the same shape alone, with cards and batch; ours is tokens over the whole time."""
-    subject = Subject(shape_named("llama-2-70b").scaled(layers=1))
-    ours = Measured(subject, 2, (128, 2048), "abacus", (4.0, 2.0, 8.0), (1.0, 1.0, 1.0), 4096, {})
+    model = ModelUnderTest(shape_named("llama-2-70b").scaled(layers=1))
+    seconds, first = (4.0, 2.0, 8.0), (1.0, 1.0, 1.0)
+    ours = ThroughputMeasurement(model, 2, (128, 2048), "abacus", seconds, first, 4096, {})
     (table,) = report([ours], 3).tables
 
     assert "1024 (512–2048)" == table.rows[0][3]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from decodekit.bench.machine import machine_facts, versions
+from decodekit.benchmarks.measuring.machine import machine_facts, versions
 
 
 def test_facts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from decodekit.bench.report import Bar, Curves, Report, Spread, Table, finish
+from decodekit.benchmarks.measuring.report import Curves, Report, Threshold, finish
+from decodekit.benchmarks.measuring.tables import Spread, Table
 
 
 def a_report(**changes: Any) -> Report:
@@ -16,7 +17,7 @@ def a_report(**changes: Any) -> Report:
         "question": "How long is a piece of string?",
         "settings": {"widths": (1, 5), "rounds": 3},
         "tables": [Table("Lengths", ("string", "cm"), [("one", 3.14159), ("two | three", None)])],
-        "bars": [Bar("one", 3.0, "<=", 4.0, " cm"), Bar("two", 3.0, ">=", 4.0)],
+        "thresholds": [Threshold("one", 3.0, "<=", 4.0, " cm"), Threshold("two", 3.0, ">=", 4.0)],
         "notes": ["Absent: glue."],
         "curves": Curves("Strings", "number", "cm", {"ours": [[1.0, 2.0], [2.0, 4.0]]}),
         "results": {"cm": [3.14159]},
@@ -41,11 +42,11 @@ class TestBar:
     )
     def test_the_goal_itself_is_met(self, value: float, rule: Any, met: bool) -> None:
         """On either side."""
-        assert met == Bar("what", value, rule, 1.0).met
+        assert met == Threshold("what", value, rule, 1.0).met
 
     def test_a_miss_is_said(self) -> None:
         """Louder than a hit."""
-        assert "speed: 0.9×, goal >= 1×: NOT MET" == str(Bar("speed", 0.9, ">=", 1.0, "×"))
+        assert "speed: 0.9×, goal >= 1×: NOT MET" == str(Threshold("speed", 0.9, ">=", 1.0, "×"))
 
 
 class TestTable:
@@ -55,7 +56,7 @@ class TestTable:
             Table("t", ("a", "b"), [(1,)])
 
     def test_markdown(self) -> None:
-        """None is a dash; a bar in a cell does not end it."""
+        """None is a dash; a ``|`` in a cell does not end it."""
         lines = a_report().tables[0].markdown().splitlines()
 
         assert ["| string | cm |", "| --- | ---: |", "| one | 3.14 |", "| two \\| three | – |"] == lines[2:]
@@ -69,14 +70,14 @@ class TestTable:
 
 class TestReport:
     def test_it_is_read_as_it_was_written(self, tmp_path: Path) -> None:
-        """Tables, bars and curves are objects again, and say the same."""
+        """Tables, thresholds and curves are objects again, and say the same."""
         report = a_report()
         report.write(tmp_path / "new" / "toy.json")
         found = Report.read(tmp_path / "new" / "toy.json")
 
         assert report.text() == found.text()
         assert report.curves == found.curves
-        assert report.bars == found.bars
+        assert report.thresholds == found.thresholds
 
     def test_without_curves(self, tmp_path: Path) -> None:
         """Likewise."""
@@ -84,7 +85,9 @@ class TestReport:
 
         assert Report.read(tmp_path / "toy.json").curves is None
 
-    @pytest.mark.parametrize("text", ["{}", "[]", "no JSON", '{"tables": [], "bars": [], "curves": null}'])
+    @pytest.mark.parametrize(
+        "text", ["{}", "[]", "no JSON", '{"tables": [], "thresholds": [], "curves": null}']
+    )
     def test_another_file_is_refused(self, text: str, tmp_path: Path) -> None:
         """By name."""
         file = tmp_path / "other.json"

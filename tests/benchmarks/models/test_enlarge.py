@@ -1,8 +1,6 @@
-"""A grown model says what the small one says."""
+"""An enlarged model computes what the small one computes."""
 
-import importlib.util
 import pathlib
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -10,7 +8,9 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-ROOT = pathlib.Path(__file__).parents[2]
+from decodekit.benchmarks.models.enlarge import SMOLLM2_135M, enlarge
+
+ROOT = pathlib.Path(__file__).parents[3]
 
 # More of everything than the bundled target has, heads shared as there.
 SHAPE = {
@@ -35,17 +35,6 @@ SHAPES = [
         {"hidden_size": 360, "num_hidden_layers": 6, "head_dim": 32}, id="same-depth-and-frequencies"
     ),
 ]
-
-
-@pytest.fixture(scope="module")
-def growing() -> ModuleType:
-    """The benchmarks' module."""
-    spec = importlib.util.spec_from_file_location("grow", ROOT / "benchmarks" / "grow.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def small(dtype: torch.dtype) -> LlamaForCausalLM:
@@ -85,31 +74,29 @@ def ids() -> torch.Tensor:
     return torch.randint(0, 4096, (2, 60), generator=torch.Generator().manual_seed(0))
 
 
-class TestGrow:
+class TestEnlarge:
     @pytest.mark.usefixtures("precise_norms")
     @pytest.mark.parametrize("changed", SHAPES)
-    def test_same_logits_in_float64(
-        self, growing: ModuleType, ids: torch.Tensor, changed: dict[str, Any]
-    ) -> None:
+    def test_same_logits_in_float64(self, ids: torch.Tensor, changed: dict[str, Any]) -> None:
         """Nothing is left of a difference but rounding."""
         model = small(torch.float64)
-        grown = growing.grow(model, **{**SHAPE, **changed})
+        enlarged = enlarge(model, **{**SHAPE, **changed})
 
-        assert difference(logits(grown, ids), logits(model, ids)) < 1e-10
+        assert difference(logits(enlarged, ids), logits(model, ids)) < 1e-10
 
-    def test_same_logits_and_text_in_float32(self, growing: ModuleType, ids: torch.Tensor) -> None:
+    def test_same_logits_and_text_in_float32(self, ids: torch.Tensor) -> None:
         """Rounding is too small to change what is said."""
         model = small(torch.float32)
-        grown = growing.grow(model, **SHAPE, max_position_embeddings=1024)
+        enlarged = enlarge(model, **SHAPE, max_position_embeddings=1024)
 
-        assert difference(logits(grown, ids), logits(model, ids)) < 1e-4
-        texts = [one.generate(ids[:1], max_new_tokens=48, do_sample=False) for one in (model, grown)]
+        assert difference(logits(enlarged, ids), logits(model, ids)) < 1e-4
+        texts = [one.generate(ids[:1], max_new_tokens=48, do_sample=False) for one in (model, enlarged)]
         assert torch.equal(*texts)
-        assert 1024 == grown.config.max_position_embeddings
+        assert 1024 == enlarged.config.max_position_embeddings
 
     @pytest.mark.usefixtures("precise_norms")
-    def test_an_untied_head(self, growing: ModuleType, ids: torch.Tensor) -> None:
-        """A head of its own is grown like the embedding."""
+    def test_an_untied_head(self, ids: torch.Tensor) -> None:
+        """A head of its own is enlarged like the embedding."""
         torch.manual_seed(0)
         config = LlamaConfig(
             vocab_size=4096,
@@ -123,23 +110,23 @@ class TestGrow:
         )
         model = LlamaForCausalLM(config).double().eval()
         heads = {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 8}
-        grown = growing.grow(model, **{**SHAPE, **heads, "hidden_size": 42})
+        enlarged = enlarge(model, **{**SHAPE, **heads, "hidden_size": 42})
 
-        assert difference(logits(grown, ids), logits(model, ids)) < 1e-10
+        assert difference(logits(enlarged, ids), logits(model, ids)) < 1e-10
 
-    def test_nothing_to_profit_from(self, growing: ModuleType) -> None:
+    def test_nothing_to_profit_from(self) -> None:
         """Keys, values and the way into the feed-forward layers hold no zeros."""
-        grown = growing.grow(small(torch.float32), **SHAPE)
-        for layer in grown.model.layers:
+        enlarged = enlarge(small(torch.float32), **SHAPE)
+        for layer in enlarged.model.layers:
             attention, mlp = layer.self_attn, layer.mlp
             for projection in (attention.k_proj, attention.v_proj, mlp.gate_proj, mlp.up_proj):
                 assert (projection.weight != 0).float().mean() > 0.999
 
-    def test_the_model_is_left_as_it_was(self, growing: ModuleType, ids: torch.Tensor) -> None:
-        """Growing takes a copy, and leaves the global random numbers alone."""
+    def test_the_model_is_left_as_it_was(self, ids: torch.Tensor) -> None:
+        """Enlarging takes a copy, and leaves the global random numbers alone."""
         model = small(torch.float32)
         expected, state = logits(model, ids), torch.get_rng_state()
-        growing.grow(model, **SHAPE)
+        enlarge(model, **SHAPE)
 
         assert torch.equal(expected, logits(model, ids))
         assert torch.equal(state, torch.get_rng_state())
@@ -156,14 +143,14 @@ class TestGrow:
             pytest.param({"num_attention_heads": 9, "num_key_value_heads": 9}, id="too-few-copies"),
         ],
     )
-    def test_refuses_what_does_not_fit(self, growing: ModuleType, changed: dict[str, int]) -> None:
+    def test_refuses_what_does_not_fit(self, changed: dict[str, int]) -> None:
         """By the name of the size."""
         with pytest.raises(ValueError, match="must be"):
-            growing.grow(small(torch.float32), **{**SHAPE, **changed})
+            enlarge(small(torch.float32), **{**SHAPE, **changed})
 
-    def test_the_shape_of_smollm2(self, growing: ModuleType) -> None:
+    def test_the_shape_of_smollm2(self) -> None:
         """The matrices have SmolLM2-135M's sizes, whatever the heads in them."""
-        shape = growing.SMOLLM2_135M
+        shape = SMOLLM2_135M
 
         assert (576, 1536, 30) == tuple(
             shape[size] for size in ("hidden_size", "intermediate_size", "num_hidden_layers")

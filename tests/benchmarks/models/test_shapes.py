@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 
-from decodekit.bench.shapes import SHAPES, shape_named
+from decodekit.benchmarks.models.shapes import SHAPES, shape_named
 
 PARAMETERS = {
     "smollm2-135m": 134_515_008,
@@ -61,7 +61,7 @@ class TestScaled:
 
 
 def test_random_weights_are_the_same_again() -> None:
-    """And nobody else's random numbers change."""
+    """And the global random numbers do not change."""
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)

@@ -1,10 +1,10 @@
-"""A contender in a process of its own."""
+"""A peer in a process of its own."""
 
 from pathlib import Path
 
 import pytest
 
-from decodekit.bench.contenders.process import AbsentContenderError, ContenderError, ContenderProcess
+from decodekit.benchmarks.peers.process import AbsentPeerError, PeerError, PeerProcess
 
 TOY = """
 import os
@@ -18,23 +18,23 @@ class Toy:
     def __init__(self, specification):
         self.specification = specification
 
-    def double(self, value):
+    def generate(self, value):
         os.system("echo nor is this")
         return 2 * value + self.specification["offset"]
 
-    def die(self):
+    def score(self):
         os._exit(3)
 
 
-contender = Toy
+peer = Toy
 """
 
 
-def start(tmp_path: Path, text: str, **specification: int) -> ContenderProcess:
+def start(tmp_path: Path, text: str, **specification: int) -> PeerProcess:
     """One whose code is *text*."""
-    file = tmp_path / "toy_contender.py"
+    file = tmp_path / "toy_peer.py"
     file.write_text(text)
-    return ContenderProcess.start("toy", file, specification, threads=3)
+    return PeerProcess.start("toy", file, specification, threads=3)
 
 
 def test_it_answers(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_it_answers(tmp_path: Path) -> None:
     toy = start(tmp_path, TOY, offset=1)
     try:
         assert {"threads": "3"} == toy.facts
-        assert [7, 9] == [toy.ask("double", value=3), toy.ask("double", value=4)]
+        assert [7, 9] == [toy.ask("generate", value=3), toy.ask("generate", value=4)]
     finally:
         toy.end()
 
@@ -51,20 +51,20 @@ def test_it_answers(tmp_path: Path) -> None:
 
 def test_a_missing_package_is_absence(tmp_path: Path) -> None:
     """Named."""
-    with pytest.raises(AbsentContenderError, match="no_such_package is not installed"):
+    with pytest.raises(AbsentPeerError, match="no_such_package is not installed"):
         start(tmp_path, "import no_such_package")
 
 
 def test_a_failure_is_no_absence(tmp_path: Path) -> None:
-    """Of whoever cannot be made."""
-    with pytest.raises(ContenderError, match="toy has ended with status 1"):
+    """A peer that cannot be created."""
+    with pytest.raises(PeerError, match="toy has ended with status 1"):
         start(tmp_path, "raise ValueError('no')")
 
 
 def test_an_end_in_the_middle(tmp_path: Path) -> None:
     """Said with its status, at the request that it did not answer and at the next."""
     toy = start(tmp_path, TOY, offset=0)
-    for request in ({"do": "die"}, {"do": "double", "value": 1}):
-        with pytest.raises(ContenderError, match="toy has ended with status 3"):
+    for request in ({"do": "score"}, {"do": "generate", "value": 1}):
+        with pytest.raises(PeerError, match="toy has ended with status 3"):
             toy.ask(**request)
     toy.end()

@@ -2,7 +2,7 @@
 
 import numpy
 
-from decodekit.bench.contenders.write_gguf import gguf_name, interleaved
+from decodekit.benchmarks.peers.write_gguf import gguf_name, interleaved
 
 
 def test_names() -> None:

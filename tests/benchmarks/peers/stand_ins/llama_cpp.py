@@ -1,5 +1,5 @@
 """
-Of llama-cpp-python what a contender calls, over what the stand-in for gguf has written.
+Of llama-cpp-python what a peer calls, over what the stand-in for gguf has written.
 
 A Llama in numpy as llama.cpp computes it: neighbouring numbers of a head are rotated together. All
 tokens are computed again at every call.
