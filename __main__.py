@@ -3,7 +3,7 @@
 
 ``python -m decodekit inspect``: what a model takes and how fast it can be, before anything is compiled.
 
-``python -m decodekit bench``: measurements.
+``python -m decodekit bench``: benchmarks.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .bench.command_line import add_bench
+from .benchmarks.command_line import add_bench
 
 # Heavy imports wait until the arguments are known to be good.
 

@@ -14,7 +14,7 @@ def test_every_example_runs() -> None:
         n
         for n in names
         if n.split(".")[1]
-        in {"decoding", "processors", "speculation", "streaming", "neuron_backend", "testing"}
+        in {"benchmarks", "decoding", "processors", "speculation", "streaming", "neuron_backend", "testing"}
     ]
     results = [doctest.testmod(importlib.import_module(name)) for name in ours]
 

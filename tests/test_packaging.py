@@ -24,9 +24,19 @@ BACKEND = (
     "targets",
     "wrapped",
 )
+BENCHMARKS = (
+    "comparison",
+    "forward",
+    "generation",
+    "host",
+    "measuring",
+    "models",
+    "peers",
+    "speculation",
+)
 ROOMS = (
-    "bench",
-    "bench/contenders",
+    "benchmarks",
+    *(f"benchmarks/{room}" for room in BENCHMARKS),
     "decoding",
     "neuron_backend",
     *(f"neuron_backend/{room}" for room in BACKEND),
@@ -53,7 +63,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def test_the_wheel_holds_the_rooms_and_nothing_else(wheel: pathlib.Path) -> None:
-    """The rooms' modules and C++, three files at the root, the marker for type checkers, the metadata."""
+    """The rooms' modules, C++ and JSON, three files at the root, the type checkers' marker, the metadata."""
     names = zipfile.ZipFile(wheel).namelist()
     package = {name for name in names if name.startswith("decodekit/")}
     root = {name for name in package if name.count("/") == 1}
@@ -61,7 +71,7 @@ def test_the_wheel_holds_the_rooms_and_nothing_else(wheel: pathlib.Path) -> None
     modules = {
         f"decodekit/{room}/{path.name}"
         for room in ROOMS
-        for kind in ("*.py", "*.cpp", "*.h")
+        for kind in ("*.py", "*.cpp", "*.h", "*.json")
         for path in (source / room).glob(kind)
     }
 
@@ -95,7 +105,7 @@ def test_rooms_import_downwards_only() -> None:
     """Decoding imports no room; the others import decoding, and two of them may import processors."""
     source = pathlib.Path(decodekit.__file__).parent
     allowed = {room: {"decoding", room} for room in ROOMS if "/" not in room} | {
-        "bench": {"bench", "decoding", "neuron_backend"},
+        "benchmarks": {"benchmarks", *(room for room in ROOMS if "/" not in room)},
         "decoding": {"decoding"},
         "speculation": {"decoding", "speculation", "processors"},
         # For the device it writes some of them anew.

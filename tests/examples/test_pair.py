@@ -8,6 +8,8 @@ from types import ModuleType
 
 from safetensors import safe_open
 
+from decodekit.benchmarks.speculation.acceptance import measure
+
 ROOT = pathlib.Path(__file__).parents[2]
 PAIR = ROOT / "examples" / "pair"
 
@@ -64,8 +66,7 @@ def test_held_out_files_were_not_trained_on() -> None:
 
 def test_the_draft_agrees_with_the_target() -> None:
     """At k = 4 and temperature 0.7 on held-out files, two and a half tokens a target forward or more."""
-    acceptance = module(ROOT / "benchmarks" / "acceptance.py")
-    statistics = acceptance.measure(prompts=32, tokens=96, temperature=0.7, num_draft_tokens=4)
+    statistics = measure(prompts=32, tokens=96, temperature=0.7, num_draft_tokens=4)
 
     assert statistics.tokens > 2000
     assert statistics.mean_accepted_length >= 2.5

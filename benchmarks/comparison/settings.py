@@ -1,0 +1,93 @@
+"""What a comparison measures: systems, weight formats, lengths."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+
+from ..measuring.arguments import check_at_least
+from ..models.shapes import Shape
+
+DECODEKIT, TRANSFORMERS, LLAMA_CPP = "decodekit", "transformers", "llama.cpp"
+
+_BITS = {
+    "float32": 32, "bfloat16": 16, "float16": 16, "int8": 8, "int4": 4,
+    "F32": 32, "BF16": 16, "F16": 16, "Q8_0": 8, "Q4_0": 4,
+}  # fmt: skip
+
+
+@attrs.frozen
+class Entry:
+    """A system with one weight format."""
+
+    system: str
+    format: str
+    """A dtype, or a dtype and a weight format, such as ``"bfloat16-int8"``; or a GGUF type."""
+
+    @property
+    def name(self) -> str:
+        """The name in tables."""
+        return f"{self.system} {self.format}"
+
+    @property
+    def bits(self) -> int:
+        """Bits of a weight; 0 for an unknown format."""
+        return _BITS.get(self.format.rpartition("-")[2], 0)
+
+
+@attrs.frozen
+class Comparison:
+    """The settings of a comparison."""
+
+    shape: Shape
+    entries: tuple[Entry, ...]
+    prompts: tuple[int, ...] = (64, 512)
+    """Prompt lengths; tokens are generated after the first."""
+
+    tokens: int = 64
+    rounds: int = 5
+    threads: int = 2
+    widths: tuple[int, ...] = (1, 64, 512)
+    target: str = "cpu"
+    folder: Path | None = None
+    """Keeps the model, the GGUF files and compiled decoders. None: nothing is kept."""
+
+    peer_python: str = ""
+    """An interpreter that has llama-cpp-python and gguf. Empty: this one."""
+
+    @property
+    def max_length(self) -> int:
+        """Positions of every system's cache."""
+        return max(1024, max(self.prompts) + self.tokens)
+
+    def check(self) -> None:
+        """
+        Check the settings.
+
+        Raises:
+            ValueError: One is invalid.
+        """
+        check_at_least("tokens", self.tokens, 2)
+        check_at_least("rounds", self.rounds, 1)
+        check_at_least("threads", self.threads, 1)
+        unknown = [entry.name for entry in self.entries if not entry.bits]
+        if unknown or not self.entries:
+            formats, got = ", ".join(_BITS), ", ".join(unknown) or None
+            raise ValueError(f"'entries' must have formats from {formats}: got {got}")
+
+
+def entries(
+    decodekit: Sequence[str], transformers: Sequence[str], llama_cpp: Sequence[str]
+) -> tuple[Entry, ...]:
+    """
+    An entry for each format, those of equal bits next to each other.
+
+    >>> [entry.name for entry in entries(["float32", "bfloat16-int8"], ["float32"], ["Q8_0"])]
+    ['decodekit float32', 'transformers float32', 'decodekit bfloat16-int8', 'llama.cpp Q8_0']
+    """
+    found = [
+        Entry(system, each)
+        for system, formats in ((DECODEKIT, decodekit), (TRANSFORMERS, transformers), (LLAMA_CPP, llama_cpp))
+        for each in formats
+    ]
+    return tuple(sorted(found, key=lambda entry: -entry.bits))

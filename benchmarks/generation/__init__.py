@@ -1,0 +1,1 @@
+"""Benchmarks of whole generations: latency, throughput, start."""

@@ -1,0 +1,1 @@
+"""Benchmarks of what the host adds to a forward: sampling, the loop, streaming."""

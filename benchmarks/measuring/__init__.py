@@ -1,0 +1,1 @@
+"""How a measurement is taken and reported: arguments, timing, the machine, the report."""

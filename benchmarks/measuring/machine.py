@@ -1,0 +1,69 @@
+"""The machine and the software of a measurement."""
+
+import datetime
+import hashlib
+import os
+import platform
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+_PACKAGES = ("decodekit", "torch", "transformers", "numpy")
+_THREADING = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "MKL_NUM_THREADS")
+
+
+def machine_facts(device: str | None = None) -> dict[str, str | int | float]:
+    """
+    Device, processor, memory, system and load.
+
+    Args:
+        device: The device that computes. None: the processor.
+    """
+    facts: dict[str, str | int | float] = {
+        "device": device or processor_name(),
+        "processor": processor_name(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": platform.platform(),
+        # Other load limits how far the figures can be trusted.
+        "load_average": round(os.getloadavg()[0], 2),
+    }
+    facts |= {name: os.environ[name] for name in _THREADING if name in os.environ}
+    return facts
+
+
+def processor_name() -> str:
+    """The processor's name, such as ``"Intel(R) Xeon(R) Processor"``."""
+    source = Path("/proc/cpuinfo")
+    lines = source.read_text().splitlines() if source.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def versions(others: Sequence[str] = ()) -> dict[str, str]:
+    """Versions of Python, of the packages that every benchmark uses, and of *others* if installed."""
+    found = {"Python": platform.python_version()}
+    for name in (*_PACKAGES, *others):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def backend_digest() -> str:
+    """
+    A digest of torch's version and of the sources in ``neuron_backend/``.
+
+    Compiled decoders are kept under it: programs of other sources must not be timed as these.
+    """
+    sources = Path(__file__).parents[2] / "neuron_backend"
+    digest = hashlib.sha256(version("torch").encode())
+    for file in sorted(path for path in sources.rglob("*") if path.is_file() and path.suffix != ".pyc"):
+        digest.update(str(file.relative_to(sources)).encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def today() -> str:
+    """Date and time, UTC, to the minute."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")

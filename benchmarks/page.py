@@ -1,0 +1,210 @@
+"""
+Run the benchmarks, and write docs/benchmarks.md from their reports.
+
+    python -m decodekit bench report [--quick] [--only NAME ...] [--peer-python FILE] [--cache DIR]
+    python -m decodekit bench report --write-only
+
+To be run in a checkout. Each benchmark writes docs/benchmarks/NAME.json; the page is made of all that
+exist, so that some can be measured again, or on another machine. The reason why a goal is missed stands in
+benchmarks/missed_thresholds.json, by NAME and goal. --quick tests that all of them run; its figures mean
+little.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import attrs
+
+from .measuring.report import Report
+from .measuring.tables import markdown_row
+
+RESULTS = Path("docs", "benchmarks")
+PAGE = Path("docs", "benchmarks.md")
+REASONS = Path(__file__).with_name("missed_thresholds.json")
+
+NO_REASON = "no reason is given"
+
+
+@attrs.frozen
+class Run:
+    """A benchmark with its options for a full and for a quick measurement."""
+
+    name: str
+    command: tuple[str, ...]
+    """The benchmark's name and the options of both."""
+
+    full: tuple[str, ...] = ()
+    quick: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+    """Which of ``--peer-python`` and ``--cache`` are passed on."""
+
+    def arguments(self, quick: bool, shared: Mapping[str, str | None], file: Path) -> list[str]:
+        """The arguments of ``python -m decodekit bench``."""
+        flags = [part for name in self.takes if (value := shared[name]) for part in (f"--{name}", value)]
+        options = self.quick if quick else self.full
+        return [*self.command, *options, *flags, "--json", str(file)]
+
+
+def _run(name: str, *full: str, quick: Sequence[str], takes: Sequence[str] = ()) -> Run:
+    return Run(name, (name,), full, tuple(quick), tuple(takes))
+
+
+_TINY = ("--shape", "tiny", "--rounds", "1")
+
+RUNS = (
+    _run(
+        "decode",
+        quick=("--layers", "2", "--rounds", "1", "--tokens", "8", "--widths", "1", "64"),
+        takes=("peer-python", "cache"),
+    ),
+    _run("positions", quick=(*_TINY, "--long", "512")),
+    _run("start", quick=_TINY, takes=("cache",)),
+    _run(
+        "latency",
+        *("--shape", "llama-2-7b", "llama-2-13b", "--layers", "2", "--batch", "1", "4", "--rounds", "1"),
+        quick=(*_TINY, "--length", "64"),
+    ),
+    _run(
+        "throughput",
+        *("--shape", "llama-2-7b", "mistral-7b", "llama-2-70b", "--layers", "1", "--batch", "8"),
+        *("--rounds", "1", "--lengths", "128/128", "2048/128"),
+        quick=(*_TINY, "--lengths", "16/16"),
+    ),
+    _run("products", quick=("--layers", "1", "--rows", "1", "5")),
+    _run("host", quick=("--rounds", "1")),
+    _run("processors", quick=("--rounds", "1")),
+    _run("fused", quick=("--rounds", "1", "--vocab", "32000")),
+    _run("speculation", quick=("--quick", "--length", "4"), takes=("cache",)),
+    Run(
+        "speculation-bfloat16",
+        ("speculation", "--dtype", "bfloat16", "--only", "row"),
+        (),
+        ("--quick", "--length", "4"),
+        ("cache",),
+    ),
+    Run(
+        "speculation-int8",
+        ("speculation", "--dtype", "bfloat16", "--weights", "int8", "--only", "row"),
+        ("--transformers-dtype", "float16"),
+        ("--quick", "--length", "4"),
+        ("cache",),
+    ),
+    _run("acceptance", quick=("--prompts", "8", "--tokens", "16")),
+    _run("streaming", quick=("--tokens", "200")),
+    Run("streaming-spin", ("streaming", "--spin"), quick=("--tokens", "200")),
+    _run("weights", quick=("--layers", "1", "--rounds", "1", "--texts", "4")),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    names = [run.name for run in RUNS]
+    add = parser.add_argument
+    add("--quick", action="store_true", help="little of everything")
+    add("--only", nargs="+", choices=names, default=names)
+    add("--write-only", action="store_true", help="measure nothing")
+    add("--peer-python", metavar="FILE", help="interpreter with llama-cpp-python and gguf")
+    add("--cache", metavar="DIR", help="folder that keeps models and compiled decoders")
+    add("--results", type=Path, default=RESULTS, metavar="DIR", help="of the JSON files (%(default)s)")
+    add("--page", type=Path, default=PAGE, metavar="FILE", help="(%(default)s)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure, and write the page; the exit status."""
+    failed = []
+    if not options.write_only:
+        shared = {"peer-python": options.peer_python, "cache": options.cache}
+        runs = [run for run in RUNS if run.name in options.only]
+        failed = measure(runs, options.quick, shared, options.results)
+    write(options.results, options.page, json.loads(REASONS.read_text()))
+    if failed:
+        print(f"\nfailed: {', '.join(failed)}", file=sys.stderr)
+    return int(bool(failed))
+
+
+def measure(
+    runs: Sequence[Run],
+    quick: bool,
+    shared: Mapping[str, str | None],
+    results: Path,
+    program: Sequence[str] = ("-m", "decodekit", "bench"),
+) -> list[str]:
+    """Run *runs* one after another with ``python *program*``; the names of those that failed."""
+    failed = []
+    results.mkdir(parents=True, exist_ok=True)
+    for run in runs:
+        print(f"\n== {run.name}", flush=True)
+        arguments = run.arguments(quick, shared, results / f"{run.name}.json")
+        if subprocess.run([sys.executable, *program, *arguments], check=False).returncode:
+            failed.append(run.name)
+    return failed
+
+
+def write(results: Path, destination: Path, reasons: Mapping[str, Mapping[str, str]]) -> None:
+    """Write the page and its plots from every report in the folder *results*."""
+    order = {run.name: i for i, run in enumerate(RUNS)}
+    files = sorted(results.glob("*.json"), key=lambda file: (order.get(file.stem, len(order)), file.stem))
+    reports = {file.stem: Report.read(file) for file in files}
+    text = page(reports, reasons)
+    for name, report in reports.items():
+        if report.curves is not None:
+            report.curves.plot(results / f"{name}.svg")
+    destination.write_text(text)
+
+
+def page(reports: Mapping[str, Report], reasons: Mapping[str, Mapping[str, str]]) -> str:
+    """
+    The page, in Markdown.
+
+    Args:
+        reports: By name, in the order of the page.
+
+        reasons: By name and goal, why the goal is missed.
+
+    Raises:
+        ValueError: A reason is given for a goal that does not exist.
+    """
+    for name, given in reasons.items():
+        known = {threshold.what for threshold in reports[name].thresholds} if name in reports else set()
+        if unknown := sorted(set(given) - known):
+            raise ValueError(f"'reasons' must be for goals that there are: got {name}: {unknown}")
+    parts = [
+        "# Benchmarks",
+        "Written by `python -m decodekit bench report`: what each command below printed, on the machine and "
+        "the day that it names. All measurements are in `docs/benchmarks/` as JSON. A spread is "
+        "lowest–highest.",
+        "## Goals",
+        _goals(reports, reasons),
+        *(_section(name, report) for name, report in reports.items()),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _goals(reports: Mapping[str, Report], reasons: Mapping[str, Mapping[str, str]]) -> str:
+    lines = ["| benchmark | goal | reached | | |", "| --- | --- | ---: | ---: | --- |"]
+    for name, report in reports.items():
+        for threshold in report.thresholds:
+            what, reason = threshold.what, reasons.get(name, {}).get(threshold.what, NO_REASON)
+            verdict = "met" if threshold.met else f"**not met**: {reason}"
+            reached, goal = threshold.value_text, threshold.goal_text
+            lines.append(markdown_row((f"[{name}](#{name})", what, reached, goal, verdict)))
+    return "\n".join(lines)
+
+
+def _section(name: str, report: Report) -> str:
+    parts = [
+        f"## {name}",
+        report.question,
+        f"```\n{report.command}\n```",
+        "\n".join(f"- {line}" for line in report.header().splitlines()),
+        *(table.markdown() for table in report.tables),
+    ]
+    if report.curves is not None:
+        parts.append(f"![{report.curves.title}](benchmarks/{name}.svg)")
+    if report.notes:
+        parts.append("\n".join(f"- {note}" for note in report.notes))
+    return "\n\n".join(parts)

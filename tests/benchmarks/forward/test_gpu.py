@@ -1,0 +1,99 @@
+"""The benchmark of a GPU, scaled down, on the stand-in for one."""
+
+import argparse
+import importlib.util
+import json
+import pathlib
+from types import ModuleType
+
+import pytest
+import torch
+
+from decodekit.benchmarks.command_line import benchmark_named
+from decodekit.benchmarks.forward import gpu
+from decodekit.benchmarks.forward.gpu_steps import random_model
+from decodekit.benchmarks.peers.plain_llama import PlainLlama
+from decodekit.neuron_backend import CudaTarget
+
+# torch uses two of its own deprecated interfaces while it imports and runs its compiler.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning"),
+]
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+STAND_IN = ROOT / "tests" / "neuron_backend" / "targets" / "cuda_stand_in.py"
+
+
+def parsed(*arguments: str) -> argparse.Namespace:
+    """The options of the benchmark."""
+    return benchmark_named("gpu").parser().parse_args(arguments)
+
+
+def load(path: pathlib.Path) -> ModuleType:
+    """A file of the tests as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def target() -> CudaTarget:
+    """A stand-in."""
+    return CudaTarget(backend=None, runtime=load(STAND_IN).CudaStandIn())
+
+
+def test_every_part_runs(
+    target: CudaTarget, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And says what it has found: on paper, in JSON and as a plot."""
+    pytest.importorskip("matplotlib")
+    small = ["--small", "--layers", "1", "--rounds", "2", "--dtype", "float32", "--backend", "eager"]
+    files = [tmp_path / "results.json", tmp_path / "plot.png"]
+    results = gpu.run(parsed(*small, "--json", str(files[0]), "--plot", str(files[1])), target)
+    said = capsys.readouterr().out
+
+    assert json.loads(files[0].read_text()) == json.loads(json.dumps(results))
+    assert files[1].stat().st_size > 1000
+    for name in results["decode"]["seconds"]:
+        assert name in said
+    assert {"transformers, static cache", "plain loop"} < set(results["decode"]["seconds"])
+    assert "vocabulary 2,304, batch 4" in said
+    assert [1, 4] == [row["batch"] for row in results["batch"]]
+    assert [16, 32] == [row["context"] for row in results["context"]]
+
+
+def test_what_is_read_is_counted(target: CudaTarget) -> None:
+    """Layers and head once a token, of the embedding one row, and the cache."""
+    small = ["--small", "--layers", "1", "--rounds", "1", "--dtype", "float32", "--backend", "eager"]
+    found = gpu.run(parsed(*small, "--parts", "decode"), target)["decode"]
+    layer = 4 * 64 * 64 + 3 * 64 * 128 + 2 * 64
+    numbers = layer + 64 + 64 * 512
+
+    # 16 positions, eight more, a spare slot and the one behind.
+    assert 4 * (numbers + 2 * 64 * 26) == found["bytes"]
+
+
+def test_without_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match="this benchmark needs a CUDA GPU: got torch"):
+        gpu.run(parsed())
+
+
+def test_the_plain_loop_is_a_llama(target: CudaTarget) -> None:
+    """Or it would be quick at something else."""
+    setting = gpu.setting_of(target, small=True, layers=2, dtype="float64", backend="eager")
+    model = random_model(setting, num_key_value_heads=2)
+    plain = PlainLlama(model, 2, 12)
+    ids = torch.randint(512, (2, 8), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = model(input_ids=ids).logits.argmax(dim=-1)
+        found = [plain.step(ids[:, at : at + 1], torch.tensor([at])) for at in range(8)]
+
+    assert torch.equal(expected, torch.cat(found, dim=1))
+    assert expected.unique().numel() > 8

@@ -1,0 +1,124 @@
+"""What a benchmark found, and the forms it is shown in."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decodekit.benchmarks.measuring.report import Curves, Report, Threshold, finish
+from decodekit.benchmarks.measuring.tables import Spread, Table
+
+
+def a_report(**changes: Any) -> Report:
+    """One of everything."""
+    parts: dict[str, Any] = {
+        "benchmark": "toy",
+        "question": "How long is a piece of string?",
+        "settings": {"widths": (1, 5), "rounds": 3},
+        "tables": [Table("Lengths", ("string", "cm"), [("one", 3.14159), ("two | three", None)])],
+        "thresholds": [Threshold("one", 3.0, "<=", 4.0, " cm"), Threshold("two", 3.0, ">=", 4.0)],
+        "notes": ["Absent: glue."],
+        "curves": Curves("Strings", "number", "cm", {"ours": [[1.0, 2.0], [2.0, 4.0]]}),
+        "results": {"cm": [3.14159]},
+    }
+    return Report(**{**parts, **changes})
+
+
+class TestSpread:
+    def test_of_an_even_number(self) -> None:
+        """The median lies between the two in the middle; one slow run moves it little."""
+        assert Spread(2.5, 1.0, 100.0, 4) == Spread.of([3.0, 1.0, 2.0, 100.0])
+
+    def test_another_unit(self) -> None:
+        """All of it is scaled, the count is not."""
+        assert Spread(2000.0, 1000.0, 3000.0, 3) == Spread.of([1.0, 2.0, 3.0]).scaled(1000)
+
+
+class TestBar:
+    @pytest.mark.parametrize(
+        ("value", "rule", "met"),
+        [(1.0, "<=", True), (1.01, "<=", False), (1.0, ">=", True), (0.99, ">=", False)],
+    )
+    def test_the_goal_itself_is_met(self, value: float, rule: Any, met: bool) -> None:
+        """On either side."""
+        assert met == Threshold("what", value, rule, 1.0).met
+
+    def test_a_miss_is_said(self) -> None:
+        """Louder than a hit."""
+        assert "speed: 0.9×, goal >= 1×: NOT MET" == str(Threshold("speed", 0.9, ">=", 1.0, "×"))
+
+
+class TestTable:
+    def test_a_row_too_short_is_refused(self) -> None:
+        """It would shift what stands under a name."""
+        with pytest.raises(ValueError, match="'rows' must have 2 cells each"):
+            Table("t", ("a", "b"), [(1,)])
+
+    def test_markdown(self) -> None:
+        """None is a dash; a ``|`` in a cell does not end it."""
+        lines = a_report().tables[0].markdown().splitlines()
+
+        assert ["| string | cm |", "| --- | ---: |", "| one | 3.14 |", "| two \\| three | – |"] == lines[2:]
+
+    def test_text_has_columns(self) -> None:
+        """Numbers end where their name ends."""
+        _, names, first, _ = a_report().tables[0].text().splitlines()
+
+        assert len(names) == len(first)
+
+
+class TestReport:
+    def test_it_is_read_as_it_was_written(self, tmp_path: Path) -> None:
+        """Tables, thresholds and curves are objects again, and say the same."""
+        report = a_report()
+        report.write(tmp_path / "new" / "toy.json")
+        found = Report.read(tmp_path / "new" / "toy.json")
+
+        assert report.text() == found.text()
+        assert report.curves == found.curves
+        assert report.thresholds == found.thresholds
+
+    def test_without_curves(self, tmp_path: Path) -> None:
+        """Likewise."""
+        a_report(curves=None).write(tmp_path / "toy.json")
+
+        assert Report.read(tmp_path / "toy.json").curves is None
+
+    @pytest.mark.parametrize(
+        "text", ["{}", "[]", "no JSON", '{"tables": [], "thresholds": [], "curves": null}']
+    )
+    def test_another_file_is_refused(self, text: str, tmp_path: Path) -> None:
+        """By name."""
+        file = tmp_path / "other.json"
+        file.write_text(text)
+
+        with pytest.raises(ValueError, match=r"must be a benchmark's report: got .*other\.json"):
+            Report.read(file)
+
+    def test_it_says_on_what(self) -> None:
+        """The machine, the versions, the settings, the date."""
+        report = a_report(machine={"device": "abacus", "cores": 1}, versions={"Python": "3"}, date="today")
+
+        assert "abacus, cores 1\nPython 3\nwidths 1 5, rounds 3\ntoday" == report.header()
+
+
+class TestFinish:
+    def test_a_plot(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """The same curves give the same picture; the table is printed."""
+        for name in ("a.svg", "b.svg"):
+            finish(a_report(), tmp_path / "toy.json", tmp_path / name)
+
+        assert "How long is a piece of string?" in capsys.readouterr().out
+        assert b"<svg" in (tmp_path / "a.svg").read_bytes()
+        assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+    def test_matplotlib_absent(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is named, and nothing measured is lost."""
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        finish(a_report(), tmp_path / "toy.json", tmp_path / "toy.svg")
+
+        assert "No plot: a plot needs matplotlib" in capsys.readouterr().out
+        assert ["toy.json"] == [path.name for path in tmp_path.iterdir()]

@@ -1,0 +1,44 @@
+"""A Llama under llama.cpp's names and in its order."""
+
+import numpy
+
+from decodekit.benchmarks.peers.write_gguf import gguf_name, interleaved
+
+
+def test_names() -> None:
+    """Every matrix of a layer, and what is outside the layers."""
+    names = {
+        "model.embed_tokens.weight": "token_embd.weight",
+        "model.norm.weight": "output_norm.weight",
+        "lm_head.weight": "output.weight",
+        "model.layers.12.self_attn.q_proj.weight": "blk.12.attn_q.weight",
+        "model.layers.0.post_attention_layernorm.weight": "blk.0.ffn_norm.weight",
+        "model.layers.7.mlp.down_proj.weight": "blk.7.ffn_down.weight",
+    }
+
+    assert names == {name: gguf_name(name) for name in names}
+
+
+def test_rotating_neighbours_of_one_is_rotating_halves_of_the_other() -> None:
+    """So scores of queries and keys are the same, whatever the angles."""
+    rng = numpy.random.default_rng(0)
+    matrix, angles = rng.standard_normal((12, 5)), rng.standard_normal(3)
+    x = rng.standard_normal(5)
+    halves = (matrix @ x).reshape(2, 2, 3)
+    turned = numpy.stack(
+        [
+            halves[:, 0] * numpy.cos(angles) - halves[:, 1] * numpy.sin(angles),
+            halves[:, 0] * numpy.sin(angles) + halves[:, 1] * numpy.cos(angles),
+        ],
+        axis=1,
+    )
+    pairs = (interleaved(matrix, 2) @ x).reshape(2, 3, 2)
+    found = numpy.stack(
+        [
+            pairs[..., 0] * numpy.cos(angles) - pairs[..., 1] * numpy.sin(angles),
+            pairs[..., 0] * numpy.sin(angles) + pairs[..., 1] * numpy.cos(angles),
+        ],
+        axis=1,
+    )
+
+    assert numpy.allclose(turned, found)
