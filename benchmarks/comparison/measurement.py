@@ -9,15 +9,15 @@ from typing import Any
 import attrs
 
 from ...decoding.protocols import DecoderShape
+from ...neuron_backend.models.weights import weight_dtype
 from ...neuron_backend.sizing.bandwidth import measure_bandwidth
 from ...neuron_backend.sizing.model_facts import facts_of_config
 from ...neuron_backend.sizing.sizing import Sizing
 from ...neuron_backend.threads import on_threads
-from ...neuron_backend.weights import weight_dtype
 from ..models.shapes import Shape
 from ..peers.process import AbsentPeerError, PeerProcess
 from .files import ComparisonFiles
-from .reference import Agreement, Reference
+from .reference import ExactMatch, Reference
 from .settings import LLAMA_CPP, TRANSFORMERS, Comparison, Entry
 
 _PEERS = "decodekit.benchmarks.peers"
@@ -33,7 +33,7 @@ class PeerResult:
     read_bytes: float
     """Bytes that a decode step reads, of weights and cache."""
 
-    agreement: Agreement
+    agreement: ExactMatch
     same_tokens: int
     """Leading tokens of its text that equal the stock model's."""
 
@@ -178,7 +178,7 @@ def _run(process: PeerProcess, reference: Reference, comparison: Comparison) -> 
 
 
 def _result(
-    started: _Started, agreement: Agreement, reference: Reference, rounds: Sequence[_Round]
+    started: _Started, agreement: ExactMatch, reference: Reference, rounds: Sequence[_Round]
 ) -> PeerResult:
     return PeerResult(
         entry=started.entry,

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 import transformers
 
-from ...decoding import Choose, Greedy, History, Sample, noise
-from ...decoding.protocols import Processor, Selection
+from ...decoding import Greedy, History, Sample, SamplingPipeline
+from ...decoding.protocols import Processor, Sampler
+from ...decoding.sampling import noise
 from ...neuron_backend import compile_decoder
 from ...neuron_backend.static_decoder import StaticDecoder
 from ...processors import MinP, RepetitionPenalty, Temperature, TopK, TopP
@@ -28,7 +29,7 @@ from ..measuring.timing import milliseconds_in_turns
 LENGTH = 256
 _WARM_UP, _IN_A_ROW = 5, 15
 
-CASES: dict[str, tuple[Processor | None, Selection]] = {
+CASES: dict[str, tuple[Processor | None, Sampler]] = {
     "greedy": (None, Greedy()),
     "penalty + T + top-k 50 + top-p 0.9 + min-p": (
         RepetitionPenalty(1.1) | Temperature(0.8) | TopK(50) | TopP(0.9) | MinP(0.02),
@@ -52,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
     torch.set_num_threads(options.threads)
     rows: list[tuple[Any, ...]] = []
     for vocab in options.vocab:
-        for name, (processors, selection) in CASES.items():
+        for name, (processors, sampler) in CASES.items():
             decoder = compile_decoder(
                 tail(vocab),
                 batch_size=options.batch,
@@ -61,12 +62,12 @@ def run(options: argparse.Namespace) -> None:
                 scored_width=max(options.width),
                 spans=(2 * LENGTH,),
                 processors=processors,
-                selection=selection,
+                sampler=sampler,
                 target="cpu",
             )
             assert decoder.explain().on_device, str(decoder.explain())
             for width in options.width:
-                plain, host, fused = measure(decoder, processors, selection, width, options.rounds)
+                plain, host, fused = measure(decoder, processors, sampler, width, options.rounds)
                 rows.append((name, vocab, width, plain, host, fused, host - plain, fused - plain))
     columns = ("chain", "vocabulary", "width", "forward", "forward + host", "sampling", "host", "fused")
     title = "Milliseconds a forward, medians; the last two without the plain forward"
@@ -103,23 +104,23 @@ def tail(vocab: int) -> Any:
 
 
 def measure(
-    decoder: StaticDecoder, processors: Processor | None, selection: Selection, width: int, rounds: int
+    decoder: StaticDecoder, processors: Processor | None, sampler: Sampler, width: int, rounds: int
 ) -> list[float]:
     """Milliseconds a forward: plain, followed by sampling on the host, and sampling itself."""
     shape = decoder.shape
     rng = torch.Generator().manual_seed(1)
     ids = torch.randint(shape.vocab_size, (shape.batch_size, 1, shape.max_length + 1), generator=rng)
     length = (LENGTH - width + 1 + torch.arange(width)).repeat(shape.batch_size, 1)
-    streams = noise.streams(torch.arange(shape.batch_size), 7)
-    history = History(ids, length, torch.full((shape.batch_size,), 16), streams)
+    random_streams = noise.random_streams(torch.arange(shape.batch_size), 7)
+    history = History(ids, length, torch.full((shape.batch_size,), 16), random_streams)
     fed = ids[:, 0, LENGTH - width : LENGTH].contiguous()
     start = torch.full((shape.batch_size,), LENGTH - width)
-    choose = Choose(processors, selection)
+    sample = SamplingPipeline(processors, sampler)
     times = milliseconds_in_turns(
         [
             lambda: decoder.forward(fed, start),
-            lambda: choose(decoder.forward(fed, start), history),
-            lambda: decoder.forward_choosing(fed, start, history),
+            lambda: sample(decoder.forward(fed, start), history),
+            lambda: decoder.forward_and_sample(fed, start, history),
         ],
         rounds,
         warm_up=_WARM_UP,

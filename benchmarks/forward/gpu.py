@@ -27,7 +27,7 @@ import torch
 import transformers
 
 from ...neuron_backend import CudaTarget
-from ...neuron_backend.weights import weight_dtype
+from ...neuron_backend.models.weights import weight_dtype
 from .gpu_steps import (
     CHAIN,
     Setting,

@@ -9,11 +9,12 @@ import attrs
 import torch
 import transformers
 
-from ...decoding import History, Sample, noise
+from ...decoding import History, Sample
+from ...decoding.sampling import noise
 from ...neuron_backend import CudaTarget, StaticDecoder
+from ...neuron_backend.kv_cache.shapes import decoder_shape
+from ...neuron_backend.models.weights import adopt
 from ...neuron_backend.quantization.quantized import quantize
-from ...neuron_backend.shapes import decoder_shape
-from ...neuron_backend.weights import adopt
 from ...processors import RepetitionPenalty, Temperature, TopK, TopP
 from ..peers.plain_llama import PlainLlama
 
@@ -129,11 +130,11 @@ def sampling_step(decoder: StaticDecoder, positions: int) -> Callable[[], Any]:
         shape.vocab_size, (shape.batch_size, 1, shape.max_length + 1), generator=generator
     )
     length = torch.full((shape.batch_size, 1), positions + 1)
-    streams = noise.streams(torch.arange(shape.batch_size), 7)
-    history = History(written, length, torch.full((shape.batch_size,), 1), streams)
+    random_streams = noise.random_streams(torch.arange(shape.batch_size), 7)
+    history = History(written, length, torch.full((shape.batch_size,), 1), random_streams)
     ids = written[:, 0, positions : positions + 1].contiguous()
     start = torch.full((shape.batch_size,), positions)
-    return lambda: decoder.forward_choosing(ids, start, history)
+    return lambda: decoder.forward_and_sample(ids, start, history)
 
 
 def graph_step(setting: Setting, decoder: StaticDecoder) -> Callable[[], Any]:

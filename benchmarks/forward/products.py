@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import nn
 
-from ...neuron_backend.few_rows.library import Library
 from ...neuron_backend.quantization.int4_linear import Int4Linear
 from ...neuron_backend.quantization.int8_linear import Int8Linear
-from ...neuron_backend.targets.quickest_products import measured, tiled_dtypes
+from ...neuron_backend.targets.cpu.kernel_library import Library
+from ...neuron_backend.targets.cpu.kernel_selection import measured, tiled_dtypes
 from ..measuring.arguments import add_json
 from ..measuring.report import Report, finish
 from ..measuring.tables import Table

@@ -1,7 +1,7 @@
 """
 Question: how many times faster than transformers is a token sampled.
 
-Times ``Choose`` (a chain and ``Sample``) against the same chain of transformers' own processors followed by
+Times ``SamplingPipeline`` (a chain and ``Sample``) against the same chain of transformers' own processors followed by
 a softmax and ``torch.multinomial``, in turns on random float32 logits. A third column is the method of
 transformers-neuronx, where that applies: one ``torch.topk``, then everything on the survivors.
 """
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
-from ...decoding import Choose, History, Sample
+from ...decoding import History, Sample, SamplingPipeline
 from ...processors import Chain, NoRepeatNgram, RepetitionPenalty, Temperature, TopK, TopP
 from ..measuring.arguments import add_common
 from ..measuring.report import Report, Threshold, finish
@@ -138,9 +138,9 @@ def measure(case: Case, batch: int, vocab: int, rounds: int) -> dict[str, Any]:
     room = torch.cat([ids, ids], dim=1)[:, None]
     length = torch.full((batch, 1), case.history)
     history = History(room, length, length[:, 0], torch.arange(batch))
-    choose = Choose(case.ours, Sample())
+    sample = SamplingPipeline(case.ours, Sample())
     calls: list[Callable[[], object]] = [
-        lambda: choose(logits, history),
+        lambda: sample(logits, history),
         lambda: by_transformers(case.theirs, ids, logits[:, 0]),
     ]
     if (k := case.top_k) is not None:

@@ -161,7 +161,7 @@ def microseconds(
     sampler, arrivals = TimedGreedy(), Arrivals()
     generator = Generator(
         ScriptedText(ids, len(tokenizer), step, spins),
-        selection=sampler,
+        sampler=sampler,
         stop=StopStrings(STOP_STRINGS, tokenizer) | MaxNewTokens(tokens),
         tokenizer=tokenizer,
     )

@@ -27,7 +27,7 @@ from ...decoding import (
     MaxNewTokens,
     Processor,
     Sample,
-    Selection,
+    Sampler,
 )
 from ...processors import RepetitionPenalty, Temperature, TopK, TopP
 from ..measuring.arguments import add_common
@@ -41,7 +41,7 @@ PROMPT, UNCOUNTED, LINES = 256, 4, 4
 END = 0
 """The end-of-sequence id; its logit is low, so that no row ends."""
 
-CASES: dict[str, tuple[Processor | None, Selection, dict[str, Any], float | None]] = {
+CASES: dict[str, tuple[Processor | None, Sampler, dict[str, Any], float | None]] = {
     "greedy": (None, Greedy(), {"do_sample": False}, 60.0),
     "penalty + T + top-k 50 + top-p 0.9": (
         RepetitionPenalty(1.1) | Temperature(0.8) | TopK(50) | TopP(0.9),
@@ -120,11 +120,11 @@ def measure(case: str, batch: int, vocab: int, tokens: int, rounds: int) -> dict
     prepared = PreparedLogits(table)
     decoder = PreparedDecoder(prepared, batch, vocab, tokens)
     model = PreparedModel(prepared, batch, vocab, tokens)
-    processors, selection, names, goal = CASES[case]
+    processors, sampler, names, goal = CASES[case]
     generator = Generator(
         decoder,
         processors=processors,
-        selection=selection,
+        sampler=sampler,
         stop=EndOfSequence(END) | MaxNewTokens(tokens),
     )
     fed, start = prompts[:, :1].contiguous(), torch.zeros(batch, dtype=torch.int64)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ...decoding import Generator, MaxNewTokens, Slots, Statistics
-from ...neuron_backend import StaticDecoder, compile_decoder
-from ...neuron_backend.targets.detect import probe
-from ...neuron_backend.weights import dtype_name, weight_dtype
+from ...neuron_backend import CompiledDecoder, compile_decoder
+from ...neuron_backend.models.weights import dtype_name, weight_dtype
+from ...neuron_backend.targets.neuron.detect import probe
 from ..measuring.machine import processor_name
 from .shapes import Shape, add_scaling, shape_named
 
@@ -60,7 +60,7 @@ class ModelUnderTest:
         """The name in a table row."""
         return f"{self.name}{', SCALED DOWN' if self.is_scaled else ''}, {device}"
 
-    def decoder(self, batch: int, max_length: int, widths: Sequence[int]) -> StaticDecoder:
+    def decoder(self, batch: int, max_length: int, widths: Sequence[int]) -> CompiledDecoder:
         """
         Compile it.
 
@@ -84,10 +84,10 @@ class ModelUnderTest:
         )
 
 
-def add_model(parser: argparse.ArgumentParser, shape: str, *, several: bool = False) -> None:
+def add_model(parser: argparse.ArgumentParser, shape: str, *, top_choices: bool = False) -> None:
     """Add the arguments that select models; :func:`models_of` reads them."""
     add = parser.add_argument
-    if several:
+    if top_choices:
         add("--shape", nargs="+", default=[shape], metavar="NAME", help=f"models by name ({shape})")
     else:
         add("--shape", nargs=1, default=[shape], metavar="NAME", help=f"a model by name ({shape})")
@@ -138,7 +138,7 @@ def prefill_widths(prompts: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({1, min(WIDEST_PROMPT, *prompts)}))
 
 
-def generate(decoder: StaticDecoder, prompts: Tensor, count: int) -> Statistics:
+def generate(decoder: CompiledDecoder, prompts: Tensor, count: int) -> Statistics:
     """
     Generate *count* tokens after each of *prompts*, greedily, with an empty cache; how long it took.
 
@@ -153,14 +153,14 @@ def generate(decoder: StaticDecoder, prompts: Tensor, count: int) -> Statistics:
     return Generator(decoder, stop=MaxNewTokens(count))(prompts).statistics
 
 
-def random_prompts(decoder: StaticDecoder, length: int) -> Tensor:
+def random_prompts(decoder: CompiledDecoder, length: int) -> Tensor:
     """Token ids ``[batch, length]``, the same at every call."""
     shape = decoder.shape
     rng = torch.Generator().manual_seed(length)
     return torch.randint(shape.vocab_size, (shape.batch_size, length), generator=rng)
 
 
-def device_name(decoder: StaticDecoder) -> str:
+def device_name(decoder: CompiledDecoder) -> str:
     """The device that computes, in words."""
     if decoder.target.startswith("cuda"):
         return torch.cuda.get_device_name()
@@ -170,7 +170,7 @@ def device_name(decoder: StaticDecoder) -> str:
     return processor_name()
 
 
-def decoder_settings(decoder: StaticDecoder) -> dict[str, Any]:
+def decoder_settings(decoder: CompiledDecoder) -> dict[str, Any]:
     """The settings of *decoder*, defaults resolved."""
     return {
         "target": decoder.target,

@@ -68,11 +68,11 @@ def measure(prompts: int, tokens: int, temperature: float, num_draft_tokens: int
         drafter=DraftModel(draft),
         num_draft_tokens=k,
         processors=None if temperature == 0 else Temperature(temperature),
-        selection=Greedy() if temperature == 0 else Sample(seed=0),
+        sampler=Greedy() if temperature == 0 else Sample(seed=0),
         stop=MaxNewTokens(tokens),
     )
     total, windows = Statistics(), held_out_prompts(prompts)
     for start in range(0, len(windows), ROWS):
         rows = windows[start : start + ROWS]
-        total += generator(rows, streams=range(start, start + len(rows))).statistics
+        total += generator(rows, random_streams=range(start, start + len(rows))).statistics
     return total

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from ...decoding import Round
+from ...decoding import SpeculationStep
 from ..measuring.tables import Table
 from .pair import DRAFT_WIDTHS, SecondsByWidth
 from .runs import Run, median_decode_seconds, median_seconds
@@ -46,12 +46,12 @@ def _joined(seconds: Iterable[SecondsByWidth]) -> SecondsByWidth:
     return joined
 
 
-def tokens_of_step(outcome: Round) -> int:
+def tokens_of_step(outcome: SpeculationStep) -> int:
     """Tokens that a step gave: every row's accepted draft tokens and the token after them."""
     return sum(outcome.accepted) + len(outcome.accepted)
 
 
-def by_formula(rounds: list[Round], costs: Costs, kept: float) -> float:
+def by_formula(rounds: list[SpeculationStep], costs: Costs, kept: float) -> float:
     """
     The speed-up of *rounds* if only forwards took time.
 
@@ -66,7 +66,7 @@ def by_formula(rounds: list[Round], costs: Costs, kept: float) -> float:
     return gained / sum(costs.of_step(max(one.drafted, default=0)) for one in rounds)
 
 
-def conditional_acceptance(rounds: list[Round]) -> list[float]:
+def conditional_acceptance(rounds: list[SpeculationStep]) -> list[float]:
     """For each position in a draft the share of accepted tokens where those before were accepted."""
     shares = []
     for position in range(max((max(one.drafted, default=0) for one in rounds), default=0)):
@@ -80,7 +80,7 @@ def conditional_acceptance(rounds: list[Round]) -> list[float]:
     return shares
 
 
-def _speculation_figures(rounds: list[Round], costs: Costs, kept: float) -> dict[str, Any]:
+def _speculation_figures(rounds: list[SpeculationStep], costs: Costs, kept: float) -> dict[str, Any]:
     rows = sum(len(one.accepted) for one in rounds)
     return {
         "costs": attrs.asdict(costs),

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from ...neuron_backend import StaticDecoder, compile_decoder, load_decoder
-from ...neuron_backend.weights import dtype_name
+from ...neuron_backend.models.weights import dtype_name
 from ..measuring.machine import backend_digest
 from ..models.bundled_pair import pair_folder
 from ..models.enlarge import SMOLLM2_135M, enlarge

@@ -11,18 +11,18 @@ import torch
 from transformers import LlamaForCausalLM
 
 from ...decoding import (
-    Agreement,
     Decoder,
+    ExactMatch,
     Generator,
     Greedy,
     MaxNewTokens,
-    Round,
     Sample,
     Slots,
+    SpeculationStep,
     Verification,
 )
 from ...processors import Temperature
-from ...speculation import AdaptiveLength, Block, DraftModel, SpeculativeGenerator
+from ...speculation import AdaptiveLength, BlockVerification, DraftModel, SpeculativeGenerator
 from .pair import Pair, SecondsByWidth
 
 
@@ -31,7 +31,7 @@ class RecordedDraftLength:
     """A draft length that keeps the outcomes it learns from."""
 
     length: int | AdaptiveLength
-    rounds: list[Round] = attrs.field(factory=list)
+    rounds: list[SpeculationStep] = attrs.field(factory=list)
 
     @property
     def most(self) -> int:
@@ -42,7 +42,7 @@ class RecordedDraftLength:
         """The draft length of the next step."""
         return self.length if isinstance(self.length, int) else self.length(rows)
 
-    def learn(self, outcome: Round) -> None:
+    def learn(self, outcome: SpeculationStep) -> None:
         """Keep *outcome*, and pass it on."""
         self.rounds.append(outcome)
         if not isinstance(self.length, int):
@@ -65,7 +65,7 @@ class Run:
     """From the first token to the last; all seconds if the first token's time is unknown."""
 
     ids: list[list[int]]
-    rounds: list[Round]
+    rounds: list[SpeculationStep]
 
     target: SecondsByWidth = attrs.field(factory=dict)
     draft: SecondsByWidth = attrs.field(factory=dict)
@@ -136,12 +136,14 @@ def plain_and_drafted(
     draft = pair.draft if draft is None else draft
     parts: dict[str, Any] = {
         "processors": Temperature(temperature) if temperature else None,
-        "selection": Sample(seed=0) if temperature else Greedy(),
+        "sampler": Sample(seed=0) if temperature else Greedy(),
         "stop": MaxNewTokens(tokens),
     }
     systems = {"plain": decodekit_run(Generator(pair.target, **parts), pair)}
     most = pair.target.shape.scored_width - 1
-    verifications: dict[str, Verification] = {"": Agreement()} | ({", Block": Block()} if temperature else {})
+    verifications: dict[str, Verification] = {"": ExactMatch()} | (
+        {", BlockVerification": BlockVerification()} if temperature else {}
+    )
     for (how, verification), name in itertools.product(verifications.items(), lengths):
         if name.isdecimal() and int(name) > most:
             continue

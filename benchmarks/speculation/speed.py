@@ -98,8 +98,8 @@ def run(options: argparse.Namespace) -> None:
                 sections += [measure(single, options, temperature) for temperature in options.temp]
         del single
     if "batch" in options.only:
-        several = pair(options.batch, BATCH_WIDTHS)
-        sections += [batch(several, options, temperature) for temperature in options.temp]
+        top_choices = pair(options.batch, BATCH_WIDTHS)
+        sections += [batch(top_choices, options, temperature) for temperature in options.temp]
     report = Report(
         benchmark="speculation" if options.weights is None else f"speculation-{options.weights}",
         question="How much faster does a draft make decoding, and what does it cost where it is useless?",
@@ -137,7 +137,7 @@ def one_row(pair: Pair, options: argparse.Namespace, temperature: float) -> Sect
     same = {
         name: own == texts["plain"]
         for name, own in texts.items()
-        if name.startswith("k = ") and "Block" not in name
+        if name.startswith("k = ") and "BlockVerification" not in name
     }
     drafted = _drafted(lines)
     longest = max(drafted, key=lambda line: len(line["conditional_acceptance"]))

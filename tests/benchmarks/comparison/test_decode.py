@@ -11,7 +11,7 @@ import pytest
 
 from decodekit.__main__ import main
 from decodekit.benchmarks.comparison.measurement import ComparisonResult, PeerResult, compare
-from decodekit.benchmarks.comparison.reference import Agreement
+from decodekit.benchmarks.comparison.reference import ExactMatch
 from decodekit.benchmarks.comparison.settings import Comparison, Entry, entries
 from decodekit.benchmarks.comparison.tables import report, thresholds
 from decodekit.benchmarks.models.shapes import shape_named
@@ -163,7 +163,7 @@ def measured(name: str, token_ms: list[float], prompt_ms: list[float]) -> PeerRe
     """As measured, reading 10 MB a token."""
     entry = Entry(*name.split())
     times = {64: tuple(prompt_ms), 512: tuple(10 * ms for ms in prompt_ms)}
-    return PeerResult(entry, tuple(token_ms), times, 10e6, Agreement(0.0, 1.0), 4, {})
+    return PeerResult(entry, tuple(token_ms), times, 10e6, ExactMatch(0.0, 1.0), 4, {})
 
 
 class TestThresholds:

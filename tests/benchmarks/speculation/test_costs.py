@@ -7,14 +7,14 @@ from transformers import AutoModelForCausalLM
 from decodekit.benchmarks.models.bundled_pair import pair_folder
 from decodekit.benchmarks.speculation.costs import Costs, by_formula, conditional_acceptance
 from decodekit.benchmarks.speculation.pair import NegatedDecoder
-from decodekit.decoding import Generator, MaxNewTokens, Round
+from decodekit.decoding import Generator, MaxNewTokens, SpeculationStep
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.speculation import DraftModel
 
 
-def a_round(drafted: tuple[int, ...], accepted: tuple[int, ...]) -> Round:
+def a_round(drafted: tuple[int, ...], accepted: tuple[int, ...]) -> SpeculationStep:
     """One that took no time."""
-    return Round(max(drafted), drafted, accepted, 0.0, 0.0, 0.0)
+    return SpeculationStep(max(drafted), drafted, accepted, 0.0, 0.0, 0.0)
 
 
 class TestFormula:
