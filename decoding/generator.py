@@ -16,7 +16,6 @@ from .engine.feed_and_sample import decoder_samples, placement_of
 from .engine.loop import Loop
 from .history import History
 from .optional_protocols import MeasuresGap, Seeded, StatefulSampler, reads_target_tokens
-from .placement import Placement
 from .prompts import as_rows, first_history
 from .protocols import Decoder, Drafter, DraftLength, Processor, Sampler, StopCondition, Verification
 from .results.background import in_threads
@@ -35,6 +34,7 @@ from .validation import as_whole, stream_numbers
 
 if TYPE_CHECKING:
     from .engine.logprob_recorder import LogprobRecorder
+    from .placement import Placement
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -236,7 +236,7 @@ class Generator:
             need = torch.ones_like(length)
             return slots.feed(history.ids[:, 0], length, need, self.exact_width).clone(), history
 
-    def explain(self) -> Placement:
+    def explain(self) -> "Placement":
         """Say which part of the choice runs in the decoder's forward, which on the host, and why."""
         placement = placement_of(self.decoder, self._pipeline)
         if not placement.on_device:

@@ -1,15 +1,17 @@
 """Whether the decoder or the host chooses."""
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from torch import Tensor
 
 from ..cache.slots import Slots
 from ..history import History
-from ..placement import Place, Placement
 from ..protocols import Decoder, SamplesOnDevice, SamplesTokens
 from ..sampling.pipeline import SamplingPipeline
 from ..scores import Scores
+
+if TYPE_CHECKING:
+    from ..placement import Placement
 
 
 def decoder_samples(slots: Slots, pipeline: SamplesTokens, rows: int) -> bool:
@@ -21,8 +23,10 @@ def decoder_samples(slots: Slots, pipeline: SamplesTokens, rows: int) -> bool:
     return bool(decoder.sampling_widths) and decoder.can_sample(pipeline.processors, pipeline.sampler, rows)
 
 
-def placement_of(decoder: Decoder, pipeline: SamplingPipeline) -> Placement:
+def placement_of(decoder: Decoder, pipeline: SamplingPipeline) -> "Placement":
     """Where the parts of *pipeline* run, as *decoder* says."""
+    from ..placement import Place, Placement
+
     if isinstance(decoder, SamplesOnDevice):
         return decoder.explain(pipeline.processors, pipeline.sampler)
     why = "the decoder has no forwards that choose"
