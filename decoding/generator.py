@@ -116,7 +116,7 @@ class Generator:
         if self.drafter is not None:
             length, exact = self.num_draft_tokens, self.exact_width
             check_drafter(self.drafter, length, verification, self.decoder, selection, exact)
-        # One that begins runs is replaced in each.
+        # Each run has one of its own, which looks at no processor again.
         object.__setattr__(self, "_choose", Choose(self.processors, cast("Selection", selection)))
 
     def __call__(
@@ -256,8 +256,7 @@ class Generator:
             return first_history(rows, noise.streams(numbers, seed), self.decoder.shape.max_length + 1)
 
     def _begun(self, rows: int) -> Choose:
-        begun = begin_selection(self.selection, rows)
-        return self._choose if begun is self.selection else self._choose.drawing_with(begun)
+        return self._choose.drawing_with(begin_selection(self.selection, rows))
 
     def _recorder(self, logprobs: Logprobs, choose: Choose) -> "LogprobRecorder":
         # Few ask for log-probabilities.
