@@ -115,9 +115,9 @@ class Generator:
             check_gap(sampler, verification)
         if self.drafter is not None:
             length, exact = self.num_draft_tokens, self.exact_width
-            check_drafter(self.drafter, length, verification, self.decoder, sampler, exact)
-        # One that begins runs is replaced in each.
-        object.__setattr__(self, "_pipeline", SamplingPipeline(self.processors, cast("Sampler", sampler)))
+            check_drafter(self.drafter, length, verification, self.decoder, selection, exact)
+        # Each run has one of its own, which looks at no processor again.
+        object.__setattr__(self, "_choose", Choose(self.processors, cast("Selection", selection)))
 
     def __call__(
         self,
@@ -257,9 +257,8 @@ class Generator:
             # One more than there are positions: the last token need not be fed.
             return first_history(rows, noise.random_streams(numbers, seed), self.decoder.shape.max_length + 1)
 
-    def _begun(self, rows: int) -> SamplingPipeline:
-        begun = begin_sampler(self.sampler, rows)
-        return self._pipeline if begun is self.sampler else self._pipeline.drawing_with(begun)
+    def _begun(self, rows: int) -> Choose:
+        return self._choose.drawing_with(begin_selection(self.selection, rows))
 
     def _recorder(self, logprobs: Logprobs, pipeline: SamplingPipeline) -> "LogprobRecorder":
         # Few ask for log-probabilities.

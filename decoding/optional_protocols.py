@@ -9,7 +9,7 @@ Short cuts, which say in another way what a call says, are taken of classes that
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from torch import Tensor
 
@@ -39,10 +39,8 @@ def offers_short_cuts(part: object) -> bool:
 class Composed(Protocol):
     """A processor that applies others one after another. What runs or names them takes it apart."""
 
-    @property
-    def processors(self) -> tuple[Processor, ...]:
-        """In the order in which they are applied."""
-        ...
+    processors: tuple[Processor, ...]
+    """In the order in which they are applied."""
 
 
 def stages_of(processors: Processor | None) -> tuple[Processor, ...]:
@@ -56,40 +54,32 @@ def stages_of(processors: Processor | None) -> tuple[Processor, ...]:
 class KeepsArgmax(Protocol):
     """A processor that leaves the largest logit the largest. A greedy choice does without it at the end."""
 
-    @property
-    def keeps_argmax(self) -> bool:
-        """Whether it does. Rounding may tie the largest with another."""
-        ...
+    keeps_argmax: bool
+    """Whether it does. Rounding may tie the largest with another."""
 
 
 @runtime_checkable
 class ShiftInvariant(Protocol):
     """A processor whose distribution a constant added to a row of logits does not change."""
 
-    @property
-    def shift_invariant(self) -> bool:
-        """Whether it is."""
-        ...
+    shift_invariant: bool
+    """Whether it is."""
 
 
 @runtime_checkable
 class Local(Protocol):
     """A processor that looks at no ids and ignores ``-inf``. It runs on the survivors of an earlier one."""
 
-    @property
-    def local(self) -> bool:
-        """Whether it is. One that declares this, True or False, keeps no reference to its logits."""
-        ...
+    local: bool
+    """Whether it is. One that declares this, True or False, keeps no reference to its logits."""
 
 
 @runtime_checkable
 class DeviceSafe(Protocol):
     """A processor made of operations that neuronx-cc takes. It may become part of a decoder's forward."""
 
-    @property
-    def device_safe(self) -> bool:
-        """Whether it is."""
-        ...
+    device_safe: bool
+    """Whether it is."""
 
 
 @runtime_checkable
@@ -98,7 +88,6 @@ class WritesInto(Protocol):
 
     def into(self, logits: Tensor, history: History, out: Tensor) -> Tensor:
         """What a call gives, written into *out*, which may be *logits* itself."""
-        ...
 
 
 # Samplers
@@ -108,30 +97,24 @@ class WritesInto(Protocol):
 class Seeded(Protocol):
     """A sampler whose seed a generator folds into the rows' random streams."""
 
-    @property
-    def seed(self) -> int:
-        """Any integer."""
-        ...
+    seed: int
+    """Any integer."""
 
 
 @runtime_checkable
 class TakesArgmax(Protocol):
     """A sampler that chooses the largest logit. Last stages that keep it are left out."""
 
-    @property
-    def takes_argmax(self) -> bool:
-        """Whether it does."""
-        ...
+    takes_argmax: bool
+    """Whether it does."""
 
 
 @runtime_checkable
 class DrawsSoftmax(Protocol):
     """A sampler that draws from the softmax of the logits, as comparing distributions requires."""
 
-    @property
-    def draws_softmax(self) -> bool:
-        """Whether it does."""
-        ...
+    draws_softmax: bool
+    """Whether it does."""
 
 
 @runtime_checkable
@@ -140,7 +123,6 @@ class RanksTokens(Protocol):
 
     def top_choices(self, logits: Tensor, history: History, n: int) -> Tensor:
         """The *n* likeliest choices ``[batch, width, n]``, first what a call chooses."""
-        ...
 
 
 @runtime_checkable
@@ -149,26 +131,22 @@ class MeasuresGap(Protocol):
 
     def gap(self, logits: Tensor, history: History) -> Tensor:
         """How far each column's choice is ahead, ``[batch, width]`` float64."""
-        ...
 
 
 @runtime_checkable
 class DeclaresState(Protocol):
     """A sampler that says whether it depends on past logits. Such a one is refused under speculation."""
 
-    @property
-    def is_stateful(self) -> bool:
-        """Whether it does."""
-        ...
+    follows_logits: ClassVar[bool]
+    """Whether it does."""
 
 
 @runtime_checkable
 class BeginsRuns(Protocol):
     """A sampler that is a configuration. A generator begins one for each run."""
 
-    def begin(self, batch: int) -> Sampler:
-        """The sampler of one run over *batch* rows."""
-        ...
+    def begin(self, batch: int) -> Selection:
+        """The selection of one run over *batch* rows."""
 
 
 @runtime_checkable
@@ -204,7 +182,6 @@ class TellsByToken(Protocol):
 
     def by_token(self) -> TokenCode | None:
         """What it says of one new token by these numbers alone; None if it looks at more."""
-        ...
 
 
 @runtime_checkable
@@ -213,27 +190,22 @@ class BeginsStop(Protocol):
 
     def begin(self) -> StopCondition:
         """The condition for one run."""
-        ...
 
 
 @runtime_checkable
 class CombinesConditions(Protocol):
     """A condition that is composed of others, which a generator checks one by one."""
 
-    @property
-    def conditions(self) -> Sequence[StopCondition]:
-        """Those."""
-        ...
+    conditions: Sequence[StopCondition]
+    """Those."""
 
 
 @runtime_checkable
 class ReadsText(Protocol):
     """A condition that reads the ids as text. A generator with a tokenizer has to read them alike."""
 
-    @property
-    def skip_special_tokens(self) -> bool:
-        """Whether special tokens are left out."""
-        ...
+    skip_special_tokens: bool
+    """Whether special tokens are left out."""
 
 
 # Streamers
@@ -245,7 +217,6 @@ class HearsPrompts(Protocol):
 
     def begin(self, prompts: list[list[int]]) -> None:
         """Take every row's ids."""
-        ...
 
 
 @runtime_checkable
@@ -254,7 +225,6 @@ class HearsFailure(Protocol):
 
     def fail(self, error: BaseException) -> None:
         """Take what the generation raised, in place of ``end``."""
-        ...
 
 
 # Speculation
@@ -266,47 +236,38 @@ class PreparesLength(Protocol):
 
     def prepare(self, decoder: Decoder, exact_width: bool) -> None:
         """Look at the target, whose cache stays as it is."""
-        ...
 
 
 @runtime_checkable
 class TakesTrees(Protocol):
     """A verification that takes trees of guesses."""
 
-    @property
-    def takes_trees(self) -> bool:
-        """Whether it keeps nothing of a tree but the branch that the target's own choices take."""
-        ...
+    takes_trees: bool
+    """Whether it keeps nothing of a tree but the branch that the target's own choices take."""
 
 
 @runtime_checkable
 class ComparesScores(Protocol):
     """A verification for which a drafter gives the logits that it drew from."""
 
-    @property
-    def compares_scores(self) -> bool:
-        """Whether it looks at :attr:`~.protocols.Draft.scores`."""
-        ...
+    compares_scores: bool
+    """Whether it looks at :attr:`~.protocols.Draft.scores`."""
 
 
 @runtime_checkable
 class ReadsTargetTokens(Protocol):
     """A verification that says whether the target has to choose in rows with guesses."""
 
-    @property
-    def reads_target_tokens(self) -> bool:
-        """False if it looks at the target's own choices in rows without guesses alone."""
-        ...
+    reads_choices: bool
+    """False if it looks at the target's own choices in rows without guesses alone."""
 
 
 @runtime_checkable
 class GrowsTrees(Protocol):
     """A drafter that guesses trees, which the decoder and the parts have to take."""
 
-    @property
-    def tree_nodes(self) -> int | None:
-        """The most guesses that a tree of its has; None if it grows none."""
-        ...
+    tree_nodes: int | None
+    """The most guesses that a tree of its has; None if it grows none."""
 
 
 @runtime_checkable
@@ -315,7 +276,6 @@ class ChecksTarget(Protocol):
 
     def check_target(self, target: DecoderShape) -> None:
         """Raise ``ValueError`` where it cannot draft for a target of that shape."""
-        ...
 
 
 @runtime_checkable
@@ -324,7 +284,6 @@ class GivesEvidence(Protocol):
 
     def evidence(self, history: History, budget: Tensor) -> Tensor:
         """How much speaks for its guess in each row, ``[batch]`` int64; 0 where it has none."""
-        ...
 
 
 def takes_trees(verification: object) -> bool:
@@ -354,10 +313,8 @@ def tree_nodes(drafter: object) -> int | None:
 class HasSpans(Protocol):
     """A decoder that attends to the leading positions alone, and takes ``span=`` in a forward."""
 
-    @property
-    def spans(self) -> Sequence[int]:
-        """How many positions, ascending; the last is all of them."""
-        ...
+    spans: Sequence[int]
+    """How many positions, ascending; the last is all of them."""
 
 
 @runtime_checkable
@@ -366,7 +323,6 @@ class AdvisesWidth(Protocol):
 
     def advise_width(self, columns: int) -> str:
         """How to get it to score so many columns, a sentence for an error."""
-        ...
 
 
 def tree_widths(decoder: object) -> tuple[int, ...]:

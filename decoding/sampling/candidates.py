@@ -39,7 +39,6 @@ class GivesCandidates(Protocol):
 
     def narrow(self, logits: Tensor, history: History) -> Tensor | Candidates:
         """What a call gives, as candidates where they are few."""
-        ...
 
 
 @runtime_checkable
@@ -48,7 +47,6 @@ class TakesCandidates(Protocol):
 
     def among(self, left: Candidates, history: History) -> Candidates:
         """What a call makes of the tokens that are left."""
-        ...
 
 
 @runtime_checkable
@@ -57,4 +55,3 @@ class ChoosesAmong(Protocol):
 
     def among(self, candidates: Candidates, history: History) -> Tensor:
         """What a call on all of the vocabulary chooses, ``[batch, width]``."""
-        ...

@@ -77,14 +77,11 @@ class Few:
 class OfFew(Protocol):
     """What a processor may offer to run on a few tokens."""
 
-    @property
-    def takes_few(self) -> bool:
-        """Whether it does so with its parameters."""
-        ...
+    takes_few: bool
+    """Whether it does so with its parameters."""
 
     def of_few(self, few: Few, cell: Cell) -> Few | None:
         """What a call makes of these tokens, bit for bit; None where that takes a call."""
-        ...
 
 
 @runtime_checkable
@@ -98,7 +95,6 @@ class Pointwise(OfFew, Protocol):
 
     def at_most(self, logit: np.float32) -> np.float32:
         """No token whose logit is at most *logit* has more than this afterwards."""
-        ...
 
 
 @runtime_checkable
@@ -107,7 +103,6 @@ class Narrows(OfFew, Protocol):
 
     def to_few(self, logits: Floats, before: Sequence[Pointwise], cell: Cell) -> Few | None:
         """What calls of those *before* and then this make of ``[vocab]``; None where that takes calls."""
-        ...
 
 
 DrawFromFew: TypeAlias = Callable[[Few, Cell], int | None]
@@ -120,4 +115,3 @@ class DrawsFromFew(Protocol):
 
     def from_few(self) -> DrawFromFew:
         """What draws in one run: it may remember something from step to step."""
-        ...

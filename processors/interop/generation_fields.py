@@ -75,11 +75,7 @@ class Stage:
 def _simple(field: str, kind: Any, option: str, is_on: Callable[[Any], bool] = _always) -> Stage:
     """A stage whose field is its one parameter."""
     return Stage(
-        field,
-        (kind,),
-        lambda value, rest: kind(value),
-        lambda processor: options_of(processor)[option],
-        is_on,
+        field, (kind,), lambda value, rest: kind(value), lambda part: options_of(part)[option], is_on
     )
 
 

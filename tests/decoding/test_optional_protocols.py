@@ -42,7 +42,7 @@ NAMES = {
     for module in (optional_protocols, candidates, few)
     for kind in vars(module).values()
     if inspect.isclass(kind) and kind.__module__ == module.__name__ and getattr(kind, "_is_protocol", False)
-    for name in vars(kind)
+    for name in {*vars(kind), *kind.__annotations__}
     if not name.startswith("_")
 }
 
