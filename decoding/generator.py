@@ -115,9 +115,9 @@ class Generator:
             check_gap(sampler, verification)
         if self.drafter is not None:
             length, exact = self.num_draft_tokens, self.exact_width
-            check_drafter(self.drafter, length, verification, self.decoder, selection, exact)
+            check_drafter(self.drafter, length, verification, self.decoder, sampler, exact)
         # Each run has one of its own, which looks at no processor again.
-        object.__setattr__(self, "_choose", Choose(self.processors, cast("Selection", selection)))
+        object.__setattr__(self, "_pipeline", SamplingPipeline(self.processors, cast("Sampler", sampler)))
 
     def __call__(
         self,
@@ -257,8 +257,8 @@ class Generator:
             # One more than there are positions: the last token need not be fed.
             return first_history(rows, noise.random_streams(numbers, seed), self.decoder.shape.max_length + 1)
 
-    def _begun(self, rows: int) -> Choose:
-        return self._choose.drawing_with(begin_selection(self.selection, rows))
+    def _begun(self, rows: int) -> SamplingPipeline:
+        return self._pipeline.drawing_with(begin_sampler(self.sampler, rows))
 
     def _recorder(self, logprobs: Logprobs, pipeline: SamplingPipeline) -> "LogprobRecorder":
         # Few ask for log-probabilities.

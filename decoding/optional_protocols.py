@@ -137,7 +137,7 @@ class MeasuresGap(Protocol):
 class DeclaresState(Protocol):
     """A sampler that says whether it depends on past logits. Such a one is refused under speculation."""
 
-    follows_logits: ClassVar[bool]
+    is_stateful: ClassVar[bool]
     """Whether it does."""
 
 
@@ -145,8 +145,8 @@ class DeclaresState(Protocol):
 class BeginsRuns(Protocol):
     """A sampler that is a configuration. A generator begins one for each run."""
 
-    def begin(self, batch: int) -> Selection:
-        """The selection of one run over *batch* rows."""
+    def begin(self, batch: int) -> Sampler:
+        """The sampler of one run over *batch* rows."""
 
 
 @runtime_checkable
@@ -258,7 +258,7 @@ class ComparesScores(Protocol):
 class ReadsTargetTokens(Protocol):
     """A verification that says whether the target has to choose in rows with guesses."""
 
-    reads_choices: bool
+    reads_target_tokens: bool
     """False if it looks at the target's own choices in rows without guesses alone."""
 
 
