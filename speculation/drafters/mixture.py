@@ -205,9 +205,10 @@ class Mixture:
             if not 0 <= cost < float("inf"):
                 raise ValueError(f"'costs' must be >= 0: got {cost}")
 
-    @_giving.default
-    def _those_with_evidence(self) -> dict[int, GivesEvidence]:
-        return {n: drafter for n, drafter in enumerate(self.drafters) if isinstance(drafter, GivesEvidence)}
+    def __attrs_post_init__(self) -> None:
+        """Look which drafters give evidence, now that they are known to be some."""
+        giving = {n: one for n, one in enumerate(self.drafters) if isinstance(one, GivesEvidence)}
+        object.__setattr__(self, "_giving", giving)
 
     @_learned.default
     def _nothing_yet(self) -> _Learned:
