@@ -114,10 +114,10 @@ def _head(file: BinaryIO, path: Path) -> tuple[bytes, dict[str, Entry]]:
         raise ValueError(f"{path.name} must be a file of safetensors: got {path}")
     text = file.read(size)
     try:
-        facts = json.loads(text)
+        facts = {**json.loads(text)}
         facts.pop("__metadata__", None)
         return length + text, _entries(facts)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path.name} must be a file of safetensors: got {path} ({error!r})") from error
 
 

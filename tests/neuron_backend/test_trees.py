@@ -223,13 +223,13 @@ class TestRefusal:
                 return positions, (-2 - columns).expand_as(slots), path
             return (positions[:, :1] + columns).clamp(max=39), slots, path
 
-        monkeypatch.setattr(static_decoder_module, "lay_out", wrong)
+        monkeypatch.setattr(static_decoder_module, "lay_out_tree", wrong)
         with pytest.raises(UnsupportedArchitecture, match="scores a tree of width 6 otherwise"):
             StaticDecoder(tiny_model("llama"), max_length=40, widths=(1, 4), tree_widths=(6,))
 
     def test_of_what_raises(self, tiny_model: Models, monkeypatch: pytest.MonkeyPatch) -> None:
         """Named, with the cause chained."""
-        monkeypatch.setattr(static_decoder_module, "lay_out", None)
+        monkeypatch.setattr(static_decoder_module, "lay_out_tree", None)
         with pytest.raises(UnsupportedArchitecture, match="failed over a tree of width 6") as caught:
             StaticDecoder(tiny_model("llama"), max_length=40, widths=(1, 4), tree_widths=(6,))
 
