@@ -10,7 +10,7 @@ from torch import Tensor
 from ..decoding.history import History
 from ..decoding.optional_protocols import stages_of
 from ..decoding.protocols import Processor
-from .table import Table
+from .display_table import DisplayTable
 
 _NAME_WIDTH = 48
 
@@ -58,7 +58,7 @@ class Change:
 
 
 @attrs.frozen
-class Stage:
+class StageEffect:
     """
     What one processor did in one column.
 
@@ -126,7 +126,7 @@ class Column:
     trouble: str
     """Why the logits as they came are no distribution; empty where they are one."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[StageEffect, ...]
 
     top_tokens: tuple[Change, ...]
     """The likeliest tokens in the end; ``before`` is their probability as the logits came."""
@@ -138,11 +138,11 @@ class Column:
             return "the decoder"
         return next((stage.name for stage in self.stages if stage.trouble == _EMPTY), None)
 
-    def table(self) -> Table:
+    def table(self) -> DisplayTable:
         """A line a stage."""
         came = self.trouble or f"entropy {self.entropy:.3f} nats"
         end = ", ".join(map(str, self.top_tokens)) or "no distribution"
-        return Table(
+        return DisplayTable(
             title=f"row {self.row}, column {self.column}: {came}",
             header=_HEADER,
             rows=[stage.cells() for stage in self.stages],
@@ -247,7 +247,7 @@ def _explain_column(row: int, column: int, states: list[Tensor], names: list[str
     )
 
 
-def _explain_stage(name: str, before: Tensor, after: Tensor, naming: _Naming) -> Stage:
+def _explain_stage(name: str, before: Tensor, after: Tensor, naming: _Naming) -> StageEffect:
     p, q = _probabilities(before), _probabilities(after)
     left = after > -torch.inf
     removed = (before > -torch.inf) & (after == -torch.inf)
@@ -255,7 +255,7 @@ def _explain_stage(name: str, before: Tensor, after: Tensor, naming: _Naming) ->
     mass = torch.where(left | p.isnan(), p, 0.0).sum()
     # Compared with what was left, not with all: growing into the place of others is no movement.
     share = torch.where(left, p / mass, 0.0)
-    return Stage(
+    return StageEffect(
         name=name,
         left=int(left.sum()),
         removed=int(removed.sum()),

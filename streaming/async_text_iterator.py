@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import attrs
 
-from .one_row import text_of
+from .event_text import single_row_text
 from .queue_streamer import TextQueueStreamer
 
 
@@ -39,7 +39,7 @@ class AsyncTextIterator(TextQueueStreamer):
         """Read to the end; a loop that is left before closes this."""
         try:
             while (event := await self._queue.take_in_task(self.timeout)) is not None:
-                yield text_of(event)
+                yield single_row_text(event)
         finally:
             self._queue.close()
 
@@ -47,7 +47,7 @@ class AsyncTextIterator(TextQueueStreamer):
         event = await self._queue.take_in_task(self.timeout)
         if event is None:
             raise StopAsyncIteration
-        return text_of(event)
+        return single_row_text(event)
 
     async def aclose(self) -> None:
         """Read no further: the generation's next event raises :class:`ClosedError` there."""

@@ -20,11 +20,11 @@ WhenFull: TypeAlias = Literal["wait", "merge"]
 """What a generation does that is ahead of its reader: see :class:`EventQueue`."""
 
 # Nobody tells that an event loop was closed, or that the interpreter would like to exit.
-_SECONDS_BETWEEN_GLANCES = 0.2
+_POLL_SECONDS = 0.2
 
 # A reader needs some 50 microseconds to wake up. If the next forward has begun by then and keeps the
 # interpreter's lock, as compiled programs do, it gets the text one forward late.
-_SECONDS_FOR_A_READER = 0.0005
+_READER_WAKE_UP_SECONDS = 0.0005
 
 
 def _wait_or_merge(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
@@ -32,11 +32,11 @@ def _wait_or_merge(instance: Any, attribute: "attrs.Attribute[Any]", value: Any)
         raise ValueError(f"'{attribute.name}' must be 'wait' or 'merge': got {value!r}")
 
 
-def joined(events: Sequence[Event]) -> Event:
+def merged(events: Sequence[Event]) -> Event:
     """
     One event that says what *events* of one row say one after another.
 
-    >>> joined([Event(0, (5,), "Hel"), Event(0, (6, 7), "lo")])
+    >>> merged([Event(0, (5,), "Hel"), Event(0, (6, 7), "lo")])
     Event(row=0, ids=(5, 6, 7), text='Hello', ending=None, logprobs=None)
     """
     if len(events) == 1:
@@ -89,7 +89,7 @@ class EventQueue:
     _change: threading.Condition = attrs.field(init=False, repr=False, factory=threading.Condition)
 
     @_reader_is_gone.default
-    def _as_long_as_its_maker_lives(self) -> Callable[[], bool]:
+    def _while_the_creating_thread_lives(self) -> Callable[[], bool]:
         return _end_of(threading.current_thread())
 
     # The generation's side.
@@ -129,7 +129,7 @@ class EventQueue:
             awaited = self._threads > 0 or len(self._tasks) > 0
             self._tell_readers()
             if awaited and not (self.for_tasks and _runs_an_event_loop()):
-                self._change.wait_for(lambda: not self._waiting, _SECONDS_FOR_A_READER)
+                self._change.wait_for(lambda: not self._waiting, _READER_WAKE_UP_SECONDS)
 
     def require_reader(self) -> None:
         """
@@ -172,7 +172,7 @@ class EventQueue:
             self._threads += 1
             try:
                 if not self._change.wait_for(self._is_decided, timeout):
-                    raise _too_late(timeout)
+                    raise _timeout_error(timeout)
             finally:
                 self._threads -= 1
             return self._take()
@@ -196,7 +196,7 @@ class EventQueue:
                 # Another task may be told of the same event, and be the one that takes it.
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    raise _too_late(timeout)
+                    raise _timeout_error(timeout)
                 await (told if left is None else asyncio.wait([told], timeout=left))
             finally:
                 with self._change:
@@ -219,7 +219,7 @@ class EventQueue:
                     "the generation waits for a reader, and blocks the event loop: run it in a thread, "
                     "such as asyncio.to_thread(generator, prompt, streamer=pieces)"
                 )
-            self._change.wait(_SECONDS_BETWEEN_GLANCES)
+            self._change.wait(_POLL_SECONDS)
 
     def _require_reader(self) -> None:
         if self._closed:
@@ -243,7 +243,7 @@ class EventQueue:
     def _take(self) -> Event | None:
         if self._waiting and not self._closed:
             self._change.notify_all()
-            return joined(self._waiting.popleft())
+            return merged(self._waiting.popleft())
         error, self._error = self._error, None
         try:
             if error is not None:
@@ -267,7 +267,7 @@ def _tell(told: "asyncio.Future[None]") -> None:
         told.set_result(None)
 
 
-def _too_late(timeout: float | None) -> TimeoutError:
+def _timeout_error(timeout: float | None) -> TimeoutError:
     return TimeoutError(f"nothing to read within {timeout} s, the timeout of this iterator")
 
 

@@ -9,7 +9,7 @@ from attrs import validators
 from ..decoding.results.events import Event
 from ..decoding.validation import as_real, one_real
 from .event_queue import EventQueue, WhenFull
-from .one_row import text_of
+from .event_text import single_row_text
 
 _A_WAIT = one_real(
     f"in (0, {threading.TIMEOUT_MAX:.0f}] or None", lambda seconds: 0 < seconds <= threading.TIMEOUT_MAX
@@ -76,7 +76,7 @@ class TextQueueStreamer(QueueStreamer):
         Raises:
             ClosedError: The reader is gone.
         """
-        if text_of(event):
+        if single_row_text(event):
             self._queue.put(event)
         else:
             self._queue.require_reader()

@@ -17,7 +17,7 @@ from ..decoding.results.background import in_threads
 from ..decoding.results.events import AsyncEventStream, Event
 from ..decoding.results.logprobs import Logprobs
 from ..decoding.validation import is_whole
-from .event_queue import joined
+from .event_queue import merged
 from .sse import async_server_sent_events
 
 if TYPE_CHECKING:
@@ -167,27 +167,27 @@ def _with_cores(actor_options: Mapping[str, Any], neuron_cores: int) -> dict[str
 def _read(body: bytes) -> tuple[Any, bool, dict[str, Any]]:
     """Prompt, whether to stream, and the options of a request."""
     try:
-        asked = json.loads(body)
+        fields = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the body must be JSON: {error}") from error
-    if not isinstance(asked, dict) or "prompt" not in asked:
+    if not isinstance(fields, dict) or "prompt" not in fields:
         raise ValueError("the body must be a JSON object with a 'prompt'")
-    prompt, stream = asked.pop("prompt"), asked.pop("stream", False)
+    prompt, stream = fields.pop("prompt"), fields.pop("stream", False)
     if not isinstance(stream, bool):
         raise TypeError(f"'stream' must be true or false: got {json.dumps(stream)}")
-    if unknown := sorted(asked.keys() - {"random_streams", "logprobs"}):
+    if unknown := sorted(fields.keys() - {"random_streams", "logprobs"}):
         raise ValueError(
-            f"the body must have no other keys than prompt, stream, streams and logprobs: got {unknown}"
+            f"the body must have no other keys than prompt, stream, random_streams and logprobs: got {unknown}"
         )
-    if asked.get("logprobs") is not None:
-        asked["logprobs"] = _logprobs(asked["logprobs"])
-    return prompt, stream, asked
+    if fields.get("logprobs") is not None:
+        fields["logprobs"] = _logprobs(fields["logprobs"])
+    return prompt, stream, fields
 
 
-def _logprobs(asked: Any) -> Logprobs:
-    if not isinstance(asked, dict) or asked.keys() - {"top", "stage"}:
-        raise TypeError(f"'logprobs' must be an object of 'top' and 'stage': got {json.dumps(asked)}")
-    return Logprobs(**asked)
+def _logprobs(fields: Any) -> Logprobs:
+    if not isinstance(fields, dict) or fields.keys() - {"top", "stage"}:
+        raise TypeError(f"'logprobs' must be an object of 'top' and 'stage': got {json.dumps(fields)}")
+    return Logprobs(**fields)
 
 
 async def _added_up(events: AsyncEventStream) -> list[Event]:
@@ -196,4 +196,4 @@ async def _added_up(events: AsyncEventStream) -> list[Event]:
     async with aclosing(events):
         async for event in events:
             rows.setdefault(event.row, []).append(event)
-    return [joined(rows[row]) for row in sorted(rows)]
+    return [merged(rows[row]) for row in sorted(rows)]

@@ -30,13 +30,13 @@ _KEEP_ALIVE = ": keep-alive\n\n"
 """A comment: parsers skip it, and a proxy sees that the connection lives."""
 
 
-def say_nothing_of(error: Exception) -> str:
+def generic_message(error: Exception) -> str:
     """What a client is told of *error* by default: that there was one."""
     return "the generation failed"
 
 
 def server_sent_events(
-    events: Iterable[Event], *, describe: Callable[[Exception], str] = say_nothing_of
+    events: Iterable[Event], *, describe: Callable[[Exception], str] = generic_message
 ) -> Generator[str, None, None]:
     """
     *events* as messages of a ``text/event-stream``.
@@ -83,7 +83,7 @@ def async_server_sent_events(
     events: AsyncIterable[Event],
     *,
     keep_alive: float | None = 15.0,
-    describe: Callable[[Exception], str] = say_nothing_of,
+    describe: Callable[[Exception], str] = generic_message,
 ) -> AsyncGenerator[str, None]:
     """
     The same for an event loop, with a comment whenever nothing has come for a while.

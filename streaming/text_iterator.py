@@ -3,7 +3,7 @@ from types import TracebackType
 
 import attrs
 
-from .one_row import text_of
+from .event_text import single_row_text
 from .queue_streamer import TextQueueStreamer
 
 
@@ -39,7 +39,7 @@ class TextIterator(TextQueueStreamer):
         """Read to the end; a loop that is left before closes this."""
         try:
             while (event := self._queue.take(self.timeout)) is not None:
-                yield text_of(event)
+                yield single_row_text(event)
         finally:
             self.close()
 
@@ -47,7 +47,7 @@ class TextIterator(TextQueueStreamer):
         event = self._queue.take(self.timeout)
         if event is None:
             raise StopIteration
-        return text_of(event)
+        return single_row_text(event)
 
     def close(self) -> None:
         """Read no further: the generation's next event raises :class:`ClosedError` there."""

@@ -4,7 +4,7 @@ from typing import TextIO
 import attrs
 
 from ..decoding.results.events import Event
-from .one_row import text_of
+from .event_text import single_row_text
 
 
 @attrs.frozen(eq=False)
@@ -28,7 +28,7 @@ class TextStreamer:
 
     def put_event(self, event: Event) -> None:
         """Print what the event adds."""
-        self._print(text_of(event), end="")
+        self._print(single_row_text(event), end="")
 
     def end(self) -> None:
         """Print a newline."""

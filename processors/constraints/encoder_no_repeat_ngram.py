@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...decoding.history import History
 from ..chain import Composable
-from ..numerics.token_occurrences import forbid, in_prompt, repeated
+from ..numerics.token_occurrences import forbid_tokens, match_lengths, prompt_slots
 from ..parameter import as_integers, integer, is_scalar, per_row
 
 
@@ -44,5 +44,5 @@ class EncoderNoRepeatNgram(Composable):
         if is_scalar(self.n, 0):
             return logits
         n = per_row("n", self.n, logits)
-        before = repeated(history, history.valid(), self._largest - 1)
-        return forbid(logits, history, in_prompt(history) & (before >= n - 1) & (n > 0))
+        before = match_lengths(history, history.valid(), self._largest - 1)
+        return forbid_tokens(logits, history, prompt_slots(history) & (before >= n - 1) & (n > 0))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...decoding.history import History
 from ..chain import Composable
-from ..numerics.token_occurrences import ends_of, tail
+from ..numerics.token_occurrences import last_tokens, sequence_ends
 from ..parameter import as_integers, as_token_sequence, at_least_one, index_of, integer, is_scalar, per_row
 from .masking import keep_only
 
@@ -78,9 +78,9 @@ class ThinkingBudget(Composable):
         valid = history.valid()
         capacity = valid.shape[-1]
         slots = torch.arange(capacity, device=valid.device)
-        ended = ends_of(self.end, history.ids) & valid
+        ended = sequence_ends(self.end, history.ids) & valid
         last_end = torch.where(ended, slots, -1).amax(dim=-1, keepdim=True)
-        began = ends_of(self.start, history.ids) & valid & (slots > last_end)
+        began = sequence_ends(self.start, history.ids) & valid & (slots > last_end)
         opened = torch.where(began, slots, capacity).amin(dim=-1, keepdim=True)
         return history.length[..., None] - opened - 1
 
@@ -88,7 +88,7 @@ class ThinkingBudget(Composable):
         """``[batch, width, 1]``: how many tokens of *end* the section's last ones already are."""
         end = self._end.to(history.ids.device)
         most = len(self.end) - 1
-        last = tail(history.ids, history, most)
+        last = last_tokens(history.ids, history, most)
         progress = torch.zeros_like(thought)
         for n in range(1, most + 1):
             alike = (last[..., most - n :] == end[:n]).all(dim=-1, keepdim=True)

@@ -15,7 +15,15 @@ from ...decoding.stopping.stop_strings import StopStrings
 from ...decoding.validation import as_several
 from ..chain import Chain
 from ..parameter import options_of
-from .generation_fields import CHOICE_AND_END, METADATA, REFUSED, STAGES, WITHOUT_BEARING, Rest, Stage
+from .generation_fields import (
+    METADATA,
+    REFUSED,
+    SAMPLING_AND_STOP,
+    STAGE_FIELDS,
+    WITHOUT_EFFECT,
+    OtherFields,
+    StageField,
+)  # fmt: skip
 
 DEFAULT_NEW_TOKENS = 20
 """Where ``generate`` ends when the configuration does not say."""
@@ -25,7 +33,7 @@ DEFAULT_TOP_K = 50
 
 
 @attrs.frozen(eq=False)
-class Parts:
+class GenerationParts:
     """What a generation config comes to, as a generator takes it."""
 
     processors: Chain
@@ -47,11 +55,11 @@ class Parts:
 
 def from_generation_config(
     config: Any, *, seed: int = 0, tokenizer: Any = None, ignore: Iterable[str] = ()
-) -> Parts:
+) -> GenerationParts:
     """
     The parts that do what ``generate`` does with *config*.
 
-    Each field is mapped, is listed in :attr:`Parts.unused` because it changes no token, or is
+    Each field is mapped, is listed in :attr:`GenerationParts.unused` because it changes no token, or is
     refused by name (:mod:`decodekit.processors.interop.generation_fields`).
 
     A field that is None, or missing in an older version, has the default of ``generate``: 20 new
@@ -80,18 +88,18 @@ def from_generation_config(
     _refuse(fields, defaults)
     unused = {
         name: reason
-        for name, reason in WITHOUT_BEARING.items()
+        for name, reason in WITHOUT_EFFECT.items()
         if fields.get(name) is not None and fields[name] != defaults.get(name)
     }
     eos = _token_ids(fields.get("eos_token_id"))
     limit = _limit(fields, defaults, unused)
-    stages = _stages(fields, Rest(eos, limit), unused)
+    stages = _stages(fields, OtherFields(eos, limit), unused)
     sampler = Sample(seed) if fields.get("do_sample") else Greedy()
-    return Parts(Chain(stages), sampler, _stop(fields, eos, limit, tokenizer), unused)
+    return GenerationParts(Chain(stages), sampler, _stop(fields, eos, limit, tokenizer), unused)
 
 
 def _refuse(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    known = {stage.field for stage in STAGES}.union(CHOICE_AND_END, WITHOUT_BEARING, METADATA)
+    known = {stage.field for stage in STAGE_FIELDS}.union(SAMPLING_AND_STOP, WITHOUT_EFFECT, METADATA)
     for name, value in fields.items():
         if name in REFUSED:
             off, reason = REFUSED[name]
@@ -122,9 +130,9 @@ def _limit(fields: Mapping[str, Any], defaults: Mapping[str, Any], unused: dict[
     return {"max_new_tokens": DEFAULT_NEW_TOKENS if new is None else new}
 
 
-def _stages(fields: Mapping[str, Any], rest: Rest, unused: dict[str, str]) -> Iterable[Processor]:
+def _stages(fields: Mapping[str, Any], rest: OtherFields, unused: dict[str, str]) -> Iterable[Processor]:
     sampling = bool(fields.get("do_sample"))
-    for stage in STAGES:
+    for stage in STAGE_FIELDS:
         value = fields.get(stage.field)
         if value is None and stage.field == "top_k" and sampling:
             value = DEFAULT_TOP_K
@@ -177,8 +185,8 @@ def to_generation_config(
     """
     from transformers import GenerationConfig
 
-    fields = _choice_fields(sampler) | _stop_fields(stop)
-    rest = Rest(
+    fields = _sampler_fields(sampler) | _stop_fields(stop)
+    rest = OtherFields(
         _token_ids(fields.get("eos_token_id")),
         {name: fields[name] for name in ("max_new_tokens", "max_length") if name in fields},
     )
@@ -190,7 +198,7 @@ def to_generation_config(
     return GenerationConfig(**fields)  # type: ignore[no-untyped-call]
 
 
-def _choice_fields(sampler: Sampler) -> dict[str, Any]:
+def _sampler_fields(sampler: Sampler) -> dict[str, Any]:
     if not isinstance(sampler, Greedy | Sample):
         raise ValueError(f"'sampler' must be Greedy() or Sample(): got {sampler!r}")
     # A top-k that is not in the chain is to be off, not 50.
@@ -227,18 +235,18 @@ def _stop_field(part: Any) -> tuple[str, Any]:
     raise ValueError(f"'stop' must be what a generation config can say, joined with |: got {part!r}")
 
 
-def _stage_fields(processors: Processor | None, rest: Rest, sampling: bool) -> dict[str, Any]:
+def _stage_fields(processors: Processor | None, rest: OtherFields, sampling: bool) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     last = -1
     for processor in Chain(() if processors is None else (processors,)).processors:
-        index = next((i for i, stage in enumerate(STAGES) if isinstance(processor, stage.kinds)), None)
+        index = next((i for i, stage in enumerate(STAGE_FIELDS) if isinstance(processor, stage.kinds)), None)
         if index is None:
             raise ValueError(f"'processors' must be stages of a generation config: got {processor!r}")
-        stage = STAGES[index]
+        stage = STAGE_FIELDS[index]
         if index <= last:
             raise ValueError(
                 f"'processors' must be in the order of transformers, where '{stage.field}' does not come "
-                f"after '{STAGES[last].field}': got {processor!r}"
+                f"after '{STAGE_FIELDS[last].field}': got {processor!r}"
             )
         if stage.only_sampling and not sampling:
             raise ValueError(f"'processors' of a greedy config have no '{stage.field}': got {processor!r}")
@@ -247,7 +255,7 @@ def _stage_fields(processors: Processor | None, rest: Rest, sampling: bool) -> d
     return fields
 
 
-def _value(stage: Stage, processor: Any, rest: Rest) -> Any:
+def _value(stage: StageField, processor: Any, rest: OtherFields) -> Any:
     value = stage.value(processor)
     options = options_of(processor)
     # What the field comes to must be what we were given, options included.

@@ -1,8 +1,8 @@
 """
 What each field of ``transformers.GenerationConfig`` is about.
 
-Every field stands in exactly one table: it asks for a stage of the chain (``STAGES``), says how a
-token is chosen or where a row ends (``CHOICE_AND_END``), changes no token (``WITHOUT_BEARING``),
+Every field stands in exactly one table: it asks for a stage of the chain (``STAGE_FIELDS``), says how a
+token is chosen or where a row ends (``SAMPLING_AND_STOP``), changes no token (``WITHOUT_EFFECT``),
 is refused when it asks for something (``REFUSED``), or is about the configuration itself
 (``METADATA``).
 """
@@ -42,7 +42,7 @@ from ..watermark.synthid import SynthIDWatermark
 
 
 @attrs.frozen(eq=False)
-class Rest:
+class OtherFields:
     """What a stage may need to know of the other fields."""
 
     eos: tuple[int, ...]
@@ -55,12 +55,12 @@ def _always(value: Any) -> bool:
 
 
 @attrs.frozen(eq=False)
-class Stage:
+class StageField:
     """A field that asks for a processor."""
 
     field: str
     kinds: tuple[type, ...]
-    make: Callable[[Any, Rest], Processor]
+    make: Callable[[Any, OtherFields], Processor]
     """The field's value to the processor."""
 
     value: Callable[[Any], Any]
@@ -73,22 +73,22 @@ class Stage:
     """Whether it acts with ``do_sample`` alone."""
 
 
-def _simple(field: str, kind: Any, option: str, is_on: Callable[[Any], bool] = _always) -> Stage:
+def _simple(field: str, kind: Any, option: str, is_on: Callable[[Any], bool] = _always) -> StageField:
     """A stage whose field is its one parameter."""
-    return Stage(field, (kind,), lambda value, rest: kind(value), attrgetter(option), is_on)
+    return StageField(field, (kind,), lambda value, rest: kind(value), attrgetter(option), is_on)
 
 
-def _ids(field: str, kind: Any) -> Stage:
+def _ids(field: str, kind: Any) -> StageField:
     """A stage of token ids."""
-    return Stage(field, (kind,), lambda value, rest: kind(value), lambda processor: list(processor.ids))
+    return StageField(field, (kind,), lambda value, rest: kind(value), lambda processor: list(processor.ids))
 
 
-def _ending(field: str, kind: Any) -> Stage:
+def _min_tokens(field: str, kind: Any) -> StageField:
     """A stage that keeps the end away."""
-    return Stage(field, (kind,), lambda n, rest: kind(n, rest.eos), attrgetter("n"), _above_0)
+    return StageField(field, (kind,), lambda n, rest: kind(n, rest.eos), attrgetter("n"), _above_0)
 
 
-def _filter(field: str, kind: Any, option: str, is_on: Callable[[Any], bool] = _always) -> Stage:
+def _filter(field: str, kind: Any, option: str, is_on: Callable[[Any], bool] = _always) -> StageField:
     """A simple stage that acts when sampling."""
     return attrs.evolve(_simple(field, kind, option, is_on), only_sampling=True)
 
@@ -119,7 +119,7 @@ def _biases(value: Any) -> dict[int | tuple[int, ...], float]:
     return {tuple(ids): float(bias) for ids, bias in pairs}
 
 
-def _decay(value: Any, rest: Rest) -> ExponentialLengthDecay:
+def _decay(value: Any, rest: OtherFields) -> ExponentialLengthDecay:
     if not rest.eos:
         raise ValueError("'exponential_decay_length_penalty' needs an 'eos_token_id' to lift: got None")
     start, factor = value
@@ -133,7 +133,7 @@ _SYNTHID = (
 )  # fmt: skip
 
 
-def _watermark(value: Any, rest: Rest) -> Processor:
+def _watermark(value: Any, rest: OtherFields) -> Processor:
     if hasattr(value, "greenlist_ratio"):
         return KirchenbauerWatermark(**{name: getattr(value, name) for name in _KIRCHENBAUER})
     if hasattr(value, "ngram_len") and not value.debug_mode:
@@ -153,8 +153,8 @@ def _watermark_config(processor: Any) -> Any:
     return SynthIDTextWatermarkingConfig(**options | {"keys": list(processor.keys)})
 
 
-STAGES = (
-    Stage(
+STAGE_FIELDS = (
+    StageField(
         "sequence_bias",
         (SequenceBias,),
         lambda value, rest: SequenceBias(_biases(value)),
@@ -164,28 +164,28 @@ STAGES = (
     _simple("repetition_penalty", RepetitionPenalty, "penalty", _not_1),
     _simple("no_repeat_ngram_size", NoRepeatNgram, "n", _above_0),
     _simple("encoder_no_repeat_ngram_size", EncoderNoRepeatNgram, "n", _above_0),
-    Stage(
+    StageField(
         "bad_words_ids",
         (BadWords,),
         lambda value, rest: BadWords(value, rest.eos),
         lambda processor: [list(word) for word in processor.words],
     ),
-    _ending("min_length", MinLength),
-    _ending("min_new_tokens", MinNewTokens),
-    Stage(
+    _min_tokens("min_length", MinLength),
+    _min_tokens("min_new_tokens", MinNewTokens),
+    StageField(
         "forced_eos_token_id",
         (ForcedLastToken,),
         lambda value, rest: ForcedLastToken(value, logit=0.0, **rest.limit),
         lambda processor: list(processor.tokens),
     ),
-    Stage(
+    StageField(
         "remove_invalid_values",
         (RemoveInvalid,),
         lambda value, rest: RemoveInvalid(nan=0.0),
         lambda processor: True,
         _is_true,
     ),
-    Stage(
+    StageField(
         "exponential_decay_length_penalty",
         (ExponentialLengthDecay,),
         _decay,
@@ -201,8 +201,10 @@ STAGES = (
     _filter("typical_p", Typical, "mass", _below_1),
     _filter("epsilon_cutoff", EpsilonCutoff, "epsilon", _inside),
     _filter("eta_cutoff", EtaCutoff, "epsilon", _inside),
-    Stage("watermarking_config", (KirchenbauerWatermark, SynthIDWatermark), _watermark, _watermark_config),
-    Stage(
+    StageField(
+        "watermarking_config", (KirchenbauerWatermark, SynthIDWatermark), _watermark, _watermark_config
+    ),
+    StageField(
         "renormalize_logits",
         (Renormalise,),
         lambda value, rest: Renormalise(),
@@ -212,7 +214,14 @@ STAGES = (
 )
 """In the order of ``GenerationMixin._get_logits_processor`` of transformers 5.23."""
 
-CHOICE_AND_END = ("do_sample", "eos_token_id", "max_length", "max_new_tokens", "max_time", "stop_strings")
+SAMPLING_AND_STOP = (
+    "do_sample",
+    "eos_token_id",
+    "max_length",
+    "max_new_tokens",
+    "max_time",
+    "stop_strings",
+)
 
 _BEAMS = "it is about beams, and there are none"
 _CACHE = "a decoder keeps its own cache"
@@ -220,7 +229,7 @@ _OUTPUT = "it is about what is returned besides the tokens"
 _SPECULATION = "how a draft runs ahead changes no token; a generator takes a drafter and num_draft_tokens"
 _RUNNING = "it is about how a model runs"
 
-WITHOUT_BEARING = {
+WITHOUT_EFFECT = {
     "early_stopping": _BEAMS,
     "length_penalty": _BEAMS,
     "low_memory": _BEAMS,

@@ -22,7 +22,9 @@ class _Own(threading.local):
 _own = _Own()
 
 
-def columns(history: History, include_prompt: bool, window: int | None) -> Iterator[tuple[int, int, Ints]]:
+def host_columns(
+    history: History, include_prompt: bool, window: int | None
+) -> Iterator[tuple[int, int, Ints]]:
     """
     Each row and column, with the ids before it that count.
 
@@ -44,7 +46,7 @@ def columns(history: History, include_prompt: bool, window: int | None) -> Itera
         yield row, column, ids[row, column if ids.shape[1] > 1 else 0, start:end]
 
 
-def with_logits(ids: Ints, vocab: int) -> Ints:
+def ids_with_logits(ids: Ints, vocab: int) -> Ints:
     """Those of *ids* that have a logit: an embedding may know more than the head scores."""
     # Without a sign, what is negative is very large.
     if len(ids) and np.maximum.reduce(ids.view(np.uint64)) >= vocab:
@@ -58,7 +60,7 @@ def counted_tokens(cell: Cell, include_prompt: bool, window: int | None) -> Ints
     return cell.tokens[start if window is None else max(start, len(cell.tokens) - window) :]
 
 
-def occurring(ids: Ints, tokens: Ints, vocab: int) -> Ints:
+def occurring_indices(ids: Ints, tokens: Ints, vocab: int) -> Ints:
     """
     Which of some *ids* are among the *tokens*.
 

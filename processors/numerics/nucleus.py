@@ -50,7 +50,7 @@ def edge(logits: Floats, weights: Floats, total: float, spared: float, min_token
     """
     # A guess, and the proof of it: if what lies below weighs no more than may be spared, all of
     # it falls, for the tail takes the smallest first.
-    head = np.flatnonzero(logits > _guess(logits, weights, spared))
+    head = np.flatnonzero(logits > _estimated_floor(logits, weights, spared))
     below = total - float(weights[head].sum(dtype=np.float64))
     if below > spared or len(head) < min_tokens or spared <= 0:
         head, below = np.flatnonzero(logits > -np.inf), 0.0
@@ -63,7 +63,7 @@ def edge(logits: Floats, weights: Floats, total: float, spared: float, min_token
     return Edge(float(floor), int(fallen - np.searchsorted(ascending, floor)), head)
 
 
-def _guess(logits: Floats, weights: Floats, spared: float) -> "np.floating[Any]":
+def _estimated_floor(logits: Floats, weights: Floats, spared: float) -> "np.floating[Any]":
     """Below which logit the tail roughly weighs three quarters of *spared*, from a few of them."""
     stride = -(-len(logits) // _SAMPLE)
     few = logits[::stride]

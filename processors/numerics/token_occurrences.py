@@ -10,7 +10,7 @@ from ...decoding.history import History
 from ..parameter import per_row
 
 
-def counted(history: History, logits: Tensor, include_prompt: bool, window: int | Tensor | None) -> Tensor:
+def seen_slots(history: History, logits: Tensor, include_prompt: bool, window: int | Tensor | None) -> Tensor:
     """
     Which slots of the history a penalty looks at.
 
@@ -34,7 +34,7 @@ def counted(history: History, logits: Tensor, include_prompt: bool, window: int 
     return slots & (torch.arange(slots.shape[-1], device=slots.device) >= first)
 
 
-def fading(
+def slot_weights(
     history: History,
     logits: Tensor,
     include_prompt: bool,
@@ -71,12 +71,12 @@ def fading(
     return (1 - beyond / steps).clamp(min=0) * slots
 
 
-def in_prompt(history: History) -> Tensor:
+def prompt_slots(history: History) -> Tensor:
     """``[batch, width, capacity]`` bool: where the prompt's tokens stand."""
     return history.valid() & ~history.generated()
 
 
-def tail(ids: Tensor, history: History, n: int) -> Tensor:
+def last_tokens(ids: Tensor, history: History, n: int) -> Tensor:
     """
     The last *n* tokens before each column.
 
@@ -95,7 +95,7 @@ def tail(ids: Tensor, history: History, n: int) -> Tensor:
     return last.masked_fill(slots < 0, -1)
 
 
-def ends_of(sequence: Sequence[int], ids: Tensor) -> Tensor:
+def sequence_ends(sequence: Sequence[int], ids: Tensor) -> Tensor:
     """Where the last token of *sequence* stands in *ids*, a bool tensor of their shape."""
     before = len(sequence) - 1
     padded = pad(ids, (before, 0), value=-1)
@@ -105,7 +105,7 @@ def ends_of(sequence: Sequence[int], ids: Tensor) -> Tensor:
     return found
 
 
-def repeated(history: History, counting: Tensor, most: int) -> Tensor:
+def match_lengths(history: History, counting: Tensor, most: int) -> Tensor:
     """
     How many tokens in front of each slot are the column's last ones, in their order.
 
@@ -123,7 +123,7 @@ def repeated(history: History, counting: Tensor, most: int) -> Tensor:
     capacity = counting.shape[-1]
     most = min(most, capacity)
     ids = torch.where(counting, history.ids, -1)
-    last = tail(ids, history, most)
+    last = last_tokens(ids, history, most)
     last = last.masked_fill(last < 0, -2)  # unlike any slot, those that do not count included
     padded = pad(ids, (most, 0), value=-1)
     alike = history.valid()
@@ -135,7 +135,7 @@ def repeated(history: History, counting: Tensor, most: int) -> Tensor:
     return lengths
 
 
-def rewrite(
+def apply_to_tokens(
     logits: Tensor,
     history: History,
     slots: Tensor,
@@ -169,7 +169,7 @@ def rewrite(
     return _scattered(logits, ids, after, out)
 
 
-def forbid(logits: Tensor, history: History, slots: Tensor, out: Tensor | None = None) -> Tensor:
+def forbid_tokens(logits: Tensor, history: History, slots: Tensor, out: Tensor | None = None) -> Tensor:
     """
     Mask the tokens in *slots*; arguments as of :func:`rewrite`.
 
@@ -184,7 +184,7 @@ def forbid(logits: Tensor, history: History, slots: Tensor, out: Tensor | None =
     return _scattered(logits, torch.where(slots, ids, first), value.expand(slots.shape), out)
 
 
-def count(logits: Tensor, history: History, slots: Tensor) -> Tensor:
+def count_tokens(logits: Tensor, history: History, slots: Tensor) -> Tensor:
     """
     How often each token stands in *slots*.
 
@@ -205,7 +205,7 @@ def count(logits: Tensor, history: History, slots: Tensor) -> Tensor:
     return torch.zeros_like(logits).scatter_add(-1, ids, torch.where(scored, slots.to(logits.dtype), 0))
 
 
-def largest(logits: Tensor, history: History, slots: Tensor, values: Tensor) -> Tensor:
+def largest_per_token(logits: Tensor, history: History, slots: Tensor, values: Tensor) -> Tensor:
     """
     The largest of the *values* in a token's slots.
 

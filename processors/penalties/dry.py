@@ -9,7 +9,7 @@ from torch import Tensor
 from ...decoding.history import History
 from ...decoding.validation import is_whole
 from ..chain import Composable
-from ..numerics.token_occurrences import counted, ends_of, largest, repeated
+from ..numerics.token_occurrences import largest_per_token, match_lengths, seen_slots, sequence_ends
 from ..parameter import (
     FLOAT32,
     a_bool,
@@ -114,18 +114,18 @@ class DRY(Composable):
         per_row("multiplier", self.multiplier, logits)
         per_row("base", self.base, logits)
         per_row("allowed_length", self.allowed_length, logits)
-        slots = counted(history, logits, self.include_prompt, self.window)
+        slots = seen_slots(history, logits, self.include_prompt, self.window)
         breaking = torch.isin(history.ids, self._breaking_ids.to(logits.device))
         broken = breaking
         for breaker in self.breakers:
             if len(breaker) > 1:
-                broken = broken | ends_of(breaker, history.ids)
-        lengths = repeated(history, slots & ~broken, self.max_match)
+                broken = broken | sequence_ends(breaker, history.ids)
+        lengths = match_lengths(history, slots & ~broken, self.max_match)
         # Half the largest number leaves room for the logit: in float16, 20 and the largest are infinite.
         bound = torch.finfo(logits.dtype).max / 2
         table = self._penalties.clamp(max=bound).to(logits)[:, None].expand(*logits.shape[:2], -1)
         penalties = table.gather(-1, lengths)
-        return logits - largest(logits, history, slots & ~breaking, penalties)
+        return logits - largest_per_token(logits, history, slots & ~breaking, penalties)
 
     def _by_length(self, multiplier: float, base: float, allowed_length: int) -> list[float]:
         # A product at a time, for a power overflows.

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...decoding.history import History
 from ..chain import Composable
-from ..numerics.token_occurrences import in_prompt, rewrite
+from ..numerics.token_occurrences import apply_to_tokens, prompt_slots
 from ..parameter import FLOAT32, a_bool, as_reals, is_scalar, real
 from .repetition_penalty import scaling
 
@@ -51,4 +51,4 @@ class EncoderRepetitionPenalty(Composable):
         if is_scalar(self.penalty, 1.0):
             return logits
         formula = scaling(1 / self.penalty, logits, self.shift_safe)
-        return rewrite(logits, history, in_prompt(history), formula)
+        return apply_to_tokens(logits, history, prompt_slots(history), formula)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...decoding.history import History
 from ..chain import Composable
-from ..numerics.token_occurrences import count, counted, fading
+from ..numerics.token_occurrences import count_tokens, seen_slots, slot_weights
 from ..parameter import a_bool, a_fade, a_window, as_integers, as_reals, as_window, is_scalar, per_row, real
 
 
@@ -51,10 +51,10 @@ class FrequencyPenalty(Composable):
         if is_scalar(self.penalty, 0.0) or (is_scalar(self.window, 0) and is_scalar(self.fade, 0)):
             return logits
         if is_scalar(self.fade, 0):
-            shares = counted(history, logits, self.include_prompt, self.window)
+            shares = seen_slots(history, logits, self.include_prompt, self.window)
         else:
-            shares = fading(history, logits, self.include_prompt, self.window, self.fade)
-        total = per_row("penalty", self.penalty, logits) * count(logits, history, shares)
+            shares = slot_weights(history, logits, self.include_prompt, self.window, self.fade)
+        total = per_row("penalty", self.penalty, logits) * count_tokens(logits, history, shares)
         # A reward beyond the largest float would lift a forbidden token: -inf + inf is NaN.
         bound = torch.finfo(logits.dtype).max
         return logits - total.clamp(-bound, bound)

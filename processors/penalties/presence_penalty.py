@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...decoding.history import History
 from ..chain import Composable
-from ..numerics.token_occurrences import counted, fading, largest, rewrite
+from ..numerics.token_occurrences import apply_to_tokens, largest_per_token, seen_slots, slot_weights
 from ..parameter import a_bool, a_fade, a_window, as_integers, as_reals, as_window, is_scalar, per_row, real
 
 
@@ -51,7 +51,7 @@ class PresencePenalty(Composable):
             return logits
         penalty = per_row("penalty", self.penalty, logits)
         if not is_scalar(self.fade, 0):
-            shares = fading(history, logits, self.include_prompt, self.window, self.fade)
-            return logits - penalty * largest(logits, history, shares > 0, shares)
-        slots = counted(history, logits, self.include_prompt, self.window)
-        return rewrite(logits, history, slots, lambda seen: seen - penalty)
+            shares = slot_weights(history, logits, self.include_prompt, self.window, self.fade)
+            return logits - penalty * largest_per_token(logits, history, shares > 0, shares)
+        slots = seen_slots(history, logits, self.include_prompt, self.window)
+        return apply_to_tokens(logits, history, slots, lambda seen: seen - penalty)

@@ -12,9 +12,9 @@ from ...decoding.history import History
 from ...decoding.optional_protocols import has_short_cuts
 from ...decoding.sampling.few import Cell, Few
 from ..chain import Composable
-from ..numerics.host_history import columns, counted_tokens, occurring, with_logits
+from ..numerics.host_history import counted_tokens, host_columns, ids_with_logits, occurring_indices
 from ..numerics.log_normaliser import log_normaliser
-from ..numerics.token_occurrences import counted, fading, largest, rewrite
+from ..numerics.token_occurrences import apply_to_tokens, largest_per_token, seen_slots, slot_weights
 from ..parameter import (
     FLOAT32,
     a_bool,
@@ -93,8 +93,8 @@ class RepetitionPenalty(Composable):
         if out is not logits:
             out.copy_(logits)
         scores = out.numpy()
-        for row, column, ids in columns(history, self.include_prompt, self.window):
-            counting = with_logits(ids, logits.shape[-1])
+        for row, column, ids in host_columns(history, self.include_prompt, self.window):
+            counting = ids_with_logits(ids, logits.shape[-1])
             seen = scores[row, column][counting]
             # A token that occurs twice is written twice, the same. What overflows becomes infinite.
             with np.errstate(over="ignore"):
@@ -113,7 +113,7 @@ class RepetitionPenalty(Composable):
         """See :class:`~decodekit.decoding.sampling.few.Pointwise`."""
         ids, scores = few.arrays()
         counting = counted_tokens(cell, self.include_prompt, cast("int | None", self.window))
-        at = occurring(ids, counting, cell.vocab)
+        at = occurring_indices(ids, counting, cell.vocab)
         if not len(at):
             return few
         seen, scores = scores.take(at), scores.copy()
@@ -128,10 +128,10 @@ class RepetitionPenalty(Composable):
     def _penalised(self, logits: Tensor, history: History, out: Tensor | None) -> Tensor:
         formula = scaling(self.penalty, logits, self.shift_safe)
         if is_scalar(self.fade, 0):
-            slots = counted(history, logits, self.include_prompt, self.window)
-            return rewrite(logits, history, slots, formula, out)
-        shares = fading(history, logits, self.include_prompt, self.window, self.fade)
-        share = largest(logits, history, shares > 0, shares)
+            slots = seen_slots(history, logits, self.include_prompt, self.window)
+            return apply_to_tokens(logits, history, slots, formula, out)
+        shares = slot_weights(history, logits, self.include_prompt, self.window, self.fade)
+        share = largest_per_token(logits, history, shares > 0, shares)
         faded = logits * (1 - share) + formula(logits) * share
         # Minus infinity times 0 is NaN; and what did not occur is not to be rounded.
         faded = torch.where((share > 0) & (logits > -torch.inf), faded, logits)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...decoding.history import History
 from ..chain import Composable
-from ..numerics.token_occurrences import tail
+from ..numerics.token_occurrences import last_tokens
 from ..parameter import FLOAT32, as_token_sequence, as_token_sequences, index_of
 from .logit_bias import check_bias
 
@@ -91,7 +91,9 @@ class SequenceBias(Composable):
             return logits
         index = index_of(self._last, logits, self._index)
         before = self._before.to(logits.device)
-        last = tail(history.ids, history, before.shape[-1])[..., None, :]  # [batch, width, 1, longest - 1]
+        last = last_tokens(history.ids, history, before.shape[-1])[
+            ..., None, :
+        ]  # [batch, width, 1, longest - 1]
         came = ((last == before) | (before < 0)).all(dim=-1)  # [batch, width, sequences]
         biases = torch.where(came, self._added.to(logits), 0.0)
         total = torch.zeros(index.shape, dtype=logits.dtype, device=logits.device)

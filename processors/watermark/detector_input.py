@@ -5,7 +5,7 @@ from typing import Any
 from ...decoding.validation import as_list, is_whole
 
 
-def as_texts(texts: Any, lengths: Any, least: int, eos: tuple[int, ...] = ()) -> list[list[int]]:
+def as_token_lists(texts: Any, lengths: Any, least: int, eos: tuple[int, ...] = ()) -> list[list[int]]:
     """
     Texts as one list of ids each, without what follows them.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...decoding.validation import as_real, one_real
 from ..parameter import a_bool
-from .detector_input import as_texts
+from .detector_input import as_token_lists
 from .kirchenbauer import KirchenbauerWatermark
 
 
@@ -89,7 +89,7 @@ class KirchenbauerDetector:
 
             ValueError: A text too short to hold one token and its context.
         """
-        rows = [self._ngrams(text) for text in as_texts(texts, lengths, self.watermark.ngram)]
+        rows = [self._ngrams(text) for text in as_token_lists(texts, lengths, self.watermark.ngram)]
         num_tokens = torch.tensor([ngrams.total() for ngrams in rows])
         num_green = torch.tensor([self._count_green(ngrams) for ngrams in rows])
         γ, n, green = self.watermark.greenlist_ratio, num_tokens.double(), num_green.double()

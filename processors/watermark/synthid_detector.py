@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...decoding.validation import as_real, one_real
 from ..parameter import as_token_ids
-from .detector_input import as_texts
+from .detector_input import as_token_lists
 from .synthid import SynthIDWatermark
 
 
@@ -108,7 +108,7 @@ class SynthIDDetector:
             ``BayesianDetectorModel`` takes the two as they are.
         """
         first = self.watermark.ngram_len - 1
-        rows = as_texts(texts, lengths, first + 1, self.eos)
+        rows = as_token_lists(texts, lengths, first + 1, self.eos)
         ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.int64)
         for row, text in enumerate(rows):
             ids[row, : len(text)] = torch.tensor(text)

@@ -57,10 +57,10 @@ scalar_and_per_row = pytest.mark.parametrize(
 
 def declaring(name: str) -> pytest.MarkDecorator:
     """The entries that declare *name*."""
-    chosen = {
+    declaring_entries = {
         key: entry for key, entry in CATALOGUE.items() if getattr(entry.make(entry.example), name, False)
     }
-    return pytest.mark.parametrize("entry", chosen.values(), ids=chosen.keys())
+    return pytest.mark.parametrize("entry", declaring_entries.values(), ids=declaring_entries.keys())
 
 
 def prefix(history: History, row: int, column: int) -> Tensor:

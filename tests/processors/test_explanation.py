@@ -51,7 +51,7 @@ def rounded(changes: tuple[Change, ...]) -> list[tuple[int, float, float]]:
 
 
 class TestWhatAStageRemoves:
-    def test_is_counted_and_named_from_the_likeliest_down(self) -> None:
+    def test_lists_removed_tokens_by_probability(self) -> None:
         """Three of five go, and with them a quarter of the mass."""
         (stage,) = column(TopK(2), PROBS).stages
 
@@ -137,10 +137,10 @@ class TestTheWhole:
         assert [math.log(4), math.log(4)] == pytest.approx([s.entropy_before for s in explained.stages])
         assert [math.log(4), math.log(2)] == pytest.approx([s.entropy_after for s in explained.stages])
 
-    def test_ends_with_the_likeliest(self) -> None:
+    def test_ends_with_the_top_tokens(self) -> None:
         """With their probability as the logits came."""
         assert [(1, 0.5, round(2 / 3, 6)), (2, 0.25, round(1 / 3, 6))] == rounded(
-            column(TopK(2), PROBS).likeliest
+            column(TopK(2), PROBS).top_tokens
         )
 
     def test_has_a_part_for_each_column(self) -> None:
@@ -178,7 +178,7 @@ class TestNoDistribution:
 
         assert "SuppressTokens(ids=(1,))" == explained.emptied_by
         assert ["", "no token left", "no token left"] == [stage.trouble for stage in explained.stages]
-        assert (0.0, ()) == (explained.stages[1].mass_kept, explained.likeliest)
+        assert (0.0, ()) == (explained.stages[1].mass_kept, explained.top_tokens)
         assert "no token is left after SuppressTokens(ids=(1,))" in str(explained.table().text())
 
     def test_may_be_the_decoders_doing(self) -> None:

@@ -244,9 +244,9 @@ class TestOrder:
     def test_transformers_is_what_a_config_comes_to(self, data: st.DataObject) -> None:
         """The same names and values in a ``GenerationConfig`` make the same chain."""
         shared = sorted(set(FIELDS) & set(presets.transformers.__kwdefaults__ or {}))
-        chosen = data.draw(st.lists(st.sampled_from(shared), unique=True))
+        selected = data.draw(st.lists(st.sampled_from(shared), unique=True))
         fields: dict[str, Any] = {"top_k": 0, "eos_token_id": 3}
-        fields |= {name: data.draw(FIELDS[name]) for name in chosen}
+        fields |= {name: data.draw(FIELDS[name]) for name in selected}
         config = GenerationConfig(do_sample=True, **fields)
 
         assert repr(from_generation_config(config).processors) == repr(presets.transformers(**fields))
@@ -279,7 +279,7 @@ class TestOff:
         "make",
         [lambda: presets.vllm(temperature=0), lambda: presets.llama_cpp(temp=0), lambda: presets.mlx(temp=0)],
     )
-    def test_temperature_0_is_another_selection(self, make: Callable[[], Chain]) -> None:
+    def test_temperature_0_is_greedy(self, make: Callable[[], Chain]) -> None:
         """The message says which."""
         with pytest.raises(ValueError, match=r"use Greedy\(\)"):
             make()

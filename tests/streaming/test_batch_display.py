@@ -13,7 +13,7 @@ from decodekit.decoding.results.events import Event
 from decodekit.decoding.results.streamers import forward
 from decodekit.streaming import BatchDisplay
 
-from .bursts import ENDING, TEXTS, Source, events_of, prompts_of
+from .scripted_events import FINISH, TEXTS, Source, events_of, prompts_of
 from .terminal import Terminal, terminal
 
 TRICKY = "ab é日ひ👩🏽👋\u200d\ufe0f\u0301🇯🇵❤한\n\r\t\x1b[2J\x07\x9b\u202e"
@@ -36,7 +36,7 @@ class Clock:
 
 
 def put(display: BatchDisplay, row: int, text: str, last: bool = False) -> None:
-    display.put_event(Event(row, (1,), text, ENDING if last else None))
+    display.put_event(Event(row, (1,), text, FINISH if last else None))
 
 
 def rows_of(lines: list[str], rows: int) -> list[str]:
@@ -96,15 +96,15 @@ class TestInATerminal:
             ] == seen(one)
 
     @pytest.mark.parametrize("joined", [False, True])
-    @pytest.mark.parametrize("burst", range(1, 9))
-    def test_no_line_wraps_while_it_runs(self, burst: int, joined: bool) -> None:
+    @pytest.mark.parametrize("per_event", range(1, 9))
+    def test_no_line_wraps_while_it_runs(self, per_event: int, joined: bool) -> None:
         """Wide characters, marks and emoji, in terminals that join emoji and in those that do not."""
         texts = [text.replace("\n", " ") for text in TEXTS]
         with terminal(columns=17, lines=30, joined=joined) as one:
             display = BatchDisplay(one.file, lines=9, interval=0)
             display.begin(prompts_of(texts))
             told = [""] * len(texts)
-            for event in events_of(texts, burst):
+            for event in events_of(texts, per_event):
                 display.put_event(event)
                 shown = rows_of(seen(one), len(texts))
                 told[event.row] += event.text or ""

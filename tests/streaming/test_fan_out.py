@@ -13,7 +13,7 @@ from decodekit.decoding.results.streamers import forward
 from decodekit.streaming import BatchDisplay, Callback, ClosedError, FanOut, TextIterator
 from decodekit.testing import ScriptedDecoder
 
-from .bursts import TEXTS, Recorder, Source, events_of, prompts_of, tokenizer
+from .scripted_events import TEXTS, Recorder, Source, events_of, prompts_of, tokenizer
 
 EVENTS = events_of(TEXTS, 3)
 PROMPTS = prompts_of(TEXTS)

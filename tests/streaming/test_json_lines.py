@@ -15,7 +15,7 @@ from decodekit.decoding.results.logprobs import TokenLogprob
 from decodekit.decoding.results.streamers import forward
 from decodekit.streaming import JsonLines
 
-from .bursts import TEXTS, Source, events_of, prompts_of
+from .scripted_events import TEXTS, Source, events_of, prompts_of
 
 
 def lines_of(text: str) -> list[dict[str, Any]]:
@@ -25,11 +25,11 @@ def lines_of(text: str) -> list[dict[str, Any]]:
 class TestJsonLines:
     """One event a line."""
 
-    @pytest.mark.parametrize("burst", range(1, 9))
-    def test_every_event_is_a_line(self, burst: int) -> None:
+    @pytest.mark.parametrize("per_event", range(1, 9))
+    def test_every_event_is_a_line(self, per_event: int) -> None:
         """Between one with the prompts and one for the end, each with its time."""
         file, ticks = io.StringIO(), itertools.count()
-        events = events_of(TEXTS, burst)
+        events = events_of(TEXTS, per_event)
         list(forward(iter(events), JsonLines(file, clock=lambda: next(ticks)), prompts_of(TEXTS)))
         lines = lines_of(file.getvalue())
 

@@ -85,17 +85,17 @@ class TestReading:
 
     def test_a_piece_is_read_before_the_next_is_generated(self) -> None:
         """Nothing waits for the end."""
-        asked = threading.Event()
+        requested = threading.Event()
 
         def texts() -> Iterator[str]:
             yield "first"
-            assert asked.wait(PATIENCE)
+            assert requested.wait(PATIENCE)
             yield "second"
 
         pieces = TextIterator(timeout=PATIENCE)
         with running(generating(pieces, texts())) as thread:
             assert next(pieces) == "first"
-            asked.set()
+            requested.set()
             assert list(pieces) == ["second"]
 
         assert thread.error is None

@@ -28,8 +28,8 @@ from decodekit.processors import (
     Chain,
     ForcedLastToken,
     FrequencyPenalty,
+    GenerationParts,
     MinNewTokens,
-    Parts,
     RemoveInvalid,
     RepetitionPenalty,
     Temperature,
@@ -39,11 +39,11 @@ from decodekit.processors import (
     to_generation_config,
 )
 from decodekit.processors.interop.generation_fields import (
-    CHOICE_AND_END,
     METADATA,
     REFUSED,
-    STAGES,
-    WITHOUT_BEARING,
+    SAMPLING_AND_STOP,
+    STAGE_FIELDS,
+    WITHOUT_EFFECT,
 )
 
 Models = Callable[..., PreTrainedModel]
@@ -94,8 +94,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 @st.composite
 def settings_of(draw: st.DrawFn) -> dict[str, Any]:
     """Some of the fields that are mapped."""
-    chosen = draw(st.lists(st.sampled_from(sorted(FIELDS)), unique=True, max_size=8))
-    fields = {name: draw(FIELDS[name]) for name in chosen}
+    selected = draw(st.lists(st.sampled_from(sorted(FIELDS)), unique=True, max_size=8))
+    fields = {name: draw(FIELDS[name]) for name in selected}
     if "forced_eos_token_id" in fields:
         # They refuse to force what is suppressed.
         fields.pop("suppress_tokens", None)
@@ -103,7 +103,7 @@ def settings_of(draw: st.DrawFn) -> dict[str, Any]:
         # They lift a forbidden end, once a number, to infinity.
         fields.pop("remove_invalid_values", None)
         fields.setdefault("eos_token_id", 3)
-    if any(stage.field in fields and stage.only_sampling for stage in STAGES):
+    if any(stage.field in fields and stage.only_sampling for stage in STAGE_FIELDS):
         fields["do_sample"] = draw(st.sampled_from((True, True, True, False)))
     return fields
 
@@ -147,9 +147,9 @@ class TestTables:
     def test_every_field_is_in_exactly_one(self) -> None:
         """Nothing is ignored silently: a field that transformers adds fails here."""
         tables = [
-            *(stage.field for stage in STAGES),
-            *CHOICE_AND_END,
-            *WITHOUT_BEARING,
+            *(stage.field for stage in STAGE_FIELDS),
+            *SAMPLING_AND_STOP,
+            *WITHOUT_EFFECT,
             *REFUSED,
             *METADATA,
         ]
@@ -159,7 +159,10 @@ class TestTables:
 
     def test_every_mapped_field_is_drawn_here(self) -> None:
         """The properties below see all of them; stop strings need a tokenizer and are tested by hand."""
-        assert {stage.field for stage in STAGES} | set(CHOICE_AND_END) == {*FIELDS, "stop_strings"}
+        assert {stage.field for stage in STAGE_FIELDS} | set(SAMPLING_AND_STOP) == {
+            *FIELDS,
+            "stop_strings",
+        }
 
 
 class TestFromGenerationConfig:
@@ -268,7 +271,7 @@ class TestFromGenerationConfig:
             "max_length": "max_new_tokens goes before it",
             "min_length": "there is no eos_token_id to forbid",
             "use_cache": "a decoder keeps its own cache",
-            "prompt_lookup_num_tokens": WITHOUT_BEARING["num_assistant_tokens"],
+            "prompt_lookup_num_tokens": WITHOUT_EFFECT["num_assistant_tokens"],
         } == dict(parts.unused)
         both = from_generation_config(GenerationConfig(min_length=8, min_new_tokens=2, eos_token_id=1))
         assert {"min_length": "min_new_tokens goes before it"} == dict(both.unused)
@@ -321,7 +324,7 @@ class TestFromGenerationConfig:
 
         with pytest.raises(ValueError, match=f"'{name}' (must be|is no known field)"):
             from_generation_config(config)
-        assert isinstance(from_generation_config(config, ignore=[name]), Parts)
+        assert isinstance(from_generation_config(config, ignore=[name]), GenerationParts)
 
     def test_every_refused_field_is_tried(self) -> None:
         """The list above is complete."""
@@ -389,7 +392,7 @@ class TestToGenerationConfig:
         assert repr((parts.processors, parts.stop)) == repr((again.processors, again.stop))
         assert type(parts.sampler) is type(again.sampler)
         assert {} == again.unused
-        for stage in STAGES:
+        for stage in STAGE_FIELDS:
             mine = getattr(config, stage.field)
             if (
                 mine is None

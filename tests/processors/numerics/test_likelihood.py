@@ -12,7 +12,7 @@ NONE_LEFT = torch.full((3,), -torch.inf)
 
 
 class TestRelative:
-    def test_weights_are_next_to_the_likeliest(self) -> None:
+    def test_weights_are_relative_to_the_top_token(self) -> None:
         """A half weighs 1, so all weigh 2."""
         gaps, weights, total = relative(HALVED)
 

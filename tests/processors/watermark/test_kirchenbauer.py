@@ -63,7 +63,7 @@ class TestKirchenbauerWatermark:
         assert run(mark, [0.0] * 40, after([1, 2, 3])) == run(mark, [0.0] * 40, after([7, 3]))
         assert run(mark, [0.0] * 40, after([3, 2, 1])) != run(mark, [0.0] * 40, after([7, 3]))
 
-    def test_self_hashing_asks_the_likeliest(self) -> None:
+    def test_self_hashing_checks_the_top_40(self) -> None:
         """Of equal logits the first 40 are asked: no token behind them is favoured."""
         marked = run(KirchenbauerWatermark(seeding_scheme="selfhash"), [0.0] * 100, after([1]))
 

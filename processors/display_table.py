@@ -7,7 +7,7 @@ import attrs
 
 
 @attrs.frozen
-class Table:
+class DisplayTable:
     """Cells that are strings already, under a title and above a last line."""
 
     title: str

@@ -14,7 +14,7 @@ from decodekit.decoding.results.events import Event
 from decodekit.decoding.results.generation import Generation, collect
 from decodekit.decoding.results.statistics import Statistics
 
-ENDING = Finish("max_new_tokens")
+FINISH = Finish("max_new_tokens")
 FIRST_BYTE = 3
 """Tokens are the bytes of UTF-8; these ids are ByT5's."""
 
@@ -33,20 +33,20 @@ def tokenizer() -> Any:
     return ByT5Tokenizer()
 
 
-def row_events(row: int, text: str, burst: int) -> Iterator[Event]:
+def row_events(row: int, text: str, per_event: int) -> Iterator[Event]:
     """One row; a character that is not whole yet is held back."""
     ids = [byte + FIRST_BYTE for byte in text.encode()]
     utf8 = codecs.getincrementaldecoder("utf-8")()
-    for start in range(0, max(1, len(ids)), burst):
-        some = tuple(ids[start : start + burst])
-        last = start + burst >= len(ids)
+    for start in range(0, max(1, len(ids)), per_event):
+        some = tuple(ids[start : start + per_event])
+        last = start + per_event >= len(ids)
         piece = utf8.decode(bytes(i - FIRST_BYTE for i in some), final=last)
-        yield Event(row, some, piece, ENDING if last else None)
+        yield Event(row, some, piece, FINISH if last else None)
 
 
-def events_of(texts: Sequence[str], burst: int) -> list[Event]:
+def events_of(texts: Sequence[str], per_event: int) -> list[Event]:
     """The rows taking turns, each until it has ended."""
-    rows = [row_events(row, text, burst) for row, text in enumerate(texts)]
+    rows = [row_events(row, text, per_event) for row, text in enumerate(texts)]
     turns = itertools.zip_longest(*rows)
     return [event for turn in turns for event in turn if event is not None]
 

@@ -75,7 +75,7 @@ def theirs() -> list[str]:
     ]
 
 
-def test_each_stands_in_exactly_one_table() -> None:
+def test_each_is_in_exactly_one_table() -> None:
     """One that a new version brings, renames or drops is seen here."""
     assert theirs() == sorted([*OURS, *REFUSED, *NOT_TEXT])
 

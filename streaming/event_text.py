@@ -3,7 +3,7 @@
 from ..decoding.results.events import Event
 
 
-def text_of(event: Event) -> str:
+def single_row_text(event: Event) -> str:
     """The text of an event of the only row."""
     if event.row != 0:
         raise ValueError(
