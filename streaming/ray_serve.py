@@ -177,7 +177,7 @@ def _read(body: bytes) -> tuple[Any, bool, dict[str, Any]]:
         raise TypeError(f"'stream' must be true or false: got {json.dumps(stream)}")
     if unknown := sorted(fields.keys() - {"random_streams", "logprobs"}):
         raise ValueError(
-            f"the body must have no other keys than prompt, stream, random_streams and logprobs: got {unknown}"
+            f"the body must have no other keys than prompt, stream, random_streams, logprobs: got {unknown}"
         )
     if fields.get("logprobs") is not None:
         fields["logprobs"] = _logprobs(fields["logprobs"])
