@@ -1,4 +1,4 @@
-"""Forbidding phrases of the prompt."""
+"""No repeated n-grams of the prompt."""
 
 from typing import ClassVar
 
@@ -16,10 +16,9 @@ class EncoderNoRepeatNgram(Composable):
     """
     Forbid every token that would complete an *n*-gram of the prompt.
 
-    What was generated may repeat itself: that is for ``NoRepeatNgram``. 1 forbids the prompt's
-    tokens; typically 3-5; 0 is off. A hard constraint: it can leave a row without a token. In
-    Hugging Face, where the name comes from, the n-grams are those of the encoder's input, which is
-    the prompt where there is no encoder.
+    Generated n-grams may repeat; for those use ``NoRepeatNgram``. 1 forbids the prompt's tokens;
+    typically 3-5; 0 is off. A hard constraint: it can leave a row without a token. The name is
+    Hugging Face's, where the n-grams are the encoder's input, or the prompt without an encoder.
     """
 
     keeps_argmax: ClassVar[bool] = False
@@ -35,12 +34,12 @@ class EncoderNoRepeatNgram(Composable):
     _largest: int = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        # A graph needs to know how far to look before it sees the rows.
+        # A graph needs the largest n as a constant.
         largest = int(self.n.max()) if isinstance(self.n, Tensor) else self.n
         object.__setattr__(self, "_largest", max(largest, 1))
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Forbid the prompt's phrases in ``[batch, width, vocab]`` logits, which are not modified."""
+        """Forbid the prompt's n-grams in ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.n, 0):
             return logits
         n = per_row("n", self.n, logits)

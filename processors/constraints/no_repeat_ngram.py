@@ -1,4 +1,4 @@
-"""Forbidding repeated phrases."""
+"""No repeated n-grams."""
 
 from typing import ClassVar
 
@@ -18,7 +18,7 @@ from ..parameter import a_bool, a_window, as_integers, as_window, integer, is_sc
 @attrs.frozen(eq=False)
 class NoRepeatNgram(Composable):
     """
-    Forbid every token that would complete an *n*-gram which occurred before.
+    Forbid every token that would complete an *n*-gram that occurred before.
 
     The prompt counts, as in Hugging Face. 1 forbids each token after its first use; typically
     3-5; 0 is off. A hard constraint: it can leave a row without a token.
@@ -41,12 +41,12 @@ class NoRepeatNgram(Composable):
     """Whether the prompt's n-grams count, as they do in Hugging Face."""
 
     window: int | Tensor | None = attrs.field(default=None, converter=as_window, validator=a_window)
-    """How many of the last tokens count: None for all, one number for all rows, or ``[batch]``."""
+    """Number of last tokens that count: None for all, one number for all rows, or ``[batch]``."""
 
     _largest: int = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        # A graph needs the width of its windows before it sees the rows.
+        # A graph needs the largest n as a constant.
         largest = int(self.n.max()) if isinstance(self.n, Tensor) else self.n
         object.__setattr__(self, "_largest", max(largest, 1))
 
@@ -74,7 +74,7 @@ class NoRepeatNgram(Composable):
         return out
 
     def _ends(self, logits: Tensor, history: History) -> Tensor:
-        """``[batch, width, capacity]``: where an n-gram ends whose beginning was just repeated."""
+        """``[batch, width, capacity]`` bool: last slots of n-grams whose first n - 1 tokens just recurred."""
         n = per_row("n", self.n, logits)
         slots = seen_slots(history, logits, self.include_prompt, self.window)
         return (n > 0) & slots & (match_lengths(history, slots, self._largest - 1) >= n - 1)
