@@ -1,10 +1,10 @@
 """
-What reshapes the scores before a token is chosen, one processor a file.
+Logits processors, one per file.
 
-A processor is a frozen value and a pure function: logits ``[batch, width, vocab]`` and the
-:class:`~decodekit.decoding.history.History` of each column go in, logits of the same shape come
-out, and the input is left as it was. A parameter is one number or one per row of the batch;
-``a | b`` applies *a*, then *b*; a chain is again a processor.
+A processor is an immutable value and a pure function of logits ``[batch, width, vocab]`` and the
+:class:`~decodekit.decoding.history.History` of each column; it returns logits of the same shape and
+does not modify its input. A parameter is one number or one per row of the batch. ``a | b`` applies
+*a*, then *b*; a chain is again a processor.
 """
 
 from typing import TYPE_CHECKING

@@ -1,10 +1,9 @@
 """
-What each field of ``transformers.GenerationConfig`` is about.
+Tables of the fields of ``transformers.GenerationConfig``.
 
-Every field stands in exactly one table: it asks for a stage of the chain (``STAGE_FIELDS``), says how a
-token is chosen or where a row ends (``SAMPLING_AND_STOP``), changes no token (``WITHOUT_EFFECT``),
-is refused when it asks for something (``REFUSED``), or is about the configuration itself
-(``METADATA``).
+Every field is in exactly one table: it configures a stage of the chain (``STAGE_FIELDS``), the
+sampler or the stop condition (``SAMPLING_AND_STOP``), has no effect on tokens (``WITHOUT_EFFECT``),
+is refused unless off (``REFUSED``), or describes the configuration itself (``METADATA``).
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +42,7 @@ from ..watermark.synthid import SynthIDWatermark
 
 @attrs.frozen(eq=False)
 class OtherFields:
-    """What a stage may need to know of the other fields."""
+    """Other fields that a stage may depend on."""
 
     eos: tuple[int, ...]
     limit: Mapping[str, int]
@@ -56,40 +55,40 @@ def _always(value: Any) -> bool:
 
 @attrs.frozen(eq=False)
 class StageField:
-    """A field that asks for a processor."""
+    """A field that configures a processor."""
 
     field: str
     kinds: tuple[type, ...]
     make: Callable[[Any, OtherFields], Processor]
-    """The field's value to the processor."""
+    """Makes the processor from the field's value."""
 
     value: Callable[[Any], Any]
-    """The processor to the field's value."""
+    """Gives the field's value from the processor."""
 
     is_on: Callable[[Any], bool] = _always
-    """Whether a value that is not None asks for anything."""
+    """Whether a value that is not None enables the stage."""
 
     only_sampling: bool = False
-    """Whether it acts with ``do_sample`` alone."""
+    """Whether the stage applies with ``do_sample`` only."""
 
 
 def _simple(field: str, kind: Any, option: str, is_on: Callable[[Any], bool] = _always) -> StageField:
-    """A stage whose field is its one parameter."""
+    """A stage with the field's value as its only parameter."""
     return StageField(field, (kind,), lambda value, rest: kind(value), attrgetter(option), is_on)
 
 
 def _ids(field: str, kind: Any) -> StageField:
-    """A stage of token ids."""
+    """A stage with token ids as its only parameter."""
     return StageField(field, (kind,), lambda value, rest: kind(value), lambda processor: list(processor.ids))
 
 
 def _min_tokens(field: str, kind: Any) -> StageField:
-    """A stage that keeps the end away."""
+    """A stage that forbids the end of sequence up to a length."""
     return StageField(field, (kind,), lambda n, rest: kind(n, rest.eos), attrgetter("n"), _above_0)
 
 
 def _filter(field: str, kind: Any, option: str, is_on: Callable[[Any], bool] = _always) -> StageField:
-    """A simple stage that acts when sampling."""
+    """A simple stage that applies when sampling only."""
     return attrs.evolve(_simple(field, kind, option, is_on), only_sampling=True)
 
 
@@ -114,7 +113,7 @@ def _inside(value: float) -> bool:
 
 
 def _biases(value: Any) -> dict[int | tuple[int, ...], float]:
-    """A mapping, or the pairs that JSON can hold."""
+    """Biases from a mapping or from pairs, the JSON form."""
     pairs = value.items() if isinstance(value, Mapping) else value
     return {tuple(ids): float(bias) for ids, bias in pairs}
 
@@ -261,7 +260,7 @@ WITHOUT_EFFECT = {
     "continuous_batching_config": _RUNNING,
     "prefill_chunk_size": _RUNNING,
 }
-"""What changes no token, and why."""
+"""Fields without effect on tokens, with the reason."""
 
 REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "num_beams": ((None, 1), "there is no beam search"),
@@ -283,7 +282,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "is_assistant": ((None, False), "it ends rows by the draft's own confidence"),
     "assistant_ensemble_weight": ((None,), "it lets the draft change the text"),
 }
-"""What cannot be done here, with the values at which it asks for nothing."""
+"""Unsupported fields, with their off-values and the reason."""
 
 METADATA = ("transformers_version", "_from_model_config", "_original_object_hash", "_commit_hash")
-"""What says nothing about generation."""
+"""Fields that do not concern generation."""

@@ -65,8 +65,8 @@ def occurring_indices(ids: Ints, tokens: Ints, vocab: int) -> Ints:
     Indices of the *ids* that occur among the *tokens*.
 
     Uses a sparse set, which needs no clearing (Briggs and Torczon, 1993, `An Efficient
-    Representation for Sparse Sets <https://doi.org/10.1145/176454.176484>`_): the table maps an id to its index; stale
-    entries are detected by looking up the id at that index.
+    Representation for Sparse Sets <https://doi.org/10.1145/176454.176484>`_): the table maps an id
+    to its index; stale entries are detected by looking up the id at that index.
 
     Args:
         ids: ``[n]``, unique, 0 to *vocab* - 1.
