@@ -1,4 +1,4 @@
-"""Events to people and programs."""
+"""Streamers: consumers of a generation's events."""
 
 from typing import TYPE_CHECKING
 

@@ -1,3 +1,5 @@
+"""Streamers of decodekit for ``generate`` of transformers."""
+
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -13,7 +15,7 @@ from ..decoding.text.detokenizer import Detokenizer
 from ..decoding.validation import as_several, is_whole
 
 _STOPPED = Finish("stopped")
-"""``generate`` does not say why it returned."""
+"""``generate`` gives no reason for returning."""
 
 
 def _ids_or_none(value: Any) -> Any:
@@ -41,44 +43,43 @@ class _Progress:
 @attrs.define(eq=False)
 class TransformersStreamer:
     """
-    Let a streamer of ours listen to ``generate`` of transformers.
+    Adapt a streamer of decodekit to ``generate`` of transformers.
 
     ::
 
         model.generate(**inputs, streamer=TransformersStreamer(BatchDisplay(), tokenizer))
 
-    It takes batches, too, which Hugging Face's own streamers do not, and what assisted decoding
-    puts several at a time. A row ends with its end-of-sequence token: the padding that
-    ``generate`` puts behind it is no part of its text. Rows that have not ended when ``generate``
-    returns end with the reason ``"stopped"``, since it does not say why; nor does it say that a
-    stopping criterion of another kind has ended one row before the others, so that the padding
-    behind it is taken for tokens.
+    Unlike Hugging Face's own streamers it takes batches; it also takes the several tokens at a time
+    of assisted decoding. A row ends with its end-of-sequence token; the padding after it is
+    ignored. Rows without one end with the reason ``"stopped"``, since ``generate`` gives none. If
+    another stopping criterion ends one row before the others, the padding after it is taken for
+    tokens, since ``generate`` does not report that either.
 
-    ``generate`` tells a streamer nothing when it raises. As a context manager this one sees it::
+    ``generate`` does not notify a streamer of an exception. Use this one as a context manager::
 
         with TransformersStreamer(texts, tokenizer) as streamer:
             model.generate(**inputs, streamer=streamer)
 
-    What the listening streamer raises goes through ``generate`` to its caller;
-    :class:`~decodekit.decoding.results.streamers.ClosedError` too, which is the only way to stop it.
+    An exception of the streamer propagates through ``generate`` to its caller, also
+    :class:`~decodekit.decoding.results.streamers.ClosedError`, which is the only way to stop it.
 
     Args:
-        streamer: One of ours. Its prompts are as ``generate`` has them, padding included.
+        streamer: A streamer of decodekit. It gets the prompts of ``generate``, padding included.
 
-        tokenizer: Makes text of ids, and says what ends a sequence; without one, events have
-            no text.
+        tokenizer: For the events' text and the end-of-sequence token; without one, events have no
+            text.
 
-        eos_token_id: The end-of-sequence token or tokens, as ``model.generation_config`` has
-            them; None for the tokenizer's, ``()`` for none.
+        eos_token_id: End-of-sequence token or tokens, as in ``model.generation_config``; None for
+            the tokenizer's, ``()`` for none.
 
-        skip_special_tokens: Whether the text leaves special tokens out.
+        skip_special_tokens: Whether to omit special tokens from the text.
     """
 
     streamer: Any = attrs.field(validator=_one_of_ours)
     tokenizer: Any = attrs.field(default=None, repr=False)
     eos_token_id: tuple[int, ...] | None = attrs.field(default=None, converter=_ids_or_none)
     skip_special_tokens: bool = attrs.field(default=True, validator=attrs.validators.instance_of(bool))
-    # None while nothing is generated.
+    # None while there is no generation.
     _listener: Listener | None = attrs.field(init=False, repr=False, default=None)
     _rows: list[_Progress] = attrs.field(init=False, repr=False, factory=list)
     _told: bool = attrs.field(init=False, repr=False, default=False)
@@ -92,11 +93,10 @@ class TransformersStreamer:
 
     def put(self, value: Tensor) -> None:
         """
-        Take what ``generate`` puts.
+        Take prompts or new tokens from ``generate``.
 
         Args:
-            value: First the prompts, ``[batch, length]``. Then new ids: ``[batch]``, one for each
-                row, or ``[batch, n]``.
+            value: First the prompts, ``[batch, length]``, then new ids, ``[batch]`` or ``[batch, n]``.
         """
         if self._listener is None:
             self._begin((value if value.dim() == 2 else value[None]).tolist())
@@ -104,13 +104,13 @@ class TransformersStreamer:
             self._tell(lambda: self._put_rows(value.reshape(len(self._rows), -1).tolist()))
 
     def end(self) -> None:
-        """End the rows that have not ended, and the streamer."""
+        """End the remaining rows and the streamer."""
         self._tell(self._end_rows)
         if not self._told:
             self._over().end()
 
     def fail(self, error: BaseException) -> None:
-        """Tell the streamer that ``generate`` raised *error*, unless it knows of the end already."""
+        """Pass an *error* of ``generate`` to the streamer, unless it has ended."""
         if not self._told:
             self._over().fail(error)
 
@@ -167,7 +167,7 @@ class TransformersStreamer:
             raise
 
     def _over(self) -> Listener:
-        """Forget the generation: who listened to it is told of the end, and then of nothing more."""
+        """Reset the generation's state; returns the listener to notify of the end."""
         one = self._listener or listener(self.streamer, [[]])
         self._listener, self._rows, self._told = None, [], True
         return one
