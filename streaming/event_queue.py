@@ -127,7 +127,7 @@ class EventQueue:
                 raise RuntimeError("this iterator has ended: make a new one for each generation")
             self._add(event)
             awaited = self._threads > 0 or len(self._tasks) > 0
-            self._tell_readers()
+            self._notify_readers()
             if awaited and not (self.for_tasks and _runs_an_event_loop()):
                 self._change.wait_for(lambda: not self._waiting, _READER_WAKE_UP_SECONDS)
 
@@ -145,7 +145,7 @@ class EventQueue:
         """End the reader's iteration after the last event."""
         with self._change:
             self._ended = True
-            self._tell_readers()
+            self._notify_readers()
 
     def fail(self, error: BaseException) -> None:
         """Raise *error* in the reader after the last event."""
@@ -154,7 +154,7 @@ class EventQueue:
             if not (self._closed or self._ended):
                 self._error = error
             self._ended = True
-            self._tell_readers()
+            self._notify_readers()
 
     # The reader's side.
 
@@ -190,17 +190,17 @@ class EventQueue:
                 self._reader_is_gone = _end_of(threading.current_thread(), loop)
                 if self._is_decided():
                     return self._take()
-                told: asyncio.Future[None] = loop.create_future()
-                self._tasks.add(told)
+                waiter: asyncio.Future[None] = loop.create_future()
+                self._tasks.add(waiter)
             try:
                 # Another task may have been notified of the same event and take it first.
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise _timeout_error(timeout)
-                await (told if left is None else asyncio.wait([told], timeout=left))
+                await (waiter if left is None else asyncio.wait([waiter], timeout=left))
             finally:
                 with self._change:
-                    self._tasks.discard(told)
+                    self._tasks.discard(waiter)
 
     def close(self) -> None:
         """Stop reading: waiting events are dropped, and the next :meth:`put` raises."""
@@ -208,7 +208,7 @@ class EventQueue:
             self._closed = True
             self._waiting.clear()
             self._error = None
-            self._tell_readers()
+            self._notify_readers()
 
     # Under the lock.
 
@@ -227,7 +227,7 @@ class EventQueue:
         if self._reader_is_gone():
             # A late reader must not mistake this for the end.
             self.fail(RuntimeError("the thread or the event loop that was to read ended before the events"))
-            raise ClosedError("nobody is left to read, so the generation stops")
+            raise ClosedError("no reader is left, so the generation stops")
 
     def _add(self, event: Event) -> None:
         if len(self._waiting) >= self.capacity:
@@ -253,18 +253,18 @@ class EventQueue:
             # Break the reference cycle from the error's traceback to this frame.
             del error
 
-    def _tell_readers(self) -> None:
+    def _notify_readers(self) -> None:
         self._change.notify_all()
         while self._tasks:
-            told = self._tasks.pop()
+            waiter = self._tasks.pop()
             # A closed loop raises.
             with contextlib.suppress(RuntimeError):
-                told.get_loop().call_soon_threadsafe(_tell, told)
+                waiter.get_loop().call_soon_threadsafe(_wake, waiter)
 
 
-def _tell(told: "asyncio.Future[None]") -> None:
-    if not told.done():
-        told.set_result(None)
+def _wake(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _timeout_error(timeout: float | None) -> TimeoutError:

@@ -51,7 +51,7 @@ class FanOut:
     def begin(self, prompts: list[list[int]]) -> None:
         """Pass the prompts to the streamers that take them."""
         self._listeners = [listener(streamer, prompts) for streamer in self.streamers]
-        self._tell(lambda one: one.begin())
+        self._notify(lambda each: each.begin())
 
     def put_event(self, event: Event) -> None:
         """
@@ -60,17 +60,17 @@ class FanOut:
         Raises:
             ClosedError: All streamers have closed.
         """
-        self._tell(lambda one: one.put_event(event))
+        self._notify(lambda each: each.put_event(event))
 
     def end(self) -> None:
         """End the streamers that have not closed."""
         listeners, self._listeners = self._current(), None
-        _tell_all(listeners, lambda one: one.end())
+        _notify_all(listeners, lambda each: each.end())
 
     def fail(self, error: BaseException) -> None:
         """Pass the generation's *error* to the streamers that have not closed."""
         listeners, self._listeners = self._current(), None
-        _tell_all(listeners, lambda one: one.fail(error))
+        _notify_all(listeners, lambda each: each.fail(error))
 
     def _current(self) -> list[Listener]:
         if self._listeners is None:
@@ -78,29 +78,29 @@ class FanOut:
             self._listeners = [listener(streamer, [[]]) for streamer in self.streamers]
         return self._listeners
 
-    def _tell(self, something: Callable[[Listener], None]) -> None:
+    def _notify(self, action: Callable[[Listener], None]) -> None:
         listeners = self._current()
         try:
-            for one in list(listeners):
+            for each in list(listeners):
                 try:
-                    something(one)
+                    action(each)
                 except ClosedError:
-                    listeners.remove(one)
-                    one.end()
+                    listeners.remove(each)
+                    each.end()
         except BaseException as error:
-            told, listeners[:] = list(listeners), []
-            _fail_all(told, error)
+            failed, listeners[:] = list(listeners), []
+            _fail_all(failed, error)
             raise
         if not listeners:
             raise ClosedError("every streamer of this FanOut is closed, so the generation stops")
 
 
-def _tell_all(listeners: list[Listener], something: Callable[[Listener], None]) -> None:
+def _notify_all(listeners: list[Listener], action: Callable[[Listener], None]) -> None:
     """Notify all listeners, then raise the first error of any of them."""
     errors: list[BaseException] = []
-    for one in listeners:
+    for each in listeners:
         try:
-            something(one)
+            action(each)
         except BaseException as error:
             errors.append(error)
     if errors:
@@ -110,6 +110,6 @@ def _tell_all(listeners: list[Listener], something: Callable[[Listener], None]) 
 def _fail_all(listeners: list[Listener], error: BaseException) -> None:
     """Fail all listeners with *error*; an error of theirs is added to it as a note."""
     try:
-        _tell_all(listeners, lambda one: one.fail(error))
+        _notify_all(listeners, lambda each: each.fail(error))
     except BaseException as another:
         error.add_note(f"a streamer that was told of this raised {another!r}")

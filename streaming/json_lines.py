@@ -66,16 +66,16 @@ class JsonLines:
         """Log the generation's exception."""
         self._write_last({"error": {"type": type(error).__name__, "message": str(error)}})
 
-    def _write(self, said: dict[str, Any]) -> None:
-        line = {"time": self.clock(), **self.fields, **said}
+    def _write(self, content: dict[str, Any]) -> None:
+        line = {"time": self.clock(), **self.fields, **content}
         file = self._opened()
         # A finish may hold any object of the user's stop condition.
         file.write(json.dumps(line, ensure_ascii=False, default=repr) + "\n")
         file.flush()
 
-    def _write_last(self, said: dict[str, Any]) -> None:
+    def _write_last(self, content: dict[str, Any]) -> None:
         try:
-            self._write(said)
+            self._write(content)
         finally:
             file, self._open = self._open, None
             if file is not None and file is not self.file:

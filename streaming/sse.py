@@ -147,7 +147,7 @@ def _failed(error: Exception, describe: Callable[[Exception], str]) -> str:
 
 def _message(data: dict[str, Any], number: int | None = None, name: str | None = None) -> str:
     # JSON escapes line breaks, so the data is one line.
-    said = json.dumps(data, ensure_ascii=False, default=repr)
+    text = json.dumps(data, ensure_ascii=False, default=repr)
     head = "" if number is None else f"id: {number}\n"
     head += "" if name is None else f"event: {name}\n"
-    return f"{head}data: {said}\n\n"
+    return f"{head}data: {text}\n\n"

@@ -27,7 +27,7 @@ def _ids_or_none(value: Any) -> Any:
     return tuple(int(i) for i in ids)
 
 
-def _one_of_ours(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+def _takes_events(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
     if not takes_events(value):
         raise TypeError(f"'{attribute.name}' must have put_event(event) and end(): got {value!r}")
 
@@ -75,18 +75,18 @@ class TransformersStreamer:
         skip_special_tokens: Whether to omit special tokens from the text.
     """
 
-    streamer: Any = attrs.field(validator=_one_of_ours)
+    streamer: Any = attrs.field(validator=_takes_events)
     tokenizer: Any = attrs.field(default=None, repr=False)
     eos_token_id: tuple[int, ...] | None = attrs.field(default=None, converter=_ids_or_none)
     skip_special_tokens: bool = attrs.field(default=True, validator=attrs.validators.instance_of(bool))
     # None while there is no generation.
     _listener: Listener | None = attrs.field(init=False, repr=False, default=None)
     _rows: list[_Progress] = attrs.field(init=False, repr=False, factory=list)
-    _told: bool = attrs.field(init=False, repr=False, default=False)
+    _ended: bool = attrs.field(init=False, repr=False, default=False)
     _eos: tuple[int, ...] = attrs.field(init=False, repr=False)
 
     @_eos.default
-    def _the_tokenizers(self) -> tuple[int, ...]:
+    def _default_eos(self) -> tuple[int, ...]:
         if self.eos_token_id is not None:
             return self.eos_token_id
         return _ids_or_none(getattr(self.tokenizer, "eos_token_id", None)) or ()
@@ -101,21 +101,21 @@ class TransformersStreamer:
         if self._listener is None:
             self._begin((value if value.dim() == 2 else value[None]).tolist())
         else:
-            self._tell(lambda: self._put_rows(value.reshape(len(self._rows), -1).tolist()))
+            self._notify(lambda: self._put_rows(value.reshape(len(self._rows), -1).tolist()))
 
     def end(self) -> None:
         """End the remaining rows and the streamer."""
-        self._tell(self._end_rows)
-        if not self._told:
-            self._over().end()
+        self._notify(self._end_rows)
+        if not self._ended:
+            self._reset().end()
 
     def fail(self, error: BaseException) -> None:
         """Pass an *error* of ``generate`` to the streamer, unless it has ended."""
-        if not self._told:
-            self._over().fail(error)
+        if not self._ended:
+            self._reset().fail(error)
 
     def __enter__(self) -> "TransformersStreamer":
-        self._told = False
+        self._ended = False
         return self
 
     def __exit__(
@@ -127,8 +127,8 @@ class TransformersStreamer:
     def _begin(self, prompts: list[list[int]]) -> None:
         one = self._listener = listener(self.streamer, prompts)
         self._rows = [_Progress(self._text()) for _ in prompts]
-        self._told = False
-        self._tell(one.begin)
+        self._ended = False
+        self._notify(one.begin)
 
     def _text(self) -> RowText | None:
         if self.tokenizer is None:
@@ -156,18 +156,18 @@ class TransformersStreamer:
         text = None if row.text is None else row.text.push(ids, finish)
         self.streamer.put_event(Event(number, ids, text, finish))
 
-    def _tell(self, something: Callable[[], None]) -> None:
+    def _notify(self, action: Callable[[], None]) -> None:
         try:
-            something()
+            action()
         except ClosedError:
-            self._over().end()
+            self._reset().end()
             raise
         except BaseException as error:
             self.fail(error)
             raise
 
-    def _over(self) -> Listener:
+    def _reset(self) -> Listener:
         """Reset the generation's state; returns the listener to notify of the end."""
         one = self._listener or listener(self.streamer, [[]])
-        self._listener, self._rows, self._told = None, [], True
+        self._listener, self._rows, self._ended = None, [], True
         return one

@@ -1,8 +1,8 @@
 """
 An application on a Ray of two processors, for test_ray_serve.py: ``ray_cluster.py FOLDER``.
 
-It says in one line of JSON what it saw through a handle and where HTTP is answered, and serves until
-its standard input ends. In a process of its own, Ray leaves nothing behind in the tests'.
+Prints one line of JSON with the results through a handle and the HTTP port, and serves until its
+standard input ends. A separate process keeps Ray's state out of the tests' process.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Texts as the events of a generation, in bursts of any size."""
+"""Texts as events of a generation, with any number of tokens per event."""
 
 import codecs
 import functools

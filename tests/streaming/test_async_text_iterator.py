@@ -1,4 +1,4 @@
-"""Text from a thread to the tasks of an event loop: nothing lost, nobody left waiting."""
+"""Text from a thread to event-loop tasks: complete, without deadlocks."""
 
 import asyncio
 import gc

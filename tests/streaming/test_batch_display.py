@@ -1,4 +1,4 @@
-"""Several rows, in a real pseudo-terminal and into a file."""
+"""Display of several rows, in a pseudo-terminal and in a file."""
 
 import io
 import os

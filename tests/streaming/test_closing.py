@@ -1,4 +1,4 @@
-"""Whoever leaves, and however: at most one more forward, and the next call is right."""
+"""Closing a generation: at most one more forward, and the next call is correct."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Events of several rows, read in another thread or in an event loop, are those of the stream."""
+"""Events of several rows in another thread or in an event loop equal those of the stream."""
 
 import asyncio
 import threading

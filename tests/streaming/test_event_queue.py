@@ -1,4 +1,4 @@
-"""Between the threads: order, bounds, and what is merged adds up."""
+"""Event queue: order, capacity and merging."""
 
 import threading
 
@@ -145,7 +145,7 @@ class TestReaderIsGone:
         queue = EventQueue(1, "wait")
         queue.put(Event(0, (1,)))
         queue._reader_is_gone = lambda: True
-        with pytest.raises(ClosedError, match="nobody is left"):
+        with pytest.raises(ClosedError, match="no reader is left"):
             queue.put(Event(0, (2,)))
         queue.end()
 

@@ -1,4 +1,4 @@
-"""What each streamer shows adds up to the collected result, whatever the bursts."""
+"""The output of each streamer adds up to the collected result, for any number of tokens per event."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""Programs that end while they generate, and interrupts: nobody hangs, and decoders stay usable."""
+"""Programs that exit or are interrupted during generation: no hangs, and decoders stay usable."""
 
 import subprocess
 import sys

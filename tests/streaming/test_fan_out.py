@@ -1,4 +1,4 @@
-"""One stream to many: each hears everything that it should, and of the end once."""
+"""Several streamers as one."""
 
 import io
 import threading

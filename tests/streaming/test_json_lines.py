@@ -1,4 +1,4 @@
-"""A log that can be read back."""
+"""JSON Lines log of events."""
 
 import io
 import itertools

@@ -1,4 +1,4 @@
-"""Times by a clock that can be read off."""
+"""Latencies by a scripted clock."""
 
 import math
 

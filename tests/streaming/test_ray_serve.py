@@ -1,4 +1,4 @@
-"""Replicas: what a request gets is what the generator gives; what nobody waits for is not decoded."""
+"""Ray Serve replicas: equal to the generator, and nothing is decoded after a cancellation."""
 
 import asyncio
 import builtins

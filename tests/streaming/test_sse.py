@@ -1,4 +1,4 @@
-"""Messages that any parser of ``text/event-stream`` reads."""
+"""Server-sent events, read back by a parser."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Text from one thread to another: nothing lost, nobody left waiting."""
+"""Text from one thread to another: complete, without deadlocks."""
 
 import math
 import threading

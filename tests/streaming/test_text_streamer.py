@@ -1,4 +1,4 @@
-"""Printing the text of one row."""
+"""Printed text of one row."""
 
 import contextlib
 import io

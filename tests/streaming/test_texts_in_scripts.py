@@ -1,4 +1,4 @@
-"""Ten thousand random texts in twelve scripts through every streamer, in bursts of one to eight tokens."""
+"""10,000 random texts in twelve scripts through every streamer, with one to eight tokens per event."""
 
 import functools
 import itertools

@@ -1,4 +1,4 @@
-"""Our streamers under transformers' ``generate``, and Hugging Face's under ours."""
+"""Streamers of decodekit under transformers' ``generate``, and Hugging Face's under decodekit."""
 
 import asyncio
 import functools

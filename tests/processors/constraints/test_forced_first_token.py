@@ -1,4 +1,4 @@
-"""Prescribing the beginning."""
+"""Forced first generated token."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Prescribing the end."""
+"""Forced last token before a length limit."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Asking a function which tokens may follow."""
+"""Allowed tokens from a function of the prefix."""
 
 import pytest
 import torch

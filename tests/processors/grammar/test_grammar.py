@@ -1,4 +1,4 @@
-"""Text of a grammar, whatever engine knows the grammar."""
+"""Grammar-constrained tokens, independent of the engine."""
 
 import copy
 import random
@@ -87,7 +87,7 @@ class TestBrackets:
         assert [-2.0, -inf, 7.5, -inf] == run(Grammar(Brackets(2)), [-2.0, 3.0, 7.5, 9.0])
 
     def test_a_vocabulary_narrower_than_the_tokenizer(self) -> None:
-        """Tokens that have no logit are not missed."""
+        """Tokens without a logit are ignored."""
         assert [OPEN] == kept(Grammar(Brackets(2, eos=(CLOSE,))), [0.5, 0.5])
 
     def test_several_ends(self) -> None:
@@ -155,11 +155,11 @@ class TestForced:
             processor.forced(history([text[:n]]), torch.tensor([4]))
             processor(torch.zeros(1, 1, 5), history([text[:n]]))
 
-        # Three tokens chosen, and three forced behind them, which the mask takes back.
+        # Three tokens advanced, and three forced after them, which the mask rewinds.
         assert {"matcher": 1, "mask": 8, "advance": 6, "rewind": 3} == language.counts
 
     def test_rows_of_which_none_are_wanted(self) -> None:
-        """Neither walked nor looked at."""
+        """Their matchers are not used."""
         language = Counting(3)
 
         assert [[], []] == Grammar([language, None]).forced(history([[4], [4]]), torch.tensor([0, 4]))
@@ -256,7 +256,7 @@ class TestMatchersAreACache:
 
     @every
     def test_a_window_is_its_columns_one_at_a_time(self, case: Case) -> None:
-        """Behind a wrong guess as well, and on several paths."""
+        """Also after a wrong draft token, and on several paths."""
         dice = random.Random(11)
         text: list[int] = []
         while candidates := allowed(Grammar(case.language), text, case.vocab):
@@ -282,7 +282,7 @@ class TestMatchersAreACache:
                     assert torch.equal(alone, together[:, column : column + 1])
 
     def test_a_step_advances_by_a_token(self) -> None:
-        """One matcher a row, one mask and one token a step; rejected guesses alone are taken back."""
+        """One matcher per row, one mask and one token per step; only rejected draft tokens are rewound."""
         language = Counting(9)
         processor = Grammar(language)
         texts = [[OPEN] * 6 + [CLOSE] * 6, [OPEN, CLOSE] * 6]
@@ -382,7 +382,7 @@ class TestMatchersAreACache:
 
     @every
     def test_a_copy_starts_with_none(self, case: Case) -> None:
-        """What is cached is not copied."""
+        """The cache is not copied."""
         processor = Grammar(case.language)
         first = allowed(processor, [], case.vocab)
 
@@ -391,7 +391,7 @@ class TestMatchersAreACache:
 
 @attrs.frozen(eq=False)
 class NoisyDrafter:
-    """Guesses as *drafter* does, with random tokens among them."""
+    """The tokens of *drafter*, some replaced by random ones."""
 
     drafter: Drafter
     vocab: int

@@ -1,4 +1,4 @@
-"""The engine behind JSON schemas, regular expressions and Lark grammars."""
+"""llguidance as engine of JSON schemas, regular expressions and Lark grammars."""
 
 import builtins
 import json

@@ -1,4 +1,4 @@
-"""``transformers.GenerationConfig`` to parts and back."""
+"""Conversion of ``transformers.GenerationConfig`` to generation parts and back."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The history's tokens as arrays."""
+"""The history's tokens as NumPy arrays."""
 
 import numpy as np
 from hypothesis import given
@@ -10,7 +10,7 @@ from decodekit.processors.numerics.host_history import counted_tokens, ids_with_
 
 @given(st.sets(st.integers(0, 9)), st.lists(st.integers(-2, 12)))
 def test_occurring_is_being_among_them(some: set[int], tokens: list[int]) -> None:
-    """By brute force; ids without a logit are nobody's, and nothing stays from call to call."""
+    """By brute force; ids without a logit are not found, and calls are independent."""
     ids = sorted(some)
     expected = [ids.index(token) for token in tokens if token in some]
     found = occurring_indices(np.array(ids, dtype=np.int64), np.array(tokens, dtype=np.int64), 10)

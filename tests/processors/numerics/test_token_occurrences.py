@@ -1,4 +1,4 @@
-"""The logits of tokens that occur in the history."""
+"""Slots of the history, and the logits of the tokens in them."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A floor that stays where it is."""
+"""Epsilon cutoff."""
 
 import math
 

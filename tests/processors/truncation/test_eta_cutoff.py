@@ -1,4 +1,4 @@
-"""A floor that sinks where the distribution is flat."""
+"""Eta cutoff."""
 
 import pytest
 import torch

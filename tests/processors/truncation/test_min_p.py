@@ -1,4 +1,4 @@
-"""A floor that moves with the likeliest token."""
+"""Min-p."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Keeping as many tokens as an entropy budget pays for."""
+"""Top-H decoding."""
 
 import pytest
 

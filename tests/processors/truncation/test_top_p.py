@@ -1,4 +1,4 @@
-"""Nucleus filtering."""
+"""Nucleus (top-p) filtering."""
 
 import numpy as np
 import pytest

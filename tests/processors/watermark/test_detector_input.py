@@ -1,4 +1,4 @@
-"""What a detector may be given."""
+"""Input of watermark detectors."""
 
 from typing import Any
 
