@@ -45,7 +45,7 @@ def row_events(row: int, text: str, per_event: int) -> Iterator[Event]:
 
 
 def events_of(texts: Sequence[str], per_event: int) -> list[Event]:
-    """The rows taking turns, each until it has ended."""
+    """Events of all rows, alternating until each has ended."""
     rows = [row_events(row, text, per_event) for row, text in enumerate(texts)]
     turns = itertools.zip_longest(*rows)
     return [event for turn in turns for event in turn if event is not None]
@@ -61,7 +61,7 @@ def result_of(events: Sequence[Event], texts: Sequence[str]) -> Generation:
 
 @attrs.define
 class Source:
-    """Events that may raise behind the last, and that know whether they were closed."""
+    """Events that may raise after the last, and record whether they were closed."""
 
     events: Sequence[Event]
     error: BaseException | None = None
@@ -78,7 +78,7 @@ class Source:
 
 @attrs.define
 class Recorder:
-    """Writes down what it is told; raises when it is told of the event *at*."""
+    """Records its calls; raises at the event *at*."""
 
     error: BaseException | None = None
     at: int = 0
@@ -104,5 +104,5 @@ class Recorder:
 
     @property
     def last_words(self) -> list[Any]:
-        """Ends and failures: there is to be one."""
+        """Ends and failures; must be exactly one."""
         return [one for one in self.told if one == "end" or isinstance(one, tuple)]

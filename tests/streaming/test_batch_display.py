@@ -22,12 +22,12 @@ PIECES = st.text(st.sampled_from(TRICKY) | st.characters(codec="utf-8"), max_siz
 
 @pytest.fixture(autouse=True)
 def no_dumb_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the tests run in."""
+    """Independent of the environment of the tests."""
     monkeypatch.setenv("TERM", "xterm-256color")
 
 
 class Clock:
-    """Says what it was set to."""
+    """A settable clock."""
 
     now = 0.0
 
@@ -127,9 +127,9 @@ class TestInATerminal:
         self, pieces: list[tuple[int, str]], columns: int, height: int, lines: int, joined: bool
     ) -> None:
         """
-        Any text, any size: what stood before stays, the display is within the screen.
+        Any text, any size: earlier output stays, and the display stays within the screen.
 
-        The screen's model refuses every order but the display's own.
+        The screen model refuses any other control sequence.
         """
         with terminal(columns, height, joined=joined) as one:
             print("before", file=one.file, flush=True)
@@ -376,7 +376,7 @@ class TestIntoAFile:
         assert "[0] a\n[0] b\n[1] half\n" == file.getvalue()
 
     def test_text_is_harmless_there_too(self) -> None:
-        """Somebody will look at the file in a terminal; tabs stay."""
+        """The file may be shown in a terminal; tabs stay."""
         file = io.StringIO()
         put(BatchDisplay(file), 0, "\x1b[31mred\tx\r\n", last=True)
 

@@ -14,7 +14,7 @@ from decodekit.testing import ScriptedDecoder
 TABLE = torch.randn(53, 8, generator=torch.Generator().manual_seed(1))
 PROMPTS = [[1, 2], [3], [4, 5]]
 PATIENCE = 10.0
-"""Seconds after which somebody counts as hanging."""
+"""Timeout in seconds."""
 
 
 def generator() -> Generator:

@@ -129,7 +129,7 @@ class TestBegin:
         with pytest.raises(RuntimeError, match="make a new one"):
             queue.begin()
 
-    def test_is_refused_when_nobody_reads(self) -> None:
+    def test_is_refused_without_a_reader(self) -> None:
         """Nothing need be decoded."""
         queue = EventQueue(1, "wait")
         queue.close()

@@ -78,7 +78,7 @@ class TestJsonLines:
         assert 3 * (len(events) + 2) == len(lines_of(path.read_text(encoding="utf-8")))
 
     def test_generations_at_the_same_time_share_a_path(self, tmp_path: pathlib.Path) -> None:
-        """Each with its own log and its own mark; no line is broken."""
+        """Each with its own log and its own fields; lines do not interleave."""
         path, events = tmp_path / "log.jsonl", events_of(TEXTS, 1)
         logs = [JsonLines(path, fields={"request": number}) for number in range(4)]
         threads = [
@@ -97,7 +97,7 @@ class TestJsonLines:
             assert own[-1]["end"]
 
     def test_an_open_file_stays_open_and_is_flushed(self) -> None:
-        """It is somebody else's."""
+        """The caller owns it."""
 
         class Counting(io.StringIO):
             flushes = 0

@@ -14,7 +14,7 @@ from .scripted_events import FINISH
 
 
 class Clock:
-    """Says what it was set to."""
+    """A settable clock."""
 
     now = 0.0
 
@@ -62,7 +62,7 @@ class TestLatencyMeter:
         assert 9 / 11 == meter.tokens_per_second
 
     def test_rows_wait_for_themselves(self) -> None:
-        """What comes of another row ends nobody's wait; over all rows, all waits count."""
+        """Waits are per row; the totals cover all rows' waits."""
         meter = measured([(1, 0, 1), (2, 1, 3), (3, 0, 2), (9, 1, 1)], rows=3)
 
         assert [1.0, 2.0, None] == [row.first_token_seconds for row in meter.rows]

@@ -334,7 +334,7 @@ class Gated(ScriptedDecoder):
 
 
 async def entered(decoder: Gated) -> None:
-    """Wait for a forward to begin, without holding up the event loop."""
+    """Wait for a forward to begin, without blocking the event loop."""
     assert await asyncio.to_thread(decoder.entered.acquire, timeout=10)
 
 
@@ -351,7 +351,7 @@ async def consume(events: AsyncIterator[Event]) -> None:
 
 @needs_ray
 class TestCancelling:
-    """Who does not wait any longer costs nothing any longer."""
+    """A cancelled request stops decoding."""
 
     @pytest.mark.parametrize("chunks", [1, 5])
     def test_a_client_that_disconnects(self, chunks: int) -> None:
@@ -552,7 +552,7 @@ def cluster(serve: Any) -> Iterator[Cluster]:
             "RAY_USAGE_STATS_ENABLED": "0",
             # Else a token is left in the home folder.
             "RAY_AUTH_MODE": "disabled",
-            # This machine's memory is the business of whoever fills it.
+            # No memory monitor: other processes may fill this machine's memory.
             "RAY_memory_monitor_refresh_ms": "0",
         }
         program = subprocess.Popen(
@@ -646,7 +646,7 @@ class TestOnACluster:
         assert dicts(alone([6, 5])) == json.loads(whole)["rows"]
 
     def test_http_that_goes_wrong(self, cluster: Cluster) -> None:
-        """A bad request is told what is wrong; a bad server tells nothing of itself."""
+        """A bad request gets the reason; a server error gives no details."""
         before = forwards(cluster.folder)
         status, refused = cluster.answer({"prompt": [11]})
 

@@ -211,12 +211,12 @@ class TestAsyncServerSentEvents:
     def test_comments_without_a_pause_are_refused(self, seconds: float) -> None:
         """At once, and before the source is asked for anything."""
 
-        async def nobody() -> AsyncEventStream:
+        async def no_events() -> AsyncEventStream:
             pytest.fail("asked")
             yield
 
         with pytest.raises(ValueError, match=f"'keep_alive' must be > 0 or None: got {seconds!r}"):
-            async_server_sent_events(nobody(), keep_alive=seconds)
+            async_server_sent_events(no_events(), keep_alive=seconds)
 
     def test_a_failure_is_the_last_message(self, caplog: pytest.LogCaptureFixture) -> None:
         """As in the other."""

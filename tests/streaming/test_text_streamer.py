@@ -78,7 +78,7 @@ class TestInATerminal:
 
     @pytest.mark.parametrize("per_event", range(1, 9))
     def test_the_screen_shows_the_text(self, per_event: int) -> None:
-        """Whatever the bursts, each as soon as it is told, and the cursor below at the end."""
+        """At once for any number of tokens per event, with the cursor on the next line at the end."""
         for text in TEXTS:
             with terminal(columns=60) as one:
                 streamer, told = TextStreamer(one.file), ""
@@ -93,7 +93,7 @@ class TestInATerminal:
                 assert 0 == one.screen.column
 
     def test_long_lines_are_the_terminals_to_wrap(self) -> None:
-        """Which knows its width best."""
+        """The streamer does not wrap."""
         with terminal(columns=10) as one:
             streamer = TextStreamer(one.file)
             for piece in ("abcdefgh", "日本語", "xyz"):

@@ -187,7 +187,7 @@ class TestUnderGenerate:
 
     @pytest.mark.parametrize("eos", [5, [9, 5], torch.tensor([5]), ()], ids=str)
     def test_what_ends_a_sequence_can_be_said(self, eos: Any) -> None:
-        """As the model's own configuration does; what comes behind it in a burst or later is padding."""
+        """As the model's own configuration does; tokens after it, in the same step or later, are padding."""
         recorder = Recorder()
         streamer = TransformersStreamer(recorder, tokenizer(), eos_token_id=eos)
         streamer.put(torch.tensor([[4], [4]]))
@@ -427,10 +427,10 @@ class TestHuggingFacesUnderOurs:
 
     @pytest.mark.parametrize("num_draft_tokens", range(4))
     def test_any_object_with_put_and_end(self, num_draft_tokens: int) -> None:
-        """Gets prompt and ids, one or a burst, and one end."""
+        """Gets prompt and ids, one or several at a time, and one end."""
 
         class Same:
-            """Guesses right, so that tokens come in bursts."""
+            """Drafts correctly, so that several tokens come at a time."""
 
             def propose(self, history: Any, budget: torch.Tensor, sample: Any) -> Any:
                 n = int(budget.max())
