@@ -9,7 +9,7 @@ from torch import Tensor
 from ...decoding.history import History
 from ...decoding.optional_protocols import has_short_cuts
 from ..chain import Composable
-from ..numerics.host_history import host_columns, ids_with_logits
+from ..numerics.host_history import column_ids, ids_with_logits
 from ..numerics.token_occurrences import forbid_tokens, match_lengths, seen_slots
 from ..parameter import a_bool, a_window, as_integers, as_window, integer, is_scalar, per_row
 
@@ -65,7 +65,7 @@ class NoRepeatNgram(Composable):
         if self.n == 0:
             return out
         scores, before = out.numpy(), self.n - 1
-        for row, column, ids in host_columns(history, self.include_prompt, self.window):
+        for row, column, ids in column_ids(history, self.include_prompt, self.window):
             starts = max(len(ids) - before, 0)
             begun = np.ones(starts, dtype=bool)
             for offset in range(before if starts else 0):

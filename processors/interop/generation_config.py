@@ -15,15 +15,7 @@ from ...decoding.stopping.stop_strings import StopStrings
 from ...decoding.validation import as_several
 from ..chain import Chain
 from ..parameter import options_of
-from .generation_fields import (
-    METADATA,
-    REFUSED,
-    SAMPLING_AND_STOP,
-    STAGE_FIELDS,
-    WITHOUT_EFFECT,
-    OtherFields,
-    StageField,
-)  # fmt: skip
+from .generation_fields import METADATA, NO_EFFECT, REFUSED, SAMPLER_AND_STOP, STAGES, OtherFields, StageField
 
 DEFAULT_NEW_TOKENS = 20
 """``generate``'s length limit if the configuration has none."""
@@ -88,7 +80,7 @@ def from_generation_config(
     _refuse(fields, defaults)
     unused = {
         name: reason
-        for name, reason in WITHOUT_EFFECT.items()
+        for name, reason in NO_EFFECT.items()
         if fields.get(name) is not None and fields[name] != defaults.get(name)
     }
     eos = _token_ids(fields.get("eos_token_id"))
@@ -99,7 +91,7 @@ def from_generation_config(
 
 
 def _refuse(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    known = {stage.field for stage in STAGE_FIELDS}.union(SAMPLING_AND_STOP, WITHOUT_EFFECT, METADATA)
+    known = {stage.field for stage in STAGES}.union(SAMPLER_AND_STOP, NO_EFFECT, METADATA)
     for name, value in fields.items():
         if name in REFUSED:
             off, reason = REFUSED[name]
@@ -132,7 +124,7 @@ def _limit(fields: Mapping[str, Any], defaults: Mapping[str, Any], unused: dict[
 
 def _stages(fields: Mapping[str, Any], rest: OtherFields, unused: dict[str, str]) -> Iterable[Processor]:
     sampling = bool(fields.get("do_sample"))
-    for stage in STAGE_FIELDS:
+    for stage in STAGES:
         value = fields.get(stage.field)
         if value is None and stage.field == "top_k" and sampling:
             value = DEFAULT_TOP_K
@@ -239,14 +231,14 @@ def _stage_fields(processors: Processor | None, rest: OtherFields, sampling: boo
     fields: dict[str, Any] = {}
     last = -1
     for processor in Chain(() if processors is None else (processors,)).processors:
-        index = next((i for i, stage in enumerate(STAGE_FIELDS) if isinstance(processor, stage.kinds)), None)
+        index = next((i for i, stage in enumerate(STAGES) if isinstance(processor, stage.kinds)), None)
         if index is None:
             raise ValueError(f"'processors' must be stages of a generation config: got {processor!r}")
-        stage = STAGE_FIELDS[index]
+        stage = STAGES[index]
         if index <= last:
             raise ValueError(
                 f"'processors' must be in the order of transformers, where '{stage.field}' does not come "
-                f"after '{STAGE_FIELDS[last].field}': got {processor!r}"
+                f"after '{STAGES[last].field}': got {processor!r}"
             )
         if stage.only_sampling and not sampling:
             raise ValueError(f"'processors' of a greedy config have no '{stage.field}': got {processor!r}")

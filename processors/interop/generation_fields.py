@@ -1,8 +1,8 @@
 """
 Tables of the fields of ``transformers.GenerationConfig``.
 
-Every field is in exactly one table: it configures a stage of the chain (``STAGE_FIELDS``), the
-sampler or the stop condition (``SAMPLING_AND_STOP``), has no effect on tokens (``WITHOUT_EFFECT``),
+Every field is in exactly one table: it configures a stage of the chain (``STAGES``), the
+sampler or the stop condition (``SAMPLER_AND_STOP``), has no effect on tokens (``NO_EFFECT``),
 is refused unless off (``REFUSED``), or describes the configuration itself (``METADATA``).
 """
 
@@ -143,7 +143,7 @@ def _watermark(value: Any, rest: OtherFields) -> Processor:
     )
 
 
-def _watermark_config(processor: Any) -> Any:
+def _config_of(processor: Any) -> Any:
     from transformers import SynthIDTextWatermarkingConfig, WatermarkingConfig
 
     options = options_of(processor)
@@ -152,7 +152,7 @@ def _watermark_config(processor: Any) -> Any:
     return SynthIDTextWatermarkingConfig(**options | {"keys": list(processor.keys)})
 
 
-STAGE_FIELDS = (
+STAGES = (
     StageField(
         "sequence_bias",
         (SequenceBias,),
@@ -200,9 +200,7 @@ STAGE_FIELDS = (
     _filter("typical_p", Typical, "mass", _below_1),
     _filter("epsilon_cutoff", EpsilonCutoff, "epsilon", _inside),
     _filter("eta_cutoff", EtaCutoff, "epsilon", _inside),
-    StageField(
-        "watermarking_config", (KirchenbauerWatermark, SynthIDWatermark), _watermark, _watermark_config
-    ),
+    StageField("watermarking_config", (KirchenbauerWatermark, SynthIDWatermark), _watermark, _config_of),
     StageField(
         "renormalize_logits",
         (Renormalise,),
@@ -213,14 +211,7 @@ STAGE_FIELDS = (
 )
 """In the order of ``GenerationMixin._get_logits_processor`` of transformers 5.23."""
 
-SAMPLING_AND_STOP = (
-    "do_sample",
-    "eos_token_id",
-    "max_length",
-    "max_new_tokens",
-    "max_time",
-    "stop_strings",
-)
+SAMPLER_AND_STOP = ("do_sample", "eos_token_id", "max_length", "max_new_tokens", "max_time", "stop_strings")
 
 _BEAMS = "it is about beams, and there are none"
 _CACHE = "a decoder keeps its own cache"
@@ -228,7 +219,7 @@ _OUTPUT = "it is about what is returned besides the tokens"
 _SPECULATION = "how a draft runs ahead changes no token; a generator takes a drafter and num_draft_tokens"
 _RUNNING = "it is about how a model runs"
 
-WITHOUT_EFFECT = {
+NO_EFFECT = {
     "early_stopping": _BEAMS,
     "length_penalty": _BEAMS,
     "low_memory": _BEAMS,

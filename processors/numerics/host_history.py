@@ -22,9 +22,7 @@ class _Own(threading.local):
 _own = _Own()
 
 
-def host_columns(
-    history: History, include_prompt: bool, window: int | None
-) -> Iterator[tuple[int, int, Ints]]:
+def column_ids(history: History, include_prompt: bool, window: int | None) -> Iterator[tuple[int, int, Ints]]:
     """
     Iterate over rows and columns with the preceding ids that count.
 
@@ -55,7 +53,7 @@ def ids_with_logits(ids: Ints, vocab: int) -> Ints:
 
 
 def counted_tokens(cell: Cell, include_prompt: bool, window: int | None) -> Ints:
-    """The ids of one column that count; arguments as for :func:`host_columns`."""
+    """The ids of one column that count; arguments as for :func:`column_ids`."""
     start = 0 if include_prompt else cell.prompt
     return cell.tokens[start if window is None else max(start, len(cell.tokens) - window) :]
 

@@ -12,7 +12,7 @@ from ...decoding.history import History
 from ...decoding.optional_protocols import has_short_cuts
 from ...decoding.sampling.few import Cell, Few
 from ..chain import Composable
-from ..numerics.host_history import counted_tokens, host_columns, ids_with_logits, occurring_indices
+from ..numerics.host_history import column_ids, counted_tokens, ids_with_logits, occurring_indices
 from ..numerics.log_normaliser import log_normaliser
 from ..numerics.token_occurrences import apply_to_tokens, largest_per_token, seen_slots, slot_weights
 from ..parameter import (
@@ -93,7 +93,7 @@ class RepetitionPenalty(Composable):
         if out is not logits:
             out.copy_(logits)
         scores = out.numpy()
-        for row, column, ids in host_columns(history, self.include_prompt, self.window):
+        for row, column, ids in column_ids(history, self.include_prompt, self.window):
             counting = ids_with_logits(ids, logits.shape[-1])
             seen = scores[row, column][counting]
             # Repeated tokens are written repeatedly with the same value. Overflow gives inf.

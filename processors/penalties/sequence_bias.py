@@ -91,9 +91,7 @@ class SequenceBias(Composable):
             return logits
         index = index_of(self._last, logits, self._index)
         before = self._before.to(logits.device)
-        last = last_tokens(history.ids, history, before.shape[-1])[
-            ..., None, :
-        ]  # [batch, width, 1, longest - 1]
+        last = last_tokens(history.ids, history, before.shape[-1])[..., None, :]  # [batch, width, 1, n]
         came = ((last == before) | (before < 0)).all(dim=-1)  # [batch, width, sequences]
         biases = torch.where(came, self._added.to(logits), 0.0)
         total = torch.zeros(index.shape, dtype=logits.dtype, device=logits.device)

@@ -40,10 +40,10 @@ from decodekit.processors import (
 )
 from decodekit.processors.interop.generation_fields import (
     METADATA,
+    NO_EFFECT,
     REFUSED,
-    SAMPLING_AND_STOP,
-    STAGE_FIELDS,
-    WITHOUT_EFFECT,
+    SAMPLER_AND_STOP,
+    STAGES,
 )
 
 Models = Callable[..., PreTrainedModel]
@@ -103,7 +103,7 @@ def settings_of(draw: st.DrawFn) -> dict[str, Any]:
         # They lift a forbidden end, once a number, to infinity.
         fields.pop("remove_invalid_values", None)
         fields.setdefault("eos_token_id", 3)
-    if any(stage.field in fields and stage.only_sampling for stage in STAGE_FIELDS):
+    if any(stage.field in fields and stage.only_sampling for stage in STAGES):
         fields["do_sample"] = draw(st.sampled_from((True, True, True, False)))
     return fields
 
@@ -147,9 +147,9 @@ class TestTables:
     def test_every_field_is_in_exactly_one(self) -> None:
         """Nothing is ignored silently: a field that transformers adds fails here."""
         tables = [
-            *(stage.field for stage in STAGE_FIELDS),
-            *SAMPLING_AND_STOP,
-            *WITHOUT_EFFECT,
+            *(stage.field for stage in STAGES),
+            *SAMPLER_AND_STOP,
+            *NO_EFFECT,
             *REFUSED,
             *METADATA,
         ]
@@ -159,10 +159,7 @@ class TestTables:
 
     def test_every_mapped_field_is_drawn_here(self) -> None:
         """The properties below see all of them; stop strings need a tokenizer and are tested by hand."""
-        assert {stage.field for stage in STAGE_FIELDS} | set(SAMPLING_AND_STOP) == {
-            *FIELDS,
-            "stop_strings",
-        }
+        assert {stage.field for stage in STAGES} | set(SAMPLER_AND_STOP) == {*FIELDS, "stop_strings"}
 
 
 class TestFromGenerationConfig:
@@ -271,7 +268,7 @@ class TestFromGenerationConfig:
             "max_length": "max_new_tokens goes before it",
             "min_length": "there is no eos_token_id to forbid",
             "use_cache": "a decoder keeps its own cache",
-            "prompt_lookup_num_tokens": WITHOUT_EFFECT["num_assistant_tokens"],
+            "prompt_lookup_num_tokens": NO_EFFECT["num_assistant_tokens"],
         } == dict(parts.unused)
         both = from_generation_config(GenerationConfig(min_length=8, min_new_tokens=2, eos_token_id=1))
         assert {"min_length": "min_new_tokens goes before it"} == dict(both.unused)
@@ -392,7 +389,7 @@ class TestToGenerationConfig:
         assert repr((parts.processors, parts.stop)) == repr((again.processors, again.stop))
         assert type(parts.sampler) is type(again.sampler)
         assert {} == again.unused
-        for stage in STAGE_FIELDS:
+        for stage in STAGES:
             mine = getattr(config, stage.field)
             if (
                 mine is None

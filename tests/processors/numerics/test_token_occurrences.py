@@ -33,9 +33,7 @@ class TestApplyToTokens:
         """Not even token 0, at which the idle slots point."""
         history = after([0, 0])
 
-        assert torch.equal(
-            ONES, apply_to_tokens(ONES, history, history.valid() & False, lambda seen: seen + 5)
-        )
+        assert torch.equal(ONES, apply_to_tokens(ONES, history, history.valid() & False, lambda x: x + 5))
 
     def test_passes_over_ids_without_a_logit(self) -> None:
         """An embedding may know more ids than the head scores."""
