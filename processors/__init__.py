@@ -1,10 +1,10 @@
 """
-What reshapes the scores before a token is chosen, one processor a file.
+Logits processors, one per file.
 
-A processor is a frozen value and a pure function: logits ``[batch, width, vocab]`` and the
-:class:`~decodekit.decoding.history.History` of each column go in, logits of the same shape come
-out, and the input is left as it was. A parameter is one number or one per row of the batch;
-``a | b`` applies *a*, then *b*; a chain is again a processor.
+A processor is an immutable value and a pure function of logits ``[batch, width, vocab]`` and the
+:class:`~decodekit.decoding.history.History` of each column; it returns logits of the same shape and
+does not modify its input. A parameter is one number or one per row of the batch. ``a | b`` applies
+*a*, then *b*; a chain is again a processor.
 """
 
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .grammar.grammar import Grammar
     from .grammar.llguidance import json_schema, lark, regex
     from .grammar.matcher import Language, Matcher
-    from .interop.generation_config import Parts, from_generation_config, to_generation_config
+    from .interop.generation_config import GenerationParts, from_generation_config, to_generation_config
     from .interop.transformers_export import to_transformers
     from .interop.transformers_import import from_transformers
     from .interop.vllm_export import to_vllm
@@ -66,54 +66,54 @@ else:
         __name__,
         {
             ".": "presets",
+            ".chain": "Chain Composable",
             ".constraints.allowed_tokens": "AllowedTokens",
             ".constraints.bad_words": "BadWords",
-            ".chain": "Chain Composable",
-            ".penalties.dry": "DRY",
-            ".scaling.dynamic_temperature": "DynamicTemperature",
             ".constraints.encoder_no_repeat_ngram": "EncoderNoRepeatNgram",
-            ".penalties.encoder_repetition_penalty": "EncoderRepetitionPenalty",
-            ".truncation.epsilon_cutoff": "EpsilonCutoff",
-            ".truncation.eta_cutoff": "EtaCutoff",
-            ".explanation": "Explanation explain",
-            ".penalties.exponential_length_decay": "ExponentialLengthDecay",
             ".constraints.forced_first_token": "ForcedFirstToken",
             ".constraints.forced_last_token": "ForcedLastToken",
-            ".penalties.frequency_penalty": "FrequencyPenalty",
-            ".interop.generation_config": "Parts from_generation_config to_generation_config",
-            ".grammar.grammar": "Grammar",
-            ".watermark.kirchenbauer": "KirchenbauerWatermark",
-            ".watermark.kirchenbauer_detector": "KirchenbauerDetection KirchenbauerDetector",
-            ".grammar.llguidance": "json_schema lark regex",
-            ".penalties.logit_bias": "LogitBias",
-            ".grammar.matcher": "Language Matcher",
-            ".truncation.min_k": "MinK",
             ".constraints.min_length": "MinLength",
             ".constraints.min_new_tokens": "MinNewTokens",
-            ".truncation.min_p": "MinP",
             ".constraints.no_repeat_ngram": "NoRepeatNgram",
-            ".truncation.p_less": "PLess",
             ".constraints.prefix_function": "PrefixFunction",
-            ".penalties.presence_penalty": "PresencePenalty",
-            ".scaling.remove_invalid": "RemoveInvalid",
-            ".scaling.renormalise": "Renormalise",
-            ".penalties.repetition_penalty": "RepetitionPenalty",
-            ".penalties.sequence_bias": "SequenceBias",
             ".constraints.suppress_first": "SuppressFirst",
             ".constraints.suppress_tokens": "SuppressTokens",
-            ".watermark.synthid": "SynthIDWatermark",
-            ".watermark.synthid_detector": "SynthIDDetection SynthIDDetector",
-            ".scaling.temperature": "Temperature",
             ".constraints.thinking_budget": "ThinkingBudget",
+            ".explanation": "Explanation explain",
+            ".grammar.grammar": "Grammar",
+            ".grammar.llguidance": "json_schema lark regex",
+            ".grammar.matcher": "Language Matcher",
+            ".interop.generation_config": "GenerationParts from_generation_config to_generation_config",
+            ".interop.transformers_export": "to_transformers",
+            ".interop.transformers_import": "from_transformers",
+            ".interop.vllm_export": "to_vllm",
+            ".penalties.dry": "DRY",
+            ".penalties.encoder_repetition_penalty": "EncoderRepetitionPenalty",
+            ".penalties.exponential_length_decay": "ExponentialLengthDecay",
+            ".penalties.frequency_penalty": "FrequencyPenalty",
+            ".penalties.logit_bias": "LogitBias",
+            ".penalties.presence_penalty": "PresencePenalty",
+            ".penalties.repetition_penalty": "RepetitionPenalty",
+            ".penalties.sequence_bias": "SequenceBias",
+            ".scaling.dynamic_temperature": "DynamicTemperature",
+            ".scaling.remove_invalid": "RemoveInvalid",
+            ".scaling.renormalise": "Renormalise",
+            ".scaling.temperature": "Temperature",
+            ".truncation.epsilon_cutoff": "EpsilonCutoff",
+            ".truncation.eta_cutoff": "EtaCutoff",
+            ".truncation.min_k": "MinK",
+            ".truncation.min_p": "MinP",
+            ".truncation.p_less": "PLess",
             ".truncation.top_h": "TopH",
             ".truncation.top_k": "TopK",
             ".truncation.top_n_sigma": "TopNSigma",
             ".truncation.top_p": "TopP",
-            ".interop.transformers_export": "to_transformers",
-            ".interop.transformers_import": "from_transformers",
             ".truncation.typical": "Typical",
-            ".interop.vllm_export": "to_vllm",
             ".truncation.xtc": "XTC",
+            ".watermark.kirchenbauer": "KirchenbauerWatermark",
+            ".watermark.kirchenbauer_detector": "KirchenbauerDetection KirchenbauerDetector",
+            ".watermark.synthid": "SynthIDWatermark",
+            ".watermark.synthid_detector": "SynthIDDetection SynthIDDetector",
         },
     )
 
@@ -134,6 +134,7 @@ __all__ = [
     "ForcedFirstToken",
     "ForcedLastToken",
     "FrequencyPenalty",
+    "GenerationParts",
     "Grammar",
     "KirchenbauerDetection",
     "KirchenbauerDetector",
@@ -147,7 +148,6 @@ __all__ = [
     "MinP",
     "NoRepeatNgram",
     "PLess",
-    "Parts",
     "PrefixFunction",
     "PresencePenalty",
     "RemoveInvalid",

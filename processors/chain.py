@@ -1,4 +1,4 @@
-"""Processors in a row."""
+"""Composition of processors."""
 
 import abc
 from collections.abc import Iterable
@@ -15,30 +15,29 @@ from ..decoding.protocols import Processor, StopCondition
 
 class Composable(abc.ABC):
     """
-    What gives a processor its ``|``.
+    Base class that provides ``|``.
 
-    A processor need not inherit from this: any callable composes with one that does.
+    Inheriting is optional: any callable composes with a processor that does.
 
-    What a processor declares of itself, False where it does not (one protocol each in
+    Declarations, False where missing (one protocol each in
     :mod:`decodekit.decoding.optional_protocols`):
 
     - ``keeps_argmax``: the largest logit stays the largest. Rounding may tie it with another;
-      of exact ties at the top, top-p may keep one alone.
+      of exact ties at the top, top-p may keep only one.
     - ``shift_invariant``: a constant added to a row of logits does not change the resulting
       distribution.
-    - ``local``: looks at no token ids and ignores ``-inf`` entries, so it may run on the
-      survivors of an earlier processor alone, in their order.
-    - ``device_safe``: comes down to operations that neuronx-cc takes, constants computed beforehand.
+    - ``local``: does not depend on token ids or ``-inf`` entries, so it may run on the survivors of
+      an earlier processor alone, in their order.
+    - ``device_safe``: uses only operations that neuronx-cc supports, given precomputed constants.
 
-    What it may offer besides, for :class:`~decodekit.decoding.SamplingPipeline` on the host, if its class is
+    Optional methods for :class:`~decodekit.decoding.SamplingPipeline` on the host, if the class is
     decorated with :func:`~decodekit.decoding.has_short_cuts`:
 
-    - ``narrow(logits, history)``: what a call gives, as
-      :class:`~decodekit.decoding.sampling.candidates.Candidates` where few tokens are left.
-    - ``among(candidates, history)``: what a ``local`` one makes of those, faster than a call on
-      their logits.
-    - ``into(logits, history, out)``: what a call gives, written into *out*, which may be the
-      logits themselves.
+    - ``narrow(logits, history)``: same as a call, but
+      :class:`~decodekit.decoding.sampling.candidates.Candidates` if few tokens are left.
+    - ``among(candidates, history)``: same as a call of a ``local`` processor on the candidates'
+      logits, but faster.
+    - ``into(logits, history, out)``: same as a call, written into *out*, possibly the logits.
     """
 
     __slots__ = ()
@@ -80,11 +79,11 @@ class Chain(Composable):
     """
     Apply *processors* from left to right. A chain is itself a processor.
 
-    ``a | b`` makes one; a chain inside a chain is taken apart; the empty chain is the identity.
-    The caller chooses the order, and it matters: a top-p before the temperature cuts the
-    model's distribution, one after it the flattened one.
+    Made by ``a | b``; nested chains are flattened; the empty chain is the identity. The order
+    matters and is the caller's: top-p before the temperature truncates the model's distribution,
+    after it the scaled one.
 
-    A chain declares what all of its parts declare.
+    A chain declares a property if all of its parts do.
 
     >>> from decodekit.processors import Temperature, TopK
     >>> Temperature(0.8) | TopK(50)
@@ -92,7 +91,7 @@ class Chain(Composable):
     """
 
     processors: tuple[Processor, ...] = attrs.field(default=(), converter=_flat, validator=_check_part)
-    """In the order in which they are applied."""
+    """In order of application."""
 
     @property
     def keeps_argmax(self) -> bool:
@@ -101,17 +100,17 @@ class Chain(Composable):
 
     @property
     def shift_invariant(self) -> bool:
-        """Whether a constant added to a row changes nothing in the distribution."""
+        """Whether a constant added to a row leaves the distribution unchanged."""
         return all(isinstance(part, ShiftInvariant) and part.shift_invariant for part in self.processors)
 
     @property
     def local(self) -> bool:
-        """Whether no part looks at token ids or at ``-inf`` entries."""
+        """Whether no part depends on token ids or ``-inf`` entries."""
         return all(isinstance(part, Local) and part.local for part in self.processors)
 
     @property
     def device_safe(self) -> bool:
-        """Whether every part uses only operations that neuronx-cc takes."""
+        """Whether every part uses only operations that neuronx-cc supports."""
         return all(isinstance(part, DeviceSafe) and part.device_safe for part in self.processors)
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:

@@ -1,4 +1,4 @@
-"""What each stage of a chain did to a distribution."""
+"""Effect of each stage of a chain on the distribution."""
 
 import math
 from typing import Protocol
@@ -10,7 +10,7 @@ from torch import Tensor
 from ..decoding.history import History
 from ..decoding.optional_protocols import stages_of
 from ..decoding.protocols import Processor
-from .table import Table
+from .display_table import DisplayTable
 
 _NAME_WIDTH = 48
 
@@ -30,16 +30,16 @@ _EMPTY = "no token left"
 
 
 class Decodes(Protocol):
-    """What is asked of a tokenizer."""
+    """The part of a tokenizer used here."""
 
     def decode(self, token_ids: list[int], /) -> str:
-        """The text of ids."""
+        """Decode token ids to text."""
         ...
 
 
 @attrs.frozen
 class Change:
-    """What a stage did to one token."""
+    """Effect of a stage on one token."""
 
     token: int
 
@@ -47,10 +47,10 @@ class Change:
     """None without a tokenizer."""
 
     before: float
-    """Its probability before the stage; of a moved token, among those that the stage left."""
+    """Probability before the stage; for moved tokens renormalised over the kept tokens."""
 
     after: float
-    """Its probability after the stage."""
+    """Probability after the stage."""
 
     def __str__(self) -> str:
         name = str(self.token) if self.text is None else f"{self.token} {self.text!r}"
@@ -58,37 +58,36 @@ class Change:
 
 
 @attrs.frozen
-class Stage:
+class StageEffect:
     """
-    What one processor did in one column.
+    Effect of one processor on one column.
 
-    Figures of a distribution are NaN where there is none: no token left, or NaN or +inf among
-    the logits.
+    Figures are NaN without a valid distribution: no token left, or NaN or +inf among the logits.
     """
 
     name: str
     """The processor's ``repr``."""
 
     left: int
-    """Tokens that may still be chosen."""
+    """Number of tokens not masked after the stage."""
 
     removed: int
-    """Tokens that it forbade."""
+    """Number of tokens masked by the stage."""
 
     examples: tuple[Change, ...]
-    """The likeliest of them."""
+    """The most likely removed tokens."""
 
     moved: int
     """
-    Tokens left whose logit it changed, against each other: a shift of them all moves none, and
-    neither does what remains growing into the place of what was removed.
+    Number of kept tokens whose logit changed relative to the others: neither a common shift nor
+    renormalisation after a removal counts.
     """
 
     movements: tuple[Change, ...]
-    """The largest such changes of probability."""
+    """The moved tokens with the largest changes of probability."""
 
     mass_kept: float
-    """The probability, before it, of what it left."""
+    """Probability mass of the kept tokens before the stage."""
 
     entropy_before: float
     """In nats."""
@@ -97,10 +96,10 @@ class Stage:
     """In nats."""
 
     trouble: str
-    """Why there is no distribution after it; empty where there is one."""
+    """Why there is no valid distribution after the stage; empty if there is one."""
 
     def cells(self) -> list[str]:
-        """Its line in the table."""
+        """Cells of the stage's table row."""
         return [
             self.name if len(self.name) <= _NAME_WIDTH else self.name[: _NAME_WIDTH - 3] + "...",
             str(self.left),
@@ -115,34 +114,34 @@ class Stage:
 
 @attrs.frozen
 class Column:
-    """One column of one row, stage by stage."""
+    """Explanation of one column of one row."""
 
     row: int
     column: int
 
     entropy: float
-    """Of the logits as they came, in nats; NaN where they are no distribution."""
+    """Entropy of the input logits in nats; NaN without a valid distribution."""
 
     trouble: str
-    """Why the logits as they came are no distribution; empty where they are one."""
+    """Why the input logits are no valid distribution; empty if they are."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[StageEffect, ...]
 
     top_tokens: tuple[Change, ...]
-    """The likeliest tokens in the end; ``before`` is their probability as the logits came."""
+    """Most likely tokens after the chain; ``before`` is their probability in the input logits."""
 
     @property
     def emptied_by(self) -> str | None:
-        """The first part that left no token: a stage's name, ``"the decoder"``, or None."""
+        """The first part without a token left: a stage's name, ``"the decoder"``, or None."""
         if self.trouble == _EMPTY:
             return "the decoder"
         return next((stage.name for stage in self.stages if stage.trouble == _EMPTY), None)
 
-    def table(self) -> Table:
-        """A line a stage."""
+    def table(self) -> DisplayTable:
+        """Table with one line per stage."""
         came = self.trouble or f"entropy {self.entropy:.3f} nats"
         end = ", ".join(map(str, self.top_tokens)) or "no distribution"
-        return Table(
+        return DisplayTable(
             title=f"row {self.row}, column {self.column}: {came}",
             header=_HEADER,
             rows=[stage.cells() for stage in self.stages],
@@ -153,10 +152,10 @@ class Column:
 
 @attrs.frozen
 class Explanation:
-    """What a chain did, one table a column; ``print`` it, or let a notebook show it."""
+    """Explanation of a chain, one table per column; printable and rendered by notebooks."""
 
     columns: tuple[Column, ...]
-    """Row by row, each row's columns in their order."""
+    """In row-major order."""
 
     def __str__(self) -> str:
         return "\n\n".join(column.table().text() for column in self.columns)
@@ -173,24 +172,24 @@ def explain(
     examples: int = 3,
 ) -> Explanation:
     """
-    Run *chain* and keep account of what each stage removes and moves.
+    Run *chain* and report what each stage removes and moves.
 
-    The stages run as they always do; the figures are computed in float64. Logits that are no
-    distribution are no error: where NaN, +inf or nothing at all came in or out, it is said.
+    Stages run unchanged; the figures are computed in float64. Invalid distributions (NaN, +inf, no
+    token left) are reported, not raised.
 
     Args:
         chain: A chain, one processor, or None.
 
-        logits: ``[batch, width, vocab]``, not modified, such as ``Generator.logits`` gives.
+        logits: ``[batch, width, vocab]``, not modified, for example from ``Generator.logits``.
 
-        history: The tokens before each column, from there as well.
+        history: The tokens before each column, from the same source.
 
         tokenizer: Anything with ``decode([id])``, to show tokens as text.
 
-        examples: How many tokens are named a stage.
+        examples: Number of tokens listed per stage.
 
     Raises:
-        TypeError: *logits* or *history* is something else.
+        TypeError: *logits* or *history* has another type or shape.
     """
     if not isinstance(logits, Tensor) or logits.dim() != 3 or not isinstance(history, History):
         given = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
@@ -201,7 +200,7 @@ def explain(
     stages = stages_of(chain)
     states = [logits]
     for stage in stages:
-        # A copy: a processor that writes into what it is given is to be seen doing so.
+        # A copy, so that a processor that modifies its input does not corrupt the comparison.
         states.append(stage(states[-1].clone(), history))
     names = [repr(stage) for stage in stages]
     naming = _Naming(tokenizer, examples)
@@ -220,7 +219,7 @@ class _Naming:
     examples: int
 
     def largest(self, size: Tensor, before: Tensor, after: Tensor) -> tuple[Change, ...]:
-        """The tokens where *size* is largest and above 0; of equals, the lower id first."""
+        """Tokens with the largest positive *size*; ties by ascending id."""
         order = size.sort(descending=True, stable=True).indices[: self.examples].tolist()
         return tuple(
             Change(token, self._text(token), before[token].item(), after[token].item())
@@ -247,15 +246,15 @@ def _explain_column(row: int, column: int, states: list[Tensor], names: list[str
     )
 
 
-def _explain_stage(name: str, before: Tensor, after: Tensor, naming: _Naming) -> Stage:
+def _explain_stage(name: str, before: Tensor, after: Tensor, naming: _Naming) -> StageEffect:
     p, q = _probabilities(before), _probabilities(after)
     left = after > -torch.inf
     removed = (before > -torch.inf) & (after == -torch.inf)
     moved = left & _moves(before, after)
     mass = torch.where(left | p.isnan(), p, 0.0).sum()
-    # Compared with what was left, not with all: growing into the place of others is no movement.
+    # Renormalised over the kept tokens, so that a mere removal moves nothing.
     share = torch.where(left, p / mass, 0.0)
-    return Stage(
+    return StageEffect(
         name=name,
         left=int(left.sum()),
         removed=int(removed.sum()),
@@ -270,16 +269,16 @@ def _explain_stage(name: str, before: Tensor, after: Tensor, naming: _Naming) ->
 
 
 def _moves(before: Tensor, after: Tensor) -> Tensor:
-    """Where a logit changed, unless all that stayed finite changed by the same."""
+    """Mask of changed logits; none if all finite ones changed by the same amount."""
     stayed = before.isfinite() & after.isfinite()
     by = (after - before)[stayed]
-    # Up to the rounding of float32 logits, in which a stage runs.
+    # Up to float32 rounding.
     shifted = by.numel() > 0 and bool((by.max() - by.min()) <= 1e-6 * after[stayed].abs().max())
     return (before != after) & ~(stayed & shifted)
 
 
 def _probabilities(logits: Tensor) -> Tensor:
-    """``[vocab]``; NaN throughout where the logits are no distribution."""
+    """Softmax ``[vocab]``; all NaN for invalid logits."""
     return torch.full_like(logits, torch.nan) if _trouble(logits) else logits.softmax(dim=-1)
 
 

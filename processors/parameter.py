@@ -1,8 +1,8 @@
 """
-What a processor's parameter may be: one number, or one number per row of the batch.
+Processor parameters: one number, or one per row of the batch.
 
-The converters turn what a caller may reasonably pass into a Python number or a ``[batch]``
-tensor, and leave the rest alone; the validators, which know the parameter's name, refuse it.
+Converters turn accepted input into a Python number or a ``[batch]`` tensor and pass anything else
+through; validators, which know the parameter's name, then raise.
 """
 
 import numbers
@@ -16,10 +16,10 @@ from torch import Tensor
 from ..decoding.validation import Validator, as_list, as_several, is_whole
 
 Reals: TypeAlias = float | Sequence[float] | Tensor
-"""What a caller may give for a real parameter."""
+"""Accepted input of a real parameter."""
 
 Integers: TypeAlias = int | Sequence[int] | Tensor
-"""What a caller may give for a whole one."""
+"""Accepted input of an integer parameter."""
 
 FLOAT32 = torch.finfo(torch.float32)
 
@@ -28,10 +28,9 @@ N = TypeVar("N", int, float)
 
 def as_reals(value: Reals) -> float | Tensor:
     """
-    A float, or a float64 tensor of its own.
+    Convert to a float, or to a new float64 tensor.
 
-    Python's floats are float64 too: cast as late as a scalar is, a row's parameter rounds as
-    the scalar would.
+    float64 as Python's floats: a per-row parameter then rounds as the scalar does.
     """
     if isinstance(value, Tensor):
         known = value.is_floating_point() or _holds_integers(value)
@@ -40,24 +39,24 @@ def as_reals(value: Reals) -> float | Tensor:
 
 
 def as_integers(value: Integers) -> int | Tensor:
-    """An int, or an int64 tensor of its own."""
+    """Convert to an int, or to a new int64 tensor."""
     if isinstance(value, Tensor):
         return value.detach().to(torch.int64, copy=True) if _holds_integers(value) else value
     return cast("int | Tensor", _converted(value, numbers.Integral, int, torch.int64))
 
 
 def as_window(value: Integers | None) -> int | Tensor | None:
-    """How many of the last tokens count: as :func:`as_integers`, or None for all."""
+    """Convert a number of last tokens as :func:`as_integers`; None for all."""
     return None if value is None else as_integers(value)
 
 
 def as_token_ids(value: int | Iterable[int] | Tensor) -> tuple[int, ...]:
-    """One token id or several to a tuple of them, ascending, each once."""
+    """Convert one or several token ids to a tuple, sorted and unique."""
     return tuple(sorted(set(as_token_sequence(value))))
 
 
 def as_token_sequence(value: int | Iterable[int] | Tensor) -> tuple[int, ...]:
-    """One token id or several to a tuple of them, in their order."""
+    """Convert one or several token ids to a tuple, in order."""
     ids = as_several(value)
     for token in ids:
         if not is_whole(token):
@@ -68,7 +67,7 @@ def as_token_sequence(value: int | Iterable[int] | Tensor) -> tuple[int, ...]:
 
 
 def as_token_sequences(values: Iterable[int | Iterable[int]]) -> tuple[tuple[int, ...], ...]:
-    """Sequences of token ids, each once, in the order given; an id alone is a sequence of one."""
+    """Convert to unique sequences of token ids, in order; a single id is a sequence of one."""
     if not isinstance(values, Iterable) or isinstance(values, str):
         raise TypeError(f"token sequences must come in a list: got {values!r}, a {type(values).__name__}")
     sequences = tuple(dict.fromkeys(as_token_sequence(value) for value in values))
@@ -78,19 +77,19 @@ def as_token_sequences(values: Iterable[int | Iterable[int]]) -> tuple[tuple[int
 
 
 def at_least_one(instance: Any, attribute: "attrs.Attribute[Any]", ids: tuple[int, ...]) -> None:
-    """Check that *ids* are not none."""
+    """Check that *ids* is not empty."""
     if not ids:
         raise ValueError(f"'{attribute.name}' must name at least one token id: got none")
 
 
 def real(rule: str, holds: Callable[[Any], Any]) -> Validator:
     """
-    Check a real parameter, each row of it.
+    Validator of a real parameter, for each row.
 
     Args:
         rule: What the message says after "must be".
 
-        holds: The rule for a float, or elementwise for a tensor. False for NaN.
+        holds: The rule for a float, or elementwise for a tensor. Must be False for NaN.
     """
 
     def check(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
@@ -99,7 +98,7 @@ def real(rule: str, holds: Callable[[Any], Any]) -> Validator:
         elif not isinstance(value, float):
             _refuse_type(attribute.name, value, "a number, or numbers one per row")
         _check_rule(attribute.name, value, rule, holds(value))
-        # 1e39 is finite in Python and infinite among float32 logits.
+        # 1e39 is finite in Python and infinite in float32.
         _check_rule(attribute.name, value, "finite in float32", abs(value) <= FLOAT32.max)
 
     return check
@@ -107,7 +106,7 @@ def real(rule: str, holds: Callable[[Any], Any]) -> Validator:
 
 def integer(rule: str, holds: Callable[[Any], Any]) -> Validator:
     """
-    Check a whole parameter, each row of it.
+    Validator of an integer parameter, for each row.
 
     Args:
         rule: What the message says after "must be".
@@ -127,7 +126,7 @@ def integer(rule: str, holds: Callable[[Any], Any]) -> Validator:
 
 def one_integer(rule: str, holds: Callable[[int], bool]) -> Validator:
     """
-    Check a whole parameter that is one for all rows.
+    Validator of an integer parameter that is one for all rows.
 
     Args:
         rule: What the message says after "must be".
@@ -147,7 +146,7 @@ _not_negative = integer(">= 0, or None for all", lambda value: value >= 0)
 
 
 def a_window(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    """Check how many of the last tokens count."""
+    """Check a number of last tokens."""
     if value is not None:
         _not_negative(instance, attribute, value)
 
@@ -156,14 +155,14 @@ _fade_length = integer(">= 0 (0 is off)", lambda fade: fade >= 0)
 
 
 def a_fade(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    """Check over how many tokens beyond the window a penalty fades out."""
+    """Check the number of tokens beyond the window over which a penalty fades out."""
     _fade_length(instance, attribute, value)
     if not is_scalar(value, 0) and instance.window is None:
         raise ValueError(f"'{attribute.name}' must come with a 'window': got {value!r} without one")
 
 
 def one_of(*values: object) -> Validator:
-    """Check that a parameter is one of *values*."""
+    """Validator of a parameter that is one of *values*."""
     rule = ", ".join(map(repr, values[:-1])) + f" or {values[-1]!r}"
 
     def check(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
@@ -186,27 +185,27 @@ def a_callable(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> 
 
 
 def options_of(part: Any) -> dict[str, Any]:
-    """What *part* was constructed with, by name; nothing of one that is no class of attrs."""
+    """Constructor arguments of *part* by name; empty if it is not an attrs instance."""
     if not attrs.has(type(part)):
         return {}
     return attrs.asdict(part, recurse=False, filter=lambda option, value: option.init)
 
 
 def is_scalar(parameter: float | Tensor | None, value: float) -> bool:
-    """Whether *parameter* is one number for all rows, namely *value*."""
+    """Whether *parameter* is one number for all rows and equals *value*."""
     return not isinstance(parameter, Tensor) and parameter == value
 
 
 def per_row(name: str, parameter: N | Tensor, logits: Tensor) -> N | Tensor:
     """
-    The parameter in a form that broadcasts against *logits*.
+    Make a parameter broadcastable to *logits*.
 
     Returns:
-        A number as it is; a ``[batch]`` tensor as ``[batch, 1, 1]``, a floating one in the
-        dtype of the logits.
+        A number unchanged; a ``[batch]`` tensor as ``[batch, 1, 1]``, in the logits' dtype if
+        floating point.
 
     Raises:
-        ValueError: The parameter has another number of rows than the logits.
+        ValueError: The numbers of rows differ.
     """
     if not isinstance(parameter, Tensor):
         return parameter
@@ -220,7 +219,7 @@ def per_row(name: str, parameter: N | Tensor, logits: Tensor) -> N | Tensor:
 
 def index_of(ids: tuple[int, ...], logits: Tensor, index: Tensor) -> Tensor:
     """
-    Where the logits of *ids* stand.
+    Index of the logits of *ids*.
 
     Args:
         ids: Token ids, at least one.
@@ -230,10 +229,10 @@ def index_of(ids: tuple[int, ...], logits: Tensor, index: Tensor) -> Tensor:
         index: *ids* as a tensor ``[n]``.
 
     Returns:
-        ``[batch, width, n]``, to gather from the logits or to scatter into them.
+        ``[batch, width, n]``, for ``gather`` and ``scatter`` along the vocabulary.
 
     Raises:
-        ValueError: An id has no logit.
+        ValueError: An id is outside the vocabulary.
     """
     batch, width, vocab = logits.shape
     if max(ids) >= vocab:
@@ -251,7 +250,7 @@ def _converted(value: Any, kind: type, scalar: Callable[[Any], Any], dtype: torc
 
 
 def _is_number(value: Any, kind: type) -> bool:
-    # True and False are integers to Python; as a parameter they are a mistake.
+    # bool is a subclass of int, but a mistake as a parameter.
     return isinstance(value, kind) and not isinstance(value, bool)
 
 

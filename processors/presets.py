@@ -1,13 +1,12 @@
 """
-Chains as other systems build them: their parameters' names, their order, their boundary rules.
+Chains of other systems: with their parameter names, order and boundary rules.
 
-Each function returns a chain to look at, to change and to run; a stage stands in it when its
-parameter is given and not at one of that system's off-values, which each function names. What
-is out of range is refused, also where that system silently does nothing: a top-p of 1.5 is a
-mistake. All parameters are off by default, also where that system's own default is not. Every
-number is one for all rows. Temperature 0 is ``Greedy()`` here, after a chain without a
-temperature. Where probabilities are equal, or sums round, a system may differ from one machine
-to another: see what each function says it cannot mirror.
+Each function returns an ordinary chain. A stage is included if its parameter is given and not one
+of that system's off-values, listed for each function. Out-of-range values are refused, also where
+that system ignores them silently (a top-p of 1.5). All parameters are off by default, whatever
+that system's default. Every number applies to all rows. For temperature 0 use the sampler
+``Greedy()`` and no temperature. Ties and rounding may differ from that system, or there between
+machines: see "Not mirrored" of each function.
 
 >>> from decodekit.processors import presets
 >>> presets.transformers(temperature=2.0, top_p=0.9)
@@ -71,23 +70,22 @@ def transformers(
     renormalize_logits: bool = False,
 ) -> Chain:
     """
-    As ``generate(do_sample=True)`` of Hugging Face transformers 5.23.
+    The chain of ``generate(do_sample=True)`` in Hugging Face transformers 5.23.
 
     The order of ``GenerationMixin._get_logits_processor``: biases, penalties and constraints,
     then temperature, top-h, top-k, top-p, min-p, typical, epsilon, eta, then normalisation.
-    Top-k keeps all that tie with the k-th; top-p drops from below what holds at most
-    1 - *top_p*; penalties see the prompt. With ``do_sample=False`` there it stops before the
-    temperature. ``top_k`` is 50 there if nobody says otherwise.
+    Top-k keeps all ties with the k-th; top-p drops the lowest tokens with a total of at most
+    1 - *top_p*; penalties include the prompt. With ``do_sample=False`` the chain there ends before
+    the temperature. ``top_k`` defaults to 50 there.
 
     Off are a *temperature*, *repetition_penalty*, *top_p* or *typical_p* of 1, a *top_k*,
     *no_repeat_ngram_size* or *min_new_tokens* of 0, an *epsilon_cutoff* or *eta_cutoff* of 0 or
     1, and a *top_h* or *min_p* of None.
 
-    Not mirrored: its repetition penalty and n-grams see padding tokens in some versions; which of
-    equal tokens top-p drops is up to an unstable sort. Left out are a minimal length, the encoder
-    penalties, the forced end, the removal of invalid values, the length decay and the watermarks:
-    :func:`~decodekit.processors.from_generation_config` has them, and takes a whole
-    configuration.
+    Not mirrored: in some versions its repetition penalty and n-grams include padding tokens; its
+    top-p breaks ties by an unstable sort. Omitted are the minimum length, encoder penalties, forced
+    last token, removal of invalid values, length decay and watermarks, which
+    :func:`~decodekit.processors.from_generation_config` supports for a whole configuration.
     """
     eos: tuple[int, ...] = (eos_token_id,) if isinstance(eos_token_id, int) else tuple(eos_token_id)
     return _chain(
@@ -126,23 +124,23 @@ def vllm(
     top_p: float = 1.0,
 ) -> Chain:
     """
-    As the sampler of vLLM's V1 engine does, in the order of ``vllm/v1/sample/sampler.py``.
+    The chain of vLLM's V1 engine, in the order of ``vllm/v1/sample/sampler.py``.
 
     Allowed tokens, bad words, min tokens, bias, penalties, temperature, min-p, top-k, top-p. The
-    repetition penalty sees the prompt, the other two what was generated. Top-k keeps all that
-    tie with the k-th; top-p drops from below what holds at most 1 - *top_p*. Temperatures below
+    repetition penalty includes the prompt, the other two penalties do not. Top-k keeps all ties with
+    the k-th; top-p drops the lowest tokens with a total of at most 1 - *top_p*. Temperatures below
     0.01 are raised to it.
 
     Off are a *temperature*, *repetition_penalty* or *top_p* of 1, a *top_k* of 0 or -1, and 0 of
     the other numbers.
 
-    *bad_words* are ids here, of the word with and without a space before it; *stop_token_ids*
-    are what *min_tokens* forbids, the end of sequence included.
+    *bad_words* are token ids here, for each word with and without a leading space; *stop_token_ids*
+    are the tokens that *min_tokens* forbids, the end of sequence included.
 
-    Not mirrored: which of equal tokens top-p drops is up to an unstable sort, or to another
-    backend's rule (FlashInfer keeps both).
+    Not mirrored: its top-p breaks ties by an unstable sort, or by its backend's rule (FlashInfer
+    keeps both).
     """
-    # Raised to 0.01, a temperature of 0 would not be refused below.
+    # A temperature of 0 is not raised, so that it is refused below.
     raised = max(temperature, 0.01) if _number("temperature", temperature) > 0 else temperature
     return _chain(
         allowed_token_ids is not None and AllowedTokens(allowed_token_ids),
@@ -184,25 +182,24 @@ def llama_cpp(
     min_keep: int = 1,
 ) -> Chain:
     """
-    As the default chain of llama.cpp, in the order of ``common/sampling.cpp``.
+    The default chain of llama.cpp, in the order of ``common/sampling.cpp``.
 
-    Bias, penalties, DRY, top-n-sigma, top-k, typical, top-p, min-p, XTC, and the temperature
-    last. Penalties see the last *penalty_last_n* tokens, the prompt's among them (0 is off, -1
-    sees all). Top-k keeps exactly k. Top-p keeps the likeliest through the first that reaches
-    *top_p*, of equal tokens the lower ids first.
+    Bias, penalties, DRY, top-n-sigma, top-k, typical, top-p, min-p, XTC, temperature. Penalties
+    cover the last *penalty_last_n* tokens, the prompt's included (0 is off, -1 is all). Top-k keeps
+    exactly k. Top-p keeps the most likely tokens up to the first that reaches *top_p*, ties by
+    ascending id.
 
     Off are a *temp*, *penalty_repeat*, *typ_p* or *top_p* of 1, a *top_k* or *top_n_sigma* of 0 or
-    less, an *xtc_threshold* above 0.5 and up to 1, and 0 of the other numbers. There a *typ_p* or
-    *top_p* above 1 and negative probabilities are off too; here they are refused.
+    less, an *xtc_threshold* above 0.5 and up to 1, and 0 of the other numbers. A *typ_p* or
+    *top_p* above 1 and negative probabilities are off there and refused here.
 
     *dry_sequence_breakers* are token ids here, or sequences of them.
 
-    Not mirrored: which of equal tokens stay is up to a partial sort there (here the lower ids, and
-    all that are equally typical); typical keeps one more token there where the mass is met
-    exactly; DRY looks at 50 tokens of a match here; XTC knows no *min_keep* here; a
-    *dynatemp_range* of *temp* or more, which ends at 0 there, is refused. Left out is the
-    reasoning budget, which stands after the bias there:
-    :class:`~decodekit.processors.ThinkingBudget` is one.
+    Not mirrored: ties are broken by a partial sort there (here: lower ids, and all equally typical
+    tokens); typical keeps one more token there if the mass is met exactly; DRY compares at most 50
+    tokens of a match here; XTC has no *min_keep* here; a *dynatemp_range* of *temp* or more, which
+    reaches temperature 0 there, is refused. Omitted is the reasoning budget, which follows the bias
+    there: use :class:`~decodekit.processors.ThinkingBudget`.
     """
     seen = _window("penalty_last_n", penalty_last_n)
     dry_seen = _window("dry_penalty_last_n", dry_penalty_last_n)
@@ -226,7 +223,7 @@ def llama_cpp(
             dry_sequence_breakers,
             window=dry_seen,
         ),
-        # Asked this way around, NaN is not off.
+        # Negated comparisons, so that NaN is not off and is refused.
         not _number("top_n_sigma", top_n_sigma) <= 0.0 and TopNSigma(top_n_sigma),
         not _number("top_k", top_k) <= 0 and TopK(top_k, ties="first"),
         _is_on("typ_p", typ_p, 1.0) and Typical(typ_p, min_keep),
@@ -274,17 +271,17 @@ def mlx(
     xtc_special_tokens: Iterable[int] = (),
 ) -> Chain:
     """
-    As mlx-lm, in the order of ``make_logits_processors`` and ``make_sampler``.
+    The chain of mlx-lm, in the order of ``make_logits_processors`` and ``make_sampler``.
 
-    Bias, repetition, presence and frequency penalty, then top-p, min-p, XTC, top-k, and the
-    temperature last. Penalties see the last 20 tokens, the prompt's among them. Top-p drops from
-    below what holds at most 1 - *top_p*; *min_tokens_to_keep* is min-p's; top-k keeps exactly k.
+    Bias, repetition, presence and frequency penalty, top-p, min-p, XTC, top-k, temperature. By
+    default, penalties cover the last 20 tokens, the prompt's included. Top-p drops the lowest tokens
+    with a total of at most 1 - *top_p*; *min_tokens_to_keep* applies to min-p; top-k keeps exactly k.
 
     Off are a penalty of 0 or None, a *top_p* of 0 or 1, a *temp* of 1, and 0 of the other numbers.
 
-    Not mirrored: which of equal tokens top-k keeps is up to a partial sort there (here the lower
-    ids). XTC there draws one number for all rows of a batch, does not count a token exactly at the
-    threshold, and spares the special tokens one by one (here none goes if one of them would).
+    Not mirrored: top-k breaks ties by a partial sort there (here: lower ids). XTC there draws once
+    for all rows of a batch, does not count a token exactly at the threshold, and keeps the special
+    tokens one by one (here no token is dropped if a special one would be).
     """
     return _chain(
         logit_bias and LogitBias(logit_bias),
@@ -317,17 +314,17 @@ def mlx(
 
 
 def _number(name: str, value: N) -> N:
-    """The *value*, if it is one number: not one per row, which those systems do not know."""
+    """Return *value* if it is a single number, otherwise raise."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise TypeError(f"'{name}' must be one number: got {value!r}, a {type(value).__name__}")
     return value
 
 
 def _is_on(name: str, value: float, *off: float) -> bool:
-    """Whether the number *value* is none of the system's off-values."""
+    """Whether the number *value* is not one of the system's off-values."""
     return _number(name, value) not in off
 
 
 def _chain(*stages: Any) -> Chain:
-    """The stages that are asked for; what is off is something false."""
+    """Chain of the *stages* that are on; those that are off are falsy."""
     return Chain(stage for stage in stages if stage)

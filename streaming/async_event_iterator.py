@@ -1,3 +1,5 @@
+"""Asynchronous iterator over the events of a generation in a thread."""
+
 from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import ClassVar
@@ -11,16 +13,16 @@ from .queue_streamer import QueueStreamer
 @attrs.define(eq=False)
 class AsyncEventIterator(QueueStreamer):
     """
-    Read the events of a generation, any number of rows, in an event loop while a thread decodes.
+    Iterate over the events of a generation, of any number of rows, in an event loop.
 
-    ``generator.astream`` decodes when it is asked for an event; here the decoder runs ahead of the
-    reader. Used like :class:`~.async_text_iterator.AsyncTextIterator`, whose arguments it has.
+    The generation runs in a thread. ``generator.astream`` decodes on demand; here the decoder runs
+    ahead of the reader. Usage and arguments as :class:`~.async_text_iterator.AsyncTextIterator`.
     """
 
     for_tasks: ClassVar[bool] = True
 
     async def __aiter__(self) -> AsyncGenerator[Event, None]:
-        """Read to the end; a loop that is left before closes this."""
+        """Iterate to the end; leaving the loop early closes this iterator."""
         try:
             while (event := await self._queue.take_in_task(self.timeout)) is not None:
                 yield event
@@ -34,7 +36,7 @@ class AsyncEventIterator(QueueStreamer):
         return event
 
     async def aclose(self) -> None:
-        """Read no further: the generation's next event raises :class:`ClosedError` there."""
+        """Stop reading; the generation's next event raises :class:`ClosedError` there."""
         self._queue.close()
 
     async def __aenter__(self) -> "AsyncEventIterator":

@@ -1,4 +1,4 @@
-"""Several texts at once in a terminal."""
+"""Live display of several rows in a terminal."""
 
 import math
 import os
@@ -20,16 +20,16 @@ _TAB = "    "
 
 @attrs.define(eq=False)
 class _Row:
-    """What one row has said."""
+    """Text of one row."""
 
     pending: list[str] = attrs.field(factory=list)
-    """Pieces that have not been printed for good."""
+    """Pieces not yet printed permanently."""
 
     printed: bool = False
-    """Whether any line has."""
+    """Whether any line has been printed permanently."""
 
     newest: str = ""
-    """The last lines of the text as they are shown."""
+    """The last lines of the text, as displayed."""
 
     ended: bool = False
 
@@ -38,18 +38,18 @@ class _Row:
         self.newest += text.replace("\t", _TAB)
 
     def newest_lines(self, count: int, width: int) -> list[str]:
-        # The second half of a line break may come with the next event.
+        # The second character of a CR LF may come with the next event.
         text = self.newest.removesuffix("\r")
         broken = self.newest[len(text) :]
         lines = [
             piece for line in harmless(text.replace("\r\n", "\n")).split("\n") for piece in wrap(line, width)
         ][-count:]
-        # What came before is shown no more, so a redrawing costs as much as it shows.
+        # Only the displayed lines are kept, so redrawing costs no more than they do.
         self.newest = "\n".join(lines) + broken
         return lines
 
     def take_lines(self, last: bool) -> list[str]:
-        """The lines that are complete, or all that is left; of a text without any, an empty one."""
+        """Complete lines; with *last* all that is left, at least one line per text."""
         *lines, rest = "".join(self.pending).split("\n")
         if last and (rest or not (lines or self.printed)):
             lines.append(rest)
@@ -62,29 +62,28 @@ class _Row:
 @attrs.define(eq=False)
 class BatchDisplay:
     r"""
-    Show the texts of several rows while they grow.
+    Display the texts of several rows as they grow.
 
-    In a terminal, each row has a few lines with its newest text, redrawn in place, and when the
-    generation ends they make room for the whole texts. Into anything else, each line is written
-    when it is complete. Either way a line begins with its row: ``[0] ...``.
+    In a terminal, each row has a few lines with its newest text, redrawn in place; at the end of
+    the generation they are replaced by the whole texts. In any other file, each line is written
+    when complete. Each line begins with its row: ``[0] ...``.
 
-    What a text could do to a terminal is made harmless: escape sequences and control characters
-    are shown as pictures (``␛[31m``). Long lines are cut by cells, of which wide characters and
-    emoji take two and combining marks none. Rows for which the screen has no room are counted,
-    those that have ended first. A terminal that becomes narrower may keep some old lines above the
-    display, if it breaks them in two; what stood there before is never touched. The cursor stays
-    visible, and nothing is coloured, so nothing has to be put right when a program dies.
+    Escape sequences and control characters are shown as symbols (``␛[31m``). Long lines are wrapped
+    by cells: wide characters and emoji take two, combining marks none. Rows that do not fit on the
+    screen, finished ones first, are only counted. A terminal that becomes narrower may keep some
+    wrapped old lines above the display; earlier output is never overwritten. The cursor stays
+    visible and no colours are used, so a crash leaves the terminal usable.
 
     Needs a generator with a tokenizer.
 
     Args:
-        file: Where to; None is whatever ``sys.stdout`` is at that time.
+        file: Output file; None for ``sys.stdout`` at the time of writing.
 
-        lines: Of each row in a terminal, while the generation lasts; fewer if there is no room.
+        lines: Lines per row in a terminal during the generation; fewer if there is no room.
 
-        interval: Seconds between two redrawings, at least. The last is never left out.
+        interval: Minimum number of seconds between redraws. The last one is never skipped.
 
-        clock: Seconds.
+        clock: Returns the time in seconds.
 
     >>> display = BatchDisplay()
     >>> for row, text in [(0, "Hel"), (1, "Good\nbye"), (0, "lo\n")]:
@@ -102,7 +101,7 @@ class BatchDisplay:
     )
     clock: Callable[[], float] = attrs.field(default=time.monotonic, repr=False)
     _rows: dict[int, _Row] = attrs.field(init=False, repr=False, factory=dict)
-    # What is on the screen above the cursor: how many lines, and since when.
+    # The display above the cursor: number of lines, and time of drawing.
     _drawn: int = attrs.field(init=False, repr=False, default=0)
     _drawn_at: float = attrs.field(init=False, repr=False, default=-math.inf)
 
@@ -127,31 +126,31 @@ class BatchDisplay:
             self._draw()
 
     def end(self) -> None:
-        """Write all that has not been written for good."""
+        """Write all remaining text permanently."""
         rest = [_labelled(number, row.take_lines(last=True)) for number, row in sorted(self._rows.items())]
         erase = f"{self._back(self._size().lines)}\x1b[J" if self._is_terminal() else ""
         self._rows, self._drawn, self._drawn_at = {}, 0, -math.inf
         self._write(erase + "".join(rest))
 
     def fail(self, error: BaseException) -> None:
-        """Write how far the texts came."""
+        """Write the texts so far."""
         self.end()
 
     def _draw(self) -> None:
         size = self._size()
         lines = self._layout(size.columns, size.lines)
-        # Whatever the terminal's idea of a width, no line shall become two.
+        # Wrapping is off while drawing, in case the terminal's width differs.
         body = "".join(f"\r\x1b[K{line}\n" for line in lines)
         self._write(f"\x1b[?7l{self._back(size.lines)}{body}\x1b[J\x1b[?7h")
         self._drawn, self._drawn_at = len(lines), self.clock()
 
     def _back(self, height: int) -> str:
-        """Put the cursor before what was drawn, as far as it is on the screen."""
+        """Sequence that moves the cursor to the start of the display, if on screen."""
         up = min(self._drawn, height - 1)
         return f"\r\x1b[{up}A" if up > 0 else "\r"
 
     def _layout(self, columns: int, height: int) -> list[str]:
-        # The cursor stands in the line below.
+        # The cursor is on the line below.
         room = max(1, height - 1)
         numbers = sorted(self._rows)
         if len(numbers) > room:
@@ -166,7 +165,7 @@ class BatchDisplay:
 
     def _row_lines(self, number: int, count: int, columns: int) -> list[str]:
         label = f"[{number}] "
-        # The last column stays free: some terminals go on to the next line from there at once.
+        # The last column stays free: some terminals wrap as soon as it is filled.
         width = max(2, columns - 1 - len(label))
         first, *others = self._rows[number].newest_lines(count, width)
         return [label + first, *(" " * len(label) + line for line in others)]
@@ -190,7 +189,7 @@ class BatchDisplay:
             return
         file = self._file()
         if encoding := getattr(file, "encoding", None):
-            # What it cannot show is no reason to stop a generation.
+            # Unencodable characters must not stop a generation.
             text = text.encode(encoding, "replace").decode(encoding)
         file.write(text)
         file.flush()

@@ -1,3 +1,5 @@
+"""Callback functions as a streamer."""
+
 from collections.abc import Callable
 from typing import Any
 
@@ -19,18 +21,19 @@ def _a_function_or_none(instance: Any, attribute: "attrs.Attribute[Any]", value:
 @attrs.frozen(eq=False)
 class Callback:
     """
-    Call a function with every event.
+    Call functions on events, at the end and on errors.
 
-    What a function raises stops the generation; :class:`~decodekit.decoding.results.streamers.ClosedError`
-    stops it quietly. They are called in the generation's thread, which waits for them.
+    An exception raised by a function stops the generation;
+    :class:`~decodekit.decoding.results.streamers.ClosedError` stops it without an error. Functions are
+    called in the generation's thread, which waits for them.
 
     Args:
-        on_event: Called with each event. What it returns is not looked at.
+        on_event: Called with each event. Its result is ignored.
 
-        on_end: Called without arguments when there are no more events.
+        on_end: Called without arguments after the last event.
 
-        on_error: Called with what the generation raised, in place of *on_end*. Without it, a
-            generation that raises is an end like any other.
+        on_error: Called with the generation's exception instead of *on_end*. Without it, *on_end*
+            is called.
 
     >>> streamer = Callback(lambda event: print(event.row, event.ids))
     >>> streamer.put_event(Event(row=0, ids=(5, 6)))

@@ -1,3 +1,5 @@
+"""Iterator over the events of a generation in another thread."""
+
 from collections.abc import Iterator
 from types import TracebackType
 
@@ -10,14 +12,14 @@ from .queue_streamer import QueueStreamer
 @attrs.define(eq=False)
 class EventIterator(QueueStreamer):
     """
-    Read the events of a generation, any number of rows, in one thread while another decodes.
+    Iterate over the events of a generation, of any number of rows, while another thread decodes.
 
-    ``generator.stream`` decodes when it is asked for an event; here the decoder runs ahead of
-    the reader. Used like :class:`~.text_iterator.TextIterator`, whose arguments it has.
+    ``generator.stream`` decodes on demand; here the decoder runs ahead of the reader. Usage and
+    arguments as :class:`~.text_iterator.TextIterator`.
     """
 
     def __iter__(self) -> Iterator[Event]:
-        """Read to the end; a loop that is left before closes this."""
+        """Iterate to the end; leaving the loop early closes this iterator."""
         try:
             yield from iter(lambda: self._queue.take(self.timeout), None)
         finally:
@@ -30,7 +32,7 @@ class EventIterator(QueueStreamer):
         return event
 
     def close(self) -> None:
-        """Read no further: the generation's next event raises :class:`ClosedError` there."""
+        """Stop reading; the generation's next event raises :class:`ClosedError` there."""
         self._queue.close()
 
     def __enter__(self) -> "EventIterator":

@@ -1,4 +1,4 @@
-"""From a generation's thread to a reader: bounded, and nothing lost without a word."""
+"""Bounded queue of events from a generation's thread to a reader."""
 
 import asyncio
 import contextlib
@@ -17,14 +17,14 @@ from ..decoding.results.streamers import ClosedError
 from ..decoding.validation import a_whole_number
 
 WhenFull: TypeAlias = Literal["wait", "merge"]
-"""What a generation does that is ahead of its reader: see :class:`EventQueue`."""
+"""Behaviour of a full queue: see :class:`EventQueue`."""
 
-# Nobody tells that an event loop was closed, or that the interpreter would like to exit.
-_SECONDS_BETWEEN_GLANCES = 0.2
+# Polled, since there is no notification of a closed event loop or a pending interpreter exit.
+_POLL_SECONDS = 0.2
 
-# A reader needs some 50 microseconds to wake up. If the next forward has begun by then and keeps the
-# interpreter's lock, as compiled programs do, it gets the text one forward late.
-_SECONDS_FOR_A_READER = 0.0005
+# A reader needs some 50 microseconds to wake up. If the next forward has begun by then and holds the
+# GIL, as compiled programs do, the reader gets the event one forward late.
+_READER_WAKE_UP_SECONDS = 0.0005
 
 
 def _wait_or_merge(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
@@ -32,12 +32,12 @@ def _wait_or_merge(instance: Any, attribute: "attrs.Attribute[Any]", value: Any)
         raise ValueError(f"'{attribute.name}' must be 'wait' or 'merge': got {value!r}")
 
 
-def joined(events: Sequence[Event]) -> Event:
+def merged(events: Sequence[Event]) -> Event:
     """
-    One event that says what *events* of one row say one after another.
+    Merge consecutive *events* of one row into one.
 
-    >>> joined([Event(0, (5,), "Hel"), Event(0, (6, 7), "lo")])
-    Event(row=0, ids=(5, 6, 7), text='Hello', ending=None, logprobs=None)
+    >>> merged([Event(0, (5,), "Hel"), Event(0, (6, 7), "lo")])
+    Event(row=0, ids=(5, 6, 7), text='Hello', finish=None, logprobs=None)
     """
     if len(events) == 1:
         return events[0]
@@ -55,53 +55,53 @@ def joined(events: Sequence[Event]) -> Event:
 @attrs.define(eq=False)
 class EventQueue:
     """
-    Events of one generation on their way to one reader, a thread or a task of an event loop.
+    Events of one generation for one reader, a thread or a task of an event loop.
 
-    Any thread may call anything here. What the iterators of this room have in common.
+    Thread-safe. The common part of the iterators of this package.
 
     Args:
-        capacity: Events that may wait to be read, at least 1.
+        capacity: Maximum number of events waiting to be read, at least 1.
 
-        when_full: What happens when as many do. ``"wait"``: the generation pauses. ``"merge"``:
-            it goes on, and the event is joined to the last one of its row that waits; a row of
-            which none does gets one beyond the capacity.
+        when_full: Behaviour at capacity. ``"wait"`` pauses the generation. ``"merge"`` continues
+            and merges the event into the last waiting one of its row; a row without one exceeds
+            the capacity by one.
 
-        for_tasks: Whether tasks read. Then the thread of a running event loop is not to wait for
-            them.
+        for_tasks: Whether the readers are tasks. A running event loop's thread then never waits
+            for them.
     """
 
     capacity: int = attrs.field(validator=[a_whole_number, validators.ge(1)])
     when_full: WhenFull = attrs.field(validator=_wait_or_merge)
     for_tasks: bool = False
 
-    # Joined when they are read, or every token would copy those that wait.
+    # Merged on reading: merging on writing would copy all waiting tokens each time.
     _waiting: deque[list[Event]] = attrs.field(init=False, repr=False, factory=deque)
     _begun: bool = attrs.field(init=False, default=False)
     _ended: bool = attrs.field(init=False, default=False)
     _closed: bool = attrs.field(init=False, default=False)
     _error: BaseException | None = attrs.field(init=False, repr=False, default=None)
     _reader_is_gone: Callable[[], bool] = attrs.field(init=False, repr=False)
-    # Readers that wait: threads, and of tasks what to tell.
+    # Waiting readers: number of threads, and a future of each task.
     _threads: int = attrs.field(init=False, default=0)
     _tasks: set["asyncio.Future[None]"] = attrs.field(init=False, repr=False, factory=set)
-    # Guards all of the above, and is notified whenever any of it changes. It is reentrant: a
-    # collection of garbage may close this queue from within any line.
+    # Guards all of the above, and is notified on every change. Reentrant: garbage collection may
+    # close this queue from within any line.
     _change: threading.Condition = attrs.field(init=False, repr=False, factory=threading.Condition)
 
     @_reader_is_gone.default
-    def _as_long_as_its_maker_lives(self) -> Callable[[], bool]:
+    def _while_the_creating_thread_lives(self) -> Callable[[], bool]:
         return _end_of(threading.current_thread())
 
     # The generation's side.
 
     def begin(self) -> None:
         """
-        Say that a generation is about to begin.
+        Mark the start of a generation.
 
         Raises:
-            ClosedError: Nobody is going to read.
+            ClosedError: No reader is left.
 
-            RuntimeError: Another one has begun before.
+            RuntimeError: A generation has begun before.
         """
         with self._change:
             self._require_reader()
@@ -111,13 +111,13 @@ class EventQueue:
 
     def put(self, event: Event) -> None:
         """
-        Pass on *event*; when the queue is full, wait or merge.
+        Enqueue *event*; at capacity, wait or merge.
 
         Raises:
             ClosedError: The reader is gone.
 
-            RuntimeError: The events have ended; or there is no room, and an event loop runs in
-                this thread and could not do anything about it.
+            RuntimeError: The events have ended; or the queue is full and this thread runs the
+                event loop of the reader, which could never make room.
         """
         with self._change:
             if self.when_full == "wait":
@@ -127,13 +127,13 @@ class EventQueue:
                 raise RuntimeError("this iterator has ended: make a new one for each generation")
             self._add(event)
             awaited = self._threads > 0 or len(self._tasks) > 0
-            self._tell_readers()
+            self._notify_readers()
             if awaited and not (self.for_tasks and _runs_an_event_loop()):
-                self._change.wait_for(lambda: not self._waiting, _SECONDS_FOR_A_READER)
+                self._change.wait_for(lambda: not self._waiting, _READER_WAKE_UP_SECONDS)
 
     def require_reader(self) -> None:
         """
-        Do nothing, if somebody reads.
+        Raise if there is no reader.
 
         Raises:
             ClosedError: The reader is gone.
@@ -142,46 +142,46 @@ class EventQueue:
             self._require_reader()
 
     def end(self) -> None:
-        """Let the reader stop behind the last event."""
+        """End the reader's iteration after the last event."""
         with self._change:
             self._ended = True
-            self._tell_readers()
+            self._notify_readers()
 
     def fail(self, error: BaseException) -> None:
-        """Let the reader raise *error* behind the last event."""
+        """Raise *error* in the reader after the last event."""
         with self._change:
-            # Who has closed or read to the end is not to be told any more.
+            # A reader that closed or reached the end must not see an error.
             if not (self._closed or self._ended):
                 self._error = error
             self._ended = True
-            self._tell_readers()
+            self._notify_readers()
 
     # The reader's side.
 
     def take(self, timeout: float | None) -> Event | None:
         """
-        Wait for the next event; None when there are no more, now and ever after.
+        Wait for the next event; None after the last one.
 
-        What the generation failed with is raised once, behind its last event.
+        An error of the generation is raised once, after its last event.
 
         Raises:
-            TimeoutError: None came within *timeout* seconds.
+            TimeoutError: No event within *timeout* seconds.
         """
         with self._change:
             self._reader_is_gone = _end_of(threading.current_thread())
             self._threads += 1
             try:
                 if not self._change.wait_for(self._is_decided, timeout):
-                    raise _too_late(timeout)
+                    raise _timeout_error(timeout)
             finally:
                 self._threads -= 1
             return self._take()
 
     async def take_in_task(self, timeout: float | None) -> Event | None:
         """
-        :meth:`take` without blocking the event loop, which is bound here.
+        :meth:`take` without blocking the event loop, to which it binds the queue.
 
-        A cancelled reader has taken nothing.
+        A cancelled call takes no event.
         """
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -190,25 +190,25 @@ class EventQueue:
                 self._reader_is_gone = _end_of(threading.current_thread(), loop)
                 if self._is_decided():
                     return self._take()
-                told: asyncio.Future[None] = loop.create_future()
-                self._tasks.add(told)
+                waiter: asyncio.Future[None] = loop.create_future()
+                self._tasks.add(waiter)
             try:
-                # Another task may be told of the same event, and be the one that takes it.
+                # Another task may have been notified of the same event and take it first.
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    raise _too_late(timeout)
-                await (told if left is None else asyncio.wait([told], timeout=left))
+                    raise _timeout_error(timeout)
+                await (waiter if left is None else asyncio.wait([waiter], timeout=left))
             finally:
                 with self._change:
-                    self._tasks.discard(told)
+                    self._tasks.discard(waiter)
 
     def close(self) -> None:
-        """Read no further: what waits is dropped, and the next :meth:`put` raises."""
+        """Stop reading: waiting events are dropped, and the next :meth:`put` raises."""
         with self._change:
             self._closed = True
             self._waiting.clear()
             self._error = None
-            self._tell_readers()
+            self._notify_readers()
 
     # Under the lock.
 
@@ -219,15 +219,15 @@ class EventQueue:
                     "the generation waits for a reader, and blocks the event loop: run it in a thread, "
                     "such as asyncio.to_thread(generator, prompt, streamer=pieces)"
                 )
-            self._change.wait(_SECONDS_BETWEEN_GLANCES)
+            self._change.wait(_POLL_SECONDS)
 
     def _require_reader(self) -> None:
         if self._closed:
             raise ClosedError("the reader closed its iterator, so the generation stops")
         if self._reader_is_gone():
-            # Should anybody read after all, it is not to take this for the end.
+            # A late reader must not mistake this for the end.
             self.fail(RuntimeError("the thread or the event loop that was to read ended before the events"))
-            raise ClosedError("nobody is left to read, so the generation stops")
+            raise ClosedError("no reader is left, so the generation stops")
 
     def _add(self, event: Event) -> None:
         if len(self._waiting) >= self.capacity:
@@ -243,40 +243,40 @@ class EventQueue:
     def _take(self) -> Event | None:
         if self._waiting and not self._closed:
             self._change.notify_all()
-            return joined(self._waiting.popleft())
+            return merged(self._waiting.popleft())
         error, self._error = self._error, None
         try:
             if error is not None:
                 raise error
             return None
         finally:
-            # An error knows this frame by its traceback.
+            # Break the reference cycle from the error's traceback to this frame.
             del error
 
-    def _tell_readers(self) -> None:
+    def _notify_readers(self) -> None:
         self._change.notify_all()
         while self._tasks:
-            told = self._tasks.pop()
-            # A closed loop takes no calls.
+            waiter = self._tasks.pop()
+            # A closed loop raises.
             with contextlib.suppress(RuntimeError):
-                told.get_loop().call_soon_threadsafe(_tell, told)
+                waiter.get_loop().call_soon_threadsafe(_wake, waiter)
 
 
-def _tell(told: "asyncio.Future[None]") -> None:
-    if not told.done():
-        told.set_result(None)
+def _wake(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
-def _too_late(timeout: float | None) -> TimeoutError:
+def _timeout_error(timeout: float | None) -> TimeoutError:
     return TimeoutError(f"nothing to read within {timeout} s, the timeout of this iterator")
 
 
 def _end_of(thread: threading.Thread, loop: asyncio.AbstractEventLoop | None = None) -> Callable[[], bool]:
     """
-    Whether a reader in *thread*, or in its event loop, is no more.
+    A function that tells whether a reader in *thread*, or in its event loop, is gone.
 
-    While the main thread lives another thread may still take over; after that the interpreter
-    waits for the generation's thread, which would wait for a reader for ever.
+    While the main thread lives another thread may still take over. After that the interpreter
+    waits for the generation's thread, which would wait for a reader forever.
     """
     main = threading.main_thread()
     return lambda: (loop is not None and loop.is_closed()) or not (thread.is_alive() or main.is_alive())

@@ -1,3 +1,5 @@
+"""Several streamers as one."""
+
 from collections.abc import Callable
 from typing import Any
 
@@ -21,16 +23,16 @@ def _streamers(instance: Any, attribute: "attrs.Attribute[Any]", value: tuple[An
 @attrs.define(eq=False, init=False)
 class FanOut:
     """
-    Tell several streamers of one generation.
+    Pass the events of one generation to several streamers.
 
-    Each hears of every event in the order in which they were given, and of the end exactly once.
+    Each streamer gets every event, in the order of the arguments, and the end exactly once.
 
-    - One that raises :class:`~decodekit.decoding.results.streamers.ClosedError` is ended and hears no
-      more; the others go on. When all of them have, the generation ends.
-    - When one raises anything else, all of them are told of the failure, and the error goes on.
+    - One that raises :class:`~decodekit.decoding.results.streamers.ClosedError` is ended and gets no
+      more events; the others continue. When all have closed, the generation ends.
+    - If one raises anything else, all of them get the failure, and the error propagates.
 
-    The generation waits for each: one whose reader is behind holds up the others. Hugging Face's
-    streamers may be among them; those take one prompt.
+    The generation waits for each: a slow reader delays the others. Hugging Face's streamers are
+    accepted too, for a single prompt.
 
     >>> from decodekit.streaming import Callback
     >>> both = FanOut(Callback(lambda event: print(event.ids)), Callback(lambda event: print(event.text)))
@@ -40,65 +42,65 @@ class FanOut:
     """
 
     streamers: tuple[Any, ...] = attrs.field(validator=_streamers)
-    # Those that still listen; None while there is no generation.
+    # Streamers that have not closed; None while there is no generation.
     _listeners: list[Listener] | None = attrs.field(init=False, repr=False, default=None)
 
     def __init__(self, *streamers: Any) -> None:
         self.__attrs_init__(streamers)
 
     def begin(self, prompts: list[list[int]]) -> None:
-        """Show the prompts to those who want them."""
+        """Pass the prompts to the streamers that take them."""
         self._listeners = [listener(streamer, prompts) for streamer in self.streamers]
-        self._tell(lambda one: one.begin())
+        self._notify(lambda each: each.begin())
 
     def put_event(self, event: Event) -> None:
         """
-        Pass an event on to everybody who still listens.
+        Pass an event to the streamers that have not closed.
 
         Raises:
-            ClosedError: Nobody is left.
+            ClosedError: All streamers have closed.
         """
-        self._tell(lambda one: one.put_event(event))
+        self._notify(lambda each: each.put_event(event))
 
     def end(self) -> None:
-        """End those who still listen."""
+        """End the streamers that have not closed."""
         listeners, self._listeners = self._current(), None
-        _tell_all(listeners, lambda one: one.end())
+        _notify_all(listeners, lambda each: each.end())
 
     def fail(self, error: BaseException) -> None:
-        """Tell those who still listen that the generation raised *error*."""
+        """Pass the generation's *error* to the streamers that have not closed."""
         listeners, self._listeners = self._current(), None
-        _tell_all(listeners, lambda one: one.fail(error))
+        _notify_all(listeners, lambda each: each.fail(error))
 
     def _current(self) -> list[Listener]:
         if self._listeners is None:
-            # Nobody said what the prompts are, so nobody can be shown them.
+            # begin() was not called: the prompts are unknown.
             self._listeners = [listener(streamer, [[]]) for streamer in self.streamers]
         return self._listeners
 
-    def _tell(self, something: Callable[[Listener], None]) -> None:
+    def _notify(self, action: Callable[[Listener], None]) -> None:
         listeners = self._current()
         try:
-            for one in list(listeners):
+            for each in list(listeners):
                 try:
-                    something(one)
+                    action(each)
                 except ClosedError:
-                    listeners.remove(one)
-                    one.end()
+                    listeners.remove(each)
+                    each.end()
         except BaseException as error:
-            told, listeners[:] = list(listeners), []
-            _fail_all(told, error)
+            failed, listeners[:] = list(listeners), []
+            _fail_all(failed, error)
             raise
         if not listeners:
             raise ClosedError("every streamer of this FanOut is closed, so the generation stops")
 
 
-def _tell_all(listeners: list[Listener], something: Callable[[Listener], None]) -> None:
-    """Tell everybody, then raise what the first of those raised that did."""
+def _notify_all(listeners: list[Listener], action: Callable[[Listener], None]) -> None:
+    """Notify all listeners, then raise the first error of any of them."""
     errors: list[BaseException] = []
-    for one in listeners:
+    for each in listeners:
         try:
-            something(one)
+            action(each)
         except BaseException as error:
             errors.append(error)
     if errors:
@@ -106,8 +108,8 @@ def _tell_all(listeners: list[Listener], something: Callable[[Listener], None]) 
 
 
 def _fail_all(listeners: list[Listener], error: BaseException) -> None:
-    """Tell everybody of *error*; what they raise about it is noted on it."""
+    """Fail all listeners with *error*; an error of theirs is added to it as a note."""
     try:
-        _tell_all(listeners, lambda one: one.fail(error))
+        _notify_all(listeners, lambda each: each.fail(error))
     except BaseException as another:
         error.add_note(f"a streamer that was told of this raised {another!r}")

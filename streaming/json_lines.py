@@ -1,3 +1,5 @@
+"""JSON Lines log of events."""
+
 import json
 import os
 import time
@@ -19,28 +21,28 @@ class JsonLines:
     """
     Log every event as one line of JSON.
 
-    Each line has ``time``, seconds on a clock that never goes back; only differences mean
-    anything. One generation writes::
+    Each line has ``time``, seconds on a monotonic clock; only differences are meaningful. One
+    generation writes::
 
         {"time": 51.0, "prompt_lengths": [3]}
         {"time": 51.2, "row": 0, "ids": [5, 6], "text": "Hello"}
         {"time": 51.3, "row": 0, "ids": [2], "text": "", "finish": {"reason": "max_new_tokens"}}
         {"time": 51.3, "end": true}
 
-    and in place of the last, one that raised::
+    and, instead of the last line, one that raised::
 
         {"time": 51.3, "error": {"type": "RuntimeError", "message": "out of device memory"}}
 
-    Every line is written in one piece and flushed. The same log serves one generation after
-    another; those that run at the same time have one each, which may append to the same path.
+    Every line is written in one call and flushed. One log serves consecutive generations;
+    concurrent ones need one each, which may append to the same path.
 
     Args:
-        file: A path, which is appended to and open while a generation lasts, or an open text
-            file, which stays open.
+        file: A path, opened for appending during each generation, or an open text file, which
+            stays open.
 
-        fields: Written on each line, to tell generations apart: ``{"request": 17}``.
+        fields: Added to each line, to identify the generation: ``{"request": 17}``.
 
-        clock: Seconds.
+        clock: Returns the time in seconds.
     """
 
     file: str | os.PathLike[str] | TextIO = attrs.field(validator=_a_file)
@@ -49,7 +51,7 @@ class JsonLines:
     _open: TextIO | None = attrs.field(init=False, repr=False, default=None)
 
     def begin(self, prompts: list[list[int]]) -> None:
-        """Log how long the prompts are."""
+        """Log the prompts' lengths."""
         self._write({"prompt_lengths": [len(prompt) for prompt in prompts]})
 
     def put_event(self, event: Event) -> None:
@@ -61,19 +63,19 @@ class JsonLines:
         self._write_last({"end": True})
 
     def fail(self, error: BaseException) -> None:
-        """Log what the generation raised."""
+        """Log the generation's exception."""
         self._write_last({"error": {"type": type(error).__name__, "message": str(error)}})
 
-    def _write(self, said: dict[str, Any]) -> None:
-        line = {"time": self.clock(), **self.fields, **said}
+    def _write(self, content: dict[str, Any]) -> None:
+        line = {"time": self.clock(), **self.fields, **content}
         file = self._opened()
-        # Who matched what may be any object of a user's.
+        # A finish may hold any object of the user's stop condition.
         file.write(json.dumps(line, ensure_ascii=False, default=repr) + "\n")
         file.flush()
 
-    def _write_last(self, said: dict[str, Any]) -> None:
+    def _write_last(self, content: dict[str, Any]) -> None:
         try:
-            self._write(said)
+            self._write(content)
         finally:
             file, self._open = self._open, None
             if file is not None and file is not self.file:

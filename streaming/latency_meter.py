@@ -1,4 +1,4 @@
-"""How long a reader waits."""
+"""Latency of tokens: time to first token and between tokens."""
 
 import math
 import time
@@ -12,26 +12,26 @@ from ..decoding.results.events import Event
 
 @attrs.frozen
 class Latency:
-    """What some waits come to, in seconds; NaN where there are none."""
+    """Statistics of latencies in seconds; NaN without any."""
 
     count: int
-    """How many there were."""
+    """Number of samples."""
 
     mean: float
-    """Their mean."""
+    """Mean."""
 
     p50: float
-    """Their median."""
+    """Median."""
 
     p95: float
-    """What 95 in 100 of them do not exceed."""
+    """95th percentile."""
 
     p99: float
-    """What 99 in 100 of them do not exceed."""
+    """99th percentile."""
 
     @classmethod
     def of(cls, seconds: Iterable[float]) -> "Latency":
-        """Of *seconds*; percentiles between two of them are interpolated linearly."""
+        """Statistics of *seconds*, with linearly interpolated percentiles."""
         samples = np.fromiter(seconds, dtype=np.float64)
         if not len(samples):
             return cls(0, *[math.nan] * 4)
@@ -41,54 +41,54 @@ class Latency:
 
 @attrs.define(eq=False)
 class RowLatency:
-    """When one row's tokens came."""
+    """Latencies of one row."""
 
     tokens: int = 0
-    """New tokens."""
+    """Number of new tokens."""
 
     first_token_seconds: float | None = None
-    """From the beginning to the row's first token; None while there is none."""
+    """Time from the start to the row's first token; None while there is none."""
 
     gaps: list[tuple[float, int]] = attrs.field(factory=list, repr=False)
-    """Seconds since the row's tokens before, and how many came then: one for each event but the first."""
+    """Seconds since the row's previous event, and number of tokens, for each event but the first."""
 
     @property
     def seconds(self) -> float:
-        """From the beginning to the row's last token."""
+        """Time from the start to the row's last token."""
         return (self.first_token_seconds or 0.0) + sum(seconds for seconds, _ in self.gaps)
 
     @property
     def tokens_per_second(self) -> float:
-        """New tokens over :attr:`seconds`; NaN where there are none."""
+        """New tokens per second; NaN without any."""
         return self.tokens / self.seconds if self.seconds else math.nan
 
     @property
     def between_tokens(self) -> Latency:
-        """Each of *n* tokens that come at once counts an *n*-th of the wait for them."""
+        """Time per token: the wait for an event of *n* tokens counts *n* times as its *n*-th part."""
         return _between_tokens([self])
 
     @property
     def between_events(self) -> Latency:
-        """The waits themselves, as a reader sees them."""
+        """Time between events, as a reader observes it."""
         return _between_events([self])
 
 
 @attrs.define(eq=False)
 class LatencyMeter:
     """
-    Measure when tokens come: the time to the first, and between them.
+    Measure the time to the first token and between tokens.
 
-    Speculation gives tokens in bursts, so there are two answers. :attr:`between_tokens` shares a
-    wait out among the tokens that ended it, so that its mean is the time that a token takes;
-    :attr:`between_events` takes the waits as they are, so that its percentiles are the pauses
-    that a reader sees. The tokens that come with a row's first one have waited for nothing else:
-    they count as tokens and as no wait. Events without tokens count for nothing.
+    Speculation gives several tokens per event, so there are two measures. :attr:`between_tokens`
+    divides the wait for an event among its tokens, so its mean is the time per token;
+    :attr:`between_events` takes whole waits, so its percentiles are the pauses a reader observes.
+    The tokens of a row's first event count as tokens, but not as waits. Events without tokens are
+    ignored.
 
-    Time runs when the generation does and while its consumer holds it up. It begins with the
-    call, when the prompts are known.
+    The clock runs from the call, when the prompts are known, and includes time in which the
+    consumer blocks the generation.
 
-    The same meter goes on from one generation to the next, whose rows stand behind; ``a + b``
-    does the same for two meters. ``print(meter)`` shows a table.
+    A meter accumulates over generations, appending their rows; ``a + b`` does the same for two
+    meters. ``print(meter)`` shows a table.
 
     >>> ticks = iter([0.0, 0.5, 0.6, 0.9])
     >>> meter = LatencyMeter(clock=lambda: next(ticks))
@@ -102,7 +102,7 @@ class LatencyMeter:
     all  5       500.0 ms     100.0 ms      100.0 ms  100.0 ms  100.0 ms  5.6
 
     Args:
-        clock: Seconds.
+        clock: Returns the time in seconds.
     """
 
     clock: Callable[[], float] = attrs.field(default=time.perf_counter, repr=False)
@@ -110,16 +110,16 @@ class LatencyMeter:
     """One for each row of each generation, in order."""
 
     seconds: float = attrs.field(init=False, default=0.0)
-    """From the beginning to the last token, of all generations together."""
+    """Time from the start to the last token, summed over generations."""
 
-    # Of the generation that is running: where its rows begin, and when it began; each row's last time.
+    # Of the current generation: index of its first row, start times, and each row's last event time.
     _offset: int = attrs.field(init=False, repr=False, default=0)
     _began: float | None = attrs.field(init=False, repr=False, default=None)
     _before: float = attrs.field(init=False, repr=False, default=0.0)
     _last: dict[int, float] = attrs.field(init=False, repr=False, factory=dict)
 
     def begin(self, prompts: list[list[int]]) -> None:
-        """Start the time."""
+        """Start the clock."""
         self._offset, self._before = len(self.rows), self.seconds
         self.rows += [RowLatency() for _ in prompts]
         self._last.clear()
@@ -127,10 +127,10 @@ class LatencyMeter:
 
     def put_event(self, event: Event) -> None:
         """
-        Note the time at which tokens came.
+        Record the time of an event's tokens.
 
         Raises:
-            RuntimeError: The time has not been started.
+            RuntimeError: The clock has not been started.
         """
         if self._began is None:
             raise RuntimeError("this LatencyMeter does not know when it began: call begin(prompts) first")
@@ -146,36 +146,36 @@ class LatencyMeter:
         self.seconds = self._before + now - self._began
 
     def end(self) -> None:
-        """Stop the time."""
+        """Stop the clock."""
         self._began = None
 
     @property
     def tokens(self) -> int:
-        """New tokens of all rows."""
+        """Number of new tokens of all rows."""
         return sum(row.tokens for row in self.rows)
 
     @property
     def tokens_per_second(self) -> float:
-        """New tokens of all rows over :attr:`seconds`; NaN where there are none."""
+        """New tokens of all rows per second; NaN without any."""
         return self.tokens / self.seconds if self.seconds else math.nan
 
     @property
     def first_token(self) -> Latency:
-        """From the beginning to the first token, over the rows."""
+        """Time to the first token, over all rows."""
         return Latency.of(_first_tokens(self.rows))
 
     @property
     def between_tokens(self) -> Latency:
-        """Of all rows; each of *n* tokens that come at once counts an *n*-th of the wait for them."""
+        """Time per token over all rows; see :attr:`RowLatency.between_tokens`."""
         return _between_tokens(self.rows)
 
     @property
     def between_events(self) -> Latency:
-        """Of all rows; the waits themselves, as a reader sees them."""
+        """Time between events over all rows."""
         return _between_events(self.rows)
 
     def __add__(self, other: "LatencyMeter") -> "LatencyMeter":
-        """What both measured, one after the other."""
+        """The rows and times of both meters."""
         if not isinstance(other, LatencyMeter):
             return NotImplemented
         both = LatencyMeter(self.clock)

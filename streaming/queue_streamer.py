@@ -1,4 +1,4 @@
-"""A streamer whose events wait for a reader."""
+"""Streamers that queue events for a reader."""
 
 import threading
 from typing import ClassVar
@@ -9,7 +9,7 @@ from attrs import validators
 from ..decoding.results.events import Event
 from ..decoding.validation import as_real, one_real
 from .event_queue import EventQueue, WhenFull
-from .one_row import text_of
+from .event_text import single_row_text
 
 _A_WAIT = one_real(
     f"in (0, {threading.TIMEOUT_MAX:.0f}] or None", lambda seconds: 0 < seconds <= threading.TIMEOUT_MAX
@@ -19,14 +19,14 @@ _A_WAIT = one_real(
 @attrs.define(eq=False)
 class QueueStreamer:
     """
-    The generation's side of the iterators of this room, which add the reader's.
+    Base class of the iterators: the generation's side of the queue.
 
     Args:
-        timeout: Longest time in seconds to wait for an event; None waits for as long as it takes.
+        timeout: Longest wait for an event in seconds; None for no limit.
 
-        capacity: Events that may wait to be read.
+        capacity: Maximum number of events waiting to be read.
 
-        when_full: What the generation does while as many wait: see :class:`~.event_queue.EventQueue`.
+        when_full: Behaviour at capacity: see :class:`~.event_queue.EventQueue`.
     """
 
     timeout: float | None = attrs.field(
@@ -37,19 +37,19 @@ class QueueStreamer:
     _queue: EventQueue = attrs.field(init=False, repr=False)
 
     for_tasks: ClassVar[bool] = False
-    """Whether tasks of an event loop read."""
+    """Whether the readers are tasks of an event loop."""
 
     @_queue.default
     def _a_queue(self) -> EventQueue:
         return EventQueue(self.capacity, self.when_full, self.for_tasks)
 
     def begin(self, prompts: list[list[int]]) -> None:
-        """Refuse a second generation, and one that nobody reads."""
+        """Start; raises for a second generation or without a reader."""
         self._queue.begin()
 
     def put_event(self, event: Event) -> None:
         """
-        Pass on the event.
+        Enqueue the event.
 
         Raises:
             ClosedError: The reader is gone.
@@ -57,26 +57,26 @@ class QueueStreamer:
         self._queue.put(event)
 
     def end(self) -> None:
-        """Let the reader stop behind the last event."""
+        """End the reader's iteration after the last event."""
         self._queue.end()
 
     def fail(self, error: BaseException) -> None:
-        """Let the reader raise *error* behind the last event."""
+        """Raise *error* in the reader after the last event."""
         self._queue.fail(error)
 
 
 @attrs.define(eq=False)
 class TextQueueStreamer(QueueStreamer):
-    """The same for the text of one row: events without any are not passed on."""
+    """Queue for the text of one row: events without text are skipped."""
 
     def put_event(self, event: Event) -> None:
         """
-        Pass on what the event adds.
+        Enqueue the event if it has text.
 
         Raises:
             ClosedError: The reader is gone.
         """
-        if text_of(event):
+        if single_row_text(event):
             self._queue.put(event)
         else:
             self._queue.require_reader()

@@ -1,8 +1,8 @@
 """
-Replicas of a generator behind Ray Serve.
+Generator replicas behind Ray Serve.
 
-`Ray Serve <https://docs.ray.io/en/latest/serve/index.html>`_ starts them, places them on the
-machines' cores, routes requests, scales and restarts. It is optional,
+`Ray Serve <https://docs.ray.io/en/latest/serve/index.html>`_ starts replicas, assigns
+cores, routes requests, scales and restarts. It is optional,
 ``pip install "decodekit[ray]"``, and is imported when an application is made.
 """
 
@@ -17,7 +17,7 @@ from ..decoding.results.background import in_threads
 from ..decoding.results.events import AsyncEventStream, Event
 from ..decoding.results.logprobs import Logprobs
 from ..decoding.validation import is_whole
-from .event_queue import joined
+from .event_queue import merged
 from .sse import async_server_sent_events
 
 if TYPE_CHECKING:
@@ -36,35 +36,34 @@ def serve_app(
     **options: Any,
 ) -> "Application":
     """
-    An application for ``ray.serve.run``: replicas of a generator, each a :class:`Replica`.
+    Make an application for ``ray.serve.run``, with a :class:`Replica` per generator.
 
     Args:
-        build: Makes the generator. It is called in the replica's own process, where the cores
-            that the replica was given are the only ones to be seen; so a decoder is compiled or
-            loaded in it, and nothing of Neuron's is imported before. Ray pickles the function,
-            not what it makes.
+        build: Makes the generator. Called in the replica's process, where only the replica's cores
+            are visible: compile or load the decoder in it, and import nothing of Neuron before.
+            Ray pickles the function, not its result.
 
-        neuron_cores: NeuronCores of each replica. Ray reserves them and names them to the
-            replica in ``NEURON_RT_VISIBLE_CORES``. 0 for a generator that needs none.
+        neuron_cores: NeuronCores per replica. Ray reserves them and sets
+            ``NEURON_RT_VISIBLE_CORES`` in the replica. 0 for a generator that needs none.
 
-        num_replicas: How many, or ``"auto"``. None is one, or what *autoscaling_config* says.
+        num_replicas: Number of replicas or ``"auto"``. None is one, or as in *autoscaling_config*.
 
-        max_ongoing_requests: Requests that a replica takes before the earlier are answered; the
-            others wait. A decoder has one cache: above 1, generations take turns round by round,
-            and each turn feeds its row again. That is right, and slow.
+        max_ongoing_requests: Concurrent requests per replica; further ones wait. A decoder has one
+            KV cache: above 1, generations alternate step by step, and each re-feeds what the others
+            overwrote, which is correct but slow.
 
-        autoscaling_config: As Ray Serve takes it, such as ``{"min_replicas": 1, "max_replicas":
+        autoscaling_config: As in Ray Serve, such as ``{"min_replicas": 1, "max_replicas":
             8, "target_ongoing_requests": 1}``.
 
-        options: Any others of ``ray.serve.deployment``: ``name``, ``ray_actor_options``,
+        options: Further arguments of ``ray.serve.deployment``: ``name``, ``ray_actor_options``,
             ``max_queued_requests``, ``graceful_shutdown_timeout_s``, ...
 
     Raises:
         ImportError: Ray Serve is not installed.
 
-        TypeError: *build* cannot be called, or Ray knows no such option.
+        TypeError: *build* is not callable, or an option is unknown to Ray.
 
-        ValueError: *neuron_cores* is no number of cores, or given twice; or Ray refuses an option.
+        ValueError: *neuron_cores* is invalid or given twice, or Ray refuses an option.
     """
     serve = _ray_serve()
     if not callable(build):
@@ -84,7 +83,7 @@ def serve_app(
 
 class Replica:
     """
-    A generator that answers requests, of Python through a handle and of others over HTTP.
+    A generator that answers requests from Python handles and over HTTP.
 
     Through a handle, with the arguments of :meth:`Generator.stream
     <decodekit.decoding.generator.Generator.stream>`::
@@ -93,15 +92,15 @@ class Replica:
         for event in handle.options(stream=True).stream.remote("def f("): ...
         rows = handle.generate.remote("def f(").result()
 
-    Over HTTP it takes a POST of a JSON object: ``prompt``, a text, ids, or several of either;
-    ``stream``, whether to send events as they happen; ``random_streams``, as in a call of the generator;
-    and ``logprobs``, the fields of :class:`~decodekit.decoding.results.logprobs.Logprobs`, such as
-    ``{"top": 5, "stage": "raw"}``. Events come as :mod:`decodekit.streaming.sse` has them. Without
-    ``stream`` the answer is ``{"rows": [...]}``, each row's events added up to one. What cannot be
-    generated from is answered with 400 before anything is decoded.
+    Over HTTP it takes a POST of a JSON object: ``prompt``, a text, ids, or a list of either;
+    ``stream``, whether to send events as they happen; ``random_streams``, as for the generator; and
+    ``logprobs``, the fields of :class:`~decodekit.decoding.results.logprobs.Logprobs`, such as
+    ``{"top": 5, "stage": "raw"}``. Events are sent as in :mod:`decodekit.streaming.sse`. Without
+    ``stream`` the answer is ``{"rows": [...]}``, with each row's events merged into one. An invalid
+    request is answered with 400 before anything is decoded.
 
-    A request that is cancelled, or whose client is gone, stops decoding within one step. Decoding
-    happens in threads: however long a forward takes, Ray can talk to the replica.
+    Cancelling a request, or disconnecting, stops decoding within one step. Decoding runs in threads,
+    so the replica stays responsive to Ray during a forward.
     """
 
     def __init__(self, build: Callable[[], Generator]) -> None:
@@ -110,13 +109,13 @@ class Replica:
             raise TypeError(f"'build' must make a Generator: got a {type(self._generator).__name__}")
 
     async def stream(self, prompts: Any, **options: Any) -> AsyncEventStream:
-        """Generate event by event."""
+        """Generate, yielding events as they happen."""
         async with aclosing(await self._begin(prompts, **options)) as events:
             async for event in events:
                 yield event
 
     async def generate(self, prompts: Any, **options: Any) -> list[Event]:
-        """Generate until every row has ended: each row's events added up to one."""
+        """Generate until every row has ended; returns each row's events merged into one."""
         return await _added_up(await self._begin(prompts, **options))
 
     async def __call__(self, request: "Request") -> "Response":
@@ -132,14 +131,14 @@ class Replica:
             return JSONResponse({"error": str(error)}, 400)
         if not stream:
             return JSONResponse({"rows": [row.as_dict() for row in await _added_up(events)]})
-        # Neither caches nor nginx may hold back what is to be seen at once.
+        # Caches and nginx must not buffer the events.
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         body = async_server_sent_events(events)
         return StreamingResponse(body, headers=headers, media_type="text/event-stream")
 
     async def _begin(self, prompts: Any, **options: Any) -> AsyncEventStream:
-        """The events to come: everything has been checked, and nothing decoded."""
-        # In a thread, since a tokenizer takes its time over a long text.
+        """Validate the request and return its event stream; nothing is decoded yet."""
+        # In a thread, since tokenizing a long text takes time.
         return in_threads(await asyncio.to_thread(self._generator.stream, prompts, **options))
 
 
@@ -152,7 +151,7 @@ def _ray_serve() -> Any:
 
 
 def _with_cores(actor_options: Mapping[str, Any], neuron_cores: int) -> dict[str, Any]:
-    """Options of the replica's actor, with the cores among its resources."""
+    """Actor options with the cores added to the resources."""
     resources = dict(actor_options.get("resources") or {})
     if neuron_cores:
         if "neuron_cores" in resources:
@@ -165,35 +164,35 @@ def _with_cores(actor_options: Mapping[str, Any], neuron_cores: int) -> dict[str
 
 
 def _read(body: bytes) -> tuple[Any, bool, dict[str, Any]]:
-    """Prompt, whether to stream, and the options of a request."""
+    """Parse a request: prompt, whether to stream, and options."""
     try:
-        asked = json.loads(body)
+        fields = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the body must be JSON: {error}") from error
-    if not isinstance(asked, dict) or "prompt" not in asked:
+    if not isinstance(fields, dict) or "prompt" not in fields:
         raise ValueError("the body must be a JSON object with a 'prompt'")
-    prompt, stream = asked.pop("prompt"), asked.pop("stream", False)
+    prompt, stream = fields.pop("prompt"), fields.pop("stream", False)
     if not isinstance(stream, bool):
         raise TypeError(f"'stream' must be true or false: got {json.dumps(stream)}")
-    if unknown := sorted(asked.keys() - {"random_streams", "logprobs"}):
+    if unknown := sorted(fields.keys() - {"random_streams", "logprobs"}):
         raise ValueError(
-            f"the body must have no other keys than prompt, stream, streams and logprobs: got {unknown}"
+            f"the body must have no other keys than prompt, stream, random_streams, logprobs: got {unknown}"
         )
-    if asked.get("logprobs") is not None:
-        asked["logprobs"] = _logprobs(asked["logprobs"])
-    return prompt, stream, asked
+    if fields.get("logprobs") is not None:
+        fields["logprobs"] = _logprobs(fields["logprobs"])
+    return prompt, stream, fields
 
 
-def _logprobs(asked: Any) -> Logprobs:
-    if not isinstance(asked, dict) or asked.keys() - {"top", "stage"}:
-        raise TypeError(f"'logprobs' must be an object of 'top' and 'stage': got {json.dumps(asked)}")
-    return Logprobs(**asked)
+def _logprobs(fields: Any) -> Logprobs:
+    if not isinstance(fields, dict) or fields.keys() - {"top", "stage"}:
+        raise TypeError(f"'logprobs' must be an object of 'top' and 'stage': got {json.dumps(fields)}")
+    return Logprobs(**fields)
 
 
 async def _added_up(events: AsyncEventStream) -> list[Event]:
-    """What each row's events come to, as one event."""
+    """Each row's events, merged into one event."""
     rows: dict[int, list[Event]] = {}
     async with aclosing(events):
         async for event in events:
             rows.setdefault(event.row, []).append(event)
-    return [joined(rows[row]) for row in sorted(rows)]
+    return [merged(rows[row]) for row in sorted(rows)]

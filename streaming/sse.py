@@ -1,18 +1,17 @@
 """
-Server-sent events: events as ``text/event-stream``.
+Server-sent events: a generation's events as ``text/event-stream``.
 
 The format is the `HTML standard's, section 9.2
 <https://html.spec.whatwg.org/multipage/server-sent-events.html>`_. Each event is one message
-whose data is :meth:`Event.as_dict <decodekit.decoding.results.events.Event.as_dict>` in JSON, on one line
-whatever the text holds::
+whose data is :meth:`Event.as_dict <decodekit.decoding.results.events.Event.as_dict>` as a single line
+of JSON::
 
     id: 0
     data: {"row": 0, "ids": [5, 6], "text": "Hello"}
 
-Behind the last comes a message ``event: done``, or ``event: failed`` when the generation raised.
-(It is not named ``error``: to a browser's ``EventSource`` that is a lost connection.) An
-``EventSource`` connects again when a connection ends, and would ask for a new text: it is to be
-closed at either.
+The last message is ``event: done``, or ``event: failed`` if the generation raised (not ``error``,
+which a browser's ``EventSource`` uses for a lost connection). Close an ``EventSource`` at either:
+it reconnects when a connection ends and would start a new generation.
 """
 
 import asyncio
@@ -27,27 +26,27 @@ from ..decoding.results.events import Event
 _LOG = logging.getLogger(__name__)
 
 _KEEP_ALIVE = ": keep-alive\n\n"
-"""A comment: parsers skip it, and a proxy sees that the connection lives."""
+"""A comment, skipped by parsers, that keeps proxies from closing the connection."""
 
 
-def say_nothing_of(error: Exception) -> str:
-    """What a client is told of *error* by default: that there was one."""
+def generic_message(error: Exception) -> str:
+    """Default message to a client about *error*, without details."""
     return "the generation failed"
 
 
 def server_sent_events(
-    events: Iterable[Event], *, describe: Callable[[Exception], str] = say_nothing_of
+    events: Iterable[Event], *, describe: Callable[[Exception], str] = generic_message
 ) -> Generator[str, None, None]:
     """
-    *events* as messages of a ``text/event-stream``.
+    Format *events* as messages of a ``text/event-stream``.
 
-    Whatever the client does, *events* are closed: with this iterator, which ends the decoding.
+    Closing this iterator closes *events*, which ends the decoding.
 
     Args:
-        events: Such as ``generator.stream(prompt)``.
+        events: For example ``generator.stream(prompt)``.
 
-        describe: What the client is told of an error. The error itself, with its traceback, is
-            logged and goes nowhere else.
+        describe: Makes the client's message from an error. The error itself, with its traceback, is
+            only logged.
 
     Returns:
         Messages, each complete, to be encoded as UTF-8.
@@ -83,28 +82,28 @@ def async_server_sent_events(
     events: AsyncIterable[Event],
     *,
     keep_alive: float | None = 15.0,
-    describe: Callable[[Exception], str] = say_nothing_of,
+    describe: Callable[[Exception], str] = generic_message,
 ) -> AsyncGenerator[str, None]:
     """
-    The same for an event loop, with a comment whenever nothing has come for a while.
+    Asynchronous :func:`server_sent_events`, with keep-alive comments.
 
     With Starlette or FastAPI, a handler returns ``StreamingResponse(async_server_sent_events(
-    generator.astream(prompt)), media_type="text/event-stream")``: a client that drops cancels it.
+    generator.astream(prompt)), media_type="text/event-stream")``: a client that disconnects cancels it.
 
     Args:
-        events: Such as ``generator.astream(prompt)``.
+        events: For example ``generator.astream(prompt)``.
 
-        keep_alive: Seconds after which a comment is sent, so that proxies do not take the
-            connection for dead, more than 0; None for never.
+        keep_alive: Seconds without an event after which a comment is sent, so that proxies keep the
+            connection open; above 0, or None for never.
 
-        describe: What the client is told of an error. The error itself, with its traceback, is
-            logged and goes nowhere else.
+        describe: Makes the client's message from an error. The error itself, with its traceback, is
+            only logged.
 
     Returns:
         Messages, each complete, to be encoded as UTF-8.
 
     Raises:
-        ValueError: *keep_alive* is not above 0.
+        ValueError: *keep_alive* is not positive.
     """
     if keep_alive is not None and (isinstance(keep_alive, bool) or not keep_alive > 0):
         raise ValueError(f"'keep_alive' must be > 0 or None: got {keep_alive!r}")
@@ -147,8 +146,8 @@ def _failed(error: Exception, describe: Callable[[Exception], str]) -> str:
 
 
 def _message(data: dict[str, Any], number: int | None = None, name: str | None = None) -> str:
-    # JSON writes every line break inside a text as an escape.
-    said = json.dumps(data, ensure_ascii=False, default=repr)
+    # JSON escapes line breaks, so the data is one line.
+    text = json.dumps(data, ensure_ascii=False, default=repr)
     head = "" if number is None else f"id: {number}\n"
     head += "" if name is None else f"event: {name}\n"
-    return f"{head}data: {said}\n\n"
+    return f"{head}data: {text}\n\n"

@@ -1,45 +1,47 @@
+"""Iterator over the text of a generation in another thread."""
+
 from collections.abc import Iterator
 from types import TracebackType
 
 import attrs
 
-from .one_row import text_of
+from .event_text import single_row_text
 from .queue_streamer import TextQueueStreamer
 
 
 @attrs.define(eq=False)
 class TextIterator(TextQueueStreamer):
     """
-    Read the text of one row in one thread while another generates it.
+    Iterate over the text of one row while another thread generates it.
 
-    Pass it as the streamer of a generation that runs in a thread, and iterate over it to get the
-    pieces as they become final. What the generation raises, the reader raises too. Leaving the
-    loop, or the block of a ``with``, stops the generation within a step::
+    Pass it as the streamer of a generation in a thread, and iterate over it to get pieces of text
+    as they become final. Exceptions of the generation are raised in the reader. Leaving the loop
+    or the ``with`` block stops the generation within one step::
 
         with TextIterator() as pieces:
             threading.Thread(target=generator, args=(prompt,), kwargs={"streamer": pieces}).start()
             for piece in pieces:
                 ...
 
-    It serves one generation. To leave a loop and read on later, loop over ``next(pieces)``. One
-    that nobody ever reads holds its generation up for as long as the program runs, unless it is
-    closed: hence the ``with``. The thread need be no daemon: when the main thread and the reader's have
-    ended, it stops by itself, while a daemon in the midst of a forward may take the process down.
+    For one generation only. To pause reading and resume later, call ``next(pieces)`` instead of
+    looping over it. An iterator that is never read blocks its generation until it is closed: hence
+    the ``with``. The thread need not be a daemon: it stops by itself once the main thread and the
+    reader's thread have ended, whereas a daemon inside a forward may crash the process at exit.
 
     Args:
-        timeout: Longest time in seconds to wait for a piece; None waits for as long as it takes.
+        timeout: Longest wait for a piece in seconds; None for no limit.
 
-        capacity: Pieces that may wait to be read.
+        capacity: Maximum number of pieces waiting to be read.
 
-        when_full: What the generation does while as many wait: ``"wait"`` for the reader, or
-            ``"merge"`` what comes into the last of them and go on. Nothing is lost either way.
+        when_full: Behaviour at capacity: ``"wait"`` pauses the generation, ``"merge"`` appends to
+            the last waiting piece and continues. No text is lost either way.
     """
 
     def __iter__(self) -> Iterator[str]:
-        """Read to the end; a loop that is left before closes this."""
+        """Iterate to the end; leaving the loop early closes this iterator."""
         try:
             while (event := self._queue.take(self.timeout)) is not None:
-                yield text_of(event)
+                yield single_row_text(event)
         finally:
             self.close()
 
@@ -47,10 +49,10 @@ class TextIterator(TextQueueStreamer):
         event = self._queue.take(self.timeout)
         if event is None:
             raise StopIteration
-        return text_of(event)
+        return single_row_text(event)
 
     def close(self) -> None:
-        """Read no further: the generation's next event raises :class:`ClosedError` there."""
+        """Stop reading; the generation's next event raises :class:`ClosedError` there."""
         self._queue.close()
 
     def __enter__(self) -> "TextIterator":

@@ -1,10 +1,12 @@
+"""Printed text of one row."""
+
 import sys
 from typing import TextIO
 
 import attrs
 
 from ..decoding.results.events import Event
-from .one_row import text_of
+from .event_text import single_row_text
 
 
 @attrs.frozen(eq=False)
@@ -12,12 +14,12 @@ class TextStreamer:
     """
     Print the text of one row as it becomes final.
 
-    Needs a generator with a tokenizer, and a single prompt. The text is printed as it is, with any
-    escape sequences that the model may have made up, as Hugging Face's streamer does: into a file or
-    a pipe nothing else would be right. :class:`~.batch_display.BatchDisplay` makes them harmless.
+    Needs a generator with a tokenizer, and a single prompt. The text is printed verbatim, including
+    any escape sequences from the model, as Hugging Face's streamer does, since files and pipes need
+    the exact text. :class:`~.batch_display.BatchDisplay` replaces them.
 
     Args:
-        file: Where to print; None is whatever ``sys.stdout`` is at that time.
+        file: Output file; None for ``sys.stdout`` at the time of printing.
 
     >>> streamer = TextStreamer()
     >>> streamer.put_event(Event(row=0, ids=(5, 6), text="Hello"))
@@ -27,8 +29,8 @@ class TextStreamer:
     file: TextIO | None = None
 
     def put_event(self, event: Event) -> None:
-        """Print what the event adds."""
-        self._print(text_of(event), end="")
+        """Print the event's text."""
+        self._print(single_row_text(event), end="")
 
     def end(self) -> None:
         """Print a newline."""

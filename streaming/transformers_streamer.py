@@ -1,3 +1,5 @@
+"""Streamers of decodekit for ``generate`` of transformers."""
+
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -13,7 +15,7 @@ from ..decoding.text.detokenizer import Detokenizer
 from ..decoding.validation import as_several, is_whole
 
 _STOPPED = Finish("stopped")
-"""``generate`` does not say why it returned."""
+"""``generate`` gives no reason for returning."""
 
 
 def _ids_or_none(value: Any) -> Any:
@@ -25,7 +27,7 @@ def _ids_or_none(value: Any) -> Any:
     return tuple(int(i) for i in ids)
 
 
-def _one_of_ours(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+def _takes_events(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
     if not takes_events(value):
         raise TypeError(f"'{attribute.name}' must have put_event(event) and end(): got {value!r}")
 
@@ -41,81 +43,79 @@ class _Progress:
 @attrs.define(eq=False)
 class TransformersStreamer:
     """
-    Let a streamer of ours listen to ``generate`` of transformers.
+    Adapt a streamer of decodekit to ``generate`` of transformers.
 
     ::
 
         model.generate(**inputs, streamer=TransformersStreamer(BatchDisplay(), tokenizer))
 
-    It takes batches, too, which Hugging Face's own streamers do not, and what assisted decoding
-    puts several at a time. A row ends with its end-of-sequence token: the padding that
-    ``generate`` puts behind it is no part of its text. Rows that have not ended when ``generate``
-    returns end with the reason ``"stopped"``, since it does not say why; nor does it say that a
-    stopping criterion of another kind has ended one row before the others, so that the padding
-    behind it is taken for tokens.
+    Unlike Hugging Face's own streamers it takes batches; it also takes the several tokens at a time
+    of assisted decoding. A row ends with its end-of-sequence token; the padding after it is
+    ignored. Rows without one end with the reason ``"stopped"``, since ``generate`` gives none. If
+    another stopping criterion ends one row before the others, the padding after it is taken for
+    tokens, since ``generate`` does not report that either.
 
-    ``generate`` tells a streamer nothing when it raises. As a context manager this one sees it::
+    ``generate`` does not notify a streamer of an exception. Use this one as a context manager::
 
         with TransformersStreamer(texts, tokenizer) as streamer:
             model.generate(**inputs, streamer=streamer)
 
-    What the listening streamer raises goes through ``generate`` to its caller;
-    :class:`~decodekit.decoding.results.streamers.ClosedError` too, which is the only way to stop it.
+    An exception of the streamer propagates through ``generate`` to its caller, also
+    :class:`~decodekit.decoding.results.streamers.ClosedError`, which is the only way to stop it.
 
     Args:
-        streamer: One of ours. Its prompts are as ``generate`` has them, padding included.
+        streamer: A streamer of decodekit. It gets the prompts of ``generate``, padding included.
 
-        tokenizer: Makes text of ids, and says what ends a sequence; without one, events have
-            no text.
+        tokenizer: For the events' text and the end-of-sequence token; without one, events have no
+            text.
 
-        eos_token_id: The end-of-sequence token or tokens, as ``model.generation_config`` has
-            them; None for the tokenizer's, ``()`` for none.
+        eos_token_id: End-of-sequence token or tokens, as in ``model.generation_config``; None for
+            the tokenizer's, ``()`` for none.
 
-        skip_special_tokens: Whether the text leaves special tokens out.
+        skip_special_tokens: Whether to omit special tokens from the text.
     """
 
-    streamer: Any = attrs.field(validator=_one_of_ours)
+    streamer: Any = attrs.field(validator=_takes_events)
     tokenizer: Any = attrs.field(default=None, repr=False)
     eos_token_id: tuple[int, ...] | None = attrs.field(default=None, converter=_ids_or_none)
     skip_special_tokens: bool = attrs.field(default=True, validator=attrs.validators.instance_of(bool))
-    # None while nothing is generated.
+    # None while there is no generation.
     _listener: Listener | None = attrs.field(init=False, repr=False, default=None)
     _rows: list[_Progress] = attrs.field(init=False, repr=False, factory=list)
-    _told: bool = attrs.field(init=False, repr=False, default=False)
+    _ended: bool = attrs.field(init=False, repr=False, default=False)
     _eos: tuple[int, ...] = attrs.field(init=False, repr=False)
 
     @_eos.default
-    def _the_tokenizers(self) -> tuple[int, ...]:
+    def _default_eos(self) -> tuple[int, ...]:
         if self.eos_token_id is not None:
             return self.eos_token_id
         return _ids_or_none(getattr(self.tokenizer, "eos_token_id", None)) or ()
 
     def put(self, value: Tensor) -> None:
         """
-        Take what ``generate`` puts.
+        Take prompts or new tokens from ``generate``.
 
         Args:
-            value: First the prompts, ``[batch, length]``. Then new ids: ``[batch]``, one for each
-                row, or ``[batch, n]``.
+            value: First the prompts, ``[batch, length]``, then new ids, ``[batch]`` or ``[batch, n]``.
         """
         if self._listener is None:
             self._begin((value if value.dim() == 2 else value[None]).tolist())
         else:
-            self._tell(lambda: self._put_rows(value.reshape(len(self._rows), -1).tolist()))
+            self._notify(lambda: self._put_rows(value.reshape(len(self._rows), -1).tolist()))
 
     def end(self) -> None:
-        """End the rows that have not ended, and the streamer."""
-        self._tell(self._end_rows)
-        if not self._told:
-            self._over().end()
+        """End the remaining rows and the streamer."""
+        self._notify(self._end_rows)
+        if not self._ended:
+            self._reset().end()
 
     def fail(self, error: BaseException) -> None:
-        """Tell the streamer that ``generate`` raised *error*, unless it knows of the end already."""
-        if not self._told:
-            self._over().fail(error)
+        """Pass an *error* of ``generate`` to the streamer, unless it has ended."""
+        if not self._ended:
+            self._reset().fail(error)
 
     def __enter__(self) -> "TransformersStreamer":
-        self._told = False
+        self._ended = False
         return self
 
     def __exit__(
@@ -127,8 +127,8 @@ class TransformersStreamer:
     def _begin(self, prompts: list[list[int]]) -> None:
         one = self._listener = listener(self.streamer, prompts)
         self._rows = [_Progress(self._text()) for _ in prompts]
-        self._told = False
-        self._tell(one.begin)
+        self._ended = False
+        self._notify(one.begin)
 
     def _text(self) -> RowText | None:
         if self.tokenizer is None:
@@ -156,18 +156,18 @@ class TransformersStreamer:
         text = None if row.text is None else row.text.push(ids, finish)
         self.streamer.put_event(Event(number, ids, text, finish))
 
-    def _tell(self, something: Callable[[], None]) -> None:
+    def _notify(self, action: Callable[[], None]) -> None:
         try:
-            something()
+            action()
         except ClosedError:
-            self._over().end()
+            self._reset().end()
             raise
         except BaseException as error:
             self.fail(error)
             raise
 
-    def _over(self) -> Listener:
-        """Forget the generation: who listened to it is told of the end, and then of nothing more."""
+    def _reset(self) -> Listener:
+        """Reset the generation's state; returns the listener to notify of the end."""
         one = self._listener or listener(self.streamer, [[]])
-        self._listener, self._rows, self._told = None, [], True
+        self._listener, self._rows, self._ended = None, [], True
         return one

@@ -1,4 +1,4 @@
-"""Forbidding all but chosen tokens."""
+"""Allow-list of tokens."""
 
 from typing import ClassVar
 
@@ -15,10 +15,10 @@ from .masking import keep_only
 @attrs.frozen(eq=False)
 class AllowedTokens(Composable):
     """
-    Forbid everywhere all tokens but some.
+    Forbid all tokens except *ids*, at every position.
 
-    The end of sequence is a token like others: without it among *ids* only a limit ends a row.
-    A hard constraint: it leaves a row without a token when all of *ids* were forbidden before.
+    If the end of sequence is not among *ids*, only a limit ends a row. A hard constraint: it leaves
+    a row without a token if all of *ids* were forbidden before. No neutral value.
     """
 
     keeps_argmax: ClassVar[bool] = False
@@ -36,5 +36,5 @@ class AllowedTokens(Composable):
         return torch.tensor(self.ids, dtype=torch.int64)
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Mask all others in ``[batch, width, vocab]`` logits, which are not modified."""
+        """Mask all other tokens of ``[batch, width, vocab]`` logits, which are not modified."""
         return keep_only(logits, index_of(self.ids, logits, self._index))

@@ -1,4 +1,4 @@
-"""Forbidding chosen words."""
+"""Forbidden words."""
 
 import math
 from typing import ClassVar
@@ -15,14 +15,14 @@ from ..penalties.sequence_bias import SequenceBias
 @attrs.frozen(eq=False)
 class BadWords(Composable):
     """
-    Forbid the last token of a word when its others have just come.
+    Forbid the last token of a word if its other tokens directly precede.
 
-    A word is a sequence of token ids; one of a single token is forbidden everywhere. The prompt
-    counts as what has just come. A word that is one of *eos* alone is left out, as in Hugging
-    Face. No-op when empty. A hard constraint: it can leave a row without a token.
+    A word is a sequence of token ids; a word of one token is forbidden everywhere. Preceding tokens
+    may be the prompt's. A word that is a single token of *eos* is ignored, as in Hugging Face. No-op
+    when empty. A hard constraint: it can leave a row without a token.
 
-    A tokenizer has several ways to write a word, with and without a space before it for one:
-    each of them has to be given.
+    A word usually has several tokenizations, for example with and without a leading space: each
+    must be given.
     """
 
     keeps_argmax: ClassVar[bool] = False
@@ -34,7 +34,7 @@ class BadWords(Composable):
     """Token sequences; a single id is a sequence of one."""
 
     eos: tuple[int, ...] = attrs.field(default=(), converter=as_token_ids)
-    """The tokens that end a sequence, ascending: these stay. One id may be given alone."""
+    """End-of-sequence token ids, ascending, never forbidden alone. May be given as a single id."""
 
     _bias: SequenceBias = attrs.field(init=False, repr=False)
 

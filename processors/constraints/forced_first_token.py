@@ -1,4 +1,4 @@
-"""Prescribing the beginning."""
+"""Forced first generated token."""
 
 from typing import ClassVar
 
@@ -15,11 +15,11 @@ from .masking import keep_only
 @attrs.frozen(eq=False)
 class ForcedFirstToken(Composable):
     """
-    Forbid all tokens but one, or some, for the first that is generated.
+    Allow only *tokens* as the first generated token.
 
-    Hugging Face forces the first token of a decoder's input, which with a prompt is the
-    prompt's, and sets its logit to 0; here it keeps its own. A hard constraint: it leaves a row
-    without a token when that token was forbidden before.
+    Hugging Face instead forces the token after a decoder input of one token, whatever the prompt,
+    and sets its logit to 0; here the logit is kept. A hard constraint: it leaves a row without a
+    token if all of *tokens* were forbidden before. No neutral value.
     """
 
     keeps_argmax: ClassVar[bool] = False
@@ -28,7 +28,7 @@ class ForcedFirstToken(Composable):
     device_safe: ClassVar[bool] = True
 
     tokens: tuple[int, ...] = attrs.field(converter=as_token_ids, validator=at_least_one)
-    """One of these comes first. One id may be given alone."""
+    """Allowed first tokens. May be given as a single id."""
 
     _index: Tensor = attrs.field(init=False, repr=False)
 
@@ -37,7 +37,7 @@ class ForcedFirstToken(Composable):
         return torch.tensor(self.tokens, dtype=torch.int64)
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Mask all others in the first of ``[batch, width, vocab]`` logits, which are not modified."""
+        """Mask all other first tokens in ``[batch, width, vocab]`` logits, which are not modified."""
         forced = keep_only(logits, index_of(self.tokens, logits, self._index))
         first = history.length == history.prompt[:, None]  # [batch, width]
         return torch.where(first[..., None], forced, logits)

@@ -1,4 +1,4 @@
-"""Prescribing the end."""
+"""Forced last token before a length limit."""
 
 from typing import ClassVar
 
@@ -19,11 +19,11 @@ _LIMIT = validators.optional(integer(">= 1", lambda limit: limit >= 1))
 @attrs.frozen(eq=False)
 class ForcedLastToken(Composable):
     """
-    Forbid all tokens but one, or some, for the last that a limit lets through.
+    Allow only *tokens* as the last token before a length limit.
 
-    The limit is *max_new_tokens*, or *max_length* with the prompt in it; it has to be what the
-    generation is limited to as well. A hard constraint: it leaves a row without a token when that
-    token was forbidden before, unless *logit* lets it in again.
+    The limit is *max_new_tokens*, or *max_length* including the prompt; set it to the limit of the
+    generation. A hard constraint: it leaves a row without a token if all of *tokens* were forbidden
+    before, unless *logit* is given. No neutral value.
     """
 
     keeps_argmax: ClassVar[bool] = False
@@ -32,17 +32,17 @@ class ForcedLastToken(Composable):
     device_safe: ClassVar[bool] = True
 
     tokens: tuple[int, ...] = attrs.field(converter=as_token_ids, validator=at_least_one)
-    """One of these comes last. One id may be given alone."""
+    """Allowed last tokens. May be given as a single id."""
 
     max_new_tokens: int | Tensor | None = attrs.field(
         default=None, kw_only=True, converter=attrs.converters.optional(as_integers), validator=_LIMIT
     )
-    """In generated tokens. One for all rows, or ``[batch]``. This or *max_length*."""
+    """Limit in generated tokens. One for all rows, or ``[batch]``. Exclusive with *max_length*."""
 
     max_length: int | Tensor | None = attrs.field(
         default=None, kw_only=True, converter=attrs.converters.optional(as_integers), validator=_LIMIT
     )
-    """In tokens, the prompt's included. One for all rows, or ``[batch]``."""
+    """Limit in tokens including the prompt. One for all rows, or ``[batch]``."""
 
     logit: float | None = attrs.field(
         default=None,
@@ -51,8 +51,8 @@ class ForcedLastToken(Composable):
         validator=validators.optional(one_real("finite in float32", lambda logit: abs(logit) <= FLOAT32.max)),
     )
     """
-    What their logits become, even of those that were forbidden; None leaves them as they are. 0
-    is Hugging Face's: all are equally likely.
+    New logit of all *tokens*, forbidden ones included; None keeps their logits. Hugging Face uses
+    0, which makes them equally likely.
     """
 
     _index: Tensor = attrs.field(init=False, repr=False)
@@ -70,7 +70,7 @@ class ForcedLastToken(Composable):
         return torch.tensor(self.tokens, dtype=torch.int64)
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Mask all others in the last of ``[batch, width, vocab]`` logits, which are not modified."""
+        """Mask all other last tokens in ``[batch, width, vocab]`` logits, which are not modified."""
         index = index_of(self.tokens, logits, self._index)
         if self.logit is None:
             forced = keep_only(logits, index)
@@ -79,7 +79,7 @@ class ForcedLastToken(Composable):
         return torch.where(self._left(logits, history) == 1, forced, logits)
 
     def _left(self, logits: Tensor, history: History) -> Tensor:
-        """``[batch, width, 1]``: how many tokens the limit still lets through."""
+        """``[batch, width, 1]``: number of tokens left before the limit."""
         length = history.length[..., None]
         if self.max_length is not None:
             return per_row("max_length", self.max_length, logits) - length

@@ -1,4 +1,4 @@
-"""Forbidding some tokens, or all but some."""
+"""Masking of logits by token id."""
 
 import torch
 from torch import Tensor
@@ -6,7 +6,7 @@ from torch import Tensor
 
 def keep_only(logits: Tensor, index: Tensor) -> Tensor:
     """
-    The logits of a few tokens, ``-inf`` for all others.
+    Mask all tokens except a few.
 
     Args:
         logits: ``[batch, width, vocab]``, not modified.
@@ -14,15 +14,14 @@ def keep_only(logits: Tensor, index: Tensor) -> Tensor:
         index: The tokens to keep, ``[batch, width, n]``.
 
     Returns:
-        ``[batch, width, vocab]``. What is kept keeps its logit: a token that was forbidden
-        before stays forbidden.
+        ``[batch, width, vocab]``. Kept tokens keep their logit, so forbidden ones stay forbidden.
     """
     return torch.full_like(logits, -torch.inf).scatter(-1, index, logits.gather(-1, index))
 
 
 def forbid_where(condition: Tensor, logits: Tensor, index: Tensor) -> Tensor:
     """
-    Mask a few tokens in the columns where *condition* holds.
+    Mask a few tokens in the columns where *condition* is True.
 
     Args:
         condition: ``[batch, width, 1]`` bool.

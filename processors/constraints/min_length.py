@@ -1,4 +1,4 @@
-"""No end before a length is reached."""
+"""Minimum length, prompt included."""
 
 from typing import ClassVar
 
@@ -15,10 +15,10 @@ from .masking import forbid_where
 @attrs.frozen(eq=False)
 class MinLength(Composable):
     """
-    Forbid the end of sequence while prompt and generated tokens are fewer than *n* together.
+    Forbid the end of sequence while prompt and generated tokens are fewer than *n*.
 
-    No-op at 0. A hard constraint: it can leave a row without a token. Hugging Face counts the
-    padding of a batch as well; here there is none, and a row counts as it does alone.
+    No-op at 0. A hard constraint: it can leave a row without a token. Hugging Face also counts the
+    padding of a batch; here rows have none.
     """
 
     keeps_argmax: ClassVar[bool] = False
@@ -32,7 +32,7 @@ class MinLength(Composable):
     """In tokens. One for all rows, or ``[batch]``."""
 
     eos: tuple[int, ...] = attrs.field(converter=as_token_ids)
-    """The tokens that end a sequence, ascending. One id may be given alone."""
+    """End-of-sequence token ids, ascending. May be given as a single id."""
 
     _index: Tensor = attrs.field(init=False, repr=False)
 
@@ -41,7 +41,7 @@ class MinLength(Composable):
         return torch.tensor(self.eos, dtype=torch.int64)
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Mask the end in ``[batch, width, vocab]`` logits, which are not modified."""
+        """Mask the end of sequence in ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.n, 0) or not self.eos:
             return logits
         index = index_of(self.eos, logits, self._index)

@@ -1,4 +1,4 @@
-"""No end before its time."""
+"""Minimum number of generated tokens."""
 
 from typing import ClassVar
 
@@ -31,7 +31,7 @@ class MinNewTokens(Composable):
     """In tokens. One for all rows, or ``[batch]``."""
 
     eos: tuple[int, ...] = attrs.field(converter=as_token_ids)
-    """The tokens that end a sequence, ascending. One id may be given alone."""
+    """End-of-sequence token ids, ascending. May be given as a single id."""
 
     _index: Tensor = attrs.field(init=False, repr=False)
 
@@ -40,7 +40,7 @@ class MinNewTokens(Composable):
         return torch.tensor(self.eos, dtype=torch.int64)
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Mask the end in ``[batch, width, vocab]`` logits, which are not modified."""
+        """Mask the end of sequence in ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.n, 0) or not self.eos:
             return logits
         index = index_of(self.eos, logits, self._index)

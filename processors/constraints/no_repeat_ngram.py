@@ -1,4 +1,4 @@
-"""Forbidding repeated phrases."""
+"""No repeated n-grams."""
 
 from typing import ClassVar
 
@@ -9,8 +9,8 @@ from torch import Tensor
 from ...decoding.history import History
 from ...decoding.optional_protocols import has_short_cuts
 from ..chain import Composable
-from ..numerics.host_history import columns, with_logits
-from ..numerics.token_occurrences import counted, forbid, repeated
+from ..numerics.host_history import column_ids, ids_with_logits
+from ..numerics.token_occurrences import forbid_tokens, match_lengths, seen_slots
 from ..parameter import a_bool, a_window, as_integers, as_window, integer, is_scalar, per_row
 
 
@@ -18,7 +18,7 @@ from ..parameter import a_bool, a_window, as_integers, as_window, integer, is_sc
 @attrs.frozen(eq=False)
 class NoRepeatNgram(Composable):
     """
-    Forbid every token that would complete an *n*-gram which occurred before.
+    Forbid every token that would complete an *n*-gram that occurred before.
 
     The prompt counts, as in Hugging Face. 1 forbids each token after its first use; typically
     3-5; 0 is off. A hard constraint: it can leave a row without a token.
@@ -41,12 +41,12 @@ class NoRepeatNgram(Composable):
     """Whether the prompt's n-grams count, as they do in Hugging Face."""
 
     window: int | Tensor | None = attrs.field(default=None, converter=as_window, validator=a_window)
-    """How many of the last tokens count: None for all, one number for all rows, or ``[batch]``."""
+    """Number of last tokens that count: None for all, one number for all rows, or ``[batch]``."""
 
     _largest: int = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        # A graph needs the width of its windows before it sees the rows.
+        # A graph needs the largest n as a constant.
         largest = int(self.n.max()) if isinstance(self.n, Tensor) else self.n
         object.__setattr__(self, "_largest", max(largest, 1))
 
@@ -54,27 +54,27 @@ class NoRepeatNgram(Composable):
         """Forbid repetition in ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.n, 0) or is_scalar(self.window, 0):
             return logits
-        return forbid(logits, history, self._ends(logits, history))
+        return forbid_tokens(logits, history, self._ends(logits, history))
 
     def into(self, logits: Tensor, history: History, out: Tensor) -> Tensor:
         """As a call, written into *out*, which may be the logits themselves; on the host."""
         if isinstance(self.n, Tensor) or isinstance(self.window, Tensor):
-            return forbid(logits, history, self._ends(logits, history), out)
+            return forbid_tokens(logits, history, self._ends(logits, history), out)
         if out is not logits:
             out.copy_(logits)
         if self.n == 0:
             return out
         scores, before = out.numpy(), self.n - 1
-        for row, column, ids in columns(history, self.include_prompt, self.window):
+        for row, column, ids in column_ids(history, self.include_prompt, self.window):
             starts = max(len(ids) - before, 0)
             begun = np.ones(starts, dtype=bool)
             for offset in range(before if starts else 0):
                 begun &= ids[offset : offset + starts] == ids[starts + offset]
-            scores[row, column][with_logits(ids[before:][begun], logits.shape[-1])] = -np.inf
+            scores[row, column][ids_with_logits(ids[before:][begun], logits.shape[-1])] = -np.inf
         return out
 
     def _ends(self, logits: Tensor, history: History) -> Tensor:
-        """``[batch, width, capacity]``: where an n-gram ends whose beginning was just repeated."""
+        """``[batch, width, capacity]`` bool: last slots of n-grams whose first n - 1 tokens just recurred."""
         n = per_row("n", self.n, logits)
-        slots = counted(history, logits, self.include_prompt, self.window)
-        return (n > 0) & slots & (repeated(history, slots, self._largest - 1) >= n - 1)
+        slots = seen_slots(history, logits, self.include_prompt, self.window)
+        return (n > 0) & slots & (match_lengths(history, slots, self._largest - 1) >= n - 1)

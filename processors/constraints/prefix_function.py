@@ -1,4 +1,4 @@
-"""Asking a function which tokens may follow."""
+"""Allowed tokens from a function of the prefix."""
 
 from collections.abc import Callable, Iterable
 from typing import ClassVar
@@ -18,12 +18,12 @@ Function = Callable[[int, Tensor], Iterable[int]]
 @attrs.frozen(eq=False)
 class PrefixFunction(Composable):
     """
-    Forbid all tokens but those that a function names.
+    Forbid all tokens except those a function returns.
 
-    The function is called once for each column of a window, under speculation for guesses that
-    may not stand: it has to depend on what it is given alone. A hard constraint: where it names
-    no token, or none that is left, the row has none; Hugging Face raises there. Runs on the
-    host: it is Python, which no graph holds.
+    The function is called once for each column of a window, under speculation also for draft
+    tokens that may be rejected: it must depend on its arguments alone. A hard constraint: if it
+    returns no token, or only forbidden ones, the row has none (Hugging Face raises). Runs on the
+    host: a graph cannot hold Python. No neutral value.
 
     De Cao et al., 2021, `Autoregressive Entity Retrieval <https://arxiv.org/abs/2010.00904>`_.
     """
@@ -35,12 +35,12 @@ class PrefixFunction(Composable):
 
     function: Function = attrs.field(validator=a_callable)
     """
-    The number of the row in its batch and the tokens before the column, ``[length]`` int64 with
-    the prompt, to the ids that may follow. The tensor is the function's own.
+    Called with the row's index in the batch and a copy of the tokens before the column, ``[length]``
+    int64 including the prompt; returns the ids that may follow.
     """
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Mask all others in ``[batch, width, vocab]`` logits, which are not modified."""
+        """Mask all other tokens of ``[batch, width, vocab]`` logits, which are not modified."""
         processed = torch.full_like(logits, -torch.inf)
         for row in range(logits.shape[0]):
             for column in range(logits.shape[1]):

@@ -1,4 +1,4 @@
-"""Forbidding chosen tokens at the beginning."""
+"""Suppressed tokens at the start of generation."""
 
 from typing import ClassVar
 
@@ -15,11 +15,11 @@ from .masking import forbid_where
 @attrs.frozen(eq=False)
 class SuppressFirst(Composable):
     """
-    Forbid some tokens among the first *n* generated.
+    Forbid *ids* among the first *n* generated tokens.
 
     The prompt does not count. No-op when *ids* is empty or *n* is 0. A hard constraint: it can
-    leave a row without a token. In Hugging Face *n* is 1, and counts from the token that
-    follows a forced first one.
+    leave a row without a token. In Hugging Face *n* is 1 and counts after a forced
+    first token.
     """
 
     keeps_argmax: ClassVar[bool] = False
@@ -33,7 +33,7 @@ class SuppressFirst(Composable):
     n: int | Tensor = attrs.field(
         default=1, converter=as_integers, validator=integer(">= 0 (0 is off)", lambda n: n >= 0)
     )
-    """For how many tokens. One for all rows, or ``[batch]``."""
+    """Number of tokens. One for all rows, or ``[batch]``."""
 
     _index: Tensor = attrs.field(init=False, repr=False)
 
@@ -42,7 +42,7 @@ class SuppressFirst(Composable):
         return torch.tensor(self.ids, dtype=torch.int64)
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Mask tokens of ``[batch, width, vocab]`` logits, which are not modified."""
+        """Mask *ids* in ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.n, 0) or not self.ids:
             return logits
         index = index_of(self.ids, logits, self._index)

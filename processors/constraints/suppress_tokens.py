@@ -1,4 +1,4 @@
-"""Forbidding chosen tokens."""
+"""Suppressed tokens."""
 
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ from ..parameter import as_token_ids, index_of
 @attrs.frozen(eq=False)
 class SuppressTokens(Composable):
     """
-    Forbid some tokens everywhere.
+    Forbid *ids* at every position.
 
     No-op when empty. A hard constraint: it can leave a row without a token.
     """
@@ -34,7 +34,7 @@ class SuppressTokens(Composable):
         return torch.tensor(self.ids, dtype=torch.int64)
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Mask tokens of ``[batch, width, vocab]`` logits, which are not modified."""
+        """Mask *ids* in ``[batch, width, vocab]`` logits, which are not modified."""
         if not self.ids:
             return logits
         return logits.scatter(-1, index_of(self.ids, logits, self._index), -torch.inf)

@@ -1,4 +1,4 @@
-"""No thinking without end."""
+"""Thinking budget: a token limit for thinking sections."""
 
 from typing import ClassVar
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...decoding.history import History
 from ..chain import Composable
-from ..numerics.token_occurrences import ends_of, tail
+from ..numerics.token_occurrences import last_tokens, sequence_ends
 from ..parameter import as_integers, as_token_sequence, at_least_one, index_of, integer, is_scalar, per_row
 from .masking import keep_only
 
@@ -22,18 +22,17 @@ class ThinkingBudget(Composable):
     """
     Force the end of a thinking section once it holds *budget* tokens.
 
-    A section begins after *start*, the first one since the last *end*, wherever it stands: the
-    prompt may have opened it, and what it holds of the section counts. *end* is forced token by
-    token; where the section's last tokens already are its beginning, it is carried on, not
-    begun anew. A closed section is left alone, and the next one has a budget of its own. Budget
-    0 closes at once; no-op at -1 or None, without limit.
+    A section begins after *start*, the first one since the last *end*. It may begin in the prompt,
+    whose tokens then count. *end* is forced token by token; if the section's last tokens are
+    already a prefix of *end*, that prefix is completed. A closed section is left alone; each
+    section has its own budget. Budget 0 closes at once; no-op at -1 or None (unlimited).
 
-    *end* is what the model itself writes at the end of a section: one that is closed in another
-    way goes unnoticed, and is closed again. The forced token keeps its logit. A hard
-    constraint: it leaves a row without a token when that token was forbidden before.
+    *end* must be what the model writes at the end of a section: a section closed in another way
+    is closed again. The forced token keeps its logit. A hard constraint: it leaves a row without a
+    token if that token was forbidden before.
 
     As in llama.cpp (reasoning budget), vLLM and TensorRT-LLM (thinking token budget), which
-    keep a state; this is a function of the history.
+    keep state; this is a function of the history.
     """
 
     keeps_argmax: ClassVar[bool] = False
@@ -47,10 +46,10 @@ class ThinkingBudget(Composable):
     """In tokens. One for all rows, or ``[batch]``."""
 
     start: tuple[int, ...] = attrs.field(converter=as_token_sequence, validator=at_least_one)
-    """The token, or the sequence of them, that opens a section."""
+    """Token or token sequence that opens a section."""
 
     end: tuple[int, ...] = attrs.field(converter=as_token_sequence, validator=at_least_one)
-    """The token, or the sequence of them, that closes it."""
+    """Token or token sequence that closes a section."""
 
     _end: Tensor = attrs.field(init=False, repr=False)
 
@@ -74,21 +73,21 @@ class ThinkingBudget(Composable):
         return torch.where((thought >= budget) & (budget >= 0), forced, logits)
 
     def _thought(self, history: History) -> Tensor:
-        """``[batch, width, 1]``: how many tokens the open section holds; below 0 where none is open."""
+        """``[batch, width, 1]``: number of tokens in the open section; below 0 if none is open."""
         valid = history.valid()
         capacity = valid.shape[-1]
         slots = torch.arange(capacity, device=valid.device)
-        ended = ends_of(self.end, history.ids) & valid
+        ended = sequence_ends(self.end, history.ids) & valid
         last_end = torch.where(ended, slots, -1).amax(dim=-1, keepdim=True)
-        began = ends_of(self.start, history.ids) & valid & (slots > last_end)
+        began = sequence_ends(self.start, history.ids) & valid & (slots > last_end)
         opened = torch.where(began, slots, capacity).amin(dim=-1, keepdim=True)
         return history.length[..., None] - opened - 1
 
     def _progress(self, history: History, thought: Tensor) -> Tensor:
-        """``[batch, width, 1]``: how many tokens of *end* the section's last ones already are."""
+        """``[batch, width, 1]``: length of the longest prefix of *end* that ends the section."""
         end = self._end.to(history.ids.device)
         most = len(self.end) - 1
-        last = tail(history.ids, history, most)
+        last = last_tokens(history.ids, history, most)
         progress = torch.zeros_like(thought)
         for n in range(1, most + 1):
             alike = (last[..., most - n :] == end[:n]).all(dim=-1, keepdim=True)

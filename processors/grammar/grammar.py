@@ -1,4 +1,4 @@
-"""Text of a grammar."""
+"""Grammar-constrained tokens."""
 
 import itertools
 import threading
@@ -16,54 +16,54 @@ from ..chain import Composable
 from .matcher import Language, Matcher
 
 Languages: TypeAlias = Language | Sequence[Language | None] | None
-"""One language for all rows, or one per row; None leaves a row free."""
+"""One language for all rows, or one per row; None leaves a row unconstrained."""
 
 _MOST_IDLE = 256
-"""Walks kept between calls; a batch of more rows starts the others anew each time."""
+"""Matchers cached between calls; further rows of a larger batch start anew each time."""
 
 
 @attrs.define(eq=False)
 class _Walk:
-    """A matcher, and the tokens that it has taken."""
+    """A matcher and the tokens it has consumed."""
 
     language: Language
     matcher: Matcher
     taken: NDArray[np.int64]
     _mask: Tensor | None = None
-    """What may come next, once it has been asked for."""
+    """Cached mask of the next tokens."""
 
     def shared(self, ids: NDArray[np.int64]) -> int:
-        """How many of *ids*, from the first on, have been taken."""
+        """Length of the common prefix of *ids* and the consumed tokens."""
         n = min(len(self.taken), len(ids))
         differing = np.flatnonzero(self.taken[:n] != ids[:n])
         return int(differing[0]) if len(differing) else n
 
     def allowed(self, ids: NDArray[np.int64], vocab: int) -> Tensor:
-        """Which tokens may follow the generated *ids*, ``[vocab]`` bool."""
+        """Mask of the tokens that may follow the generated *ids*, ``[vocab]`` bool."""
         allowed = torch.zeros(vocab, dtype=torch.bool)
         known = self._known(ids)[:vocab]
         allowed[: len(known)] = known
         return allowed
 
     def only(self, ids: NDArray[np.int64]) -> int | None:
-        """The one token that may follow the generated *ids*; None if there are several, or none."""
+        """The only token that may follow the generated *ids*; None if several or none may."""
         allowed = self._known(ids)
         return int(allowed.nonzero()) if allowed.count_nonzero() == 1 else None
 
     def _known(self, ids: NDArray[np.int64]) -> Tensor:
-        """Which of the tokens that the language knows may follow *ids*, ``[tokens]`` bool."""
+        """Mask over the language's vocabulary of the tokens that may follow *ids*, ``[tokens]`` bool."""
         left, eos = self._follow(ids), self.language.eos
         if not left and self._mask is None:
             self._mask = self.matcher.mask()
         inside = torch.empty(0, dtype=torch.bool) if left or self._mask is None else self._mask
         allowed = torch.zeros(max(len(inside), 1 + max(eos, default=-1)), dtype=torch.bool)
         allowed[: len(inside)] = inside
-        # After an end there is nothing but ends, for a loop that goes on nevertheless.
+        # After an end of sequence only ends are allowed, for a loop that continues anyway.
         allowed[list(eos)] = (not left or left[0] in eos) and self.matcher.finished()
         return allowed
 
     def _follow(self, ids: NDArray[np.int64]) -> list[int]:
-        """Go where *ids* lead. What is left of them begins with an end or with what was refused."""
+        """Move the matcher along *ids*; returns the rest, from an end or a refused token on."""
         shared = self.shared(ids)
         if back := len(self.taken) - shared:
             self.matcher.rewind(back)
@@ -72,7 +72,7 @@ class _Walk:
         text = list(itertools.takewhile(lambda token: token not in eos, ahead))
         took = self.matcher.advance(text) if text else 0
         if back or took:
-            # A copy: the loop goes on writing into its history.
+            # A copy: the loop writes into its history later.
             self.taken, self._mask = ids[: shared + took].copy(), None
         return ahead[took:]
 
@@ -80,13 +80,13 @@ class _Walk:
 @attrs.define(eq=False)
 class _IdleWalks:
     """
-    The walks that no call is at.
+    Matchers not in use by a call.
 
-    Nothing but a cache: any walk can go anywhere. So a pickle holds none of them.
+    Only a cache: any matcher can move to any text. Not pickled.
     """
 
     _walks: list[_Walk] = attrs.field(factory=list)
-    """The latest last."""
+    """Most recent last."""
 
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
 
@@ -94,7 +94,7 @@ class _IdleWalks:
         return _IdleWalks, ()
 
     def take(self, language: Language, ids: NDArray[np.int64]) -> _Walk:
-        """A walk for a text of *language* that begins with *ids*, best one that is nearly there."""
+        """A matcher of *language*, preferably the one closest to *ids*."""
         best, most = None, -1
         with self._lock:
             for walk in reversed(self._walks):
@@ -105,16 +105,16 @@ class _IdleWalks:
                     best, most = walk, shared
                 if shared + 1 >= len(ids):
                     break
-            # One that shares less than half belongs to another text, which may come back for it.
+            # With less than half in common it belongs to another text, which may need it again.
             if best is not None and 2 * most + 1 >= len(ids):
                 self._walks.remove(best)
                 return best
         return _Walk(language, language.matcher(), np.empty(0, dtype=np.int64))
 
     def put(self, walks: list[_Walk]) -> None:
-        """Keep *walks*, those of a call's rows in order, for the next call."""
+        """Keep *walks*, in the order of a call's rows, for the next call."""
         with self._lock:
-            # The first row's last, so that the next call finds it first.
+            # Reversed, so that the next call finds the first row's first.
             self._walks += reversed(walks)
             del self._walks[:-_MOST_IDLE]
 
@@ -137,27 +137,25 @@ def _check_languages(instance: Any, attribute: "attrs.Attribute[Any]", value: An
 @attrs.frozen(eq=False)
 class Grammar(Composable):
     """
-    Allow the tokens that a grammar allows.
+    Allow only the tokens that continue a text of a grammar.
 
-    The generated tokens are the text, from the first on; the prompt does not count. Where the
-    text may end, the language's end of sequence is allowed besides what may follow; where it
-    cannot go on, nothing else is. Logits beyond the tokenizer's vocabulary are forbidden.
+    The text is all generated tokens; the prompt does not count. Where the text may end, the
+    language's end of sequence is allowed too; where it cannot continue, nothing else is. Logits
+    beyond the tokenizer's vocabulary are forbidden.
 
     The languages come from :func:`~decodekit.processors.json_schema`,
     :func:`~decodekit.processors.regex` and :func:`~decodekit.processors.lark`, or from any
-    other engine behind the protocols of :mod:`decodekit.processors.grammar.matcher`. No-op for None.
+    engine that implements :mod:`decodekit.processors.grammar.matcher`. No-op for None.
 
-    A hard constraint. It leaves no token after a text that is not of the grammar, such as a
-    part before it in the chain may force, and where the engine says that nothing fits. Drafts
-    end in such columns too, where nobody looks: a token that the grammar refuses is never what
-    the target chooses.
+    A hard constraint. It leaves no token after a text outside the grammar, which another
+    processor may force, and where the engine allows none. Columns after a refused draft token
+    have none either, which is harmless: the target never accepts such a token.
 
-    Matchers are kept between calls, each at the end of some text. A column takes back what its
-    own text does not share with that and goes on from there, so rejected drafts, rewinds, other
-    batches and trees ask for nothing: the result is that of a matcher started anew. Several
-    threads may share one.
+    Matchers are cached between calls, each at the end of some text. A column rewinds one to the
+    common prefix and continues from there, so rejected drafts, rewinds, other batches and trees
+    need no special handling: the result equals that of a new matcher. Thread-safe.
 
-    Host only: it asks the engine, row by row and column by column.
+    Host only: calls the engine for each row and column.
     """
 
     keeps_argmax: ClassVar[bool] = False
@@ -168,7 +166,7 @@ class Grammar(Composable):
     language: Language | tuple[Language | None, ...] | None = attrs.field(
         converter=_as_languages, validator=_check_languages
     )
-    """One for all rows, or one per row; None leaves a row as it is."""
+    """One for all rows, or one per row; None leaves a row unchanged."""
 
     _idle: _IdleWalks = attrs.field(factory=_IdleWalks, init=False, repr=False)
 
@@ -191,23 +189,23 @@ class Grammar(Composable):
             for column, text in enumerate(texts):
                 allowed[row, column] = walk.allowed(text, vocab)
             walks.append(walk)
-        # Not in a finally: a walk that an error interrupted stands nobody knows where.
+        # Not in a finally: after an error the matcher's position is unknown.
         self._idle.put(walks)
         return logits.masked_fill(~allowed.to(logits.device), -torch.inf)
 
     def forced(self, history: History, most: Tensor) -> list[list[int]]:
         """
-        What has to follow each row's tokens: those without an alternative, one after the other.
+        The tokens that must follow in each row: each one without an alternative.
 
-        An end of sequence is one of them where the text cannot go on, and again behind it.
+        Includes the end of sequence where the text cannot continue, repeatedly.
 
         Args:
             history: The tokens so far; width 1.
 
-            most: How many are wanted of each row, ``[batch]``; a row with 0 is not looked at.
+            most: Maximum number per row, ``[batch]``; a row with 0 is skipped.
 
         Returns:
-            The ids, a list a row. Nothing for a row without a language.
+            A list of ids per row, empty for a row without a language.
         """
         ids, prompt = history.ids.cpu().numpy(), history.prompt.tolist()
         length = history.length[:, 0].tolist()

@@ -1,5 +1,5 @@
 """
-Languages that the engine llguidance walks.
+JSON schemas, regular expressions and Lark grammars by llguidance.
 
 `llguidance <https://github.com/guidance-ai/llguidance>`_ is optional,
 ``pip install "decodekit[grammar]"``, and is imported when a language is made.
@@ -28,25 +28,25 @@ def json_schema(
     whitespace: bool = True,
 ) -> Language:
     """
-    The JSON texts that *schema* allows, for :class:`~decodekit.processors.Grammar`.
+    The language of JSON texts that match *schema*, for :class:`~decodekit.processors.Grammar`.
 
     Args:
-        schema: A JSON schema, or the text of one. Keywords that the engine does not know are
-            refused. ``{}`` allows any JSON.
+        schema: A JSON schema as a mapping or text. Keywords unknown to the engine are refused. ``{}``
+            allows any JSON.
 
-        tokenizer: A fast Hugging Face tokenizer, which is not to change afterwards.
+        tokenizer: A fast Hugging Face tokenizer, which must not change afterwards.
 
-        eos: The tokens that end a text; the tokenizer's own if not given.
+        eos: End-of-sequence token ids; None for the tokenizer's.
 
-        whitespace: Whether spaces and line breaks may stand between the parts. They may go on
-            for ever, and some models do.
+        whitespace: Whether whitespace may separate the parts. It is unlimited, and some models
+            generate it endlessly.
 
     Raises:
         ImportError: llguidance is not installed.
 
-        TypeError: A schema that is neither, or a tokenizer that is no fast one.
+        TypeError: *schema* is neither, or the tokenizer is not a fast one.
 
-        ValueError: The engine refuses the schema or the tokenizer; the message says why.
+        ValueError: The engine refuses the schema or the tokenizer; the message has its reason.
     """
     if not isinstance(schema, str | Mapping):
         _refuse("schema", "a JSON schema, a mapping or its text", schema)
@@ -60,11 +60,11 @@ def json_schema(
 
 def regex(pattern: str, tokenizer: Any, *, eos: int | Iterable[int] | None = None) -> Language:
     r"""
-    The texts that *pattern* matches as a whole, for :class:`~decodekit.processors.Grammar`.
+    The language of texts fully matched by *pattern*, for :class:`~decodekit.processors.Grammar`.
 
     Args:
         pattern: A regular expression in the syntax of Rust's ``regex``, without ``\b`` and
-            without looking around. ``\d`` is any digit of Unicode.
+            look-around. ``\d`` matches any Unicode digit.
 
         tokenizer: As for :func:`json_schema`.
 
@@ -80,7 +80,7 @@ def regex(pattern: str, tokenizer: Any, *, eos: int | Iterable[int] | None = Non
 
 def lark(grammar: str, tokenizer: Any, *, eos: int | Iterable[int] | None = None) -> Language:
     """
-    The texts of a context-free grammar, for :class:`~decodekit.processors.Grammar`.
+    The language of a context-free grammar, for :class:`~decodekit.processors.Grammar`.
 
     Args:
         grammar: In the engine's `dialect of Lark
@@ -132,7 +132,7 @@ def _language(
 
 
 _TABLES: "weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], Any]]" = weakref.WeakKeyDictionary()
-"""The engine's view of each tokenizer, by its ends. Making one takes up to a second."""
+"""The engine's tables of each tokenizer, by end-of-sequence ids. Built in up to a second."""
 
 
 def _tables(tokenizer: Any, eos: tuple[int, ...]) -> Any:
@@ -148,7 +148,7 @@ def _tables(tokenizer: Any, eos: tuple[int, ...]) -> Any:
 
 
 def _first_line(message: str) -> str:
-    # What follows is the state of the engine, a page of it.
+    # The rest is a dump of the engine's state.
     return message.partition("\n<state>")[0].strip()
 
 
@@ -157,54 +157,55 @@ class LLGuidance:
     """
     A :class:`~decodekit.processors.grammar.matcher.Language` over the vocabulary of a tokenizer.
 
-    The functions of this module make them.
+    Made by the functions of this module.
     """
 
     kind: str
-    """Which of the functions."""
+    """Name of the function that made it."""
 
     source: Any
-    """What it was given."""
+    """Argument of that function."""
 
     tokenizer: Any = attrs.field(repr=False)
     """A fast Hugging Face tokenizer."""
 
     eos: tuple[int, ...]
-    """The tokens that end a text, ascending."""
+    """End-of-sequence token ids, ascending."""
 
     grammar: str = attrs.field(repr=False)
     """The source in the engine's own form."""
 
     _start: Any = attrs.field(init=False, repr=False)
-    """A text's beginning. Nobody moves it; its copies share what they learn about the vocabulary."""
+    """Matcher at the start of a text, never advanced; its copies share the engine's caches."""
 
     @_start.default
     def _compile(self) -> Any:
-        # Level 0 is silent: what goes wrong is in the errors.
+        # Level 0 is silent: errors are raised.
         start = _engine().LLMatcher(_tables(self.tokenizer, self.eos), self.grammar, log_level=0)
         if not start.is_error():
-            start.compute_bitmask()  # fails where there is no text at all
+            start.compute_bitmask()  # fails for an empty language
         if start.is_error():
             error = _first_line(start.get_error())
             raise ValueError(f"llguidance refuses the {self.kind} {self.source!r}: {error}")
         return start
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The engine's objects stay at home.
+        # The engine's objects are rebuilt when unpickled.
         return LLGuidance, (self.kind, self.source, self.tokenizer, self.eos, self.grammar)
 
     def matcher(self) -> Matcher:
-        """A matcher at the beginning of a text."""
+        """A matcher at the start of a text."""
         return _GuidedMatcher(self._start, _tables(self.tokenizer, self.eos).vocab_size)
 
 
 @attrs.define(eq=False)
 class _GuidedMatcher:
     """
-    A matcher of the engine's, kept out of its error state.
+    An engine matcher that recovers from the engine's error state.
 
-    That state is for ever, and a limit of the engine's (``llguidance.LLParserLimits``) leads
-    there. Then a warning says so, and the text is one that cannot go on; another may fare better.
+    That state is permanent and is entered at a limit of the engine
+    (``llguidance.LLParserLimits``). Then a warning is issued and the text cannot continue; other
+    texts are unaffected.
     """
 
     _start: Any
@@ -226,7 +227,7 @@ class _GuidedMatcher:
 
     def advance(self, ids: Sequence[int]) -> int:
         """See :class:`~decodekit.processors.grammar.matcher.Matcher`."""
-        # To the engine an id that it does not know is an error, not a refusal.
+        # The engine treats an unknown id as an error, not as a refusal.
         known = list(itertools.takewhile(lambda token: 0 <= token < self._vocab_size, ids))
         took: int = self._at.try_consume_tokens(known)
         self._ids += known[:took]
@@ -236,7 +237,7 @@ class _GuidedMatcher:
     def rewind(self, n: int) -> None:
         """See :class:`~decodekit.processors.grammar.matcher.Matcher`."""
         del self._ids[len(self._ids) - n :]
-        # Some grammars (max_tokens, stop) cannot be walked backwards.
+        # Some grammars (max_tokens, stop) cannot roll back.
         if not self._at.rollback(n):
             self._restart()
 

@@ -1,9 +1,8 @@
 """
-What a grammar engine has to offer.
+Protocols of a grammar engine for :class:`~decodekit.processors.Grammar`.
 
-Two small protocols stand between :class:`~decodekit.processors.Grammar` and whatever knows
-grammars: a :class:`Language` starts texts, and a :class:`Matcher` follows one text, token by
-token. Texts are made of generated tokens alone, and the end of sequence is none of them.
+A :class:`Language` creates matchers; a :class:`Matcher` follows one text token by token. Texts
+consist of generated tokens, without the end of sequence.
 """
 
 from collections.abc import Sequence
@@ -14,28 +13,27 @@ from torch import Tensor
 
 class Matcher(Protocol):
     """
-    One text on its way through a grammar.
+    State of one text in a grammar.
 
-    What the four methods say depends on the tokens taken alone, not on how the matcher came to
-    stand there.
+    Results of all methods depend only on the tokens taken, not on the calls that led there.
     """
 
     def mask(self) -> Tensor:
         """
-        Which tokens may come next, ``[tokens]`` bool on the host.
+        Mask of the tokens that may come next, ``[tokens]`` bool on the host.
 
-        All False where the text cannot go on. It may leave out what :meth:`advance` would take,
-        where an engine wants one spelling of a text. What it says of the end of sequence is
-        not looked at. The tensor is the caller's: later calls leave it as it is.
+        All False if the text cannot continue. It may omit tokens that :meth:`advance` would take,
+        if an engine wants one canonical tokenization. Its end-of-sequence entries are ignored.
+        Later calls must not modify the tensor.
         """
         ...
 
     def advance(self, ids: Sequence[int]) -> int:
         """
-        Take *ids* up to the first that the grammar refuses, and say how many were taken.
+        Take *ids* up to the first that the grammar refuses; returns how many were taken.
 
-        Any integers may come, those outside the vocabulary included. A refusal is no error:
-        the matcher stands behind the last token taken.
+        Accepts any integers, also outside the vocabulary. A refusal is not an error: the matcher
+        is positioned after the last token taken.
         """
         ...
 
@@ -44,19 +42,19 @@ class Matcher(Protocol):
         ...
 
     def finished(self) -> bool:
-        """Whether the text may end here. It may be able to go on as well."""
+        """Whether the text may end here; it may also be able to continue."""
         ...
 
 
 @runtime_checkable
 class Language(Protocol):
-    """A grammar over a vocabulary, which may be walked many times at once."""
+    """A grammar over a vocabulary, for any number of concurrent matchers."""
 
     @property
     def eos(self) -> tuple[int, ...]:
-        """The tokens that end a text. They stand outside the grammar, whatever their spelling."""
+        """End-of-sequence token ids. Not part of the grammar, whatever their text."""
         ...
 
     def matcher(self) -> Matcher:
-        """A matcher at the beginning of a text, independent of all others."""
+        """A matcher at the start of a text, independent of all others."""
         ...

@@ -1,1 +1,1 @@
-"""Exchange of chains with transformers and vLLM."""
+"""Conversion of processors from and to transformers and vLLM."""

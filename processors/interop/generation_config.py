@@ -1,4 +1,4 @@
-"""``transformers.GenerationConfig`` to parts and back."""
+"""Conversion of ``transformers.GenerationConfig`` to generation parts and back."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -15,83 +15,83 @@ from ...decoding.stopping.stop_strings import StopStrings
 from ...decoding.validation import as_several
 from ..chain import Chain
 from ..parameter import options_of
-from .generation_fields import CHOICE_AND_END, METADATA, REFUSED, STAGES, WITHOUT_BEARING, Rest, Stage
+from .generation_fields import METADATA, NO_EFFECT, REFUSED, SAMPLER_AND_STOP, STAGES, OtherFields, StageField
 
 DEFAULT_NEW_TOKENS = 20
-"""Where ``generate`` ends when the configuration does not say."""
+"""``generate``'s length limit if the configuration has none."""
 
 DEFAULT_TOP_K = 50
-"""What ``generate(do_sample=True)`` filters by when the configuration does not say."""
+"""Top-k of ``generate(do_sample=True)`` if the configuration has none."""
 
 
 @attrs.frozen(eq=False)
-class Parts:
-    """What a generation config comes to, as a generator takes it."""
+class GenerationParts:
+    """Processors, sampler and stop condition of a generation config."""
 
     processors: Chain
-    """The stages that the configuration asks for, in the order of transformers."""
+    """The configured stages, in the order of transformers."""
 
     sampler: Sampler
     """``Sample`` or ``Greedy``."""
 
     stop: StopCondition
-    """Where rows end."""
+    """The stop condition."""
 
     unused: Mapping[str, str]
-    """The fields that are set and change no token, each with the reason."""
+    """Fields that are set but have no effect on tokens, with the reason."""
 
     def as_arguments(self) -> dict[str, Any]:
-        """For ``Generator(decoder, **parts.as_arguments())``."""
+        """Keyword arguments for ``Generator(decoder, **parts.as_arguments())``."""
         return {"processors": self.processors, "sampler": self.sampler, "stop": self.stop}
 
 
 def from_generation_config(
     config: Any, *, seed: int = 0, tokenizer: Any = None, ignore: Iterable[str] = ()
-) -> Parts:
+) -> GenerationParts:
     """
-    The parts that do what ``generate`` does with *config*.
+    Make the parts with which a generator does what ``generate`` does with *config*.
 
-    Each field is mapped, is listed in :attr:`Parts.unused` because it changes no token, or is
+    Each field is mapped, listed in :attr:`GenerationParts.unused` (no effect on tokens), or
     refused by name (:mod:`decodekit.processors.interop.generation_fields`).
 
     A field that is None, or missing in an older version, has the default of ``generate``: 20 new
-    tokens, and with ``do_sample`` a top-k of 50. As there, ``max_new_tokens`` goes before
-    ``max_length`` and ``min_new_tokens`` before ``min_length``, and without ``do_sample`` there is
-    no temperature and no filter. A prompt has no padding here, so lengths count tokens alone; a
-    prompt of ``max_length`` or more, an error there, gets one token. ``remove_invalid_values``
-    leaves forbidden what is forbidden; there it makes of ``-inf`` the lowest number.
+    tokens, and with ``do_sample`` a top-k of 50. As there, ``max_new_tokens`` takes precedence over
+    ``max_length`` and ``min_new_tokens`` over ``min_length``, and without ``do_sample`` temperature
+    and filters are ignored. Differences: prompts have no padding here, so lengths count tokens only;
+    a prompt of ``max_length`` or more, an error there, gets one token; ``remove_invalid_values``
+    keeps ``-inf``, which becomes the lowest number there.
 
     Args:
         config: A ``transformers.GenerationConfig``, such as ``model.generation_config``.
 
-        seed: Of ``Sample``. The configuration has none.
+        seed: Seed of ``Sample``, which is not part of a configuration.
 
-        tokenizer: Needed for ``stop_strings``.
+        tokenizer: Required for ``stop_strings``.
 
-        ignore: Fields to pass over, by name: refused ones, or such as nobody knows.
+        ignore: Names of refused or unknown fields to skip.
 
     Raises:
-        ValueError: A field that asks for what cannot be done, or that is not known.
+        ValueError: A field is unsupported or unknown.
     """
     ignored = set(ignore)
     fields = {name: value for name, value in vars(config).items() if name not in ignored}
-    # Up to transformers 4 the fields' defaults are values, later they are None.
+    # Defaults are values up to transformers 4, and None later.
     defaults = vars(type(config)())
     _refuse(fields, defaults)
     unused = {
         name: reason
-        for name, reason in WITHOUT_BEARING.items()
+        for name, reason in NO_EFFECT.items()
         if fields.get(name) is not None and fields[name] != defaults.get(name)
     }
     eos = _token_ids(fields.get("eos_token_id"))
     limit = _limit(fields, defaults, unused)
-    stages = _stages(fields, Rest(eos, limit), unused)
+    stages = _stages(fields, OtherFields(eos, limit), unused)
     sampler = Sample(seed) if fields.get("do_sample") else Greedy()
-    return Parts(Chain(stages), sampler, _stop(fields, eos, limit, tokenizer), unused)
+    return GenerationParts(Chain(stages), sampler, _stop(fields, eos, limit, tokenizer), unused)
 
 
 def _refuse(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    known = {stage.field for stage in STAGES}.union(CHOICE_AND_END, WITHOUT_BEARING, METADATA)
+    known = {stage.field for stage in STAGES}.union(SAMPLER_AND_STOP, NO_EFFECT, METADATA)
     for name, value in fields.items():
         if name in REFUSED:
             off, reason = REFUSED[name]
@@ -122,7 +122,7 @@ def _limit(fields: Mapping[str, Any], defaults: Mapping[str, Any], unused: dict[
     return {"max_new_tokens": DEFAULT_NEW_TOKENS if new is None else new}
 
 
-def _stages(fields: Mapping[str, Any], rest: Rest, unused: dict[str, str]) -> Iterable[Processor]:
+def _stages(fields: Mapping[str, Any], rest: OtherFields, unused: dict[str, str]) -> Iterable[Processor]:
     sampling = bool(fields.get("do_sample"))
     for stage in STAGES:
         value = fields.get(stage.field)
@@ -159,13 +159,13 @@ def to_generation_config(
     processors: Processor | None = None, *, sampler: Sampler, stop: StopCondition
 ) -> Any:
     """
-    The ``transformers.GenerationConfig`` with which ``generate`` does what these parts do.
+    Make the ``transformers.GenerationConfig`` with which ``generate`` does what these parts do.
 
-    ``to_generation_config(**parts.as_arguments())`` gives back what *parts* were made of. A seed
-    has no field: ``generate`` draws from torch's global generator.
+    Inverse of :func:`from_generation_config`: ``to_generation_config(**parts.as_arguments())``. The
+    seed is lost: ``generate`` draws from torch's global generator.
 
     Args:
-        processors: Stages that a configuration can ask for, in its order.
+        processors: Stages that a configuration can express, in the order of transformers.
 
         sampler: ``Greedy()`` or ``Sample()``.
 
@@ -173,12 +173,12 @@ def to_generation_config(
             ``StopStrings``, joined with ``|``.
 
     Raises:
-        ValueError: A part, an order or an option that no field can say.
+        ValueError: A part, order or option that no field can express.
     """
     from transformers import GenerationConfig
 
-    fields = _choice_fields(sampler) | _stop_fields(stop)
-    rest = Rest(
+    fields = _sampler_fields(sampler) | _stop_fields(stop)
+    rest = OtherFields(
         _token_ids(fields.get("eos_token_id")),
         {name: fields[name] for name in ("max_new_tokens", "max_length") if name in fields},
     )
@@ -190,10 +190,10 @@ def to_generation_config(
     return GenerationConfig(**fields)  # type: ignore[no-untyped-call]
 
 
-def _choice_fields(sampler: Sampler) -> dict[str, Any]:
+def _sampler_fields(sampler: Sampler) -> dict[str, Any]:
     if not isinstance(sampler, Greedy | Sample):
         raise ValueError(f"'sampler' must be Greedy() or Sample(): got {sampler!r}")
-    # A top-k that is not in the chain is to be off, not 50.
+    # Without a top-k in the chain it must be off, not the default of 50.
     return {"do_sample": True, "top_k": 0} if isinstance(sampler, Sample) else {"do_sample": False}
 
 
@@ -227,7 +227,7 @@ def _stop_field(part: Any) -> tuple[str, Any]:
     raise ValueError(f"'stop' must be what a generation config can say, joined with |: got {part!r}")
 
 
-def _stage_fields(processors: Processor | None, rest: Rest, sampling: bool) -> dict[str, Any]:
+def _stage_fields(processors: Processor | None, rest: OtherFields, sampling: bool) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     last = -1
     for processor in Chain(() if processors is None else (processors,)).processors:
@@ -247,10 +247,10 @@ def _stage_fields(processors: Processor | None, rest: Rest, sampling: bool) -> d
     return fields
 
 
-def _value(stage: Stage, processor: Any, rest: Rest) -> Any:
+def _value(stage: StageField, processor: Any, rest: OtherFields) -> Any:
     value = stage.value(processor)
     options = options_of(processor)
-    # What the field comes to must be what we were given, options included.
+    # The field must reproduce the processor, options included.
     if not any(isinstance(option, Tensor) for option in options.values()) and options == options_of(
         stage.make(value, rest)
     ):

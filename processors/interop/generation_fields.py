@@ -1,10 +1,9 @@
 """
-What each field of ``transformers.GenerationConfig`` is about.
+Tables of the fields of ``transformers.GenerationConfig``.
 
-Every field stands in exactly one table: it asks for a stage of the chain (``STAGES``), says how a
-token is chosen or where a row ends (``CHOICE_AND_END``), changes no token (``WITHOUT_BEARING``),
-is refused when it asks for something (``REFUSED``), or is about the configuration itself
-(``METADATA``).
+Every field is in exactly one table: it configures a stage of the chain (``STAGES``), the
+sampler or the stop condition (``SAMPLER_AND_STOP``), has no effect on tokens (``NO_EFFECT``),
+is refused unless off (``REFUSED``), or describes the configuration itself (``METADATA``).
 """
 
 from collections.abc import Callable, Mapping
@@ -41,8 +40,8 @@ from ..watermark.synthid import SynthIDWatermark
 
 
 @attrs.frozen(eq=False)
-class Rest:
-    """What a stage may need to know of the other fields."""
+class OtherFields:
+    """Other fields that a stage may depend on."""
 
     eos: tuple[int, ...]
     limit: Mapping[str, int]
@@ -54,43 +53,43 @@ def _always(value: Any) -> bool:
 
 
 @attrs.frozen(eq=False)
-class Stage:
-    """A field that asks for a processor."""
+class StageField:
+    """A field that configures a processor."""
 
     field: str
     kinds: tuple[type, ...]
-    make: Callable[[Any, Rest], Processor]
-    """The field's value to the processor."""
+    make: Callable[[Any, OtherFields], Processor]
+    """Makes the processor from the field's value."""
 
     value: Callable[[Any], Any]
-    """The processor to the field's value."""
+    """Gives the field's value from the processor."""
 
     is_on: Callable[[Any], bool] = _always
-    """Whether a value that is not None asks for anything."""
+    """Whether a value that is not None enables the stage."""
 
     only_sampling: bool = False
-    """Whether it acts with ``do_sample`` alone."""
+    """Whether the stage applies with ``do_sample`` only."""
 
 
-def _simple(field: str, kind: Any, option: str, is_on: Callable[[Any], bool] = _always) -> Stage:
-    """A stage whose field is its one parameter."""
-    return Stage(
+def _simple(field: str, kind: Any, option: str, is_on: Callable[[Any], bool] = _always) -> StageField:
+    """A stage with the field's value as its only parameter."""
+    return StageField(
         field, (kind,), lambda value, rest: kind(value), lambda part: options_of(part)[option], is_on
     )
 
 
-def _ids(field: str, kind: Any) -> Stage:
-    """A stage of token ids."""
-    return Stage(field, (kind,), lambda value, rest: kind(value), lambda processor: list(processor.ids))
+def _ids(field: str, kind: Any) -> StageField:
+    """A stage with token ids as its only parameter."""
+    return StageField(field, (kind,), lambda value, rest: kind(value), lambda processor: list(processor.ids))
 
 
-def _ending(field: str, kind: Any) -> Stage:
-    """A stage that keeps the end away."""
-    return Stage(field, (kind,), lambda n, rest: kind(n, rest.eos), lambda processor: processor.n, _above_0)
+def _min_tokens(field: str, kind: Any) -> StageField:
+    """A stage that forbids the end of sequence up to a length."""
+    return StageField(field, (kind,), lambda n, rest: kind(n, rest.eos), lambda part: part.n, _above_0)
 
 
-def _filter(field: str, kind: Any, option: str, is_on: Callable[[Any], bool] = _always) -> Stage:
-    """A simple stage that acts when sampling."""
+def _filter(field: str, kind: Any, option: str, is_on: Callable[[Any], bool] = _always) -> StageField:
+    """A simple stage that applies when sampling only."""
     return attrs.evolve(_simple(field, kind, option, is_on), only_sampling=True)
 
 
@@ -115,12 +114,12 @@ def _inside(value: float) -> bool:
 
 
 def _biases(value: Any) -> dict[int | tuple[int, ...], float]:
-    """A mapping, or the pairs that JSON can hold."""
+    """Biases from a mapping or from pairs, the JSON form."""
     pairs = value.items() if isinstance(value, Mapping) else value
     return {tuple(ids): float(bias) for ids, bias in pairs}
 
 
-def _decay(value: Any, rest: Rest) -> ExponentialLengthDecay:
+def _decay(value: Any, rest: OtherFields) -> ExponentialLengthDecay:
     if not rest.eos:
         raise ValueError("'exponential_decay_length_penalty' needs an 'eos_token_id' to lift: got None")
     start, factor = value
@@ -134,7 +133,7 @@ _SYNTHID = (
 )  # fmt: skip
 
 
-def _watermark(value: Any, rest: Rest) -> Processor:
+def _watermark(value: Any, rest: OtherFields) -> Processor:
     if hasattr(value, "greenlist_ratio"):
         return KirchenbauerWatermark(**{name: getattr(value, name) for name in _KIRCHENBAUER})
     if hasattr(value, "ngram_len") and not value.debug_mode:
@@ -145,7 +144,7 @@ def _watermark(value: Any, rest: Rest) -> Processor:
     )
 
 
-def _watermark_config(processor: Any) -> Any:
+def _config_of(processor: Any) -> Any:
     from transformers import SynthIDTextWatermarkingConfig, WatermarkingConfig
 
     options = options_of(processor)
@@ -155,7 +154,7 @@ def _watermark_config(processor: Any) -> Any:
 
 
 STAGES = (
-    Stage(
+    StageField(
         "sequence_bias",
         (SequenceBias,),
         lambda value, rest: SequenceBias(_biases(value)),
@@ -165,28 +164,28 @@ STAGES = (
     _simple("repetition_penalty", RepetitionPenalty, "penalty", _not_1),
     _simple("no_repeat_ngram_size", NoRepeatNgram, "n", _above_0),
     _simple("encoder_no_repeat_ngram_size", EncoderNoRepeatNgram, "n", _above_0),
-    Stage(
+    StageField(
         "bad_words_ids",
         (BadWords,),
         lambda value, rest: BadWords(value, rest.eos),
         lambda processor: [list(word) for word in processor.words],
     ),
-    _ending("min_length", MinLength),
-    _ending("min_new_tokens", MinNewTokens),
-    Stage(
+    _min_tokens("min_length", MinLength),
+    _min_tokens("min_new_tokens", MinNewTokens),
+    StageField(
         "forced_eos_token_id",
         (ForcedLastToken,),
         lambda value, rest: ForcedLastToken(value, logit=0.0, **rest.limit),
         lambda processor: list(processor.tokens),
     ),
-    Stage(
+    StageField(
         "remove_invalid_values",
         (RemoveInvalid,),
         lambda value, rest: RemoveInvalid(nan=0.0),
         lambda processor: True,
         _is_true,
     ),
-    Stage(
+    StageField(
         "exponential_decay_length_penalty",
         (ExponentialLengthDecay,),
         _decay,
@@ -202,8 +201,8 @@ STAGES = (
     _filter("typical_p", Typical, "mass", _below_1),
     _filter("epsilon_cutoff", EpsilonCutoff, "epsilon", _inside),
     _filter("eta_cutoff", EtaCutoff, "epsilon", _inside),
-    Stage("watermarking_config", (KirchenbauerWatermark, SynthIDWatermark), _watermark, _watermark_config),
-    Stage(
+    StageField("watermarking_config", (KirchenbauerWatermark, SynthIDWatermark), _watermark, _config_of),
+    StageField(
         "renormalize_logits",
         (Renormalise,),
         lambda value, rest: Renormalise(),
@@ -213,7 +212,7 @@ STAGES = (
 )
 """In the order of ``GenerationMixin._get_logits_processor`` of transformers 5.23."""
 
-CHOICE_AND_END = ("do_sample", "eos_token_id", "max_length", "max_new_tokens", "max_time", "stop_strings")
+SAMPLER_AND_STOP = ("do_sample", "eos_token_id", "max_length", "max_new_tokens", "max_time", "stop_strings")
 
 _BEAMS = "it is about beams, and there are none"
 _CACHE = "a decoder keeps its own cache"
@@ -221,7 +220,7 @@ _OUTPUT = "it is about what is returned besides the tokens"
 _SPECULATION = "how a draft runs ahead changes no token; a generator takes a drafter and num_draft_tokens"
 _RUNNING = "it is about how a model runs"
 
-WITHOUT_BEARING = {
+NO_EFFECT = {
     "early_stopping": _BEAMS,
     "length_penalty": _BEAMS,
     "low_memory": _BEAMS,
@@ -253,7 +252,7 @@ WITHOUT_BEARING = {
     "continuous_batching_config": _RUNNING,
     "prefill_chunk_size": _RUNNING,
 }
-"""What changes no token, and why."""
+"""Fields without effect on tokens, with the reason."""
 
 REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "num_beams": ((None, 1), "there is no beam search"),
@@ -275,7 +274,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "is_assistant": ((None, False), "it ends rows by the draft's own confidence"),
     "assistant_ensemble_weight": ((None,), "it lets the draft change the text"),
 }
-"""What cannot be done here, with the values at which it asks for nothing."""
+"""Unsupported fields, with their off-values and the reason."""
 
 METADATA = ("transformers_version", "_from_model_config", "_original_object_hash", "_commit_hash")
-"""What says nothing about generation."""
+"""Fields that do not concern generation."""

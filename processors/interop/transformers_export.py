@@ -1,4 +1,4 @@
-"""Processors inside ``transformers.generate``."""
+"""Conversion of processors to a ``transformers.LogitsProcessor``."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -26,37 +26,36 @@ def to_transformers(
     random_streams: Sequence[int] | None = None,
 ) -> Any:
     """
-    *chain* as a ``transformers.LogitsProcessor``, for ``generate(logits_processor=[...])``.
+    Wrap *chain* as a ``transformers.LogitsProcessor``, for ``generate(logits_processor=[...])``.
 
-    There it runs after the penalties and constraints that the generation config asks for and
-    before its temperature and filters. What precedes a row is the row without its left padding,
-    so a row gets the same in any batch.
+    It runs after the penalties and constraints of the generation config and before its temperature
+    and filters. The history of a row excludes its left padding, so a row does not depend on its
+    batch.
 
-    ``generate`` does not say where the prompt ends, so the first call of a run tells. A call
-    begins a new run when its ids do not begin with the prompt of the last one, are shorter than
-    it, or longer by more than one column than any call of that run. One thing looks like the
-    same run and is not: a prompt that is the last run's text as it was, or a part of it. For
-    that, and whenever in doubt, give *prompt_length* or make a new object.
+    ``generate`` does not pass the prompt length, so it is taken from the first call of a run. A call
+    starts a new run if its ids do not begin with the last run's prompt, are shorter than it, or are
+    more than one column longer than any call of that run. A prompt equal to the last run's text or
+    a prefix of it is not recognised as new: in that case, or in doubt, give *prompt_length* or make
+    a new object.
 
     Args:
-        chain: A processor or a chain of them. Parameters that are one per row are taken row
-            by row of what ``generate`` decodes.
+        chain: A processor or a chain of them. Per-row parameters apply to the rows that
+            ``generate`` decodes.
 
-        prompt_length: Columns of the prompt, padding included. The object then keeps no state.
+        prompt_length: Columns of the prompt, padding included. The object is then stateless.
 
-        pad_token_id: The token that fills short prompts up. Every leading one is taken for
-            padding, so where a prompt may begin with that token, give *attention_mask*.
+        pad_token_id: Padding token of short prompts. Every leading one counts as padding; if a
+            prompt may begin with that token, give *attention_mask* instead.
 
-        attention_mask: The one that ``generate`` gets, ``[batch, columns]``, 0 for padding on
-            the left.
+        attention_mask: As passed to ``generate``, ``[batch, columns]``, 0 for left padding.
 
-        seed: For processors that draw.
+        seed: Seed of processors that draw random numbers.
 
-        random_streams: The rows' random streams, one number each; 0, 1, 2, ... if not given.
+        random_streams: Random stream of each row; None for 0, 1, 2, ...
 
     Raises:
-        ValueError: *pad_token_id* and *attention_mask* both, or a mask that pads elsewhere
-            than on the left; when called, another number of rows than of mask rows or streams.
+        ValueError: Both *pad_token_id* and *attention_mask* are given, or the mask pads elsewhere
+            than on the left; on a call, the number of rows differs from the mask or streams.
     """
     return _bridge()(
         chain=chain,
@@ -85,9 +84,9 @@ def _check_mask(instance: "_Bridge", attribute: "attrs.Attribute[Any]", mask: Te
 
 @attrs.define(eq=False, kw_only=True)
 class _Bridge:
-    """Turns the ids of ``generate`` into a history."""
+    """Converts the ids of ``generate`` to a history."""
 
-    # transformers' own engine packs its requests into one row.
+    # Continuous batching packs several requests into one row.
     supports_continuous_batching = False
 
     chain: Processor = attrs.field(validator=a_callable)
@@ -108,7 +107,7 @@ class _Bridge:
     def _history(self, input_ids: Tensor) -> History:
         batch, columns = input_ids.shape
         padding = self._padding(input_ids)
-        # Rows begin in slot 0; what they leave behind them at the end is not read.
+        # Rows begin in slot 0; slots beyond their length are not read.
         slots = torch.arange(columns, device=input_ids.device) + padding[:, None]
         ids = input_ids.gather(-1, slots.clamp(max=max(columns - 1, 0)))
         numbers = torch.arange(batch) if self.random_streams is None else torch.as_tensor(self.random_streams)
@@ -121,7 +120,7 @@ class _Bridge:
         )
 
     def _padding(self, input_ids: Tensor) -> Tensor:
-        """How many columns of padding each row begins with, ``[batch]``."""
+        """Number of left-padding columns of each row, ``[batch]``."""
         if self.attention_mask is not None:
             _check_rows("attention_mask", len(self.attention_mask), len(input_ids))
             return (~self.attention_mask).sum(dim=-1).to(input_ids.device)
@@ -138,7 +137,7 @@ class _Bridge:
         return self._prompt.shape[1]
 
     def _continues(self, prompt: Tensor, input_ids: Tensor) -> bool:
-        # Not just the next column of the last call: a draft's columns are looked at, and left again.
+        # Not just the last call's next column: assisted decoding goes back after rejected drafts.
         near = input_ids.shape[1] <= self._longest + 1
         return near and torch.equal(prompt, input_ids[:, : prompt.shape[1]])
 
@@ -150,10 +149,10 @@ def _check_rows(name: str, found: int, rows: int) -> None:
 
 @cache
 def _bridge() -> type[_Bridge]:
-    # Here, so that whoever does not ask for it does not wait for transformers.
+    # Imported lazily, because importing transformers is slow.
     from transformers import LogitsProcessor
 
     class DecodekitLogitsProcessor(_Bridge, LogitsProcessor):  # type: ignore[misc]
-        """Processors of decodekit in ``transformers.generate``."""
+        """A decodekit chain for ``transformers.generate``."""
 
     return DecodekitLogitsProcessor

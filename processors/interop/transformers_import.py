@@ -1,4 +1,4 @@
-"""Hugging Face's processors among ours."""
+"""Conversion of Hugging Face's processors to processors of decodekit."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
@@ -23,29 +23,29 @@ _REFUSED = {
 
 def from_transformers(processor: Callable[[Tensor, Tensor], Tensor]) -> "FromTransformers":
     """
-    A ``transformers.LogitsProcessor``, a ``LogitsProcessorList`` or a function, as one of ours.
+    Wrap a ``transformers.LogitsProcessor``, a ``LogitsProcessorList`` or a function as a processor.
 
-    It is called once for each row and column, with that column's own prefix ``[1, length]`` and
-    a copy of its scores ``[1, vocab]``. So speculation works, nothing that it writes reaches
-    our logits, and there is no padding; but it sees every row as row 0 of its batch, and what
-    was built for the rows of one batch, such as the ids of several prompts, does not fit.
+    It is called once for each row and column, with copies of that column's prefix ``[1, length]``
+    and scores ``[1, vocab]``. So speculation works, the logits are not modified, and there is no
+    padding; but every row is row 0 of its own batch, so a processor built for the rows of one
+    batch, such as from the ids of several prompts, does not work.
 
-    Runs on the host, and is slow where there are many columns.
+    Runs on the host; slow for many columns.
 
     Args:
-        processor: Callable as ``processor(input_ids, scores)``. It has to be a function of the
-            two alone: rows, and guesses that are dropped later, come in any order.
+        processor: Callable as ``processor(input_ids, scores)``. Must depend on these two alone:
+            rows, and draft tokens that are rejected later, come in any order.
 
     Raises:
-        ValueError: One of Hugging Face's that depends on earlier calls or on other rows.
+        ValueError: A processor of Hugging Face that depends on earlier calls or other rows.
 
-        TypeError: No callable.
+        TypeError: *processor* is not callable.
     """
     return FromTransformers(processor)
 
 
 def _parts(processor: Any) -> Iterable[Any]:
-    # Their list is a list, and callable.
+    # A LogitsProcessorList is a list, and callable.
     return processor if isinstance(processor, list) else (processor,)
 
 
@@ -63,7 +63,7 @@ def _check(instance: Any, attribute: "attrs.Attribute[Any]", processor: Any) -> 
 
 @attrs.frozen(eq=False)
 class FromTransformers(Composable):
-    """What :func:`from_transformers` makes."""
+    """Result of :func:`from_transformers`."""
 
     keeps_argmax: ClassVar[bool] = False
     shift_invariant: ClassVar[bool] = False
@@ -71,7 +71,7 @@ class FromTransformers(Composable):
     device_safe: ClassVar[bool] = False
 
     processor: Callable[[Tensor, Tensor], Tensor] = attrs.field(validator=_check)
-    """Theirs."""
+    """The wrapped callable."""
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Process ``[batch, width, vocab]`` logits, which are not modified, a column at a time."""

@@ -1,4 +1,4 @@
-"""Processors inside vLLM."""
+"""Conversion of processors to a vLLM logits processor class."""
 
 import importlib
 import itertools
@@ -20,36 +20,34 @@ _SWITCH = "decodekit"
 
 def to_vllm(chain: Processor, *, name: str = "DecodekitLogitsProcessor", base: type | None = None) -> type:
     """
-    A class for vLLM's ``logits_processors``, in the interface of its second model runner.
+    Make a class for vLLM's ``logits_processors``, with the interface of its second model runner.
 
-    Give it a name in a module of yours and vLLM that name::
+    Define it in a module and pass its qualified name to vLLM::
 
         # mine.py
         Repetition = to_vllm(DRY(0.8), name="Repetition")
 
         LLM(model, logits_processors=["mine:Repetition"])
 
-    vLLM fixes the chain for all requests when it starts. A request switches it off with
-    ``extra_args={"decodekit": False}`` (REST: ``"vllm_xargs"``). Its ``seed`` is the random
-    stream of processors that draw; a request without one gets a stream of its own, and not the
-    same in the next run.
+    The chain is fixed for all requests when vLLM starts. A request disables it with
+    ``extra_args={"decodekit": False}`` (REST: ``"vllm_xargs"``). A request's ``seed`` selects the
+    random stream; a request without one gets its own stream, which differs between runs.
 
-    The chain runs after vLLM's own bias, penalties and grammar, and before its temperature and
-    filters, with every row's own prefix, drafted tokens included. What is forbidden before it
-    stays forbidden after it.
+    The chain runs after vLLM's bias, penalties and grammar, and before its temperature and filters,
+    with each row's own prefix, draft tokens included. Tokens forbidden before it stay forbidden.
 
     Args:
-        chain: A processor or a chain of them, with parameters that hold for every row.
+        chain: A processor or a chain of them, without per-row parameters.
 
-        name: The class's name.
+        name: Name of the class.
 
-        base: The class to derive from, if not vLLM's
+        base: Base class; None for
             ``vllm.v1.worker.gpu.sample.logits_processor.LogitsProcessor``.
 
     Raises:
-        ImportError: vLLM is not installed, or older than that interface.
+        ImportError: vLLM is not installed, or too old for that interface.
 
-        ValueError: A parameter that is one per row: vLLM's rows change from step to step.
+        ValueError: A parameter is per-row; vLLM's rows change from step to step.
     """
     _check_chain(chain)
     return type(name, (_Bridge, _interface() if base is None else base), {"chain": staticmethod(chain)})
@@ -63,7 +61,7 @@ def _check_chain(chain: Processor) -> None:
 
 
 def _is_per_row(part: Processor, value: Any) -> bool:
-    # Of a grammar a tuple is its rows, of others it is token ids.
+    # A tuple is per-row in a Grammar, and token ids elsewhere.
     return isinstance(value, Tensor) or (isinstance(part, Grammar) and isinstance(value, tuple))
 
 
@@ -78,35 +76,35 @@ def _interface() -> Any:
 
 
 class _Bridge:
-    """Turns vLLM's slots and rows into a history."""
+    """Converts vLLM's request slots and rows to a history."""
 
     chain: ClassVar[Any]
 
     def __init__(self, vllm_config: Any, req_states: Any) -> None:
         super().__init__(vllm_config, req_states)  # type: ignore[call-arg]  # the base beside this one
         self._states = req_states
-        # Kept by slot, set whenever a request takes one.
+        # By request slot, set in add_request.
         self._on = torch.zeros(req_states.max_num_reqs, dtype=torch.bool)
         self._stream = torch.zeros(req_states.max_num_reqs, dtype=torch.int64)
         self._unseeded = itertools.count()
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
-        """Refuse a switch that is no bool."""
+        """Raise if the switch is not a bool."""
         _switched_on(sampling_params)
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-        """Take the request's settings; whether the chain runs for it."""
+        """Store the request's settings; returns whether the chain runs for it."""
         self._on[req_idx] = _switched_on(sampling_params)
         seed = sampling_params.seed
-        # A seed of its own is of another kind than a number in a row.
+        # Streams of given seeds and of unseeded requests must not coincide.
         kind, number = (0, next(self._unseeded)) if seed is None else (1, seed)
         self._stream[req_idx] = noise.random_streams(torch.tensor([number]), kind)[0]
         return bool(self._on[req_idx])
 
     def apply(self, logits: Tensor, ctx: Any) -> Tensor:
         """Process *logits* ``[rows, vocab]``, which are not modified."""
-        # Asked on the host: nobody waits for the device when there is nothing to do.
+        # Checked on the host, to avoid a device synchronisation.
         if not self._on[ctx.idx_mapping_np].any():
             return logits
         slots = ctx.expanded_idx_mapping.long()
@@ -118,8 +116,8 @@ class _Bridge:
     def _history(self, ctx: Any, slots: Tensor) -> History:
         states, position = self._states, ctx.pos.long()
         ids = states.all_token_ids.gpu[slots].long()  # [rows, max length], a copy
-        # What is drafted in this step stands in no slot yet: it is the input of the request's rows.
-        # Later rows' tokens are written too, where this row does not look.
+        # This step's draft tokens are in no slot yet, but are the inputs of the request's rows. Tokens
+        # of later rows are written too, beyond this row's length.
         row, fed = (slots[:, None] == slots).nonzero(as_tuple=True)
         ids[row, position[fed]] = ctx.input_ids.long()[fed]
         return History(
@@ -132,7 +130,7 @@ class _Bridge:
 
 def _switched_on(sampling_params: Any) -> bool:
     switch = (sampling_params.extra_args or {}).get(_SWITCH, True)
-    # A REST request may carry numbers alone.
+    # REST requests may carry numbers only.
     if not isinstance(switch, bool) and not (is_whole(switch) and switch in (0, 1)):
         raise ValueError(f"'{_SWITCH}' must be True or False: got {switch!r}")
     return bool(switch)

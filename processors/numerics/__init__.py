@@ -1,1 +1,1 @@
-"""Arithmetic that processors share."""
+"""Arithmetic shared by processors."""

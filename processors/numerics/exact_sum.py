@@ -1,4 +1,4 @@
-"""Sums that do not depend on their order."""
+"""Sums independent of the order of their terms."""
 
 import torch
 from torch import Tensor
@@ -9,28 +9,27 @@ from .ranking import below_best
 
 def whole_weights(logits: Tensor) -> Tensor:
     """
-    How likely each token is, counted in units of 2^-34 of the likeliest.
+    Probabilities relative to the largest, as integers in units of 2^-34.
 
-    Whole numbers in float64 add up without rounding (2^18 of them stay below 2^53), so sums of
-    these are the same in any order and with any number of masked tokens in between. That is
-    what makes a processor give the same on the survivors of an earlier one as on all of the
-    vocabulary.
+    Integers in float64 add up without rounding (2^18 of them stay below 2^53), so their sums do
+    not depend on the order or on masked tokens in between. A processor that uses them gives the
+    same result on the survivors of an earlier one as on the whole vocabulary.
 
     Args:
         logits: ``[..., n]``.
 
     Returns:
-        ``[..., n]`` float64, 0 where a logit is ``-inf``; the likeliest has 2^34. All 0 in a row
-        that is all ``-inf``.
+        ``[..., n]`` float64, 2^34 for the largest logit, 0 for ``-inf``. All 0 in a row that is all
+        ``-inf``.
     """
-    # Half precision has no room for 2^34.
+    # Half precision cannot hold 2^34.
     logits = logits.float() if torch.finfo(logits.dtype).bits < 32 else logits
     return in_units(below_best(logits)).double()
 
 
 def scratch_weights(logits: Tensor, best: Tensor) -> Tensor:
     """
-    :func:`whole_weights` in float32, which has room for them though not for their sums.
+    :func:`whole_weights` in float32, which can hold them but not their sums.
 
     Args:
         logits: ``[..., n]`` float32 on the host.
@@ -44,10 +43,9 @@ def scratch_weights(logits: Tensor, best: Tensor) -> Tensor:
 
 
 def in_units(gaps: Tensor) -> Tensor:
-    """The weights of tokens by the *gaps* to their row's largest logit, which are written over."""
-    # In the logits' own precision: what is likely to the half comes out as a half. Not by powers
-    # of 2, though torch has them several times as fast: it rounds those one way in a vector of
-    # numbers and another way in the odd ones at its end.
+    """Integer weights from *gaps* to the row's largest logit, computed in place."""
+    # In the logits' precision, so that a relative probability of 1/2 is exact. Not exp2, although
+    # several times as fast: torch rounds it differently in the scalar tail of a vector.
     return gaps.exp_().mul_(2.0**34).round_()
 
 
@@ -58,8 +56,8 @@ def exact_sum(terms: Tensor, bits: int = 34) -> Tensor:
     Args:
         terms: ``[..., n]`` floating point.
 
-        bits: What is kept behind the point. The sum is independent of the order as long as it
-            stays below 2^(53 - *bits*).
+        bits: Fractional bits kept. The sum is independent of the order while it stays below
+            2^(53 - *bits*).
 
     Returns:
         ``[..., 1]`` float64.

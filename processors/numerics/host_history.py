@@ -1,4 +1,4 @@
-"""The history's tokens as arrays, for what runs on the host alone."""
+"""The history's tokens as NumPy arrays, for processors on the host."""
 
 import threading
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ Ints = NDArray[np.int64]
 
 
 class _Own(threading.local):
-    """What one thread keeps."""
+    """Per-thread scratch memory."""
 
     def __init__(self) -> None:
         self.table: Ints = np.zeros(0, dtype=np.int64)
@@ -22,19 +22,19 @@ class _Own(threading.local):
 _own = _Own()
 
 
-def columns(history: History, include_prompt: bool, window: int | None) -> Iterator[tuple[int, int, Ints]]:
+def column_ids(history: History, include_prompt: bool, window: int | None) -> Iterator[tuple[int, int, Ints]]:
     """
-    Each row and column, with the ids before it that count.
+    Iterate over rows and columns with the preceding ids that count.
 
     Args:
         history: The tokens before each column.
 
         include_prompt: Whether the prompt's tokens count.
 
-        window: How many of the last tokens count, prompt or not; None for all.
+        window: Number of last tokens that count, prompt or not; None for all.
 
     Yields:
-        The ids as a view of the history, not to be written to.
+        Row, column and ids, a read-only view of the history.
     """
     ids, length, prompt = history.ids.numpy(), history.length.tolist(), history.prompt.tolist()
     for row, column in np.ndindex(*history.length.shape):
@@ -44,37 +44,37 @@ def columns(history: History, include_prompt: bool, window: int | None) -> Itera
         yield row, column, ids[row, column if ids.shape[1] > 1 else 0, start:end]
 
 
-def with_logits(ids: Ints, vocab: int) -> Ints:
-    """Those of *ids* that have a logit: an embedding may know more than the head scores."""
-    # Without a sign, what is negative is very large.
+def ids_with_logits(ids: Ints, vocab: int) -> Ints:
+    """The *ids* that have a logit: an embedding may be larger than the output head."""
+    # As unsigned integers, negative ids are very large.
     if len(ids) and np.maximum.reduce(ids.view(np.uint64)) >= vocab:
         return ids[(ids >= 0) & (ids < vocab)]
     return ids
 
 
 def counted_tokens(cell: Cell, include_prompt: bool, window: int | None) -> Ints:
-    """The ids before one column that count; arguments as of :func:`columns`."""
+    """The ids of one column that count; arguments as for :func:`column_ids`."""
     start = 0 if include_prompt else cell.prompt
     return cell.tokens[start if window is None else max(start, len(cell.tokens) - window) :]
 
 
-def occurring(ids: Ints, tokens: Ints, vocab: int) -> Ints:
+def occurring_indices(ids: Ints, tokens: Ints, vocab: int) -> Ints:
     """
-    Which of some *ids* are among the *tokens*.
+    Indices of the *ids* that occur among the *tokens*.
 
-    By a set that needs no clearing (Briggs and Torczon, 1993, `An Efficient Representation for Sparse
-    Sets <https://doi.org/10.1145/176454.176484>`_): the table says where an id would stand, whatever
-    it said before, and the ids say whether it does.
+    Uses a sparse set, which needs no clearing (Briggs and Torczon, 1993, `An Efficient
+    Representation for Sparse Sets <https://doi.org/10.1145/176454.176484>`_): the table maps an id
+    to its index; stale entries are detected by looking up the id at that index.
 
     Args:
-        ids: ``[n]``, each once, 0 to *vocab* - 1.
+        ids: ``[n]``, unique, 0 to *vocab* - 1.
 
-        tokens: ``[m]``, any.
+        tokens: ``[m]``, any integers.
 
-        vocab: How many tokens there are.
+        vocab: Size of the vocabulary.
 
     Returns:
-        Where they stand in *ids*, in no order, and as often as they are among the tokens.
+        Indices into *ids*, unordered, one for each occurrence among the tokens.
     """
     if not len(ids):
         return ids
@@ -82,7 +82,7 @@ def occurring(ids: Ints, tokens: Ints, vocab: int) -> Ints:
     if len(table) < vocab:
         table = _own.table = np.zeros(vocab, dtype=np.int64)
     table[ids] = np.arange(len(ids))
-    # What is outside of the table, or of the list, is met at its end, where another id stands.
+    # Out-of-range lookups are clipped to the end, where the comparison fails.
     at = table.take(tokens, mode="clip")
     found: Ints = at[ids.take(at, mode="clip") == tokens]
     return found

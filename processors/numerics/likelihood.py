@@ -1,4 +1,4 @@
-"""How likely tokens are, in numbers that do not depend on the order of the vocabulary."""
+"""Relative probabilities and entropy, independent of the order of the vocabulary."""
 
 from torch import Tensor
 
@@ -8,16 +8,15 @@ from .ranking import below_best
 
 def relative(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
-    A distribution, seen from its likeliest token.
+    Probabilities relative to the most likely token.
 
     Args:
         logits: ``[..., n]``.
 
     Returns:
-        The *gaps*, ``[..., n]``: each logit less the largest. The *weights*, ``[..., n]``: how
-        likely each token is next to the likeliest, 1 for that one and 0 for a masked one. Their
-        *total*, ``[..., 1]`` float64, the same in any order; 0 in a row that is all ``-inf``.
-        A probability is a weight over the total.
+        *gaps* ``[..., n]``: each logit minus the largest. *weights* ``[..., n]``: exp(gaps), 1 for
+        the most likely token and 0 for masked ones. *total* ``[..., 1]`` float64: their sum,
+        independent of the order; 0 in a row that is all ``-inf``. A probability is weight / total.
     """
     gaps = below_best(logits)
     weights = gaps.exp()
@@ -29,7 +28,7 @@ def entropy(gaps: Tensor, weights: Tensor, total: Tensor) -> Tensor:
     The entropy of a distribution.
 
     Args:
-        gaps: As :func:`relative` gives them, like the others.
+        gaps: As returned by :func:`relative`, like the others.
 
         weights: ``[..., n]``.
 
@@ -38,5 +37,5 @@ def entropy(gaps: Tensor, weights: Tensor, total: Tensor) -> Tensor:
     Returns:
         ``[..., 1]`` float64, in nats; NaN in a row that is all ``-inf``.
     """
-    # A masked token's 0 times -inf would be NaN. At -1000 a weight is 0 in any precision.
+    # 0 * -inf of a masked token would be NaN. At a gap of -1000 the weight is 0 in any precision.
     return total.log() - exact_sum(weights * gaps.clamp(min=-1000.0)) / total

@@ -1,4 +1,4 @@
-"""What separates logits from log-probabilities."""
+"""Log-normaliser: the difference between logits and log-probabilities."""
 
 import torch
 from torch import Tensor
@@ -6,9 +6,7 @@ from torch import Tensor
 
 def log_normaliser(logits: Tensor) -> Tensor:
     """
-    The logarithm of the sum of the exponentials of each row.
-
-    A logit minus this is the token's log-probability.
+    Log-sum-exp of each row: logit - normaliser = log-probability.
 
     Args:
         logits: ``[..., vocab]``.
@@ -16,8 +14,8 @@ def log_normaliser(logits: Tensor) -> Tensor:
     Returns:
         ``[..., 1]``; 0 for a row that is all ``-inf``.
     """
-    # By way of log_softmax, which sums each row by itself. A logsumexp splits a single row
-    # among threads, and so rounds a row alone otherwise than the same row in a batch.
+    # Via log_softmax, which sums each row in one thread. logsumexp splits a single row among
+    # threads and so rounds it differently than the same row in a batch.
     best = logits.amax(dim=-1, keepdim=True)
     difference = best - logits.log_softmax(dim=-1).amax(dim=-1, keepdim=True)
     return difference.masked_fill(best == -torch.inf, 0.0)

@@ -1,4 +1,4 @@
-"""Where a nucleus ends, found without sorting all of the vocabulary."""
+"""Edge of the nucleus, found without sorting the whole vocabulary."""
 
 from typing import Any
 
@@ -13,29 +13,29 @@ Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
 
 _SAMPLE = 2048
-"""How many logits a first guess looks at."""
+"""Number of logits sampled for a first estimate."""
 
 _CHUNK = 256
-"""How many weights are added up before their sums are."""
+"""Number of weights summed before the prefix sum over chunks."""
 
 
 @attrs.frozen(eq=False)
 class Edge:
-    """Where the tail of one column ends."""
+    """End of the dropped tail of one column."""
 
     floor: float
     """The smallest logit that stays."""
 
     dropped: int
-    """How many of the tokens that are tied with it fall."""
+    """Number of tokens tied with the floor that are dropped."""
 
     head: Ints
-    """Ids of some tokens, ascending: all that stay are among them."""
+    """Token ids, ascending; a superset of the kept tokens."""
 
 
 def edge(logits: Floats, weights: Floats, total: float, spared: float, min_tokens: int) -> Edge:
     """
-    Where the tail ends if tokens fall in ascending order while they weigh at most *spared*.
+    Edge of the tail: the smallest tokens, dropped while their total weight is at most *spared*.
 
     Args:
         logits: ``[vocab]``, finite or ``-inf``.
@@ -44,13 +44,13 @@ def edge(logits: Floats, weights: Floats, total: float, spared: float, min_token
 
         total: The sum of the weights.
 
-        spared: What the tail may weigh; at 0 nothing falls.
+        spared: Largest weight of the tail; at 0 nothing is dropped.
 
-        min_tokens: How many of the largest do not fall.
+        min_tokens: Minimum number of tokens kept.
     """
-    # A guess, and the proof of it: if what lies below weighs no more than may be spared, all of
-    # it falls, for the tail takes the smallest first.
-    head = np.flatnonzero(logits > _guess(logits, weights, spared))
+    # An estimate that is verified: if all tokens below it weigh at most *spared*, all of them are
+    # in the tail, which takes the smallest first.
+    head = np.flatnonzero(logits > _estimated_floor(logits, weights, spared))
     below = total - float(weights[head].sum(dtype=np.float64))
     if below > spared or len(head) < min_tokens or spared <= 0:
         head, below = np.flatnonzero(logits > -np.inf), 0.0
@@ -63,8 +63,8 @@ def edge(logits: Floats, weights: Floats, total: float, spared: float, min_token
     return Edge(float(floor), int(fallen - np.searchsorted(ascending, floor)), head)
 
 
-def _guess(logits: Floats, weights: Floats, spared: float) -> "np.floating[Any]":
-    """Below which logit the tail roughly weighs three quarters of *spared*, from a few of them."""
+def _estimated_floor(logits: Floats, weights: Floats, spared: float) -> "np.floating[Any]":
+    """Logit below which the tail weighs about 3/4 of *spared*, estimated from a sample."""
     stride = -(-len(logits) // _SAMPLE)
     few = logits[::stride]
     order = few.argsort()
@@ -74,7 +74,7 @@ def _guess(logits: Floats, weights: Floats, spared: float) -> "np.floating[Any]"
 
 
 def _count_within(weights: Floats, allowed: float) -> int:
-    """How many of the first *weights* add up to at most *allowed*; whole numbers, in any order."""
+    """Number of leading *weights* (integers) with a sum of at most *allowed*."""
     whole = len(weights) // _CHUNK * _CHUNK
     reached = weights[:whole].reshape(-1, _CHUNK).sum(axis=1).cumsum()
     full = int(np.searchsorted(reached, allowed, side="right"))

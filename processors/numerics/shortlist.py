@@ -1,41 +1,41 @@
-"""The largest logits and a few more."""
+"""Superset of the largest logits, without a sort."""
 
 import numpy as np
 
 from ...decoding.sampling.few import Few, Floats
 
 _DEPTH = 32
-"""Logits a block. Finding a block's largest is one pass at the speed of memory."""
+"""Logits per block. The maxima of all blocks take one memory-bound pass."""
 
 _LARGEST = 1e15
-"""Up to here several stages, each of which scales by a thousand at most, do not overflow."""
+"""Bound below which several stages, each scaling by at most 1000, do not overflow."""
 
 
 def shortlist(logits: Floats, reach: int) -> tuple[Few, np.float32] | None:
     """
-    Some tokens, at least *reach* of them, that have larger logits than all others.
+    At least *reach* tokens with larger logits than all others.
 
     Args:
         logits: ``[vocab]`` float32.
 
-        reach: Of so many disjoint blocks each has a logit that is at least the floor, the largest
-            maximum but *reach* - 1.
+        reach: Minimum number of tokens. The floor is the *reach*-th largest block maximum: that
+            many disjoint blocks have a logit of at least the floor.
 
     Returns:
-        The tokens, and the floor, below which all others lie; None where they are many, where there
-        are few blocks, or where some logit at the top is out of the ordinary.
+        The tokens and the floor, an upper bound of all other logits; None if there are too many
+        tokens, too few blocks, or a top logit is NaN or too large.
     """
     count = len(logits) // _DEPTH
     if reach * 2 > count:
         return None
     size = count * _DEPTH
-    # A block is a column of this matrix, so that maxima are taken of whole rows at a time.
+    # Blocks are columns of this matrix, so that the maxima vectorise over rows.
     matrix = logits[:size].reshape(_DEPTH, count)
     maxima = np.maximum.reduce(matrix, axis=0)
     largest = maxima.copy()
     largest.partition(count - reach)
     floor: np.float32 = largest[count - reach]
-    # NaN is the largest to a maximum, and no comparison with it holds.
+    # np.maximum propagates NaN, and comparisons with NaN are False.
     if not (floor > -_LARGEST and np.maximum.reduce(largest[count - reach :]) < _LARGEST):
         return None
     blocks = (maxima >= floor).nonzero()[0]

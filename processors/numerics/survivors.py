@@ -1,4 +1,4 @@
-"""The tokens above a floor, for processors that run on the host."""
+"""Tokens above a floor, as candidates; on the host."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,21 +12,21 @@ from ...decoding.sampling.candidates import Candidates
 Ints = NDArray[np.int64]
 
 _FEW = 4
-"""Survivors are worth a list of their own up to one part in so many of the vocabulary."""
+"""Survivors become candidates up to this fraction (1 / 4) of the vocabulary."""
 
 
 def survivors(logits: Tensor, floor: Tensor) -> Candidates | None:
     """
-    The tokens whose logits are at least *floor*; None if in some column they are not few.
+    Tokens whose logits are at least *floor*; None if some column has too many.
 
     Args:
         logits: ``[batch, width, vocab]`` on the host.
 
-        floor: ``[batch, width, 1]``. ``-inf`` leaves no token out that has a finite logit.
+        floor: ``[batch, width, 1]``. ``-inf`` keeps every token with a finite logit.
     """
     vocab = logits.shape[-1]
     lowest = floor.numpy(force=True).reshape(-1, 1)
-    # What is -inf does not survive a floor of -inf.
+    # Drop -inf even if the floor is -inf.
     lowest = np.maximum(lowest, np.finfo(lowest.dtype).min)
     above = logits.numpy(force=True).reshape(-1, vocab) >= lowest
     if not are_few(map(np.count_nonzero, above), vocab):
@@ -36,12 +36,12 @@ def survivors(logits: Tensor, floor: Tensor) -> Candidates | None:
 
 def candidates(logits: Tensor, ids: Sequence[Ints]) -> Candidates:
     """
-    The tokens *ids*, as what is left of the vocabulary.
+    Candidates made of the tokens *ids*.
 
     Args:
         logits: ``[batch, width, vocab]`` on the host.
 
-        ids: Those of each column, ascending, the columns of the first row first.
+        ids: Ids of each column, ascending, in row-major order.
     """
     batch, width, vocab = logits.shape
     most = max(1, *map(len, ids))
@@ -52,14 +52,14 @@ def candidates(logits: Tensor, ids: Sequence[Ints]) -> Candidates:
         padded[row, :count] = found
         left[row, :count] = values[found]
         if 0 < count < most:
-            # Behind them the last one is repeated, at -inf: ids ascend to the end.
+            # Padded with the last id at -inf, so that ids ascend to the end.
             padded[row, count:] = found[-1]
     shape = (batch, width, most)
     return Candidates(torch.from_numpy(padded).view(shape), torch.from_numpy(left).view(shape), vocab)
 
 
 def are_few(counts: Iterable[int], vocab: int) -> bool:
-    """Whether so many tokens in each column are worth a list of their own."""
+    """Whether *counts* tokens per column are few enough for candidates."""
     return max(counts) * _FEW <= vocab
 
 
@@ -69,6 +69,6 @@ def mask_below(logits: Tensor, floor: Tensor) -> Tensor:
     below = torch.nextafter(floor, torch.tensor(-torch.inf)).flatten().tolist()
     masked = torch.empty_like(logits, memory_format=torch.contiguous_format)
     for row, low, out in zip(logits.reshape(-1, vocab), below, masked.view(-1, vocab), strict=True):
-        # One pass, where a mask and a fill are three slow ones.
+        # One pass; a mask and a fill take three slower ones.
         torch.ops.aten.threshold.out(row, low, -torch.inf, out=out)
     return masked

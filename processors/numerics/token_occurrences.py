@@ -1,4 +1,4 @@
-"""The logits of tokens that occur in the history."""
+"""Slots of the history, and the logits of the tokens in them."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,9 +10,9 @@ from ...decoding.history import History
 from ..parameter import per_row
 
 
-def counted(history: History, logits: Tensor, include_prompt: bool, window: int | Tensor | None) -> Tensor:
+def seen_slots(history: History, logits: Tensor, include_prompt: bool, window: int | Tensor | None) -> Tensor:
     """
-    Which slots of the history a penalty looks at.
+    Slots of the history that count.
 
     Args:
         history: The tokens before each column.
@@ -21,8 +21,8 @@ def counted(history: History, logits: Tensor, include_prompt: bool, window: int 
 
         include_prompt: Whether the prompt's tokens count.
 
-        window: How many of the last tokens count, prompt or not: None for all, one number for
-            all rows, or ``[batch]``. What it reaches of the prompt still has to be included.
+        window: Number of last tokens that count: None for all, one number for all rows, or
+            ``[batch]``. Prompt tokens in it count only with *include_prompt*.
 
     Returns:
         ``[batch, width, capacity]`` bool.
@@ -34,7 +34,7 @@ def counted(history: History, logits: Tensor, include_prompt: bool, window: int 
     return slots & (torch.arange(slots.shape[-1], device=slots.device) >= first)
 
 
-def fading(
+def slot_weights(
     history: History,
     logits: Tensor,
     include_prompt: bool,
@@ -42,10 +42,10 @@ def fading(
     fade: int | Tensor,
 ) -> Tensor:
     """
-    How much each slot of the history counts, where a penalty fades out with the distance.
+    Weight of each slot of the history for a penalty that fades out with the distance.
 
-    A token counts wholly up to *window* tokens back; of a farther one, the share falls by one
-    part in *fade* with each token more, down to nothing.
+    The weight is 1 up to *window* tokens back and falls by 1 / *fade* with each further token,
+    down to 0.
 
     Args:
         history: The tokens before each column.
@@ -56,7 +56,7 @@ def fading(
 
         window: One number for all rows, or ``[batch]``.
 
-        fade: At least 1 where it matters: one number for all rows, or ``[batch]``.
+        fade: One number for all rows, or ``[batch]``; 0 in a row means no fade.
 
     Returns:
         ``[batch, width, capacity]``, 0 to 1.
@@ -66,37 +66,37 @@ def fading(
     distance = history.length[..., None] - torch.arange(slots.shape[-1], device=slots.device)
     beyond = (distance - reach).clamp(min=0).to(logits.dtype)
     steps = per_row("fade", fade, logits)
-    # Without a fade, the window is all there is.
+    # Without a fade, only the window counts.
     steps = torch.where(steps > 0, steps, 1) if isinstance(steps, Tensor) else max(steps, 1)
     return (1 - beyond / steps).clamp(min=0) * slots
 
 
-def in_prompt(history: History) -> Tensor:
-    """``[batch, width, capacity]`` bool: where the prompt's tokens stand."""
+def prompt_slots(history: History) -> Tensor:
+    """Slots of the prompt, ``[batch, width, capacity]`` bool."""
     return history.valid() & ~history.generated()
 
 
-def tail(ids: Tensor, history: History, n: int) -> Tensor:
+def last_tokens(ids: Tensor, history: History, n: int) -> Tensor:
     """
     The last *n* tokens before each column.
 
     Args:
-        ids: ``[batch, paths or width, capacity]``, the history's or what has been made of them.
+        ids: ``[batch, paths or width, capacity]``, the history's, possibly masked.
 
         history: The tokens before each column.
 
-        n: How many.
+        n: Number of tokens.
 
     Returns:
-        ``[batch, width, n]``, the newest last; -1 in front of the first token.
+        ``[batch, width, n]``, the newest last; -1 before the first token.
     """
     slots = history.length[..., None] + torch.arange(-n, 0, device=ids.device)
     last = ids.expand(-1, slots.shape[1], -1).gather(-1, slots.clamp(min=0))
     return last.masked_fill(slots < 0, -1)
 
 
-def ends_of(sequence: Sequence[int], ids: Tensor) -> Tensor:
-    """Where the last token of *sequence* stands in *ids*, a bool tensor of their shape."""
+def sequence_ends(sequence: Sequence[int], ids: Tensor) -> Tensor:
+    """True at each slot of *ids* where *sequence* ends; a bool tensor of the shape of *ids*."""
     before = len(sequence) - 1
     padded = pad(ids, (before, 0), value=-1)
     found = torch.ones_like(ids, dtype=torch.bool)
@@ -105,17 +105,17 @@ def ends_of(sequence: Sequence[int], ids: Tensor) -> Tensor:
     return found
 
 
-def repeated(history: History, counting: Tensor, most: int) -> Tensor:
+def match_lengths(history: History, counting: Tensor, most: int) -> Tensor:
     """
-    How many tokens in front of each slot are the column's last ones, in their order.
+    Length of the match between the tokens before each slot and the column's last tokens.
 
     Args:
         history: The tokens before each column.
 
-        counting: ``[batch, width, capacity]`` bool: slots that may take part. The others equal
-            nothing, so no match goes across them.
+        counting: ``[batch, width, capacity]`` bool: slots that may be part of a match. No match
+            crosses the others.
 
-        most: Where to stop counting. The work grows with it, the memory does not.
+        most: Longest match counted. Time grows with it, memory does not.
 
     Returns:
         ``[batch, width, capacity]`` int64, 0 to *most*, 0 beyond the column's length.
@@ -123,8 +123,8 @@ def repeated(history: History, counting: Tensor, most: int) -> Tensor:
     capacity = counting.shape[-1]
     most = min(most, capacity)
     ids = torch.where(counting, history.ids, -1)
-    last = tail(ids, history, most)
-    last = last.masked_fill(last < 0, -2)  # unlike any slot, those that do not count included
+    last = last_tokens(ids, history, most)
+    last = last.masked_fill(last < 0, -2)  # differs from every slot, also from those that do not count
     padded = pad(ids, (most, 0), value=-1)
     alike = history.valid()
     lengths = torch.zeros_like(ids)
@@ -135,7 +135,7 @@ def repeated(history: History, counting: Tensor, most: int) -> Tensor:
     return lengths
 
 
-def rewrite(
+def apply_to_tokens(
     logits: Tensor,
     history: History,
     slots: Tensor,
@@ -143,25 +143,25 @@ def rewrite(
     out: Tensor | None = None,
 ) -> Tensor:
     """
-    Apply *formula* to the logits of the tokens in *slots*, once to each token.
+    Apply *formula* once to the logit of each token in *slots*.
 
     Args:
         logits: ``[batch, width, vocab]``, not modified.
 
         history: The tokens before each column.
 
-        slots: Which slots of the history count, ``[batch, width, capacity]`` bool.
+        slots: Slots of the history that count, ``[batch, width, capacity]`` bool.
 
-        formula: Logits ``[batch, width, capacity]`` to new ones, elementwise.
+        formula: Elementwise function of logits ``[batch, width, capacity]``.
 
-        out: Where to write, if not to a new tensor: shaped as the logits, or they themselves.
+        out: Output of the logits' shape, possibly the logits themselves; a new tensor if None.
 
     Returns:
         ``[batch, width, vocab]``.
     """
     slots = _scored(slots, history, logits)
-    # The scatter has a fixed shape and also writes for the slots that do not count. They point
-    # at a token that does: the same value written twice changes nothing.
+    # The scatter has a fixed shape and also writes for slots that do not count. Those are
+    # redirected to a token that does; writing the same value twice is harmless.
     counting = torch.where(slots, history.ids, 0).amax(dim=-1, keepdim=True)
     ids = torch.where(slots, history.ids, counting)
     before = logits.gather(-1, ids)
@@ -169,52 +169,51 @@ def rewrite(
     return _scattered(logits, ids, after, out)
 
 
-def forbid(logits: Tensor, history: History, slots: Tensor, out: Tensor | None = None) -> Tensor:
+def forbid_tokens(logits: Tensor, history: History, slots: Tensor, out: Tensor | None = None) -> Tensor:
     """
-    Mask the tokens in *slots*; arguments as of :func:`rewrite`.
+    Mask the tokens in *slots*; arguments as for :func:`apply_to_tokens`.
 
     Returns:
         ``[batch, width, vocab]``.
     """
     slots = _scored(slots, history, logits)
-    # As above: slots that do not count write what a slot that does writes as well.
+    # As above: slots that do not count repeat the write of one that does.
     ids = torch.where(slots, history.ids, 0)
     first = ids.amax(dim=-1, keepdim=True)
     value = logits.gather(-1, first).masked_fill(slots.any(dim=-1, keepdim=True), -torch.inf)
     return _scattered(logits, torch.where(slots, ids, first), value.expand(slots.shape), out)
 
 
-def count(logits: Tensor, history: History, slots: Tensor) -> Tensor:
+def count_tokens(logits: Tensor, history: History, slots: Tensor) -> Tensor:
     """
-    How often each token stands in *slots*.
+    Number of occurrences of each token in *slots*.
 
     Args:
         logits: ``[batch, width, vocab]``, for their shape and dtype.
 
         history: The tokens before each column.
 
-        slots: Which slots of the history count, ``[batch, width, capacity]`` bool, or how much
-            each does.
+        slots: Slots of the history that count, ``[batch, width, capacity]`` bool, or their weights.
 
     Returns:
-        ``[batch, width, vocab]`` in the dtype of the logits. Of bools, whole numbers: the sum
-        does not depend on the order in which a device adds them.
+        ``[batch, width, vocab]`` in the dtype of the logits. For bool *slots* these
+        are integers, so the sum does not depend on the device's order.
     """
     scored = _scored(slots > 0, history, logits)
     ids = torch.where(scored, history.ids, 0)
     return torch.zeros_like(logits).scatter_add(-1, ids, torch.where(scored, slots.to(logits.dtype), 0))
 
 
-def largest(logits: Tensor, history: History, slots: Tensor, values: Tensor) -> Tensor:
+def largest_per_token(logits: Tensor, history: History, slots: Tensor, values: Tensor) -> Tensor:
     """
-    The largest of the *values* in a token's slots.
+    Largest of the *values* in each token's slots.
 
     Args:
         logits: ``[batch, width, vocab]``, for their shape and dtype.
 
         history: The tokens before each column.
 
-        slots: Which slots of the history count, ``[batch, width, capacity]`` bool.
+        slots: Slots of the history that count, ``[batch, width, capacity]`` bool.
 
         values: ``[batch, width, capacity]`` in the dtype of the logits, >= 0.
 
@@ -233,5 +232,5 @@ def _scattered(logits: Tensor, ids: Tensor, values: Tensor, out: Tensor | None) 
 
 
 def _scored(slots: Tensor, history: History, logits: Tensor) -> Tensor:
-    # An embedding may know more ids than the head scores; those have no logit to change.
+    # An embedding may be larger than the output head; ids beyond it have no logit.
     return slots & (history.ids >= 0) & (history.ids < logits.shape[-1])

@@ -1,4 +1,4 @@
-"""Discouraging what would carry a repetition on."""
+"""DRY: a penalty on tokens that extend a repetition."""
 
 from typing import ClassVar
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from ...decoding.history import History
 from ...decoding.validation import is_whole
 from ..chain import Composable
-from ..numerics.token_occurrences import counted, ends_of, largest, repeated
+from ..numerics.token_occurrences import largest_per_token, match_lengths, seen_slots, sequence_ends
 from ..parameter import (
     FLOAT32,
     a_bool,
@@ -28,17 +28,17 @@ from ..parameter import (
 @attrs.frozen(eq=False)
 class DRY(Composable):
     """
-    Subtract from the logit of a token more, the longer the repetition that it would carry on.
+    Subtract a penalty that grows with the length of the repetition a token would extend.
 
-    Where the last tokens stood before, the token that followed them there is penalised by
-    multiplier · base^(length - allowed_length): *length* is how many they were, the longest
-    match of each token counts, and matches shorter than *allowed_length* cost nothing. Matches
-    may overlap with what they repeat. The multiplier is typically 0.8; no-op at 0.
+    If the last *length* tokens occurred before, the token that followed them there is penalised by
+    multiplier · base^(length - allowed_length). The longest match of each token counts; matches
+    shorter than *allowed_length* cost nothing. Matches may overlap with what they repeat. The
+    multiplier is typically 0.8; no-op at 0.
 
-    A match does not go across a breaker, and a breaker of one token is never penalised itself.
-    A penalty is at most half the largest number of the logits' type, so nothing is ever forbidden.
-    Matches are looked at up to *max_match* tokens, in llama.cpp to their end; at the usual base a
-    penalty is beyond all logits long before.
+    A match does not cross a breaker, and a breaker of one token is never penalised. A penalty is
+    at most half the largest number of the logits' dtype, so no token is forbidden. Matches are
+    compared up to *max_match* tokens (in llama.cpp to their end); at the usual base the penalty
+    exceeds all logits long before.
 
     p-e-w, 2024, `DRY: A modern repetition penalty that reliably prevents looping
     <https://github.com/oobabooga/text-generation-webui/pull/5677>`_.
@@ -57,24 +57,24 @@ class DRY(Composable):
     base: float | Tensor = attrs.field(
         default=1.75, converter=as_reals, validator=real(">= 1", lambda base: base >= 1)
     )
-    """What each further token of a match multiplies it by. One for all rows, or ``[batch]``."""
+    """Growth of the penalty per further token of a match. One for all rows, or ``[batch]``."""
 
     allowed_length: int | Tensor = attrs.field(
         default=2, converter=as_integers, validator=integer(">= 1", lambda length: length >= 1)
     )
-    """The shortest match that costs something. One for all rows, or ``[batch]``."""
+    """Length of the shortest penalised match. One for all rows, or ``[batch]``."""
 
     breakers: tuple[tuple[int, ...], ...] = attrs.field(default=(), converter=as_token_sequences)
     """Token ids, or sequences of them, that end a match: line breaks, quotation marks, ..."""
 
     window: int | Tensor | None = attrs.field(default=None, converter=as_window, validator=a_window)
-    """How many of the last tokens count: None for all, one number for all rows, or ``[batch]``."""
+    """Number of last tokens that count: None for all, one number for all rows, or ``[batch]``."""
 
     include_prompt: bool = attrs.field(default=True, validator=a_bool)
     """Whether the prompt's tokens count, as they do in llama.cpp."""
 
     max_match: int = attrs.field(default=50)
-    """How many tokens of a match are looked at: a longer one costs as much. Time grows with it."""
+    """Longest match that is told apart; longer ones cost the same. Time grows with it."""
 
     _penalties: Tensor = attrs.field(init=False, repr=False)
     _breaking_ids: Tensor = attrs.field(init=False, repr=False)
@@ -92,7 +92,7 @@ class DRY(Composable):
         return torch.tensor([b[0] for b in self.breakers if len(b) == 1], dtype=torch.int64)
 
     def __attrs_post_init__(self) -> None:
-        """Work out what a match of each length costs: ``[batch or 1, max_match + 1]``."""
+        """Tabulate the penalty by match length: ``[batch or 1, max_match + 1]``."""
         parameters = [
             parameter.tolist() if isinstance(parameter, Tensor) else [parameter]
             for parameter in (self.multiplier, self.base, self.allowed_length)
@@ -114,21 +114,21 @@ class DRY(Composable):
         per_row("multiplier", self.multiplier, logits)
         per_row("base", self.base, logits)
         per_row("allowed_length", self.allowed_length, logits)
-        slots = counted(history, logits, self.include_prompt, self.window)
+        slots = seen_slots(history, logits, self.include_prompt, self.window)
         breaking = torch.isin(history.ids, self._breaking_ids.to(logits.device))
         broken = breaking
         for breaker in self.breakers:
             if len(breaker) > 1:
-                broken = broken | ends_of(breaker, history.ids)
-        lengths = repeated(history, slots & ~broken, self.max_match)
-        # Half the largest number leaves room for the logit: in float16, 20 and the largest are infinite.
+                broken = broken | sequence_ends(breaker, history.ids)
+        lengths = match_lengths(history, slots & ~broken, self.max_match)
+        # Half the largest number leaves room for the logit: in float16, 20 + the largest is infinite.
         bound = torch.finfo(logits.dtype).max / 2
         table = self._penalties.clamp(max=bound).to(logits)[:, None].expand(*logits.shape[:2], -1)
         penalties = table.gather(-1, lengths)
-        return logits - largest(logits, history, slots & ~breaking, penalties)
+        return logits - largest_per_token(logits, history, slots & ~breaking, penalties)
 
     def _by_length(self, multiplier: float, base: float, allowed_length: int) -> list[float]:
-        # A product at a time, for a power overflows.
+        # By repeated multiplication, since a power overflows.
         penalties, penalty = [0.0] * allowed_length, multiplier
         while len(penalties) <= self.max_match:
             penalties.append(penalty)

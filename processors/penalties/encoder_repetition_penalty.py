@@ -1,4 +1,4 @@
-"""Keeping close to the prompt."""
+"""Encoder repetition penalty: a reward for the prompt's tokens."""
 
 from typing import ClassVar
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...decoding.history import History
 from ..chain import Composable
-from ..numerics.token_occurrences import in_prompt, rewrite
+from ..numerics.token_occurrences import apply_to_tokens, prompt_slots
 from ..parameter import FLOAT32, a_bool, as_reals, is_scalar, real
 from .repetition_penalty import scaling
 
@@ -15,13 +15,12 @@ from .repetition_penalty import scaling
 @attrs.frozen(eq=False)
 class EncoderRepetitionPenalty(Composable):
     """
-    Multiply the positive logits of the prompt's tokens by *penalty*, and divide the negative.
+    Multiply positive logits of the prompt's tokens by *penalty* and divide negative ones.
 
-    The inverse of a repetition penalty, against words that the prompt does not know: above 1
-    rewards the prompt's tokens, below 1 discourages them; typically 1-1.5; no-op at 1. In Hugging Face,
-    where the name comes from, the tokens are the encoder's input, which is the prompt where there
-    is no encoder. For *shift_safe* see ``RepetitionPenalty``: the distribution is that of
-    ``Renormalise() | EncoderRepetitionPenalty(penalty)``.
+    The inverse of a repetition penalty: above 1 rewards the prompt's tokens, below 1 discourages
+    them; typically 1-1.5; no-op at 1. The name is Hugging Face's, where the tokens are the encoder's
+    input, or the prompt without an encoder. For *shift_safe* see ``RepetitionPenalty``: the
+    distribution is that of ``Renormalise() | EncoderRepetitionPenalty(penalty)``.
     """
 
     keeps_argmax: ClassVar[bool] = False
@@ -30,7 +29,7 @@ class EncoderRepetitionPenalty(Composable):
 
     penalty: float | Tensor = attrs.field(
         converter=as_reals,
-        # Its inverse has to be one among float32 logits as well.
+        # Its inverse must be a normal float32 number too.
         validator=real(
             f"in [{FLOAT32.tiny:.3g}, {1 / FLOAT32.tiny:.3g}]",
             lambda penalty: (penalty >= FLOAT32.tiny) & (penalty <= 1 / FLOAT32.tiny),
@@ -39,16 +38,16 @@ class EncoderRepetitionPenalty(Composable):
     """One for all rows, or ``[batch]``."""
 
     shift_safe: bool = attrs.field(default=False, validator=a_bool)
-    """Whether to work on log-probabilities, which a shift of the logits does not change."""
+    """Whether to work on log-probabilities, which are invariant to a shift of the logits."""
 
     @property
     def shift_invariant(self) -> bool:
-        """Whether a constant added to a row changes nothing in the distribution."""
+        """Whether a constant added to a row leaves the distribution unchanged."""
         return self.shift_safe
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Reward in ``[batch, width, vocab]`` logits, which are not modified."""
+        """Reward prompt tokens in ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.penalty, 1.0):
             return logits
         formula = scaling(1 / self.penalty, logits, self.shift_safe)
-        return rewrite(logits, history, in_prompt(history), formula)
+        return apply_to_tokens(logits, history, prompt_slots(history), formula)

@@ -1,4 +1,4 @@
-"""Drawing to an end, ever more."""
+"""Exponential length decay: an end-of-sequence logit that grows with the length."""
 
 import math
 from typing import ClassVar
@@ -27,14 +27,14 @@ from ..parameter import (
 @attrs.frozen(eq=False)
 class ExponentialLengthDecay(Composable):
     """
-    Raise the logit of the end exponentially once more than *start* tokens are generated.
+    Raise the end-of-sequence logit exponentially after *start* generated tokens.
 
-    After *t* of them, l becomes l + |l| · (factor^(t - start) - 1), as in Hugging Face. Above 1
-    shortens, below 1 lengthens; typically 1.01-1.5; no-op at 1. A logit of 0 does not move and
-    the effect depends on where the logits' zero lies, unless *shift_safe*: then it works on
-    log-probabilities, as under beam search in Hugging Face, and the distribution is that of
-    ``Renormalise() | ExponentialLengthDecay(start, factor, eos)``, wherever the zero lies. An
-    end that is forbidden stays so. The prompt does not count.
+    After *t* generated tokens, l becomes l + |l| · (factor^(t - start) - 1), as in Hugging Face.
+    Above 1 shortens, below 1 lengthens; typically 1.01-1.5; no-op at 1. A logit of 0 does not move,
+    and the effect depends on a shift of the logits, unless *shift_safe*: then it works on
+    log-probabilities, as beam search in Hugging Face does, and the distribution is that of
+    ``Renormalise() | ExponentialLengthDecay(start, factor, eos)``. A forbidden end of sequence stays
+    forbidden. The prompt does not count.
     """
 
     keeps_argmax: ClassVar[bool] = False
@@ -53,10 +53,10 @@ class ExponentialLengthDecay(Composable):
     """One for all rows, or ``[batch]``."""
 
     eos: tuple[int, ...] = attrs.field(converter=as_token_ids)
-    """The tokens that end a sequence, ascending. One id may be given alone."""
+    """End-of-sequence token ids, ascending. May be given as a single id."""
 
     shift_safe: bool = attrs.field(default=False, validator=a_bool)
-    """Whether to work on log-probabilities, which a shift of the logits does not change."""
+    """Whether to work on log-probabilities, which are invariant to a shift of the logits."""
 
     _log_factor: float | Tensor = attrs.field(init=False, repr=False)
     _index: Tensor = attrs.field(init=False, repr=False)
@@ -66,7 +66,7 @@ class ExponentialLengthDecay(Composable):
         return torch.tensor(self.eos, dtype=torch.int64)
 
     def __attrs_post_init__(self) -> None:
-        # By one and the same logarithm, so that a row's factor rounds as the scalar would.
+        # The same logarithm for both, so that a per-row factor rounds as the scalar does.
         if isinstance(self.factor, Tensor):
             logs = [math.log(factor) for factor in self.factor.tolist()]
             object.__setattr__(self, "_log_factor", torch.tensor(logs, dtype=torch.float64))
@@ -75,11 +75,11 @@ class ExponentialLengthDecay(Composable):
 
     @property
     def shift_invariant(self) -> bool:
-        """Whether a constant added to a row changes nothing in the distribution."""
+        """Whether a constant added to a row leaves the distribution unchanged."""
         return self.shift_safe
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Raise the end in ``[batch, width, vocab]`` logits, which are not modified."""
+        """Raise the end of sequence in ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.factor, 1.0) or not self.eos:
             return logits
         index = index_of(self.eos, logits, self._index)
@@ -90,7 +90,7 @@ class ExponentialLengthDecay(Composable):
         zero = log_normaliser(logits) if self.shift_safe else 0.0
         size = (end - zero).masked_fill(end == -torch.inf, 0.0).abs()
         bound = torch.finfo(logits.dtype).max
-        # Each step stays finite, for infinity times nothing is NaN, and so is its softmax. In float16
-        # ordinary factors get there: an end of 20 and the largest number add up to infinity.
+        # Clamp each step: inf * 0 is NaN. In float16 ordinary factors overflow: an end of sequence
+        # at 20 plus the largest number is infinite.
         more = (size * growth.clamp(max=bound)).clamp(max=bound)
         return logits.scatter(-1, index, (end + more).clamp(max=bound))

@@ -1,4 +1,4 @@
-"""Discouraging what was said, each time."""
+"""Frequency penalty."""
 
 from typing import ClassVar
 
@@ -8,17 +8,17 @@ from torch import Tensor
 
 from ...decoding.history import History
 from ..chain import Composable
-from ..numerics.token_occurrences import count, counted, fading
+from ..numerics.token_occurrences import count_tokens, seen_slots, slot_weights
 from ..parameter import a_bool, a_fade, a_window, as_integers, as_reals, as_window, is_scalar, per_row, real
 
 
 @attrs.frozen(eq=False)
 class FrequencyPenalty(Composable):
     """
-    Subtract *penalty* from a token's logit for each time that it occurred.
+    Subtract *penalty* from a token's logit for each of its occurrences.
 
-    Above 0 discourages, below 0 encourages; typically -2 to 2; no-op at 0. mlx-lm
-    counts in a window of the last 20 tokens, llama.cpp of the last 64, OpenAI and vLLM everywhere.
+    Above 0 discourages, below 0 encourages; typically -2 to 2; no-op at 0. mlx-lm counts in a
+    window of the last 20 tokens, llama.cpp of the last 64, OpenAI and vLLM everywhere.
 
     OpenAI, `API reference <https://platform.openai.com/docs/api-reference/chat/create>`_,
     ``frequency_penalty``.
@@ -35,15 +35,15 @@ class FrequencyPenalty(Composable):
     """One for all rows, or ``[batch]``."""
 
     include_prompt: bool = attrs.field(default=False, validator=a_bool)
-    """Whether the prompt's tokens count. In the definition only generated ones do."""
+    """Whether the prompt's tokens count. By definition only generated tokens do."""
 
     window: int | Tensor | None = attrs.field(default=None, converter=as_window, validator=a_window)
-    """How many of the last tokens count: None for all, one number for all rows, or ``[batch]``."""
+    """Number of last tokens that count: None for all, one number for all rows, or ``[batch]``."""
 
     fade: int | Tensor = attrs.field(default=0, converter=as_integers, validator=a_fade)
     """
-    Over how many tokens beyond the window the penalty fades out, as in exllamav3 (there the
-    window is the sustain range, this the decay range). 0 is off. One for all rows, or ``[batch]``.
+    Number of tokens beyond the window over which the penalty fades out linearly, as in exllamav3
+    (*window* is its sustain range, *fade* its decay range). 0 is off. One for all rows, or ``[batch]``.
     """
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
@@ -51,10 +51,10 @@ class FrequencyPenalty(Composable):
         if is_scalar(self.penalty, 0.0) or (is_scalar(self.window, 0) and is_scalar(self.fade, 0)):
             return logits
         if is_scalar(self.fade, 0):
-            shares = counted(history, logits, self.include_prompt, self.window)
+            shares = seen_slots(history, logits, self.include_prompt, self.window)
         else:
-            shares = fading(history, logits, self.include_prompt, self.window, self.fade)
-        total = per_row("penalty", self.penalty, logits) * count(logits, history, shares)
-        # A reward beyond the largest float would lift a forbidden token: -inf + inf is NaN.
+            shares = slot_weights(history, logits, self.include_prompt, self.window, self.fade)
+        total = per_row("penalty", self.penalty, logits) * count_tokens(logits, history, shares)
+        # Clamped, since an infinite reward would make NaN of a forbidden token (-inf + inf).
         bound = torch.finfo(logits.dtype).max
         return logits - total.clamp(-bound, bound)

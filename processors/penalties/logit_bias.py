@@ -1,4 +1,4 @@
-"""Adding to the logits of chosen tokens."""
+"""Logit bias."""
 
 import math
 import numbers
@@ -23,7 +23,7 @@ def _as_biases(biases: Mapping[int, float]) -> dict[int, float]:
 
 
 def check_bias(bias: Any) -> None:
-    """Refuse what is neither a finite number nor ``-inf``."""
+    """Raise unless *bias* is a finite number or ``-inf``."""
     if isinstance(bias, bool) or not isinstance(bias, numbers.Real):
         raise TypeError(f"a bias must be a number: got {bias!r}, a {type(bias).__name__}")
     if not (bias == -math.inf or abs(float(bias)) <= FLOAT32.max):
@@ -33,10 +33,10 @@ def check_bias(bias: Any) -> None:
 @attrs.frozen(eq=False)
 class LogitBias(Composable):
     """
-    Add a number to the logits of some tokens.
+    Add a bias to the logits of given tokens.
 
-    Above 0 encourages, below 0 discourages, ``-inf`` forbids; no-op when empty. Biases are
-    float32, as logits are. With ``-inf`` a hard constraint: it can leave a row without a token.
+    Above 0 encourages, below 0 discourages, ``-inf`` forbids; no-op when empty. Biases are float32.
+    With ``-inf`` a hard constraint: it can leave a row without a token.
 
     OpenAI, `API reference <https://platform.openai.com/docs/api-reference/chat/create>`_,
     ``logit_bias``.
@@ -48,7 +48,7 @@ class LogitBias(Composable):
     device_safe: ClassVar[bool] = True
 
     biases: Mapping[int, float] = attrs.field(converter=_as_biases)
-    """Token id to what is added to its logit."""
+    """Token id to bias."""
 
     _ids: tuple[int, ...] = attrs.field(init=False, repr=False)
     _index: Tensor = attrs.field(init=False, repr=False)

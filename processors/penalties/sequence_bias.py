@@ -1,4 +1,4 @@
-"""Adding to the logits of what would complete chosen sequences."""
+"""Sequence bias: a logit bias on the last token of a sequence."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...decoding.history import History
 from ..chain import Composable
-from ..numerics.token_occurrences import tail
+from ..numerics.token_occurrences import last_tokens
 from ..parameter import FLOAT32, as_token_sequence, as_token_sequences, index_of
 from .logit_bias import check_bias
 
@@ -31,12 +31,12 @@ def _as_biases(biases: Mapping[int | tuple[int, ...], float]) -> Biases:
 @attrs.frozen(eq=False)
 class SequenceBias(Composable):
     """
-    Add a number to the logit of the last token of a sequence when the others have just come.
+    Add a bias to the logit of a sequence's last token if its other tokens directly precede.
 
     Above 0 encourages, below 0 discourages, ``-inf`` forbids; a sequence of one token always
-    counts, what several sequences add to a token adds up; no-op when empty. The prompt counts
-    as what has just come, as in Hugging Face. Biases are float32, as logits are. With ``-inf``
-    a hard constraint: it can leave a row without a token.
+    applies, biases of several sequences on one token add up; no-op when empty. Preceding tokens
+    may be the prompt's, as in Hugging Face. Biases are float32. With ``-inf`` a hard constraint:
+    it can leave a row without a token.
     """
 
     keeps_argmax: ClassVar[bool] = False
@@ -45,7 +45,7 @@ class SequenceBias(Composable):
     device_safe: ClassVar[bool] = True
 
     biases: Biases = attrs.field(converter=_as_biases)
-    """Token sequence, or a single id, to what is added to the logit of its last token."""
+    """Token sequence, or a single id, to the bias of its last token."""
 
     _last: tuple[int, ...] = attrs.field(init=False, repr=False)
     _index: Tensor = attrs.field(init=False, repr=False)
@@ -55,7 +55,7 @@ class SequenceBias(Composable):
 
     @biases.validator
     def _check_sum(self, attribute: "attrs.Attribute[Biases]", biases: Biases) -> None:
-        # They may meet in one token, and infinity less infinity is not a number.
+        # Biases on one token add up, and inf - inf is NaN.
         total = math.fsum(abs(bias) for bias in biases.values() if bias > -math.inf)
         if total > FLOAT32.max:
             raise ValueError(f"'biases' must add up to a number finite in float32: got {total:g}")
@@ -71,14 +71,14 @@ class SequenceBias(Composable):
 
     @_before.default
     def _make_before(self) -> Tensor:
-        """``[sequences, longest - 1]``: what has to have come, right-aligned; -1 where nothing has to."""
+        """``[sequences, longest - 1]``: the preceding tokens, right-aligned, padded with -1."""
         longest = max((len(sequence) for sequence in self.biases), default=1)
         rows = [[-1] * (longest - len(sequence)) + list(sequence[:-1]) for sequence in self.biases]
         return torch.tensor(rows, dtype=torch.int64)
 
     @_place.default
     def _make_place(self) -> Tensor:
-        """``[sequences]``: where in ``_last`` its last token stands."""
+        """``[sequences]``: index into ``_last`` of each sequence's last token."""
         return torch.tensor([self._last.index(sequence[-1]) for sequence in self.biases], dtype=torch.int64)
 
     @_added.default
@@ -91,7 +91,7 @@ class SequenceBias(Composable):
             return logits
         index = index_of(self._last, logits, self._index)
         before = self._before.to(logits.device)
-        last = tail(history.ids, history, before.shape[-1])[..., None, :]  # [batch, width, 1, longest - 1]
+        last = last_tokens(history.ids, history, before.shape[-1])[..., None, :]  # [batch, width, 1, n]
         came = ((last == before) | (before < 0)).all(dim=-1)  # [batch, width, sequences]
         biases = torch.where(came, self._added.to(logits), 0.0)
         total = torch.zeros(index.shape, dtype=logits.dtype, device=logits.device)

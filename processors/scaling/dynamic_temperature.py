@@ -1,4 +1,4 @@
-"""A temperature that follows the uncertainty."""
+"""Dynamic temperature: a temperature that grows with the entropy."""
 
 from typing import ClassVar
 
@@ -17,15 +17,15 @@ _positive = real(f"> 0, at least {FLOAT32.tiny:.3g}", lambda value: value >= FLO
 @attrs.frozen(eq=False)
 class DynamicTemperature(Composable):
     """
-    Divide the logits by a temperature between *low*, when certain, and *high*, when not.
+    Divide the logits by a temperature between *low* (entropy 0) and *high* (uniform).
 
-    The temperature is low + (high - low) (H / H_max)^exponent, with H the entropy and H_max
-    that of a uniform distribution over the tokens that are left: it depends on what was dropped
-    before. A token alone keeps its logit. No-op when *low* and *high* are 1; a *low* above
-    *high* heats what is certain.
+    The temperature is low + (high - low) (H / H_max)^exponent, with H the entropy and H_max that
+    of a uniform distribution over the unmasked tokens, so it depends on earlier truncation. A
+    single remaining token keeps its logit. No-op if *low* and *high* are 1; *low* may exceed
+    *high*.
 
     As in `llama.cpp <https://github.com/ggml-org/llama.cpp/pull/4972>`_, which takes it from
-    koboldcpp and is given the middle and half the range (low = middle - half).
+    koboldcpp; its parameters are the middle and half the range (low = middle - half).
     """
 
     shift_invariant: ClassVar[bool] = True
@@ -33,17 +33,17 @@ class DynamicTemperature(Composable):
     device_safe: ClassVar[bool] = False  # sums in float64
 
     low: float | Tensor = attrs.field(converter=as_reals, validator=_positive)
-    """The temperature of a distribution without doubt. One for all rows, or ``[batch]``."""
+    """Temperature at entropy 0. One for all rows, or ``[batch]``."""
 
     high: float | Tensor = attrs.field(converter=as_reals, validator=_positive)
-    """The temperature of a uniform distribution. One for all rows, or ``[batch]``."""
+    """Temperature of a uniform distribution. One for all rows, or ``[batch]``."""
 
     exponent: float | Tensor = attrs.field(default=1.0, converter=as_reals, validator=_positive)
     """Above 1 the temperature stays low longer. One for all rows, or ``[batch]``."""
 
     @property
     def keeps_argmax(self) -> bool:
-        """Whether the largest logit stays the largest: where no logits can overflow or vanish."""
+        """Whether the largest logit stays the largest: if no logit can overflow or underflow."""
         bounds = [torch.as_tensor(bound) for bound in (self.low, self.high)]
         return all(bool(((bound >= 1e-6) & (bound <= 1e6)).all()) for bound in bounds)
 
@@ -55,8 +55,8 @@ class DynamicTemperature(Composable):
         left = (logits > -torch.inf).sum(dim=-1, keepdim=True)
         uncertainty = entropy(gaps, weights, total) / left.double().log()
         low, high = per_row("low", self.low, total), per_row("high", self.high, total)
-        # Not a power, which takes shortcuts for some numbers that it does not take for a tensor.
+        # Not pow, which special-cases some scalar exponents but not tensors of them.
         risen = (per_row("exponent", self.exponent, total) * uncertainty.log()).exp()
-        # One token has no uncertainty, over an H_max of 0.
+        # With one token, H and H_max are 0.
         temperature = torch.where(left > 1, low + (high - low) * risen, 1.0)
         return logits / temperature.to(logits.dtype)

@@ -1,4 +1,4 @@
-"""Replacing what is not a number."""
+"""Removal of NaN and infinite logits."""
 
 import math
 from typing import ClassVar
@@ -16,11 +16,11 @@ from ..parameter import FLOAT32
 @attrs.frozen(eq=False)
 class RemoveInvalid(Composable):
     """
-    Forbid the tokens whose logit is NaN, and make ``+inf`` the largest finite number.
+    Forbid tokens with a NaN logit and replace ``+inf`` by the largest finite number.
 
-    ``-inf`` stays: it is a mask. Hugging Face makes 0 of NaN, which can be the largest logit of
-    all, and the lowest finite number of ``-inf``, which lets a forbidden token in again. A hard
-    constraint: it leaves a row of NaN without a token.
+    ``-inf`` is a mask and stays. Hugging Face replaces NaN by 0, which can be the largest logit, and
+    ``-inf`` by the lowest finite number, which allows a forbidden token again. A hard constraint:
+    it leaves a row of NaN without a token.
     """
 
     keeps_argmax: ClassVar[bool] = False
@@ -34,13 +34,13 @@ class RemoveInvalid(Composable):
             "finite in float32, or -inf", lambda nan: nan == -math.inf or abs(nan) <= FLOAT32.max
         ),
     )
-    """What NaN becomes. 0 is Hugging Face's."""
+    """Replacement of NaN. Hugging Face uses 0."""
 
     @property
     def shift_invariant(self) -> bool:
-        """Whether a constant added to a row changes nothing: where NaN becomes no number of its own."""
+        """Whether a constant added to a row leaves the distribution unchanged: if NaN is masked."""
         return self.nan == -math.inf
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Repair ``[batch, width, vocab]`` logits, which are not modified."""
+        """Replace invalid values of ``[batch, width, vocab]`` logits, which are not modified."""
         return torch.nan_to_num(logits, nan=self.nan, posinf=None, neginf=-math.inf)

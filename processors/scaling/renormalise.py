@@ -1,4 +1,4 @@
-"""Logits to log-probabilities."""
+"""Renormalisation of logits to log-probabilities."""
 
 from typing import ClassVar
 
@@ -13,19 +13,18 @@ from ..chain import Composable
 @attrs.frozen(eq=False)
 class Renormalise(Composable):
     """
-    Subtract a number from each row, so that the probabilities add up to 1.
+    Subtract each row's log-sum-exp, so that the probabilities add up to 1.
 
-    The distribution stays as it is. Whoever reads scores wants it at the end of a chain, and a
-    processor that is not invariant to a shift of the logits after one that cuts. A row without
-    a token is left alone.
+    The distribution is unchanged. Use it at the end of a chain whose scores are read, and between
+    a truncation and a processor that is not shift-invariant. A row without a token is unchanged.
     """
 
-    keeps_argmax: ClassVar[bool] = False  # beside a large constant two logits may round to one
+    keeps_argmax: ClassVar[bool] = False  # the subtraction may round two logits to one
     shift_invariant: ClassVar[bool] = True
-    local: ClassVar[bool] = False  # the sum rounds otherwise over the survivors alone
+    local: ClassVar[bool] = False  # the sum rounds differently over the survivors alone
     device_safe: ClassVar[bool] = True
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Normalise ``[batch, width, vocab]`` logits, which are not modified."""
-        # In a row that is all -inf the softmax is NaN.
+        # A row that is all -inf has a softmax of NaN.
         return torch.where(logits == -torch.inf, logits, logits.log_softmax(dim=-1))

@@ -1,4 +1,4 @@
-"""Sharpening and flattening."""
+"""Temperature."""
 
 from typing import ClassVar
 
@@ -20,8 +20,8 @@ class Temperature(Composable):
     """
     Divide the logits by a temperature.
 
-    Below 1 the likely tokens gain, above 1 the unlikely ones. Typically 0.2-1.5; no-op at 1.
-    Temperature 0 is a choice, not a distribution: that is ``Greedy()``.
+    Below 1 sharpens the distribution, above 1 flattens it. Typically 0.2-1.5; no-op at 1. For
+    temperature 0 use the sampler ``Greedy()``.
 
     Ackley, Hinton and Sejnowski, 1985, `A Learning Algorithm for Boltzmann Machines
     <https://doi.org/10.1207/s15516709cog0901_7>`_.
@@ -33,7 +33,7 @@ class Temperature(Composable):
 
     temperature: float | Tensor = attrs.field(
         converter=as_reals,
-        # Anything smaller is 0 among float32 logits, and 0 / 0 is not a number.
+        # Anything smaller is 0 in float32, and 0 / 0 is NaN.
         validator=real(
             f"> 0, at least {FLOAT32.tiny:.3g} (for the likeliest token use Greedy())",
             lambda temperature: temperature >= FLOAT32.tiny,
@@ -43,7 +43,7 @@ class Temperature(Composable):
 
     @property
     def keeps_argmax(self) -> bool:
-        """Whether the largest logit stays the largest: where no logits can overflow or vanish."""
+        """Whether the largest logit stays the largest: if no logit can overflow or underflow."""
         return bool(torch.as_tensor((self.temperature >= 1e-6) & (self.temperature <= 1e6)).all())
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
@@ -58,7 +58,7 @@ class Temperature(Composable):
 
     @property
     def takes_few(self) -> bool:
-        """Whether :meth:`of_few` knows what this does."""
+        """Whether :meth:`of_few` supports these parameters."""
         return not isinstance(self.temperature, Tensor) and 1e-3 <= self.temperature <= 1e3
 
     def of_few(self, few: Few, cell: Cell) -> Few:

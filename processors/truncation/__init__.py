@@ -1,1 +1,1 @@
-"""Processors that cut the tail of a distribution."""
+"""Processors that truncate the distribution."""

@@ -1,4 +1,4 @@
-"""A floor that stays where it is."""
+"""Epsilon cutoff: a fixed probability floor."""
 
 from typing import ClassVar
 
@@ -16,9 +16,9 @@ from ..parameter import as_reals, is_scalar, one_integer, per_row, real
 @attrs.frozen(eq=False)
 class EpsilonCutoff(Composable):
     """
-    Drop the tokens that are less likely than *epsilon*.
+    Drop tokens with a probability below *epsilon*.
 
-    A token that is exactly as likely stays, and so do the *min_tokens* likeliest with their
+    A token at exactly *epsilon* stays, as do the *min_tokens* most likely tokens and their
     ties. Typically 3e-4 to 9e-4; no-op at 0.
 
     Hewitt, Manning and Liang, 2022, `Truncation Sampling as Language Model Desmoothing
@@ -36,10 +36,10 @@ class EpsilonCutoff(Composable):
     """A probability. One for all rows, or ``[batch]``."""
 
     min_tokens: int = attrs.field(default=1, validator=one_integer(">= 1", lambda n: n >= 1))
-    """How many tokens stay however unlikely they are, in every row."""
+    """Minimum number of tokens kept in every row."""
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Mask the unlikely of ``[batch, width, vocab]`` logits, which are not modified."""
+        """Mask unlikely tokens of ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.epsilon, 0.0):
             return logits
         _, weights, total = relative(logits)

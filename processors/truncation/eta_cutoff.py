@@ -1,4 +1,4 @@
-"""A floor that sinks where the distribution is flat."""
+"""Eta cutoff: a probability floor that falls with the entropy."""
 
 from typing import ClassVar
 
@@ -16,11 +16,10 @@ from ..parameter import as_reals, is_scalar, one_integer, per_row, real
 @attrs.frozen(eq=False)
 class EtaCutoff(Composable):
     """
-    Drop the tokens that are less likely than η = min(ε, √ε exp(-entropy)).
+    Drop tokens with a probability below η = min(ε, √ε exp(-entropy)).
 
-    Where much is possible, unlikely tokens may stay. A token that is exactly as likely as η
-    stays, and so do the *min_tokens* likeliest with their ties. Typically 3e-4 to 4e-3; no-op
-    at 0.
+    A flat distribution lowers the floor. A token at exactly η stays, as do the *min_tokens* most
+    likely tokens and their ties. Typically 3e-4 to 4e-3; no-op at 0.
 
     Hewitt, Manning and Liang, 2022, `Truncation Sampling as Language Model Desmoothing
     <https://arxiv.org/abs/2210.15191>`_.
@@ -37,15 +36,15 @@ class EtaCutoff(Composable):
     """ε in the paper, a probability. One for all rows, or ``[batch]``."""
 
     min_tokens: int = attrs.field(default=1, validator=one_integer(">= 1", lambda n: n >= 1))
-    """How many tokens stay however unlikely they are, in every row."""
+    """Minimum number of tokens kept in every row."""
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Mask the unlikely of ``[batch, width, vocab]`` logits, which are not modified."""
+        """Mask unlikely tokens of ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.epsilon, 0.0):
             return logits
         gaps, weights, total = relative(logits)
         ε = per_row("epsilon", self.epsilon, total)
-        # √ε exp(-entropy), the square root around it all: ε may be a number or a tensor.
+        # √ε exp(-entropy) as one square root, since ε may be a number or a tensor.
         η = (ε * (-2.0 * entropy(gaps, weights, total)).exp()).sqrt().clamp(max=ε)
         tail = (weights < (η * total).to(logits.dtype)) & (logits < kth_largest(logits, self.min_tokens))
         return logits.masked_fill(tail, -torch.inf)

@@ -1,4 +1,4 @@
-"""A floor that moves with the likeliest token."""
+"""Min-p: a probability floor relative to the most likely token."""
 
 from typing import ClassVar
 
@@ -19,9 +19,9 @@ from ..parameter import FLOAT32, as_reals, is_scalar, one_integer, per_row, real
 @attrs.frozen(eq=False)
 class MinP(Composable):
     """
-    Drop the tokens that are less than *p* times as likely as the likeliest.
+    Drop tokens with a probability below *p* times the largest one.
 
-    A token that is exactly *p* times as likely stays. Typically 0.01-0.2; no-op at 0.
+    A token at exactly the floor stays. Typically 0.01-0.2; no-op at 0.
 
     Nguyen et al., 2024, `Turning Up the Heat: Min-p Sampling for Creative and Coherent LLM
     Outputs <https://arxiv.org/abs/2407.01082>`_, section 3.
@@ -37,32 +37,32 @@ class MinP(Composable):
     """One for all rows, or ``[batch]``."""
 
     min_tokens: int = attrs.field(default=1, validator=one_integer(">= 1", lambda n: n >= 1))
-    """How many of the likeliest stay in any case, and whatever is tied with them."""
+    """Minimum number of tokens kept in every row, plus tokens tied with the last of them."""
 
     @property
     def device_safe(self) -> bool:
-        """Whether neuronx-cc takes all its operations: with *min_tokens* it looks for the largest."""
+        """Whether neuronx-cc supports every operation: above 1, *min_tokens* needs a top-k."""
         return self.min_tokens == 1
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Mask the unlikely of ``[batch, width, vocab]`` logits, which are not modified."""
+        """Mask unlikely tokens of ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.p, 0.0):
             return logits
-        # Relative to the likeliest, no sum over the vocabulary can round.
+        # Relative to the largest logit: needs no sum over the vocabulary, which would round.
         unlikely = below_best(logits).exp() < per_row("p", self.p, logits)
         if self.min_tokens > 1:
             unlikely &= logits < kth_largest(logits, self.min_tokens)
         return logits.masked_fill(unlikely, -torch.inf)
 
     def narrow(self, logits: Tensor, history: History) -> Tensor | Candidates:
-        """What a call gives, the tokens that are left if they are few; on the host."""
+        """Same as a call, as candidates if few tokens are left; on the host."""
         best = logits.amax(dim=-1, keepdim=True)
         p = torch.as_tensor(per_row("p", self.p, logits), dtype=logits.dtype)
-        # Among the smallest floats an exponential rounds by more than its floor is lowered.
+        # For subnormal floats, exp rounds by more than the margin subtracted from the floor.
         tiny = ((p > 0) & (p < FLOAT32.tiny)).any()
         if self.min_tokens > 1 or tiny or not best.isfinite().all():
             return self(logits, history)
-        # Lower than the floor by more than rounding, so that a call on these alone can decide.
+        # Lowered by more than the rounding error; the call on the survivors decides exactly.
         floor = best + p.log() - 1e-5 * (best.abs() + 1)
         left = survivors(logits, floor)
         return (

@@ -1,4 +1,4 @@
-"""A floor that the distribution sets itself."""
+"""p-less sampling: a probability floor without a hyperparameter."""
 
 from typing import ClassVar
 
@@ -15,14 +15,14 @@ from ..numerics.likelihood import relative
 @attrs.frozen(eq=False)
 class PLess(Composable):
     """
-    Drop the tokens that are less likely than the sum of the squared probabilities.
+    Drop tokens with a probability below the sum of the squared probabilities.
 
-    That sum is the chance that two draws from the distribution give the same token. It never
-    exceeds the largest probability, so the likeliest token stays; a uniform distribution stays
-    whole. There is nothing to set, and never a no-op: to be off is not to be in the chain.
+    The sum is the probability that two draws give the same token. It never exceeds the largest
+    probability, so the most likely token stays; a uniform distribution is unchanged. No
+    parameters and no neutral value.
 
     Tan, Wu and Howard, 2025, `p-less Sampling: A Robust Hyperparameter-Free Approach for LLM
-    Decoding <https://arxiv.org/abs/2509.23234>`_. Its variant p-less-norm is not this.
+    Decoding <https://arxiv.org/abs/2509.23234>`_. The variant p-less-norm is not implemented.
     """
 
     keeps_argmax: ClassVar[bool] = True
@@ -31,8 +31,8 @@ class PLess(Composable):
     device_safe: ClassVar[bool] = False  # sums in float64
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Mask the unlikely of ``[batch, width, vocab]`` logits, which are not modified."""
+        """Mask unlikely tokens of ``[batch, width, vocab]`` logits, which are not modified."""
         _, weights, total = relative(logits)
-        # p >= Σp², both sides times the total of the weights.
+        # p >= Σp², both sides multiplied by the total weight.
         floor = (exact_sum(weights.square()) / total).to(logits.dtype)
         return logits.masked_fill(weights < floor, -torch.inf)

@@ -1,4 +1,4 @@
-"""Keeping as many tokens as an entropy budget pays for."""
+"""Top-H decoding: truncation to an entropy budget."""
 
 from typing import ClassVar
 
@@ -15,11 +15,11 @@ from ..parameter import as_reals, one_integer, per_row, real
 @attrs.frozen(eq=False)
 class TopH(Composable):
     """
-    Keep the likeliest tokens while their part of the entropy is at most *h* of it all.
+    Keep the most likely tokens while their share of the entropy is at most *h*.
 
-    Only the *top_n* likeliest count, renormalised: each contributes -p log p. The token that
-    exceeds the budget goes, the likeliest stays, and of equal tokens the lower id is taken
-    first. Typically 0.3-0.5. Never a no-op: at 1 the *top_n* likeliest stay.
+    Computed over the *top_n* most likely tokens, renormalised; each contributes -p log p. The token
+    that exceeds the budget is dropped, the most likely token always stays, and ties are taken by
+    ascending id. Typically 0.3-0.5. Never a no-op: at 1 the *top_n* most likely tokens stay.
 
     Potraghloo, Azizi, Kundu and Pedram, 2025, `Top-H Decoding: Adapting the Creativity and
     Coherence with Bounded Entropy in Text Generation <https://arxiv.org/abs/2509.02510>`_.
@@ -36,13 +36,13 @@ class TopH(Composable):
     """A share of the entropy. One for all rows, or ``[batch]``."""
 
     top_n: int = attrs.field(default=100, validator=one_integer(">= 1", lambda n: n >= 1))
-    """How many tokens are looked at, in every row. Hugging Face has 100 fixed."""
+    """Number of tokens considered in every row. Fixed at 100 in Hugging Face."""
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Mask what is not paid for in ``[batch, width, vocab]`` logits, which are not modified."""
+        """Mask the tokens beyond the budget in ``[batch, width, vocab]`` logits, which are not modified."""
         width = min(self.top_n, logits.shape[-1])
-        # Filled up to one width, the sums below are the same on the survivors of an earlier
-        # processor, however few.
+        # Padded to a fixed width, so that the sums below round the same on the survivors of an
+        # earlier processor.
         largest = pad(logits.topk(width, dim=-1).values, (0, self.top_n - width), value=-torch.inf)
         probs = largest.double().softmax(dim=-1)
         spent = torch.special.entr(probs).cumsum(dim=-1)
@@ -52,7 +52,7 @@ class TopH(Composable):
 
 
 def _first(count: Tensor, last: Tensor, logits: Tensor) -> Tensor:
-    """Mask all but the *count* largest, of which *last* is the smallest; the lower of equal ids stays."""
+    """Mask all but the *count* largest, of which *last* is the smallest; ties keep the lower ids."""
     above, tied = logits > last, logits == last
     room = count - above.sum(dim=-1, keepdim=True)
     return logits.masked_fill(~above & ~(tied & (tied.cumsum(dim=-1, dtype=torch.int32) <= room)), -torch.inf)

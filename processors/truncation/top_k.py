@@ -1,4 +1,4 @@
-"""Keeping the k likeliest tokens."""
+"""Top-k filtering."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from ..parameter import as_integers, integer, is_scalar, one_of, per_row
 Floats = NDArray[np.floating[Any]]
 
 _DEPTH = 64
-"""Logits a block. Finding a block's largest is one pass at the speed of memory."""
+"""Logits per block. The maxima of all blocks take one memory-bound pass."""
 
 
 @has_short_cuts
@@ -39,7 +39,7 @@ class TopK(Composable):
     keeps_argmax: ClassVar[bool] = True
     shift_invariant: ClassVar[bool] = True
     local: ClassVar[bool] = True
-    # neuronx-cc takes a top-k of two dimensions over some 16,000 columns; this one it would sort.
+    # neuronx-cc supports a 2-D top-k over some 16,000 columns; this one would become a sort.
     device_safe: ClassVar[bool] = False
 
     k: int | Tensor = attrs.field(
@@ -49,14 +49,14 @@ class TopK(Composable):
 
     ties: str = attrs.field(default="keep", validator=one_of("keep", "first"))
     """
-    What becomes of tokens that are tied with the k-th: ``"keep"`` leaves them all, so that more
-    than *k* may be left (Hugging Face, vLLM); ``"first"`` leaves the lowest ids, exactly *k*.
+    Tokens tied with the k-th: ``"keep"`` keeps them all, possibly more than *k* (Hugging Face,
+    vLLM); ``"first"`` keeps the lowest ids, exactly *k*.
     """
 
     _largest: int = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        # A graph needs the number of columns to look for before it sees the rows.
+        # A graph needs the largest k as a constant.
         largest = int(self.k.max()) if isinstance(self.k, Tensor) else self.k
         object.__setattr__(self, "_largest", max(largest, 1))
 
@@ -71,20 +71,20 @@ class TopK(Composable):
         return logits.masked_fill(_beyond(logits, kth, k), -torch.inf)
 
     def narrow(self, logits: Tensor, history: History) -> Tensor | Candidates:
-        """What a call gives, as the few tokens that are left; on the host."""
+        """Same as a call, as candidates if few tokens are left; on the host."""
         k = per_row("k", self.k, logits)
         count = logits.shape[-1] // _DEPTH
         off = bool((k == 0).any()) if isinstance(k, Tensor) else k == 0
         if off or self._largest * 2 > count:
             return self(logits, history)
-        # Of k disjoint blocks each has a logit that is at least the k-th largest maximum: what is
-        # smaller is none of the k largest. A block is a column of this matrix, so that maxima
-        # are taken of whole rows at a time.
+        # The k-th largest block maximum is a lower bound of the k-th largest logit: each of k
+        # disjoint blocks has a logit of at least that. Blocks are columns of this matrix, so that
+        # the maxima vectorise over rows.
         matrix = logits[..., : count * _DEPTH].reshape(*logits.shape[:-1], _DEPTH, count)
         maxima = matrix.amax(dim=-2)
         floor = self._kth(maxima, k).numpy(force=True)
         highest = maxima.numpy(force=True)
-        # What is -inf does not survive a floor of -inf.
+        # Drop -inf even if the floor is -inf.
         floor = np.maximum(floor, np.finfo(floor.dtype).min)
         scores = logits.numpy(force=True)
         if np.isnan(highest.max()) or np.isnan(scores[..., count * _DEPTH :]).any():
@@ -95,7 +95,7 @@ class TopK(Composable):
         return self.among(candidates(logits, ids), history)
 
     def among(self, left: Candidates, history: History) -> Candidates:
-        """What a call makes of the tokens that are left; on the host."""
+        """Same as a call on the remaining candidates; on the host."""
         logits = left.logits.numpy(force=True)
         beyond = logits.shape[-1] - self._largest
         if self.ties != "keep" or isinstance(self.k, Tensor) or np.isnan(logits).any():
@@ -108,12 +108,12 @@ class TopK(Composable):
 
     @property
     def takes_few(self) -> bool:
-        """Whether :meth:`to_few` and :meth:`of_few` know what this does."""
+        """Whether :meth:`to_few` and :meth:`of_few` support these parameters."""
         return self.ties == "keep" and not isinstance(self.k, Tensor) and self.k > 0
 
     def to_few(self, logits: Floats, before: Sequence[Pointwise], cell: Cell) -> Few | None:
         """See :class:`~decodekit.decoding.sampling.few.Narrows`."""
-        # More than are wanted: those *before* may lower some of the largest.
+        # More than k: the stages *before* may lower some of the largest.
         found = shortlist(logits, self._largest + self._largest // 2 + 2)
         if found is None:
             return None
@@ -123,7 +123,7 @@ class TopK(Composable):
             if lowered is None:
                 return None
             few, bound = lowered, stage.at_most(bound)
-        # Of tokens that are not on the list none may reach the k-th.
+        # No token outside the list may reach the k-th.
         ascending = few.ascending()
         beyond = len(ascending) - self._largest
         return few.without_smallest(beyond) if beyond >= 0 and ascending.item(beyond) > bound else None
@@ -133,7 +133,7 @@ class TopK(Composable):
         return few.without_smallest(max(0, len(few.ascending()) - self._largest))
 
     def _kth(self, logits: Tensor, k: int | Tensor) -> Tensor:
-        """The k-th largest logit of each column, ``[batch, width, 1]``; ``-inf`` in rows that are off."""
+        """The k-th largest logit of each column, ``[batch, width, 1]``; ``-inf`` in rows with k = 0."""
         largest = logits.topk(min(self._largest, logits.shape[-1]), dim=-1).values
         if not isinstance(k, Tensor):
             return largest[..., -1:]
@@ -148,7 +148,7 @@ def _reaching(logits: Floats, maxima: Floats, floor: Floats) -> Ints:
     Args:
         logits: ``[vocab]``.
 
-        maxima: Those of the blocks, ``[count]``: others are not looked at.
+        maxima: Block maxima, ``[count]``; blocks below *floor* are skipped.
 
         floor: ``[1]``.
     """
@@ -160,8 +160,8 @@ def _reaching(logits: Floats, maxima: Floats, floor: Floats) -> Ints:
 
 
 def _beyond(logits: Tensor, kth: Tensor, k: int | Tensor) -> Tensor:
-    """Where a token is not among the *k* first: its logit below the k-th, or tied with it and too late."""
+    """Mask of tokens below the k-th logit, or tied with it beyond the *k* lowest ids."""
     tied = logits == kth
     room = k - (logits > kth).sum(dim=-1, keepdim=True)
-    # A row that is off has no k-th.
+    # A row with k = 0 has no k-th logit.
     return (logits < kth) | (tied & (tied.cumsum(dim=-1) > room) & (kth > -torch.inf))

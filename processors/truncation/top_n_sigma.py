@@ -1,4 +1,4 @@
-"""A floor some standard deviations below the largest logit."""
+"""Top-nσ: a floor n standard deviations below the largest logit."""
 
 from typing import ClassVar
 
@@ -16,11 +16,10 @@ from ..parameter import as_reals, is_scalar, per_row, real
 @attrs.frozen(eq=False)
 class TopNSigma(Composable):
     """
-    Drop the logits that lie more than *n* standard deviations below the largest.
+    Drop tokens whose logit is more than *n* standard deviations below the largest.
 
-    The deviation is over the tokens that are left, masked ones apart, so what was dropped
-    before matters; it divides by their number, as llama.cpp does, where others divide by one
-    less. A temperature before or after makes no difference to what stays. Typically 1; 0 is off.
+    The standard deviation is taken over unmasked tokens and divides by their number, as in
+    llama.cpp (others divide by one less). Temperature does not change the kept set. Typically 1; 0 is off.
 
     Tang, Liu, Xu and Huang, 2024, `Top-nσ: Not All Logits Are You Need
     <https://arxiv.org/abs/2411.07641>`_.
@@ -35,7 +34,7 @@ class TopNSigma(Composable):
     """One for all rows, or ``[batch]``."""
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Mask the low of ``[batch, width, vocab]`` logits, which are not modified."""
+        """Mask low logits of ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.n, 0.0):
             return logits
         gaps = below_best(logits)
@@ -46,12 +45,11 @@ class TopNSigma(Composable):
 
 
 def _standard_deviation(gaps: Tensor) -> Tensor:
-    """Of the finite gaps, ``[..., n]`` with a largest of 0; ``[..., 1]`` float64, NaN of equal ones."""
+    """Of the finite gaps ``[..., n]`` (largest 0): ``[..., 1]`` float64, NaN if all are equal."""
     count = (gaps > -torch.inf).sum(dim=-1, keepdim=True)
     finite = gaps.masked_fill(gaps == -torch.inf, 0.0).double()
     spread = -finite.amin(dim=-1, keepdim=True)
-    # No term of the sums exceeds 1 then, whatever the scale of the logits. Equal logits give 0 / 0,
-    # and no gap is below NaN.
+    # Scaled so that no term exceeds 1. Equal logits give 0 / 0 = NaN, and no gap is below NaN.
     scaled = finite / spread
     mean = exact_sum(scaled) / count
     variance = exact_sum(scaled.square()) / count - mean.square()

@@ -1,4 +1,4 @@
-"""Nucleus filtering."""
+"""Nucleus (top-p) filtering."""
 
 import math
 from typing import Any, ClassVar, cast
@@ -20,20 +20,20 @@ from ..numerics.survivors import are_few, candidates, mask_below
 from ..parameter import as_reals, is_scalar, one_integer, one_of, per_row, real
 
 _NEAR = 1e-5
-"""Far more than what single precision is wrong by in a share of the whole mass, some 3e-7."""
+"""Margin well above the float32 error of a share of the total mass, some 3e-7."""
 
 
 @has_short_cuts
 @attrs.frozen(eq=False)
 class TopP(Composable):
     """
-    Keep the smallest set of likeliest tokens whose probability reaches *p*.
+    Keep the smallest set of most likely tokens whose probability mass reaches *p*.
 
-    Seen from below, as Hugging Face computes it: the least likely tokens go while they hold at
-    most 1 - *p* together. Typically 0.8-0.98; no-op at 1.
+    Computed from below, as in Hugging Face: the least likely tokens are dropped while their total
+    is at most 1 - *p*. Typically 0.8-0.98; no-op at 1.
 
-    Probabilities are added up without rounding, to 2^-34 of the likeliest token's, so the set
-    does not depend on the order, the batch or the size of the vocabulary.
+    Probabilities are integers in units of 2^-34 of the largest and summed exactly, so the set does
+    not depend on the order, the batch or the size of the vocabulary.
 
     Holtzman et al., 2020, `The Curious Case of Neural Text Degeneration
     <https://arxiv.org/abs/1904.09751>`_, section 3.1.
@@ -51,20 +51,20 @@ class TopP(Composable):
 
     ties: str = attrs.field(default="last", validator=one_of("last", "first", "keep"))
     """
-    Which of equally likely tokens stay where the nucleus ends among them: those with the
-    highest ids (``"last"``: Hugging Face, vLLM, mlx-lm), those with the lowest (``"first"``:
-    TensorRT-LLM), or all (``"keep"``: FlashInfer).
+    Equally likely tokens at the edge of the nucleus: keep those with the highest ids (``"last"``:
+    Hugging Face, vLLM, mlx-lm), those with the lowest (``"first"``: TensorRT-LLM), or all
+    (``"keep"``: FlashInfer).
     """
 
     min_tokens: int = attrs.field(default=1, validator=one_integer(">= 1", lambda n: n >= 1))
-    """How many of the likeliest stay in any case."""
+    """Minimum number of tokens kept in every row."""
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Mask the tail of ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.p, 1.0):
             return logits
-        # A stable sort, for which tokens fall must not depend on a machine's sorting network.
-        # Turned around, equal tokens are met from the highest id down.
+        # A stable sort, so that ties do not depend on the machine. Flipped, ties are dropped from
+        # the highest id down.
         flipped = logits.flip(-1) if self.ties == "first" else logits
         ascending, order = flipped.sort(dim=-1, stable=True)
         weights = whole_weights(ascending)
@@ -72,7 +72,7 @@ class TopP(Composable):
         spared = per_row("p", 1 - self.p, weights) * reached[..., -1:]
         tail = reached <= spared
         if isinstance(self.p, Tensor):
-            # A row with p = 1 loses nothing, not even tokens whose weight rounds to 0.
+            # With p = 1 even tokens whose weight rounds to 0 stay.
             tail &= spared > 0
         tail[..., -self.min_tokens :] = False
         if self.ties == "keep":
@@ -82,7 +82,7 @@ class TopP(Composable):
         return logits.masked_fill(tail.flip(-1) if self.ties == "first" else tail, -torch.inf)
 
     def narrow(self, logits: Tensor, history: History) -> Tensor | Candidates:
-        """What a call gives, the tokens that are left if they are few; without sorting them all."""
+        """Same as a call, as candidates if few tokens are left; without a full sort."""
         if is_scalar(self.p, 1.0):
             return logits
         best = logits.amax(dim=-1, keepdim=True)
@@ -116,7 +116,7 @@ class TopP(Composable):
         return self._without_ties(masked, floor, dropped) if tied else masked
 
     def among(self, left: Candidates, history: History) -> Candidates:
-        """What a call makes of the tokens that are left; on the host."""
+        """Same as a call on the remaining candidates; on the host."""
         if is_scalar(self.p, 1.0):
             return left
         logits = left.logits.numpy(force=True)
@@ -128,7 +128,7 @@ class TopP(Composable):
         reached = weights.cumsum(axis=-1, dtype=np.float64)
         falls = reached <= (1 - self.p) * reached[..., -1:]
         falls[..., -self.min_tokens :] = False
-        # Ids ascend, so that a stable sort meets the lower of equal ones first, as a call does.
+        # Ids ascend, so a stable sort drops the lower of equal ids first, as a call does.
         order = logits.argsort(axis=-1, kind="stable")
         kept = logits.copy()
         for cell in np.ndindex(*logits.shape[:-1]):
@@ -137,7 +137,7 @@ class TopP(Composable):
 
     @property
     def takes_few(self) -> bool:
-        """Whether :meth:`of_few` knows what this does."""
+        """Whether :meth:`of_few` supports these parameters."""
         return self.ties == "last" and not isinstance(self.p, Tensor)
 
     def of_few(self, few: Few, cell: Cell) -> Few | None:
@@ -151,13 +151,13 @@ class TopP(Composable):
         if not fallen or ascending.item(fallen) > ascending.item(fallen - 1):
             return few.without_smallest(fallen)
         ids, scores = few.arrays()
-        # Ids ascend, so that a stable sort meets the lower of equal ones first, as a call does.
+        # Ids ascend, so a stable sort drops the lower of equal ids first, as a call does.
         kept = scores.argsort(kind="stable")[fallen:]
         kept.sort()
         return Few(ids.take(kept), scores.take(kept), ascending[fallen:])
 
     def _fallen_of(self, ascending: NDArray[Any]) -> int:
-        """How many of the smallest ``[n]`` fall."""
+        """Number of tokens to drop from the *ascending* logits ``[n]``."""
         p, gaps = cast("float", self.p), ascending - ascending.item(-1)
         reached = np.add.accumulate(np.exp(gaps), dtype=np.float64)
         total, most = reached.item(-1), len(ascending) - self.min_tokens
@@ -166,13 +166,13 @@ class TopP(Composable):
         below = reached.item(fallen - 1) if fallen else 0.0
         above = reached.item(fallen) if fallen < len(gaps) else spared
         if spared - below < _NEAR * total or above - spared < _NEAR * total:
-            # So near that rounding tells: as a call rounds.
+            # Within rounding distance of the edge: use the exact integer weights, as a call does.
             reached = np.add.accumulate(in_units(torch.from_numpy(gaps)).numpy(), dtype=np.float64)
             fallen = int(np.count_nonzero(reached <= (1 - p) * reached[-1]))
         return fallen if fallen < most else max(0, most)
 
     def _without_ties(self, logits: Tensor, floor: Tensor, dropped: Tensor) -> Tensor:
-        """Mask as many of those tied at the *floor* as *dropped* says, from the end that falls first."""
+        """Mask *dropped* of the tokens tied at the *floor*, in the order given by *ties*."""
         tied = logits == floor
         reached = tied.cumsum(dim=-1)
         falls = reached > reached[..., -1:] - dropped if self.ties == "first" else reached <= dropped

@@ -1,4 +1,4 @@
-"""Keeping what is as surprising as expected."""
+"""Locally typical sampling."""
 
 from typing import ClassVar
 
@@ -16,10 +16,10 @@ from ..parameter import as_reals, is_scalar, one_integer, per_row, real
 @attrs.frozen(eq=False)
 class Typical(Composable):
     """
-    Keep the tokens whose surprise -log p is nearest the entropy, until they hold *mass*.
+    Keep the tokens whose surprisal -log p is closest to the entropy, up to a total of *mass*.
 
-    The smallest such set that reaches *mass*; equally typical tokens stay or go together, also
-    among the *min_tokens* most typical, which stay in any case. The likeliest token may go.
+    The smallest such set that reaches *mass*; equally typical tokens are kept or dropped together,
+    also among the *min_tokens* most typical, which always stay. The most likely token may be dropped.
     Typically 0.2-0.95; no-op at 1. Sorts the vocabulary: cheap after a top-k.
 
     Meister, Pimentel, Wiher and Cotterell, 2022, `Locally Typical Sampling
@@ -37,10 +37,10 @@ class Typical(Composable):
     """τ in the paper, a probability. One for all rows, or ``[batch]``."""
 
     min_tokens: int = attrs.field(default=1, validator=one_integer(">= 1", lambda n: n >= 1))
-    """How many tokens stay however little mass they are to hold, in every row."""
+    """Minimum number of tokens kept in every row."""
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Mask the untypical of ``[batch, width, vocab]`` logits, which are not modified."""
+        """Mask atypical tokens of ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.mass, 1.0):
             return logits
         deviation = _deviation(logits)
@@ -49,14 +49,14 @@ class Typical(Composable):
         τ = per_row("mass", self.mass, held)
         short = (held < τ * held[..., -1:]).sum(dim=-1, keepdim=True)
         last = short.clamp(min=self.min_tokens - 1).clamp(max=logits.shape[-1] - 1)
-        # A row with mass 1 loses nothing, not even tokens whose weight rounds to 0.
+        # With mass 1 even tokens whose weight rounds to 0 stay.
         untypical = (deviation > ordered.gather(-1, last)) & (τ < 1)
         return logits.masked_fill(untypical, -torch.inf)
 
 
 def _deviation(logits: Tensor) -> Tensor:
-    """How far each token's surprise lies from the entropy, ``[..., n]``; ``inf`` for a masked one."""
+    """Distance of each token's surprisal from the entropy, ``[..., n]``; ``inf`` for masked tokens."""
     gaps, weights, total = relative(logits)
-    # The surprise is log(total) - gap.
+    # The surprisal is log(total) - gap.
     expected = total.log() - entropy(gaps, weights, total)
     return (expected.to(logits.dtype) - gaps).abs()

@@ -1,4 +1,4 @@
-"""Excluding top choices."""
+"""XTC: exclude top choices."""
 
 from typing import ClassVar
 
@@ -16,39 +16,39 @@ from ..parameter import as_reals, as_token_ids, index_of, is_scalar, per_row, re
 @attrs.frozen(eq=False)
 class XTC(Composable):
     """
-    With *probability*, drop all tokens of at least *threshold* but the least likely of them.
+    With *probability*, drop all tokens of at least *threshold* except the least likely of them.
 
-    Where several tokens would do, an unusual one is taken; where one alone would, nothing
-    changes. Tokens tied with the least likely stay. If a token of *keep* would go, none does:
-    one of several kept alone would win all that the others lose. No-op at probability 0.
+    If fewer than two tokens reach *threshold*, nothing changes. Tokens tied with the least likely
+    one stay. If a token of *keep* would be dropped, none is: keeping it alone would give it the
+    mass of the others. No-op at probability 0.
 
-    The coin belongs to the row's stream and to the position, so a draft and a target toss the
-    same, and a row's text does not depend on its neighbours.
+    The random draw depends on the row's random stream and the position only, so draft and target
+    draw alike, and a row does not depend on its neighbours.
 
     Weidmann, 2024, `Exclude Top Choices
-    <https://github.com/oobabooga/text-generation-webui/pull/6335>`_. mlx-lm differs: it spares
-    the tokens to keep one by one, tosses one coin for a whole batch, and a token of exactly
-    *threshold* does not count.
+    <https://github.com/oobabooga/text-generation-webui/pull/6335>`_. mlx-lm differs: it keeps
+    the special tokens one by one, draws once for a whole batch, and does not count a token at
+    exactly *threshold*.
     """
 
     keeps_argmax: ClassVar[bool] = False
     shift_invariant: ClassVar[bool] = True
-    device_safe: ClassVar[bool] = False  # makes its coin
+    device_safe: ClassVar[bool] = False  # draws noise on the host
 
     probability: float | Tensor = attrs.field(
         converter=as_reals, validator=real("in [0, 1]", lambda q: (q >= 0) & (q <= 1))
     )
-    """Of acting, at each token anew. Typically 0.5. One for all rows, or ``[batch]``."""
+    """Probability of acting, drawn for each token. Typically 0.5. One for all rows, or ``[batch]``."""
 
     threshold: float | Tensor = attrs.field(
-        # Two tokens cannot both be more likely than a half.
+        # Above 0.5 two tokens can never reach it.
         converter=as_reals,
         validator=real("in (0, 0.5]", lambda θ: (θ > 0) & (θ <= 0.5)),
     )
-    """How likely a top choice is at least. Typically 0.1. One for all rows, or ``[batch]``."""
+    """Smallest probability of a top choice. Typically 0.1. One for all rows, or ``[batch]``."""
 
     keep: tuple[int, ...] = attrs.field(default=(), converter=as_token_ids)
-    """Tokens that are never dropped, ascending, such as the newline and the end of sequence."""
+    """Token ids that are never dropped, ascending, such as newline and end of sequence."""
 
     _index: Tensor = attrs.field(init=False, repr=False)
 
@@ -58,7 +58,7 @@ class XTC(Composable):
 
     @property
     def local(self) -> bool:
-        """Only with nothing to keep does it look at no token ids."""
+        """True if *keep* is empty: otherwise token ids matter."""
         return not self.keep
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
@@ -72,15 +72,15 @@ class XTC(Composable):
         return logits.masked_fill(excluded, -torch.inf)
 
     def _top_choices(self, logits: Tensor) -> Tensor:
-        """``[batch, width, vocab]`` bool: the tokens of at least the threshold but the last."""
+        """``[batch, width, vocab]`` bool: all tokens that reach the threshold except the least likely."""
         _, weights, total = relative(logits)
         likely = weights >= (per_row("threshold", self.threshold, total) * total).to(logits.dtype)
         last = logits.masked_fill(~likely, torch.inf).amin(dim=-1, keepdim=True)
         return likely & (logits > last)
 
     def _acts(self, history: History) -> Tensor:
-        """``[batch, width, 1]`` bool: the coin of each row and position."""
-        # Noise is made on the host.
+        """``[batch, width, 1]`` bool: whether to act, drawn per row and position."""
+        # Noise is generated on the host.
         position = history.length.cpu()[..., None]
         stream = history.random_stream.cpu()[:, None, None]
         probability = per_row(

@@ -1,28 +1,28 @@
-"""What a detector may be given to look at."""
+"""Input of watermark detectors: texts as lists of token ids."""
 
 from typing import Any
 
 from ...decoding.validation import as_list, is_whole
 
 
-def as_texts(texts: Any, lengths: Any, least: int, eos: tuple[int, ...] = ()) -> list[list[int]]:
+def as_token_lists(texts: Any, lengths: Any, least: int, eos: tuple[int, ...] = ()) -> list[list[int]]:
     """
-    Texts as one list of ids each, without what follows them.
+    Convert texts to one list of token ids each, cut at their length and end of sequence.
 
     Args:
         texts: One list of ids, a list of them, each of its own length, or an integer array
             ``[batch, length]`` or ``[length]`` (torch or numpy).
 
-        lengths: How many tokens of each text count; None for all.
+        lengths: Number of tokens of each text that count; None for all.
 
-        least: How many a text must have.
+        least: Minimum number of tokens of a text.
 
-        eos: The tokens that end a text, and do not belong to it.
+        eos: End-of-sequence token ids, not part of the text.
 
     Raises:
-        TypeError: Something else.
+        TypeError: *texts* is neither.
 
-        ValueError: No text, one that is too short, or a negative id.
+        ValueError: No texts, a text that is too short, or a negative id.
     """
     rows = [as_list(row) for row in as_list(texts)]
     if rows and is_whole(rows[0]):

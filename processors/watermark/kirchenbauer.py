@@ -1,4 +1,4 @@
-"""A watermark of favoured tokens."""
+"""Kirchenbauer watermark: a logit bias on pseudo-random green lists."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -18,30 +18,30 @@ from ..parameter import as_reals, is_scalar, one_integer, one_of, per_row, real
 LEFTHASH, SELFHASH = "lefthash", "selfhash"
 
 TABLE_SIZE = 1_000_003
-"""Of the permutation through which self-hashing sends token ids."""
+"""Size of the permutation that hashes token ids in self-hashing."""
 
 CANDIDATES = 40
-"""How many of the likeliest tokens self-hashing asks whether they are green."""
+"""Number of most likely tokens for which self-hashing computes whether they are green."""
 
 
 @attrs.frozen(eq=False)
 class KirchenbauerWatermark(Composable):
     """
-    Add *bias* to the logits of a "green" share of the vocabulary, drawn anew for each context.
+    Add *bias* to the logits of a "green" share of the vocabulary, drawn for each context.
 
-    Who knows the parameters can count how many tokens of a text are green, and tell marked text
-    from other (:class:`KirchenbauerDetector`). The lists are those of Hugging Face on a CPU, bit
-    for bit, on whatever device the logits are: each finds the other's marks.
+    With the parameters, a detector can count a text's green tokens and so tell watermarked text
+    (:class:`KirchenbauerDetector`). The lists equal those of Hugging Face on a CPU bit for bit,
+    on any device, so the watermarks and detectors are interchangeable.
 
-    Typically a bias of 0.5-2.5; no-op at 0. Where fewer than *context_width* tokens precede, a
-    column is left as it is; the prompt's tokens count. The lists are drawn on the host, context
-    by context: this processor does not trace into a graph.
+    Typically a bias of 0.5-2.5; no-op at 0. A column with fewer than *context_width* preceding
+    tokens, the prompt's included, is unchanged. The lists are drawn on the host for each context:
+    this processor does not trace into a graph.
 
     Kirchenbauer et al., 2023, `A Watermark for Large Language Models
     <https://arxiv.org/abs/2301.10226>`_, algorithms 2 (``"lefthash"``: the last token seeds the
-    list) and 3 (``"selfhash"``: the token to be judged seeds its own list together with the
-    tokens before it). Algorithm 3 would have to ask of every token; as in the authors' code and in
-    Hugging Face, only the 40 likeliest are asked, of equals the lower ids first.
+    list) and 3 (``"selfhash"``: the candidate token seeds its own list together with the tokens
+    before it). Algorithm 3 would have to check every token; as in the authors' code and in Hugging
+    Face, only the 40 most likely are checked, ties by ascending id.
     """
 
     keeps_argmax: ClassVar[bool] = False
@@ -54,42 +54,42 @@ class KirchenbauerWatermark(Composable):
         converter=validation.as_real,
         validator=validation.one_real("in (0, 1)", lambda ratio: 0 < ratio < 1),
     )
-    """The green share of the vocabulary. γ in the paper."""
+    """Green share of the vocabulary. γ in the paper."""
 
     bias: float | Tensor = attrs.field(
         default=2.0, converter=as_reals, validator=real("a number", lambda bias: bias == bias)
     )
-    """What is added to green logits, δ in the paper. One for all rows, or ``[batch]``."""
+    """Bias of green logits, δ in the paper. One for all rows, or ``[batch]``."""
 
     hashing_key: int = attrs.field(
         default=15485863, validator=one_integer("in [1, 2^63)", lambda key: 0 < key < 1 << 63)
     )
-    """The secret. The default, the millionth prime, is everybody's."""
+    """The secret key. The default, the millionth prime, is public."""
 
     seeding_scheme: str = attrs.field(default=LEFTHASH, validator=one_of(LEFTHASH, SELFHASH))
     """``"lefthash"`` or ``"selfhash"``."""
 
     context_width: int = attrs.field(default=1, validator=one_integer(">= 1", lambda n: n >= 1))
     """
-    How many tokens seed a list. Self-hashing counts the token itself among them; left-hashing
-    looks at the last one only, as Hugging Face does, but waits until there are so many.
+    Number of tokens that seed a list. Self-hashing includes the token itself; left-hashing uses
+    the last one only, as Hugging Face does, but starts once that many tokens precede.
     """
 
     vocab_size: int | None = attrs.field(
         default=None, validator=validators.optional(one_integer(">= 1", lambda n: n >= 1))
     )
     """
-    How many tokens the lists are drawn from; None for as many as there are logits. A detector has
-    to know it.
+    Number of tokens the lists are drawn from; None for the number of logits. Required by a
+    detector.
     """
 
     @property
     def ngram(self) -> int:
-        """How many tokens decide whether the last of them is green, itself included."""
+        """Number of tokens that decide whether the last of them is green, itself included."""
         return self.context_width + (self.seeding_scheme == LEFTHASH)
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Favour the green of ``[batch, width, vocab]`` logits, which are not modified."""
+        """Bias green tokens in ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.bias, 0.0):
             return logits
         bias = per_row("bias", self.bias, logits)
@@ -98,7 +98,7 @@ class KirchenbauerWatermark(Composable):
             context = history.before(row, column)[-self.context_width :].tolist()
             if len(context) == self.context_width:
                 green[row, column] = self._green(context, logits[row, column])
-        # A row that is off keeps even the sign of its zeros.
+        # With a bias of 0, even the sign of zeros is kept.
         return torch.where(green.to(logits.device) & (bias != 0), logits + bias, logits)
 
     def is_green(self, ngram: Sequence[int]) -> bool:
@@ -106,7 +106,7 @@ class KirchenbauerWatermark(Composable):
         Whether the last token of an *ngram*, :attr:`ngram` tokens, is green after those before it.
 
         Raises:
-            ValueError: The watermark was not given its ``vocab_size``.
+            ValueError: The watermark has no ``vocab_size``.
         """
         if self.vocab_size is None:
             raise ValueError(f"'vocab_size' must be given to tell what is green: got None in {self!r}")
@@ -121,10 +121,10 @@ class KirchenbauerWatermark(Composable):
         if self.seeding_scheme == LEFTHASH:
             green[:listed] = self._list(self._seed(context), listed)
             return green
-        # A stable sort, for which of equal tokens are asked must not depend on a machine's network.
+        # A stable sort, so that ties do not depend on the machine.
         top_tokens = logits.sort(descending=True, stable=True).indices[:CANDIDATES].tolist()
         for token in top_tokens:
-            # A list takes time to draw, and nothing is added to what is forbidden.
+            # Drawing a list is slow, and a bias does not change a forbidden token.
             if logits[token] > -torch.inf:
                 green[token] = self._is_green([*context[1:], token], listed)
         return green
@@ -135,11 +135,11 @@ class KirchenbauerWatermark(Composable):
         return target < vocab_size and bool(self._list(self._seed(seeding), vocab_size)[target])
 
     def _seed(self, context: Sequence[int]) -> int:
-        """The seed of the list that *context* stands for."""
+        """Seed of the list for *context*."""
         if self.seeding_scheme == LEFTHASH:
             seed = self.hashing_key * context[-1]
         else:
-            # Products in int64, which wrap around as Hugging Face's do.
+            # int64 products, which wrap around as in Hugging Face.
             hashed = _hash_table(self.hashing_key)[torch.tensor(context) % TABLE_SIZE] + 1
             seed = int((self.hashing_key * hashed * hashed[-1]).min())
         return seed % ((1 << 64) - 1)
@@ -150,7 +150,7 @@ class KirchenbauerWatermark(Composable):
 
 @lru_cache(maxsize=256)
 def _green_list(seed: int, vocab_size: int, size: int) -> Tensor:
-    """The first *size* of a permutation, as a mask ``[vocab_size]``. Shared: not to be written to."""
+    """The first *size* ids of a permutation, as a mask ``[vocab_size]``. Cached: read-only."""
     green = torch.zeros(vocab_size, dtype=torch.bool)
     green[_permutation(seed, vocab_size)[:size]] = True
     return green
@@ -158,10 +158,10 @@ def _green_list(seed: int, vocab_size: int, size: int) -> Tensor:
 
 @lru_cache(maxsize=2)
 def _hash_table(key: int) -> Tensor:
-    """Where self-hashing sends token ids, ``[TABLE_SIZE]``."""
+    """Hash table of self-hashing, ``[TABLE_SIZE]``."""
     return _permutation(key, TABLE_SIZE)
 
 
 def _permutation(seed: int, size: int) -> Tensor:
-    # On the host on purpose: another device's generator permutes otherwise.
+    # Always on the host: other devices' generators give other permutations.
     return torch.randperm(size, generator=torch.Generator().manual_seed(seed), device="cpu")

@@ -1,4 +1,4 @@
-"""Finding a watermark of favoured tokens."""
+"""Detector of the Kirchenbauer watermark."""
 
 from collections import Counter
 from typing import Any
@@ -10,40 +10,40 @@ from torch import Tensor
 
 from ...decoding.validation import as_real, one_real
 from ..parameter import a_bool
-from .detector_input import as_texts
+from .detector_input import as_token_lists
 from .kirchenbauer import KirchenbauerWatermark
 
 
 @attrs.frozen(eq=False)
 class KirchenbauerDetection:
-    """What was found, text by text; each ``[batch]``."""
+    """Detection result; each field is ``[batch]``."""
 
     num_tokens: Tensor
-    """How many tokens were looked at, int64: all that have a context in the text."""
+    """Number of scored tokens, int64: those with a context in the text."""
 
     num_green: Tensor
-    """How many of them are green, int64."""
+    """Number of green tokens among them, int64."""
 
     green_fraction: Tensor
-    """Their share, float64. In unmarked text about the watermark's ``greenlist_ratio``."""
+    """Share of green tokens, float64. In unmarked text about ``greenlist_ratio``."""
 
     z_score: Tensor
-    """How many standard deviations more are green than in unmarked text, float64."""
+    """Excess of green tokens over unmarked text in standard deviations, float64."""
 
     p_value: Tensor
-    """How likely an unmarked text is to have so many, float64, by the normal distribution."""
+    """One-sided p-value of the z-score under the normal distribution, float64."""
 
     prediction: Tensor
-    """Whether the text is taken for marked, bool."""
+    """Whether the text is classified as watermarked, bool."""
 
 
 @attrs.frozen(eq=False)
 class KirchenbauerDetector:
     """
-    Count the green tokens of a text.
+    Detect a watermark by counting green tokens.
 
-    In unmarked text each token is green with a chance of γ, the list's share of the vocabulary;
-    of *n* tokens γn are, up to √(nγ(1 - γ)): the z-score counts in those (Kirchenbauer et al.,
+    In unmarked text each token is green with probability γ, the list's share of the vocabulary: of
+    *n* tokens γn are, with standard deviation √(nγ(1 - γ)), the unit of the z-score (Kirchenbauer et al.,
     2023, `A Watermark for Large Language Models <https://arxiv.org/abs/2301.10226>`_).
 
     >>> from decodekit.processors import KirchenbauerDetector, KirchenbauerWatermark
@@ -54,20 +54,19 @@ class KirchenbauerDetector:
 
     watermark: KirchenbauerWatermark = attrs.field(validator=validators.instance_of(KirchenbauerWatermark))
     """
-    With the parameters that the text was generated with, and its ``vocab_size``. The bias is not
-    looked at.
+    With the parameters used for generation, and its ``vocab_size``. The bias is ignored.
     """
 
     ignore_repeated_ngrams: bool = attrs.field(default=False, validator=a_bool)
     """
-    Whether a token counts once with each context. A text that repeats itself repeats its marks,
-    which then say less than their number.
+    Whether each n-gram counts once. Repetitive text repeats its green tokens, which are then not
+    independent evidence.
     """
 
     z_threshold: float = attrs.field(
         default=3.0, converter=as_real, validator=one_real("a number", lambda z: z == z)
     )
-    """Above it, a text is taken for marked. At 3 one unmarked text in 741 is."""
+    """A text above it is classified as watermarked. At 3, one unmarked text in 741 is."""
 
     @watermark.validator
     def _check_vocabulary(self, attribute: "attrs.Attribute[Any]", value: KirchenbauerWatermark) -> None:
@@ -76,20 +75,20 @@ class KirchenbauerDetector:
 
     def __call__(self, texts: Any, lengths: Any = None) -> KirchenbauerDetection:
         """
-        Look at *texts*, best at the generated tokens alone: nothing else in them is marked.
+        Score *texts*, ideally the generated tokens alone: only those are watermarked.
 
         Args:
             texts: One list of ids, a list of them, each of its own length, or an integer array
                 ``[batch, length]`` (torch or numpy).
 
-            lengths: How many tokens of each text count, where padding follows.
+            lengths: Number of tokens of each text, if padding follows.
 
         Raises:
-            TypeError: Something else than ids.
+            TypeError: *texts* are not token ids.
 
-            ValueError: A text too short to hold one token and its context.
+            ValueError: A text shorter than one token and its context.
         """
-        rows = [self._ngrams(text) for text in as_texts(texts, lengths, self.watermark.ngram)]
+        rows = [self._ngrams(text) for text in as_token_lists(texts, lengths, self.watermark.ngram)]
         num_tokens = torch.tensor([ngrams.total() for ngrams in rows])
         num_green = torch.tensor([self._count_green(ngrams) for ngrams in rows])
         γ, n, green = self.watermark.greenlist_ratio, num_tokens.double(), num_green.double()

@@ -1,4 +1,4 @@
-"""A watermark by tournament."""
+"""SynthID watermark: tournament sampling."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -14,7 +14,7 @@ from ..chain import Composable
 from ..numerics.exact_sum import exact_sum
 from ..parameter import a_bool, one_integer
 
-# A linear congruential generator in int64, which wraps around: the constants of newlib and musl.
+# A linear congruential generator in wrapping int64, with the constants of newlib and musl.
 MULTIPLIER, INCREMENT = 6364136223846793005, 1
 
 
@@ -34,21 +34,21 @@ def _as_keys(keys: Iterable[int]) -> tuple[int, ...]:
 @attrs.frozen(eq=False)
 class SynthIDWatermark(Composable):
     """
-    Let the tokens meet in a tournament whose coins are tossed by the tokens before.
+    Reweight tokens by a tournament on pseudo-random bits seeded by the preceding tokens.
 
-    Each of *keys* is a layer. It tosses a coin for every token, its g-value, seeded with the key
-    and the n-gram that the token would complete, and moves probability to the ones. On average
-    over keys every token keeps its probability. Who knows the keys finds too many ones in a
-    marked text (:class:`SynthIDDetector`).
+    Each of *keys* is a layer. It assigns every token a random bit, its g-value, seeded with the key
+    and the n-gram that the token would complete, and moves probability to tokens with a 1. On
+    average over keys every token keeps its probability. With the keys, a detector finds an excess of
+    ones in watermarked text (:class:`SynthIDDetector`).
 
-    The g-values and scores are those of Hugging Face. That one keeps on the object which contexts
-    it has seen, and so serves one batch of one length, once; this one reads them off the history.
-    As there, contexts hold generated tokens alone, zeros before the first; a context that occurred
-    among the last *context_history_size* is not marked again, which leaves the column as it is.
-    Marked columns come out as log-probabilities. A forbidden token is ``-inf``, not the lowest number.
+    The g-values and scores equal those of Hugging Face, whose object stores the contexts it has
+    seen and so serves one batch once; this one derives them from the history. As there, contexts
+    hold generated tokens only, zeros before the first; a context that occurred among the last
+    *context_history_size* is not watermarked again, and its column is unchanged. Watermarked
+    columns come out as log-probabilities. A forbidden token is ``-inf``, not the lowest number.
 
-    It belongs last in a chain: what is drawn from is what the tournament must see. Typically 20-30
-    keys; no-op without any.
+    Place it last in a chain: the tournament must see the final distribution. Typically 20-30 keys;
+    no-op without any.
 
     Dathathri et al., 2024, `Scalable watermarking for identifying large language model outputs
     <https://doi.org/10.1038/s41586-024-08025-4>`_: tournament sampling with two candidates a match,
@@ -58,29 +58,29 @@ class SynthIDWatermark(Composable):
     keeps_argmax: ClassVar[bool] = False
     shift_invariant: ClassVar[bool] = True
     local: ClassVar[bool] = False
-    device_safe: ClassVar[bool] = False  # looks through the history, multiplies in int64
+    device_safe: ClassVar[bool] = False  # searches the history, multiplies in int64
 
     keys: tuple[int, ...] = attrs.field(converter=_as_keys)
-    """The secret: one integer for each layer."""
+    """The secret keys: one integer for each layer."""
 
     ngram_len: int = attrs.field(default=5, validator=one_integer(">= 2", lambda n: n >= 2))
-    """How many tokens seed a coin, the one it is tossed for included."""
+    """Number of tokens that seed a g-value, its own token included."""
 
     context_history_size: int = attrs.field(default=1024, validator=one_integer(">= 0", lambda n: n >= 0))
-    """How far back a context counts as seen. 0 marks repeated contexts as well."""
+    """Number of last contexts that count as seen. 0 watermarks repeated contexts too."""
 
     sampling_table_seed: int = attrs.field(
         default=0, validator=one_integer("in [0, 2^63)", lambda seed: 0 <= seed < 1 << 63)
     )
-    """Of the table of coins."""
+    """Seed of the table of random bits."""
 
     sampling_table_size: int = attrs.field(
         default=65536, validator=one_integer("in [1, 2^24]", lambda size: 1 <= size <= 1 << 24)
     )
-    """How many coins it has."""
+    """Size of the table of random bits."""
 
     skip_first_ngram_calls: bool = attrs.field(default=False, validator=a_bool)
-    """Whether a row's first *ngram_len* - 1 tokens stay unmarked, whose contexts hold zeros."""
+    """Whether to skip a row's first *ngram_len* - 1 tokens, whose contexts contain zeros."""
 
     _table: Tensor = attrs.field(init=False, repr=False)
 
@@ -91,11 +91,11 @@ class SynthIDWatermark(Composable):
 
     @property
     def heads(self) -> float:
-        """The share of ones in the table of coins: what unmarked text has."""
+        """Share of ones in the table, and so expected in unmarked text."""
         return float(self._table.double().mean())
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Mark ``[batch, width, vocab]`` logits, which are not modified."""
+        """Watermark ``[batch, width, vocab]`` logits, which are not modified."""
         if not self.keys:
             return logits
         contexts = self._contexts(history)
@@ -105,28 +105,28 @@ class SynthIDWatermark(Composable):
 
     def g_values(self, ids: Tensor) -> Tensor:
         """
-        The coins of a text's tokens.
+        The g-values of a text's tokens.
 
         Args:
             ids: ``[..., length]`` int64.
 
         Returns:
-            ``[..., length - ngram_len + 1, keys]`` bool: for each token that has a context, layer
-            by layer.
+            ``[..., length - ngram_len + 1, keys]`` bool: one for each token with a context and
+            each layer.
         """
         ngrams = _hashed(ids.unfold(-1, self.ngram_len, 1))
         return torch.stack([self._coins(ngrams, key) for key in self.keys], dim=-1)
 
     def fresh_contexts(self, ids: Tensor) -> Tensor:
         """
-        Which of a text's contexts are marked.
+        Contexts of a text that are watermarked.
 
         Args:
             ids: ``[batch, length]`` int64.
 
         Returns:
-            ``[batch, length - ngram_len + 1]`` bool: for each token that has a context, False where
-            it is one of the *context_history_size* before it.
+            ``[batch, length - ngram_len + 1]`` bool: for each token with a context, False if the
+            context is one of the *context_history_size* before it.
         """
         contexts = _hashed(ids[:, :-1].unfold(-1, self.ngram_len - 1, 1))
         return torch.tensor([self._are_fresh(row) for row in contexts.tolist()])
@@ -141,14 +141,14 @@ class SynthIDWatermark(Composable):
         return fresh
 
     def _contexts(self, history: History) -> Tensor:
-        """``[batch, paths, capacity + 1]``: the hash of the tokens before each slot, and before the end."""
+        """``[batch, paths, capacity + 1]``: hash of the tokens before each slot and after the last."""
         before = self.ngram_len - 1
         slots = torch.arange(history.ids.shape[-1], device=history.ids.device)
         generated = history.ids.masked_fill(slots < history.prompt[:, None, None], 0)
         return _hashed(pad(generated, (before, 0)).unfold(-1, before, 1))
 
     def _unmarked(self, contexts: Tensor, own: Tensor, history: History) -> Tensor:
-        """``[batch, width, 1]``: where a column's own context occurred before, or is none yet."""
+        """``[batch, width, 1]``: columns whose context occurred before or is incomplete."""
         slots = torch.arange(contexts.shape[-1], device=contexts.device)
         length, first = history.length[..., None], history.prompt[:, None, None]
         if self.skip_first_ngram_calls:
@@ -160,16 +160,16 @@ class SynthIDWatermark(Composable):
         """Log-probabilities ``[batch, width, vocab]`` after all layers; *contexts* ``[batch, width, 1]``."""
         vocab = torch.arange(logits.shape[-1], device=logits.device)
         ngrams = _accumulated(contexts, vocab)
-        # In float64, and with sums whose order does not matter: a layer's winners are what its
-        # losers lose, and neighbours in a batch do not change how a sum is split up.
+        # In float64 with order-independent sums: winners gain exactly what losers lose, and a row
+        # does not depend on its neighbours in a batch.
         probs = logits.double().softmax(dim=-1)
         for key in self.keys:
             wins = self._coins(ngrams, key)
             lost = exact_sum(probs.masked_fill(wins, 0.0), bits=50)
-            # p (1 + g - Σ p g), with 1 - Σ p g summed directly: it may be tiny.
+            # p (1 + g - Σ p g), with 1 - Σ p g summed directly, since it may be tiny.
             probs = probs * (wins + lost)
         marked = probs.log().to(logits.dtype)
-        # A row without a token is not a number by now.
+        # A row without a token is NaN here.
         return marked.masked_fill(logits == -torch.inf, -torch.inf)
 
     def _coins(self, ngrams: Tensor, key: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Finding a watermark by tournament."""
+"""Detector of the SynthID watermark."""
 
 from typing import Any
 
@@ -9,60 +9,60 @@ from torch import Tensor
 
 from ...decoding.validation import as_real, one_real
 from ..parameter import as_token_ids
-from .detector_input import as_texts
+from .detector_input import as_token_lists
 from .synthid import SynthIDWatermark
 
 
 @attrs.frozen(eq=False)
 class SynthIDDetection:
-    """What was found, text by text; each ``[batch]``."""
+    """Detection result; each field is ``[batch]``."""
 
     num_tokens: Tensor
-    """How many tokens were looked at, int64: those with a context in the text, and a new one."""
+    """Number of scored tokens, int64: those with a new context in the text."""
 
     mean: Tensor
-    """The share of ones among their g-values, float64. In unmarked text about a half."""
+    """Share of ones among their g-values, float64. In unmarked text about 0.5."""
 
     weighted_mean: Tensor
-    """The same with the layers weighted from 10, the first, to 1, float64: early layers mark more."""
+    """The same with layers weighted linearly from 10 to 1, float64: early layers carry more signal."""
 
     z_score: Tensor
-    """How many standard deviations the weighted mean lies above unmarked text's, float64."""
+    """Excess of the weighted mean over unmarked text in standard deviations, float64."""
 
     p_value: Tensor
-    """How likely an unmarked text is to get as far, float64, by the normal distribution."""
+    """One-sided p-value of the z-score under the normal distribution, float64."""
 
     prediction: Tensor
-    """Whether the text is taken for marked, bool."""
+    """Whether the text is classified as watermarked, bool."""
 
 
 @attrs.frozen(eq=False)
 class SynthIDDetector:
     """
-    Count the ones among the g-values of a text.
+    Detect a watermark from the share of ones among a text's g-values.
 
-    In unmarked text each g-value is a toss of one of the table's coins, so the mean of *n* has the
-    variance of a coin over *n*, and a score its probability. Nothing needs to be trained.
+    In unmarked text each g-value is a Bernoulli draw from the table, so the mean of *n* has the
+    Bernoulli variance over *n*, which gives the z-score. No training is needed.
 
     Dathathri et al., 2024, `Scalable watermarking for identifying large language model outputs
-    <https://doi.org/10.1038/s41586-024-08025-4>`_: the mean and the weighted-mean score. Their
-    Bayesian score needs weights trained for a model; Hugging Face's ``BayesianDetectorModel`` that
-    has them takes what :meth:`evidence` gives.
+    <https://doi.org/10.1038/s41586-024-08025-4>`_: the mean and the weighted-mean score. The
+    Bayesian score needs weights trained for a model; Hugging Face's ``BayesianDetectorModel`` takes
+    the output of :meth:`evidence`.
     """
 
     watermark: SynthIDWatermark = attrs.field(validator=validators.instance_of(SynthIDWatermark))
-    """With the parameters that the text was generated with."""
+    """With the parameters used for generation."""
 
     eos: tuple[int, ...] = attrs.field(default=(), converter=as_token_ids)
     """
-    The tokens that end a text: the first of them and what follows are not looked at. One id may be
-    given alone.
+    End-of-sequence token ids: the text is cut before the first of them. May be given as a single
+    id.
     """
 
     z_threshold: float = attrs.field(
         default=3.0, converter=as_real, validator=one_real("a number", lambda z: z == z)
     )
-    """Above it, a text is taken for marked. At 3 one unmarked text in 741 is."""
+    """A text above it is classified as watermarked. At 3, one unmarked text in 741 is."""
 
     @watermark.validator
     def _check_keys(self, attribute: "attrs.Attribute[Any]", value: SynthIDWatermark) -> None:
@@ -71,18 +71,18 @@ class SynthIDDetector:
 
     def __call__(self, texts: Any, lengths: Any = None) -> SynthIDDetection:
         """
-        Look at *texts*, best at the generated tokens alone: nothing else in them is marked.
+        Score *texts*, ideally the generated tokens alone: only those are watermarked.
 
         Args:
             texts: One list of ids, a list of them, each of its own length, or an integer array
                 ``[batch, length]`` (torch or numpy).
 
-            lengths: How many tokens of each text count, where padding follows.
+            lengths: Number of tokens of each text, if padding follows.
 
         Raises:
-            TypeError: Something else than ids.
+            TypeError: *texts* are not token ids.
 
-            ValueError: A text too short to hold one token and its context.
+            ValueError: A text shorter than one token and its context.
         """
         g_values, mask = self.evidence(texts, lengths)
         num_tokens = mask.sum(dim=-1)
@@ -100,15 +100,15 @@ class SynthIDDetector:
 
     def evidence(self, texts: Any, lengths: Any = None) -> tuple[Tensor, Tensor]:
         """
-        What a score is made of; arguments as in a call.
+        The g-values and mask behind a score; arguments as in a call.
 
         Returns:
-            g-values ``[batch, tokens, keys]`` int64, from the first token that has a context on,
-            and which of those tokens count, ``[batch, tokens]`` bool. Hugging Face's
-            ``BayesianDetectorModel`` takes the two as they are.
+            g-values ``[batch, tokens, keys]`` int64, from the first token with a context on, and
+            a mask of the tokens that count, ``[batch, tokens]`` bool. Hugging Face's
+            ``BayesianDetectorModel`` takes both as they are.
         """
         first = self.watermark.ngram_len - 1
-        rows = as_texts(texts, lengths, first + 1, self.eos)
+        rows = as_token_lists(texts, lengths, first + 1, self.eos)
         ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.int64)
         for row, text in enumerate(rows):
             ids[row, : len(text)] = torch.tensor(text)

@@ -1,4 +1,4 @@
-"""Distributions and histories that can be done in one's head."""
+"""Small distributions and histories for tests by hand."""
 
 import torch
 from torch import Tensor
@@ -8,13 +8,13 @@ from decodekit.decoding.protocols import Processor
 
 
 def after(ids: list[int], prompt: int = 0) -> History:
-    """One column that follows *ids*, the first *prompt* of them prompt."""
+    """History of one column after *ids*, of which the first *prompt* are the prompt."""
     length = torch.tensor([[len(ids)]])
     return History(torch.tensor([[[*ids, -1]]]), length, torch.tensor([prompt]), torch.tensor([0]))
 
 
 NOTHING = after([])
-"""For processors that do not look."""
+"""A history for processors that ignore it."""
 
 
 def run(processor: Processor, logits: list[float], history: History = NOTHING) -> list[float]:
@@ -24,11 +24,11 @@ def run(processor: Processor, logits: list[float], history: History = NOTHING) -
 
 
 def kept(processor: Processor, probs: list[float], history: History = NOTHING) -> list[int]:
-    """The tokens that a processor leaves of a distribution."""
+    """Tokens of a distribution that a processor keeps."""
     processed = processor(torch.tensor([[probs]]).log(), history)
     return (processed[0, 0] > -torch.inf).nonzero()[:, 0].tolist()  # type: ignore[no-any-return]
 
 
 def stays(processor: Processor, logits: list[float], history: History = NOTHING) -> list[int]:
-    """The tokens that a processor leaves of these logits."""
+    """Tokens that a processor keeps, given logits."""
     return [token for token, x in enumerate(run(processor, logits, history)) if x > -float("inf")]

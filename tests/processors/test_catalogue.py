@@ -1,4 +1,4 @@
-"""What is true of every processor."""
+"""Properties of every processor."""
 
 import pickle
 from typing import Any
@@ -20,7 +20,7 @@ from .by_hand import NOTHING
 from .entries import constraints, penalties, scaling, truncation, watermarks
 from .entries.entry import NONE, Entry
 
-# The machine that runs this may be busy: no deadline.
+# No deadline: the machine may be busy.
 prop = settings(deadline=None, max_examples=40)
 
 Window = tuple[Tensor, History]
@@ -57,10 +57,10 @@ scalar_and_per_row = pytest.mark.parametrize(
 
 def declaring(name: str) -> pytest.MarkDecorator:
     """The entries that declare *name*."""
-    chosen = {
+    declaring_entries = {
         key: entry for key, entry in CATALOGUE.items() if getattr(entry.make(entry.example), name, False)
     }
-    return pytest.mark.parametrize("entry", chosen.values(), ids=chosen.keys())
+    return pytest.mark.parametrize("entry", declaring_entries.values(), ids=declaring_entries.keys())
 
 
 def prefix(history: History, row: int, column: int) -> Tensor:
@@ -70,7 +70,7 @@ def prefix(history: History, row: int, column: int) -> Tensor:
 
 
 def column_of(history: History, column: int, garbage: int) -> History:
-    """One column with its own path, *garbage* beyond its length."""
+    """One column with its own path, and *garbage* beyond its length."""
     path = column if history.ids.shape[1] > 1 else 0
     length = history.length[:, column : column + 1]
     behind = torch.arange(history.ids.shape[-1]) >= length[:, None]
@@ -91,7 +91,7 @@ class TestEveryProcessor:
     def test_equals_its_reference_in_every_column(
         self, entry: Entry, window: Window, data: st.DataObject
     ) -> None:
-        """Each column is what Hugging Face (or the definition) makes of that column's own prefix."""
+        """Each column equals Hugging Face (or the definition) on that column's prefix."""
         logits, history = window
         value = data.draw(entry.parameters)
 
@@ -116,7 +116,7 @@ class TestEveryProcessor:
     def test_treats_a_window_as_its_columns_one_at_a_time(
         self, entry: Entry, window: Window, data: st.DataObject
     ) -> None:
-        """Column by column, each with garbage of another kind beyond its own length, nothing changes."""
+        """A window equals its columns one by one, with other garbage beyond their lengths."""
         logits, history = window
         processor = entry.make(data.draw(entry.parameters))
         garbage = data.draw(st.sampled_from((-1, 0, 2, 10**12)))
@@ -146,7 +146,7 @@ class TestEveryProcessor:
     def test_returns_the_same_object_when_neutral(
         self, entry: Entry, window: Window, data: st.DataObject
     ) -> None:
-        """A neutral scalar costs nothing."""
+        """A neutral scalar returns its input."""
         logits, history = window
 
         assert entry.make(entry.neutral)(logits, history) is logits
@@ -289,7 +289,7 @@ class TestDeclarations:
         ids, length = torch.arange(12).reshape(2, 1, 6) % 5, torch.full((2, 3), 4)
         inputs = (torch.randn(2, 3, 8), ids, length, torch.ones(2, dtype=torch.long), torch.arange(2))
 
-        # Not every graph goes through what repairs a top-k.
+        # Not every graph goes through the top-k rewrite.
         monkeypatch.setattr(lowering, "know_top_k", lambda module: None)
         lowered = lower(Alone(processor), inputs)
 
@@ -301,7 +301,7 @@ class TestDeclarations:
     @settings(deadline=None, max_examples=10)
     @given(seed=st.integers(0, 2**32), data=st.data())
     def test_local_at_the_edge(self, entry: Entry, seed: int, data: st.DataObject) -> None:
-        """Also for the two neighbouring numbers between which a token begins to stay or go."""
+        """Also for the two neighbouring parameters between which a token changes sides."""
         low, high = data.draw(entry.parameters), data.draw(entry.parameters)
         if isinstance(low, float):
             rng = torch.Generator().manual_seed(seed)
@@ -388,7 +388,7 @@ def test_lives_in_a_list_with_its_equal(entry: Entry) -> None:
 
 @every
 def test_is_frozen(entry: Entry) -> None:
-    """A processor is a value: it cannot change under a running generation."""
+    """A processor is immutable, also during a generation."""
     processor = entry.make(entry.example)
 
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
@@ -405,7 +405,7 @@ def test_survives_pickling(entry: Entry) -> None:
 
 @every
 def test_declares_itself(entry: Entry) -> None:
-    """Every processor says all four things about itself."""
+    """Every processor has all four declarations."""
     processor = entry.make(entry.example)
 
     for name in ("keeps_argmax", "shift_invariant", "local", "device_safe"):

@@ -1,4 +1,4 @@
-"""Processors in a row."""
+"""Composition of processors."""
 
 from typing import Any
 
@@ -27,12 +27,12 @@ from .by_hand import NOTHING, run
 
 
 def double(logits: Tensor, history: History) -> Tensor:
-    """A processor of somebody else's."""
+    """A plain function as a processor."""
     return 2 * logits
 
 
 class Stop:
-    """What looks like a stop condition."""
+    """A minimal stop condition."""
 
     finishes = (Finish("stop"),)
 
@@ -45,7 +45,7 @@ class TestChain:
     @settings(deadline=None, max_examples=60)
     @given(windows())
     def test_equals_its_parts_by_hand(self, window: tuple[Tensor, History]) -> None:
-        """Left to right, each on what the one before left."""
+        """Left to right, each on the result of the one before."""
         logits, history = window
         a, b, c = RepetitionPenalty(1.3), Temperature(0.7), TopP(0.8)
 
@@ -73,7 +73,7 @@ class TestChain:
         assert chain.device_safe
 
     def test_takes_chains_apart(self) -> None:
-        """However it was put together, a chain is flat."""
+        """Nested chains are flattened."""
         a, b, c = TopK(3), Temperature(2.0), TopP(0.5)
 
         for chain in (
@@ -100,13 +100,13 @@ class TestChain:
         ],
     )
     def test_refuses_what_is_no_processor(self, other: Any, message: str) -> None:
-        """Mixing with a stop condition, a number or a class is a mistake, and said so."""
+        """A stop condition, a number or a class raises with its reason."""
         for compose in (lambda: TopK(5) | other, lambda: other | TopK(5), lambda: Chain([other])):
             with pytest.raises(TypeError, match=f"a chain takes processors.*{message}"):
                 compose()
 
     def test_refuses_processors_of_transformers(self) -> None:
-        """They take other arguments; the message says what makes one of ours of them."""
+        """They take other arguments; the message names ``from_transformers``."""
         theirs: Any = TopKLogitsWarper(5)
         decoder = ScriptedDecoder(torch.zeros(1, 3))
         for compose in (lambda: TopK(5) | theirs, lambda: Generator(decoder, processors=theirs)):
@@ -114,7 +114,7 @@ class TestChain:
                 compose()
 
     def test_prints_its_order(self) -> None:
-        """The representation shows what runs after what."""
+        """The representation shows the order."""
         assert "Chain(processors=(Temperature(temperature=0.8), SuppressTokens(ids=(3,))))" == repr(
             Temperature(0.8) | SuppressTokens(3)
         )
@@ -130,7 +130,7 @@ class TestChain:
         ],
     )
     def test_declares_what_all_parts_declare(self, chain: Chain, declared: tuple[bool, ...]) -> None:
-        """Of an unknown callable nothing is known."""
+        """An unknown callable declares nothing."""
         assert declared == (chain.keeps_argmax, chain.shift_invariant, chain.local, chain.device_safe)
 
     def test_traces_into_one_graph(self) -> None:

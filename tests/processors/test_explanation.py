@@ -1,4 +1,4 @@
-"""Who did what to a distribution."""
+"""Effect of each stage on the distribution."""
 
 import math
 
@@ -51,7 +51,7 @@ def rounded(changes: tuple[Change, ...]) -> list[tuple[int, float, float]]:
 
 
 class TestWhatAStageRemoves:
-    def test_is_counted_and_named_from_the_likeliest_down(self) -> None:
+    def test_lists_removed_tokens_by_probability(self) -> None:
         """Three of five go, and with them a quarter of the mass."""
         (stage,) = column(TopK(2), PROBS).stages
 
@@ -76,7 +76,7 @@ class TestWhatAStageRemoves:
         assert [(2, round(1 / 3, 6), 0.0)] == rounded(second.examples)
 
     def test_is_nothing_twice(self) -> None:
-        """What was gone before is not removed again."""
+        """Tokens masked before are not counted again."""
         _, second = column(TopK(2) | SuppressTokens([0]), PROBS).stages
 
         assert (0, ()) == (second.removed, second.examples)
@@ -84,13 +84,13 @@ class TestWhatAStageRemoves:
 
 class TestWhatAStageMoves:
     def test_is_no_filter_growing_into_what_it_removed(self) -> None:
-        """The survivors' probabilities rise, against each other they stand still."""
+        """The survivors' probabilities rise, but not relative to each other."""
         (stage,) = column(TopK(2), PROBS).stages
 
         assert (0, ()) == (stage.moved, stage.movements)
 
     def test_is_no_shift(self) -> None:
-        """A number added to every logit is no change of the distribution."""
+        """A constant added to every logit does not change the distribution."""
         assert 0 == column(LogitBias({0: 5.0, 1: 5.0}), [0.75, 0.25]).stages[0].moved
 
     def test_is_named_from_the_largest_change_down(self) -> None:
@@ -117,7 +117,7 @@ class TestWhatAStageMoves:
         assert (1, 1) == (stage.removed, stage.moved)
 
     def test_may_be_a_token_that_was_forbidden(self) -> None:
-        """A processor that forces a token lifts it from nothing."""
+        """A processor that forces a token raises it from probability 0."""
 
         def force(logits: Tensor, history: History) -> Tensor:
             return torch.tensor([0.0, -torch.inf, -torch.inf]).expand_as(logits)
@@ -137,10 +137,10 @@ class TestTheWhole:
         assert [math.log(4), math.log(4)] == pytest.approx([s.entropy_before for s in explained.stages])
         assert [math.log(4), math.log(2)] == pytest.approx([s.entropy_after for s in explained.stages])
 
-    def test_ends_with_the_likeliest(self) -> None:
+    def test_ends_with_the_top_tokens(self) -> None:
         """With their probability as the logits came."""
         assert [(1, 0.5, round(2 / 3, 6)), (2, 0.25, round(1 / 3, 6))] == rounded(
-            column(TopK(2), PROBS).likeliest
+            column(TopK(2), PROBS).top_tokens
         )
 
     def test_has_a_part_for_each_column(self) -> None:
@@ -163,7 +163,7 @@ class TestTheWhole:
         assert [1, 0] == [len(column(chain, PROBS).stages) for chain in (TopK(1), Chain())]
 
     def test_does_not_touch_the_logits(self) -> None:
-        """They are the caller's."""
+        """The caller's logits are not modified."""
         logits = torch.tensor([[PROBS]])
 
         explain(Temperature(0.5) | TopK(1), logits, NOTHING)
@@ -178,7 +178,7 @@ class TestNoDistribution:
 
         assert "SuppressTokens(ids=(1,))" == explained.emptied_by
         assert ["", "no token left", "no token left"] == [stage.trouble for stage in explained.stages]
-        assert (0.0, ()) == (explained.stages[1].mass_kept, explained.likeliest)
+        assert (0.0, ()) == (explained.stages[1].mass_kept, explained.top_tokens)
         assert "no token is left after SuppressTokens(ids=(1,))" in str(explained.table().text())
 
     def test_may_be_the_decoders_doing(self) -> None:

@@ -1,4 +1,4 @@
-"""What a processor's parameter may be."""
+"""Converters and validators of processor parameters."""
 
 from fractions import Fraction
 from typing import Any

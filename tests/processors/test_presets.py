@@ -1,4 +1,4 @@
-"""Chains as other systems build them, on probabilities that are exact in binary."""
+"""Chains of other systems, on probabilities that are exact in binary."""
 
 from collections.abc import Callable
 from typing import Any
@@ -111,7 +111,7 @@ class TestKeptSets:
         assert {"transformers": first, "vllm": first, "mlx": last, "llama_cpp": last} == counts
 
     def test_penalties_and_the_prompt(self) -> None:
-        """After the prompt [0] and a generated 1: who discourages what."""
+        """After the prompt [0] and a generated 1: which system penalises which token."""
         history = after([0, 1], prompt=1)
         rows = {
             "vllm": run(presets.vllm(presence_penalty=1.0, frequency_penalty=0.5), [0.0, 0.0, 0.0], history),
@@ -244,9 +244,9 @@ class TestOrder:
     def test_transformers_is_what_a_config_comes_to(self, data: st.DataObject) -> None:
         """The same names and values in a ``GenerationConfig`` make the same chain."""
         shared = sorted(set(FIELDS) & set(presets.transformers.__kwdefaults__ or {}))
-        chosen = data.draw(st.lists(st.sampled_from(shared), unique=True))
+        selected = data.draw(st.lists(st.sampled_from(shared), unique=True))
         fields: dict[str, Any] = {"top_k": 0, "eos_token_id": 3}
-        fields |= {name: data.draw(FIELDS[name]) for name in chosen}
+        fields |= {name: data.draw(FIELDS[name]) for name in selected}
         config = GenerationConfig(do_sample=True, **fields)
 
         assert repr(from_generation_config(config).processors) == repr(presets.transformers(**fields))
@@ -279,7 +279,7 @@ class TestOff:
         "make",
         [lambda: presets.vllm(temperature=0), lambda: presets.llama_cpp(temp=0), lambda: presets.mlx(temp=0)],
     )
-    def test_temperature_0_is_another_selection(self, make: Callable[[], Chain]) -> None:
+    def test_temperature_0_is_greedy(self, make: Callable[[], Chain]) -> None:
         """The message says which."""
         with pytest.raises(ValueError, match=r"use Greedy\(\)"):
             make()
@@ -300,7 +300,7 @@ class TestOff:
         ids=str,
     )
     def test_nonsense_is_not_off(self, name: str, options: dict[str, float]) -> None:
-        """Whatever that system makes of it."""
+        """Refused, also where that system ignores it."""
         if name == "llama_cpp" and "repetition_penalty" in options:
             options = {"penalty_repeat": -1.0}
 
@@ -332,14 +332,14 @@ class TestOff:
         ],
     )
     def test_nonsense_of_one_system_is_not_off(self, make: Callable[[], Chain]) -> None:
-        """A stage that is not at its off-value stands, and refuses."""
+        """A stage that is not at its off-value is made, and refuses."""
         with pytest.raises(ValueError, match=r"^'\w+' must be "):
             make()
 
     @pytest.mark.parametrize("given", [[0.5, 0.9], torch.tensor([0.5, 0.9]), torch.tensor(0.5), "0.5", True])
     @pytest.mark.parametrize("name", PRESETS)
     def test_every_number_is_one_for_all_rows(self, name: str, given: Any) -> None:
-        """Those systems know no rows in what a request asks for; each parameter says its name."""
+        """Per-row parameters are refused by name: those systems have none."""
         # What lets every stage stand that has numbers beside its own.
         on: dict[str, dict[str, Any]] = {
             "llama_cpp": {"penalty_repeat": 1.1, "dry_multiplier": 1.0, "xtc_probability": 0.5, "temp": 2.0},

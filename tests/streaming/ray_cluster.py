@@ -1,8 +1,8 @@
 """
 An application on a Ray of two processors, for test_ray_serve.py: ``ray_cluster.py FOLDER``.
 
-It says in one line of JSON what it saw through a handle and where HTTP is answered, and serves until
-its standard input ends. In a process of its own, Ray leaves nothing behind in the tests'.
+Prints one line of JSON with the results through a handle and the HTTP port, and serves until its
+standard input ends. A separate process keeps Ray's state out of the tests' process.
 """
 
 import json
@@ -27,10 +27,10 @@ TOKENS = 150
 """What every generation has."""
 
 SLOWLY = 5
-"""A prompt that begins with it is decoded so slowly that one can look on."""
+"""First token of prompts that are decoded slowly enough to observe."""
 
 FORBIDDEN = 10
-"""A token that no forward takes."""
+"""A token that makes the forward fail."""
 
 
 @attrs.define(eq=False)
@@ -65,12 +65,12 @@ class Watched:
 
 
 def generator(file: Path, pause: float = 0.01) -> Generator:
-    """What each replica has."""
+    """The generator of each replica."""
     return Generator(Watched(file, pause), stop=MaxNewTokens(TOKENS))
 
 
 def builder(folder: Path) -> Callable[[], Generator]:
-    """What makes it, and a note of the cores that it was given."""
+    """A *build* function that also records the replica's cores."""
 
     def build() -> Generator:
         (folder / f"{os.getpid()}.cores").write_text(os.environ.get("NEURON_RT_VISIBLE_CORES", "none"))
@@ -80,12 +80,12 @@ def builder(folder: Path) -> Callable[[], Generator]:
 
 
 def forwards(folder: Path) -> int:
-    """Of all replicas so far."""
+    """Number of forwards of all replicas so far."""
     return sum(file.stat().st_size for file in folder.glob("*.forwards"))
 
 
 def settled(folder: Path) -> int:
-    """Forwards when no more came for half a second."""
+    """Number of forwards, once none has come for half a second."""
     before, now = -1, forwards(folder)
     while now != before:
         time.sleep(0.5)
@@ -94,7 +94,7 @@ def settled(folder: Path) -> int:
 
 
 def through_the_handle(handle: Any, folder: Path) -> dict[str, Any]:
-    """What a caller in Python sees."""
+    """Results through a Python handle."""
     seen: dict[str, Any] = {}
     start = forwards(folder)
     events = handle.options(stream=True).stream.remote([[SLOWLY, 2, 3], [4]])
@@ -128,7 +128,7 @@ def through_the_handle(handle: Any, folder: Path) -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """One that nobody listens on."""
+    """A free TCP port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -136,7 +136,7 @@ def free_port() -> int:
 
 
 def main(folder: Path) -> None:
-    """Serve, tell, and wait."""
+    """Serve, print the results, and wait."""
     import ray
     from ray import serve
 
@@ -156,7 +156,7 @@ def main(folder: Path) -> None:
         builder(folder),
         neuron_cores=2,
         autoscaling_config={"min_replicas": 2, "max_replicas": 2},
-        # Leaves the processors to the batch job.
+        # Frees the CPUs for the batch job.
         ray_actor_options={"num_cpus": 0},
     )
     handle = serve.run(app)

@@ -1,4 +1,4 @@
-"""A real pseudo-terminal, and a model of the screen that shows what was written to it."""
+"""A pseudo-terminal, and a model of its screen."""
 
 import fcntl
 import os

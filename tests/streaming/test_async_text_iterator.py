@@ -1,4 +1,4 @@
-"""Text from a thread to the tasks of an event loop: nothing lost, nobody left waiting."""
+"""Text from a thread to event-loop tasks: complete, without deadlocks."""
 
 import asyncio
 import gc
@@ -18,11 +18,11 @@ from decodekit.decoding.results.streamers import forward
 from decodekit.streaming import AsyncTextIterator, ClosedError
 
 PATIENCE = 10.0
-"""Seconds after which somebody counts as hanging."""
+"""Timeout in seconds."""
 
 
 def generate(pieces: AsyncTextIterator, texts: Iterator[str]) -> list[Event]:
-    """What a generator with this streamer does."""
+    """Put *texts* into the streamer, as a generator does."""
     return list(forward((Event(0, (1,), text) for text in texts), pieces, [[7]]))
 
 
@@ -67,7 +67,7 @@ class TestReading:
         assert [text for text in texts if text] == asyncio.run(run())
 
     def test_merged_pieces_join_to_the_text(self) -> None:
-        """A reader that is slow gets fewer and longer ones."""
+        """A slow reader gets fewer and longer pieces."""
         texts = [str(i) for i in range(300)]
 
         async def run() -> list[str]:
@@ -80,7 +80,7 @@ class TestReading:
         assert 4 == len(got)
 
     def test_after_the_end_there_is_nothing(self) -> None:
-        """For ever."""
+        """Also on repeated reads."""
 
         async def run() -> None:
             pieces = AsyncTextIterator()
@@ -148,7 +148,7 @@ class TestReading:
 
 class TestTimeout:
     def test_waiting_is_limited(self) -> None:
-        """The error names it; who asks for single pieces can still ask for the next."""
+        """The error names the timeout; single pieces can still be read afterwards."""
 
         async def run() -> None:
             pieces = AsyncTextIterator(timeout=0.02)
@@ -161,7 +161,7 @@ class TestTimeout:
         asyncio.run(run())
 
     def test_in_a_loop_it_stops_the_generation(self) -> None:
-        """The loop is left, and nobody reads on."""
+        """A timeout leaves the loop, which closes the iterator."""
         go_on = threading.Event()
 
         def texts() -> Iterator[str]:
@@ -185,7 +185,7 @@ class TestErrors:
     """What goes wrong on the other side."""
 
     def test_the_generations_error_is_the_readers(self) -> None:
-        """Behind the pieces that came before it, with the frame that raised, once."""
+        """Once, after the preceding pieces, with the original traceback."""
 
         def a_broken_forward() -> Iterator[str]:
             yield "fine"
@@ -207,7 +207,7 @@ class TestErrors:
         asyncio.run(run())
 
     def test_a_full_queue_is_refused_where_the_loop_runs(self) -> None:
-        """A generation that waits there waits for itself."""
+        """Waiting there would be a deadlock."""
 
         async def run() -> None:
             with pytest.raises(RuntimeError, match=r"asyncio\.to_thread"):
@@ -217,11 +217,11 @@ class TestErrors:
 
 
 class TestClosing:
-    """Leaving early, whoever and however."""
+    """Leaving early."""
 
     @pytest.mark.parametrize("capacity", [1, 64])
     def test_breaking_out_of_the_loop_stops_the_generation(self, capacity: int) -> None:
-        """Without a block and without a word: nobody can read on."""
+        """Also without an ``async with`` block."""
         texts = Endless()
 
         async def run() -> None:
@@ -234,7 +234,7 @@ class TestClosing:
         asyncio.run(run())
 
     def test_breaking_out_at_the_very_end_of_the_program(self) -> None:
-        """Closing the event loop waits for its threads, and this one comes back."""
+        """Closing the event loop waits for its threads, and this one ends."""
 
         async def run() -> asyncio.Future[Any]:
             pieces = AsyncTextIterator(capacity=1)

@@ -1,4 +1,4 @@
-"""Several rows, in a real pseudo-terminal and into a file."""
+"""Display of several rows, in a pseudo-terminal and in a file."""
 
 import io
 import os
@@ -13,7 +13,7 @@ from decodekit.decoding.results.events import Event
 from decodekit.decoding.results.streamers import forward
 from decodekit.streaming import BatchDisplay
 
-from .bursts import ENDING, TEXTS, Source, events_of, prompts_of
+from .scripted_events import FINISH, TEXTS, Source, events_of, prompts_of
 from .terminal import Terminal, terminal
 
 TRICKY = "ab é日ひ👩🏽👋\u200d\ufe0f\u0301🇯🇵❤한\n\r\t\x1b[2J\x07\x9b\u202e"
@@ -22,12 +22,12 @@ PIECES = st.text(st.sampled_from(TRICKY) | st.characters(codec="utf-8"), max_siz
 
 @pytest.fixture(autouse=True)
 def no_dumb_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the tests run in."""
+    """Independent of the environment of the tests."""
     monkeypatch.setenv("TERM", "xterm-256color")
 
 
 class Clock:
-    """Says what it was set to."""
+    """A settable clock."""
 
     now = 0.0
 
@@ -36,7 +36,7 @@ class Clock:
 
 
 def put(display: BatchDisplay, row: int, text: str, last: bool = False) -> None:
-    display.put_event(Event(row, (1,), text, ENDING if last else None))
+    display.put_event(Event(row, (1,), text, FINISH if last else None))
 
 
 def rows_of(lines: list[str], rows: int) -> list[str]:
@@ -96,15 +96,15 @@ class TestInATerminal:
             ] == seen(one)
 
     @pytest.mark.parametrize("joined", [False, True])
-    @pytest.mark.parametrize("burst", range(1, 9))
-    def test_no_line_wraps_while_it_runs(self, burst: int, joined: bool) -> None:
+    @pytest.mark.parametrize("per_event", range(1, 9))
+    def test_no_line_wraps_while_it_runs(self, per_event: int, joined: bool) -> None:
         """Wide characters, marks and emoji, in terminals that join emoji and in those that do not."""
         texts = [text.replace("\n", " ") for text in TEXTS]
         with terminal(columns=17, lines=30, joined=joined) as one:
             display = BatchDisplay(one.file, lines=9, interval=0)
             display.begin(prompts_of(texts))
             told = [""] * len(texts)
-            for event in events_of(texts, burst):
+            for event in events_of(texts, per_event):
                 display.put_event(event)
                 shown = rows_of(seen(one), len(texts))
                 told[event.row] += event.text or ""
@@ -127,9 +127,9 @@ class TestInATerminal:
         self, pieces: list[tuple[int, str]], columns: int, height: int, lines: int, joined: bool
     ) -> None:
         """
-        Any text, any size: what stood before stays, the display is within the screen.
+        Any text, any size: earlier output stays, and the display stays within the screen.
 
-        The screen's model refuses every order but the display's own.
+        The screen model refuses any other control sequence.
         """
         with terminal(columns, height, joined=joined) as one:
             print("before", file=one.file, flush=True)
@@ -376,7 +376,7 @@ class TestIntoAFile:
         assert "[0] a\n[0] b\n[1] half\n" == file.getvalue()
 
     def test_text_is_harmless_there_too(self) -> None:
-        """Somebody will look at the file in a terminal; tabs stay."""
+        """The file may be shown in a terminal; tabs stay."""
         file = io.StringIO()
         put(BatchDisplay(file), 0, "\x1b[31mred\tx\r\n", last=True)
 

@@ -10,7 +10,7 @@ from decodekit.decoding.results.events import Event
 from decodekit.decoding.results.streamers import forward
 from decodekit.streaming import Callback, ClosedError
 
-from .bursts import TEXTS, Source, events_of, prompts_of
+from .scripted_events import TEXTS, Source, events_of, prompts_of
 
 
 class TestCallback:

@@ -1,4 +1,4 @@
-"""Whoever leaves, and however: at most one more forward, and the next call is right."""
+"""Closing a generation: at most one more forward, and the next call is correct."""
 
 import asyncio
 import gc
@@ -19,13 +19,13 @@ from decodekit.streaming import AsyncEventIterator, AsyncTextIterator, EventIter
 from decodekit.testing import ScriptedDecoder, last_token
 
 PATIENCE = 10.0
-"""Seconds after which somebody counts as hanging."""
+"""Timeout in seconds."""
 
 COUNT_UP = torch.eye(8).roll(1, dims=1)
 
 
 class Counting(ScriptedDecoder):
-    """Counts its forwards, and knows how many began after somebody left."""
+    """Counts its forwards, and those that began after the reader left."""
 
     begun = 0
     left_at: int | None = None
@@ -42,12 +42,12 @@ class Counting(ScriptedDecoder):
         return logits
 
     def leave(self) -> None:
-        """Somebody has left."""
+        """Mark the moment at which the reader leaves."""
         self.left_at = self.begun
 
     @property
     def after(self) -> int:
-        """How many forwards have begun since."""
+        """Number of forwards begun since."""
         assert self.left_at is not None
         return self.begun - self.left_at
 
@@ -59,7 +59,7 @@ def decoder() -> Counting:
 
 @pytest.fixture
 def endless(decoder: Counting) -> Generator:
-    """So long that nobody waits for its end."""
+    """A generation far too long to finish."""
     backend = Tokenizer(models.WordLevel({str(i): i for i in range(8)}, unk_token="0"))
     backend.decoder = decoders.Fuse()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
@@ -67,7 +67,7 @@ def endless(decoder: Counting) -> Generator:
 
 
 def is_ready(decoder: Counting) -> bool:
-    """Whether the next call is right."""
+    """Whether the next call is correct."""
     return [[4, 5, 6, 7, 0]] == Generator(decoder, stop=MaxNewTokens(5))([3]).ids
 
 
@@ -202,7 +202,7 @@ class TestEventLoops:
 
 class TestAbandoned:
     def test_streams_that_are_collected(self, decoder: Counting, endless: Generator) -> None:
-        """In the midst of a round of another thread, and in that thread: nobody waits for anybody."""
+        """During another thread's step, and in that thread: without a deadlock."""
         result: list[list[list[int]]] = []
         plain = Generator(decoder, stop=MaxNewTokens(8))
         thread = threading.Thread(target=lambda: result.append(plain([3]).ids))
@@ -236,7 +236,7 @@ class TestAbandoned:
         assert 1 >= decoder.after
 
     def test_a_closed_iterator_costs_no_forward(self, decoder: Counting, endless: Generator) -> None:
-        """Nobody reads from the beginning."""
+        """It was closed before the start."""
         items = TextIterator()
         items.close()
 

@@ -1,4 +1,4 @@
-"""Events of several rows, read in another thread or in an event loop, are those of the stream."""
+"""Events of several rows in another thread or in an event loop equal those of the stream."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ from decodekit.testing import ScriptedDecoder
 TABLE = torch.randn(53, 8, generator=torch.Generator().manual_seed(1))
 PROMPTS = [[1, 2], [3], [4, 5]]
 PATIENCE = 10.0
-"""Seconds after which somebody counts as hanging."""
+"""Timeout in seconds."""
 
 
 def generator() -> Generator:

@@ -1,4 +1,4 @@
-"""Between the threads: order, bounds, and what is merged adds up."""
+"""Event queue: order, capacity and merging."""
 
 import threading
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from decodekit.decoding import Event, Finish, TokenLogprob
 from decodekit.streaming import ClosedError
-from decodekit.streaming.event_queue import EventQueue, joined
+from decodekit.streaming.event_queue import EventQueue, merged
 
 PATIENCE = 10.0
 """Seconds after which a thread counts as hanging."""
@@ -37,21 +37,21 @@ def generations(draw: st.DrawFn) -> list[Event]:
 
 def by_row(events: list[Event]) -> dict[int, Event]:
     """What each row says in all."""
-    return {row: joined([e for e in events if e.row == row]) for row in {e.row for e in events}}
+    return {row: merged([e for e in events if e.row == row]) for row in {e.row for e in events}}
 
 
-class TestJoined:
+class TestMerged:
     def test_says_what_its_parts_say(self) -> None:
         """Ids, text, log-probabilities and the ending."""
         one, other = TokenLogprob(5, -0.1, 1), TokenLogprob(6, -0.2, 2)
         parts = [Event(1, (5,), "a", None, (one,)), Event(1, (6,), "b", Finish("max_time"), (other,))]
 
-        assert Event(1, (5, 6), "ab", Finish("max_time"), (one, other)) == joined(parts)
+        assert Event(1, (5, 6), "ab", Finish("max_time"), (one, other)) == merged(parts)
 
     def test_what_is_not_set_stays_so(self) -> None:
         """Without a tokenizer there is no text, not an empty one."""
-        assert Event(0, (5, 6)) == joined([Event(0, (5,)), Event(0, (6,))])
-        assert Event(0, (), "", None, ()) == joined([Event(0, (), "", None, ())] * 2)
+        assert Event(0, (5, 6)) == merged([Event(0, (5,)), Event(0, (6,))])
+        assert Event(0, (), "", None, ()) == merged([Event(0, (), "", None, ())] * 2)
 
 
 class TestMerge:
@@ -129,7 +129,7 @@ class TestBegin:
         with pytest.raises(RuntimeError, match="make a new one"):
             queue.begin()
 
-    def test_is_refused_when_nobody_reads(self) -> None:
+    def test_is_refused_without_a_reader(self) -> None:
         """Nothing need be decoded."""
         queue = EventQueue(1, "wait")
         queue.close()
@@ -145,7 +145,7 @@ class TestReaderIsGone:
         queue = EventQueue(1, "wait")
         queue.put(Event(0, (1,)))
         queue._reader_is_gone = lambda: True
-        with pytest.raises(ClosedError, match="nobody is left"):
+        with pytest.raises(ClosedError, match="no reader is left"):
             queue.put(Event(0, (2,)))
         queue.end()
 

@@ -1,4 +1,4 @@
-"""What each streamer shows adds up to the collected result, whatever the bursts."""
+"""The output of each streamer adds up to the collected result, for any number of tokens per event."""
 
 import asyncio
 import io
@@ -24,7 +24,7 @@ from decodekit.streaming import (
     server_sent_events,
 )
 
-from .bursts import TEXTS, events_of, prompts_of, result_of, tokenizer
+from .scripted_events import TEXTS, events_of, prompts_of, result_of, tokenizer
 from .terminal import terminal
 from .test_sse import data_of
 
@@ -113,9 +113,9 @@ def under_generate(events: Sequence[Event], texts: Sequence[str]) -> Texts:
     heard: list[Event] = []
     streamer = TransformersStreamer(Callback(heard.append), tokenizer(), eos_token_id=1)
     streamer.put(torch.tensor(prompts_of(texts)))
-    burst = max(1, *(len(event.ids) for event in events))
-    for step in range(0, max(map(len, ids := result_of(events, texts).ids)) + 1, burst):
-        rows = [[*row, 1, *[0] * 1000][step : step + burst] for row in ids]
+    per_event = max(1, *(len(event.ids) for event in events))
+    for step in range(0, max(map(len, ids := result_of(events, texts).ids)) + 1, per_event):
+        rows = [[*row, 1, *[0] * 1000][step : step + per_event] for row in ids]
         streamer.put(torch.tensor(rows))
     streamer.end()
     return by_row([event.as_dict() for event in heard], len(texts))
@@ -138,30 +138,30 @@ def ids_of(shows: list[Callable[..., Texts]]) -> list[str]:
     return [show.__name__ for show in shows]
 
 
-@pytest.mark.parametrize("burst", range(1, 9))
+@pytest.mark.parametrize("per_event", range(1, 9))
 class TestEveryStreamer:
     """From the same events."""
 
     @pytest.mark.parametrize("show", ONE_ROW + MANY_ROWS, ids=ids_of(ONE_ROW + MANY_ROWS))
-    def test_one_row(self, show: Callable[..., Texts], burst: int) -> None:
+    def test_one_row(self, show: Callable[..., Texts], per_event: int) -> None:
         """Each text by itself, the empty one among them."""
         for text in TEXTS:
-            events = events_of([text], burst)
+            events = events_of([text], per_event)
 
             assert result_of(events, [text]).text == show(events, [text])
 
     @pytest.mark.parametrize("show", MANY_ROWS, ids=ids_of(MANY_ROWS))
-    def test_several_rows(self, show: Callable[..., Texts], burst: int) -> None:
+    def test_several_rows(self, show: Callable[..., Texts], per_event: int) -> None:
         """All texts at once, which end at different times."""
-        events = events_of(TEXTS, burst)
+        events = events_of(TEXTS, per_event)
 
         assert result_of(events, TEXTS).text == show(events, TEXTS)
 
-    def test_the_meter_counts_every_token(self, burst: int) -> None:
+    def test_the_meter_counts_every_token(self, per_event: int) -> None:
         """And for each row an event's wait but the first's."""
-        events, meter = events_of(TEXTS, burst), LatencyMeter()
+        events, meter = events_of(TEXTS, per_event), LatencyMeter()
         told(meter, events, TEXTS)
         ids = result_of(events, TEXTS).ids
 
         assert list(map(len, ids)) == [row.tokens for row in meter.rows]
-        assert [max(0, -(-len(row) // burst) - 1) for row in ids] == [len(row.gaps) for row in meter.rows]
+        assert [max(0, -(-len(row) // per_event) - 1) for row in ids] == [len(row.gaps) for row in meter.rows]

@@ -1,4 +1,4 @@
-"""Programs that end while they generate, and interrupts: nobody hangs, and decoders stay usable."""
+"""Programs that exit or are interrupted during generation: no hangs, and decoders stay usable."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from decodekit.decoding import Generator, MaxNewTokens
 from decodekit.streaming import AsyncEventIterator, EventIterator
 from decodekit.testing import ScriptedDecoder, last_token
 
-# Whoever starts tests in the background may have them ignore it.
+# Tests run in the background may ignore SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 class Slow(ScriptedDecoder):
@@ -115,7 +115,7 @@ SAYS = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_program_ends(name: str) -> None:
-    """By itself, with nothing to complain of."""
+    """By itself, without errors or warnings."""
     ended = subprocess.run(
         [sys.executable, "-c", BEGINNING + PROGRAMS[name]],
         capture_output=True,

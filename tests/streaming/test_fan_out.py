@@ -1,4 +1,4 @@
-"""One stream to many: each hears everything that it should, and of the end once."""
+"""Several streamers as one."""
 
 import io
 import threading
@@ -13,7 +13,7 @@ from decodekit.decoding.results.streamers import forward
 from decodekit.streaming import BatchDisplay, Callback, ClosedError, FanOut, TextIterator
 from decodekit.testing import ScriptedDecoder
 
-from .bursts import TEXTS, Recorder, Source, events_of, prompts_of, tokenizer
+from .scripted_events import TEXTS, Recorder, Source, events_of, prompts_of, tokenizer
 
 EVENTS = events_of(TEXTS, 3)
 PROMPTS = prompts_of(TEXTS)
@@ -22,7 +22,7 @@ PROMPTS = prompts_of(TEXTS)
 class TestFanOut:
     """Several streamers as one."""
 
-    def test_everybody_hears_everything(self) -> None:
+    def test_every_streamer_gets_every_event(self) -> None:
         """In order: the prompts, the events, the end."""
         some = [Recorder() for _ in range(3)]
 
@@ -30,7 +30,7 @@ class TestFanOut:
         for one in some:
             assert [PROMPTS, *EVENTS, "end"] == one.told
 
-    def test_a_failing_generation_fails_everybody(self) -> None:
+    def test_a_failing_generation_fails_every_streamer(self) -> None:
         """Once."""
         some, error = [Recorder(), Recorder()], RuntimeError("device")
         with pytest.raises(RuntimeError):
@@ -42,7 +42,7 @@ class TestFanOut:
 
     @pytest.mark.parametrize("at", [0, 1, 5])
     def test_who_closes_is_dropped_alone(self, at: int) -> None:
-        """And ended at once; to the others nothing happens."""
+        """It is ended at once; the others continue."""
         leaving, staying = Recorder(ClosedError(), at), Recorder()
 
         assert EVENTS == list(forward(iter(EVENTS), FanOut(leaving, staying), PROMPTS))
@@ -60,8 +60,8 @@ class TestFanOut:
 
     @pytest.mark.parametrize("place", [0, 1, 2])
     @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()], ids=repr)
-    def test_another_error_fails_everybody(self, place: int, error: BaseException) -> None:
-        """Him who raised as well, whom no other way would tell, and goes up."""
+    def test_another_error_fails_every_streamer(self, place: int, error: BaseException) -> None:
+        """Including the one that raised; the error propagates."""
         some = [Recorder(error if i == place else None, 3) for i in range(3)]
         with pytest.raises(type(error)) as caught:
             list(forward(iter(EVENTS), FanOut(*some), PROMPTS))
@@ -71,8 +71,8 @@ class TestFanOut:
             assert [("fail", error)] == one.last_words
             assert len(one.events) == (4 if i <= place else 3)
 
-    def test_everybody_is_told_even_if_somebody_raises_at_it(self) -> None:
-        """What was first raised goes up; what came of telling is noted on it."""
+    def test_every_streamer_fails_even_if_another_raises_meanwhile(self) -> None:
+        """The first error propagates; later ones are added to it as notes."""
 
         class Bad(Recorder):
             def fail(self, error: BaseException) -> None:
@@ -98,15 +98,15 @@ class TestFanOut:
 
         assert ["end"] == last.last_words
 
-    @pytest.mark.parametrize("nobody_begins", [True, False])
-    def test_without_a_driver(self, nobody_begins: bool) -> None:
+    @pytest.mark.parametrize("without_begin", [True, False])
+    def test_without_a_driver(self, without_begin: bool) -> None:
         """Called by hand, with or without prompts; and a second time."""
         one, closing = Recorder(), Recorder(ClosedError())
         both = FanOut(one, closing)
         for _ in range(2):
             one.told.clear()
             closing.told.clear()
-            if not nobody_begins:
+            if not without_begin:
                 both.begin(PROMPTS)
             for event in EVENTS:
                 both.put_event(event)
@@ -117,7 +117,7 @@ class TestFanOut:
             assert 1 == len(closing.events)
 
     def test_a_generation_that_never_began(self) -> None:
-        """A prompt that is refused: whoever waits at a streamer's other end is told, each time."""
+        """A refused prompt: the readers of all streamers get the error, each time."""
         torch.manual_seed(0)
         generator = Generator(ScriptedDecoder(torch.randn(31, 11)), stop=MaxNewTokens(2))
         one = Recorder()
@@ -136,7 +136,7 @@ class TestFanOut:
             assert ["end"] == one.last_words
 
     def test_readers_in_threads(self) -> None:
-        """One leaves early, which holds up nobody."""
+        """One leaves early, which does not block the others."""
         text = TEXTS[0]
         early, late = TextIterator(timeout=10, capacity=1), TextIterator(timeout=10, capacity=1)
         streamer = FanOut(early, late)
@@ -152,7 +152,7 @@ class TestFanOut:
         assert not thread.is_alive()
 
     def test_hugging_faces_streamers_are_among_them(self, capsys: pytest.CaptureFixture[str]) -> None:
-        """With the prompt first; they are for one prompt, and more are refused before anything is decoded."""
+        """They get the prompt first; several prompts are refused before anything is decoded."""
         file, text = io.StringIO(), TEXTS[0]
         both = FanOut(HuggingFaceTextStreamer(tokenizer()), BatchDisplay(file))
         prompt = tokenizer()("Say: ", add_special_tokens=False)["input_ids"]

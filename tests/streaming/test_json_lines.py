@@ -1,4 +1,4 @@
-"""A log that can be read back."""
+"""JSON Lines log of events."""
 
 import io
 import itertools
@@ -15,7 +15,7 @@ from decodekit.decoding.results.logprobs import TokenLogprob
 from decodekit.decoding.results.streamers import forward
 from decodekit.streaming import JsonLines
 
-from .bursts import TEXTS, Source, events_of, prompts_of
+from .scripted_events import TEXTS, Source, events_of, prompts_of
 
 
 def lines_of(text: str) -> list[dict[str, Any]]:
@@ -25,11 +25,11 @@ def lines_of(text: str) -> list[dict[str, Any]]:
 class TestJsonLines:
     """One event a line."""
 
-    @pytest.mark.parametrize("burst", range(1, 9))
-    def test_every_event_is_a_line(self, burst: int) -> None:
+    @pytest.mark.parametrize("per_event", range(1, 9))
+    def test_every_event_is_a_line(self, per_event: int) -> None:
         """Between one with the prompts and one for the end, each with its time."""
         file, ticks = io.StringIO(), itertools.count()
-        events = events_of(TEXTS, burst)
+        events = events_of(TEXTS, per_event)
         list(forward(iter(events), JsonLines(file, clock=lambda: next(ticks)), prompts_of(TEXTS)))
         lines = lines_of(file.getvalue())
 
@@ -78,7 +78,7 @@ class TestJsonLines:
         assert 3 * (len(events) + 2) == len(lines_of(path.read_text(encoding="utf-8")))
 
     def test_generations_at_the_same_time_share_a_path(self, tmp_path: pathlib.Path) -> None:
-        """Each with its own log and its own mark; no line is broken."""
+        """Each with its own log and its own fields; lines do not interleave."""
         path, events = tmp_path / "log.jsonl", events_of(TEXTS, 1)
         logs = [JsonLines(path, fields={"request": number}) for number in range(4)]
         threads = [
@@ -97,7 +97,7 @@ class TestJsonLines:
             assert own[-1]["end"]
 
     def test_an_open_file_stays_open_and_is_flushed(self) -> None:
-        """It is somebody else's."""
+        """The caller owns it."""
 
         class Counting(io.StringIO):
             flushes = 0

@@ -1,4 +1,4 @@
-"""Times by a clock that can be read off."""
+"""Latencies by a scripted clock."""
 
 import math
 
@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from decodekit.decoding.results.events import Event
 from decodekit.streaming import Latency, LatencyMeter
 
-from .bursts import ENDING
+from .scripted_events import FINISH
 
 
 class Clock:
-    """Says what it was set to."""
+    """A settable clock."""
 
     now = 0.0
 
@@ -46,10 +46,10 @@ class TestLatencyMeter:
         assert Latency(3, 2.0, 2.0, 2.9, 2.98) == meter.between_tokens == meter.between_events
         assert 4 / 10 == meter.tokens_per_second == meter.rows[0].tokens_per_second
 
-    @pytest.mark.parametrize("burst", range(1, 9))
-    def test_a_burst_shares_its_wait(self, burst: int) -> None:
+    @pytest.mark.parametrize("per_event", range(1, 9))
+    def test_tokens_of_one_event_share_its_wait(self, per_event: int) -> None:
         """8 tokens in 8 seconds are one a second, however they come; the pauses are longer."""
-        sizes = [burst] * (8 // burst) + [8 % burst] * (8 % burst > 0)
+        sizes = [per_event] * (8 // per_event) + [8 % per_event] * (8 % per_event > 0)
         times, now = [(3.0, 0, 1)], 3.0
         for size in sizes:
             now += size
@@ -62,7 +62,7 @@ class TestLatencyMeter:
         assert 9 / 11 == meter.tokens_per_second
 
     def test_rows_wait_for_themselves(self) -> None:
-        """What comes of another row ends nobody's wait; over all rows, all waits count."""
+        """Waits are per row; the totals cover all rows' waits."""
         meter = measured([(1, 0, 1), (2, 1, 3), (3, 0, 2), (9, 1, 1)], rows=3)
 
         assert [1.0, 2.0, None] == [row.first_token_seconds for row in meter.rows]
@@ -79,7 +79,7 @@ class TestLatencyMeter:
         meter = LatencyMeter(clock)
         meter.begin([[1], [1]])
         clock.now = 5.0
-        meter.put_event(Event(0, (), "", ENDING))
+        meter.put_event(Event(0, (), "", FINISH))
         meter.end()
 
         assert (0, 0.0) == (meter.tokens, meter.seconds)

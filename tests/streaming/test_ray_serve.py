@@ -1,4 +1,4 @@
-"""Replicas: what a request gets is what the generator gives; what nobody waits for is not decoded."""
+"""Ray Serve replicas: equal to the generator, and nothing is decoded after a cancellation."""
 
 import asyncio
 import builtins
@@ -149,7 +149,7 @@ class TestHTTP:
     """What clients without Python get."""
 
     @pytest.mark.parametrize(
-        "prompt", [pytest.param([1, 2, 3], id="one"), pytest.param([[1, 2], [3]], id="top_choices")]
+        "prompt", [pytest.param([1, 2, 3], id="one"), pytest.param([[1, 2], [3]], id="several")]
     )
     def test_the_answer_is_what_the_generator_gives(self, prompt: Any) -> None:
         """At once or event by event; and under the random streams asked for."""
@@ -191,13 +191,13 @@ class TestHTTP:
         assert expected == whole.json["rows"]
         assert expected == added_up([data for name, data in messages(streamed.body) if name == "message"])
 
-    @pytest.mark.parametrize("asked", [{}, {"top": 2}, {"top": 3, "stage": "processed"}])
-    def test_log_probabilities(self, asked: dict[str, Any]) -> None:
+    @pytest.mark.parametrize("settings", [{}, {"top": 2}, {"top": 3, "stage": "processed"}])
+    def test_log_probabilities(self, settings: dict[str, Any]) -> None:
         """Those that the request names, at once or event by event; none for null."""
         replica, prompt = Replica(scripted), [[1, 2], [3]]
-        result = scripted()(prompt, logprobs=Logprobs(**asked))
+        result = scripted()(prompt, logprobs=Logprobs(**settings))
         expected = dicts(result)
-        body = {"prompt": prompt, "logprobs": asked}
+        body = {"prompt": prompt, "logprobs": settings}
         whole = asyncio.run(ask(replica, body))
         streamed = asyncio.run(ask(replica, {**body, "stream": True}))
         without = asyncio.run(ask(replica, {"prompt": prompt, "logprobs": None}))
@@ -334,7 +334,7 @@ class Gated(ScriptedDecoder):
 
 
 async def entered(decoder: Gated) -> None:
-    """Wait for a forward to begin, without holding up the event loop."""
+    """Wait for a forward to begin, without blocking the event loop."""
     assert await asyncio.to_thread(decoder.entered.acquire, timeout=10)
 
 
@@ -351,7 +351,7 @@ async def consume(events: AsyncIterator[Event]) -> None:
 
 @needs_ray
 class TestCancelling:
-    """Who does not wait any longer costs nothing any longer."""
+    """A cancelled request stops decoding."""
 
     @pytest.mark.parametrize("chunks", [1, 5])
     def test_a_client_that_disconnects(self, chunks: int) -> None:
@@ -530,7 +530,7 @@ class Cluster:
     environment: dict[str, str]
 
     @contextmanager
-    def asked(self, body: Any) -> Iterator[http.client.HTTPConnection]:
+    def sent(self, body: Any) -> Iterator[http.client.HTTPConnection]:
         """A connection on which *body* has been sent, closed in the end."""
         connection = http.client.HTTPConnection("127.0.0.1", self.seen["port"], timeout=PATIENCE)
         with closing(connection):
@@ -539,7 +539,7 @@ class Cluster:
 
     def answer(self, body: Any) -> tuple[int, str]:
         """Status and body of the whole answer."""
-        with self.asked(body) as connection, connection.getresponse() as response:
+        with self.sent(body) as connection, connection.getresponse() as response:
             return response.status, response.read().decode()
 
 
@@ -552,7 +552,7 @@ def cluster(serve: Any) -> Iterator[Cluster]:
             "RAY_USAGE_STATS_ENABLED": "0",
             # Else a token is left in the home folder.
             "RAY_AUTH_MODE": "disabled",
-            # This machine's memory is the business of whoever fills it.
+            # No memory monitor: other processes may fill this machine's memory.
             "RAY_memory_monitor_refresh_ms": "0",
         }
         program = subprocess.Popen(
@@ -621,7 +621,7 @@ class TestOnACluster:
         assert (200, {"rows": dicts(alone([2, 3]))}) == (status, json.loads(whole))
         before = forwards(cluster.folder)
         with (
-            cluster.asked({"prompt": [SLOWLY, 3], "stream": True}) as connection,
+            cluster.sent({"prompt": [SLOWLY, 3], "stream": True}) as connection,
             connection.getresponse() as response,
         ):
             first = response.read1()
@@ -636,7 +636,7 @@ class TestOnACluster:
     def test_a_client_that_disconnects(self, cluster: Cluster, alone: Generator, stream: bool) -> None:
         """The rest is never decoded, and the next request is answered rightly."""
         before = forwards(cluster.folder)
-        with cluster.asked({"prompt": [SLOWLY, 6], "stream": stream}):
+        with cluster.sent({"prompt": [SLOWLY, 6], "stream": stream}):
             while forwards(cluster.folder) == before:
                 time.sleep(0.01)
 
@@ -646,7 +646,7 @@ class TestOnACluster:
         assert dicts(alone([6, 5])) == json.loads(whole)["rows"]
 
     def test_http_that_goes_wrong(self, cluster: Cluster) -> None:
-        """A bad request is told what is wrong; a bad server tells nothing of itself."""
+        """A bad request gets the reason; a server error gives no details."""
         before = forwards(cluster.folder)
         status, refused = cluster.answer({"prompt": [11]})
 

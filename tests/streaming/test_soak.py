@@ -1,5 +1,5 @@
 """
-Many generations on one decoder, most of which go wrong: nothing stays behind, and the next is right.
+Many generations on one decoder, most of them failing: no leaks, and the next result is correct.
 
 ``DECODEKIT_SOAK=20000 pytest tests/streaming/test_soak.py`` runs more of them (some 10 milliseconds each),
 and ``DECODEKIT_SOAK_SEED=1`` others.
@@ -37,7 +37,7 @@ from decodekit.testing import ScriptedDecoder
 COUNT = int(os.environ.get("DECODEKIT_SOAK", "2000"))
 SEED = int(os.environ.get("DECODEKIT_SOAK_SEED", "0"))
 PATIENCE = 20.0
-"""Seconds after which somebody counts as hanging."""
+"""Timeout in seconds."""
 
 VOCAB, ROWS, LONGEST = 12, 3, 8
 TABLE = torch.randn(211, VOCAB, generator=torch.Generator().manual_seed(5))
@@ -53,7 +53,7 @@ FATES = (
     "cancel",
     "timeout",
 )
-"""Whose error it is that ends a generation, or what its consumer does; some go by their way."""
+"""The part that raises, or the consumer's action; some end normally."""
 
 
 class BrokenError(Exception):
@@ -188,7 +188,7 @@ class Listener:
 
 
 class Consumer:
-    """Reads on or does not."""
+    """Reads on or stops, as its case says."""
 
     def __init__(self, case: Case) -> None:
         self.case, self.count = case, 0
@@ -257,7 +257,7 @@ def by_thread(case: Case, decoder: Decoder) -> Consumer:
     thread = threading.Thread(target=generate)
     thread.start()
     if case.fate == "cancel":
-        # By a third party, at any moment.
+        # From a third thread, at any moment.
         time.sleep(case.draw.random() * 0.01)
         items.close()
     with suppress(BrokenError, TimeoutError):
@@ -312,7 +312,7 @@ async def disturbed(case: Case, reading: Any, close: Callable[[], Any] | None = 
         async with asyncio.timeout(moment if case.fate == "timeout" else PATIENCE):
             await task
     if close is not None:
-        # A task that is cancelled before it begins reads nothing, and nobody else will.
+        # A task cancelled before it starts never reads.
         await close()
 
 
@@ -357,7 +357,7 @@ async def run(seeds: range, decoder: Decoder) -> None:
     batch: list[Case] = []
     for case in map(Case, seeds):
         if case.fate == "decoder":
-            # The decoder is everybody's: whose forward breaks is known only of one that is alone.
+            # The decoder is shared: a failing forward can be attributed only when one case runs alone.
             decoder.breaks = Breaking(case.at)
             await together([case], decoder)
             continue
@@ -371,7 +371,7 @@ async def run(seeds: range, decoder: Decoder) -> None:
 
 
 def left_behind() -> dict[str, int]:
-    """What there is of everything that must not pile up."""
+    """Counts of everything that must not leak."""
     gc.collect()
     return {
         "threads": threading.active_count(),

@@ -1,4 +1,4 @@
-"""Messages that any parser of ``text/event-stream`` reads."""
+"""Server-sent events, read back by a parser."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from decodekit.decoding.results.logprobs import TokenLogprob
 from decodekit.streaming import async_server_sent_events, server_sent_events
 from decodekit.testing import ScriptedDecoder
 
-from .bursts import TEXTS, Source, events_of
+from .scripted_events import TEXTS, Source, events_of
 
 
 @attrs.define
@@ -75,10 +75,10 @@ def generator() -> Generator:
 class TestServerSentEvents:
     """From an iterator."""
 
-    @pytest.mark.parametrize("burst", range(1, 9))
-    def test_they_parse_back(self, burst: int) -> None:
+    @pytest.mark.parametrize("per_event", range(1, 9))
+    def test_they_parse_back(self, per_event: int) -> None:
         """Every event in order under its number, and the end."""
-        events = events_of(TEXTS, burst)
+        events = events_of(TEXTS, per_event)
         stream = "".join(server_sent_events(events))
         dispatched = Parser().feed(stream).dispatched
 
@@ -134,7 +134,7 @@ class TestServerSentEvents:
         assert "Traceback" in caplog.text
         assert source.closed
 
-    def test_what_the_client_is_told_can_be_chosen(self) -> None:
+    def test_describe_sets_the_message_to_the_client(self) -> None:
         """On one line of JSON, whatever it is."""
         source = Source([], KeyError("x"))
         messages = list(server_sent_events(source(), describe=lambda error: f"{type(error)}\n\r{error}"))
@@ -211,12 +211,12 @@ class TestAsyncServerSentEvents:
     def test_comments_without_a_pause_are_refused(self, seconds: float) -> None:
         """At once, and before the source is asked for anything."""
 
-        async def nobody() -> AsyncEventStream:
+        async def no_events() -> AsyncEventStream:
             pytest.fail("asked")
             yield
 
         with pytest.raises(ValueError, match=f"'keep_alive' must be > 0 or None: got {seconds!r}"):
-            async_server_sent_events(nobody(), keep_alive=seconds)
+            async_server_sent_events(no_events(), keep_alive=seconds)
 
     def test_a_failure_is_the_last_message(self, caplog: pytest.LogCaptureFixture) -> None:
         """As in the other."""

@@ -1,4 +1,4 @@
-"""How many cells, and which orders."""
+"""Cell widths and harmless text."""
 
 import unicodedata
 

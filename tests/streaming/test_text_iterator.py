@@ -1,4 +1,4 @@
-"""Text from one thread to another: nothing lost, nobody left waiting."""
+"""Text from one thread to another: complete, without deadlocks."""
 
 import math
 import threading
@@ -19,7 +19,7 @@ PATIENCE = 10.0
 
 
 class Thread(threading.Thread):
-    """Keeps what it raised."""
+    """A thread that keeps its exception."""
 
     def __init__(self, run: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
@@ -48,7 +48,7 @@ def running(run: Callable[[], Any]) -> Iterator[Thread]:
 
 
 def generating(pieces: TextIterator, texts: Iterator[str]) -> Callable[[], Any]:
-    """What a generator with this streamer does."""
+    """Put *texts* into the streamer, as a generator does."""
 
     def generation() -> Iterator[Event]:
         for text in texts:
@@ -85,17 +85,17 @@ class TestReading:
 
     def test_a_piece_is_read_before_the_next_is_generated(self) -> None:
         """Nothing waits for the end."""
-        asked = threading.Event()
+        requested = threading.Event()
 
         def texts() -> Iterator[str]:
             yield "first"
-            assert asked.wait(PATIENCE)
+            assert requested.wait(PATIENCE)
             yield "second"
 
         pieces = TextIterator(timeout=PATIENCE)
         with running(generating(pieces, texts())) as thread:
             assert next(pieces) == "first"
-            asked.set()
+            requested.set()
             assert list(pieces) == ["second"]
 
         assert thread.error is None
@@ -130,7 +130,7 @@ class TestBackPressure:
     """What a slow reader does to the generation."""
 
     def test_the_generation_waits_for_the_reader(self) -> None:
-        """It is never further ahead than the capacity and the piece in its hands."""
+        """It is never ahead by more than the capacity and the piece being put."""
         generated: list[int] = []
 
         def texts() -> Iterator[str]:
@@ -152,7 +152,7 @@ class TestErrors:
     """What goes wrong on the other side."""
 
     def test_the_readers_error_is_the_generations(self) -> None:
-        """Behind the pieces that came before it, with the traceback of where it was raised."""
+        """After the preceding pieces, with the original traceback."""
 
         def a_broken_forward() -> Iterator[str]:
             yield "fine"
@@ -198,7 +198,7 @@ class TestErrors:
         assert isinstance(thread.error, ValueError)
 
     def test_one_iterator_serves_one_generation(self) -> None:
-        """Pieces of a second one would never be read."""
+        """A second one is refused: its pieces would never be read."""
         pieces = TextIterator(timeout=PATIENCE)
         pieces.end()
         with pytest.raises(RuntimeError, match="make a new one"):
@@ -224,7 +224,7 @@ class TestClosing:
                 pass
         error = thread.finish()
 
-        assert error is None  # nobody reads on, which is no error of the generation's
+        assert error is None  # a closed reader is not an error of the generation
         assert len(generated) <= 5 + 2 + 2
         assert list(pieces) == []
 
@@ -309,7 +309,7 @@ class TestClosing:
         assert list(pieces) == ["a"]
 
     def test_a_consumer_that_closes_the_events_releases_the_reader(self) -> None:
-        """Whoever drives the generation may stop it too."""
+        """The consumer of the events may stop the generation too."""
         pieces = TextIterator(timeout=PATIENCE)
         events = forward(iter([Event(0, (1,), "a"), Event(0, (1,), "b")]), pieces, [[7]])
         next(events)

@@ -1,4 +1,4 @@
-"""Printing the text of one row."""
+"""Printed text of one row."""
 
 import contextlib
 import io
@@ -8,7 +8,7 @@ import pytest
 from decodekit.decoding.results.events import Event
 from decodekit.streaming import TextStreamer
 
-from .bursts import TEXTS, events_of
+from .scripted_events import TEXTS, events_of
 from .terminal import terminal
 
 
@@ -76,13 +76,13 @@ class TestTextStreamer:
 class TestInATerminal:
     """A real pseudo-terminal."""
 
-    @pytest.mark.parametrize("burst", range(1, 9))
-    def test_the_screen_shows_the_text(self, burst: int) -> None:
-        """Whatever the bursts, each as soon as it is told, and the cursor below at the end."""
+    @pytest.mark.parametrize("per_event", range(1, 9))
+    def test_the_screen_shows_the_text(self, per_event: int) -> None:
+        """At once for any number of tokens per event, with the cursor on the next line at the end."""
         for text in TEXTS:
             with terminal(columns=60) as one:
                 streamer, told = TextStreamer(one.file), ""
-                for event in events_of([text], burst):
+                for event in events_of([text], per_event):
                     streamer.put_event(event)
                     told += event.text or ""
 
@@ -93,7 +93,7 @@ class TestInATerminal:
                 assert 0 == one.screen.column
 
     def test_long_lines_are_the_terminals_to_wrap(self) -> None:
-        """Which knows its width best."""
+        """The streamer does not wrap."""
         with terminal(columns=10) as one:
             streamer = TextStreamer(one.file)
             for piece in ("abcdefgh", "日本語", "xyz"):

@@ -1,4 +1,4 @@
-"""Ten thousand random texts in twelve scripts through every streamer, in bursts of one to eight tokens."""
+"""10,000 random texts in twelve scripts through every streamer, with one to eight tokens per event."""
 
 import functools
 import itertools
@@ -13,7 +13,7 @@ from decodekit.streaming import Callback, TransformersStreamer
 from decodekit.streaming.terminal_text import harmless
 
 from ..texts_in_scripts import Case, cases
-from .bursts import ENDING
+from .scripted_events import FINISH
 from .test_every_streamer import (
     MANY_ROWS,
     ONE_ROW,
@@ -32,9 +32,9 @@ SHOWS = [show for show in MANY_ROWS if show is not under_generate and "terminal"
 def row_of(row: int, case: Case) -> Iterator[Event]:
     """The events of one row."""
     text = RowText(Detokenizer(case.tokenizer, case.skip_special_tokens))
-    bursts = list(case.bursts()) or [[]]
-    for burst, last in itertools.zip_longest(bursts, [None] * (len(bursts) - 1), fillvalue=ENDING):
-        yield Event(row, tuple(burst), text.push(burst, last), last)
+    outputs = list(case.bursts()) or [[]]
+    for ids, last in itertools.zip_longest(outputs, [None] * (len(outputs) - 1), fillvalue=FINISH):
+        yield Event(row, tuple(ids), text.push(ids, last), last)
 
 
 def as_lines(text: str) -> str:
@@ -45,13 +45,13 @@ def as_lines(text: str) -> str:
 @functools.cache
 def batches() -> list[tuple[list[Event], Texts]]:
     """The events of several rows that take turns, and what they add up to."""
-    top_choices = []
+    found = []
     texts = cases(TEXTS)
     while batch := list(itertools.islice(texts, ROWS)):
         turns = itertools.zip_longest(*(row_of(row, case) for row, case in enumerate(batch)))
         events = [event for turn in turns for event in turn if event is not None]
-        top_choices.append((events, [case.text for case in batch]))
-    return top_choices
+        found.append((events, [case.text for case in batch]))
+    return found
 
 
 @pytest.mark.xdist_group("texts in scripts")
@@ -82,8 +82,8 @@ class TestEveryStreamer:
                 Callback(heard.append), case.tokenizer, (), skip_special_tokens=case.skip_special_tokens
             )
             streamer.put(torch.tensor([[0]]))
-            for burst in case.bursts():
-                streamer.put(torch.tensor([burst]))
+            for ids in case.bursts():
+                streamer.put(torch.tensor([ids]))
             streamer.end()
 
             assert case.text == "".join(event.text or "" for event in heard), case

@@ -1,4 +1,4 @@
-"""Our streamers under transformers' ``generate``, and Hugging Face's under ours."""
+"""Streamers of decodekit under transformers' ``generate``, and Hugging Face's under decodekit."""
 
 import asyncio
 import functools
@@ -34,7 +34,7 @@ from decodekit.streaming import (
 )
 from decodekit.testing import ScriptedDecoder
 
-from .bursts import Recorder
+from .scripted_events import Recorder
 
 VOCAB, EOS, PAD = 61, 2, 3
 
@@ -122,7 +122,7 @@ MODES = {
     "greedy": {"do_sample": False},
     "sampled": {"do_sample": True, "top_k": 0},
     "prompt lookup": {"do_sample": False, "prompt_lookup_num_tokens": 3},
-    "top_choices": {"do_sample": True, "num_return_sequences": 3},
+    "several": {"do_sample": True, "num_return_sequences": 3},
 }
 
 
@@ -158,20 +158,20 @@ class TestUnderGenerate:
         if rows > 1:
             assert ended  # some row was padded while others went on
 
-    def test_an_assistants_bursts(self, model: Any) -> None:
+    def test_several_tokens_of_assisted_decoding(self, model: Any) -> None:
         """Several tokens at once, of which the end of the sequence may be one."""
-        bursts = set()
+        sizes = set()
         for start in range(6):
             prompts, recorder = torch.arange(4, 10)[None] + start, Recorder()
             streamer = TransformersStreamer(recorder, tokenizer())
             expected = generated(model, prompts, streamer, assistant_model=model, do_sample=False)
             result = result_of(recorder, prompts)
-            bursts |= {len(event.ids) for event in recorder.events}
+            sizes |= {len(event.ids) for event in recorder.events}
 
             assert expected == result.ids
             assert [decode(row) for row in expected] == result.text
 
-        assert max(bursts) > 2
+        assert max(sizes) > 2
 
     def test_text_comes_as_soon_as_it_is_final(self, model: Any) -> None:
         """With the token that completes it, and what is held back at the end."""
@@ -187,7 +187,7 @@ class TestUnderGenerate:
 
     @pytest.mark.parametrize("eos", [5, [9, 5], torch.tensor([5]), ()], ids=str)
     def test_what_ends_a_sequence_can_be_said(self, eos: Any) -> None:
-        """As the model's own configuration does; what comes behind it in a burst or later is padding."""
+        """As the model's own configuration does; tokens after it, in the same step or later, are padding."""
         recorder = Recorder()
         streamer = TransformersStreamer(recorder, tokenizer(), eos_token_id=eos)
         streamer.put(torch.tensor([[4], [4]]))
@@ -427,10 +427,10 @@ class TestHuggingFacesUnderOurs:
 
     @pytest.mark.parametrize("num_draft_tokens", range(4))
     def test_any_object_with_put_and_end(self, num_draft_tokens: int) -> None:
-        """Gets prompt and ids, one or a burst, and one end."""
+        """Gets prompt and ids, one or several at a time, and one end."""
 
         class Same:
-            """Guesses right, so that tokens come in bursts."""
+            """Drafts correctly, so that several tokens come at a time."""
 
             def propose(self, history: Any, budget: torch.Tensor, sample: Any) -> Any:
                 n = int(budget.max())

@@ -1,4 +1,4 @@
-"""Forbidding all but chosen tokens."""
+"""Allow-list of tokens."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Forbidding chosen words."""
+"""Forbidden words."""
 
 import pytest
 

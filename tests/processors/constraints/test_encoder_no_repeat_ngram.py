@@ -1,4 +1,4 @@
-"""Forbidding phrases of the prompt."""
+"""No repeated n-grams of the prompt."""
 
 import pytest
 import torch

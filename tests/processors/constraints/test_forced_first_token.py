@@ -1,4 +1,4 @@
-"""Prescribing the beginning."""
+"""Forced first generated token."""
 
 import pytest
 
@@ -9,13 +9,13 @@ from ..by_hand import after, kept, run
 EQUAL = [0.25] * 4
 
 
-class TestForcedFirst:
+class TestForcedFirstToken:
     def test_forces_the_first_generated_token(self) -> None:
         """After a prompt of two tokens, and not after three."""
         assert [2] == kept(ForcedFirstToken(2), EQUAL, after([1, 1], prompt=2))
         assert [0, 1, 2, 3] == kept(ForcedFirstToken(2), EQUAL, after([1, 1, 2], prompt=2))
 
-    def test_may_leave_a_choice(self) -> None:
+    def test_takes_several_tokens(self) -> None:
         """One of several languages, for one."""
         assert [0, 3] == kept(ForcedFirstToken([3, 0]), EQUAL, after([]))
 

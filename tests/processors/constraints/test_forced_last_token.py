@@ -1,4 +1,4 @@
-"""Prescribing the end."""
+"""Forced last token before a length limit."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ EQUAL = [0.25] * 4
 ANY = [0, 1, 2, 3]
 
 
-class TestForcedLast:
+class TestForcedLastToken:
     @pytest.mark.parametrize(("length", "expected"), [(3, ANY), (4, [2]), (5, ANY)])
     @pytest.mark.parametrize("limit", [{"max_length": 5}, {"max_new_tokens": 3}], ids=str)
     def test_forces_the_last_token_of_a_limit(
@@ -22,7 +22,7 @@ class TestForcedLast:
         """With two prompt tokens, five in all are three new ones."""
         assert expected == kept(ForcedLastToken(2, **limit), EQUAL, after([1] * length, prompt=2))
 
-    def test_may_leave_a_choice(self) -> None:
+    def test_takes_several_tokens(self) -> None:
         """Any of the model's ends."""
         assert [0, 3] == kept(ForcedLastToken([3, 0], max_new_tokens=1), EQUAL)
 

@@ -1,4 +1,4 @@
-"""Forbidding all but some."""
+"""Masking of logits by token id."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""No end before a length is reached."""
+"""Minimum length, prompt included."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""No end before its time."""
+"""Minimum number of generated tokens."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Forbidding repeated phrases."""
+"""No repeated n-grams."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Asking a function which tokens may follow."""
+"""Allowed tokens from a function of the prefix."""
 
 import pytest
 import torch
@@ -18,19 +18,19 @@ class TestPrefixFunction:
         assert [0, 2] == kept(PrefixFunction(lambda row, ids: [2, 0, 2]), EQUAL)
         assert [1] == kept(PrefixFunction(lambda row, ids: ids[:1]), EQUAL, after([1, 3]))  # type: ignore[arg-type, return-value]
 
-    def test_is_asked_once_for_each_column_with_its_own_prefix(self) -> None:
+    def test_is_called_once_for_each_column_with_its_own_prefix(self) -> None:
         """Row by row, and nothing beyond the column's length is shown."""
-        asked: list[tuple[int, list[int]]] = []
+        calls: list[tuple[int, list[int]]] = []
 
         def function(row: int, ids: Tensor) -> list[int]:
-            asked.append((row, ids.tolist()))
+            calls.append((row, ids.tolist()))
             return [0]
 
         ids = torch.tensor([[[5, 6, 7, 8]], [[1, 2, 3, 4]]])
         history = History(ids, torch.tensor([[1, 2], [3, 4]]), torch.ones(2).long(), torch.arange(2))
         PrefixFunction(function)(torch.zeros(2, 2, 4), history)
 
-        assert [(0, [5]), (0, [5, 6]), (1, [1, 2, 3]), (1, [1, 2, 3, 4])] == asked
+        assert [(0, [5]), (0, [5, 6]), (1, [1, 2, 3]), (1, [1, 2, 3, 4])] == calls
 
     def test_follows_each_columns_own_path(self) -> None:
         """In a tree, column i lies on path i."""

@@ -1,4 +1,4 @@
-"""Forbidding chosen tokens at the beginning."""
+"""Suppressed tokens at the start of generation."""
 
 import pytest
 

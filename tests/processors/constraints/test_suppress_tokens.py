@@ -1,4 +1,4 @@
-"""Forbidding chosen tokens."""
+"""Suppressed tokens."""
 
 from typing import Any
 

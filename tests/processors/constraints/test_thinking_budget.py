@@ -1,4 +1,4 @@
-"""No thinking without end."""
+"""Token limit for thinking sections."""
 
 import pytest
 import torch
@@ -77,7 +77,7 @@ class TestAnEndOfSeveralTokens:
         ],
     )
     def test_is_forced_token_by_token(self, ids: list[int], expected: list[int]) -> None:
-        """What of it has come already is not said twice."""
+        """Tokens of it that were generated already are not repeated."""
         assert expected == kept(ThinkingBudget(1, START, LONG_END), EQUAL, after(ids))
 
     def test_does_not_begin_before_its_section(self) -> None:
@@ -88,7 +88,7 @@ class TestAnEndOfSeveralTokens:
 
     @pytest.mark.parametrize("budget", range(4))
     def test_is_reached_whatever_the_model_wants(self, budget: int) -> None:
-        """A model that would only ever say one word has its section closed all the same."""
+        """Also for a model that always generates the same token."""
         processor = ThinkingBudget(budget, START, LONG_END)
         ids = [START]
         for _ in range(budget + len(LONG_END)):
@@ -101,7 +101,7 @@ class TestAnEndOfSeveralTokens:
 
 class TestWhatIsRefused:
     def test_a_start_that_is_the_end(self) -> None:
-        """Nobody could tell which one it is."""
+        """The two would be indistinguishable."""
         with pytest.raises(ValueError, match="'start' and 'end' must differ: got"):
             ThinkingBudget(3, 1, [1])
 

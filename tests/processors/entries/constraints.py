@@ -1,4 +1,4 @@
-"""Processors that forbid and demand."""
+"""Catalogue entries of constraints."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""One line of the catalogue."""
+"""A catalogue entry."""
 
 import math
 from collections.abc import Callable

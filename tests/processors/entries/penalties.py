@@ -1,4 +1,4 @@
-"""Processors that discourage what was said."""
+"""Catalogue entries of penalties."""
 
 import math
 from collections.abc import Callable

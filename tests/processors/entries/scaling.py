@@ -1,4 +1,4 @@
-"""Processors that sharpen and flatten."""
+"""Catalogue entries of scaling."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Processors that drop the unlikely."""
+"""Catalogue entries of truncation."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Processors that leave a mark."""
+"""Catalogue entries of watermarks."""
 
 from collections.abc import Callable
 from functools import lru_cache

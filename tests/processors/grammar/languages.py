@@ -1,4 +1,4 @@
-"""Languages to test grammars with: brackets in pure Python, and llguidance's over a small tokenizer."""
+"""Test languages: brackets in pure Python, and llguidance over a small tokenizer."""
 
 import functools
 import json

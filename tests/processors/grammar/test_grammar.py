@@ -1,4 +1,4 @@
-"""Text of a grammar, whatever engine knows the grammar."""
+"""Grammar-constrained tokens, independent of the engine."""
 
 import copy
 import random
@@ -87,7 +87,7 @@ class TestBrackets:
         assert [-2.0, -inf, 7.5, -inf] == run(Grammar(Brackets(2)), [-2.0, 3.0, 7.5, 9.0])
 
     def test_a_vocabulary_narrower_than_the_tokenizer(self) -> None:
-        """Tokens that have no logit are not missed."""
+        """Tokens without a logit are ignored."""
         assert [OPEN] == kept(Grammar(Brackets(2, eos=(CLOSE,))), [0.5, 0.5])
 
     def test_several_ends(self) -> None:
@@ -142,8 +142,8 @@ class TestForced:
             found += len(expected)
 
             assert [expected] == processor.forced(history([text]), torch.tensor([3]))
-            choices = allowed(processor, text, case.vocab)
-            text = [] if choices == list(case.language.eos) else [*text, dice.choice(choices)]
+            candidates = allowed(processor, text, case.vocab)
+            text = [] if candidates == list(case.language.eos) else [*text, dice.choice(candidates)]
         assert found > 0
 
     def test_shares_its_matchers_with_the_masks(self) -> None:
@@ -155,11 +155,11 @@ class TestForced:
             processor.forced(history([text[:n]]), torch.tensor([4]))
             processor(torch.zeros(1, 1, 5), history([text[:n]]))
 
-        # Three tokens chosen, and three forced behind them, which the mask takes back.
+        # Three tokens advanced, and three forced after them, which the mask rewinds.
         assert {"matcher": 1, "mask": 8, "advance": 6, "rewind": 3} == language.counts
 
-    def test_rows_that_are_not_asked_for(self) -> None:
-        """Neither walked nor looked at."""
+    def test_rows_of_which_none_are_wanted(self) -> None:
+        """Their matchers are not used."""
         language = Counting(3)
 
         assert [[], []] == Grammar([language, None]).forced(history([[4], [4]]), torch.tensor([0, 4]))
@@ -237,7 +237,7 @@ class FailingMatcher(BracketMatcher):
 
 class TestMatchersAreACache:
     @every
-    def test_whatever_was_asked_before(self, case: Case) -> None:
+    def test_whatever_was_computed_before(self, case: Case) -> None:
         """Texts that grow, shrink, fork and fail, in any order, give what they give a new processor."""
         dice = random.Random(7)
         processor, texts = Grammar(case.language), [[]]
@@ -256,33 +256,33 @@ class TestMatchersAreACache:
 
     @every
     def test_a_window_is_its_columns_one_at_a_time(self, case: Case) -> None:
-        """Behind a wrong guess as well, and on several paths."""
+        """Also after a wrong draft token, and on several paths."""
         dice = random.Random(11)
         text: list[int] = []
-        while choices := allowed(Grammar(case.language), text, case.vocab):
+        while candidates := allowed(Grammar(case.language), text, case.vocab):
             if len(text) > 12:
                 break
-            text.append(dice.choice(choices))
+            text.append(dice.choice(candidates))
         for wrong in range(len(text)):
-            guesses = list(text)
-            guesses[wrong] = dice.randrange(case.vocab)
-            paths = [guesses, text, guesses, text]
+            drafted = list(text)
+            drafted[wrong] = dice.randrange(case.vocab)
+            paths = [drafted, text, drafted, text]
             length = torch.tensor([[wrong, wrong + 1, len(text), len(text) - 1]])
             window = History(torch.tensor([paths]), length, torch.tensor([0]), torch.tensor([0]))
-            line = attrs.evolve(window, ids=torch.tensor([[guesses]]))
+            line = attrs.evolve(window, ids=torch.tensor([[drafted]]))
             logits = torch.randn(1, 4, case.vocab)
 
             for each in (window, line):
                 together = Grammar(case.language)(logits, each)
                 for column, path in enumerate(paths):
-                    own = guesses if each is line else path
+                    own = drafted if each is line else path
                     one = after(own[: int(length[0, column])])
                     alone = Grammar(case.language)(logits[:, column : column + 1], one)
 
                     assert torch.equal(alone, together[:, column : column + 1])
 
     def test_a_step_advances_by_a_token(self) -> None:
-        """One matcher a row, one mask and one token a step; rejected guesses alone are taken back."""
+        """One matcher per row, one mask and one token per step; only rejected draft tokens are rewound."""
         language = Counting(9)
         processor = Grammar(language)
         texts = [[OPEN] * 6 + [CLOSE] * 6, [OPEN, CLOSE] * 6]
@@ -370,9 +370,9 @@ class TestMatchersAreACache:
 
         def walk(seed: int) -> list[list[int]]:
             dice, text, seen = random.Random(seed), [], []
-            while (choices := allowed(processor, text, case.vocab)) and len(text) < 15:
-                seen.append(choices)
-                text.append(dice.choice(choices))
+            while (candidates := allowed(processor, text, case.vocab)) and len(text) < 15:
+                seen.append(candidates)
+                text.append(dice.choice(candidates))
             return seen
 
         with ThreadPoolExecutor(4) as pool:
@@ -382,7 +382,7 @@ class TestMatchersAreACache:
 
     @every
     def test_a_copy_starts_with_none(self, case: Case) -> None:
-        """What is cached is not copied."""
+        """The cache is not copied."""
         processor = Grammar(case.language)
         first = allowed(processor, [], case.vocab)
 
@@ -390,8 +390,8 @@ class TestMatchersAreACache:
 
 
 @attrs.frozen(eq=False)
-class Mixed:
-    """Guesses as *drafter* does, with random tokens among them."""
+class NoisyDrafter:
+    """The tokens of *drafter*, some replaced by random ones."""
 
     drafter: Drafter
     vocab: int
@@ -438,7 +438,7 @@ class TestGeneration:
         plain = Generator(ScriptedDecoder(scores, 3, **SCRIPT), **parts)
         model = DraftModel(ScriptedDecoder(scores, 3, **SCRIPT))
         fast = SpeculativeGenerator(
-            ScriptedDecoder(scores, 3, **SCRIPT), Mixed(model, case.vocab), num_draft_tokens=4, **parts
+            ScriptedDecoder(scores, 3, **SCRIPT), NoisyDrafter(model, case.vocab), num_draft_tokens=4, **parts
         )
         expected = list(texts(plain, prompts, random_streams))
 
@@ -462,7 +462,7 @@ class TestGeneration:
 
         plain = Generator(ScriptedDecoder(scores, 4, **SCRIPT), processors=Grammar(languages), **parts)
         model = DraftModel(ScriptedDecoder(scores, 4, **SCRIPT))
-        fast = attrs.evolve(plain, drafter=Mixed(model, vocab))
+        fast = attrs.evolve(plain, drafter=NoisyDrafter(model, vocab))
         expected = plain(prompts, random_streams).ids
 
         assert expected == fast(prompts, random_streams).ids

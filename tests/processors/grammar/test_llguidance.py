@@ -1,4 +1,4 @@
-"""The engine behind JSON schemas, regular expressions and Lark grammars."""
+"""llguidance as engine of JSON schemas, regular expressions and Lark grammars."""
 
 import builtins
 import json
@@ -188,10 +188,10 @@ class TestMatcher:
             assert torch.equal(expected, matcher.mask())
             assert may_end == matcher.finished()
             expected[list(language.eos)] = False
-            choices = expected.nonzero()[:, 0].tolist()
-            token = dice.choice(choices) if choices else 1
+            candidates = expected.nonzero()[:, 0].tolist()
+            token = dice.choice(candidates) if candidates else 1
             took = matcher.advance([token, -1, token])
-            assert bool(choices) == took
+            assert bool(candidates) == took
             text += [token] * took
 
     def test_refusals_are_no_errors(self) -> None:

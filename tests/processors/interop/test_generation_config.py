@@ -1,4 +1,4 @@
-"""``transformers.GenerationConfig`` to parts and back."""
+"""Conversion of ``transformers.GenerationConfig`` to generation parts and back."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,8 +28,8 @@ from decodekit.processors import (
     Chain,
     ForcedLastToken,
     FrequencyPenalty,
+    GenerationParts,
     MinNewTokens,
-    Parts,
     RemoveInvalid,
     RepetitionPenalty,
     Temperature,
@@ -39,11 +39,11 @@ from decodekit.processors import (
     to_generation_config,
 )
 from decodekit.processors.interop.generation_fields import (
-    CHOICE_AND_END,
     METADATA,
+    NO_EFFECT,
     REFUSED,
+    SAMPLER_AND_STOP,
     STAGES,
-    WITHOUT_BEARING,
 )
 
 Models = Callable[..., PreTrainedModel]
@@ -94,8 +94,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 @st.composite
 def settings_of(draw: st.DrawFn) -> dict[str, Any]:
     """Some of the fields that are mapped."""
-    chosen = draw(st.lists(st.sampled_from(sorted(FIELDS)), unique=True, max_size=8))
-    fields = {name: draw(FIELDS[name]) for name in chosen}
+    selected = draw(st.lists(st.sampled_from(sorted(FIELDS)), unique=True, max_size=8))
+    fields = {name: draw(FIELDS[name]) for name in selected}
     if "forced_eos_token_id" in fields:
         # They refuse to force what is suppressed.
         fields.pop("suppress_tokens", None)
@@ -148,8 +148,8 @@ class TestTables:
         """Nothing is ignored silently: a field that transformers adds fails here."""
         tables = [
             *(stage.field for stage in STAGES),
-            *CHOICE_AND_END,
-            *WITHOUT_BEARING,
+            *SAMPLER_AND_STOP,
+            *NO_EFFECT,
             *REFUSED,
             *METADATA,
         ]
@@ -159,7 +159,7 @@ class TestTables:
 
     def test_every_mapped_field_is_drawn_here(self) -> None:
         """The properties below see all of them; stop strings need a tokenizer and are tested by hand."""
-        assert {stage.field for stage in STAGES} | set(CHOICE_AND_END) == {*FIELDS, "stop_strings"}
+        assert {stage.field for stage in STAGES} | set(SAMPLER_AND_STOP) == {*FIELDS, "stop_strings"}
 
 
 class TestFromGenerationConfig:
@@ -268,7 +268,7 @@ class TestFromGenerationConfig:
             "max_length": "max_new_tokens goes before it",
             "min_length": "there is no eos_token_id to forbid",
             "use_cache": "a decoder keeps its own cache",
-            "prompt_lookup_num_tokens": WITHOUT_BEARING["num_assistant_tokens"],
+            "prompt_lookup_num_tokens": NO_EFFECT["num_assistant_tokens"],
         } == dict(parts.unused)
         both = from_generation_config(GenerationConfig(min_length=8, min_new_tokens=2, eos_token_id=1))
         assert {"min_length": "min_new_tokens goes before it"} == dict(both.unused)
@@ -321,7 +321,7 @@ class TestFromGenerationConfig:
 
         with pytest.raises(ValueError, match=f"'{name}' (must be|is no known field)"):
             from_generation_config(config)
-        assert isinstance(from_generation_config(config, ignore=[name]), Parts)
+        assert isinstance(from_generation_config(config, ignore=[name]), GenerationParts)
 
     def test_every_refused_field_is_tried(self) -> None:
         """The list above is complete."""

@@ -1,4 +1,4 @@
-"""Processors inside ``transformers.generate``."""
+"""Processors in ``transformers.generate``."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ PROMPTS = [[11, 5, 2, 60, 8, 8, 1], [7], [3, 9, 4, 3]]
 
 @attrs.define(eq=False)
 class Recorder:
-    """A processor that keeps the histories that it is shown."""
+    """Records the histories it is called with."""
 
     histories: list[History] = attrs.field(factory=list)
 
@@ -238,7 +238,7 @@ class TestObject:
         assert [[3.0, 2.0, 1.0]] == scores.tolist()
 
     def test_the_package_does_not_import_transformers(self) -> None:
-        """Only who asks for the object waits for it."""
+        """It is imported on first use."""
         check = "import sys, decodekit.processors; assert 'transformers' not in sys.modules"
 
         subprocess.run([sys.executable, "-c", check], check=True)

@@ -1,4 +1,4 @@
-"""Hugging Face's processors among ours."""
+"""Hugging Face's processors as processors of decodekit."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Processors inside vLLM, of which a stand-in runs here."""
+"""Processors in vLLM, represented by a stand-in."""
 
 import importlib.metadata
 from typing import Any
@@ -136,14 +136,14 @@ class TestToVllm:
             to_vllm(CHAIN)
 
     def test_is_no_entry_point(self) -> None:
-        """VLLM loads all entry points of its group, whoever registered them."""
+        """VLLM would load an entry point of its group in every process."""
         groups = {point.group for point in importlib.metadata.distribution("decodekit").entry_points}
 
         assert "vllm.logits_processors" not in groups
 
 
 class _Streams:
-    """A processor that keeps the random streams that it is shown."""
+    """Records the random streams it is called with."""
 
     def __init__(self, seen: list[list[int]]) -> None:
         self.seen = seen

@@ -1,5 +1,5 @@
 """
-What :func:`~decodekit.processors.to_vllm` meets in vLLM, by the same names.
+Stand-in for the parts of vLLM that :func:`~decodekit.processors.to_vllm` uses, with the same names.
 
 The interface of the second model runner, ``vllm.v1.worker.gpu.sample.logits_processor``, as of
 vLLM 0.33: a base class, the state of all request slots, and a step's layout. An

@@ -1,4 +1,4 @@
-"""Sums that do not depend on their order."""
+"""Sums independent of the order of their terms."""
 
 import torch
 

@@ -1,23 +1,23 @@
-"""The history's tokens as arrays."""
+"""The history's tokens as NumPy arrays."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from decodekit.decoding.sampling.few import Cell
-from decodekit.processors.numerics.host_history import counted_tokens, occurring, with_logits
+from decodekit.processors.numerics.host_history import counted_tokens, ids_with_logits, occurring_indices
 
 
 @given(st.sets(st.integers(0, 9)), st.lists(st.integers(-2, 12)))
 def test_occurring_is_being_among_them(some: set[int], tokens: list[int]) -> None:
-    """By brute force; ids without a logit are nobody's, and nothing stays from call to call."""
+    """By brute force; ids without a logit are not found, and calls are independent."""
     ids = sorted(some)
     expected = [ids.index(token) for token in tokens if token in some]
-    found = occurring(np.array(ids, dtype=np.int64), np.array(tokens, dtype=np.int64), 10)
+    found = occurring_indices(np.array(ids, dtype=np.int64), np.array(tokens, dtype=np.int64), 10)
 
     assert sorted(expected) == sorted(found.tolist())
-    assert [] == occurring(np.array(ids, dtype=np.int64), np.array([], dtype=np.int64), 10).tolist()
-    assert [token for token in tokens if 0 <= token < 10] == with_logits(
+    assert [] == occurring_indices(np.array(ids, dtype=np.int64), np.array([], dtype=np.int64), 10).tolist()
+    assert [token for token in tokens if 0 <= token < 10] == ids_with_logits(
         np.array(tokens, dtype=int), 10
     ).tolist()
 
@@ -38,4 +38,4 @@ def test_a_larger_vocabulary_takes_a_larger_table() -> None:
     for vocab in (4, 40, 5):
         ids = np.array([0, vocab - 1])
 
-        assert [1] == occurring(ids, np.array([vocab - 1, vocab, -1, vocab - 2]), vocab).tolist()
+        assert [1] == occurring_indices(ids, np.array([vocab - 1, vocab, -1, vocab - 2]), vocab).tolist()

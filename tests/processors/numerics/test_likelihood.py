@@ -1,4 +1,4 @@
-"""How likely tokens are, in numbers that do not depend on the order of the vocabulary."""
+"""Relative probabilities and entropy, independent of the order of the vocabulary."""
 
 import math
 
@@ -12,7 +12,7 @@ NONE_LEFT = torch.full((3,), -torch.inf)
 
 
 class TestRelative:
-    def test_weights_are_next_to_the_likeliest(self) -> None:
+    def test_weights_are_relative_to_the_top_token(self) -> None:
         """A half weighs 1, so all weigh 2."""
         gaps, weights, total = relative(HALVED)
 
@@ -55,5 +55,5 @@ class TestEntropy:
         assert torch.equal(entropy(*relative(logits)), entropy(*relative(logits.flip(0))))
 
     def test_of_no_token_is_no_number(self) -> None:
-        """Whoever asks has to expect it."""
+        """The entropy is NaN."""
         assert entropy(*relative(NONE_LEFT)).isnan().all()

@@ -1,4 +1,4 @@
-"""What separates logits from log-probabilities."""
+"""Difference between logits and log-probabilities."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Where tokens stand in a row's order."""
+"""K-th largest logits."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The largest logits and a few more."""
+"""Superset of the largest logits."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Discouraging what would carry a repetition on."""
+"""Penalty on tokens that extend a repetition."""
 
 import pytest
 import torch

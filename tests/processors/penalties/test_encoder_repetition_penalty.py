@@ -1,4 +1,4 @@
-"""Keeping close to the prompt."""
+"""Reward for the prompt's tokens."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Drawing to an end, ever more."""
+"""End-of-sequence logit that grows with the length."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Discouraging what was said, each time."""
+"""Frequency penalty."""
 
 import pytest
 

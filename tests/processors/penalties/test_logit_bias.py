@@ -1,4 +1,4 @@
-"""Adding to the logits of chosen tokens."""
+"""Logit bias."""
 
 import math
 from typing import Any

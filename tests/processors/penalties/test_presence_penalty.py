@@ -1,4 +1,4 @@
-"""Discouraging what was said, once."""
+"""Presence penalty."""
 
 import pytest
 

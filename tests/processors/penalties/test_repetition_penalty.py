@@ -1,4 +1,4 @@
-"""Discouraging what was said, in proportion to its logit."""
+"""Repetition penalty."""
 
 import math
 

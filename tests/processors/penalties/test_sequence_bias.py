@@ -1,4 +1,4 @@
-"""Adding to the logits of what would complete chosen sequences."""
+"""Sequence bias."""
 
 import pytest
 

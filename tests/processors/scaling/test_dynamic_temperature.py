@@ -1,4 +1,4 @@
-"""A temperature that follows the uncertainty."""
+"""Temperature that grows with the entropy."""
 
 import pytest
 import torch

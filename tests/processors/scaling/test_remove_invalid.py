@@ -1,4 +1,4 @@
-"""Making numbers of what is none."""
+"""Removal of NaN and infinite logits."""
 
 import pytest
 import torch

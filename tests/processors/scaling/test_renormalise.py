@@ -1,4 +1,4 @@
-"""Logits to log-probabilities."""
+"""Renormalisation to log-probabilities."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Sharpening and flattening."""
+"""Temperature."""
 
 import pytest
 
@@ -15,7 +15,7 @@ class TestTemperature:
 
     @pytest.mark.parametrize("temperature", [0, 0.0, [1.0, 0.0]])
     def test_zero_names_greedy(self, temperature: float | list[float]) -> None:
-        """Who asks for temperature 0 is told what to use."""
+        """The message for temperature 0 names ``Greedy()``."""
         with pytest.raises(ValueError, match=r"'temperature' must be > 0.*Greedy\(\).*: got .*0"):
             Temperature(temperature)
 

@@ -1,4 +1,4 @@
-"""A floor that stays where it is."""
+"""Epsilon cutoff."""
 
 import math
 
@@ -21,7 +21,7 @@ class TestEpsilonCutoff:
             pytest.param(0.1, [0, 1, 3], id="three-above"),
             pytest.param(0.2, [1, 3], id="two-above"),
             pytest.param(0.4, [1], id="one-above"),
-            pytest.param(0.9, [1], id="the-likeliest-stays"),
+            pytest.param(0.9, [1], id="the-top-token-stays"),
             pytest.param(0.0, [0, 1, 2, 3], id="off"),
             pytest.param([0.2], [1, 3], id="per-row"),
             pytest.param([0], [0, 1, 2, 3], id="per-row-off"),
@@ -49,7 +49,7 @@ class TestEpsilonCutoff:
             pytest.param(99, [0, 1, 2, 3], id="more-than-there-are"),
         ],
     )
-    def test_spares_the_likeliest(self, min_tokens: int, expected: list[int]) -> None:
+    def test_keeps_min_tokens(self, min_tokens: int, expected: list[int]) -> None:
         """So many stay however high the floor is."""
         assert expected == kept(EpsilonCutoff(0.5, min_tokens=min_tokens), HALVED)
 

@@ -1,4 +1,4 @@
-"""A floor that sinks where the distribution is flat."""
+"""Eta cutoff."""
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ class TestEtaCutoff:
 
         assert ((EtaCutoff(0.03)(logits, NOTHING) > -torch.inf) >= above).all()
 
-    def test_spares_the_likeliest(self) -> None:
+    def test_keeps_min_tokens(self) -> None:
         """So many stay however high the floor is."""
         assert [1, 2] == kept(EtaCutoff(0.81, min_tokens=2), HALVED)
 

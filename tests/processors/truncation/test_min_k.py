@@ -1,4 +1,4 @@
-"""Cutting where the logits fall steepest."""
+"""Min-k sampling."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A floor that moves with the likeliest token."""
+"""Min-p."""
 
 import pytest
 
@@ -27,7 +27,7 @@ class TestMinP:
         """The floor is p times the largest probability."""
         assert expected == kept(MinP(p), PROBS)
 
-    def test_at_1_keeps_the_likeliest_and_its_ties(self) -> None:
+    def test_at_1_keeps_the_top_token_and_its_ties(self) -> None:
         """What lies on the floor stays."""
         assert [0, 2] == kept(MinP(1.0), [0.375, 0.25, 0.375])
 

@@ -1,4 +1,4 @@
-"""A floor that the distribution sets itself."""
+"""p-less sampling."""
 
 import pytest
 import torch

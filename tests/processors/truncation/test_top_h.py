@@ -1,4 +1,4 @@
-"""Keeping as many tokens as an entropy budget pays for."""
+"""Top-H decoding."""
 
 import pytest
 
@@ -14,7 +14,7 @@ class TestTopH:
     @pytest.mark.parametrize(
         ("h", "expected"),
         [
-            pytest.param(0.01, [1], id="the-likeliest-stays"),
+            pytest.param(0.01, [1], id="the-top-token-stays"),
             pytest.param(0.3, [1], id="pays-for-one"),
             pytest.param(0.6, [1, 2], id="pays-for-two"),
             pytest.param(0.8, [0, 1, 2], id="the-lower-of-two-equals"),
@@ -36,7 +36,7 @@ class TestTopH:
         ("top_n", "expected"),
         [(1, [1]), (2, [1, 2]), (3, [0, 1, 2]), (10**4, [0, 1, 2, 3])],
     )
-    def test_looks_at_the_likeliest_only(self, top_n: int, expected: list[int]) -> None:
+    def test_looks_at_the_top_n_only(self, top_n: int, expected: list[int]) -> None:
         """A budget of 1 pays for all of those, the lower of equal ids among them."""
         assert expected == kept(TopH(1.0, top_n=top_n), HALVED)
 

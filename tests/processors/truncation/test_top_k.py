@@ -1,4 +1,4 @@
-"""Keeping the k likeliest tokens."""
+"""Top-k filtering."""
 
 import pytest
 
@@ -31,8 +31,8 @@ class TestTopK:
         """Nothing but the logit decides: equal tokens stay or go together."""
         assert [0, 1, 3] == kept(TopK(2), [0.25, 0.4, 0.1, 0.25])
 
-    def test_keeps_exactly_k_if_asked(self) -> None:
-        """Of the tokens tied with the k-th, the lowest ids; a tie above it is none of its business."""
+    def test_ties_first_keeps_exactly_k(self) -> None:
+        """Of the tokens tied with the k-th, the lowest ids; ties above it do not matter."""
         assert [0, 1] == kept(TopK(2, ties="first"), [0.25, 0.4, 0.1, 0.25])
         assert [0, 1, 2] == kept(TopK(3, ties="first"), [0.1, 0.3, 0.3, 0.1, 0.1, 0.1])
 

@@ -1,4 +1,4 @@
-"""A floor some standard deviations below the largest logit."""
+"""Top-nσ filtering."""
 
 import pytest
 

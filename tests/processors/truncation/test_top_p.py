@@ -1,4 +1,4 @@
-"""Nucleus filtering."""
+"""Nucleus (top-p) filtering."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ class TestTopP:
             pytest.param("keep", [0, 1, 2, 3, 4], id="as-FlashInfer"),
         ],
     )
-    def test_ends_among_equal_tokens_as_asked(self, ties: str, expected: list[int]) -> None:
+    def test_ends_among_equal_tokens_as_ties_says(self, ties: str, expected: list[int]) -> None:
         """1/2 + 1/4 + 1/8 = 0.875 is not enough: of the two tokens of 1/16, one or the other or both stay."""
         assert expected == kept(TopP(0.9, ties=ties), [0.5, 0.25, 0.125, 0.0625, 0.0625])
 

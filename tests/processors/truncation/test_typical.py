@@ -1,4 +1,4 @@
-"""Keeping what is as surprising as expected."""
+"""Locally typical sampling."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Excluding top choices."""
+"""XTC: exclude top choices."""
 
 import attrs
 import pytest

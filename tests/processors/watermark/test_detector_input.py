@@ -1,4 +1,4 @@
-"""What a detector may be given."""
+"""Input of watermark detectors."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from decodekit.processors.watermark.detector_input import as_texts
+from decodekit.processors.watermark.detector_input import as_token_lists
 
 
-class TestAsTexts:
+class TestAsTokenLists:
     @pytest.mark.parametrize(
         ("texts", "expected"),
         [
@@ -23,11 +23,11 @@ class TestAsTexts:
     )
     def test_takes(self, texts: Any, expected: list[list[int]]) -> None:
         """One text or several, lists or arrays."""
-        assert expected == as_texts(texts, None, 1)
+        assert expected == as_token_lists(texts, None, 1)
 
     def test_cuts(self) -> None:
         """At the length, and before the end of the sequence."""
-        assert [[1, 2], [3]] == as_texts([[1, 2, -1], [3, 9, 4]], [2, 3], 1, eos=(8, 9))
+        assert [[1, 2], [3]] == as_token_lists([[1, 2, -1], [3, 9, 4]], [2, 3], 1, eos=(8, 9))
 
     @pytest.mark.parametrize(
         ("texts", "lengths", "error", "message"),
@@ -45,4 +45,4 @@ class TestAsTexts:
     def test_refuses(self, texts: Any, lengths: Any, error: type[Exception], message: str) -> None:
         """The message names the text."""
         with pytest.raises(error, match=message):
-            as_texts(texts, lengths, 2, eos=(9,))
+            as_token_lists(texts, lengths, 2, eos=(9,))

@@ -1,4 +1,4 @@
-"""Favoured tokens, drawn by the tokens before."""
+"""Kirchenbauer watermark."""
 
 import logging
 
@@ -63,7 +63,7 @@ class TestKirchenbauerWatermark:
         assert run(mark, [0.0] * 40, after([1, 2, 3])) == run(mark, [0.0] * 40, after([7, 3]))
         assert run(mark, [0.0] * 40, after([3, 2, 1])) != run(mark, [0.0] * 40, after([7, 3]))
 
-    def test_self_hashing_asks_the_likeliest(self) -> None:
+    def test_self_hashing_checks_the_top_40(self) -> None:
         """Of equal logits the first 40 are asked: no token behind them is favoured."""
         marked = run(KirchenbauerWatermark(seeding_scheme="selfhash"), [0.0] * 100, after([1]))
 
@@ -95,7 +95,7 @@ class TestKirchenbauerWatermark:
         assert KirchenbauerWatermark(bias=[0.0, 1.0])(logits, history)[0].signbit().all()
 
     def test_lists_survive_inference_mode(self) -> None:
-        """A list that is drawn in inference mode serves a caller who wants gradients afterwards."""
+        """A list drawn in inference mode is usable with gradients afterwards."""
         mark = KirchenbauerWatermark(hashing_key=77)
         with torch.inference_mode():
             run(mark, [0.0] * 8, after([1]))
@@ -128,7 +128,7 @@ class TestKirchenbauerWatermark:
             KirchenbauerWatermark(**settings)  # type: ignore[arg-type]
 
     def test_refuses_a_vocabulary_beyond_the_logits(self) -> None:
-        """Another model's lists would mark nothing that anybody finds."""
+        """Lists of another vocabulary would not be detectable."""
         with pytest.raises(ValueError, match="'vocab_size' must be at most the number of logits, 8: got 9"):
             run(KirchenbauerWatermark(vocab_size=9), [0.0] * 8, after([1]))
 

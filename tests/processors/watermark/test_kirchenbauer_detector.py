@@ -1,4 +1,4 @@
-"""Counting green tokens."""
+"""Detector of the Kirchenbauer watermark."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A tournament decided by the tokens before."""
+"""SynthID watermark."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Counting ones among g-values."""
+"""Detector of the SynthID watermark."""
 
 import math
 

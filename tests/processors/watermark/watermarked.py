@@ -1,4 +1,4 @@
-"""Texts with and without a mark."""
+"""Texts with and without a watermark."""
 
 import torch
 

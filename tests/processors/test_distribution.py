@@ -1,4 +1,4 @@
-"""What is drawn after a chain follows the distribution that the chain leaves."""
+"""Sampled tokens follow the distribution that the chain leaves."""
 
 import math
 
@@ -25,7 +25,7 @@ from .entries.entry import Entry
 from .test_catalogue import CATALOGUE
 
 VOCAB = 300
-"""Wide enough for the few left of it to be drawn from alone."""
+"""Wide enough for sampling from candidates alone."""
 
 
 def rows(count: int) -> tuple[torch.Tensor, History]:
@@ -41,8 +41,8 @@ def deviation(processor: Processor, count: int) -> float:
     """
     How many standard deviations chi-square lies above its mean.
 
-    By Wilson and Hilferty's cube root, under which chi-square is all but normal. Tokens that
-    are expected fewer than 10 times are taken together; one that is not expected is not drawn.
+    By Wilson and Hilferty's cube-root approximation. Tokens expected fewer than 10 times are
+    pooled; tokens of probability 0 must not be drawn.
     """
     logits, history = rows(count)
     probs = processor(logits, history).double().softmax(dim=-1)[:, 0]
@@ -85,14 +85,14 @@ class TestSample:
         ids=str,
     )
     def test_draws_what_chains_leave(self, chain: Processor) -> None:
-        """So do chains, which run on the survivors alone."""
+        """Also for chains, which run on the survivors alone."""
         assert deviation(chain, 20_000) < 5
 
     def test_would_not_pass_for_another_distribution(self) -> None:
-        """Drawn at temperature 1, a temperature of 0.95 is found out."""
+        """Samples at temperature 1 are told from a temperature of 0.95."""
 
         def warmer(logits: torch.Tensor, history: History) -> torch.Tensor:
-            # The expected distribution is the first thing asked for, the drawn one the second.
+            # The first call computes the expected distribution, the second the sampled one.
             calls.append(1)
             return logits / (0.95 if len(calls) == 1 else 1.0)
 

@@ -1,4 +1,4 @@
-"""Texts as the events of a generation, in bursts of any size."""
+"""Texts as events of a generation, with any number of tokens per event."""
 
 import codecs
 import functools
@@ -14,7 +14,7 @@ from decodekit.decoding.results.events import Event
 from decodekit.decoding.results.generation import Generation, collect
 from decodekit.decoding.results.statistics import Statistics
 
-ENDING = Finish("max_new_tokens")
+FINISH = Finish("max_new_tokens")
 FIRST_BYTE = 3
 """Tokens are the bytes of UTF-8; these ids are ByT5's."""
 
@@ -33,20 +33,20 @@ def tokenizer() -> Any:
     return ByT5Tokenizer()
 
 
-def row_events(row: int, text: str, burst: int) -> Iterator[Event]:
+def row_events(row: int, text: str, per_event: int) -> Iterator[Event]:
     """One row; a character that is not whole yet is held back."""
     ids = [byte + FIRST_BYTE for byte in text.encode()]
     utf8 = codecs.getincrementaldecoder("utf-8")()
-    for start in range(0, max(1, len(ids)), burst):
-        some = tuple(ids[start : start + burst])
-        last = start + burst >= len(ids)
+    for start in range(0, max(1, len(ids)), per_event):
+        some = tuple(ids[start : start + per_event])
+        last = start + per_event >= len(ids)
         piece = utf8.decode(bytes(i - FIRST_BYTE for i in some), final=last)
-        yield Event(row, some, piece, ENDING if last else None)
+        yield Event(row, some, piece, FINISH if last else None)
 
 
-def events_of(texts: Sequence[str], burst: int) -> list[Event]:
-    """The rows taking turns, each until it has ended."""
-    rows = [row_events(row, text, burst) for row, text in enumerate(texts)]
+def events_of(texts: Sequence[str], per_event: int) -> list[Event]:
+    """Events of all rows, alternating until each has ended."""
+    rows = [row_events(row, text, per_event) for row, text in enumerate(texts)]
     turns = itertools.zip_longest(*rows)
     return [event for turn in turns for event in turn if event is not None]
 
@@ -61,7 +61,7 @@ def result_of(events: Sequence[Event], texts: Sequence[str]) -> Generation:
 
 @attrs.define
 class Source:
-    """Events that may raise behind the last, and that know whether they were closed."""
+    """Events that may raise after the last, and record whether they were closed."""
 
     events: Sequence[Event]
     error: BaseException | None = None
@@ -78,7 +78,7 @@ class Source:
 
 @attrs.define
 class Recorder:
-    """Writes down what it is told; raises when it is told of the event *at*."""
+    """Records its calls; raises at the event *at*."""
 
     error: BaseException | None = None
     at: int = 0
@@ -104,5 +104,5 @@ class Recorder:
 
     @property
     def last_words(self) -> list[Any]:
-        """Ends and failures: there is to be one."""
+        """Ends and failures; must be exactly one."""
         return [one for one in self.told if one == "end" or isinstance(one, tuple)]

@@ -1,4 +1,4 @@
-"""Every processor of Hugging Face has its counterpart here, or a reason why there is none."""
+"""Counterparts of every transformers logits processor, or the reason for none."""
 
 import inspect
 import re
@@ -43,10 +43,10 @@ OURS = {
     "TypicalLogitsWarper": processors.Typical,
     "WatermarkLogitsProcessor": processors.KirchenbauerWatermark,
 }
-"""Theirs to ours."""
+"""Class of transformers to class of decodekit."""
 
 COMPARED_HERE = {"ForcedBOSTokenLogitsProcessor", "InfNanRemoveLogitsProcessor"}
-"""What is no entry's reference, because ours differs by intent outside of what is compared below."""
+"""Compared below instead of in the catalogue, since ours differ by intent elsewhere."""
 
 REFUSED = {
     "ClassifierFreeGuidanceLogitsProcessor",
@@ -56,18 +56,18 @@ REFUSED = {
     "UnbatchedClassifierFreeGuidanceLogitsProcessor",
     "WhisperNoSpeechDetection",
 }
-"""Neither a counterpart nor a place among ours."""
+"""No counterpart, and refused by ``from_transformers``."""
 
 NOT_TEXT = {
     "AlternatingCodebooksLogitsProcessor": "audio of Bark: two codebooks take turns in one vocabulary",
     "BarkEosPrioritizerLogitsProcessor": "audio of Bark: an end that is likely enough is forced",
     "WhisperTimeStampLogitsProcessor": "speech to text: time stamps come in pairs and ascend",
 }
-"""With the reason."""
+"""No counterpart, with the reason."""
 
 
 def theirs() -> list[str]:
-    """All that derives from their base class."""
+    """All logits processors of transformers."""
     return [
         name
         for name, kind in inspect.getmembers(hf, inspect.isclass)
@@ -75,13 +75,13 @@ def theirs() -> list[str]:
     ]
 
 
-def test_each_stands_in_exactly_one_table() -> None:
-    """One that a new version brings, renames or drops is seen here."""
+def test_each_is_in_exactly_one_table() -> None:
+    """Detects classes that a new version adds, renames or removes."""
     assert theirs() == sorted([*OURS, *REFUSED, *NOT_TEXT])
 
 
 def test_each_of_ours_is_compared_with_its_own() -> None:
-    """By an entry of the catalogue, or below."""
+    """In a catalogue entry, or below."""
     entries = Path(__file__).parent.glob("entries/*.py")
     compared = {name for entry in entries for name in re.findall(r"\bhf\.(\w+)", entry.read_text("utf-8"))}
 
@@ -90,7 +90,7 @@ def test_each_of_ours_is_compared_with_its_own() -> None:
 
 
 def test_each_of_ours_is_in_the_catalogue() -> None:
-    """What is true of every processor is tested of these too."""
+    """So that the properties of every processor are tested for these."""
     made = {type(entry.make(entry.example)) for entry in CATALOGUE.values()}
 
     assert set() == set(OURS.values()) - made
@@ -98,7 +98,7 @@ def test_each_of_ours_is_in_the_catalogue() -> None:
 
 @pytest.mark.parametrize("name", sorted(_REFUSED))
 def test_refused_by_name(name: str) -> None:
-    """Whatever it was made with."""
+    """Whatever its arguments."""
     kind = getattr(hf, name)
 
     with pytest.raises(ValueError, match=rf"must be a function of the ids and the scores: got .*{name}"):
@@ -106,13 +106,13 @@ def test_refused_by_name(name: str) -> None:
 
 
 def test_refused_is_what_has_no_counterpart() -> None:
-    """SynthID's has one, and is refused in their form."""
+    """SynthID has a counterpart, but its class is refused too."""
     assert REFUSED | {"SynthIDTextWatermarkLogitsProcessor"} == _REFUSED.keys()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 def test_removes_what_theirs_removes(dtype: torch.dtype) -> None:
-    """NaN and infinity; where a token is forbidden, theirs would let it in again."""
+    """NaN and +inf; -inf differs by intent, since theirs makes it finite."""
     inf, nan = float("inf"), float("nan")
     rows = torch.tensor([[nan, -1.0, inf, 2.0], [nan, nan, nan, nan], [inf, inf, -3.0, 0.5]], dtype=dtype)
 

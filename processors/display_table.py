@@ -1,4 +1,4 @@
-"""A small table, for a terminal and for a notebook."""
+"""Table rendering as text and HTML."""
 
 import html
 from collections.abc import Sequence
@@ -7,18 +7,18 @@ import attrs
 
 
 @attrs.frozen
-class Table:
-    """Cells that are strings already, under a title and above a last line."""
+class DisplayTable:
+    """A table of strings with a title and a footer."""
 
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     footer: str
     numeric: frozenset[int] = frozenset()
-    """The columns that are set flush right."""
+    """Indices of right-aligned columns."""
 
     def text(self) -> str:
-        """Lines of aligned columns."""
+        """Render as lines of aligned columns."""
         lines = [self.header, *self.rows]
         widths = [max(len(line[i]) for line in lines) for i in range(len(self.header))]
         aligned = [
@@ -27,7 +27,7 @@ class Table:
         return "\n".join([self.title, *(line.rstrip() for line in aligned), self.footer])
 
     def html(self) -> str:
-        """One ``<table>``, everything in it escaped."""
+        """Render as one ``<table>`` with escaped cells."""
         head = "".join(f"<th>{html.escape(cell)}</th>" for cell in self.header)
         body = "".join(f"<tr>{''.join(map(self._cell, range(len(row)), row))}</tr>" for row in self.rows)
         foot = f'<tr><td colspan="{len(self.header)}">{html.escape(self.footer)}</td></tr>'

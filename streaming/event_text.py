@@ -1,10 +1,10 @@
-"""Streamers that show a single text."""
+"""Text of an event, for streamers of a single row."""
 
 from ..decoding.results.events import Event
 
 
-def text_of(event: Event) -> str:
-    """The text of an event of the only row."""
+def single_row_text(event: Event) -> str:
+    """Text of *event*, which must be of row 0 and have text."""
     if event.row != 0:
         raise ValueError(
             f"this streamer shows one row, and here is an event of row {event.row}: for several prompts, "
