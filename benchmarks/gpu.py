@@ -36,7 +36,7 @@ from decodekit.decoding import History, Sample
 from decodekit.decoding.sampling import noise
 from decodekit.neuron_backend import CudaTarget, StaticDecoder
 from decodekit.neuron_backend.kv_cache.shapes import decoder_shape
-from decodekit.neuron_backend.models.weights import adopt
+from decodekit.neuron_backend.models.weights import copy_sharing_weights
 from decodekit.neuron_backend.quantization.quantized import quantize
 from decodekit.processors import RepetitionPenalty, Temperature, TopK, TopP
 
@@ -106,7 +106,7 @@ def random_model(setting: Setting, **changes: int) -> Any:
 
 def made(setting: Setting, model: Any, batch_size: int, positions: int, choosing: bool) -> StaticDecoder:
     """A decoder of one width and one span, over a model that need not be compared: its weights are random."""
-    model = adopt(model)
+    model = copy_sharing_weights(model)
     if setting.weights is not None:
         quantize(model, setting.weights)
     length = positions + 8

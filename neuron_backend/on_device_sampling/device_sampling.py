@@ -62,7 +62,7 @@ class DeviceSampling(nn.Module):
     def __init__(self, processors: Processor | None, sampler: Sampler):
         super().__init__()
         self.stages = _on_device(stages_of(processors))
-        variant = _SELECTIONS.get(type(sampler))
+        variant = _DEVICE_SAMPLERS.get(type(sampler))
         if variant is None:
             raise _refusal(sampler, "only Greedy and Sample have a form for it")
         self.sampler: DeviceSampler = variant(sampler)
@@ -101,7 +101,7 @@ class DeviceSampling(nn.Module):
         # A comparison with NaN is false as well, so garbage is never taken for a choice.
         return torch.where(logits.amax(dim=-1) > -torch.inf, chosen, -1)
 
-    def looks_at(self, logits: Tensor, history: History) -> frozenset[str]:
+    def history_reads(self, logits: Tensor, history: History) -> frozenset[str]:
         """
         Which attributes of a :class:`~decodekit.decoding.history.History` the choice depends on.
 
@@ -116,26 +116,26 @@ class DeviceSampling(nn.Module):
             ValueError: A stage does not fit the number of rows or the vocabulary, or looks at the
                 random stream, which the device does not have.
         """
-        watched = _Watched(history.ids, history.length, history.prompt, history.random_stream)
+        watched = _RecordingHistory(history.ids, history.length, history.prompt, history.random_stream)
         self.sample(logits, watched, *self.sampler.noise(history, logits.shape[-1]))
-        if "random_stream" in watched.looked_at:
+        if "random_stream" in watched.reads:
             raise ValueError("a stage for the device must not draw: got one that looks at the random stream")
-        return frozenset(watched.looked_at)
+        return frozenset(watched.reads)
 
 
-class _Watched(History):
+class _RecordingHistory(History):
     """A history that remembers what of it was looked at."""
 
-    looked_at: set[str]
+    reads: set[str]
 
     def __init__(self, ids: Tensor, length: Tensor, prompt: Tensor, random_stream: Tensor):
         super().__init__(ids, length, prompt, random_stream)
         # What is frozen is set once.
-        object.__setattr__(self, "looked_at", set())
+        object.__setattr__(self, "reads", set())
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("ids", "length", "prompt", "random_stream"):
-            self.looked_at.add(name)
+            self.reads.add(name)
         return super().__getattribute__(name)
 
 
@@ -157,7 +157,7 @@ def _reason_of(stage: Processor | None, sampler: Sampler) -> str | None:
     return None
 
 
-_SELECTIONS = {Greedy: DeviceGreedy, Sample: DeviceSample}
+_DEVICE_SAMPLERS = {Greedy: DeviceGreedy, Sample: DeviceSample}
 
 _CANNOT = " cannot run on the device: "
 

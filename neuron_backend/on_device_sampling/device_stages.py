@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from ...decoding.history import History
 from ...processors import TopK, TopP
 from ...processors.parameter import per_row
-from ..lint.graph_lint import WIDEST_TOP_K
+from ..lint.graph_rules import WIDEST_TOP_K
 
 LARGEST_K = WIDEST_TOP_K // 2
 """The largest k of which the top-k of pieces is narrower than the pieces were."""
@@ -135,7 +135,7 @@ def descending(logits: Tensor, k: int) -> Tensor:
     """
     The *k* largest of ``[batch, width, n]``, in descending order.
 
-    By a top-k of two dimensions over pieces of at most :data:`~..lint.graph_lint.WIDEST_TOP_K`, again and
+    By a top-k of two dimensions over pieces of at most :data:`~..lint.graph_rules.WIDEST_TOP_K`, again and
     again, until one piece is left.
 
     Args:

@@ -16,12 +16,12 @@ from ...decoding.sampling.greedy import Greedy
 from ...decoding.scores import Scores
 from ..artifacts.chain_digest import same_chain
 from ..kv_cache.buffers import CacheBuffers
-from ..kv_cache.spans import end_of, smallest_span
+from ..kv_cache.spans import end_position, smallest_span
 from ..step import DecoderStep, Step
-from ..tensor_parallel.ranks import Ranks, in_step
+from ..tensor_parallel.ranks import Ranks, in_lockstep
 from ..threads import on_threads
-from .fusion import Fusion, places
-from .validate_pipeline import validate_pipeline
+from .fusion import Fusion, part_placements
+from .pipeline_validation import validate_pipeline
 
 FusedProgram = Callable[..., tuple[Tensor, Tensor]]
 """What :class:`~.fused_step.FusedStep` takes before the cache, to choice and logits."""
@@ -44,7 +44,7 @@ class FusedForwards(abc.ABC):
     fused_programs: Mapping[int, FusedProgram] = {}
     """What runs at each width that chooses; empty if nothing does."""
 
-    _asked: "tuple[Processor | None, Sampler] | None" = None
+    _requested: "tuple[Processor | None, Sampler] | None" = None
     """What was to be part of the forwards."""
 
     _refusal: str = (
@@ -52,7 +52,7 @@ class FusedForwards(abc.ABC):
     )
     """Why a chain that could be is not."""
 
-    _answer: "tuple[Any, Any, bool] | None" = None
+    _last_match: "tuple[Any, Any, bool] | None" = None
     """The last question of :meth:`can_sample`, and what was said."""
 
     @property
@@ -76,7 +76,7 @@ class FusedForwards(abc.ABC):
         """
         validate_pipeline(processors, sampler)
         sampler = Greedy() if sampler is None else sampler
-        self._asked, self._answer = (processors, sampler), None
+        self._requested, self._last_match = (processors, sampler), None
         try:
             self.fusion = Fusion.of(self.step, self.shape, processors, sampler)
         except ValueError as error:
@@ -124,10 +124,10 @@ class FusedForwards(abc.ABC):
         if self.fusion is None or not self.fused_programs:
             return False
         # A draft asks at every token.
-        answer = self._answer
+        answer = self._last_match
         if answer is None or answer[0] is not processors or answer[1] is not sampler:
             answer = processors, sampler, self.fusion.serves(processors, sampler)
-            self._answer = answer
+            self._last_match = answer
         return answer[2] and self.fusion.takes(rows)
 
     def forward_and_sample(
@@ -157,9 +157,9 @@ class FusedForwards(abc.ABC):
             TypeError: A wrong dtype. Nothing has been written.
         """
         check_inputs(ids, cache_pos, self.shape)
-        given = self._given(ids.shape[1], history)
-        slots = self._slots[smallest_span(self.spans, end_of(ids, cache_pos), span)]
-        with on_threads(self.threads), in_step(self.ranks, ids, cache_pos, slots[-1:]):
+        given = self._sampling_inputs(ids.shape[1], history)
+        slots = self._slots[smallest_span(self.spans, end_position(ids, cache_pos), span)]
+        with on_threads(self.threads), in_lockstep(self.ranks, ids, cache_pos, slots[-1:]):
             chosen, logits = self.fused_programs[ids.shape[1]](ids, cache_pos, *given, slots)
         return chosen.to("cpu", torch.int64), Scores(lambda: logits.to("cpu", torch.float32))
 
@@ -173,19 +173,19 @@ class FusedForwards(abc.ABC):
             sampler: What chooses; greedy if not given. If neither is, those that the decoder was to be
                 compiled with.
         """
-        if processors is None and sampler is None and self._asked is not None:
-            processors, sampler = self._asked
+        if processors is None and sampler is None and self._requested is not None:
+            processors, sampler = self._requested
         sampler = Greedy() if sampler is None else sampler
         if self.can_sample(processors, sampler, self.shape.batch_size):
-            return Placement(places(processors, sampler, True, ""), self._notes())
-        if self._asked is not None and not same_chain(self._asked, (processors, sampler)):
-            note = "the decoder was compiled with {!r} and {!r}".format(*self._asked)
+            return Placement(part_placements(processors, sampler, True, ""), self._notes())
+        if self._requested is not None and not same_chain(self._requested, (processors, sampler)):
+            note = "the decoder was compiled with {!r} and {!r}".format(*self._requested)
             why_not = "the decoder was compiled with another chain or sampler"
-            return Placement(places(processors, sampler, False, why_not), (note,))
+            return Placement(part_placements(processors, sampler, False, why_not), (note,))
         why_not = self._refusal
         if self.fusion is not None:
             why_not = "the decoder's target compiled no program that chooses"
-        return Placement(places(processors, sampler, False, why_not))
+        return Placement(part_placements(processors, sampler, False, why_not))
 
     def _notes(self) -> tuple[str, ...]:
         wide = [width for width in self.shape.widths if width not in self.fused_programs]
@@ -198,7 +198,7 @@ class FusedForwards(abc.ABC):
             notes.append("in trees of guesses the host chooses")
         return tuple(notes)
 
-    def _given(self, width: int, history: History) -> tuple[Tensor, ...]:
+    def _sampling_inputs(self, width: int, history: History) -> tuple[Tensor, ...]:
         if self.fusion is None or width not in self.fused_programs:
             widths = self.sampling_widths
             raise ValueError(f"a forward that chooses must have one of the widths {widths}: got {width}")
@@ -211,4 +211,4 @@ class FusedForwards(abc.ABC):
         low, high, most = int(length.min()), int(length.max()), self.shape.max_length
         if low < 0 or high > most:
             raise ValueError(f"'history' must have lengths >= 0 and <= {most}: got {low} to {high}")
-        return self.fusion.step.given(history)
+        return self.fusion.step.sampling_inputs(history)

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from ...decoding.history import History
 from ...decoding.protocols import DecoderShape
-from ..kv_cache.buffers import CacheBuffers, Write, in_place
+from ..kv_cache.buffers import CacheBuffers, CacheWrite, write_in_place
 from ..step import DecoderStep, Step
 from .device_sampling import DeviceSampling
 
@@ -49,16 +49,16 @@ class FusedStep(Step):
         """
         super().__init__()
         self.step = step
-        self.choice = choice
+        self.sampling = choice
         self.kind = kind
         # One more than there are positions: the last token need not be fed.
         self._capacity, self._vocab = shape.max_length + 1, shape.vocab_size
         anything = self._first_tokens(shape.batch_size, 1)
-        looked_at = choice.looks_at(torch.zeros(shape.batch_size, 1, shape.vocab_size), anything)
-        self.reads: tuple[str, ...] = tuple(part for part in _PARTS if part in looked_at)
+        reads = choice.history_reads(torch.zeros(shape.batch_size, 1, shape.vocab_size), anything)
+        self.reads: tuple[str, ...] = tuple(part for part in _PARTS if part in reads)
         """What is given of a history."""
 
-        self.num_given = len(self.given(anything))
+        self.num_sampling_inputs = len(self.sampling_inputs(anything))
         """How many tensors :meth:`given` makes."""
 
     @property
@@ -66,7 +66,7 @@ class FusedStep(Step):
         """The model of the step."""
         return self.step.model
 
-    def given(self, history: History) -> tuple[Tensor, ...]:
+    def sampling_inputs(self, history: History) -> tuple[Tensor, ...]:
         """
         What goes in beside the tokens, made on the host.
 
@@ -74,7 +74,7 @@ class FusedStep(Step):
             history: The tokens before each scored column, of all rows, on one path. Its ids are cut,
                 or filled up, to one more than the decoder has positions.
         """
-        noise = self.choice.sampler.noise(history, self._vocab)
+        noise = self.sampling.sampler.noise(history, self._vocab)
         ids = history.ids
         if ids.shape[-1] != self._capacity:
             ids = pad(ids[..., : self._capacity], (0, max(0, self._capacity - ids.shape[-1])))
@@ -96,9 +96,9 @@ class FusedStep(Step):
             The choice in each scored column, ``[batch, width or kept]`` int64, -1 where there is none;
             and the logits that it was made from, ``[batch, width or kept, vocab]`` float32.
         """
-        count = self.num_given
+        count = self.num_sampling_inputs
         given, slots, cache = others[:count], others[count], others[count + 1 :]
-        chosen, logits, _ = self.score(ids, cache_pos, given, slots, cache, in_place)
+        chosen, logits, _ = self.score(ids, cache_pos, given, slots, cache, write_in_place)
         return chosen, logits
 
     def score(
@@ -108,9 +108,9 @@ class FusedStep(Step):
         given: Sequence[Tensor],
         slots: Tensor,
         cache: Sequence[Tensor],
-        write: Write,
+        write: CacheWrite,
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """The same with any :data:`~..kv_cache.buffers.Write`: choice, logits, and the cache written to."""
+        """The same with any :data:`~..kv_cache.buffers.CacheWrite`: choice, logits, and the cache written to."""
         logits, written = self.step.score(ids, cache_pos, slots, cache, write)
         return self.sample(logits, given, cache_pos), logits, written
 
@@ -131,18 +131,18 @@ class FusedStep(Step):
         # An index is int64, also where a device's integers come in as int32.
         read = {name: part.long() for name, part in zip(self.reads, given, strict=False)}
         history = History(**(dict.fromkeys(_PARTS, anything) | read), random_stream=anything)
-        return self.choice.sample(logits, history, *given[len(self.reads) :])
+        return self.sampling.sample(logits, history, *given[len(self.reads) :])
 
     def padding(self, width: int, cache: CacheBuffers, span: int) -> tuple[Tensor, ...]:
         """The inputs of a forward of *width* over padding alone: what it is traced with."""
         batch_size = cache.keys[0].shape[0]
         ids = torch.full((batch_size, width), -1)
         start = torch.zeros(batch_size, dtype=torch.int64)
-        return ids, start, *self.neutral(width, batch_size), cache.addresses(span), *cache.tensors
+        return ids, start, *self.neutral_inputs(width, batch_size), cache.addresses(span), *cache.tensors
 
-    def neutral(self, width: int, batch_size: int) -> tuple[Tensor, ...]:
+    def neutral_inputs(self, width: int, batch_size: int) -> tuple[Tensor, ...]:
         """What is given to a forward of *width* from which nobody wants a choice."""
-        return self.given(self._first_tokens(batch_size, self.scored(width)))
+        return self.sampling_inputs(self._first_tokens(batch_size, self.scored(width)))
 
     def scored(self, width: int) -> int:
         """How many columns of a forward of *width* are scored, and chosen from."""

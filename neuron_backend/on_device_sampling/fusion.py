@@ -9,7 +9,7 @@ from ...decoding.placement import Place, part_name
 from ...decoding.protocols import DecoderShape, Processor, Sampler
 from ..artifacts.chain_digest import chain_digest, has_rows, same_chain
 from ..step import DecoderStep
-from ..tensor_parallel.divided_model import ranks_of
+from ..tensor_parallel.sharded_model import ranks_of
 from .device_sampling import DeviceSampling, sampler_refusal, stage_refusal
 from .fused_step import FusedStep
 
@@ -44,7 +44,7 @@ class Fusion:
             ValueError: A part has no form for the device, or does not fit *shape*.
         """
         choice = DeviceSampling(processors, sampler)
-        name = (chain_digest(processors, sampler) or _nobody_elses(step))[:16]
+        name = (chain_digest(processors, sampler) or _unique_digest(step))[:16]
         return cls(
             processors,
             sampler,
@@ -55,7 +55,7 @@ class Fusion:
 
     def over(self, step: DecoderStep, shape: DecoderShape) -> "Fusion":
         """The same, by the same name, behind another *step* of that *shape*."""
-        return attrs.evolve(self, step=FusedStep(step, self.step.choice, shape, self.step.kind))
+        return attrs.evolve(self, step=FusedStep(step, self.step.sampling, shape, self.step.kind))
 
     def serves(self, processors: Processor | None, sampler: Sampler) -> bool:
         """
@@ -71,13 +71,15 @@ class Fusion:
         return rows == self.batch_size or not self._fixes_rows
 
 
-def _nobody_elses(step: DecoderStep) -> str:
+def _unique_digest(step: DecoderStep) -> str:
     """A digest for what cannot be told from another: no other has it, but all ranks do."""
     ranks, name = ranks_of(step.model), uuid.uuid4().hex
-    return name if ranks is None else ranks.from_first(name.encode()).decode()
+    return name if ranks is None else ranks.broadcast(name.encode()).decode()
 
 
-def places(processors: Processor | None, sampler: Sampler, fused: bool, why_not: str) -> tuple[Place, ...]:
+def part_placements(
+    processors: Processor | None, sampler: Sampler, fused: bool, why_not: str
+) -> tuple[Place, ...]:
     """
     Where each part runs.
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...decoding.cache.slots import Slots
 from ...decoding.protocols import Decoder
 from ...decoding.validation import is_whole
-from ..kv_cache.shapes import known_positions
+from ..kv_cache.shapes import max_positions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -130,7 +130,7 @@ def _positions(model: "Decoder | PreTrainedModel") -> float:
     from transformers import PreTrainedModel
 
     if isinstance(model, PreTrainedModel):
-        return known_positions(model) or math.inf
+        return max_positions(model) or math.inf
     return model.shape.max_length
 
 

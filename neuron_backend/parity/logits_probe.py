@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...decoding.protocols import DecoderShape
 from ..models.unsupported import UnsupportedArchitecture
-from ..step import keeps_logits
+from ..step import supports_logits_to_keep
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -179,7 +179,7 @@ def _random_rows(shape: DecoderShape, length: int) -> Tensor:
 def _stock_logits(model: "PreTrainedModel", row: Tensor, compared: int) -> Tensor:
     """The last logits of one row, ``[compared, vocab]``, zeros where it has not begun."""
     ids = row[row >= 0][None]
-    keep = {"logits_to_keep": compared} if keeps_logits(model) else {}
+    keep = {"logits_to_keep": compared} if supports_logits_to_keep(model) else {}
     with torch.no_grad():
         output = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **keep)
     logits: Tensor = output.logits[0, -compared:].float()

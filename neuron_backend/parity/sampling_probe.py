@@ -70,7 +70,7 @@ def check_sampling(decoder: SamplingDecoder, tolerance: float, whose: str, archi
 def _differences(decoder: SamplingDecoder, width: int) -> tuple[float, int]:
     """By how much logits differ, of the largest; and in how many columns the choice does."""
     assert decoder.fusion is not None
-    shape, choice = decoder.shape, decoder.fusion.step.choice
+    shape, choice = decoder.shape, decoder.fusion.step.sampling
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(shape.vocab_size, (shape.batch_size, 1, shape.max_length + 1), generator=generator)
     starts = list(range(0, shape.max_length - width + 1, width))

@@ -33,7 +33,7 @@ class TreeProbe:
     """``[batch, max_length]``; what lies behind a row's length is written over."""
 
     length: Tensor
-    guesses: Tensor
+    draft_tokens: Tensor
     """``[batch, n]``: the branches, interleaved."""
 
     branches: int
@@ -51,7 +51,7 @@ class TreeProbe:
         return cls(
             ids=torch.randint(shape.vocab_size, (shape.batch_size, shape.max_length), generator=generator),
             length=(longest - torch.arange(shape.batch_size) % _BRANCHES).clamp(min=1),
-            guesses=torch.randint(shape.vocab_size, (shape.batch_size, count), generator=generator),
+            draft_tokens=torch.randint(shape.vocab_size, (shape.batch_size, count), generator=generator),
             branches=branches,
         )
 
@@ -61,30 +61,30 @@ class TreeProbe:
 
     def tree(self, slots: Slots) -> Tensor:
         """What follows the rows and each guess, by one forward: ``[batch, 1 + n, vocab]``."""
-        parents = (torch.arange(self.guesses.shape[1]) - self.branches).clamp(min=-1)
+        parents = (torch.arange(self.draft_tokens.shape[1]) - self.branches).clamp(min=-1)
         everyone = torch.ones_like(self.length, dtype=torch.bool)
         return slots.feed_tree(
-            self.ids, self.length, self.guesses, parents.expand_as(self.guesses), everyone
+            self.ids, self.length, self.draft_tokens, parents.expand_as(self.draft_tokens), everyone
         ).clone()
 
     def columns(self, branch: int) -> list[int]:
-        """The guesses of one branch."""
-        return list(range(branch, self.guesses.shape[1], self.branches))
+        """The draft_tokens of one branch."""
+        return list(range(branch, self.draft_tokens.shape[1], self.branches))
 
     def chain(self, slots: Slots, branch: int, count: int) -> Tensor:
-        """What follows the last *count* guesses of one branch, fed as a chain: ``[batch, count, vocab]``."""
-        guesses = self.guesses[:, self.columns(branch)]
+        """What follows the last *count* draft_tokens of one branch, fed as a chain: ``[batch, count, vocab]``."""
+        draft_tokens = self.draft_tokens[:, self.columns(branch)]
         ids, rows = self.ids.clone(), torch.arange(len(self.ids))[:, None]
-        ids[rows, self.length[:, None] + torch.arange(guesses.shape[1])] = guesses
+        ids[rows, self.length[:, None] + torch.arange(draft_tokens.shape[1])] = draft_tokens
         need = torch.full_like(self.length, count)
-        return slots.feed(ids, self.length + guesses.shape[1], need).clone()
+        return slots.feed(ids, self.length + draft_tokens.shape[1], need).clone()
 
     def pairs(self, decoder: TreeDecoder) -> Iterator[tuple[Tensor, Tensor]]:
         """Logits that have to be equal."""
         slots = Slots(decoder)
         prefix, tree = self.prefix(slots), self.tree(slots)
         yield tree[:, :1], prefix
-        branches = range(min(self.branches, self.guesses.shape[1]))
+        branches = range(min(self.branches, self.draft_tokens.shape[1]))
         # One column more than the tree has left in the cache.
         upon_tree = [self.chain(slots, branch, 1) for branch in branches[:1]]
         slots.forget()

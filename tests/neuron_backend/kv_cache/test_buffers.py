@@ -1,7 +1,12 @@
 import pytest
 import torch
 
-from decodekit.neuron_backend.kv_cache.buffers import CacheBuffers, PositionedCache, in_place, out_of_place
+from decodekit.neuron_backend.kv_cache.buffers import (
+    CacheBuffers,
+    PositionedCache,
+    write_in_place,
+    write_out_of_place,
+)
 from decodekit.neuron_backend.kv_cache.geometry import Geometry, LayerGeometry
 
 GEOMETRY = Geometry("Toy", (LayerGeometry(1, 2, 1, 3), LayerGeometry(1, 2, 1, 3)), 9, torch.float32)
@@ -16,7 +21,7 @@ def test_keys_and_values_may_differ_in_size():
     assert [-4, -3, -2, -1, 0, 1] == buffers.addresses(2).tolist()
 
 
-@pytest.mark.parametrize("write", [in_place, out_of_place])
+@pytest.mark.parametrize("write", [write_in_place, write_out_of_place])
 def test_each_row_writes_to_its_own_slots(write):
     """Row 0 writes positions 0 and 1, row 1 position 3 and the spare slot, in the layer that asks."""
     buffers = CacheBuffers.zeros(GEOMETRY, 2, 4)
@@ -31,7 +36,7 @@ def test_each_row_writes_to_its_own_slots(write):
     assert torch.equal(keys[..., 0], values[..., 2])
     assert not buffers.keys[0].any()
     assert torch.equal(keys, cache.tensors[1][:, :, :5])
-    assert (write is in_place) == bool(buffers.keys[1].any())
+    assert (write is write_in_place) == bool(buffers.keys[1].any())
 
 
 def test_a_layer_gets_the_span_alone():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from decodekit.decoding import Generator, Sample, Slots
 from decodekit.neuron_backend import StaticDecoder, compile_decoder
-from decodekit.neuron_backend.kv_cache.spans import decoder_spans, end_of, powers_of_two, smallest_span
+from decodekit.neuron_backend.kv_cache.spans import decoder_spans, end_position, powers_of_two, smallest_span
 from decodekit.speculation import PromptLookup, SpeculativeGenerator
 from decodekit.testing import check_decoder
 
@@ -62,7 +62,7 @@ class TestSpans:
             for column, token in enumerate(row)
             if token >= 0 and start + column >= 0
         ]
-        end = end_of(torch.tensor(tokens), torch.tensor(starts))
+        end = end_position(torch.tensor(tokens), torch.tensor(starts))
 
         assert max(positions, default=-1) + 1 == max(end, 0)
         assert min(span for span in SPANS if all(p < span for p in positions)) == smallest_span(

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from decodekit.neuron_backend.lint.graph_lint import RULES, lint_graph, lint_module
+from decodekit.neuron_backend.lint.graph_lint import lint_graph, lint_module
+from decodekit.neuron_backend.lint.graph_rules import RULES
 from decodekit.neuron_backend.lowering.export import lower
 
 X = torch.tensor([[0.5, 2.0, 1.0], [0.25, 0.125, 4.0]])

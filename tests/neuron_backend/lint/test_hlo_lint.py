@@ -2,7 +2,9 @@
 
 import pytest
 
-from decodekit.neuron_backend.lint.hlo_lint import RULES, lint_hlo, parse
+from decodekit.neuron_backend.lint.hlo_lint import lint_hlo
+from decodekit.neuron_backend.lint.hlo_rules import RULES
+from decodekit.neuron_backend.lint.hlo_text import parse_hlo
 
 ADD = """
 %add.1 (x.2: s32[], y.3: s32[]) -> s32[] {
@@ -147,7 +149,7 @@ def test_parsing_keeps_operands_and_attributes_apart():
     """Operands may have parentheses of their own."""
     line = "ROOT %t.2 = (f32[2]{0}, s32[]) tuple((f32[2]{0}) %a.1, s32[] %b.1), sharding={replicated}"
 
-    (_, instruction) = parse(module(line))["graph.9"]
+    (_, instruction) = parse_hlo(module(line))["graph.9"]
 
     assert ("t.2", "(f32[2]{0}, s32[])", "tuple", True) == (
         instruction.name,

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from decodekit.neuron_backend.lowering.export import lower
-from decodekit.neuron_backend.lowering.narrow_integers import narrow_integers
+from decodekit.neuron_backend.lowering.narrow_integers import narrow_to_int32
 
 X = torch.tensor([[0.5, 2.0, 1.0], [0.25, 0.125, 4.0]])
 I = torch.tensor([[0, 2, 1], [1, 0, 2]])  # noqa: E741 (integers, beside X)
@@ -25,7 +25,7 @@ class Function(nn.Module):
 def narrowed(function, *inputs):
     """The graph of a function."""
     graph = lower(Function(function), inputs)
-    narrow_integers(graph)
+    narrow_to_int32(graph)
     return graph
 
 
@@ -74,7 +74,7 @@ def test_compute_nothing_in_64_bits(function):
     """No operation gives int64; before, one did."""
     graph = lower(Function(function), (X, I))
     before = wide(graph, X, I)
-    narrow_integers(graph)
+    narrow_to_int32(graph)
 
     assert before
     assert [] == wide(graph, X, I.int())

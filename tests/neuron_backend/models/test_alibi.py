@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture
 from decodekit.neuron_backend.kv_cache.buffers import PositionedCache
 from decodekit.neuron_backend.models import alibi
-from decodekit.neuron_backend.models.weights import adopt
+from decodekit.neuron_backend.models.weights import copy_sharing_weights
 
 Models = Callable[..., PreTrainedModel]
 
@@ -31,13 +31,13 @@ class TestSlopes:
         config.vocab_size = 9
         config.pad_token_id = config.bos_token_id = config.eos_token_id = None
         model: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-        slopes = adopt(model).base_model.get_buffer("alibi_slopes")
+        slopes = copy_sharing_weights(model).base_model.get_buffer("alibi_slopes")
 
         assert [2.0**-power for power in range(1, 9)] == slopes.tolist()
 
     def test_of_falcon_are_rounded_as_it_rounds(self, tiny_model: Models) -> None:
         """Slope, position and product each to bfloat16: not what float32 would give."""
-        table = adopt(tiny_model("falcon_alibi")).base_model.get_buffer("alibi_table")
+        table = copy_sharing_weights(tiny_model("falcon_alibi")).base_model.get_buffer("alibi_table")
         slopes = torch.tensor([2 ** (-power / 2) for power in range(1, 17)]).bfloat16()
         positions = torch.arange(128.0).bfloat16()
 
@@ -77,8 +77,8 @@ class TestDtypes:
     @pytest.mark.parametrize("name", ALIBI)
     def test_of_half_precision_keep_the_bias(self, dtype: str, name: str, tiny_model: Models) -> None:
         """Slopes are not rounded with the weights, and are rounded where the stock model rounds them."""
-        exact = adopt(tiny_model(name)).base_model.named_buffers()
-        half = adopt(tiny_model(name), getattr(torch, dtype))
+        exact = copy_sharing_weights(tiny_model(name)).base_model.named_buffers()
+        half = copy_sharing_weights(tiny_model(name), getattr(torch, dtype))
         kept = {key: buffer for key, buffer in exact if "alibi" in key}
 
         assert kept
@@ -88,7 +88,7 @@ class TestDtypes:
 
     def test_a_model_without_bias_is_not_touched(self, tiny_model: Models) -> None:
         """Falcon with rotary positions needs nothing."""
-        twin = adopt(tiny_model("falcon"))
+        twin = copy_sharing_weights(tiny_model("falcon"))
 
         assert not [module for module in twin.modules() if "forward" in vars(module)]
 

@@ -10,13 +10,14 @@ from decodekit.neuron_backend import StaticDecoder
 from decodekit.neuron_backend.models.fused_projections import (
     FusedProjections,
     fuse_projections,
-    merge_products,
-    traced_fused,
+    merge_equal_products,
+    trace_fused,
 )
-from decodekit.neuron_backend.quantization import int8_activation_split as split
-from decodekit.neuron_backend.quantization.quantized_matmul import PACKED, quantized_matmul
-from decodekit.neuron_backend.tensor_parallel.divided_model import divided
+from decodekit.neuron_backend.quantization import int8_activation_split
+from decodekit.neuron_backend.quantization.int8_activation_split import pack_weights
+from decodekit.neuron_backend.quantization.quantized_matmul import PACKED, cpu_matmul
 from decodekit.neuron_backend.tensor_parallel.ranks import Ranks
+from decodekit.neuron_backend.tensor_parallel.sharded_model import shard_model
 
 LINEAR = torch.ops.aten.linear.default
 
@@ -35,11 +36,11 @@ def join(made):
 def traced(made, width, fused):
     """The graph of a step, and what it makes of some tokens."""
     inputs = made.step.padding(width, made.cache, 32)
-    with torch.no_grad(), quantized_matmul(made.step):
+    with torch.no_grad(), cpu_matmul(made.step):
         if fused:
-            with traced_fused(made.step):
+            with trace_fused(made.step):
                 program = torch.export.export(made.step, inputs, strict=False)
-            merge_products(program.graph_module, program.graph_signature.user_inputs)
+            merge_equal_products(program.graph_module, program.graph_signature.user_inputs)
         else:
             program = torch.export.export(made.step, inputs, strict=False)
         program.graph_module.graph.lint()
@@ -67,7 +68,7 @@ def _flat(program, inputs):
 
 def _packed(name, tensor):
     """As a program is handed it."""
-    return split.pack(tensor.T.contiguous()) if name.endswith(PACKED) else tensor
+    return pack_weights(tensor.T.contiguous()) if name.endswith(PACKED) else tensor
 
 
 def count(graph, target):
@@ -111,7 +112,7 @@ def test_products_become_fewer(name, saved, tiny_model):
 )
 def test_kernels_of_integers_become_fewer(exact, target, tiny_model, monkeypatch):
     """Seven products of a layer are four, on processors that add up integers of 8 bits and on others."""
-    monkeypatch.setattr(split, "_are_exact", lambda: exact)
+    monkeypatch.setattr(int8_activation_split, "_are_exact", lambda: exact)
     made = decoder(tiny_model("llama"), weights="int8", dtype="bfloat16")
     apart, _ = traced(made, 1, fused=False)
     join(made)
@@ -148,7 +149,7 @@ def test_what_is_joined_is_not_joined_again(tiny_model):
 
 def test_a_ranks_part_is_joined(tiny_model):
     """Of as many rows as the rank holds, whatever its layers call their size."""
-    part = divided(tiny_model("llama"), Ranks(degree=2, rank=1, group="ranks"))
+    part = shard_model(tiny_model("llama"), Ranks(degree=2, rank=1, group="ranks"))
     attention = part.model.layers[0].self_attn
     apart = [
         attention.q_proj.weight.clone(),

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from decodekit.neuron_backend.models.weights import adopt, derived_buffers, weight_dtype
+from decodekit.neuron_backend.models.weights import copy_sharing_weights, derived_buffers, weight_dtype
 
 
 class TestAdopt:
@@ -11,7 +11,7 @@ class TestAdopt:
         """As a model loads in a dtype: what is computed from the config stays float32."""
         model = tiny_model("llama")
 
-        twin = adopt(model, torch.bfloat16)
+        twin = copy_sharing_weights(model, torch.bfloat16)
 
         assert {torch.bfloat16} == {weight.dtype for weight in twin.parameters()}
         assert {torch.float32} == {buffer.dtype for buffer in derived_buffers(twin).values()}
@@ -20,7 +20,7 @@ class TestAdopt:
     def test_keeps_tied_weights_tied(self, tiny_model):
         """One tensor under two names stays one, converted or not."""
         for dtype in (None, torch.float64):
-            twin = adopt(tiny_model("opt"), dtype)
+            twin = copy_sharing_weights(tiny_model("opt"), dtype)
 
             assert twin.lm_head.weight is twin.model.decoder.embed_tokens.weight
 

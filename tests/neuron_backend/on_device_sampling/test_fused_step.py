@@ -6,7 +6,7 @@ import torch
 from decodekit.decoding import Greedy, History, Sample, SamplingPipeline
 from decodekit.decoding.sampling import noise
 from decodekit.neuron_backend import StaticDecoder, lint_module
-from decodekit.neuron_backend.kv_cache.buffers import out_of_place
+from decodekit.neuron_backend.kv_cache.buffers import write_out_of_place
 from decodekit.neuron_backend.on_device_sampling.device_sampling import DeviceSampling
 from decodekit.neuron_backend.on_device_sampling.fused_step import FusedStep
 from decodekit.processors import (
@@ -66,14 +66,14 @@ class TestGiven:
             window.random_stream,
         )
 
-        assert torch.equal(window.ids, step.given(long)[0])
-        assert (2, 1, 65) == step.given(short)[0].shape
-        assert torch.equal(window.ids[..., :20], step.given(short)[0][..., :20])
+        assert torch.equal(window.ids, step.sampling_inputs(long)[0])
+        assert (2, 1, 65) == step.sampling_inputs(short)[0].shape
+        assert torch.equal(window.ids[..., :20], step.sampling_inputs(short)[0][..., :20])
 
     def test_noise_is_single_precision(self, llama):
         """Of the streams and the lengths."""
         window = history(llama.shape, 3)
-        blocks, places = fused(llama, None, Sample()).given(window)
+        blocks, places = fused(llama, None, Sample()).sampling_inputs(window)
 
         assert (torch.float32, (2, 3, 8)) == (blocks.dtype, tuple(blocks.shape))
         assert torch.equal(places, Sample().noise(window, 61)[1].float())
@@ -112,10 +112,10 @@ class TestForward:
         slots, cache = decoder.cache.addresses(64), decoder.cache.tensors
         with torch.no_grad():
             expected = decoder.step(ids, start, slots, *cache).clone()
-            chosen, logits = step(ids, start, *step.given(window), slots, *cache)
+            chosen, logits = step(ids, start, *step.sampling_inputs(window), slots, *cache)
             # A device may have no other integers than of 32 bits.
-            given = [t.int() if t.dtype == torch.int64 else t for t in step.given(window)]
-            again, same, written = step.score(ids, start, given, slots, cache, out_of_place)
+            given = [t.int() if t.dtype == torch.int64 else t for t in step.sampling_inputs(window)]
+            again, same, written = step.score(ids, start, given, slots, cache, write_out_of_place)
 
         assert torch.equal(expected, logits)
         assert torch.equal(SamplingPipeline(chain, sampler)(logits, window)[0], chosen)
@@ -138,7 +138,7 @@ class TestForward:
         """The control: the host's own top-p behind the step."""
         decoder = StaticDecoder(tiny_model("llama"), batch_size=2, max_length=16, widths=(1,))
         step = fused(decoder, SAMPLING, Greedy())
-        step.choice.stages.append(TopP(0.5))
+        step.sampling.stages.append(TopP(0.5))
 
         findings = lint_module(step, step.padding(1, decoder.cache, 16))
 

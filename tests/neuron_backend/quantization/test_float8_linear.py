@@ -8,8 +8,8 @@ from torch import nn
 
 from decodekit.neuron_backend.quantization.float8_linear import FLOAT8, Float8Linear
 from decodekit.neuron_backend.quantization.int4_linear import Int4Linear
-from decodekit.neuron_backend.quantization.int8_linear import Int8Linear, plain_product
-from decodekit.neuron_backend.quantization.quantized_matmul import cuda_products, int8_product
+from decodekit.neuron_backend.quantization.int8_linear import Int8Linear, plain_int8_matmul
+from decodekit.neuron_backend.quantization.quantized_matmul import cuda_matmul, int8_matmul
 
 from .rows_of_many_sizes import ROUNDING, shapes, weight_of
 
@@ -23,7 +23,7 @@ def test_each_weight_is_within_a_sixteenth_of_itself(out_features, in_features, 
     """
     weight = weight_of(out_features, in_features, size, dtype)
     layer = Float8Linear.of(weight, None)
-    error = (layer.weight_in(torch.float64) - weight.double()).abs()
+    error = (layer.dequantized(torch.float64) - weight.double()).abs()
     scale = layer.scale.double()[:, None]
     rounding = 448 * torch.finfo(dtype).eps * scale.clamp(min=torch.finfo(dtype).tiny)
 
@@ -39,9 +39,9 @@ def test_products_are_those_of_the_weights(out_features, in_features, size, dtyp
     layer = Float8Linear.of(weight_of(out_features, in_features, size, dtype), extra)
     x = weight_of(rows, in_features, 1.0, dtype, seed=2).reshape(1, rows, in_features)
     with torch.no_grad():
-        expected = x.double() @ layer.weight_in(torch.float64).T + (extra.double() if bias else 0)
-        terms = x.double().abs() @ layer.weight_in(torch.float64).abs().T
-        found = [plain_product(layer, x), int8_product(layer, x), int8_product(layer, x, aten=False)]
+        expected = x.double() @ layer.dequantized(torch.float64).T + (extra.double() if bias else 0)
+        terms = x.double().abs() @ layer.dequantized(torch.float64).abs().T
+        found = [plain_int8_matmul(layer, x), int8_matmul(layer, x), int8_matmul(layer, x, aten=False)]
 
     for product in found:
         assert (dtype, expected.shape) == (product.dtype, product.shape)
@@ -81,7 +81,7 @@ def test_products_for_a_gpu_hold_while_a_step_is_traced():
     layers = nn.ModuleList([kind.of(weight, None) for kind in (Int8Linear, Int4Linear, Float8Linear)])
     before = [layer.product for layer in layers]
     x = torch.ones(1, 32, dtype=torch.bfloat16)
-    with cuda_products(layers):
+    with cuda_matmul(layers):
         for layer in layers:
             graph = torch.fx.experimental.proxy_tensor.make_fx(layer)(x)
             names = {str(node.target) for node in graph.graph.nodes}

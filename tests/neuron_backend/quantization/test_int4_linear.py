@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from decodekit.neuron_backend.quantization.int4_linear import GROUP, Int4Linear, pack, plain_product
-from decodekit.neuron_backend.quantization.quantized_matmul import int4_product
+from decodekit.neuron_backend.quantization.int4_linear import GROUP, Int4Linear, pack, plain_int4_matmul
+from decodekit.neuron_backend.quantization.quantized_matmul import int4_matmul
 
 ROUNDING = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 3e-3, torch.float64: 1e-12}
 
@@ -35,7 +35,7 @@ def test_each_weight_is_within_half_a_step(out_features, groups, size, dtype):
 
     grouped = weight.double().unflatten(1, (-1, GROUP))
     step = (grouped.amax(dim=2) - grouped.amin(dim=2)) / 15
-    error = (layer.weight_in(torch.float64) - weight.double()).unflatten(1, (-1, GROUP)).abs().amax(dim=2)
+    error = (layer.dequantized(torch.float64) - weight.double()).unflatten(1, (-1, GROUP)).abs().amax(dim=2)
     slack = 8 * torch.finfo(dtype).eps * (step + grouped.abs().amax(dim=2))
     assert (error <= step / 2 + slack).all()
 
@@ -48,11 +48,11 @@ def test_products_are_those_of_the_weights(out_features, groups, size, dtype, ro
     x = weight_of(rows, groups * GROUP, 1.0, dtype, seed=2).reshape(1, rows, groups * GROUP)
     aten = aten and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
     with torch.no_grad():
-        expected = x.double() @ layer.weight_in(torch.float64).T + (extra.double() if bias else 0)
+        expected = x.double() @ layer.dequantized(torch.float64).T + (extra.double() if bias else 0)
         # The levels are multiplied out one by one, and cancel.
         parts = layer.levels.double().abs()[:, :out_features] @ torch.tensor([8.0, 1.0], dtype=torch.float64)
         terms = x.double().abs() @ parts.repeat_interleave(GROUP, dim=0)
-        found = [plain_product(layer, x), int4_product(layer, x, aten=aten)]
+        found = [plain_int4_matmul(layer, x), int4_matmul(layer, x, aten=aten)]
 
     for product in found:
         assert (dtype, expected.shape) == (product.dtype, product.shape)
@@ -67,7 +67,7 @@ def test_groups_of_one_value_are_exact(value, dtype):
     weight = torch.full((3, GROUP), value, dtype=dtype)
     layer = Int4Linear.of(weight, None)
 
-    torch.testing.assert_close(layer.weight_in(torch.float64), weight.double(), rtol=1e-6, atol=1e-3)
+    torch.testing.assert_close(layer.dequantized(torch.float64), weight.double(), rtol=1e-6, atol=1e-3)
     assert layer.levels.isfinite().all()
 
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from decodekit.neuron_backend.quantization.int8_linear import Int8Linear, plain_product
-from decodekit.neuron_backend.quantization.quantized_matmul import int8_product
+from decodekit.neuron_backend.quantization.int8_linear import Int8Linear, plain_int8_matmul
+from decodekit.neuron_backend.quantization.quantized_matmul import int8_matmul
 
 from .rows_of_many_sizes import ROUNDING, shapes, weight_of
 
@@ -18,7 +18,7 @@ def test_each_weight_is_within_half_a_step(out_features, in_features, size, dtyp
     weight = weight_of(out_features, in_features, size, dtype)
     layer = Int8Linear.of(weight, None)
 
-    error = (layer.weight_in(torch.float64) - weight.double()).abs()
+    error = (layer.dequantized(torch.float64) - weight.double()).abs()
     rounding = torch.finfo(dtype).eps * layer.scale.double().clamp(min=torch.finfo(dtype).tiny)
     assert (error <= (layer.scale.double() / 2 + 127 * rounding)[:, None]).all()
     assert -127 <= layer.quantized.min() <= layer.quantized.max() <= 127
@@ -32,9 +32,9 @@ def test_products_are_those_of_the_weights(out_features, in_features, size, dtyp
     layer = Int8Linear.of(weight_of(out_features, in_features, size, dtype), extra)
     x = weight_of(rows, in_features, 1.0, dtype, seed=2).reshape(1, rows, in_features)
     with torch.no_grad():
-        expected = x.double() @ layer.weight_in(torch.float64).T + (extra.double() if bias else 0)
-        terms = x.double().abs() @ layer.weight_in(torch.float64).abs().T
-        found = [plain_product(layer, x), int8_product(layer, x)]
+        expected = x.double() @ layer.dequantized(torch.float64).T + (extra.double() if bias else 0)
+        terms = x.double().abs() @ layer.dequantized(torch.float64).abs().T
+        found = [plain_int8_matmul(layer, x), int8_matmul(layer, x)]
 
     for product in found:
         assert (dtype, expected.shape) == (product.dtype, product.shape)
@@ -50,7 +50,7 @@ def test_rows_of_zeros_stay_zeros(dtype):
     layer = Int8Linear.of(weight, None)
 
     assert (layer.scale > 0).all()
-    torch.testing.assert_close(layer.weight_in(torch.float64), weight.double(), rtol=0.01, atol=0)
+    torch.testing.assert_close(layer.dequantized(torch.float64), weight.double(), rtol=0.01, atol=0)
     assert torch.equal(torch.zeros(1, dtype=dtype), layer(torch.ones(1, 8, dtype=dtype))[:, 0])
 
 
@@ -69,7 +69,7 @@ def test_halves_do_not_overflow():
     weight = torch.ones(4, 512, dtype=torch.float16)
     layer, x = Int8Linear.of(weight, None), torch.full((1, 40, 512), 2.0, dtype=torch.float16)
 
-    for product in (plain_product, int8_product):
+    for product in (plain_int8_matmul, int8_matmul):
         torch.testing.assert_close(product(layer, x), torch.full((1, 40, 4), 1024.0).half())
 
 

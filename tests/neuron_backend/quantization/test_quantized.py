@@ -31,7 +31,7 @@ def widened(model, quantised):
     for name, layer in quantised.named_modules():
         if isinstance(layer, Int8Linear | Int4Linear):
             place = stock.get_submodule(name)
-            weight = layer.weight_in(model.dtype)
+            weight = layer.dequantized(model.dtype)
             transposed = isinstance(place, transformers.pytorch_utils.Conv1D)
             place.weight = torch.nn.Parameter(weight.T if transposed else weight)
     return stock

@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from decodekit.decoding import Generator, MaxNewTokens, Sample
 from decodekit.neuron_backend import StaticDecoder, compile_decoder, load_decoder
 from decodekit.neuron_backend.step import program_name
-from decodekit.neuron_backend.tensor_parallel.ranks import Ranks, each_succeeds
+from decodekit.neuron_backend.tensor_parallel.ranks import Ranks, fail_together
 from decodekit.processors import Temperature, TopK
 from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
 
@@ -188,7 +188,7 @@ def errors(folder: pathlib.Path) -> dict[str, Any]:
     twice = {"mlp.gate_proj": WHOLE, "mlp.up_proj": WHOLE, "mlp.down_proj": "all_reduce"}
 
     def one_fails() -> None:
-        with each_succeeds(ranks):
+        with fail_together(ranks):
             if ranks.rank == 1:
                 raise KeyError("what only rank 1 misses")
 

@@ -11,8 +11,8 @@ from decodekit.decoding.history import History
 from decodekit.neuron_backend import StaticDecoder, compile_decoder
 from decodekit.neuron_backend.targets.eager_target import EagerTarget
 from decodekit.neuron_backend.targets.neuron.traced_target import TracedTarget
-from decodekit.neuron_backend.tensor_parallel.cores import CORES, Cores, holders
-from decodekit.neuron_backend.tensor_parallel.parallel_layers import all_reduce, summing
+from decodekit.neuron_backend.tensor_parallel.cores import CORES, Cores, ranks_or_cores
+from decodekit.neuron_backend.tensor_parallel.parallel_layers import all_reduce, override_all_reduce
 
 
 @pytest.fixture
@@ -28,27 +28,27 @@ class TestHolders:
 
     def test_are_cores_where_the_target_drives_them(self):
         """In one process, which nobody has to start."""
-        assert (None, 4) == holders(TracedTarget(), 4)
+        assert (None, 4) == ranks_or_cores(TracedTarget(), 4)
 
     def test_are_processes_elsewhere(self):
         """Of which there is one here."""
-        assert (None, 1) == holders(EagerTarget(), 1)
+        assert (None, 1) == ranks_or_cores(EagerTarget(), 1)
         with pytest.raises(ValueError, match="'tp_degree' must be the number of processes, 1: got 4"):
-            holders(EagerTarget(), 4)
+            ranks_or_cores(EagerTarget(), 4)
 
     @pytest.mark.parametrize("degree", [0, -1, True, 2.0, "2"])
     def test_are_counted_in_whole_numbers(self, degree):
         """From one on."""
         with pytest.raises(ValueError, match="'tp_degree' must be a whole number >= 1: got"):
-            holders(TracedTarget(), degree)
+            ranks_or_cores(TracedTarget(), degree)
 
     def test_of_a_target_that_drives_them_are_not_started(self, monkeypatch):
         """Each of several processes would take all cores."""
         monkeypatch.setenv("WORLD_SIZE", "2")
 
         with pytest.raises(ValueError, match=r"drives all 2 cores: got one of 2; .* without torchrun"):
-            holders(TracedTarget(), 2)
-        assert (None, 1) == holders(TracedTarget(), 1)
+            ranks_or_cores(TracedTarget(), 2)
+        assert (None, 1) == ranks_or_cores(TracedTarget(), 1)
 
     def test_have_floating_weights(self, tiny_model, monkeypatch):
         """Quantised ones are not divided, whatever is installed."""
@@ -155,10 +155,10 @@ def in_turns(decoder: StaticDecoder, ids: torch.Tensor) -> Any:
 
     The *n*-th sum is known once the parts have been run with those before it.
     """
-    from decodekit.neuron_backend.tensor_parallel.divided_model import divided
     from decodekit.neuron_backend.tensor_parallel.ranks import Ranks
+    from decodekit.neuron_backend.tensor_parallel.sharded_model import shard_model
 
-    parts = [divided(decoder.step.model, Ranks(2, core, CORES)) for core in range(2)]
+    parts = [shard_model(decoder.step.model, Ranks(2, core, CORES)) for core in range(2)]
     known: list[torch.Tensor] = []
     while True:
         seen: list[list[torch.Tensor]] = [[], []]
@@ -168,7 +168,7 @@ def in_turns(decoder: StaticDecoder, ids: torch.Tensor) -> Any:
                 partials.append(partial)
                 return known[len(partials) - 1] if len(partials) <= len(known) else partial
 
-            with torch.no_grad(), summing(CORES, total):
+            with torch.no_grad(), override_all_reduce(CORES, total):
                 logits = part(input_ids=ids).logits
         if len(known) == len(seen[0]):
             return logits
@@ -180,7 +180,7 @@ class TestSumming:
 
     def test_ends(self):
         """Nobody sums for cores while nothing is traced for them."""
-        with summing(CORES, lambda partial: partial * 2):
+        with override_all_reduce(CORES, lambda partial: partial * 2):
             assert 4.0 == all_reduce(torch.tensor(2.0), CORES).item()
 
         with pytest.raises(RuntimeError):

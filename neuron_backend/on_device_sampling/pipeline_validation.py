@@ -64,5 +64,5 @@ def check_rows(processors: Processor | None, batch_size: Any) -> None:
 
 def _is_sampler(part: object) -> bool:
     """Whether *part* declares or offers what samplers do, and processors do not."""
-    of_selections = TakesArgmax | DeclaresState | RanksTokens | MeasuresGap
-    return not isinstance(part, Composable) and isinstance(part, of_selections)
+    sampler_protocols = TakesArgmax | DeclaresState | RanksTokens | MeasuresGap
+    return not isinstance(part, Composable) and isinstance(part, sampler_protocols)

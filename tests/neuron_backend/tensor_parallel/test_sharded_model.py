@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture, compile_decoder, load_decoder
 from decodekit.neuron_backend.artifacts.manifest import Manifest
-from decodekit.neuron_backend.tensor_parallel.divided_model import rank_weights, ranks_of
+from decodekit.neuron_backend.tensor_parallel.sharded_model import rank_weights, ranks_of
 
 from . import ranks_program
 

@@ -9,7 +9,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import CompiledDecoder, UnsupportedArchitecture
-from decodekit.neuron_backend.models.weights import adopt
+from decodekit.neuron_backend.models.weights import copy_sharing_weights
 
 Models = Callable[..., PreTrainedModel]
 
@@ -104,7 +104,7 @@ def test_rows_that_would_change_are_refused() -> None:
 
 def test_other_rotations_are_not_touched(tiny_model: Models) -> None:
     """Frequencies that never change stay what they are."""
-    twin: Any = adopt(tiny_model("llama"))
+    twin: Any = copy_sharing_weights(tiny_model("llama"))
     before = twin.model.rotary_emb.inv_freq
     decoder = CompiledDecoder.unchecked(twin, CompiledDecoder(twin, max_length=32, widths=(1,)).shape)
 
