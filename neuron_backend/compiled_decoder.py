@@ -39,7 +39,7 @@ class CompiledDecoder(StaticDecoder):
 
     def compile(self, compiler: Target, processors: Processor | None, sampler: Sampler | None) -> None:
         """
-        Compile the programs with *compiler*, with sampling in the forwards if *processors* or *sampler* is given.
+        Compile the programs with *compiler*, including sampling if *processors* or *sampler* is given.
 
         Raises:
             UnsupportedArchitecture: The programs' logits differ from the stock model's.
@@ -122,8 +122,7 @@ class CompiledDecoder(StaticDecoder):
 
         It shares the weights, has its own cache, and has the batch size and positions of this decoder:
         ``DraftModel(target.early_exit(4))``. The acceptance rate depends on the model: models not trained
-        for early exit draft poorly from early layers; with all layers, every draft token agrees with greedy
-        decoding.
+        for early exit draft poorly from early layers; a draft from all layers is always right.
 
         Elhoushi et al., 2024, `LayerSkip: Enabling Early Exit Inference and Self-Speculative
         Decoding <https://arxiv.org/abs/2404.16710>`_. There the target continues from the draft's hidden

@@ -55,8 +55,8 @@ class StaticDecoder(FusedForwards):
     A decoder over any Hugging Face causal LM whose layers cache plain keys and values.
 
     One program per width, over one cache. A new decoder runs eagerly; a
-    :class:`~.targets.target.Target` replaces its programs by compiled ones. Saving, early exit and lint are in
-    :class:`~.compiled_decoder.CompiledDecoder`.
+    :class:`~.targets.target.Target` replaces its programs by compiled ones. Saving, early exit and lint are
+    in :class:`~.compiled_decoder.CompiledDecoder`.
     """
 
     shape: DecoderShape

@@ -73,7 +73,7 @@ class AllReduce:
 
 @attrs.frozen
 class Gather:
-    """Concatenation of the ranks' outputs to ``[..., size]``, for layers whose output dimension is sharded."""
+    """Concatenation of the ranks' outputs to ``[..., size]``, for a layer with sharded output dimension."""
 
     ranks: Ranks
     size: int

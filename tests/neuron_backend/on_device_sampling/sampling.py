@@ -5,7 +5,7 @@ from decodekit.neuron_backend import compile_decoder
 
 PROMPTS = [[5, 9, 2, 44, 17, 3, 8], [60, 1, 30], [7] * 20]
 STOP = MaxNewTokens(30)
-WITHOUT = "the decoder was compiled without a choice: pass processors and sampler to compile_decoder"
+WITHOUT = "the decoder was compiled without sampling: pass processors and sampler to compile_decoder"
 
 
 def build(model, batch_size=3, widths=(1, 5, 16), **options):

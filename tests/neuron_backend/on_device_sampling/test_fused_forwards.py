@@ -168,7 +168,7 @@ class TestGeneration:
         decoder = build(model, sampler=sampler, **plain)
 
         assert run(build(model, **plain)) == run(decoder)
-        assert "in trees of guesses the host chooses" in decoder.explain().notes
+        assert "in trees of draft tokens the host samples" in decoder.explain().notes
 
 
 class TestForwardChoosing:
@@ -231,8 +231,8 @@ class TestExplain:
             "Temperature(temperature=0.5)  device   it is part of the forward\n"
             "TopK(k=5, ties='keep')        device   it is part of the forward\n"
             "Sample(seed=3)                device   it is part of the forward\n"
-            "note: the logits are processed again, on the host, where somebody reads the scores\n"
-            "note: after a forward of 16 columns, as of a prompt, the host chooses"
+            "note: if the scores are read, the logits are processed again on the host\n"
+            "note: after a forward of 16 columns, as of a prompt, the host samples"
         ) == str(decoder.explain())
         assert decoder.explain() == Generator(decoder, processors=chain, sampler=Sample(seed=3)).explain()
 
@@ -256,7 +256,7 @@ class TestExplain:
                 None,
                 [
                     "all run in one place, and DynamicTemperature cannot run on the device",
-                    "it does not declare itself device_safe, and has no other form",
+                    "it does not declare itself device_safe, and has no device variant",
                     "all run in one place, and DynamicTemperature cannot run on the device",
                 ],
                 id="no-form-for-the-device",
@@ -298,7 +298,7 @@ class TestExplain:
 
         assert [
             "all run in one place, and Mirostat cannot run on the device",
-            "only Greedy and Sample have a form for it",
+            "only Greedy and Sample have a device variant",
         ] == whys
         assert 30 == len(generator([[1, 2]]).ids[0])
 
@@ -314,7 +314,7 @@ class TestExplain:
         chain = Temperature(0.5)
         decoder = build(tiny_model("llama"), processors=chain, target=Plain())
 
-        assert ["the decoder's target compiled no program that chooses"] * 2 == [
+        assert ["the decoder's target compiled no program that samples"] * 2 == [
             place.why for place in decoder.explain().places
         ]
         assert () == decoder.sampling_widths

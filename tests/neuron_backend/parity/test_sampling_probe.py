@@ -33,15 +33,15 @@ class TestProbe:
 
     def test_another_token_is_refused(self, tiny_model):
         """Though the logits are right."""
-        with pytest.raises(UnsupportedArchitecture, match="chooses another token in 24 columns of width 1"):
+        with pytest.raises(UnsupportedArchitecture, match="samples other tokens in 24 columns of width 1"):
             self.wrong(tiny_model, lambda ids, logits: ((ids + 1) % 61, logits))
 
     def test_other_logits_are_refused(self, tiny_model):
         """Though the choice may be the same."""
-        with pytest.raises(UnsupportedArchitecture, match="scores otherwise where it chooses, at width 1"):
+        with pytest.raises(UnsupportedArchitecture, match="gives other logits when it samples, at width 1"):
             self.wrong(tiny_model, lambda ids, logits: (ids, logits * 1.01))
 
     def test_failures_are_refused(self, tiny_model):
         """By the architecture's name."""
-        with pytest.raises(UnsupportedArchitecture, match="failed where it chooses at width 1: ZeroDivision"):
+        with pytest.raises(UnsupportedArchitecture, match="failed to sample at width 1: ZeroDivision"):
             self.wrong(tiny_model, lambda ids, logits: 1 / 0)
