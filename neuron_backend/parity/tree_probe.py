@@ -72,7 +72,7 @@ class TreeProbe:
         return list(range(branch, self.draft_tokens.shape[1], self.branches))
 
     def chain(self, slots: Slots, branch: int, count: int) -> Tensor:
-        """Logits after the last *count* draft tokens of a branch, fed in sequence: ``[batch, count, vocab]``."""
+        """Logits after a branch's last *count* draft tokens, fed in sequence: ``[batch, count, vocab]``."""
         draft_tokens = self.draft_tokens[:, self.columns(branch)]
         ids, rows = self.ids.clone(), torch.arange(len(self.ids))[:, None]
         ids[rows, self.length[:, None] + torch.arange(draft_tokens.shape[1])] = draft_tokens

@@ -1,4 +1,4 @@
-"""The rules by which tests for a device are skipped, fail, and judge a text."""
+"""Rules for skipping and failing device tests, and for comparing texts."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ from .on_device import PARTS, PROMPTS, Pair
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> NeuronFound:
-    """A driver's device, and no package."""
+    """A device of the driver, without a package."""
     found = NeuronFound("none", "no torch-neuronx is installed", devices=1)
     monkeypatch.setattr(on_device, "probe", lambda: found)
     return found
@@ -25,7 +25,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> NeuronFound:
 
 class TestRequirements:
     def test_no_device_is_a_failure(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With what was looked for; never a skip, which nobody reads."""
+        """With what was looked for; not skipped, which would go unnoticed."""
         monkeypatch.setattr(on_device, "probe", lambda: NeuronFound("none", "no torch-neuronx is installed"))
 
         with pytest.raises(pytest.fail.Exception, match=r"machine has none\nAWS Neuron: none; no t"):
@@ -56,7 +56,7 @@ class TestRequirements:
 
 class TestCompilerForbidden:
     def test_a_compiler_is_refused(self) -> None:
-        """Before it is started: there is none here to start."""
+        """Before it is started; there is no compiler here."""
         with (
             on_device.compiler_forbidden(),
             pytest.raises(pytest.fail.Exception, match="must not run"),
@@ -94,7 +94,7 @@ class TestPair:
     def test_another_text_is_refused_if_the_logits_are_the_same(
         self, decoders: tuple[StaticDecoder, StaticDecoder]
     ) -> None:
-        """Something else than rounding has changed it."""
+        """The difference is larger than rounding."""
         pair = Pair(decoders[0], decoders[0], exact=False)
         texts = [Generator(one, record_gap=True, stop=MaxNewTokens(20))(PROMPTS) for one in decoders]
 

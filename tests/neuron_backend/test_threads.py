@@ -1,4 +1,4 @@
-"""On how many threads a forward runs."""
+"""Number of threads of a forward."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ class TestThreads:
     def test_a_forward_runs_on_as_many(
         self, threads: int | None, tiny_model: Callable[..., PreTrainedModel], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """And leaves torch's number as it was."""
+        """And restores torch's number of threads."""
         torch_own = torch.get_num_threads()
         decoder = compile_decoder(
             tiny_model("llama"),

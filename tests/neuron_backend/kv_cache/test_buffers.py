@@ -13,7 +13,7 @@ GEOMETRY = Geometry("Toy", (LayerGeometry(1, 2, 1, 3), LayerGeometry(1, 2, 1, 3)
 
 
 def test_keys_and_values_may_differ_in_size():
-    """Buffers hold the spare slot, scratch, the positions, and one slot that nobody attends to."""
+    """Buffers hold the spare slot, scratch, the positions, and one slot that is never attended to."""
     buffers = CacheBuffers.zeros(GEOMETRY, 2, 4, scratch=3)
 
     assert [tuple(buffer.shape) for buffer in buffers.keys] == [(2, 1, 9, 2)] * 2
@@ -40,7 +40,7 @@ def test_each_row_writes_to_its_own_slots(write):
 
 
 def test_a_layer_gets_the_span_alone():
-    """The reserved slots and the first positions; what lies behind is written but not seen."""
+    """The reserved slots and the first positions; later slots are written but not attended to."""
     buffers = CacheBuffers.zeros(GEOMETRY, 1, 8, scratch=1)
     cache = PositionedCache(buffers.tensors, torch.tensor([[1]]), buffers.addresses(span=3))
 
@@ -51,10 +51,10 @@ def test_a_layer_gets_the_span_alone():
 
 
 class TestPositions:
-    """Where what a slot holds stands in its row."""
+    """Position of the token in each slot."""
 
     def test_are_addresses(self):
-        """And 0 where a slot is reserved; no token sees that one anyway."""
+        """0 for reserved slots, which are masked anyway."""
         buffers = CacheBuffers.zeros(GEOMETRY, 2, 4, scratch=1)
         cache = PositionedCache(buffers.tensors, torch.tensor([[3], [1]]), buffers.addresses(span=4))
 
@@ -72,7 +72,7 @@ class TestPositions:
 
 
 def test_answers_what_layers_ask():
-    """No tokens before, and as many slots as are attended to."""
+    """Sequence length 0, and as many slots as are attended to."""
     buffers = CacheBuffers.zeros(GEOMETRY, 1, 4)
     cache = PositionedCache(buffers.tensors, torch.zeros(1, 1, dtype=torch.int64), buffers.addresses(4))
 

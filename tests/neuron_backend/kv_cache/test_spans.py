@@ -1,4 +1,4 @@
-"""A forward attends to as much of the cache as its tokens need."""
+"""Spans: a forward attends to as many leading positions as its tokens need."""
 
 import itertools
 
@@ -25,7 +25,7 @@ def pair(request, tiny_model):
 
 
 class TestSpans:
-    """Which there are, and which is taken."""
+    """Default and validated spans, and the selection of one."""
 
     @given(first=st.integers(1, 300), last=st.integers(1, 5000))
     def test_double_up_to_the_last(self, first, last):
@@ -79,7 +79,7 @@ class TestSpans:
 
 
 class TestDecoder:
-    """What a decoder gives over them."""
+    """Logits over different spans."""
 
     def test_keeps_the_contract(self, pair):
         """Ragged rows, rewinds and trees, across every border."""
@@ -97,7 +97,7 @@ class TestDecoder:
             torch.testing.assert_close(short, whole, atol=2e-6, rtol=2e-6)
 
     def test_reads_nothing_behind_the_span(self, pair):
-        """Not even what is not a number, as a mask would still have to multiply."""
+        """NaN beyond the span has no effect, as it would through a mask."""
         decoder, _ = pair
         expected = decoder.forward(torch.tensor([[1], [2]]), torch.tensor([0, 0])).clone()
         for buffer in decoder.cache.tensors:
@@ -118,7 +118,7 @@ class TestDecoder:
         assert all(map(torch.equal, before, decoder.cache.tensors))
 
     def test_speculates_across_the_borders(self, tiny_model):
-        """Token for token plain decoding, which meets the borders elsewhere."""
+        """The tokens of plain decoding, which reaches the boundaries in other steps."""
         options = {"batch_size": 2, "max_length": 40, "widths": (1, 5), "spans": SPANS}
         model = tiny_model("llama", torch.float64)
         prompts = [[1, 2, 3, 1, 2, 3, 1], [4, 5, 4, 5]]
@@ -132,7 +132,7 @@ class TestDecoder:
 
 
 class TestExactWidth:
-    """Bit for bit means one program, so one span."""
+    """Bit-exact results require one program, hence one span."""
 
     def test_every_forward_attends_to_the_whole_cache(self, tiny_model):
         """Whatever it is fed; and without it the smallest span is left to the decoder."""
@@ -150,7 +150,7 @@ class TestExactWidth:
         slots.feed(ids, torch.tensor([7]), one)
         slots.feed(ids, torch.tensor([8]), one, exact_width=True)
 
-        # The first seven came through other programs: they are fed again.
+        # The first seven were fed through other programs and are fed again.
         assert [(5, None), (5, None), (5, 40), (5, 40)] == asked
         slots.feed(ids, torch.tensor([9]), one, exact_width=True)
         assert [(5, 40)] == asked[4:]
@@ -158,7 +158,7 @@ class TestExactWidth:
 
 @pytest.mark.parametrize("name", ["llama"])
 def test_one_compiled_program_serves_every_span(name, tiny_model):
-    """On a processor the span is left open; the logits are the eager decoder's on both sides of a border."""
+    """CPU programs have a dynamic span; the logits are the eager decoder's on both sides of a boundary."""
     options = {"batch_size": 2, "max_length": 40, "widths": (2,), "spans": SPANS}
     compiled = compile_decoder(tiny_model(name), target="cpu", **options)
     eager = StaticDecoder(tiny_model(name), **options)

@@ -5,7 +5,7 @@ from decodekit.neuron_backend.models.weights import copy_sharing_weights, derive
 
 
 class TestAdopt:
-    """Taking over a model."""
+    """Copying a model that shares its weights."""
 
     def test_converts_weights_and_keeps_rotary_frequencies(self, tiny_model):
         """As a model loads in a dtype: what is computed from the config stays float32."""
@@ -30,7 +30,7 @@ class TestDtype:
 
     @pytest.mark.parametrize("dtype", [torch.float16, "float16", "torch.float16"])
     def test_is_a_torch_dtype_or_its_name(self, dtype):
-        """All of them mean the same."""
+        """All forms give the same dtype."""
         assert torch.float16 == weight_dtype(dtype)
 
     @pytest.mark.parametrize("dtype", [torch.int8, "half", "float8_e4m3fn", 16])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from decodekit.neuron_backend.quantization.int4_linear import GROUP, Int4Linear, pack, plain_int4_matmul
+from decodekit.neuron_backend.quantization.int4_linear import GROUP, Int4Linear, pack_int4, plain_int4_matmul
 from decodekit.neuron_backend.quantization.quantized_matmul import int4_matmul
 
 ROUNDING = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 3e-3, torch.float64: 1e-12}
@@ -91,7 +91,7 @@ def test_inputs_that_make_no_whole_groups_are_refused(inputs):
 def test_two_outputs_share_a_byte():
     """Output o of a block and output o + 32; inputs follow each other."""
     whole = (torch.arange(128)[:, None] + 3 * torch.arange(GROUP)).remainder(16).to(torch.uint8)
-    packed = pack(whole)
+    packed = pack_int4(whole)
 
     assert (2, GROUP, 32) == packed.shape
     assert int(whole[64 + 5, 7]) + 16 * int(whole[64 + 37, 7]) == int(packed[1, 7, 5])
