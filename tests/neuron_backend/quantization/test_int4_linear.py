@@ -1,4 +1,4 @@
-"""4-bit linear layers against their weights multiplied out in double precision."""
+"""Int4 linear layers against their dequantized weights in float64."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ ROUNDING = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 3e-3, torc
 
 
 def weight_of(out_features, in_features, size, dtype, seed=0):
-    """Random weights, not centred: some groups hold no zero."""
+    """Random weights, not centred: the range of some groups excludes zero."""
     generator = torch.Generator().manual_seed(seed)
     weight = torch.randn(out_features, in_features, generator=generator, dtype=torch.float64)
     return ((weight + torch.arange(out_features)[:, None] % 3 - 1) * size).to(dtype)
@@ -29,7 +29,7 @@ shapes = {
 
 @given(**shapes)
 def test_each_weight_is_within_half_a_step(out_features, groups, size, dtype):
-    """Sixteen levels from the least weight of a group to its largest; the rounding of both is little."""
+    """16 levels from the smallest weight of a group to its largest; both are rounded slightly."""
     weight = weight_of(out_features, groups * GROUP, size, dtype)
     layer = Int4Linear.of(weight, None)
 
@@ -42,14 +42,14 @@ def test_each_weight_is_within_half_a_step(out_features, groups, size, dtype):
 
 @given(**shapes, rows=st.integers(1, 20), bias=st.booleans(), aten=st.booleans())
 def test_products_are_those_of_the_weights(out_features, groups, size, dtype, rows, bias, aten):
-    """In plain operations and in those for a CPU, with ATen's kernel and without."""
+    """By the portable and the CPU products, with and without ATen's kernel."""
     extra = nn.Parameter(weight_of(1, out_features, size, dtype, seed=1)[0]) if bias else None
     layer = Int4Linear.of(weight_of(out_features, groups * GROUP, size, dtype), extra)
     x = weight_of(rows, groups * GROUP, 1.0, dtype, seed=2).reshape(1, rows, groups * GROUP)
     aten = aten and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
     with torch.no_grad():
         expected = x.double() @ layer.dequantized(torch.float64).T + (extra.double() if bias else 0)
-        # The levels are multiplied out one by one, and cancel.
+        # Scale and zero are multiplied separately, and cancel.
         parts = layer.levels.double().abs()[:, :out_features] @ torch.tensor([8.0, 1.0], dtype=torch.float64)
         terms = x.double().abs() @ parts.repeat_interleave(GROUP, dim=0)
         found = [plain_int4_matmul(layer, x), int4_matmul(layer, x, aten=aten)]
@@ -63,7 +63,7 @@ def test_products_are_those_of_the_weights(out_features, groups, size, dtype, ro
 @pytest.mark.parametrize("dtype", list(ROUNDING), ids=str)
 @pytest.mark.parametrize("value", [0.0, 1.0, -3.0])
 def test_groups_of_one_value_are_exact(value, dtype):
-    """Nothing lies between their least and their largest, and nothing is divided by that."""
+    """Their range is 0, which is not divided by."""
     weight = torch.full((3, GROUP), value, dtype=dtype)
     layer = Int4Linear.of(weight, None)
 
@@ -73,7 +73,7 @@ def test_groups_of_one_value_are_exact(value, dtype):
 
 @pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
 def test_weights_that_are_not_finite_are_refused(bad):
-    """They would make a whole group of nothing."""
+    """They would invalidate the whole group."""
     weight = torch.ones(2, GROUP)
     weight[1, 2] = bad
 
@@ -83,13 +83,13 @@ def test_weights_that_are_not_finite_are_refused(bad):
 
 @pytest.mark.parametrize("inputs", [0, 1, GROUP - 1, GROUP + 1])
 def test_inputs_that_make_no_whole_groups_are_refused(inputs):
-    """Nothing is padded in that direction."""
+    """Inputs are not padded."""
     with pytest.raises(ValueError, match=f"the inputs must be a multiple of 32: got {inputs}"):
         Int4Linear.of(torch.ones(2, inputs), None)
 
 
 def test_two_outputs_share_a_byte():
-    """Output o of a block and output o + 32; inputs follow each other."""
+    """Outputs o and o + 32 of a block share a byte; inputs are contiguous."""
     whole = (torch.arange(128)[:, None] + 3 * torch.arange(GROUP)).remainder(16).to(torch.uint8)
     packed = pack_int4(whole)
 

@@ -1,4 +1,4 @@
-"""Products of integers against the same in double precision."""
+"""Integer matmul of split activations against float64."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from decodekit.neuron_backend.quantization.int8_activation_split import (
     split_matmul,
 )
 
-# What digits leave out of an input, as a share of the largest of its row, and what single precision rounds.
+# Error of the split, relative to the largest of a row, and rounding in float32.
 LEFT_OUT = {dtype: 0.5 / 127 * BASE ** (1 - count) for dtype, count in NUM_PLANES.items()}
 SINGLE = 2.0**-21
 
@@ -27,7 +27,7 @@ sizes = {
 
 
 def drawn(rows, inputs, outputs, dtype, seed):
-    """Inputs of very different sizes, integers over their whole range, and scales."""
+    """Inputs of widely different magnitude, integers over their whole range, and scales."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, inputs, generator=generator) * torch.logspace(-3, 3, rows)[:, None]
     quantized = torch.randint(-127, 128, (outputs, inputs), generator=generator, dtype=torch.int8)
@@ -36,7 +36,7 @@ def drawn(rows, inputs, outputs, dtype, seed):
 
 @given(**sizes)
 def test_products_are_those_of_the_numbers(rows, inputs, outputs, dtype, seed):
-    """Up to what the last digit leaves out of each input, and what single precision rounds."""
+    """Up to the error of the split and rounding in float32."""
     x, quantized, scale = drawn(rows, inputs, outputs, dtype, seed)
     found = split_matmul(x, pack_weights(quantized), scale)
 
@@ -49,7 +49,7 @@ def test_products_are_those_of_the_numbers(rows, inputs, outputs, dtype, seed):
 
 @given(**sizes)
 def test_a_row_is_the_same_beside_others(rows, inputs, outputs, dtype, seed):
-    """To the last bit, whatever their number: integers add up in any order."""
+    """Bit for bit, for any number of rows, since integer sums are exact."""
     x, quantized, scale = drawn(rows, inputs, outputs, dtype, seed)
     packed = pack_weights(quantized)
 
@@ -60,7 +60,7 @@ def test_a_row_is_the_same_beside_others(rows, inputs, outputs, dtype, seed):
 @pytest.mark.parametrize("dtype", list(NUM_PLANES), ids=str)
 @pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
 def test_what_is_not_finite_stays_so(bad, dtype):
-    """A row with such an input has no result; its neighbour has its own."""
+    """A row with such an input is not finite; other rows are not affected."""
     x = torch.ones(2, 8, dtype=dtype)
     x[0, 3] = bad
     packed = pack_weights(torch.full((4, 8), 3, dtype=torch.int8))
@@ -72,7 +72,7 @@ def test_what_is_not_finite_stays_so(bad, dtype):
 
 @pytest.mark.parametrize("dtype", list(NUM_PLANES), ids=str)
 def test_rows_of_zeros_give_zeros(dtype):
-    """Nothing is divided by their largest number."""
+    """Their largest magnitude, 0, is not divided by."""
     packed = pack_weights(torch.full((4, 8), 3, dtype=torch.int8))
 
     assert torch.equal(
@@ -80,8 +80,8 @@ def test_rows_of_zeros_give_zeros(dtype):
     )
 
 
-def test_sums_that_could_leave_32_bits_are_not_taken():
-    """Nor numbers with more bits than digits have."""
+def test_sums_that_could_overflow_int32_are_not_supported():
+    """Nor dtypes with more bits than the planes hold."""
     assert can_split(torch.float32, 133_143) == can_split(torch.bfloat16, 1)
     assert not can_split(torch.float32, 133_145)
     assert not can_split(torch.float64, 8)
