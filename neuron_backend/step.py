@@ -159,10 +159,8 @@ class TreeStep(Step):
     def padding(self, width: int, cache: CacheBuffers, span: int) -> tuple[Tensor, ...]:
         """The inputs of a forward of *width* over padding alone: what it is traced with."""
         batch_size = cache.keys[0].shape[0]
-        ids, positions = (
-            torch.full((batch_size, width), -1),
-            torch.zeros(batch_size, width, dtype=torch.int64),
-        )
+        ids = torch.full((batch_size, width), -1)
+        positions = torch.zeros(batch_size, width, dtype=torch.int64)
         path = torch.eye(width, dtype=torch.bool).expand(batch_size, -1, -1).contiguous()
         written = (SPARE - 1 - torch.arange(width)).repeat(batch_size, 1)
         return ids, positions, written, path, cache.addresses(span), *cache.tensors

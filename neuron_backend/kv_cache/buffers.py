@@ -72,7 +72,7 @@ def write_in_place(buffer: Tensor, rows: Tensor, slots: Tensor, states: Tensor) 
     return buffer
 
 
-def write_out_of_place(buffer: Tensor, rows: Tensor, slots: Tensor, states: Tensor) -> Tensor:
+def write_copy(buffer: Tensor, rows: Tensor, slots: Tensor, states: Tensor) -> Tensor:
     """Return a new buffer, for compilers that alias a graph's outputs with its inputs."""
     # Indexed by all dimensions but head_dim: without a transpose, compilers can write in place.
     heads = torch.arange(buffer.shape[1], dtype=slots.dtype, device=slots.device)[:, None]
@@ -109,7 +109,7 @@ class PositionedCache:
 
             slots: Addresses that are attended to: :meth:`CacheBuffers.addresses`.
 
-            write: :func:`write_in_place` or :func:`write_out_of_place`.
+            write: :func:`write_in_place` or :func:`write_copy`.
 
             columns: Position of each column, ``[batch, width]`` int64, if some are written to scratch
                 slots. None: each column's address is its position.

@@ -47,16 +47,8 @@ def parse_hlo(text: str) -> Computations:
             current = computations.setdefault(head["name"], [])
         elif found := _INSTRUCTION.match(line):
             operands, attributes = _split(found["rest"])
-            current.append(
-                Instruction(
-                    found["name"],
-                    found["shape"],
-                    found["op"],
-                    operands,
-                    attributes,
-                    found["root"] is not None,
-                )
-            )
+            name, shape, op, root = found.group("name", "shape", "op", "root")
+            current.append(Instruction(name, shape, op, operands, attributes, root is not None))
     return computations
 
 

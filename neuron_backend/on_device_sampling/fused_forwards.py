@@ -20,7 +20,7 @@ from ..kv_cache.spans import end_position, smallest_span
 from ..step import DecoderStep, Step
 from ..tensor_parallel.ranks import Ranks, in_lockstep
 from ..threads import on_threads
-from .fusion import Fusion, part_placements
+from .fusion import Fusion, places
 from .pipeline_validation import validate_pipeline
 
 FusedProgram = Callable[..., tuple[Tensor, Tensor]]
@@ -176,15 +176,15 @@ class FusedForwards(abc.ABC):
             processors, sampler = self._requested
         sampler = Greedy() if sampler is None else sampler
         if self.can_sample(processors, sampler, self.shape.batch_size):
-            return Placement(part_placements(processors, sampler, True, ""), self._notes())
+            return Placement(places(processors, sampler, True, ""), self._notes())
         if self._requested is not None and not same_chain(self._requested, (processors, sampler)):
             note = "the decoder was compiled with {!r} and {!r}".format(*self._requested)
             why_not = "the decoder was compiled with another chain or sampler"
-            return Placement(part_placements(processors, sampler, False, why_not), (note,))
+            return Placement(places(processors, sampler, False, why_not), (note,))
         why_not = self._refusal
         if self.fusion is not None:
             why_not = "the decoder's target compiled no program that samples"
-        return Placement(part_placements(processors, sampler, False, why_not))
+        return Placement(places(processors, sampler, False, why_not))
 
     def _notes(self) -> tuple[str, ...]:
         wide = [width for width in self.shape.widths if width not in self.fused_programs]

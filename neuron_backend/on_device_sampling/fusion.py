@@ -77,9 +77,7 @@ def _unique_digest(step: DecoderStep) -> str:
     return name if ranks is None else ranks.broadcast(name.encode()).decode()
 
 
-def part_placements(
-    processors: Processor | None, sampler: Sampler, fused: bool, why_not: str
-) -> tuple[Place, ...]:
+def places(processors: Processor | None, sampler: Sampler, fused: bool, why_not: str) -> tuple[Place, ...]:
     """
     Where each processor and the sampler run, and why.
 

@@ -97,15 +97,13 @@ class Int4Linear(nn.Module):
 
     def dequantized(self, dtype: torch.dtype) -> Tensor:
         """The dequantized weights, ``[out, in]``."""
-        return (
-            self.transposed_weights(dtype).transpose(1, 2).reshape(-1, self.in_features)[: self.out_features]
-        )
+        return self.transposed(dtype).transpose(1, 2).reshape(-1, self.in_features)[: self.out_features]
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in]`` to ``[..., out]``."""
         return self.matmul(self, x)
 
-    def transposed_weights(self, dtype: torch.dtype) -> Tensor:
+    def transposed(self, dtype: torch.dtype) -> Tensor:
         """The dequantized weights by half blocks, ``[half blocks, in, 32]``."""
         blocks, inputs, _ = self.packed.shape
         levels = torch.unflatten(self.levels, 1, (blocks, 2, 1, HALF)).permute(1, 2, 0, 3, 4, 5)
@@ -119,7 +117,7 @@ class Int4Linear(nn.Module):
 def plain_int4_matmul(layer: Int4Linear, x: Tensor) -> Tensor:
     """The product in operations that every compiler supports."""
     rows = x.reshape(1, -1, layer.in_features)
-    out = torch.matmul(rows, layer.transposed_weights(x.dtype)).permute(1, 0, 2).reshape(rows.shape[1], -1)
+    out = torch.matmul(rows, layer.transposed(x.dtype)).permute(1, 0, 2).reshape(rows.shape[1], -1)
     return unpad_and_add_bias(layer, x, out)
 
 

@@ -15,17 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..targets.cpu.kernel_library import MOST_ROWS_BY_4_BITS, NO_LIBRARY, Library, NoLibrary
-from .int4_linear import (
-    BLOCK,
-    GROUP,
-    HALF,
-    LEVELS,
-    MIDDLE,
-    Int4Linear,
-    pack_int4,
-    plain_int4_matmul,
-    unpad_and_add_bias,
-)
+from . import int4_linear
+from .int4_linear import BLOCK, GROUP, HALF, LEVELS, MIDDLE, Int4Linear, unpad_and_add_bias
 from .int8_activation_split import can_split, split_matmul
 from .int8_linear import Int8Linear, plain_int8_matmul
 
@@ -98,7 +89,7 @@ def _matmul_restored(model: nn.Module) -> Iterator[list[Int8Linear | Int4Linear]
                 layer._buffers.pop(PACKED, None)
                 layer.matmul = plain_int8_matmul
             else:
-                layer.matmul = plain_int4_matmul
+                layer.matmul = int4_linear.plain_int4_matmul
 
 
 def _int8_with_kernels(
@@ -196,4 +187,4 @@ def aten_packing_matches() -> bool:
     """Whether ATen's kernel on this CPU packs weights in the stored order."""
     integers = torch.arange(BLOCK * 32).view(BLOCK, 32) * 7 % (LEVELS + 1)
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(integers.int(), 1)
-    return torch.equal(packed.flatten(), pack_int4(integers.to(torch.uint8)).flatten())
+    return torch.equal(packed.flatten(), int4_linear.pack_int4(integers.to(torch.uint8)).flatten())

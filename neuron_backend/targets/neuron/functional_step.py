@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from ....decoding.protocols import DecoderShape
-from ...kv_cache.buffers import CacheBuffers, write_out_of_place
+from ...kv_cache.buffers import CacheBuffers, write_copy
 from ...lowering.export import lower
 from ...lowering.narrow_integers import narrow_to_int32
 from ...lowering.step_graphs import ProgramShape
@@ -153,18 +153,10 @@ class FunctionalStep(nn.Module):
         cache = tuple(self.states.values())
         if written is not None and path is not None:
             logits, cache = score_tree(
-                self.step.model,
-                self.step.plan,
-                ids,
-                cache_pos,
-                written,
-                path > 0,
-                slots,
-                cache,
-                write_out_of_place,
+                self.step.model, self.step.plan, ids, cache_pos, written, path > 0, slots, cache, write_copy
             )
             return self._give((logits,), cache)
-        logits, cache = self.step.score(ids, cache_pos, slots, cache, write_out_of_place)
+        logits, cache = self.step.score(ids, cache_pos, slots, cache, write_copy)
         given = [one for one in (given_0, given_1, given_2, given_3, given_4) if one is not None]
         width = str(ids.shape[1])
         # A choice that takes nothing but logits is made in every forward of its width.

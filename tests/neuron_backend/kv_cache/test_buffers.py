@@ -4,8 +4,8 @@ import torch
 from decodekit.neuron_backend.kv_cache.buffers import (
     CacheBuffers,
     PositionedCache,
+    write_copy,
     write_in_place,
-    write_out_of_place,
 )
 from decodekit.neuron_backend.kv_cache.geometry import Geometry, LayerGeometry
 
@@ -21,7 +21,7 @@ def test_keys_and_values_may_differ_in_size():
     assert [-4, -3, -2, -1, 0, 1] == buffers.addresses(2).tolist()
 
 
-@pytest.mark.parametrize("write", [write_in_place, write_out_of_place])
+@pytest.mark.parametrize("write", [write_in_place, write_copy])
 def test_each_row_writes_to_its_own_slots(write):
     """Row 0 writes positions 0 and 1, row 1 position 3 and the spare slot, in the layer that asks."""
     buffers = CacheBuffers.zeros(GEOMETRY, 2, 4)

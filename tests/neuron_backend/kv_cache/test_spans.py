@@ -105,7 +105,7 @@ class TestDecoder:
 
         assert torch.equal(expected, decoder.forward(torch.tensor([[1], [2]]), torch.tensor([0, 0])))
 
-    def test_can_be_asked_for_a_longer_one(self, pair):
+    def test_a_longer_one_can_be_given(self, pair):
         """The same within rounding; one that is too short is refused before anything is written."""
         decoder, _ = pair
         ids, start = torch.tensor([[1], [2]]), torch.tensor([0, 9])
@@ -137,11 +137,11 @@ class TestExactWidth:
     def test_every_forward_attends_to_the_whole_cache(self, tiny_model):
         """Whatever it is fed; and without it the smallest span is left to the decoder."""
         decoder = StaticDecoder(tiny_model("llama"), max_length=40, widths=(1, 5), spans=SPANS)
-        asked = []
+        requested = []
         original = decoder.forward
 
         def recording(ids, cache_pos, span=None):
-            asked.append((ids.shape[1], span))
+            requested.append((ids.shape[1], span))
             return original(ids, cache_pos, span)
 
         decoder.forward = recording
@@ -151,9 +151,9 @@ class TestExactWidth:
         slots.feed(ids, torch.tensor([8]), one, exact_width=True)
 
         # The first seven were fed through other programs and are fed again.
-        assert [(5, None), (5, None), (5, 40), (5, 40)] == asked
+        assert [(5, None), (5, None), (5, 40), (5, 40)] == requested
         slots.feed(ids, torch.tensor([9]), one, exact_width=True)
-        assert [(5, 40)] == asked[4:]
+        assert [(5, 40)] == requested[4:]
 
 
 @pytest.mark.parametrize("name", ["llama"])

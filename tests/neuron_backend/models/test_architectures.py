@@ -1,8 +1,8 @@
 """
-Every architecture under everything that the contract promises.
+The decoder contract for every supported architecture.
 
-The stock model says of each row alone, without a cache, what is right. A weight format is compared with
-the model that the decoder runs: the same weights, plainly.
+The reference is the stock model on each row alone, without a cache. With a weight format, it is the model
+with the dequantized weights.
 """
 
 from collections.abc import Callable
@@ -135,7 +135,7 @@ def feed_chunks(decoder: CompiledDecoder, tokens: Tensor, start: int = 0) -> Ten
 
 class TestRaggedBatch:
     def test_is_each_row_alone(self, case: Case, prefill: Callable[..., Tensor]) -> None:
-        """Greedy text and its logits, past the window and over three spans that rows reach at different times."""
+        """Greedy text and its logits, past the window and over three spans."""
         spans_used = set()
         decoder = case.decoder
         original = dict(decoder.programs)

@@ -91,7 +91,7 @@ def test_fits_the_smallest_decoder(tiny_model):
     assert (1,) == decoder(deep(tiny_model, "llama"), max_length=1, widths=(1,)).early_exit(1).shape.widths
 
 
-def test_other_widths_can_be_asked_for(tiny_model):
+def test_other_widths_can_be_given(tiny_model):
     """An exit is a decoder like any other."""
     exit_ = decoder(deep(tiny_model, "gemma2")).early_exit(3, widths=(2, 6), scored_width=6)
 

@@ -92,7 +92,7 @@ def test_gives_the_same_logits(name, weights, dtype, width, tiny_model):
 
 
 @pytest.mark.parametrize(("name", "saved"), [("llama", 3), ("mistral", 3), ("opt", 2), ("gpt2", 0)])
-def test_products_become_fewer(name, saved, tiny_model):
+def test_matmuls_become_fewer(name, saved, tiny_model):
     """QKV is one matmul, gate-up is one. GPT-2's QKV is fused already."""
     made = decoder(tiny_model(name))
     apart, _ = traced(made, 5, fused=False)
@@ -110,7 +110,7 @@ def test_products_become_fewer(name, saved, tiny_model):
         (False, torch.ops.aten._weight_int8pack_mm.default),
     ],
 )
-def test_kernels_of_integers_become_fewer(exact, target, tiny_model, monkeypatch):
+def test_integer_matmuls_become_fewer(exact, target, tiny_model, monkeypatch):
     """Seven matmuls of a layer become four, on CPUs with exact int8 accumulation and on others."""
     monkeypatch.setattr(int8_activation_split, "_are_exact", lambda: exact)
     made = decoder(tiny_model("llama"), weights="int8", dtype="bfloat16")
@@ -136,7 +136,7 @@ def test_nothing_is_held_twice(weights, tiny_model, prefill):
     assert {tensor.untyped_storage().data_ptr() for tensor in fused.state_dict().values()} <= set(storages)
 
 
-def test_what_is_joined_is_not_joined_again(tiny_model):
+def test_fused_layers_are_not_fused_again(tiny_model):
     """An early exit shares the fused memory of its decoder."""
     made = decoder(tiny_model("llama"))
     first, again = fuse(made), fuse(made)
@@ -147,7 +147,7 @@ def test_what_is_joined_is_not_joined_again(tiny_model):
     assert not any("forward" in vars(module) for module in made.step.modules())
 
 
-def test_a_ranks_part_is_joined(tiny_model):
+def test_a_shard_is_fused(tiny_model):
     """Of the rows that the rank holds, not of out_features."""
     part = shard_model(tiny_model("llama"), Ranks(degree=2, rank=1, group="ranks"))
     attention = part.model.layers[0].self_attn

@@ -95,7 +95,7 @@ class TestTopK:
         assert torch.equal(logits.topk(50).values, device_stages.descending(logits, 50))
 
     def test_pads_with_minus_inf(self) -> None:
-        """k larger than the vocabulary."""
+        """If k exceeds the vocabulary."""
         found = device_stages.descending(torch.tensor([[[1.0, 3.0, 2.0]]]), 5)
 
         assert [3.0, 2.0, 1.0, -torch.inf, -torch.inf] == found[0, 0].tolist()

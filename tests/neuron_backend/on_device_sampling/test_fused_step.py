@@ -6,7 +6,7 @@ import torch
 from decodekit.decoding import Greedy, History, Sample, SamplingPipeline
 from decodekit.decoding.sampling import noise
 from decodekit.neuron_backend import StaticDecoder, lint_module
-from decodekit.neuron_backend.kv_cache.buffers import write_out_of_place
+from decodekit.neuron_backend.kv_cache.buffers import write_copy
 from decodekit.neuron_backend.on_device_sampling.device_sampling import DeviceSampling
 from decodekit.neuron_backend.on_device_sampling.fused_step import FusedStep
 from decodekit.processors import (
@@ -115,7 +115,7 @@ class TestForward:
             sampled, logits = step(ids, start, *step.sampling_inputs(window), slots, *cache)
             # A device may have int32 only.
             given = [t.int() if t.dtype == torch.int64 else t for t in step.sampling_inputs(window)]
-            again, same, written = step.score(ids, start, given, slots, cache, write_out_of_place)
+            again, same, written = step.score(ids, start, given, slots, cache, write_copy)
 
         assert torch.equal(expected, logits)
         assert torch.equal(SamplingPipeline(chain, sampler)(logits, window)[0], sampled)

@@ -17,9 +17,9 @@ from .rows_of_many_sizes import ROUNDING, shapes, weight_of
 @given(**shapes(40))
 def test_each_weight_is_within_a_sixteenth_of_itself(out_features, in_features, size, dtype):
     """
-    Three bits of mantissa; and within half the smallest step, which is 2^-9 of a scale.
+    Three bits of mantissa; for the smallest weights, within half a step of 2^-9 times the scale.
 
-    The scale's own rounding, coarse where it is below the least normal number, may cut the largest a little.
+    Rounding of the scale, coarse for subnormal scales, may clip the largest weight slightly.
     """
     weight = weight_of(out_features, in_features, size, dtype)
     layer = Float8Linear.of(weight, None)

@@ -287,10 +287,10 @@ def test_weights_that_are_floating_are_reported_too(llama):
 @pytest.mark.parametrize(("weights", "dtype"), [("int8", "float32"), ("int4", "bfloat16")])
 def test_compiled_programs_are_saved_and_loaded(weights, dtype, prefill, tmp_path):
     """
-    A narrow width and a wide one, which multiply in different operations.
+    A narrow and a wide width, which use different matmuls.
 
-    Both are compared with the plain operations as they are compiled; here with an eager decoder of the
-    same weights, and bit for bit after loading.
+    Compilation compares both with the portable products; this test with an eager decoder of the same weights,
+    and bit for bit after loading.
     """
     config = transformers.Qwen2Config(
         vocab_size=61,

@@ -1,9 +1,9 @@
 """
-What every rank of the tensor-parallel tests runs; :mod:`.test_divided_model` reads what it finds.
+Program of every rank of the tensor-parallel tests; :mod:`.test_sharded_model` reads its results.
 
     torchrun --nproc-per-node 2 ranks_program.py FOLDER [PART ...]
 
-FOLDER holds models. Each rank writes what it found to FOLDER/PART.RANK.json; rank 1 kills itself in the end.
+FOLDER holds models. Each rank writes its results to FOLDER/PART.RANK.json; rank 1 kills itself at the end.
 """
 
 import hashlib

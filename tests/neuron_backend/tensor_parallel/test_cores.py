@@ -151,9 +151,9 @@ class TestCores:
 
 def in_turns(decoder: StaticDecoder, ids: torch.Tensor) -> Any:
     """
-    Logits of a divided model, without any cores.
+    Logits of a sharded model, without any cores.
 
-    The *n*-th sum is known once the parts have been run with those before it.
+    The *n*-th all-reduce is computed by running all shards with the results of those before it.
     """
     from decodekit.neuron_backend.tensor_parallel.ranks import Ranks
     from decodekit.neuron_backend.tensor_parallel.sharded_model import shard_model
