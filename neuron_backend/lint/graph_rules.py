@@ -238,13 +238,7 @@ RULES = (
         _FORK,
         _calls("index_copy"),
     ),
-    Rule(
-        "unfold",
-        None,
-        "not lowered at all; stack slices",
-        _MLIR,
-        _calls("unfold"),
-    ),
+    Rule("unfold", None, "not lowered at all; stack slices", _MLIR, _calls("unfold")),
     Rule(
         "integer-dot",
         "NCC_EVRF035",

@@ -89,13 +89,7 @@ def _shifts_other_than_32_bits(instruction: Instruction, _: Computations) -> boo
 
 
 RULES = (
-    Rule(
-        "open-shape",
-        "NCC_EMOD025",
-        "every dimension must be a number",
-        f"{CODES}, EMOD025",
-        _is_open,
-    ),
+    Rule("open-shape", "NCC_EMOD025", "every dimension must be a number", f"{CODES}, EMOD025", _is_open),
     Rule(
         "sort",
         "NCC_EVRF029",
