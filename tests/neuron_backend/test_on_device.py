@@ -32,25 +32,25 @@ class TestRequirements:
             on_device.require_device()
 
     def test_a_device_without_packages_is_one(self, found: NeuronFound) -> None:
-        """The driver shows it."""
+        """Found by the driver."""
         assert found is on_device.require_device()
 
     def test_a_missing_kind_is_skipped_by_name(self, found: NeuronFound) -> None:
-        """No machine has both."""
+        """No machine has all packages."""
         with pytest.raises(pytest.skip.Exception, match=r"torch-neuronx 2\.9 is not installed: no torch-"):
             on_device.require_kind(found, "traced", "torch-neuronx 2.9")
 
     def test_the_kind_that_is_there_is_not(self) -> None:
-        """Nor does it fail."""
+        """The test is not skipped."""
         on_device.require_kind(NeuronFound("traced", "", devices=1), "traced", "torch-neuronx 2.9")
 
     def test_a_missing_module_is_skipped_by_name(self) -> None:
-        """And says where to get it."""
+        """With the command that installs it."""
         with pytest.raises(pytest.skip.Exception, match=r"^some-package is not installed: pip install"):
             on_device.require_module("no_such_module_of_anybody", "some-package")
 
     def test_a_module_that_is_there_is_given(self) -> None:
-        """Whatever it is."""
+        """Any importable module."""
         assert subprocess is on_device.require_module("subprocess", "Python")
 
 
@@ -64,7 +64,7 @@ class TestCompilerForbidden:
             subprocess.run(["neuronx-cc", "compile", "graph.hlo"], check=True)
 
     def test_others_are_not(self) -> None:
-        """And afterwards nothing is."""
+        """Afterwards, it may be started again."""
         start = subprocess.Popen.__init__
         with on_device.compiler_forbidden():
             subprocess.run([sys.executable, "-c", ""], check=True)
@@ -77,7 +77,7 @@ class TestPair:
 
     @pytest.fixture
     def decoders(self, tiny_model: Callable[[str], PreTrainedModel]) -> tuple[StaticDecoder, StaticDecoder]:
-        """Of two models."""
+        """Decoders of two models."""
         first, second = (
             StaticDecoder(tiny_model(name), batch_size=2, max_length=48, widths=(1, 16))
             for name in ("llama", "mistral")

@@ -42,7 +42,7 @@ class TestThreads:
         assert torch_own == torch.get_num_threads()
 
     def test_are_put_back_after_an_error(self) -> None:
-        """Whatever happens in between."""
+        """Even if the body fails."""
         before = torch.get_num_threads()
         with pytest.raises(RuntimeError, match="broken"), on_threads(before + 1):
             raise RuntimeError("broken")
@@ -51,6 +51,6 @@ class TestThreads:
 
     @pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])
     def test_are_a_whole_number(self, threads: Any, tiny_model: Callable[..., PreTrainedModel]) -> None:
-        """From 1 on."""
+        """An integer >= 1."""
         with pytest.raises(ValueError, match="'threads' must be None or a whole number >= 1: got"):
             compile_decoder(tiny_model("llama"), max_length=16, widths=(1,), target="eager", threads=threads)
