@@ -1,12 +1,11 @@
 """
-From a Hugging Face causal LM to a decoder of fixed shapes.
+Hugging Face causal LMs compiled to decoders of fixed shapes.
 
-:func:`compile_decoder` takes a model and gives a :class:`CompiledDecoder`, which serves every part
-of the toolkit through one call, ``forward(ids, cache_pos)``. :class:`DeviceSampling` is a chain of
-processors and a sampler as one module for the device; :func:`lint_module` says what neuronx-cc
-would refuse of a module.
+:func:`compile_decoder` compiles a model to a :class:`CompiledDecoder`, which every part of the toolkit uses
+through one call, ``forward(ids, cache_pos)``. :class:`DeviceSampling` is a chain of processors and a sampler
+as one module for the device; :func:`lint_module` reports what neuronx-cc would refuse of a module.
 
-Decoders that others compiled serve through the same call: :class:`NxDInferenceDecoder`,
+Decoders compiled by other libraries have the same interface: :class:`NxDInferenceDecoder`,
 :class:`OptimumNeuronDecoder`, :class:`TransformersNeuronxDecoder`, :class:`CallableDecoder`.
 """
 
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from .targets.cuda.cuda_target import CudaTarget
     from .targets.neuron.native_target import NativeTarget
     from .targets.neuron.traced_target import TracedTarget
-    from .tensor_parallel.divided_model import rank_weights
     from .tensor_parallel.ranks import LostRank
+    from .tensor_parallel.sharded_model import rank_weights
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -50,14 +49,15 @@ else:
             ".lowering.export": "lower",
             ".lint.rules": "Finding",
             ".tensor_parallel.ranks": "LostRank",
-            ".tensor_parallel.divided_model": "rank_weights",
+            ".tensor_parallel.sharded_model": "rank_weights",
             ".parity.drift": "Drift drift",
             ".quantization.quantized": "Weights",
             ".static_decoder": "StaticDecoder",
             ".targets.cuda.cuda_target": "CudaTarget",
             ".targets.neuron.native_target": "NativeTarget",
             ".targets.neuron.traced_target": "TracedTarget",
-            ".adapters": "CallableDecoder NxDInferenceDecoder OptimumNeuronDecoder TransformersNeuronxDecoder",
+            ".adapters": "CallableDecoder NxDInferenceDecoder OptimumNeuronDecoder "
+            "TransformersNeuronxDecoder",
         },
     )
 

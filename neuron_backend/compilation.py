@@ -1,4 +1,4 @@
-"""From a model to a decoder whose forwards are compiled."""
+"""Compilation of a model to a decoder: validation of the options, and the steps in order."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,7 +12,7 @@ from ..decoding.validation import as_tuple, is_whole
 from .kv_cache.shapes import default_max_length
 from .models.model_source import check_model
 from .models.weights import weight_dtype
-from .on_device_sampling.validate_pipeline import check_rows, validate_pipeline
+from .on_device_sampling.pipeline_validation import check_rows, validate_pipeline
 from .targets.registry import resolve
 from .targets.target import Target
 from .threads import check_threads
@@ -41,81 +41,79 @@ def compile_decoder(
     tp_degree: int = 1,
 ) -> "CompiledDecoder":
     """
-    Compile *model* for fixed shapes. No forward compiles anything later.
+    Compile *model* for fixed shapes. Nothing is compiled later, during a forward.
 
     Args:
-        model: A Hugging Face causal LM, or the path or hub id of one. It is not modified, and
-            its weights are shared unless *dtype* is another than theirs, *weights* stores them in
-            fewer bits, or *tp_degree* divides them. Programs for the CPU
-            have the weights of queries, keys and values in one piece, and those of gate and up:
-            of a model that you keep, these are copies.
+        model: A Hugging Face causal LM, or the path or hub id of one. It is not modified. Its weights are
+            shared, unless *dtype* differs from theirs, or *weights* or *tp_degree* is given. Programs for
+            the CPU use fused QKV and gate-up weights, which are copies if you keep *model*.
 
         batch_size: Rows of every forward.
 
-        max_length: Positions of a row. None: 2048, or as many as *model* knows if fewer.
+        max_length: Positions per row. None: 2048, or the model's own maximum if smaller.
 
-        widths: Columns of the forwards, ascending, at most *max_length*; one program each. None:
-            1, 5 and 128; on Neuron 1, 5 and powers of two from 128 to *max_length*, or 1, 5 and 64
-            where one program serves all of them. None beyond *max_length*, which is the widest if
-            it is less.
+        widths: Columns of the forwards (token buckets), ascending, at most *max_length*; one program each.
+            None: 1, 5 and 128; on Neuron 1, 5 and powers of two from 128 to *max_length*, or 1, 5 and 64
+            where a single program serves all of them; each limited to *max_length*.
 
-        scored_width: Forwards up to this width score every column. None: the largest width up
-            to 32, else the smallest.
+        scored_width: Forwards up to this width score every column, wider ones the last. None: the largest
+            width up to 32, else the smallest.
 
         tree_widths: Columns of the forwards over trees, ascending, at most *max_length*; one program
-            each. None are compiled unless asked for: see :meth:`CompiledDecoder.forward_tree`.
+            each. None by default; see :meth:`CompiledDecoder.forward_tree`.
 
-        spans: How many leading positions a forward attends to: the smallest that holds all of
-            its tokens. Ascending, the last of them *max_length*. None: powers of two from 128.
+        spans: Numbers of leading positions that a forward may attend to (KV buckets), ascending, the last
+            *max_length*. A forward uses the smallest that holds all of its tokens. None: powers of two
+            from 128.
 
-        processors: What a :class:`~decodekit.decoding.Generator` is going to process logits with:
-            compiled behind every forward that scores all its columns, together with *sampler*,
-            so that the tokens are chosen there and the logits stay there. If a part has no form
-            for that, the host chooses as ever; :meth:`CompiledDecoder.explain` says what runs where.
-            Any other chain may be used all the same; it runs on the host.
+        processors: The :class:`~decodekit.decoding.Generator`'s processors, to be compiled into every
+            forward that scores all of its columns, together with *sampler*. Tokens are then sampled on the
+            device and the logits stay there. If a part has no device variant, sampling remains on the host;
+            :meth:`CompiledDecoder.explain` says what runs where. The decoder can still be used with any
+            other chain, which then runs on the host.
 
-        sampler: What the generator is going to choose with. None: greedy, if there are
-            *processors*; else nothing is compiled behind the forwards.
+        sampler: The generator's sampler. None: greedy if there are *processors*; else no sampling is
+            compiled into the forwards.
 
-        target: ``"cpu"`` compiles with AOTInductor, which takes a C++ compiler; ``"eager"``
-            compiles nothing; ``"neuron"`` compiles for the Neuron package that is installed,
+        target: ``"cpu"`` compiles with AOTInductor, which requires a C++ compiler; ``"eager"``
+            compiles nothing; ``"neuron"`` compiles for the installed Neuron package,
             ``"neuron-native"`` or ``"neuron-traced"``; ``"cuda"`` records CUDA graphs on a GPU;
-            ``"auto"`` is ``"neuron"`` where there is a device, else ``"cuda"`` where there is a GPU, else
-            ``"cpu"`` where there is a compiler, else ``"eager"``, and the decoder's
-            ``target`` says which. Or a :class:`~.targets.target.Target` with options of its own.
+            ``"auto"`` is ``"neuron"`` if there is a device, else ``"cuda"`` if there is a GPU, else
+            ``"cpu"`` if there is a compiler, else ``"eager"``; the decoder's ``target`` is the result. Or
+            a :class:`~.targets.target.Target` with its own options.
 
-        dtype: Of weights and cache: float32, bfloat16, float16 or float64, or its name. None:
+        dtype: Dtype of weights and cache: float32, bfloat16, float16 or float64, or its name. None:
             the model's own.
 
-        weights: ``"int8"``, ``"int4"`` or ``"float8"`` stores linear layers in so many bits, with scales;
-            activations keep *dtype*. None: as they are. ``decoder.weights`` says what became of
-            which layer, and :func:`~.parity.drift.drift` what it costs.
+        weights: ``"int8"``, ``"int4"`` or ``"float8"`` quantises linear layers; activations keep *dtype*.
+            None: not quantised. ``decoder.weights`` lists the format of each layer, and
+            :func:`~.parity.drift.drift` measures the loss.
 
-        threads: How many a forward may use. None: as many as torch does; 1 is best for a small
-            draft. It may be changed later, as ``decoder.threads``.
+        threads: Threads of a forward. None: torch's setting; 1 is fastest for a small draft model. Can be
+            changed later, as ``decoder.threads``.
 
-        tp_degree: Processes that hold the model together, each a part of its weights and of the
-            cache. More than 1 takes a program that ``torchrun --nproc-per-node TP_DEGREE`` has
-            started as often; all processes make the same calls (:mod:`~.tensor_parallel.ranks`). For
-            ``"neuron-traced"`` it is cores, which one process drives (:mod:`~.tensor_parallel.cores`).
+        tp_degree: Number of processes that share the model, each with a shard of its weights and of the
+            cache. More than 1 requires a program started by ``torchrun --nproc-per-node TP_DEGREE``; all
+            processes must make the same calls (:mod:`~.tensor_parallel.ranks`). For ``"neuron-traced"``,
+            the number of cores, which one process drives (:mod:`~.tensor_parallel.cores`).
 
     Raises:
-        UnsupportedArchitecture: The logits differ from *model*'s, or it cannot be rewound.
+        UnsupportedArchitecture: The logits differ from *model*'s, or its state cannot be rewound.
 
-        ValueError: An argument breaks its rule.
+        ValueError: An argument is invalid.
 
-        TypeError: One is of another type.
+        TypeError: An argument is of the wrong type.
 
         FileNotFoundError: *model* is neither a folder with a model nor on the hub.
 
         LostRank: Another process has failed or ended.
     """
-    # A program that names this may well load a decoder instead, or compile none in this run.
+    # Imported here: programs that import this function may only load a decoder.
     from .compiled_decoder import CompiledDecoder
     from .serialization.saved_model import load_model
-    from .tensor_parallel.cores import holders
-    from .tensor_parallel.divided_model import model_of
-    from .tensor_parallel.ranks import naming_lost_ranks
+    from .tensor_parallel.cores import ranks_or_cores
+    from .tensor_parallel.ranks import report_lost_ranks
+    from .tensor_parallel.sharded_model import load_shard
 
     compiler = resolve(target)
     check_threads(threads)
@@ -128,20 +126,20 @@ def compile_decoder(
             "whose range Neuron's own 8-bit floats do not have"
         )
     compiler.require()
-    ranks, cores = holders(compiler, tp_degree)
+    ranks, cores = ranks_or_cores(compiler, tp_degree)
     if tp_degree > 1 and weights is not None:
         raise ValueError(f"'weights' must be None with tp_degree > 1: got {weights!r}")
-    with naming_lost_ranks(ranks):
+    with report_lost_ranks(ranks):
         if ranks is not None:
-            asked = None if widths is None else as_tuple("widths", widths)
-            shape = (batch_size, max_length, asked, scored_width, as_tuple("tree_widths", tree_widths), spans)
+            given = None if widths is None else as_tuple("widths", widths)
+            shape = (batch_size, max_length, given, scored_width, as_tuple("tree_widths", tree_widths), spans)
             ranks.check_call(shape, compiler.name, dtype, processors is None, sampler is None)
-        adopted = model_of(model, partial(load_model, dtype=weight_dtype(dtype)), ranks)
+        loaded = load_shard(model, partial(load_model, dtype=weight_dtype(dtype)), ranks)
         decoder = CompiledDecoder(
-            adopted,
+            loaded,
             batch_size=batch_size,
             max_length=max_length,
-            widths=_widths(compiler, adopted, max_length) if widths is None else widths,
+            widths=_widths(compiler, loaded, max_length) if widths is None else widths,
             scored_width=scored_width,
             tree_widths=tree_widths,
             spans=spans,
@@ -155,5 +153,5 @@ def compile_decoder(
 
 def _widths(target: Target, model: "PreTrainedModel", max_length: int | None) -> tuple[int, ...]:
     length = default_max_length(model) if max_length is None else max_length
-    # What is no length, the decoder refuses.
+    # The decoder rejects an invalid length.
     return target.default_widths(length) if is_whole(length) and length >= 1 else (1,)

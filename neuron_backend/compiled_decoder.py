@@ -1,4 +1,4 @@
-"""A decoder as users have it: compiled, saved, pushed to the hub, cut to its first layers."""
+"""The decoder that users get: compiled, can be saved, pushed to the hub, linted, cut for early exit."""
 
 from collections.abc import Sequence
 from os import PathLike
@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from ..decoding.protocols import Processor, Sampler
 from ..decoding.validation import as_tuple
+from .lint.graph_lint import lint_graph
 from .lint.rules import Finding
-from .lowering.step_graphs import lint_decoder
+from .lowering.step_graphs import lower_step, program_shapes
 from .models.early_exit import first_layers
-from .on_device_sampling.validate_pipeline import check_rows, validate_pipeline
+from .on_device_sampling.pipeline_validation import check_rows, validate_pipeline
 from .parity.compare import probe_of
 from .parity.logits_probe import Probe
 from .serialization.hub import push_decoder
@@ -18,8 +19,8 @@ from .static_decoder import StaticDecoder
 from .targets.eager_target import EagerTarget
 from .targets.registry import resolve
 from .targets.target import Target
-from .tensor_parallel.cores import holders
-from .tensor_parallel.ranks import naming_lost_ranks
+from .tensor_parallel.cores import ranks_or_cores
+from .tensor_parallel.ranks import report_lost_ranks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -27,21 +28,21 @@ if TYPE_CHECKING:
 
 class CompiledDecoder(StaticDecoder):
     """
-    What :func:`~decodekit.neuron_backend.compile_decoder` and ``load_decoder`` give.
+    The result of :func:`~decodekit.neuron_backend.compile_decoder` and ``load_decoder``.
 
-    A :class:`~.static_decoder.StaticDecoder` that can be saved, pushed to the hub, cut to its
-    first layers, and looked at for what Neuron's compiler would refuse.
+    A :class:`~.static_decoder.StaticDecoder` that can be saved, pushed to the hub, cut to its first layers,
+    and linted for what Neuron's compiler would refuse.
     """
 
     compiler: Target = EagerTarget()
-    """What made the programs."""
+    """The target that made the programs."""
 
     def compile(self, compiler: Target, processors: Processor | None, sampler: Sampler | None) -> None:
         """
-        Let *compiler* make the programs, with a choice behind the forwards if one is asked for.
+        Compile the programs with *compiler*, including sampling if *processors* or *sampler* is given.
 
         Raises:
-            UnsupportedArchitecture: The programs do not give the stock model's logits.
+            UnsupportedArchitecture: The programs' logits differ from the stock model's.
         """
         if processors is not None or sampler is not None:
             self.fuse(processors, sampler)
@@ -49,15 +50,15 @@ class CompiledDecoder(StaticDecoder):
 
     def save(self, folder: str | PathLike[str], tokenizer: "PreTrainedTokenizerBase | None" = None) -> None:
         """
-        Write everything that :func:`~decodekit.neuron_backend.load_decoder` needs into *folder*.
+        Save everything that :func:`~decodekit.neuron_backend.load_decoder` needs into *folder*.
 
         Args:
-            folder: New, empty, or a decoder saved before, which is replaced as a whole.
+            folder: New, empty, or a saved decoder, which is replaced as a whole.
 
-            tokenizer: Saved beside the model.
+            tokenizer: Saved with the model.
 
         Raises:
-            ValueError: *folder* holds something else.
+            ValueError: *folder* has other contents.
         """
         save_decoder(self, folder, tokenizer)
 
@@ -74,27 +75,27 @@ class CompiledDecoder(StaticDecoder):
         """
         Save into a repository of the Hugging Face hub, for ``load_decoder(repo_id)``.
 
-        What is there of the same names is replaced, in one commit. A card is written if the
-        repository has none.
+        Files of the same names are replaced, in one commit. A model card is written if the repository has
+        none.
 
         Args:
-            repo_id: ``"user/name"``. It is made if it is not there.
+            repo_id: ``"user/name"``; created if it does not exist.
 
-            tokenizer: Saved beside the model.
+            tokenizer: Saved with the model.
 
-            private: Whether a repository that is made is. None: as the account's default is.
+            private: Whether a created repository is private. None: the account's default.
 
-            revision: The branch, made if it is not there. None: the main one.
+            revision: Branch; created if it does not exist. None: the main branch.
 
-            token: None: the one that is logged in.
+            token: Access token. None: that of the logged-in user.
 
-            commit_message: None: one that names the version of decodekit.
+            commit_message: None: a message with the version of decodekit.
 
         Returns:
-            The commit's address.
+            URL of the commit.
 
         Raises:
-            ValueError: *repo_id* is none.
+            ValueError: *repo_id* is not a repository id.
         """
         return push_decoder(
             self,
@@ -117,30 +118,28 @@ class CompiledDecoder(StaticDecoder):
         target: str | Target | None = None,
     ) -> "CompiledDecoder":
         """
-        The first *num_layers* layers, the final norm and the head, as a decoder that can draft.
+        A draft decoder from the first *num_layers* layers, the final norm and the head.
 
-        It has these weights, shared, a cache of its own, and the rows and positions of this
-        decoder: ``DraftModel(target.early_exit(4))``. How often such a draft is right is up to
-        the model. One that was not trained to be left early rarely says anything useful before
-        its last layers; all layers together are always right.
+        It shares the weights, has its own cache, and has the batch size and positions of this decoder:
+        ``DraftModel(target.early_exit(4))``. The acceptance rate depends on the model: models not trained
+        for early exit draft poorly from early layers; a draft from all layers is always right.
 
         Elhoushi et al., 2024, `LayerSkip: Enabling Early Exit Inference and Self-Speculative
-        Decoding <https://arxiv.org/abs/2404.16710>`_. There the target goes on from
-        the draft's hidden states and cache; here it scores the draft with all of its layers, as
-        any other.
+        Decoding <https://arxiv.org/abs/2404.16710>`_. There the target continues from the draft's hidden
+        states and cache; here it scores the draft tokens with all of its layers, as for any draft.
 
         Args:
-            num_layers: How many to keep, 1 up to all of them.
+            num_layers: Layers to keep, from 1 to all.
 
-            widths: Columns of the forwards, ascending. None: what a draft needs: 1, 2 (a token
-                that it missed and the newest), and this decoder's widest for prompts.
+            widths: Columns of the forwards, ascending. None: what drafting needs: 1, 2 (a token that was
+                not fed yet and the newest), and this decoder's widest for prompts.
 
-            scored_width: None: the smallest of *widths*, all that a draft needs.
+            scored_width: None: the smallest of *widths*, sufficient for drafting.
 
-            processors: The target's, for a draft that chooses in its own forwards: as for
+            processors: The target's processors, to sample draft tokens on the device, as in
                 :func:`~decodekit.neuron_backend.compile_decoder`.
 
-            sampler: The target's, likewise.
+            sampler: The target's sampler, likewise.
 
             target: As for :func:`~decodekit.neuron_backend.compile_decoder`. None: this
                 decoder's.
@@ -148,7 +147,7 @@ class CompiledDecoder(StaticDecoder):
         Raises:
             UnsupportedArchitecture: The model cannot be cut.
 
-            ValueError: An argument breaks its rule.
+            ValueError: An argument is invalid.
         """
         if widths is None:
             widest = self.shape.widths[-1]
@@ -158,11 +157,11 @@ class CompiledDecoder(StaticDecoder):
         validate_pipeline(processors, sampler)
         check_rows(processors, self.shape.batch_size)
         compiler.require()
-        ranks, cores = holders(compiler, self.tp_degree)
-        with naming_lost_ranks(ranks):
+        ranks, cores = ranks_or_cores(compiler, self.tp_degree)
+        with report_lost_ranks(ranks):
             if ranks is not None:
-                asked = (num_layers, widths, scored_width, compiler.name)
-                ranks.check_call(asked, processors is None, sampler is None)
+                shape = (num_layers, widths, scored_width, compiler.name)
+                ranks.check_call(shape, processors is None, sampler is None)
             decoder = CompiledDecoder(
                 first_layers(self.step.model, num_layers),
                 batch_size=self.shape.batch_size,
@@ -177,17 +176,20 @@ class CompiledDecoder(StaticDecoder):
 
     def lint(self) -> dict[str, list[Finding]]:
         """
-        What Neuron's compiler is known to refuse of this decoder, whatever it was compiled for.
+        What Neuron's compiler is known to refuse of this decoder, whatever its target.
 
-        It takes neither a device nor Neuron's packages, and some seconds a program. Nothing found
-        does not mean that it compiles: see :mod:`.lint.graph_lint`.
+        Requires neither a device nor Neuron's packages, and takes some seconds per program. No finding is no
+        proof that it compiles: see :mod:`.lint.graph_lint`.
 
         Returns:
-            Findings by the name of the program, such as ``"width_5_span_128"``: each width and
-            span that :class:`~.targets.neuron.native_target.NativeTarget` would compile.
+            Findings by program name, such as ``"width_5_span_128"``, for each width and span that
+            :class:`~.targets.neuron.native_target.NativeTarget` would compile.
         """
-        return lint_decoder(self)
+        return {
+            program.name: lint_graph(lower_step(program.step, program.width, self.cache, program.span))
+            for program in program_shapes(self)
+        }
 
     def probe(self) -> Probe:
-        """The comparison with the stock model, at this decoder's shape."""
+        """The probe that compares logits with the stock model, at this decoder's shape."""
         return probe_of(self)

@@ -1,4 +1,4 @@
-"""A Hugging Face causal LM as a decoder of fixed shapes."""
+"""Decoder of fixed shapes over a Hugging Face causal LM: shapes, KV cache, and one program per width."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -16,15 +16,15 @@ from .kv_cache.buffers import CacheBuffers, lay_out_tree
 from .kv_cache.geometry import Geometry
 from .kv_cache.masks import MaskPlan
 from .kv_cache.shapes import decoder_shape
-from .kv_cache.spans import decoder_spans, end_of, smallest_span
-from .models.rotation import fix_rotation
-from .models.weights import adopt, weight_dtype
+from .kv_cache.spans import decoder_spans, end_position, smallest_span
+from .models.rope_scaling import fix_rope_scaling
+from .models.weights import copy_sharing_weights, weight_dtype
 from .on_device_sampling.fused_forwards import FusedForwards, FusedProgram
 from .parity.compare import compare
 from .quantization.quantized import Weights, check_format, quantize
 from .step import DecoderStep, Step, TreeStep
-from .tensor_parallel.divided_model import ranks_of
-from .tensor_parallel.ranks import Ranks, in_step
+from .tensor_parallel.ranks import Ranks, in_lockstep
+from .tensor_parallel.sharded_model import ranks_of
 from .threads import on_threads
 
 if TYPE_CHECKING:
@@ -36,67 +36,67 @@ Program = Callable[[Tensor, Tensor, Tensor], Tensor]
 TreeProgram = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """Ids, positions, written, paths and slots, as :class:`~.step.TreeStep` takes them, to logits."""
 
-# A model in half precision of up to this many weights is also compared in float32, where a small
-# error of architecture does not hide behind rounding. It takes this many times 4 bytes for a moment.
+# Half-precision models of up to this many weights are also compared in float32, where rounding does not hide
+# small errors of the architecture. The float32 copy takes 4 bytes per weight temporarily.
 _MAX_WIDENED_WEIGHTS = 2**28
 
 
 class Compiler(Protocol):
-    """What made the programs of a decoder: a :class:`~.targets.target.Target`."""
+    """What :class:`StaticDecoder` uses of the :class:`~.targets.target.Target` that made its programs."""
 
     @property
     def name(self) -> str:
-        """What the decoder has as ``target``."""
+        """The decoder's ``target``."""
         ...
 
 
 class StaticDecoder(FusedForwards):
     """
-    A decoder over any Hugging Face causal LM whose layers keep plain keys and values.
+    A decoder over any Hugging Face causal LM whose layers cache plain keys and values.
 
-    One program a width over one cache. As it is constructed it runs eagerly; a
-    :class:`~.targets.target.Target` puts compiled programs in. What is saved, cut or linted is a
-    :class:`~.compiled_decoder.CompiledDecoder`.
+    One program per width, over one cache. A new decoder runs eagerly; a
+    :class:`~.targets.target.Target` replaces its programs by compiled ones. Saving, early exit and lint are
+    in :class:`~.compiled_decoder.CompiledDecoder`.
     """
 
     shape: DecoderShape
-    """What :meth:`forward` takes and gives."""
+    """Batch size, positions, vocabulary and widths of :meth:`forward`."""
 
     tree_widths: tuple[int, ...]
     """Columns of the forwards over trees; empty if there are none."""
 
     spans: tuple[int, ...]
-    """How many leading positions a forward may attend to, ascending; the last is all of them."""
+    """Numbers of leading positions that a forward may attend to, ascending; the last is all of them."""
 
     cache: CacheBuffers
-    """Keys and values by position."""
+    """Position-addressed keys and values."""
 
     programs: dict[int, Program]
-    """What runs at each width."""
+    """Program of each width."""
 
     tree_programs: dict[int, TreeProgram]
-    """What runs at each tree width."""
+    """Program of each tree width."""
 
     threads: int | None = None
     """
-    How many threads a forward may use; None leaves it to torch. A model as small as a draft is
-    fastest with 1: several threads take longer to meet than it takes to compute.
+    Threads of a forward; None: torch's setting. 1 is fastest for a small draft model, where thread
+    synchronisation outweighs compute.
     """
 
     ranks: Ranks | None
-    """This process among those that hold the model together; None if it is whole here."""
+    """This process among the ranks that share the model; None if it holds the whole model."""
 
     cores: int = 1
-    """How many cores of this process hold the model together (:mod:`.tensor_parallel.cores`)."""
+    """Number of cores of this process that share the model (:mod:`.tensor_parallel.cores`)."""
 
     compiler: Compiler | None = None
-    """What made the programs; None if they are eager."""
+    """The target that made the programs; None if they are eager."""
 
     compiled: bool = False
-    """Whether a compiler ran to make this decoder, rather than saved programs being loaded."""
+    """Whether this decoder was compiled, rather than loaded with its programs."""
 
     packages: dict[str, Package]
-    """The compiled programs by file name, as they are saved; empty if there are none."""
+    """Compiled programs by file name, as saved; empty if there are none."""
 
     def __init__(
         self,
@@ -115,44 +115,43 @@ class StaticDecoder(FusedForwards):
         Build the decoder and compare it with *model*.
 
         Args:
-            model: The stock model. It is not modified; its weights are shared, but for those that
-                *dtype* or *weights* store otherwise.
+            model: The stock model. It is not modified; weights that *dtype* or *weights* do not convert are
+                shared.
 
             batch_size: Rows of every forward.
 
-            max_length: Positions of a row. None: 2048, or as many as *model* knows if fewer.
+            max_length: Positions per row. None: 2048, or the model's own maximum if smaller.
 
-            widths: Columns of the forwards, ascending, at most *max_length*. None: 1, 5 and 128, or
-                *max_length* if that is less.
+            widths: Columns of the forwards, ascending, at most *max_length*. None: 1, 5 and 128, each
+                limited to *max_length*.
 
             scored_width: Forwards up to this width score every column. None: the largest width
                 up to 32, else the smallest.
 
-            tree_widths: Columns of the forwards over trees, ascending, at most *max_length*. The
-                cache gets as many scratch slots as the largest of them has columns.
+            tree_widths: Columns of the forwards over trees, ascending, at most *max_length*. The cache gets
+                one scratch slot per column of the widest.
 
-            spans: How many leading positions a forward may attend to, ascending, the last of them
+            spans: Numbers of leading positions that a forward may attend to, ascending, the last
                 *max_length*. None: powers of two from 128.
 
-            dtype: Of weights and cache: float32, bfloat16, float16 or float64, or its name.
+            dtype: Dtype of weights and cache: float32, bfloat16, float16 or float64, or its name.
                 None: the model's own.
 
-            weights: ``"int8"``, ``"int4"`` or ``"float8"`` stores linear layers in so many bits;
-                *model* itself stays, and what the decoder is compared with is *model* with those
-                layers. None: as they are.
+            weights: ``"int8"``, ``"int4"`` or ``"float8"`` quantises the linear layers of a copy of *model*,
+                which the decoder is then compared with. None: not quantised.
 
         Raises:
-            UnsupportedArchitecture: The logits differ from *model*'s, or it cannot be rewound.
+            UnsupportedArchitecture: The logits differ from *model*'s, or its state cannot be rewound.
 
-            ValueError: An argument breaks its rule.
+            ValueError: An argument is invalid.
         """
         check_format(weights)
         if model.device.type != "cpu":
             raise ValueError(f"'model' must be on the CPU: got {model.device}")
-        model = adopt(model, weight_dtype(dtype))
+        model = copy_sharing_weights(model, weight_dtype(dtype))
         if weights is not None:
             quantize(model, weights)
-        # Says more about layers that keep something else than running them would.
+        # Its error message about unsupported layers is more specific than Geometry's.
         MaskPlan.of(model)
         geometry = Geometry.of(model)
         shape = decoder_shape(
@@ -176,11 +175,10 @@ class StaticDecoder(FusedForwards):
         spans: Sequence[int] | None = None,
     ) -> Self:
         """
-        A decoder over *model* itself, in evaluation mode, that has been compared before.
+        A decoder over *model* itself, in evaluation mode, without the comparison with the stock model.
 
         Raises:
-            ValueError: *shape* is none that *model* could have, *tree_widths* are no widths, or
-                *spans* no spans.
+            ValueError: *shape*, *tree_widths* or *spans* are invalid for *model*.
         """
         geometry = Geometry.of(model)
         possible = decoder_shape(model, **{**attrs.asdict(shape), "vocab_size": geometry.vocab_size})
@@ -202,22 +200,22 @@ class StaticDecoder(FusedForwards):
         build: Callable[[], "PreTrainedModel"],
     ) -> Self:
         """
-        A decoder that is going to get all of its programs, by :meth:`replace_programs`.
+        A decoder without a model, whose programs are set by :meth:`replace_programs`.
 
         Args:
-            geometry: Of the model.
+            geometry: Geometry of the model.
 
-            shape: As *geometry* allows.
+            shape: A shape that *geometry* allows.
 
             tree_widths: Columns of the forwards over trees.
 
-            spans: How many leading positions a forward may attend to.
+            spans: Numbers of leading positions that a forward may attend to.
 
-            build: Gives the model, in evaluation mode, when something asks for it that programs
-                cannot do: saving, an early exit, :attr:`weights`, ...
+            build: Builds the model, in evaluation mode, when it is first needed: for saving, early exit,
+                :attr:`weights`, ...
 
         Raises:
-            ValueError: *tree_widths* are no widths, or *spans* no spans.
+            ValueError: *tree_widths* or *spans* are invalid.
         """
         decoder = cls.__new__(cls)
         decoder._lay_out(geometry, shape, tree_widths, spans, build)
@@ -232,7 +230,7 @@ class StaticDecoder(FusedForwards):
         spans: Sequence[int] | None,
     ) -> None:
         self._lay_out(geometry, shape, tree_widths, spans, lambda: model)
-        fix_rotation(model, shape.max_length)
+        fix_rope_scaling(model, shape.max_length)
         self.ranks = ranks_of(model)
         self.programs = dict.fromkeys(shape.widths, partial(self._eager, self.step))
         self.tree_programs = dict.fromkeys(self.tree_widths, partial(self._eager, self.tree_step))
@@ -263,32 +261,32 @@ class StaticDecoder(FusedForwards):
 
     @cached_property
     def step(self) -> DecoderStep:
-        """What the programs for tokens in a row compute. A loaded decoder builds its model for it."""
+        """The step of the programs for token sequences. A loaded decoder builds its model for this."""
         return DecoderStep(self._build(), self.shape.scored_width)
 
     @cached_property
     def tree_step(self) -> TreeStep:
-        """What those for trees compute."""
+        """The step of the programs for trees."""
         return TreeStep(self.step.model)
 
     @property
     def tp_degree(self) -> int:
-        """How many processes, or cores of this one, hold the model together."""
+        """Number of processes, or of cores of this process, that share the model."""
         return self.cores if self.ranks is None else self.ranks.degree
 
     @property
     def target(self) -> str:
-        """What the programs were compiled for; ``"eager"`` if they were not."""
+        """Name of the target of the programs; ``"eager"`` if they are not compiled."""
         return "eager" if self.compiler is None else self.compiler.name
 
     @property
     def weights(self) -> Weights:
-        """How the weights are stored: which layers in how many bits, what stays and why, bytes."""
+        """How the weights are stored: format of each layer, matrices not quantised and why, bytes."""
         return Weights.of(self.step.model)
 
     def forward(self, ids: Tensor, cache_pos: Tensor, span: int | None = None) -> Tensor:
         """
-        Write *ids* into the cache and score what may follow them.
+        Feed *ids*: write their keys and values into the cache and return the logits of the next tokens.
 
         Args:
             ids: Tokens to feed, ``[batch, width]`` int64, *width* one of ``shape.widths``;
@@ -296,42 +294,42 @@ class StaticDecoder(FusedForwards):
 
             cache_pos: Position of the first column of each row, ``[batch]`` int64.
 
-            span: One of :attr:`spans`: how many leading positions are attended to. None: the
-                smallest that holds every token fed here.
+            span: One of :attr:`spans`: number of leading positions attended to. None: the smallest that
+                holds every token of this forward.
 
         Returns:
             Logits ``[batch, width, vocab]`` float32, or ``[batch, 1, vocab]`` of the last
             column when *width* exceeds ``shape.scored_width``.
 
         Raises:
-            ValueError: A wrong width, batch, id or position, or other ids than another rank's.
+            ValueError: A wrong width, batch, id or position, or ids that differ from another rank's.
                 Nothing has been written.
 
             TypeError: A wrong dtype. Nothing has been written.
 
-            LostRank: Another process that holds a part of the model has ended.
+            LostRank: Another process that shares the model has ended.
         """
         check_inputs(ids, cache_pos, self.shape)
-        slots = self._slots[smallest_span(self.spans, end_of(ids, cache_pos), span)]
-        with on_threads(self.threads), in_step(self.ranks, ids, cache_pos, slots[-1:]):
+        slots = self._slots[smallest_span(self.spans, end_position(ids, cache_pos), span)]
+        with on_threads(self.threads), in_lockstep(self.ranks, ids, cache_pos, slots[-1:]):
             return self.programs[ids.shape[1]](ids, cache_pos, slots)
 
     def forward_tree(
         self, ids: Tensor, cache_pos: Tensor, parents: Tensor, span: int | None = None
     ) -> Tensor:
         """
-        Score what may follow each column of a tree.
+        Feed a token tree and return the logits after each column.
 
-        Columns off the first branch keep their keys and values in scratch slots, which no other
-        forward looks at.
+        Keys and values of columns off the first branch are written to scratch slots, which no other forward
+        attends to.
 
         Args:
             ids: Tokens, ``[batch, width]`` int64, *width* one of :attr:`tree_widths`; -1 is
-                padding, behind the tokens of its row.
+                padding, after the tokens of its row.
 
-            cache_pos: Position of the columns that have no parent, ``[batch]`` int64.
+            cache_pos: Position of the root columns, ``[batch]`` int64.
 
-            parents: ``[batch, width]`` int64: the column before each, or -1.
+            parents: Parent column of each, ``[batch, width]`` int64; -1 for a root.
 
             span: As in :meth:`forward`.
 
@@ -346,16 +344,16 @@ class StaticDecoder(FusedForwards):
         check_tree_inputs(ids, cache_pos, parents, self.shape, self.tree_widths)
         layout = lay_out_tree(ids, cache_pos, parents)
         slots = self._slots[smallest_span(self.spans, int(layout[0].max()) + 1, span)]
-        with on_threads(self.threads), in_step(self.ranks, ids, *layout, slots[-1:]):
+        with on_threads(self.threads), in_lockstep(self.ranks, ids, *layout, slots[-1:]):
             return self.tree_programs[ids.shape[1]](ids, *layout, slots)
 
     def steps(self) -> list[tuple[Step, int]]:
-        """What each program runs, and at which width."""
+        """Step and width of each program."""
         trees: list[tuple[Step, int]] = [(self.tree_step, width) for width in self.tree_widths]
         return [(self.step, width) for width in self.shape.widths] + trees + self.fused_steps()
 
     def fused_steps(self) -> list[tuple[Step, int]]:
-        """Those of them that choose as well."""
+        """Step and width of each program that samples as well."""
         if self.fusion is None:
             return []
         return [(self.fusion.step, width) for width in self.fusion.widths]
@@ -371,20 +369,20 @@ class StaticDecoder(FusedForwards):
         fused_programs: Mapping[int, FusedProgram] | None = None,
     ) -> None:
         """
-        Run these from now on.
+        Replace the programs of all forwards.
 
         Args:
-            programs: One for each width.
+            programs: One per width.
 
-            tree_programs: One for each tree width.
+            tree_programs: One per tree width.
 
-            target: What made them.
+            target: The target that made them.
 
-            packages: By file name, what is saved.
+            packages: What is saved, by file name.
 
-            compiled: Whether a compiler ran.
+            compiled: Whether they were compiled, rather than loaded.
 
-            fused_programs: One for each of :meth:`fused_steps`; without them the host chooses.
+            fused_programs: One per :meth:`fused_steps`; without them, sampling runs on the host.
         """
         self.programs = dict(programs)
         self.tree_programs = dict(tree_programs)
@@ -395,10 +393,10 @@ class StaticDecoder(FusedForwards):
 
     def compare(self, whose: str) -> None:
         """
-        Compare with the stock model, and trees with chains.
+        Compare with the stock model, and trees with token sequences.
 
         Raises:
-            UnsupportedArchitecture: The logits differ. The message calls this decoder *whose*.
+            UnsupportedArchitecture: The logits differ. *whose* names this decoder in the message.
         """
         compare(self, whose)
 
@@ -407,7 +405,7 @@ class StaticDecoder(FusedForwards):
         Run every program once on padding.
 
         Args:
-            spans: With each of these. None: with all of them.
+            spans: Spans to run with. None: all.
         """
         start = torch.zeros(self.shape.batch_size, dtype=torch.int64)
         spans = self.spans if spans is None else spans
@@ -420,7 +418,7 @@ class StaticDecoder(FusedForwards):
         self.warm_up_sampling(spans)
 
     def _eager(self, step: Step, *inputs: Tensor) -> Any:
-        # Not inference_mode: its tensors refuse to be written in place by whoever gets the logits.
+        # Not inference_mode, whose tensors callers could not modify in place.
         with torch.no_grad():
             return step(*inputs, *self.cache.tensors)
 

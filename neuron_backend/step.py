@@ -1,4 +1,4 @@
-"""One forward of a model over the cache, as a pure module of fixed shapes."""
+"""Steps: one forward of a model over the KV cache, as a pure module of fixed shapes."""
 
 import abc
 import inspect
@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from .kv_cache.buffers import SPARE, CacheBuffers, PositionedCache, Write, in_place
+from .kv_cache.buffers import SPARE, CacheBuffers, CacheWrite, PositionedCache, write_in_place
 from .kv_cache.masks import MaskPlan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def keeps_logits(model: "PreTrainedModel") -> bool:
-    """Whether *model* can be asked to score the last columns only."""
+def supports_logits_to_keep(model: "PreTrainedModel") -> bool:
+    """Whether *model* can score the last columns only."""
     return "logits_to_keep" in inspect.signature(model.forward).parameters
 
 
 class Step(nn.Module, abc.ABC):
-    """What a target compiles: a module of fixed shapes whose last inputs are the slots and the cache."""
+    """What a target compiles: a module of fixed shapes, whose last inputs are the slots and the cache."""
 
     kind: str
-    """What the names of its programs begin with."""
+    """Prefix of the names of its programs."""
 
     model: "PreTrainedModel"
     """The stock model, in evaluation mode."""
@@ -38,34 +38,33 @@ class DecoderStep(Step):
     """
     A Hugging Face causal LM as ``(ids, cache_pos, slots, *cache) -> logits``.
 
-    All shapes are fixed and nothing depends on the data, so eager execution, ``torch.export``
-    and every compiler behind it take the same module. How much of the cache is attended to is
-    the shape of *slots*.
+    All shapes are fixed and no control flow depends on data, so eager execution, ``torch.export`` and every
+    compiler use the same module. The shape of *slots* determines how much of the cache is attended to.
     """
 
     kind = "width"
 
     def __init__(self, model: "PreTrainedModel", scored_width: int, kept: int = 1):
         """
-        Wrap a model, which is not copied.
+        Wrap *model*, which is not copied.
 
         Args:
             model: The stock model, in evaluation mode.
 
             scored_width: Forwards up to this width score every column.
 
-            kept: How many of the last columns wider forwards score.
+            kept: Number of last columns that wider forwards score.
         """
         super().__init__()
         self.model = model
         self.scored_width = scored_width
         self.kept = kept
         self.plan = MaskPlan.of(model)
-        self._keeps_logits = keeps_logits(model)
+        self._keeps_logits = supports_logits_to_keep(model)
 
     def forward(self, ids: Tensor, cache_pos: Tensor, slots: Tensor, *cache: Tensor) -> Tensor:
         """
-        Write the tokens into *cache* and score what may follow them.
+        Write the tokens' keys and values into *cache* and return the logits of the next tokens.
 
         Args:
             ids: Tokens, ``[batch, width]`` int64; -1 is padding.
@@ -79,13 +78,13 @@ class DecoderStep(Step):
         Returns:
             ``[batch, width or kept, vocab]`` float32.
         """
-        logits, _ = self.score(ids, cache_pos, slots, cache, in_place)
+        logits, _ = self.score(ids, cache_pos, slots, cache, write_in_place)
         return logits
 
     def score(
-        self, ids: Tensor, cache_pos: Tensor, slots: Tensor, cache: Sequence[Tensor], write: Write
+        self, ids: Tensor, cache_pos: Tensor, slots: Tensor, cache: Sequence[Tensor], write: CacheWrite
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The same with any :data:`~.kv_cache.buffers.Write`: the logits, and the cache that has been written to."""
+        """:meth:`forward` with any :data:`~.kv_cache.buffers.CacheWrite`: logits and the written cache."""
         padding = ids < 0
         columns = torch.arange(ids.shape[1], dtype=cache_pos.dtype, device=ids.device)
         positions = cache_pos[:, None] + columns
@@ -111,16 +110,16 @@ class DecoderStep(Step):
         return ids, start, cache.addresses(span), *cache.tensors
 
     def _keep(self, width: int) -> dict[str, int]:
-        # The head is what a wide prefill would spend most on; the model skips it where it can.
+        # The head would be the largest cost of a wide prefill.
         return {"logits_to_keep": self.kept} if self._keeps_logits and width > self.scored_width else {}
 
 
 class TreeStep(Step):
     """
-    The same as ``(ids, positions, written, path, slots, *cache) -> logits``, for columns that form a tree.
+    Forward over a token tree as ``(ids, positions, written, path, slots, *cache) -> logits``.
 
-    What the tree looks like is made on the host (:func:`~.kv_cache.buffers.lay_out_tree`), so here too no
-    shape and no operation depends on it.
+    The tree's layout is computed on the host (:func:`~.kv_cache.buffers.lay_out_tree`), so no shape and no
+    operation depends on it.
     """
 
     kind = "tree"
@@ -134,16 +133,16 @@ class TreeStep(Step):
         self, ids: Tensor, positions: Tensor, written: Tensor, path: Tensor, slots: Tensor, *cache: Tensor
     ) -> Tensor:
         """
-        Write the columns into *cache* and score what may follow them.
+        Write the columns' keys and values into *cache* and return the logits of the next tokens.
 
         Args:
             ids: Tokens, ``[batch, width]`` int64; -1 is padding.
 
-            positions: Of each column, ``[batch, width]`` int64; the tree begins at the first one's.
+            positions: Position of each column, ``[batch, width]`` int64; the tree begins at the first's.
 
-            written: The address that each column is written to, ``[batch, width]`` int64, no two the same.
+            written: Address that each column is written to, ``[batch, width]`` int64, unique in a row.
 
-            path: The columns on the way to each, itself included, ``[batch, width, width]`` bool.
+            path: Ancestors of each column, itself included, ``[batch, width, width]`` bool.
 
             slots: :meth:`~.kv_cache.buffers.CacheBuffers.addresses` of a span that holds every position.
 
@@ -152,16 +151,16 @@ class TreeStep(Step):
         Returns:
             ``[batch, width, vocab]`` float32.
         """
-        logits, _ = score_tree(self.model, self.plan, ids, positions, written, path, slots, cache, in_place)
+        logits, _ = score_tree(
+            self.model, self.plan, ids, positions, written, path, slots, cache, write_in_place
+        )
         return logits
 
     def padding(self, width: int, cache: CacheBuffers, span: int) -> tuple[Tensor, ...]:
         """The inputs of a forward of *width* over padding alone: what it is traced with."""
         batch_size = cache.keys[0].shape[0]
-        ids, positions = (
-            torch.full((batch_size, width), -1),
-            torch.zeros(batch_size, width, dtype=torch.int64),
-        )
+        ids = torch.full((batch_size, width), -1)
+        positions = torch.zeros(batch_size, width, dtype=torch.int64)
         path = torch.eye(width, dtype=torch.bool).expand(batch_size, -1, -1).contiguous()
         written = (SPARE - 1 - torch.arange(width)).repeat(batch_size, 1)
         return ids, positions, written, path, cache.addresses(span), *cache.tensors
@@ -176,9 +175,9 @@ def score_tree(
     path: Tensor,
     slots: Tensor,
     cache: Sequence[Tensor],
-    write: Write,
+    write: CacheWrite,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """What a :class:`TreeStep` gives with any :data:`~.kv_cache.buffers.Write`, and the cache as written to."""
+    """A :class:`TreeStep` with any :data:`~.kv_cache.buffers.CacheWrite`: logits and the written cache."""
     kept = PositionedCache(cache, written, slots, write, columns=positions)
     output = model(
         input_ids=ids.clamp(min=0),
@@ -192,5 +191,5 @@ def score_tree(
 
 
 def program_name(step: Step, width: int) -> str:
-    """What files and errors call the program of *step* at one width."""
+    """Name of the program of *step* at one width, in files and errors."""
     return f"{step.kind}_{width}"

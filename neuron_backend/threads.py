@@ -1,4 +1,4 @@
-"""On how many threads a forward runs."""
+"""Number of threads of a forward."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ from ..decoding.validation import is_whole
 
 def check_threads(threads: Any) -> None:
     """
-    Check a number of threads; None is none in particular.
+    Validate a number of threads; None is torch's setting.
 
     Raises:
-        ValueError: It is neither None nor a whole number >= 1.
+        ValueError: *threads* is neither None nor an integer >= 1.
     """
     if threads is not None and (not is_whole(threads) or threads < 1):
         raise ValueError(f"'threads' must be None or a whole number >= 1: got {threads!r}")
@@ -22,7 +22,7 @@ def check_threads(threads: Any) -> None:
 
 @contextlib.contextmanager
 def on_threads(threads: int | None) -> Iterator[None]:
-    """Let torch use so many threads while the body runs; None leaves it as it is."""
+    """Set torch's number of threads while the body runs; None leaves it unchanged."""
     before = torch.get_num_threads()
     if threads is None or threads == before:
         yield

@@ -13,7 +13,7 @@ from ...decoding import History, Sample
 from ...decoding.sampling import noise
 from ...neuron_backend import CudaTarget, StaticDecoder
 from ...neuron_backend.kv_cache.shapes import decoder_shape
-from ...neuron_backend.models.weights import adopt
+from ...neuron_backend.models.weights import copy_sharing_weights
 from ...neuron_backend.quantization.quantized import quantize
 from ...processors import RepetitionPenalty, Temperature, TopK, TopP
 from ..peers.plain_llama import PlainLlama
@@ -101,7 +101,7 @@ def random_model(setting: Setting, **changes: int) -> Any:
 
 def sampling_decoder(setting: Setting, model: Any, batch_size: int, positions: int) -> StaticDecoder:
     """A decoder of one width and one span that samples; unchecked, since the weights are random."""
-    model = adopt(model)
+    model = copy_sharing_weights(model)
     if setting.weights is not None:
         quantize(model, setting.weights)
     length = positions + 8

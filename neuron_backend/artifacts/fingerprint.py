@@ -13,7 +13,7 @@ from ...decoding.protocols import DecoderShape
 from ..kv_cache.buffers import CacheBuffers
 from ..models.weights import derived_buffers, dtype_name
 from ..step import DecoderStep
-from ..tensor_parallel.divided_model import ranks_of
+from ..tensor_parallel.sharded_model import ranks_of
 
 # AOTInductor writes vectors of up to 8 numbers into the code.
 _FOLDED = 8

@@ -7,7 +7,7 @@ import attrs
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ..tensor_parallel.ranks import Ranks, each_succeeds
+from ..tensor_parallel.ranks import Ranks, fail_together
 from . import machine
 from .manifest import PROGRAMS
 
@@ -39,13 +39,13 @@ def compiled_once(ranks: Ranks | None, compile_: Callable[[], Package]) -> Packa
         return compile_()
     alike = ranks.have_same(repr((machine.processor(), machine.instruction_sets())).encode())
     package = Package(b"")
-    with each_succeeds(ranks):
+    with fail_together(ranks):
         if ranks.rank == 0 or not alike:
             package = compile_()
     if not alike:
         return package
     constants = {name: tensor.detach().clone() for name, tensor in package.constants.items()}
-    return Package(ranks.from_first(package.content), load(ranks.from_first(save(constants))))
+    return Package(ranks.broadcast(package.content), load(ranks.broadcast(save(constants))))
 
 
 def packages_of(programs: Mapping[str, bytes], constants: Mapping[str, Tensor]) -> dict[str, Package]:

@@ -1,1 +1,1 @@
-"""The cache that is addressed by position: buffers, masks, shapes, spans."""
+"""Position-addressed KV cache: buffers and writes, masks, geometry, shapes, spans (KV buckets)."""

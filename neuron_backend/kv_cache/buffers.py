@@ -1,11 +1,11 @@
 """
-The cache that is addressed by position.
+Position-addressed KV cache: its buffers, and the writes into them.
 
-A slot has an address. Position *p* of a row lives at address *p*. Negative addresses are no
-positions: -1 is the spare slot, where padding goes, and -2, -3, ... are scratch, one for each
-column of the widest tree. They lie in front, so that the reserved slots and the first positions
-are one piece of each buffer: what a forward of a short span attends to. The last slot is never
-part of that: a compiler that leaves the span open is then sure that the piece is not the whole.
+Each slot has an address; position *p* of a row is at address *p*. Negative addresses are reserved: -1 is the
+spare slot, which padding is written to, and -2, -3, ... are scratch slots, one per column of the widest tree.
+Reserved slots come first, so that they and the leading positions are one contiguous slice of each buffer:
+what a forward of a short span attends to. The last slot is never attended to, so that a compiler with a
+dynamic span can rely on the slice being smaller than the buffer.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,21 +20,21 @@ from ...decoding.tree_arrays import depths, first_branch, paths
 from .geometry import Geometry
 
 SPARE = -1
-"""The address of the slot that padding is written to."""
+"""Address of the slot that padding is written to."""
 
 
 @attrs.frozen(eq=False)
 class CacheBuffers:
-    """Keys and values of every layer, ``[batch, heads, slots, head_dim]``, in the order of addresses."""
+    """Keys and values of every layer, ``[batch, heads, slots, head_dim]``, slots in address order."""
 
     keys: list[Tensor]
     values: list[Tensor]
     reserved: int
-    """Slots that belong to no position: the spare one, and scratch where trees are scored."""
+    """Slots before position 0: the spare slot, and scratch slots if trees are scored."""
 
     @classmethod
     def zeros(cls, geometry: Geometry, batch_size: int, max_length: int, scratch: int = 0) -> "CacheBuffers":
-        """An empty cache for a model of that *geometry*, with *scratch* slots besides."""
+        """An empty cache for *geometry*, with *scratch* additional slots."""
 
         def buffer(heads: int, dim: int) -> Tensor:
             return torch.zeros(batch_size, heads, reserved + max_length + 1, dim, dtype=geometry.cache_dtype)
@@ -48,43 +48,43 @@ class CacheBuffers:
 
     @property
     def slots(self) -> int:
-        """Slots of a row."""
+        """Slots per row."""
         return self.keys[0].shape[2]
 
     def addresses(self, span: int) -> Tensor:
-        """Of the slots that a forward over the first *span* positions attends to, ``[reserved + span]``."""
+        """Addresses that a forward over the first *span* positions attends to, ``[reserved + span]``."""
         return torch.arange(-self.reserved, span)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All keys, then all values: how a step takes them."""
+        """All keys, then all values: the order in which a step takes them."""
         return (*self.keys, *self.values)
 
 
-Write = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""Buffer, rows, slots, states ``[batch, heads, width, head_dim]`` to the buffer that holds them."""
+CacheWrite = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""Buffer, rows, slots, states ``[batch, heads, width, head_dim]`` to the buffer with the states written."""
 
 
-def in_place(buffer: Tensor, rows: Tensor, slots: Tensor, states: Tensor) -> Tensor:
-    """Write into *buffer* itself: no copy."""
-    # Several padding columns of a row meet in the spare slot; whichever wins, no token sees it.
+def write_in_place(buffer: Tensor, rows: Tensor, slots: Tensor, states: Tensor) -> Tensor:
+    """Write into *buffer* itself, without a copy."""
+    # Padding columns of a row overwrite each other in the spare slot, which no token attends to.
     buffer.transpose(1, 2).index_put_((rows, slots), states.transpose(1, 2))
     return buffer
 
 
-def out_of_place(buffer: Tensor, rows: Tensor, slots: Tensor, states: Tensor) -> Tensor:
-    """A new buffer, for compilers that turn what a graph returns into what it was given."""
-    # By all dimensions but head_dim: a buffer that no one transposes can be written where it lies.
+def write_copy(buffer: Tensor, rows: Tensor, slots: Tensor, states: Tensor) -> Tensor:
+    """Return a new buffer, for compilers that alias a graph's outputs with its inputs."""
+    # Indexed by all dimensions but head_dim: without a transpose, compilers can write in place.
     heads = torch.arange(buffer.shape[1], dtype=slots.dtype, device=slots.device)[:, None]
     return buffer.index_put((rows[:, None], heads, slots[:, None]), states)
 
 
 class PositionedCache:
     """
-    What the layers of a Hugging Face model see during one forward.
+    The cache object that a Hugging Face model's layers update during one forward.
 
-    A layer gives its new keys and values and attends to what it gets back: the first slots of
-    the buffers into which they have been written. What it may not look at, the mask says.
+    A layer passes its new keys and values to :meth:`update`, which writes them into the buffers and returns
+    the slots to attend to. The mask hides the others.
     """
 
     is_compileable = True
@@ -96,7 +96,7 @@ class PositionedCache:
         tensors: Sequence[Tensor],
         written: Tensor,
         slots: Tensor,
-        write: Write = in_place,
+        write: CacheWrite = write_in_place,
         columns: Tensor | None = None,
     ):
         """
@@ -105,14 +105,14 @@ class PositionedCache:
         Args:
             tensors: :attr:`CacheBuffers.tensors`.
 
-            written: The address that each column goes to, ``[batch, width]`` int64.
+            written: Address that each column is written to, ``[batch, width]`` int64.
 
-            slots: The addresses that are attended to: :meth:`CacheBuffers.addresses`.
+            slots: Addresses that are attended to: :meth:`CacheBuffers.addresses`.
 
-            write: :func:`in_place` or :func:`out_of_place`.
+            write: :func:`write_in_place` or :func:`write_copy`.
 
-            columns: The position of each column, ``[batch, width]`` int64, where some are written
-                to scratch. None: a column's address is its position.
+            columns: Position of each column, ``[batch, width]`` int64, if some are written to scratch
+                slots. None: each column's address is its position.
         """
         half = len(tensors) // 2
         self._keys, self._values = list(tensors[:half]), list(tensors[half:])
@@ -124,12 +124,12 @@ class PositionedCache:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """The buffers as they are now: all keys, then all values."""
+        """The current buffers: all keys, then all values."""
         return (*self._keys, *self._values)
 
     @property
     def positions(self) -> Tensor:
-        """The position of what each slot holds, ``[batch or 1, slots]``; 0 where that is no token's."""
+        """Position of the token in each slot, ``[batch or 1, slots]``; 0 if a slot holds none."""
         if self._columns is None:
             return self._addresses.clamp(min=0)[None]
         at = self._written[..., None] == self._addresses
@@ -139,29 +139,29 @@ class PositionedCache:
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write ``[batch, heads, width, head_dim]`` states of one layer; return what it attends to."""
+        """Write one layer's ``[batch, heads, width, head_dim]`` states; return the slots it attends to."""
         self._keys[layer_idx] = self._write(self._keys[layer_idx], self._rows, self._slots, key_states)
         self._values[layer_idx] = self._write(self._values[layer_idx], self._rows, self._slots, value_states)
         return self._first(self._keys[layer_idx]), self._first(self._values[layer_idx])
 
     def _first(self, buffer: Tensor) -> Tensor:
-        # A slice would ask whether that is all of it, and be compiled for one answer.
+        # Slicing would specialise on whether the slice is the whole buffer.
         return buffer.narrow(2, 0, self._attended)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """0: models add this to positions that they make themselves, and ours are given."""
+        """0: models add it to positions that they compute themselves; here positions are passed in."""
         return 0
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
-        """0, as :meth:`get_seq_length`."""
+        """0, as in :meth:`get_seq_length`."""
         return 0
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        """Slots that a layer attends to, and the first of them."""
+        """Number of slots that a layer attends to, and the offset of the first."""
         return self._attended, 0
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
-        """Slots of a row that are attended to."""
+        """Number of slots that a layer attends to."""
         return self._attended
 
     def __len__(self) -> int:
@@ -170,19 +170,19 @@ class PositionedCache:
 
 def lay_out_tree(ids: Tensor, cache_pos: Tensor, parents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
-    Where the columns of a tree go: what a :class:`~..step.TreeStep` takes besides *ids*, made on the host.
+    Layout of a tree's columns, computed on the host: the inputs of a :class:`~..step.TreeStep` besides *ids*.
 
     Args:
         ids: Tokens, ``[batch, width]``; -1 is padding.
 
-        cache_pos: Position of the columns that have no parent, ``[batch]``.
+        cache_pos: Position of the root columns, ``[batch]``.
 
-        parents: The column before each, ``[batch, width]``.
+        parents: Parent column of each, ``[batch, width]``; -1 for a root.
 
     Returns:
-        Position of each column and address that it is written to, ``[batch, width]``: its
-        position on the first branch, its scratch slot elsewhere. And the columns that each sees,
-        ``[batch, width, width]`` bool. Padding lies at position 0, and sees its scratch slot.
+        Position of each column and the address that it is written to, both ``[batch, width]``: its position
+        on the first branch, its scratch slot elsewhere. And the columns that each attends to,
+        ``[batch, width, width]`` bool. Padding is at position 0 and attends to its scratch slot.
     """
     tree = ids.numpy(), parents.numpy()
     positions = np.where(tree[0] >= 0, cache_pos.numpy()[:, None] + depths(*tree), 0)

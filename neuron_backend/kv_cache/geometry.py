@@ -1,4 +1,4 @@
-"""What a model keeps of each token, found out by running it."""
+"""Shapes of a model's keys and values, determined by running it."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class LayerGeometry:
-    """Keys and values of one layer: heads and the numbers in each, which may differ."""
+    """Heads and head dimensions of one layer's keys and values, which may differ."""
 
     key_heads: int
     key_dim: int
@@ -24,7 +24,7 @@ class LayerGeometry:
 
 @attrs.frozen
 class Geometry:
-    """What the cache and the logits of a model look like."""
+    """Shapes of a model's KV cache and logits."""
 
     architecture: str
     layers: tuple[LayerGeometry, ...]
@@ -34,10 +34,10 @@ class Geometry:
     @classmethod
     def of(cls, model: "PreTrainedModel") -> "Geometry":
         """
-        Run *model* on two tokens and look at the cache that it makes.
+        The geometry of *model*, from the cache of a forward over two tokens.
 
         Raises:
-            UnsupportedArchitecture: The model keeps something else than keys and values.
+            UnsupportedArchitecture: The model's state is not plain keys and values.
         """
         name = type(model).__name__
         output = _run(name, model)
@@ -72,7 +72,7 @@ def _plain_layers(architecture: str, cache: Any) -> list[Any]:
     from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
     layers = list(getattr(cache, "layers", None) or ())
-    # The last layers of some models (Gemma-3n) look at what an earlier one keeps, and keep nothing.
+    # The last layers of some models (Gemma-3n) share an earlier layer's cache and have none of their own.
     while layers and type(layers[-1]).__name__ == "DummyLayer":
         layers.pop()
     if not layers:
@@ -80,7 +80,7 @@ def _plain_layers(architecture: str, cache: Any) -> list[Any]:
             architecture, "it keeps no key/value cache; recurrent state cannot be rewound"
         )
     for index, layer in enumerate(layers):
-        # Subclasses add state of their own, so the exact type counts.
+        # Subclasses add other state, so the exact type counts.
         if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer) or layer.keys is None:
             raise UnsupportedArchitecture(
                 architecture,

@@ -1,9 +1,8 @@
 """
-Attention masks made from positions.
+Attention masks from positions and slot addresses.
 
-A mask says of each slot that a forward attends to, by its address (:mod:`.buffers`), whether a
-column may look. It is additive, ``[batch, 1, width, slots]``: 0 where it may, the lowest number of
-its dtype elsewhere. That absorbs any finite score, so a hidden slot weighs exactly nothing.
+Masks are additive, ``[batch, 1, width, slots]``: 0 where a column attends to a slot (:mod:`.buffers`), the
+lowest number of the dtype elsewhere. That absorbs any finite score, so a masked slot's weight is exactly 0.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -22,10 +21,10 @@ if TYPE_CHECKING:
 @attrs.frozen
 class Reach:
     """
-    How far back a layer looks.
+    Attention reach of a layer.
 
-    Without a limit: to position 0. Under a *window*: to the last *window* positions, its own
-    among them. In a *chunk*: to the beginning of its own chunk.
+    Full attention reaches position 0, a sliding *window* the last *window* positions including its own, and
+    chunked attention the beginning of its own *chunk*.
     """
 
     window: int | None = None
@@ -33,16 +32,16 @@ class Reach:
 
     @property
     def span(self) -> int:
-        """Positions after which the limit shows; 0 without one."""
+        """Length above which the reach is limited; 0 for full attention."""
         return self.window or self.chunk or 0
 
     def earliest(self, positions: Tensor) -> Tensor:
-        """The first position that each of *positions*, of any shape, sees."""
+        """First position that each of *positions*, of any shape, attends to; may be negative."""
         if self.window is not None:
             return positions - self.window + 1
         if self.chunk is not None:
-            # Neuron's compiler divides integers in float64. Half a position off every boundary, float32
-            # is exact enough up to 2**23 positions, by a reciprocal as well.
+            # Neuron's compiler divides integers in float64. Offset by 0.5 from every boundary, float32 is
+            # exact enough up to 2**23 positions, also as a product with the reciprocal.
             begun = (positions.to(torch.float32) + 0.5) / self.chunk
             return begun.floor().to(positions.dtype) * self.chunk
         return torch.zeros_like(positions)
@@ -52,20 +51,20 @@ class Reach:
         The additive mask of one forward.
 
         Args:
-            positions: Position of each column, ``[batch, width]``; anything under padding.
+            positions: Position of each column, ``[batch, width]``; ignored for padding.
 
-            padding: Where there is no token, ``[batch, width]`` bool.
+            padding: True for padding, ``[batch, width]`` bool.
 
-            slots: The addresses that are attended to, ``[slots]``.
+            slots: Addresses that are attended to, ``[slots]``.
 
-            dtype: The attention scores' dtype.
+            dtype: Dtype of the attention scores.
 
         Returns:
             ``[batch, 1, width, slots]``.
         """
         position = positions[..., None]
         seen = (slots <= position) & (slots >= self.earliest(position).clamp(min=0))
-        # Padding looks at the spare slot alone: a softmax over nothing would be NaN.
+        # Padding attends to the spare slot: a softmax over no slot would be NaN.
         return _additive(torch.where(padding[..., None], slots == SPARE, seen), dtype)
 
     def tree_mask(
@@ -75,15 +74,15 @@ class Reach:
         The additive mask of one forward over a tree.
 
         Args:
-            positions: Position of each column, ``[batch, width]``; the tree begins at the first one's.
+            positions: Position of each column, ``[batch, width]``; the tree begins at the first column's.
 
-            written: The address that each column is written to, ``[batch, width]``.
+            written: Address that each column is written to, ``[batch, width]``.
 
-            path: The columns on the way to each, itself included, ``[batch, width, width]`` bool.
+            path: Ancestors of each column, itself included, ``[batch, width, width]`` bool.
 
-            slots: The addresses that are attended to, ``[slots]``.
+            slots: Addresses that are attended to, ``[slots]``.
 
-            dtype: The attention scores' dtype.
+            dtype: Dtype of the attention scores.
 
         Returns:
             ``[batch, 1, width, slots]``.
@@ -91,13 +90,13 @@ class Reach:
         earliest = self.earliest(positions[..., None]).clamp(min=0)
         before = (slots < positions[:, :1, None]) & (slots >= earliest)
         near = path & (positions[:, None, :] >= earliest)
-        # From columns to their slots: as a product, since compilers take no scatter of booleans.
+        # From columns to slots as a matmul, since compilers support no boolean scatter.
         inside = near.to(dtype) @ (written[..., None] == slots).to(dtype) > 0
         return _additive(before | inside, dtype)
 
 
 def _additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    # From tensors: a Python float would enter an XLA graph as float64, which Neuron has not.
+    # As tensors: a Python float would enter an XLA graph as float64, which Neuron does not support.
     nothing = torch.zeros((), dtype=dtype, device=seen.device)
     lowest = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=seen.device)
     return torch.where(seen, nothing, lowest)[:, None]
@@ -121,16 +120,16 @@ def _reach(layer_type: str, config: Any, architecture: str) -> Reach:
 
 @attrs.frozen
 class MaskPlan:
-    """The masks that a model asks for: one for all layers, or one for each type of layer."""
+    """The masks of a model: one for all layers, or one per layer type."""
 
     reaches: dict[str, Reach]
 
     @classmethod
     def of(cls, model: "PreTrainedModel") -> "MaskPlan":
-        """Read the plan from the config of a *model*."""
+        """The plan from *model*'s config."""
         config: Any = model.config.get_text_config(decoder=True)
         name = type(model).__name__
-        # The second is GPT-Neo's.
+        # attention_layers is GPT-Neo's.
         types = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
         if types:
             return cls({kind: _reach(kind, config, name) for kind in sorted(set(types))})
@@ -142,13 +141,13 @@ class MaskPlan:
 
     @property
     def span(self) -> int:
-        """Positions after which every layer's limit shows."""
+        """Length above which every limited layer's reach is limited; 0 if all have full attention."""
         return max(reach.span for reach in self.reaches.values())
 
     def masks(
         self, positions: Tensor, padding: Tensor, slots: Tensor, dtype: torch.dtype
     ) -> Tensor | dict[str, Tensor]:
-        """As :meth:`Reach.mask`; a dictionary by layer type where the layers differ."""
+        """As :meth:`Reach.mask`; a dictionary by layer type if there are several."""
         return _bare_if_one(
             {name: reach.mask(positions, padding, slots, dtype) for name, reach in self.reaches.items()}
         )
@@ -156,7 +155,7 @@ class MaskPlan:
     def tree_masks(
         self, positions: Tensor, written: Tensor, path: Tensor, slots: Tensor, dtype: torch.dtype
     ) -> Tensor | dict[str, Tensor]:
-        """As :meth:`Reach.tree_mask`; a dictionary by layer type where the layers differ."""
+        """As :meth:`Reach.tree_mask`; a dictionary by layer type if there are several."""
         return _bare_if_one(
             {
                 name: reach.tree_mask(positions, written, path, slots, dtype)
@@ -166,5 +165,5 @@ class MaskPlan:
 
 
 def _bare_if_one(masks: dict[str, Tensor]) -> Tensor | dict[str, Tensor]:
-    # A single mask goes in bare: every model takes that, not every model takes a dictionary.
+    # Not every model takes a dictionary, but every model takes a tensor.
     return masks if len(masks) > 1 else next(iter(masks.values()))

@@ -1,4 +1,4 @@
-"""The shapes that a decoder is built for."""
+"""Default and validated shapes of a decoder: batch size, positions, widths (token buckets)."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 DEFAULT_WIDTHS = (1, 5, 128)
-"""Of decoders that run on the host."""
+"""Default widths of decoders that run on the host."""
 
 PADDED_WIDTHS = (1, 5, 64)
 """
-Of decoders with one program, into which every forward is padded.
+Default widths of decoders with a single program, which pads every forward to its widest.
 
-A token then costs what the widest costs. Inferentia2 does 190 TFLOPS in bfloat16 and reads 820 GB/s (AWS
-Neuron documentation, *Inferentia2 Architecture*): of one row, 64 columns take less than a third
-of the time in which it reads the weights. Being more than 32, they are not scored but for the
-last; longer prompts take several forwards.
+Every token then costs as much as the widest forward. Inferentia2 has 190 TFLOPS in bfloat16 and 820 GB/s (AWS
+Neuron documentation, *Inferentia2 Architecture*): for one row, computing 64 columns takes less than a third
+of the time for reading the weights. As 64 > 32, only the last of them is scored; longer prompts take several
+forwards.
 """
 
 _DEFAULT_MAX_LENGTH = 2048
@@ -29,30 +29,29 @@ _DEFAULT_SCORED_WIDTH = 32
 
 def neuron_widths(max_length: int) -> tuple[int, ...]:
     """
-    The widths of a decoder on Neuron if none are asked for.
+    Default widths of a decoder on Neuron: the token buckets of AWS's guides.
 
-    A device takes long to start a forward and little for each column of it, so a prompt goes
-    through in as few as can be: the buckets of AWS's own guides.
+    Launching a forward is expensive there and a column is cheap, so prompts take as few forwards as possible.
 
     >>> neuron_widths(500)
     (1, 5, 128, 256, 500)
     """
-    return fitting((1, 5, *powers_of_two(SHORTEST, max_length)), max_length)
+    return clip_widths((1, 5, *powers_of_two(SHORTEST, max_length)), max_length)
 
 
-def fitting(widths: Sequence[int], max_length: int) -> tuple[int, ...]:
+def clip_widths(widths: Sequence[int], max_length: int) -> tuple[int, ...]:
     """
-    *widths* of a decoder of so many positions: none is wider, and the widest is what is left of it.
+    Limit *widths* to *max_length*.
 
-    >>> fitting((1, 5, 128), 100)
+    >>> clip_widths((1, 5, 128), 100)
     (1, 5, 100)
     """
     return tuple(sorted({min(width, max_length) for width in widths}))
 
 
 def default_max_length(model: "PreTrainedModel") -> int:
-    """2048, or as many positions as *model* knows if fewer."""
-    return min(_DEFAULT_MAX_LENGTH, known_positions(model) or _DEFAULT_MAX_LENGTH)
+    """2048, or the model's own maximum if smaller."""
+    return min(_DEFAULT_MAX_LENGTH, max_positions(model) or _DEFAULT_MAX_LENGTH)
 
 
 def decoder_shape(
@@ -65,33 +64,33 @@ def decoder_shape(
     scored_width: int | None = None,
 ) -> DecoderShape:
     """
-    Choose what the caller left open and check the rest.
+    A validated decoder shape, with defaults for what is None.
 
     Args:
-        model: Says how many positions it knows.
+        model: Its config limits the positions.
 
         vocab_size: Logits per column.
 
         batch_size: Rows; at least 1.
 
-        max_length: Positions per row. None: 2048, or as many as *model* knows if fewer.
+        max_length: Positions per row. None: 2048, or the model's own maximum if smaller.
 
         widths: Columns of the forwards: ascending, each once, at most *max_length*. None:
-            :data:`DEFAULT_WIDTHS`, as far as they fit.
+            :data:`DEFAULT_WIDTHS`, limited to *max_length*.
 
         scored_width: None: the largest width up to 32, else the smallest.
 
     Raises:
         ValueError: An argument breaks its rule.
     """
-    limit = known_positions(model)
+    limit = max_positions(model)
     if max_length is None:
         max_length = default_max_length(model)
     _check_positive("'batch_size'", batch_size)
     _check_positive("'max_length'", max_length)
     if limit is not None and max_length > limit:
         raise ValueError(f"'max_length' must be <= {limit}, the model's positions: got {max_length}")
-    widths = fitting(DEFAULT_WIDTHS, max_length) if widths is None else as_tuple("widths", widths)
+    widths = clip_widths(DEFAULT_WIDTHS, max_length) if widths is None else as_tuple("widths", widths)
     _check_widths(widths, max_length)
     if scored_width is None:
         scored_width = max((w for w in widths if w <= _DEFAULT_SCORED_WIDTH), default=widths[0])
@@ -99,8 +98,8 @@ def decoder_shape(
     return DecoderShape(batch_size, max_length, vocab_size, widths, scored_width)
 
 
-def known_positions(model: "PreTrainedModel") -> int | None:
-    """How many positions *model* was made for; None if it does not say."""
+def max_positions(model: "PreTrainedModel") -> int | None:
+    """Maximum number of positions of *model*; None if its config has none."""
     config = model.config.get_text_config(decoder=True)
     limit = getattr(config, "max_position_embeddings", None)
     return limit if isinstance(limit, int) and limit > 0 else None

@@ -1,8 +1,8 @@
 """
-How much of the cache a forward attends to.
+Spans: how many leading positions of the cache a forward attends to (KV buckets).
 
-A span is a number of leading positions. A program for the first 128 positions of a long row does
-not read the rest of the cache, so that early tokens cost what they would in a short one.
+A program for the first 128 positions does not read the rest of the cache, so early tokens of a long row cost
+no more than those of a short one.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ SHORTEST = 128
 
 def powers_of_two(first: int, last: int) -> tuple[int, ...]:
     """
-    *first*, twice that, and so on, and *last* itself.
+    *first* and its doublings below *last*, then *last*.
 
     >>> powers_of_two(128, 1000)
     (128, 256, 512, 1000)
@@ -31,12 +31,12 @@ def powers_of_two(first: int, last: int) -> tuple[int, ...]:
 
 def decoder_spans(spans: Sequence[int] | None, max_length: int) -> tuple[int, ...]:
     """
-    *spans* if they may be a decoder's; powers of two from 128 on if None.
+    Validated *spans*; powers of two from 128 if None.
 
     Raises:
-        ValueError: They are not ascending, or the last is not *max_length*.
+        ValueError: *spans* are not ascending, or the last is not *max_length*.
 
-        TypeError: They are no sequence.
+        TypeError: *spans* is not a sequence.
     """
     if spans is None:
         return powers_of_two(SHORTEST, max_length)
@@ -49,10 +49,10 @@ def decoder_spans(spans: Sequence[int] | None, max_length: int) -> tuple[int, ..
 
 def smallest_span(spans: Sequence[int], end: int, span: int | None) -> int:
     """
-    *span* if given, else the smallest that holds positions before *end*.
+    *span* if given, else the smallest of *spans* that is >= *end*.
 
     Raises:
-        ValueError: *span* is none of *spans*, or does not hold them.
+        ValueError: *span* is not one of *spans*, or is less than *end*.
     """
     if span is None:
         return next(size for size in spans if size >= end)
@@ -61,8 +61,8 @@ def smallest_span(spans: Sequence[int], end: int, span: int | None) -> int:
     return span
 
 
-def end_of(ids: Tensor, cache_pos: Tensor) -> int:
-    """One more than the last position of ``[batch, width]`` *ids* that is no padding; 0 if all are."""
+def end_position(ids: Tensor, cache_pos: Tensor) -> int:
+    """1 + the last position of a token in ``[batch, width]`` *ids*; 0 if all are padding."""
     tokens = ids.numpy()
     positions = cache_pos.numpy()[:, None] + np.arange(tokens.shape[1])
     return int(np.where(tokens >= 0, positions, -1).max()) + 1

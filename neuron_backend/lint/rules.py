@@ -1,4 +1,4 @@
-"""What neuronx-cc is known to refuse, whatever form of a graph it is found in."""
+"""Lint rules and findings, shared by the lints of exported graphs and of HLO."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -13,44 +13,44 @@ Broken = TypeVar("Broken", bound=Callable[..., bool])
 
 @attrs.frozen
 class Rule(Generic[Broken]):
-    """One thing that a graph must not hold, in whichever form it is looked at."""
+    """A pattern that neuronx-cc is known to refuse, in a node or an instruction."""
 
     id: str
     """Short and unique, such as ``"sort"``."""
 
     code: str | None
-    """What the compiler calls it, such as ``"NCC_EVRF029"``; None where it has no published name."""
+    """The compiler's error code, such as ``"NCC_EVRF029"``; None if none is published."""
 
     reason: str
-    """What is refused, and what to write in its place."""
+    """What is refused, and what to use instead."""
 
     source: str
-    """Who says so."""
+    """Where the refusal is documented."""
 
     broken_by: Broken = attrs.field(repr=False)
-    """Whether what is looked at breaks the rule."""
+    """Whether a node, or an instruction, breaks the rule."""
 
     def finding(self, node: str, what: str) -> "Finding":
-        """That *node*, which does *what*, breaks it."""
+        """The finding that *node*, whose operation is *what*, breaks this rule."""
         reason = f"{self.code}, {self.reason}" if self.code else self.reason
         return Finding(self.id, node, f"{what}: {reason}", self.source)
 
 
 @attrs.frozen
 class Finding:
-    """What breaks a rule."""
+    """A node or instruction that breaks a rule."""
 
     rule: str
     """The :attr:`Rule.id`."""
 
     node: str
-    """Its name in the graph or program."""
+    """Name of the node in the graph or program."""
 
     message: str
-    """The operation, the code where there is one, and the reason."""
+    """The operation, the compiler's error code if it has one, and the reason."""
 
     source: str
-    """Who says so."""
+    """Where the refusal is documented."""
 
     def __str__(self) -> str:
         return f"{self.node}: {self.message} [{self.rule}; {self.source}]"

@@ -1,1 +1,1 @@
-"""From a module to the graph that a compiler is given."""
+"""Lowering of modules to graphs that compilers take: export, and rewrites of exported graphs."""

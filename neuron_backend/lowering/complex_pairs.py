@@ -1,8 +1,8 @@
 """
-Complex numbers in a graph as pairs of real ones.
+Rewrite of complex arithmetic in a graph to pairs of real tensors.
 
-Some models (Llama-4, DeepSeek-V2) rotate by multiplying with complex numbers, which Neuron's
-compiler does not take (NCC_EVRF004).
+Some models (Llama-4, DeepSeek-V2) apply RoPE by complex multiplication, which Neuron's compiler does not
+support (NCC_EVRF004).
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ aten = torch.ops.aten
 Pair = tuple[Any, Any]
 """Real and imaginary part, each a node or a number."""
 
-# What moves numbers about does the same to both parts.
+# Layout operations apply to both parts alike.
 _MOVES = {
     aten.alias.default,
     aten.clone.default,
@@ -39,9 +39,9 @@ _CHECK = aten._assert_tensor_metadata.default
 
 def pair_complex_numbers(module: GraphModule) -> None:
     """
-    Keep real and imaginary parts of every complex value in *module* apart.
+    Replace every complex value in *module* by its real and imaginary part.
 
-    Where an operation on complex numbers is none that is known here, all of them stay.
+    If an operation on complex numbers is not supported here, *module* is left unchanged.
     """
     concerned = [node for node in module.graph.nodes if _is_complex(node) or _takes_complex(node)]
     if not all(map(_is_known, concerned)):
@@ -73,7 +73,7 @@ def _is_known(node: Node) -> bool:
 
 
 def _stays(node: Node) -> bool:
-    """Whether *node* is a conversion to what its argument is already."""
+    """Whether *node* converts to the dtype and device that its argument has."""
     if node.target not in _CONVERSIONS:
         return False
     before, after = node.all_input_nodes[0].meta["val"], node.meta["val"]
@@ -81,7 +81,7 @@ def _stays(node: Node) -> bool:
 
 
 class _Arithmetic:
-    """Adds operations to a graph, and says of each what comes out."""
+    """Adds operations to a graph, with the metadata of their results."""
 
     def __init__(self, graph: Graph):
         self._graph = graph

@@ -1,4 +1,4 @@
-"""From a module to the graph that a compiler is given."""
+"""Export of a module to a graph in core ATen operations, with the rewrites that compilers need."""
 
 import contextlib
 import warnings
@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
 from .complex_pairs import pair_complex_numbers
-from .top_k_form import know_top_k
+from .top_k_form import canonicalize_top_k
 
-# A compiler broadcasts these from a number; as a buffer they would be stored in full.
 COMPARISONS = (
     torch.ops.aten.eq,
     torch.ops.aten.ge,
@@ -25,14 +24,15 @@ COMPARISONS = (
 
 _ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
+# Constant fills: compilers broadcast them from a number, a buffer would be stored in full.
 _FILLS = {"empty", "full", "ones", "scalar_tensor", "zeros"}
 
 
 @contextlib.contextmanager
 def without_known_warnings() -> Iterator[None]:
-    """Ignore, for as long as this lasts, what torch says of itself while it exports and compiles."""
+    """Ignore the deprecation warnings that torch's own export and compilation raise."""
     with warnings.catch_warnings():
-        # torch 2.13 uses two of its own deprecated interfaces.
+        # torch 2.13 uses two of its own deprecated functions.
         warnings.filterwarnings("ignore", r"`torch\.jit\.script_method` is deprecated", DeprecationWarning)
         warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
         yield
@@ -42,24 +42,24 @@ def lower(module: nn.Module, inputs: tuple[Any, ...]) -> GraphModule:
     """
     Export *module* for the shapes of *inputs*, in core ATen operations.
 
-    Constants are computed here and become buffers: ``arange`` alone would cost a division in
-    float64 at every call. A Python float that a tensor is compared with becomes a tensor of the
-    dtype in which they are compared; compilers read it as float64. Complex numbers become pairs of
-    real ones, and a top-k comes in the form that Neuron's compiler knows.
+    Constants are folded into buffers: ``arange`` alone would cost a float64 division at every call. A Python
+    float that a tensor is compared with becomes a tensor of the dtype of the comparison; compilers would
+    read it as float64. Complex numbers become pairs of real ones, and top-k takes the form that Neuron's
+    compiler supports.
 
     Args:
-        module: Whose shapes and control flow depend on no data.
+        module: Its shapes and control flow must not depend on data.
 
-        inputs: The arguments of its ``forward``. Their shapes and dtypes count, their values do not.
+        inputs: Arguments of its ``forward``; only their shapes and dtypes matter.
 
     Returns:
-        A module of the same arguments, to be moved to a device, compiled or looked at. It shares
-        the parameters.
+        A module with the same arguments, to be moved to a device, compiled or linted. It shares the
+        parameters.
     """
     with torch.no_grad(), without_known_warnings():
         program = torch.export.export(module, inputs, strict=False)
         table = dict(torch.export.default_decompositions())
-        # Kept whole, because compilers take it apart in their own way, through float64.
+        # Kept whole, since compilers' own decompositions go through float64.
         table.pop(torch.ops.aten.index_copy.default, None)
         table[_ATTENTION] = _laid_out_as_the_kernel_does(table[_ATTENTION])
         program = program.run_decompositions(table)
@@ -68,18 +68,18 @@ def lower(module: nn.Module, inputs: tuple[Any, ...]) -> GraphModule:
     drop_checks(lowered)
     _compare_with_tensors(lowered)
     pair_complex_numbers(lowered)
-    know_top_k(lowered)
+    canonicalize_top_k(lowered)
     fold_constants(lowered, set(program.graph_signature.lifted_tensor_constants))
     return lowered
 
 
 def _laid_out_as_the_kernel_does(attention: Callable[..., Any]) -> Callable[..., Any]:
     """
-    PyTorch's decomposition of the CPU's attention, with the strides that the operation itself gives.
+    PyTorch's decomposition of the CPU's attention, with the output strides of the operation itself.
 
-    Those are of ``[batch, width, heads, head_dim]``, and what follows may have been traced as a view
-    of that (GPT-2's projection is). The decomposition has width before batch: the same where
-    either is 1, and no such view elsewhere.
+    Those are of ``[batch, width, heads, head_dim]``, and the next operation may have been traced as a view of
+    that (as GPT-2's projection is). The decomposition has width before batch, which is equivalent only if
+    either is 1.
     """
 
     def decomposition(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -91,19 +91,19 @@ def _laid_out_as_the_kernel_does(attention: Callable[..., Any]) -> Callable[...,
 
 def fold_constants(module: GraphModule, known: Container[str] = ()) -> None:
     """
-    Compute what depends on no input, parameter or buffer, once and for all.
+    Evaluate what depends on no input, parameter or buffer, and store it as buffers.
 
-    Random numbers are left where they are: they are to be found, not to be frozen.
+    Random operations are left in place, so that lint reports them instead of freezing one draw.
 
     Args:
         module: Changed in place.
 
-        known: Names of tensors in it that never change and are no parameters.
+        known: Names of its tensors that are constants rather than parameters.
     """
     constants: dict[Node, Tensor] = {}
     for node in module.graph.nodes:
         if node.op == "get_attr" and node.target in known:
-            # It may lie in a module inside.
+            # It may be in a submodule.
             constants[node] = attrgetter(node.target)(module)
         elif _is_constant(node, constants):
             arguments = torch.fx.node.map_arg((node.args, node.kwargs), lambda source: constants[source])
@@ -116,7 +116,7 @@ def fold_constants(module: GraphModule, known: Container[str] = ()) -> None:
 
 
 def drop_checks(module: GraphModule) -> None:
-    """Checks of what a call is given are Python, and no part of the computation."""
+    """Remove input guards and metadata assertions, which are not part of the computation."""
     checks = (
         ("call_module", "_guards_fn"),
         ("call_function", torch.ops.aten._assert_tensor_metadata.default),
@@ -146,7 +146,7 @@ def _scalar(graph: Graph, value: float, dtype: torch.dtype) -> Node:
 
 
 def name_of(node: Node) -> str:
-    """An operation's name without namespace and overload: ``"sort"`` of ``aten.sort.stable``."""
+    """An operation's name without namespace and overload: ``"sort"`` for ``aten.sort.stable``."""
     packet = getattr(node.target, "overloadpacket", node.target)
     return str(getattr(packet, "__name__", packet))
 
@@ -161,7 +161,7 @@ def _is_constant(node: Node, constants: dict[Node, Tensor]) -> bool:
 
 
 def _replace(module: GraphModule, node: Node, name: str, value: Tensor) -> None:
-    # A fill is stored as its number: a compiler broadcasts that where it is used.
+    # A fill is stored as one number, which the graph expands.
     fills = name_of(node) in _FILLS and value.numel() > 1
     module.register_buffer(name, value.flatten()[0].clone() if fills else value)
     with module.graph.inserting_before(node):

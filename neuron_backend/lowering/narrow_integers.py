@@ -1,8 +1,8 @@
 """
-A graph in 32 bits.
+Rewrite of a graph's int64 to int32.
 
-Neuron devices have no int64 to speak of: what neuronx-cc makes of one changes from version to version,
-and what a reduction over int64 begins with (2^63 - 1 of a minimum) does not fit into int32 at all.
+Neuron devices do not support int64 properly: neuronx-cc's treatment of it differs between versions, and the
+initial value of an int64 reduction (2^63 - 1 for a minimum) does not fit into int32.
 """
 
 from typing import Any
@@ -14,19 +14,19 @@ from torch.fx import GraphModule, Node
 _NARROW = torch.iinfo(torch.int32)
 
 
-def narrow_integers(module: GraphModule) -> None:
+def narrow_to_int32(module: GraphModule) -> None:
     """
-    Let *module* compute in int32 whatever it computes in int64.
+    Make *module* compute in int32 instead of int64.
 
     Args:
-        module: What :func:`.export.lower` made; changed in place. Afterwards its inputs and outputs
-            are int32 too where they were int64.
+        module: Result of :func:`.export.lower`; changed in place. Its int64 inputs and outputs become int32
+            as well.
 
     Raises:
         OverflowError: A constant does not fit.
     """
     for node in list(module.graph.nodes):
-        # The end of a slice is as large as can be where it is left open.
+        # The end of an open slice is the largest int64.
         if node.op == "call_function" and node.target is not torch.ops.aten.slice.Tensor:
             torch.fx.node.map_aggregate((node.args, node.kwargs), _check_number)
         value = node.meta.get("val")
@@ -38,7 +38,7 @@ def narrow_integers(module: GraphModule) -> None:
         elif node.op == "call_function" and _has_dtype(node):
             node.kwargs = {**node.kwargs, "dtype": torch.int32}
         elif node.op == "call_function" and not _takes_integers(node):
-            # Such as the indices of a top-k, which are int64 of whatever is given.
+            # Results that are always int64, such as the indices of a top-k.
             with module.graph.inserting_after(node):
                 narrowed = module.graph.call_function(torch.ops.aten._to_copy.default, (node,))
             node.replace_all_uses_with(narrowed, delete_user_cb=lambda user, new=narrowed: user is not new)
@@ -52,7 +52,7 @@ def _narrow_constant(module: GraphModule, path: str) -> None:
     owner = module.get_submodule(owner_path)
     tensor: Tensor = getattr(owner, name)
     if tensor.dtype != torch.int64:
-        # Another node has been here.
+        # Already narrowed for another node.
         return
     for extreme in (tensor.min(), tensor.max()) if tensor.numel() else ():
         _check_number(int(extreme))
@@ -71,6 +71,6 @@ def _has_dtype(node: Node) -> bool:
 
 
 def _takes_integers(node: Node) -> bool:
-    """Whether it gives int64 because it was given int64."""
+    """Whether *node* returns int64 because an input was int64 (narrowed by now)."""
     values = [source.meta.get("val") for source in node.all_input_nodes]
     return any(isinstance(value, Tensor) and value.dtype == torch.int32 for value in values)

@@ -1,4 +1,4 @@
-"""The graphs of a decoder's steps as Neuron's compilers are given them, and what is known against them."""
+"""Graphs of a decoder's steps as Neuron's compilers get them, one per width and span."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -10,8 +10,6 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from ..kv_cache.buffers import CacheBuffers
-from ..lint.graph_lint import lint_graph
-from ..lint.rules import Finding
 from ..step import Step, program_name
 from .export import lower
 
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class ProgramShape:
-    """One program of a device that compiles for fixed shapes."""
+    """Step, width and span of one program of fixed shapes."""
 
     step: Step = attrs.field(eq=False)
     width: int
@@ -31,16 +29,16 @@ class ProgramShape:
 
     @property
     def name(self) -> str:
-        """Such as ``"width_5_span_128"``."""
+        """Name of the program, such as ``"width_5_span_128"``."""
         return f"{program_name(self.step, self.width)}_span_{self.span}"
 
 
 def program_shapes(decoder: "StaticDecoder") -> list[ProgramShape]:
     """
-    What a compiler of fixed shapes compiles for *decoder*: each width with each span that is worth it.
+    The programs that a compiler of fixed shapes makes for *decoder*: each width with each useful span.
 
-    A span shorter than the width would serve wide forwards of a few tokens alone; they take the
-    shortest one that is not.
+    A span shorter than the width would only serve wide forwards that are mostly padding; they use the
+    shortest span that is not.
     """
     return [
         ProgramShape(step, width, span)
@@ -51,7 +49,7 @@ def program_shapes(decoder: "StaticDecoder") -> list[ProgramShape]:
 
 def spans_of(width: int, spans: Sequence[int]) -> tuple[int, ...]:
     """
-    Those of *spans* that programs of *width* columns are made for; the last always.
+    The *spans* that programs of *width* columns are compiled for; always including the last.
 
     >>> spans_of(256, (128, 256, 512))
     (256, 512)
@@ -61,32 +59,24 @@ def spans_of(width: int, spans: Sequence[int]) -> tuple[int, ...]:
 
 def lower_step(step: Step, width: int, cache: CacheBuffers, span: int) -> GraphModule:
     """
-    The graph of one program: constants folded, the cache written by one ``copy_`` a tensor at its end.
+    The graph of one program: constants folded, one ``copy_`` into each cache tensor at its end.
 
     Args:
-        step: What to lower. It stays as it is.
+        step: The step to lower; it is not modified.
 
         width: Columns.
 
-        cache: Says batch and shapes; not read.
+        cache: Gives batch size and shapes; its contents are not read.
 
-        span: How many leading positions are attended to.
+        span: Number of leading positions that are attended to.
     """
     inputs = step.padding(width, _of_shape(cache), span)
     with static_experts(step.model):
         return lower(step, inputs)
 
 
-def lint_decoder(decoder: "StaticDecoder") -> dict[str, list[Finding]]:
-    """As :meth:`~..compiled_decoder.CompiledDecoder.lint`."""
-    return {
-        shape.name: lint_graph(lower_step(shape.step, shape.width, decoder.cache, shape.span))
-        for shape in program_shapes(decoder)
-    }
-
-
 def _of_shape(cache: CacheBuffers) -> CacheBuffers:
-    # Wherever the cache lies, tracing begins on the host; memory that nobody writes costs nothing.
+    # On the host, where tracing starts, whatever the cache's device; uninitialised memory costs nothing.
     def blank(buffer: Tensor) -> Tensor:
         return torch.empty(buffer.shape, dtype=buffer.dtype)
 
@@ -100,10 +90,10 @@ def _of_shape(cache: CacheBuffers) -> CacheBuffers:
 @contextlib.contextmanager
 def static_experts(model: "PreTrainedModel") -> Iterator[None]:
     """
-    Let a mixture of experts gather the experts that each token takes, for as long as it is traced.
+    Use the batched implementation of a mixture of experts while *model* is traced.
 
-    Transformers' other ways sort the tokens by expert or loop over the experts that were hit,
-    which are shapes that depend on data.
+    It gathers the weights of each token's experts. Transformers' other implementations sort tokens by expert
+    or loop over active experts, which has data-dependent shapes.
     """
     before = getattr(model.config, "_experts_implementation", None)
     if before is None or not hasattr(model, "set_experts_implementation"):

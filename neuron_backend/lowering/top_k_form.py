@@ -1,7 +1,7 @@
 """
-Every top-k in the one form that Neuron's compiler knows: two dimensions, along the last, sorted.
+Rewrite of top-k to the form that Neuron's compiler supports: two dimensions, along the last, sorted.
 
-Mixtures of experts ask for an unsorted one, which may come in any order, or for one of each group.
+Mixtures of experts use an unsorted top-k, for which any order is valid, or one over groups.
 """
 
 import operator
@@ -14,8 +14,8 @@ from torch.fx import GraphModule, Node
 _TOP_K = torch.ops.aten.topk.default
 
 
-def know_top_k(module: GraphModule) -> None:
-    """Change each top-k of *module* that is of the largest, along the last dimension."""
+def canonicalize_top_k(module: GraphModule) -> None:
+    """Rewrite each top-k of the largest values along the last dimension in *module*."""
     for node in module.graph.find_nodes(op="call_function", target=_TOP_K):
         arguments: tuple[Any, ...] = node.args
         operand, k, dim, largest = (*arguments, -1, True)[:4]
@@ -29,7 +29,7 @@ def know_top_k(module: GraphModule) -> None:
 
 
 def _flatten(module: GraphModule, node: Node, operand: Node, k: int) -> None:
-    """Give the top-k *node* two dimensions of *operand*, and its users as many as before."""
+    """Reshape *operand* to two dimensions for the top-k *node*, and its results back."""
     *outer, last = operand.meta["val"].shape
     with module.graph.inserting_before(node):
         rows = _reshape(module, operand, [-1, last])

@@ -1,1 +1,1 @@
-"""Hugging Face models as decoders need them: sources, architectures, fused projections, early exit."""
+"""Hugging Face models as decoders need them: source, weights, architecture, fused projections, early exit."""

@@ -1,11 +1,10 @@
 """
-Models that have to be told where they are.
+Replacement forwards for models that derive biases or windows from the number of cache slots.
 
-Most Hugging Face models take a mask and positions ready-made. A few make something of their own
-from how many slots there are: a bias by distance, a window. On the copy of such a model that a
-decoder adopts, the modules in question get a second ``forward``, which runs where the cache is
-addressed by position. With any other cache, or none, the model remains the stock one, and that is
-what it is compared with.
+Most Hugging Face models take a mask and positions as inputs. A few compute an ALiBi bias or a window
+themselves, from the number of slots. In the decoder's copy of such a model, these modules get a second
+``forward``, used with a position-addressed cache. With any other cache, or none, the stock forward runs,
+which the decoder is compared with.
 """
 
 import functools
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Forward = Callable[..., Any]
-"""A module and the arguments of its ``forward`` to what that returns."""
+"""A module and the arguments of its ``forward`` to the result of ``forward``."""
 
-# By the module that defines the body, so that code from elsewhere under a known name stays as it is.
+# By defining Python module, so that remote code under a known class name is not changed.
 _ADAPTERS: dict[str, Callable[[Any], dict[nn.Module, Forward]]] = {
     "transformers.models.bloom.modeling_bloom": adapt_bloom,
     "transformers.models.falcon.modeling_falcon": adapt_falcon,
@@ -35,22 +34,22 @@ _ADAPTERS: dict[str, Callable[[Any], dict[nn.Module, Forward]]] = {
 
 
 def adapt(model: "PreTrainedModel") -> None:
-    """Change *model*, a decoder's own copy, so that it can be run over a cache by position."""
+    """Change *model*, a decoder's own copy, so that it runs over a position-addressed cache."""
     body = model.base_model
     adapter = _ADAPTERS.get(type(body).__module__)
     if adapter is not None:
         for module, forward in adapter(body).items():
-            # A bound method: a copy of the module gets one that is bound to the copy.
+            # A bound method, which a deepcopy of the module rebinds to the copy.
             module.forward = MethodType(_by_position(forward), module)
 
 
 def _by_position(forward: Forward) -> Forward:
-    """*forward* over a cache by position, the stock one over any other."""
+    """*forward* over a position-addressed cache, the stock forward over any other."""
 
     @functools.wraps(forward)
     def either(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         cache = kwargs.get("past_key_values", kwargs.get("layer_past"))
-        chosen = forward if isinstance(cache, PositionedCache) else type(module).forward
-        return chosen(module, *args, **kwargs)
+        call = forward if isinstance(cache, PositionedCache) else type(module).forward
+        return call(module, *args, **kwargs)
 
     return either

@@ -1,11 +1,11 @@
 """
-Models that add a bias by distance to their attention scores.
+Position-addressed forwards of ALiBi models: BLOOM, Falcon, MPT.
 
 Press et al., 2022, `Train Short, Test Long: Attention with Linear Biases Enables Input Length
 Extrapolation <https://arxiv.org/abs/2108.12409>`_: a head of slope *m* adds *-m* times the
-distance between query and key. A softmax does not change when all of its scores grow by the same
-amount, so *m* times the position of the key does as well. The stock models number the slots of a
-2-D mask to get it; here each slot's position is known.
+distance between query and key. A softmax is invariant to adding a constant, so *m* times the position of the
+key is equivalent. The stock models derive positions by counting the slots of a 2-D mask; here the
+position of each slot is known.
 """
 
 import math
@@ -24,17 +24,17 @@ _TABLE = "alibi_table"
 
 
 def adapt_bloom(body: Any) -> dict[nn.Module, Callable[..., Any]]:
-    """What replaces which forward of a ``BloomModel``."""
+    """Replacement forwards for a ``BloomModel``."""
     two = torch.ones(1, 2, dtype=torch.int64)
     _keep(body, _SLOPES, body.build_alibi_tensor(two, body.num_heads, torch.float32)[:, 0, 1])
     return {body: _bloom}
 
 
 def adapt_falcon(body: Any) -> dict[nn.Module, Callable[..., Any]]:
-    """What replaces which forward of a ``FalconModel``: nothing if it is rotary."""
+    """Replacement forwards for a ``FalconModel``; none if it uses RoPE."""
     if not body.use_alibi:
         return {}
-    # It multiplies in bfloat16. Compilers are free not to round in between, so nothing is left to them.
+    # The stock model multiplies in bfloat16. Precomputed, since compilers may skip intermediate rounding.
     known = torch.ones(1, body.config.max_position_embeddings, dtype=torch.int64)
     build = sys.modules[type(body).__module__].build_alibi_tensor
     _keep(body, _TABLE, build(known, body.num_heads, torch.float32)[:, 0])
@@ -42,8 +42,8 @@ def adapt_falcon(body: Any) -> dict[nn.Module, Callable[..., Any]]:
 
 
 def adapt_mpt(body: Any) -> dict[nn.Module, Callable[..., Any]]:
-    """What replaces which forward of an ``MptModel``."""
-    # Of two slots, the last is at distance 0.
+    """Replacement forwards for an ``MptModel``."""
+    # The last of two slots is at distance 0, the first at 1.
     _keep(body, _SLOPES, -body.build_mpt_alibi_tensor(body.num_heads, 2)[:, 0, 0])
     return {body: _mpt, **{block.attn: _mpt_attention for block in body.blocks}}
 
@@ -62,7 +62,7 @@ def _bloom(
 ) -> BaseModelOutputWithPast:
     states = body.word_embeddings_layernorm(body.word_embeddings(input_ids))
     bias = _linear_bias(body.alibi_slopes, past_key_values.positions).to(states.dtype)
-    # Rows and heads as one dimension is how its layers take it.
+    # Its layers take rows and heads as one dimension.
     bias = bias.expand(len(input_ids), -1, -1, -1).flatten(0, 1)
     for block in body.h:
         states = block(
@@ -104,7 +104,7 @@ def _mpt_attention(
     attention_mask: Tensor,
     past_key_values: PositionedCache,
 ) -> tuple[Tensor, None]:
-    # The stock one takes one bias for all rows. In a tree, rows differ.
+    # The stock forward takes one bias for all rows; in a tree, rows differ.
     fused = attention.Wqkv(hidden_states)
     if attention.clip_qkv:
         fused = fused.clamp(min=-attention.clip_qkv, max=attention.clip_qkv)

@@ -1,4 +1,4 @@
-"""The first layers of a model as a model of its own, over the same weights."""
+"""Early exit: the first layers of a model, with its norm and head, over the same weights."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -7,7 +7,7 @@ from torch import nn
 
 from ..kv_cache.geometry import Geometry
 from .unsupported import UnsupportedArchitecture
-from .weights import adopt
+from .weights import copy_sharing_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -19,28 +19,28 @@ def first_layers(model: Model, num_layers: int) -> Model:
     """
     The first *num_layers* layers of *model*, its final norm and its head.
 
-    The modules and the config are copied, so *model* stays as it is; every weight is shared.
+    Modules and config are copied and weights are shared; *model* is not modified.
 
     Args:
         model: A causal LM whose layers are one ``ModuleList``.
 
-        num_layers: How many to keep, 1 up to all of them.
+        num_layers: Layers to keep, from 1 to all.
 
     Raises:
-        UnsupportedArchitecture: Its layers are not one list, or depend on layers that are gone.
+        UnsupportedArchitecture: Its layers are not one list, or depend on removed layers.
 
-        ValueError: *num_layers* breaks its rule.
+        ValueError: *num_layers* is out of range.
     """
     whole = Geometry.of(model)
     _check(num_layers, len(whole.layers))
-    cut = adopt(model)
+    cut = copy_sharing_weights(model)
     owner, name = _layer_list(cut, len(whole.layers))
     setattr(owner, name, getattr(owner, name)[:num_layers])
     for config in _configs(cut, owner):
         _shorten(config, len(whole.layers), num_layers)
     if Geometry.of(cut).layers != whole.layers[:num_layers]:
         raise UnsupportedArchitecture(
-            whole.architecture, f"its first {num_layers} layers do not keep what they keep beside the others"
+            whole.architecture, f"its first {num_layers} layers alone cache other keys and values"
         )
     return cut
 
@@ -63,7 +63,7 @@ def _layer_list(model: "PreTrainedModel", layers: int) -> tuple[nn.Module, str]:
 
 
 def _outermost_lists(module: nn.Module, length: int) -> Iterator[tuple[nn.Module, str]]:
-    """Lists of *length* modules, those inside a list, such as a layer's experts, left out."""
+    """Lists of *length* modules, except those inside another list, such as a layer's experts."""
     for name, child in module.named_children():
         if not isinstance(child, nn.ModuleList):
             yield from _outermost_lists(child, length)
@@ -72,7 +72,7 @@ def _outermost_lists(module: nn.Module, length: int) -> Iterator[tuple[nn.Module
 
 
 def _configs(model: "PreTrainedModel", owner: nn.Module) -> list[Any]:
-    """The configs that say how many layers there are: mostly one, which all modules share."""
+    """The configs that hold the number of layers: usually one, shared by all modules."""
     found = [model.config.get_text_config(decoder=True), getattr(owner, "config", None)]
     return list({id(config): config for config in found if config is not None}.values())
 
@@ -80,6 +80,6 @@ def _configs(model: "PreTrainedModel", owner: nn.Module) -> list[Any]:
 def _shorten(config: Any, layers: int, num_layers: int) -> None:
     config.num_hidden_layers = num_layers
     for name, value in list(vars(config).items()):
-        # What is said layer by layer: layer_types, mlp_layer_types, no_rope_layers, ...
+        # Per-layer settings: layer_types, mlp_layer_types, no_rope_layers, ...
         if "layer" in name and isinstance(value, list | tuple) and len(value) == layers:
             setattr(config, name, value[:num_layers])

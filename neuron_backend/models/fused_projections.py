@@ -1,10 +1,10 @@
 """
-One wide product in place of several that read the same input.
+Fused QKV and fused gate-up projections: one matmul for layers that read the same input.
 
-Queries, keys and values are three products of the same hidden states, and so are gate and up. Their
-weights are laid out together in memory; the model's own are the rows of that, so that it stays the stock
-model and nothing is held twice. Measured on one thread of an AMD EPYC at the shapes of SmolLM2-135M,
-apart against joined: queries, keys and values 1.04 to 1.30 times as long, gate and up 0.96 to 1.07.
+The weights of a group are concatenated in memory. The model's own parameters become views of the rows, so
+the model remains the stock model and no weight is stored twice. Measured on one thread of an AMD EPYC at the
+shapes of SmolLM2-135M, separate layers take 1.04 to 1.30 times as long as fused QKV, and 0.96 to 1.07 times
+as long as fused gate-up.
 """
 
 import operator
@@ -21,40 +21,40 @@ from ..quantization.float8_linear import FLOAT8, Float8Linear
 from ..quantization.int8_linear import Int8Linear
 from ..step import Step
 
-GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-"""What models call layers that read the same input."""
+FUSED_GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Names of the layers that read the same input: QKV, and gate and up."""
 
 _TENSORS = ("weight", "quantized", "scale", "bias")
 _aten: Any = torch.ops.aten
 
 
 class FusedProjections(nn.Module):
-    """Layers that multiply as one, over the same memory."""
+    """Linear layers fused into one over the same memory."""
 
     def __init__(self, layers: Sequence[nn.Linear] | Sequence[Int8Linear]):
         """
-        Lay the weights of *layers* out together, unless they are already.
+        Concatenate the weights of *layers*, unless they are contiguous already.
 
-        The parameters and buffers of *layers* are replaced by rows of the joined ones.
+        The parameters and buffers of *layers* are replaced by views of the fused ones' rows.
         """
         super().__init__()
         tensors = [dict(_tensors(layer)) for layer in layers]
-        # What a layer calls its size is the whole's where ranks hold a part each.
+        # From the tensors: in a sharded model, out_features is the size of the whole layer.
         self.parts = [len(next(iter(own.values()))) for own in tensors]
         fused = {name: _concatenated([own[name] for own in tensors]) for name in tensors[0]}
         for name, tensor in fused.items():
             for layer, own, rows in zip(layers, tensors, torch.split(tensor, self.parts), strict=True):
                 setattr(layer, name, _like(own[name], rows))
         self.layer = _layer(fused)
-        # Not as submodules: they are the model's.
+        # A tuple, so that they are not registered as submodules: they are the model's.
         self._members = tuple(layers)
 
     @contextmanager
     def traced(self) -> Iterator[None]:
-        """Let each layer be some columns of the product of all, which :func:`merge_products` makes one."""
+        """Make each layer a slice of the fused output while tracing; see :func:`merge_equal_products`."""
         start = 0
         for layer, size in zip(self._members, self.parts, strict=True):
-            # Before the class's own, until it is deleted.
+            # An instance attribute, which shadows the class's forward until it is deleted.
             layer.forward = partial(self._columns, start, size)
             start += size
         try:
@@ -70,28 +70,28 @@ class FusedProjections(nn.Module):
 
 def fuse_projections(model: nn.Module) -> nn.ModuleList:
     """
-    Fuse what can be fused in *model*.
+    Fuse the groups of :data:`FUSED_GROUPS` in *model* where possible.
 
-    Layers of a kind that have a bias, or that all have none; others are left alone.
+    The layers of a group must be of the same type and all have a bias or all have none.
     """
-    groups = [[model.get_submodule(name) for name in names] for names in fused_names(model)]
+    groups = [[model.get_submodule(name) for name in names] for names in fused_projection_names(model)]
     return nn.ModuleList([FusedProjections(layers) for layers in groups])  # type: ignore[arg-type]
 
 
-def fused_names(model: nn.Module) -> list[list[str]]:
-    """Names of the layers that :func:`fuse_projections` joins, in its order."""
+def fused_projection_names(model: nn.Module) -> list[list[str]]:
+    """Names of the layers of each group that :func:`fuse_projections` fuses, in its order."""
     return [
         [f"{owner}.{name}" if owner else name for name in names]
         for owner, module in model.named_modules()
         for children in (dict(module.named_children()),)
-        for names in GROUPS
-        if _alike([children.get(name) for name in names])
+        for names in FUSED_GROUPS
+        if _can_fuse([children.get(name) for name in names])
     ]
 
 
 @contextmanager
-def traced_fused(step: Step) -> Iterator[None]:
-    """Multiply as fused layers do, for as long as *step* is traced."""
+def trace_fused(step: Step) -> Iterator[None]:
+    """Use the fused layers while *step* is traced."""
     with ExitStack() as stack:
         for module in step.modules():
             if isinstance(module, FusedProjections):
@@ -99,14 +99,14 @@ def traced_fused(step: Step) -> Iterator[None]:
         yield
 
 
-def merge_products(module: GraphModule, written: Iterable[str]) -> None:
+def merge_equal_products(module: GraphModule, written: Iterable[str]) -> None:
     """
-    Compute once what the traced graph computes for each of the layers that were joined.
+    Merge equal operations of a traced graph, so that each fused projection is computed once.
 
     Args:
         module: Rewritten in place.
 
-        written: Names of inputs that the graph writes into; what reads them is left alone.
+        written: Names of inputs that the graph writes into; operations that read them are not merged.
     """
     left_alone = set(written)
     first: dict[tuple[object, ...], Node] = {}
@@ -131,7 +131,7 @@ def _frozen(value: object) -> object:
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
-# What products are traced into, of floating weights and of integers.
+# Operations that matmuls are traced into, with floating-point and with quantised weights.
 _PURE = {
     _aten.linear.default,
     _aten._weight_int8pack_mm.default,
@@ -163,7 +163,7 @@ _PURE = {
 }
 
 
-def _alike(layers: Sequence[nn.Module | None]) -> bool:
+def _can_fuse(layers: Sequence[nn.Module | None]) -> bool:
     kinds = {type(layer) for layer in layers}
     if kinds not in ({nn.Linear}, {Int8Linear}, {Float8Linear}):
         return False
@@ -171,13 +171,13 @@ def _alike(layers: Sequence[nn.Module | None]) -> bool:
 
 
 def _tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """What *layer* multiplies by and adds; the weights first."""
+    """Tensors of *layer* with one row per output, by name; the weights first."""
     own = dict(layer.named_parameters()) | dict(layer.named_buffers())
     return ((name, own[name]) for name in _TENSORS if name in own)
 
 
 def _concatenated(parts: Sequence[Tensor]) -> Tensor:
-    """Rows one below the other: without a copy, if that is how they lie."""
+    """*parts* concatenated along rows; a view if they are contiguous in memory already."""
     parts = [part.detach() for part in parts]
     rows, shape = sum(part.shape[0] for part in parts), parts[0].shape[1:]
     behind = [part.data_ptr() + part.nbytes for part in parts[:-1]]

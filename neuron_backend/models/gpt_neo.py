@@ -1,8 +1,8 @@
 """
-GPT-Neo: every other layer looks back through a window.
+Position-addressed forward of GPT-Neo, whose layers alternate full and sliding-window attention.
 
-Its layers cut their masks from a triangle of their own, by the number of slots that there are.
-Here each layer gets the mask of its kind (:class:`~..kv_cache.masks.MaskPlan`), and that is all it masks.
+The stock layers build their own causal mask from the number of slots. Here each layer uses only the mask of
+its type (:class:`~..kv_cache.masks.MaskPlan`).
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from ..kv_cache.buffers import PositionedCache
 
 
 def adapt_gpt_neo(body: Any) -> dict[nn.Module, Callable[..., Any]]:
-    """What replaces which forward of a ``GPTNeoModel``."""
+    """Replacement forwards for a ``GPTNeoModel``."""
     return {body: _gpt_neo, **{block.attn.attention: _attention for block in body.h}}
 
 
@@ -52,7 +52,7 @@ def _attention(
 
     query = heads(attention.q_proj)
     key, value = layer_past.update(heads(attention.k_proj), heads(attention.v_proj), attention.layer_id)
-    # Not scaled, and in float32: so it was trained.
+    # Unscaled scores in float32, as in the stock model.
     scores = query.to(torch.float32) @ key.to(torch.float32).transpose(-1, -2) + attention_mask
     weights = scores.softmax(dim=-1).to(value.dtype)
     return attention.out_proj((weights @ value).transpose(1, 2).flatten(2)), None

@@ -1,4 +1,4 @@
-"""Where a model comes from, and what is said where there is none."""
+"""Validation of a model argument: a model, a folder with one, or a hub id."""
 
 import os
 from os import PathLike
@@ -9,17 +9,17 @@ _CONFIG = "config.json"
 
 def check_model(model: object, name: str = "'model'") -> None:
     """
-    Refuse what is neither a model nor a place where one could be.
+    Check that *model* is a model, a folder with a model, or a hub id.
 
     Args:
-        model: A model, or a path or hub id.
+        model: A model, a path or a hub id.
 
-        name: What the caller knows *model* by.
+        name: Name of the argument in error messages.
 
     Raises:
-        TypeError: It is something else, or the class of a model.
+        TypeError: It is of another type, or a model class.
 
-        FileNotFoundError: It is a path, but not that of a folder with a model, nor a hub id.
+        FileNotFoundError: It is neither a folder with a model nor a hub id.
     """
     from transformers import PreTrainedModel
 
@@ -44,15 +44,15 @@ def check_model(model: object, name: str = "'model'") -> None:
 
 def find_config(path: str | PathLike[str], name: str) -> Path:
     """
-    The ``config.json`` of a model, from the hub if there is no such folder.
+    Path of a model's ``config.json``, downloaded from the hub if *path* is not a folder.
 
     Args:
-        path: Of a folder, or a hub id.
+        path: A folder or a hub id.
 
-        name: What the caller knows *path* by.
+        name: Name of the argument in error messages.
 
     Raises:
-        FileNotFoundError: As :func:`check_model`; or the hub gives none.
+        FileNotFoundError: As :func:`check_model`, or the hub has no such model.
     """
     from transformers.utils.hub import cached_file
 
@@ -60,11 +60,11 @@ def find_config(path: str | PathLike[str], name: str) -> Path:
     try:
         return Path(str(cached_file(str(path), _CONFIG)))
     except OSError as error:
-        raise not_found(path, name, error) from error
+        raise model_not_found(path, name, error) from error
 
 
-def not_found(path: str | PathLike[str], name: str, error: OSError) -> FileNotFoundError:
-    """What to raise where the hub gives no model, for that *error*."""
+def model_not_found(path: str | PathLike[str], name: str, error: OSError) -> FileNotFoundError:
+    """The error for a model that is neither in a folder nor on the hub, caused by *error*."""
     return FileNotFoundError(
         f"{name} must be a folder, or the id of a model on the hub: got {str(path)!r}; no folder is "
         f"called so, and the hub, or its cache where it is out of reach, has no such model: {error}"
@@ -72,7 +72,7 @@ def not_found(path: str | PathLike[str], name: str, error: OSError) -> FileNotFo
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a repository of the hub could be called so."""
+    """Whether *name* is a valid repository id of the hub."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # documented to be there
 

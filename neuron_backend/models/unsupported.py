@@ -1,9 +1,9 @@
-"""What is said of a model that this backend cannot serve."""
+"""The error for models that this backend cannot serve."""
 
 
 class UnsupportedArchitecture(ValueError):  # noqa: N818 (it reads as a sentence where it is raised)
     """
-    A model whose logits would not be the stock model's, or whose state cannot be rewound.
+    The decoder's logits would differ from the stock model's, or the model's state cannot be rewound.
 
     The message names the architecture and the reason.
     """

@@ -1,4 +1,4 @@
-"""A model's weights, taken over without touching the model."""
+"""Copies of a model that share its weights, and the dtypes of weights."""
 
 import copy
 from typing import TYPE_CHECKING, TypeVar
@@ -21,10 +21,10 @@ Model = TypeVar("Model", bound="PreTrainedModel")
 
 def weight_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
     """
-    A torch dtype or its name to the dtype; None stays None.
+    Resolve a torch dtype or its name; None stays None.
 
     Raises:
-        ValueError: It is none of the dtypes that weights may have.
+        ValueError: The dtype is not supported for weights.
     """
     if dtype is None or (isinstance(dtype, torch.dtype) and dtype in _DTYPES.values()):
         return dtype
@@ -34,25 +34,24 @@ def weight_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """``"float32"`` for ``torch.float32``."""
+    """Name of a dtype: ``"float32"`` for ``torch.float32``."""
     return str(dtype).removeprefix("torch.")
 
 
-def adopt(model: Model, dtype: torch.dtype | None = None) -> Model:
+def copy_sharing_weights(model: Model, dtype: torch.dtype | None = None) -> Model:
     """
-    A copy of *model* in evaluation mode over the same weights.
+    A copy of *model* in evaluation mode over the same weights, adapted to a position-addressed cache.
 
-    The modules are copied, so neither mode nor configuration of *model* changes, and later
-    changes of them do not arrive here. Its tensors are shared unless *dtype* asks for others.
-    Buffers that are not saved with a model, such as rotary frequencies, keep their dtype:
-    that is how a model loads in that dtype.
+    Modules and config are copied: *model* is not modified, and later changes to it have no effect on the
+    copy. Tensors are shared unless *dtype* differs from theirs. Non-persistent buffers, such as RoPE
+    frequencies, keep their dtype, as they do when a model is loaded in another dtype.
     """
-    # What it is built on takes seconds to import.
+    # Its imports take seconds.
     from .adaptation import adapt
 
     derived = derived_buffers(model)
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    # Whatever deepcopy finds in its memo it takes as copied already.
+    # deepcopy takes what is in its memo as already copied.
     memo = {
         id(tensor): tensor if name in derived else _converted(tensor, dtype)
         for name, tensor in tensors.items()
@@ -67,8 +66,8 @@ def adopt(model: Model, dtype: torch.dtype | None = None) -> Model:
 
 
 def _choose_experts(model: "PreTrainedModel") -> None:
-    # The grouped matrix product that mixtures of experts use by default knows no float64. Before
-    # transformers 5 there was nothing to choose.
+    # The grouped matmul that mixtures of experts use by default has no float64. transformers before 5 has
+    # one implementation only.
     if model.dtype == torch.float64 and hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("batched_mm")
 
@@ -77,12 +76,12 @@ def _converted(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
     if wanted == tensor.dtype and tensor.is_contiguous():
         return tensor
-    # Compiled programs rely on the strides that a saved weight has when it is loaded again.
+    # Compiled programs assume the contiguous strides that a loaded weight has.
     fresh = tensor.detach().to(wanted).contiguous()
     return nn.Parameter(fresh, requires_grad=False) if isinstance(tensor, nn.Parameter) else fresh
 
 
 def derived_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """The buffers that a state dict leaves out, because the model makes them from its config."""
+    """Non-persistent buffers, which the model computes from its config, by name."""
     saved = model.state_dict(keep_vars=True)
     return {name: buffer for name, buffer in model.named_buffers() if name not in saved}

@@ -1,1 +1,1 @@
-"""Sampling within the forward: a chain of processors and a sampler as part of a decoder's programs."""
+"""On-device sampling: processors and sampler compiled into a decoder's forwards."""

@@ -1,4 +1,4 @@
-"""Greedy choice and sampling without a reduction of several operands and without random numbers."""
+"""Device variants of Greedy and Sample, without argmax reductions and with noise as an input."""
 
 import attrs
 import torch
@@ -13,12 +13,12 @@ from ...decoding.sampling.sample import Sample
 
 @attrs.frozen(eq=False)
 class DeviceGreedy:
-    """:class:`~decodekit.decoding.Greedy`: of the largest logits, the lowest id."""
+    """:class:`~decodekit.decoding.Greedy`: the lowest id among the largest logits."""
 
     host: Greedy
 
     def noise(self, history: History, vocab: int) -> tuple[Tensor, ...]:
-        """None is needed."""
+        """No noise."""
         return ()
 
     def __call__(self, logits: Tensor) -> Tensor:
@@ -31,20 +31,20 @@ class DeviceSample:
     """
     :class:`~decodekit.decoding.Sample` with its noise as an input.
 
-    Everything is float32 here and float64 there: another token is drawn where the two best are
-    closer than rounding.
+    Computes in float32 where the host uses float64: the result may differ if the two best scores are within
+    rounding of each other.
     """
 
     host: Sample
 
     def noise(self, history: History, vocab: int) -> tuple[Tensor, ...]:
-        """The host's numbers, for blocks and for places in a block, float32."""
+        """The host's noise, for blocks and for tokens within a block, float32."""
         for_blocks, for_tokens = self.host.noise(history, vocab)
         return for_blocks.float(), for_tokens.float()
 
     def __call__(self, logits: Tensor, for_blocks: Tensor, for_tokens: Tensor) -> Tensor:
         """
-        Draw in each column.
+        Sample in each column.
 
         Args:
             logits: ``[batch, width, vocab]``.
@@ -61,28 +61,27 @@ class DeviceSample:
         filled = pad(logits, (0, -vocab % size), value=-torch.inf)
         blocks = filled.reshape(*logits.shape[:-1], -1, size)
         block = first_largest(_log_masses(blocks) + for_blocks)
-        chosen = block[..., None, None].expand(*block.shape, 1, size)
-        place = first_largest(blocks.gather(-2, chosen).squeeze(-2) + for_tokens)
-        return block * size + place
+        index = block[..., None, None].expand(*block.shape, 1, size)
+        offset = first_largest(blocks.gather(-2, index).squeeze(-2) + for_tokens)
+        return block * size + offset
 
 
 def first_largest(values: Tensor) -> Tensor:
     """
-    Where the first of the largest stands along the last dimension: an argmax in two reductions.
+    Index of the first of the largest along the last dimension: argmax as two single-operand reductions.
 
-    The last place where nothing equals the largest, which is so of NaN: an index into *values*
-    in any case.
+    If no value equals the largest, which is so for NaN, the last index: always a valid index.
     """
     last = values.shape[-1] - 1
     largest = values.amax(dim=-1, keepdim=True)
-    places = torch.arange(last + 1, device=values.device)
-    return torch.where(values == largest, places, last).amin(dim=-1)
+    indices = torch.arange(last + 1, device=values.device)
+    return torch.where(values == largest, indices, last).amin(dim=-1)
 
 
 def _log_masses(blocks: Tensor) -> Tensor:
-    """``[..., blocks, size]`` to ``[..., blocks]``, ``-inf`` where a block is."""
+    """Log-sum-exp of each block: ``[..., blocks, size]`` to ``[..., blocks]``, ``-inf`` for empty blocks."""
     peak = blocks.amax(dim=-1, keepdim=True)
     mass = (blocks - peak).exp().sum(dim=-1)
     peak = peak.squeeze(-1)
-    # Of a block that is all -inf, the mass is NaN.
+    # The mass of a block that is all -inf is NaN.
     return torch.where(peak > -torch.inf, mass.log() + peak, -torch.inf)

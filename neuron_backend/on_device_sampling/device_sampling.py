@@ -1,4 +1,4 @@
-"""A chain of processors and a sampler as one module for the device."""
+"""Device sampling: a chain of processors and a sampler as one module of supported operations."""
 
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ class DeviceSampler(Protocol):
     """A sampler whose noise is an input."""
 
     def noise(self, history: History, vocab: int) -> tuple[Tensor, ...]:
-        """What it draws with, on the host, float32."""
+        """The noise inputs, made on the host, float32."""
         ...
 
     def __call__(self, logits: Tensor, *noise: Tensor) -> Tensor:
@@ -30,24 +30,22 @@ class DeviceSampler(Protocol):
 
 class DeviceSampling(nn.Module):
     """
-    :class:`~decodekit.decoding.sampling.pipeline.SamplingPipeline` in operations that neuronx-cc takes.
+    :class:`~decodekit.decoding.sampling.pipeline.SamplingPipeline` in operations that neuronx-cc supports.
 
-    Stages that are ``device_safe`` are taken as they are; top-k, top-p, greedy choice and
-    sampling have variants here. Top-p costs least after a top-k, with nothing in between that
-    looks at token ids. All random numbers are inputs, made on the host by
-    :meth:`inputs`, so a run on the device can be compared with one on the host draw by draw.
-    The results are the host's, up to the rounding of float32 sums: compile it without automatic
-    casts to bfloat16, which matrix products would be subject to. Logits are finite or ``-inf``;
-    where they may not be, ``RemoveInvalid()`` comes first.
+    Stages that are ``device_safe`` are used unchanged; ``TopK``, ``TopP``, ``Greedy`` and ``Sample`` have
+    device variants. Top-p is cheapest after a top-k, without a stage between them that reads token ids. All
+    random numbers are inputs, made on the host by :meth:`inputs`, so both can be compared draw by draw.
+    Results equal the host's up to rounding of float32 sums: compile without automatic casts of matmuls to
+    bfloat16. Logits must be finite or ``-inf``; use ``RemoveInvalid()`` first otherwise.
 
     >>> import torch
     >>> from decodekit.decoding import Greedy
     >>> from decodekit.decoding.history import History
     >>> from decodekit.processors import Temperature, TopK
-    >>> choice = DeviceSampling(Temperature(0.5) | TopK(2), Greedy())
-    >>> nothing = torch.zeros(1, 1, 4, dtype=torch.int64)
-    >>> start = History(nothing, nothing[:, 0, :1], nothing[:, 0, 0], nothing[:, 0, 0])
-    >>> choice(*choice.inputs(torch.tensor([[[0.1, 0.7, 0.2]]]), start))
+    >>> sampling = DeviceSampling(Temperature(0.5) | TopK(2), Greedy())
+    >>> zeros = torch.zeros(1, 1, 4, dtype=torch.int64)
+    >>> empty = History(zeros, zeros[:, 0, :1], zeros[:, 0, 0], zeros[:, 0, 0])
+    >>> sampling(*sampling.inputs(torch.tensor([[[0.1, 0.7, 0.2]]]), empty))
     tensor([[1]])
 
     Args:
@@ -56,96 +54,96 @@ class DeviceSampling(nn.Module):
         sampler: ``Greedy()`` or ``Sample()``.
 
     Raises:
-        ValueError: A part has no form for the device. The message names it and says why.
+        ValueError: A part has no device variant. The message names it and the reason.
     """
 
     def __init__(self, processors: Processor | None, sampler: Sampler):
         super().__init__()
         self.stages = _on_device(stages_of(processors))
-        variant = _SELECTIONS.get(type(sampler))
+        variant = _DEVICE_SAMPLERS.get(type(sampler))
         if variant is None:
-            raise _refusal(sampler, "only Greedy and Sample have a form for it")
+            raise _refusal(sampler, "only Greedy and Sample have a device variant")
         self.sampler: DeviceSampler = variant(sampler)
 
     def inputs(self, logits: Tensor, history: History) -> tuple[Tensor, ...]:
-        """What :meth:`forward` takes, of which the noise is made here."""
+        """The inputs of :meth:`forward`, noise included."""
         noise = self.sampler.noise(history, logits.shape[-1])
         return (logits.float(), history.ids, history.length, history.prompt, *noise)
 
     def forward(self, logits: Tensor, ids: Tensor, length: Tensor, prompt: Tensor, *noise: Tensor) -> Tensor:
         """
-        Choose in each column.
+        Sample in each column.
 
         Args:
             logits: ``[batch, width, vocab]`` float32.
 
-            ids: As in the :class:`~decodekit.decoding.history.History`, ``[batch, paths, capacity]``.
+            ids: As in :class:`~decodekit.decoding.history.History`, ``[batch, paths, capacity]``.
 
             length: ``[batch, width]``.
 
             prompt: ``[batch]``.
 
-            noise: What the sampler draws with.
+            noise: The sampler's noise.
 
         Returns:
-            ``[batch, width]``; -1 in a column whose scores are all ``-inf`` or NaN.
+            Ids ``[batch, width]``; -1 in a column whose scores are all ``-inf`` or NaN.
         """
-        # No stage that is left here draws.
+        # No device stage reads the random stream.
         return self.sample(logits, History(ids, length, prompt, torch.zeros_like(prompt)), *noise)
 
     def sample(self, logits: Tensor, history: History, *noise: Tensor) -> Tensor:
-        """As :meth:`forward`, of a history as a whole."""
+        """As :meth:`forward`, with a :class:`~decodekit.decoding.history.History`."""
         for stage in self.stages:
             logits = stage(logits, history)
-        chosen = self.sampler(logits, *noise)
-        # A comparison with NaN is false as well, so garbage is never taken for a choice.
-        return torch.where(logits.amax(dim=-1) > -torch.inf, chosen, -1)
+        sampled = self.sampler(logits, *noise)
+        # Also -1 for NaN, which compares as False.
+        return torch.where(logits.amax(dim=-1) > -torch.inf, sampled, -1)
 
-    def looks_at(self, logits: Tensor, history: History) -> frozenset[str]:
+    def history_reads(self, logits: Tensor, history: History) -> frozenset[str]:
         """
-        Which attributes of a :class:`~decodekit.decoding.history.History` the choice depends on.
+        Attributes of a :class:`~decodekit.decoding.history.History` that the stages read.
 
-        Whether a stage looks at a tensor does not depend on what stands in it, so one choice tells.
+        Which tensors a stage reads does not depend on their contents, so one call determines it.
 
         Args:
-            logits: Of the shape that is going to be chosen from, whatever their values.
+            logits: Of the shape that is going to be sampled from, with any values.
 
             history: As for a call.
 
         Raises:
-            ValueError: A stage does not fit the number of rows or the vocabulary, or looks at the
-                random stream, which the device does not have.
+            ValueError: A stage does not fit the number of rows or the vocabulary, or reads the random
+                stream, which is not available on the device.
         """
-        watched = _Watched(history.ids, history.length, history.prompt, history.random_stream)
-        self.sample(logits, watched, *self.sampler.noise(history, logits.shape[-1]))
-        if "random_stream" in watched.looked_at:
-            raise ValueError("a stage for the device must not draw: got one that looks at the random stream")
-        return frozenset(watched.looked_at)
+        recording = _RecordingHistory(history.ids, history.length, history.prompt, history.random_stream)
+        self.sample(logits, recording, *self.sampler.noise(history, logits.shape[-1]))
+        if "random_stream" in recording.reads:
+            raise ValueError("a stage for the device must not draw: got one that reads the random stream")
+        return frozenset(recording.reads)
 
 
-class _Watched(History):
-    """A history that remembers what of it was looked at."""
+class _RecordingHistory(History):
+    """A history that records which of its attributes are read."""
 
-    looked_at: set[str]
+    reads: set[str]
 
     def __init__(self, ids: Tensor, length: Tensor, prompt: Tensor, random_stream: Tensor):
         super().__init__(ids, length, prompt, random_stream)
-        # What is frozen is set once.
-        object.__setattr__(self, "looked_at", set())
+        # The class is frozen.
+        object.__setattr__(self, "reads", set())
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("ids", "length", "prompt", "random_stream"):
-            self.looked_at.add(name)
+            self.reads.add(name)
         return super().__getattribute__(name)
 
 
 def stage_refusal(stage: Processor) -> str | None:
-    """Why *stage* has no form for the device; None if it has one."""
+    """Why *stage* has no device variant; None if it has one."""
     return _reason_of(stage, Greedy())
 
 
 def sampler_refusal(sampler: Sampler) -> str | None:
-    """Why *sampler* has no form for the device; None if it has one."""
+    """Why *sampler* has no device variant; None if it has one."""
     return _reason_of(None, sampler)
 
 
@@ -157,7 +155,7 @@ def _reason_of(stage: Processor | None, sampler: Sampler) -> str | None:
     return None
 
 
-_SELECTIONS = {Greedy: DeviceGreedy, Sample: DeviceSample}
+_DEVICE_SAMPLERS = {Greedy: DeviceGreedy, Sample: DeviceSample}
 
 _CANNOT = " cannot run on the device: "
 
@@ -176,10 +174,10 @@ def _on_device(stages: tuple[Processor, ...]) -> list[Processor]:
                 found.append(DeviceTopP(stage, survivors))
         elif isinstance(stage, DeviceSafe) and stage.device_safe:
             found.append(stage)
-            # What looks at ids may lift one token of those tied with the k-th above another.
+            # A stage that reads ids may break ties with the k-th logit, which adds distinct values.
             survivors = survivors if isinstance(stage, Local) and stage.local else None
         else:
-            raise _refusal(stage, "it does not declare itself device_safe, and has no other form")
+            raise _refusal(stage, "it does not declare itself device_safe, and has no device variant")
     return found
 
 
@@ -195,7 +193,7 @@ def _check_size(stage: Processor, name: str, size: int) -> None:
 
 
 def _survivors(stage: TopK, before: int | None) -> int | None:
-    """How many values are left after *stage*, of *before*; None if any number may be."""
+    """Upper bound of the values left after *stage*, given *before*; None if unbounded."""
     k = torch.as_tensor(stage.k)
     if bool((k == 0).any()):
         return before

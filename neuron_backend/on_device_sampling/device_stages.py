@@ -1,9 +1,8 @@
 """
-Top-k and top-p without a sort, a running sum or a shape that follows data.
+Device variants of TopK and TopP, without sort, cumulative sum or data-dependent shapes.
 
-The host's definitions, ties included, in operations that neuronx-cc takes. Probabilities are
-added up in float32 here and exactly there: a token may fall on the other side where two sums
-differ by rounding alone.
+They follow the host's definitions, ties included, in operations that neuronx-cc supports. Probabilities are
+summed in float32, exactly on the host: a token at the boundary may differ if two sums differ by rounding.
 """
 
 import math
@@ -16,26 +15,26 @@ from torch.nn.functional import pad
 from ...decoding.history import History
 from ...processors import TopK, TopP
 from ...processors.parameter import per_row
-from ..lint.graph_lint import WIDEST_TOP_K
+from ..lint.graph_rules import WIDEST_TOP_K
 
 LARGEST_K = WIDEST_TOP_K // 2
-"""The largest k of which the top-k of pieces is narrower than the pieces were."""
+"""The largest k for which the top-k of two pieces together is no wider than one piece."""
 
 _RANGE = 104.0
-"""What is less likely than exp(-104) of the likeliest weighs nothing in float32."""
+"""Logits this far below the largest have weight exp(-104), which is 0 in float32."""
 
 _HALVINGS = 34
-"""Down to 6e-9: logits that are closer than that are tied but for rounding."""
+"""Bisection steps, down to 6e-9: closer logits are considered tied up to rounding."""
 
 
 @attrs.frozen(eq=False)
 class DeviceTopK:
-    """:class:`~decodekit.processors.TopK` in two steps: the largest of pieces, then of those."""
+    """:class:`~decodekit.processors.TopK` in two steps: the top-k of pieces, then of those."""
 
     host: TopK
 
     largest: int
-    """Of all rows' k."""
+    """Largest k of all rows."""
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Mask all but the *k* largest of ``[batch, width, vocab]`` logits, which are not modified."""
@@ -49,7 +48,7 @@ class DeviceTopK:
         if self.host.ties == "keep":
             return logits.masked_fill(logits < kth, -torch.inf)
         room = k - (logits > kth).float().sum(dim=-1, keepdim=True)
-        # Of rows that are off, -inf is the k-th: what is tied with it is masked already.
+        # For rows without top-k (k = 0), the k-th logit is -inf, which is masked already.
         return logits.masked_fill(~_reaching(logits, kth, room, "first"), -torch.inf)
 
 
@@ -58,16 +57,15 @@ class DeviceTopP:
     """
     :class:`~decodekit.processors.TopP` without sorting the vocabulary.
 
-    After a top-k, the survivors' values, and how many tokens are tied with the last of them, are
-    all that a nucleus depends on; their running sum is a product with a triangle of ones.
-    Without one, the nucleus' edge is found by halving the range of the logits, a sum over the
-    vocabulary each time.
+    After a top-k, the nucleus depends only on the survivors' values and on the number of tokens tied with
+    the last of them; the cumulative sum is a matmul with a triangle of ones. Otherwise, the edge of the
+    nucleus is found by bisection over the range of the logits, with a sum over the vocabulary per step.
     """
 
     host: TopP
 
     survivors: int | None
-    """As many values as a top-k before it let through, ties with the last not counted."""
+    """Values kept by a preceding top-k, ties with the last not counted; None without one."""
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Mask the tail of ``[batch, width, vocab]`` logits, which are not modified."""
@@ -77,29 +75,29 @@ class DeviceTopP:
             edge, room = self._edge_among(descending(logits, self.survivors), logits)
         kept = logits >= edge if self.host.ties == "keep" else _reaching(logits, edge, room, self.host.ties)
         if isinstance(self.host.p, Tensor):
-            # A row with p = 1 loses nothing, not even tokens whose weight rounds to 0.
+            # A row with p = 1 keeps all tokens, even those whose weight rounds to 0.
             kept = kept | per_row("p", self.host.p >= 1, logits)
         return logits.masked_fill(~kept, -torch.inf)
 
     def _edge_among(self, values: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The smallest logit that stays, and how many of those equal to it do, both ``[batch, width, 1]``."""
+        """Smallest logit kept, and number of tokens tied with it to keep, both ``[batch, width, 1]``."""
         minimum, last = self.host.min_tokens, values[..., -1:]
         above = values > last
         tied = _count(logits == last)
 
         weights = (values - _or_zero(values[..., :1])).exp()
-        # All that are tied with the last count; the list holds some of them.
+        # All tokens tied with the last value count, of which *values* holds only some.
         lowest = tied * weights[..., -1:]
         greater = weights * above
         spared = self._spared(_sum(greater) + lowest)
 
-        # From the smallest up, what each of the greater has below it and in itself.
+        # Mass of each greater value and of everything below it.
         size = values.shape[-1]
         reached = greater @ torch.ones(size, size, device=values.device).tril() + lowest
         stays = above & ((reached > spared) | (torch.arange(size, device=values.device) < minimum))
         count = _count(stays)
 
-        # Of the lowest, those stay that spared has no room for.
+        # Tokens tied with the last value, minus those that the dropped mass covers.
         needed = (minimum - _count(above)).clamp(min=0).minimum(tied)
         room = (tied - (spared / weights[..., -1:]).floor()).maximum(needed)
         smallest = values.masked_fill(~stays, torch.inf).amin(dim=-1, keepdim=True)
@@ -122,7 +120,7 @@ class DeviceTopP:
         edge = torch.where(logits > low, logits, torch.inf).amin(dim=-1, keepdim=True)
         below = _sum(torch.where(logits < edge, weights, 0))
         room = _count(logits == edge) - ((spared - below) / (edge - best).exp()).floor()
-        # The likeliest stay in any case.
+        # The min_tokens most likely tokens are always kept.
         lowered = edge.minimum(least)
         needed = self.host.min_tokens - _count(logits > lowered)
         return lowered, torch.where(lowered < edge, needed, room.maximum(needed))
@@ -135,8 +133,8 @@ def descending(logits: Tensor, k: int) -> Tensor:
     """
     The *k* largest of ``[batch, width, n]``, in descending order.
 
-    By a top-k of two dimensions over pieces of at most :data:`~..lint.graph_lint.WIDEST_TOP_K`, again and
-    again, until one piece is left.
+    Repeats a two-dimensional top-k over pieces of at most :data:`~..lint.graph_rules.WIDEST_TOP_K` until one
+    piece is left.
 
     Args:
         logits: NaN counts as the largest.
@@ -144,7 +142,7 @@ def descending(logits: Tensor, k: int) -> Tensor:
         k: At most :data:`LARGEST_K`.
 
     Returns:
-        ``[batch, width, k]``, filled up with ``-inf`` where there are fewer.
+        ``[batch, width, k]``, padded with ``-inf`` if n < k.
     """
     batch, width, vocab = logits.shape
     values = logits.reshape(batch * width, vocab)
@@ -159,16 +157,16 @@ def descending(logits: Tensor, k: int) -> Tensor:
 
 
 def _reaching(logits: Tensor, edge: Tensor, room: Tensor, ties: str) -> Tensor:
-    """Where a logit is above *edge*, or equal to it and among the first or last *room* that are."""
+    """True for logits above *edge*, and for the first or last *room* of those equal to it."""
     tied = logits == edge
     return (logits > edge) | (tied & (_preceding(tied, ties) < room))
 
 
 def _preceding(tied: Tensor, ties: str) -> Tensor:
     """
-    How many are tied at lower ids (of the *ties* ``"first"``) or higher ones (``"last"``).
+    Number of *tied* tokens at lower ids (*ties* ``"first"``) or higher ids (``"last"``).
 
-    In two levels, in blocks and over blocks. Counts stay below 2^24, so float32 is exact.
+    Counted within blocks, then over blocks. Counts stay below 2^24, so float32 is exact.
     """
     vocab = tied.shape[-1]
     size = math.isqrt(vocab - 1) + 1
@@ -180,7 +178,7 @@ def _preceding(tied: Tensor, ties: str) -> Tensor:
 
 
 def _strict_triangle(size: int, ties: str, device: torch.device) -> Tensor:
-    """``[size, size]``: what a row vector is multiplied with to sum what stands before, or after, each."""
+    """``[size, size]`` matrix: a row vector times it sums the elements before, or after, each."""
     square = torch.ones(size, size, device=device)
     return square.triu(1) if ties == "first" else square.tril(-1)
 
@@ -194,5 +192,5 @@ def _count(mask: Tensor) -> Tensor:
 
 
 def _or_zero(value: Tensor) -> Tensor:
-    """-inf minus itself would be NaN."""
+    """*value*, or 0 for -inf, since -inf - -inf is NaN."""
     return torch.where(value > -torch.inf, value, 0)

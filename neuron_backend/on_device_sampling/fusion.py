@@ -1,4 +1,4 @@
-"""A chain and a sampler that are part of a decoder's forwards."""
+"""Fusion of a chain and a sampler into a decoder's step, and which parts run on the device."""
 
 import uuid
 
@@ -8,7 +8,7 @@ from ...decoding.optional_protocols import stages_of
 from ...decoding.placement import Place, part_name
 from ...decoding.protocols import DecoderShape, Processor, Sampler
 from ..step import DecoderStep
-from ..tensor_parallel.divided_model import ranks_of
+from ..tensor_parallel.sharded_model import ranks_of
 from .chain_digest import chain_digest, has_rows, same_chain
 from .device_sampling import DeviceSampling, sampler_refusal, stage_refusal
 from .fused_step import FusedStep
@@ -16,14 +16,14 @@ from .fused_step import FusedStep
 
 @attrs.frozen(eq=False)
 class Fusion:
-    """What was put behind a decoder's step, and the step that has it."""
+    """A chain and a sampler, and the decoder's step with them fused."""
 
     processors: Processor | None
     sampler: Sampler
     step: FusedStep
 
     widths: tuple[int, ...]
-    """Of the forwards that choose: those that score every column."""
+    """Widths that sample: those that score every column."""
 
     batch_size: int
 
@@ -38,57 +38,57 @@ class Fusion:
         cls, step: DecoderStep, shape: DecoderShape, processors: Processor | None, sampler: Sampler
     ) -> "Fusion":
         """
-        Put the whole chain and the sampler behind *step*.
+        Fuse the whole chain and the sampler into *step*.
 
         Raises:
-            ValueError: A part has no form for the device, or does not fit *shape*.
+            ValueError: A part has no device variant, or does not fit *shape*.
         """
-        choice = DeviceSampling(processors, sampler)
-        name = (chain_digest(processors, sampler) or _nobody_elses(step))[:16]
+        sampling = DeviceSampling(processors, sampler)
+        name = (chain_digest(processors, sampler) or _unique_digest(step))[:16]
         return cls(
             processors,
             sampler,
-            FusedStep(step, choice, shape, f"fused_{name}"),
+            FusedStep(step, sampling, shape, f"fused_{name}"),
             tuple(width for width in shape.widths if width <= shape.scored_width),
             shape.batch_size,
         )
 
     def over(self, step: DecoderStep, shape: DecoderShape) -> "Fusion":
-        """The same, by the same name, behind another *step* of that *shape*."""
-        return attrs.evolve(self, step=FusedStep(step, self.step.choice, shape, self.step.kind))
+        """The same fusion, with the same name, over another *step* of that *shape*."""
+        return attrs.evolve(self, step=FusedStep(step, self.step.sampling, shape, self.step.kind))
 
     def serves(self, processors: Processor | None, sampler: Sampler) -> bool:
         """
-        Whether it chooses as these do.
+        Whether it samples as *processors* and *sampler* do.
 
-        If they are the very ones, or decodekit's own of equal parameters. The sampler's seed
-        may be another: it is part of the noise, which comes from outside.
+        True for the same objects, or decodekit's own of equal parameters. The sampler's seed may differ: it
+        only affects the noise, which is an input.
         """
         return same_chain((processors, sampler), (self.processors, self.sampler))
 
     def takes(self, rows: int) -> bool:
-        """Whether a run over so many *rows* may use it: with parameters one a row, all that there are."""
+        """Whether a run over *rows* can use it: with per-row parameters, only the full batch can."""
         return rows == self.batch_size or not self._fixes_rows
 
 
-def _nobody_elses(step: DecoderStep) -> str:
-    """A digest for what cannot be told from another: no other has it, but all ranks do."""
+def _unique_digest(step: DecoderStep) -> str:
+    """A random digest for a chain without a digest of its own, the same on all ranks."""
     ranks, name = ranks_of(step.model), uuid.uuid4().hex
-    return name if ranks is None else ranks.from_first(name.encode()).decode()
+    return name if ranks is None else ranks.broadcast(name.encode()).decode()
 
 
 def places(processors: Processor | None, sampler: Sampler, fused: bool, why_not: str) -> tuple[Place, ...]:
     """
-    Where each part runs.
+    Where each processor and the sampler run, and why.
 
     Args:
         processors: The chain.
 
-        sampler: What chooses.
+        sampler: The sampler.
 
-        fused: Whether the decoder's programs hold all of it.
+        fused: Whether all of them are compiled into the decoder's programs.
 
-        why_not: Why they do not, where each part has a form for the device.
+        why_not: Why not, if each part has a device variant.
     """
     parts: list[tuple[object, str | None]] = [
         *((stage, stage_refusal(stage)) for stage in stages_of(processors)),

@@ -1,1 +1,1 @@
-"""Comparisons of a decoder with the stock model."""
+"""Parity with the stock model: probes of logits, trees and on-device sampling, and drift of distributions."""

@@ -1,4 +1,4 @@
-"""The comparison of a whole decoder with the stock model."""
+"""Comparison of a decoder with the stock model: runs all probes."""
 
 from functools import partial
 from typing import Protocol
@@ -12,7 +12,7 @@ from .tree_probe import TreeDecoder, check_trees
 
 
 class ComparedDecoder(TreeDecoder, SamplingDecoder, Protocol):
-    """A decoder that has its model."""
+    """A decoder whose stock model is available."""
 
     spans: tuple[int, ...]
 
@@ -27,21 +27,21 @@ class ComparedDecoder(TreeDecoder, SamplingDecoder, Protocol):
 
 
 def probe_of(decoder: ComparedDecoder) -> Probe:
-    """The comparison with the stock model, at the shape of *decoder*."""
+    """The logits probe at the shape of *decoder*."""
     return Probe.of(decoder.step.model, decoder.shape, decoder.step.plan.span)
 
 
 def compare(decoder: ComparedDecoder, whose: str) -> None:
     """
-    Compare with the stock model, trees with chains, and forwards that choose with those that do not.
+    Compare logits with the stock model, trees with token sequences, and on-device with eager sampling.
 
     Args:
-        decoder: The cache holds other tokens afterwards.
+        decoder: The decoder; its cache is overwritten.
 
-        whose: What to call it in the error.
+        whose: Name of the decoder in error messages.
 
     Raises:
-        UnsupportedArchitecture: Logits or choices differ.
+        UnsupportedArchitecture: Logits or sampled tokens differ.
     """
     probe, step = probe_of(decoder), decoder.step
     probe.check(decoder.forward, whose)

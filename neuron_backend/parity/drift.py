@@ -1,4 +1,4 @@
-"""How far a decoder's distributions lie from those of another."""
+"""Drift: KL divergence, greedy agreement and perplexity of a decoder against a reference."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +11,7 @@ from torch import Tensor
 from ...decoding.cache.slots import Slots
 from ...decoding.protocols import Decoder
 from ...decoding.validation import is_whole
-from ..kv_cache.shapes import known_positions
+from ..kv_cache.shapes import max_positions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
 @attrs.frozen
 class Drift:
     """
-    What changed between a reference and a decoder, on texts that both were fed token by token.
+    Difference between the distributions of a reference and a decoder on given texts.
 
-    Divergences are of Kullback and Leibler, of the decoder from the reference, in nats: what a
-    draw from the reference loses in log-probability when it is scored by the decoder.
+    Divergences are KL(reference || decoder) in nats: the expected loss of log-probability when a token
+    sampled from the reference is scored by the decoder.
     """
 
     tokens: int
-    """Positions compared: those that a token of the text follows."""
+    """Number of positions compared: all but the last of each text."""
 
     mean_divergence: float
-    """KL(reference || decoder) of a position, in nats; 0 for equal distributions."""
+    """Mean KL(reference || decoder) over positions, in nats; 0 for equal distributions."""
 
     max_divergence: float
-    """The largest of a single position."""
+    """Largest divergence at a single position, in nats."""
 
     agreement: float
-    """Share of positions where both find the same token likeliest."""
+    """Share of positions where both have the same most likely token."""
 
     reference_perplexity: float
-    """Of the texts: the exponential of the mean negative log-probability of a token."""
+    """Perplexity of the texts by the reference: exp of the mean negative log-probability of a token."""
 
     perplexity: float
-    """The same by the decoder."""
+    """Perplexity of the texts by the decoder."""
 
     def __str__(self) -> str:
         """One line."""
@@ -62,18 +62,18 @@ def drift(
     Compare *decoder* with *reference* on *texts*, teacher-forced.
 
     Args:
-        reference: Mostly the decoder, or the model, before its weights were quantised.
+        reference: Usually the decoder or model before quantisation.
 
-        decoder: What is judged. The caches of both hold the last text afterwards.
+        decoder: The decoder or model to compare. The caches of both are overwritten.
 
-        texts: Ids, two or more each, and no more than either can hold. What either would write
-            itself does not count: each is scored on the text as it stands.
+        texts: Token ids, at least two each and at most the positions of either. Both score the given texts;
+            nothing is generated.
 
     Raises:
         ValueError: There is no text, one is too short, too long or outside the vocabulary, or the
             vocabularies differ.
 
-        TypeError: *texts* are no lists of ids.
+        TypeError: *texts* are not lists of ids.
     """
     divergences, agreed, losses = [], [], []
     for ids in _checked(texts, (reference, decoder)):
@@ -95,7 +95,7 @@ def drift(
 
 
 def _checked(texts: Iterable[Iterable[int]], models: "Sequence[Decoder | PreTrainedModel]") -> list[Tensor]:
-    """*texts* as ``[length]`` int64, each of which all *models* can be fed."""
+    """*texts* as ``[length]`` int64, checked against the positions and vocabularies of *models*."""
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         raise TypeError(f"'texts' must be lists of token ids: got {texts!r}")
     checked = [_ids_of(text) for text in texts]
@@ -130,7 +130,7 @@ def _positions(model: "Decoder | PreTrainedModel") -> float:
     from transformers import PreTrainedModel
 
     if isinstance(model, PreTrainedModel):
-        return known_positions(model) or math.inf
+        return max_positions(model) or math.inf
     return model.shape.max_length
 
 
@@ -143,26 +143,26 @@ def _vocab(model: "Decoder | PreTrainedModel") -> int:
 
 
 def _difference(expected: Tensor, found: Tensor) -> Tensor:
-    # A token that the reference rules out adds nothing, whatever the decoder says of it.
+    # A token of probability 0 in the reference adds nothing.
     return (expected - found).masked_fill(expected.isneginf(), 0.0)
 
 
 def _both(
     reference: "Decoder | PreTrainedModel", decoder: "Decoder | PreTrainedModel", ids: Tensor
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """First position and log-probabilities ``[positions, vocab]`` of each, a stretch at a time."""
+    """First position of each block of positions, and both log-probabilities ``[positions, vocab]``."""
     expected, found = _scores_of(reference, ids), _scores_of(decoder, ids)
     if expected.shape != found.shape:
         raise ValueError(
             f"'decoder' must have the reference's vocabulary, {expected.shape[-1]}: got {found.shape[-1]}"
         )
-    for start in range(0, len(expected), _STRETCH):
-        stretch = slice(start, start + _STRETCH)
-        yield start, _log_probs(expected[stretch]), _log_probs(found[stretch])
+    for start in range(0, len(expected), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        yield start, _log_probs(expected[block]), _log_probs(found[block])
 
 
-_STRETCH = 64
-"""Positions that are compared at once: in float64, their logits are large."""
+_BLOCK = 64
+"""Positions that are compared at once, which bounds the memory of float64 logits."""
 
 
 def _log_probs(scores: Tensor) -> Tensor:
@@ -170,12 +170,12 @@ def _log_probs(scores: Tensor) -> Tensor:
 
 
 def _scores_of(model: "Decoder | PreTrainedModel", ids: Tensor) -> Tensor:
-    """Logits ``[positions, vocab]`` of what follows each token but the last."""
+    """Logits ``[positions, vocab]`` after each token but the last."""
     return torch.cat(list(_scores(model, ids)))[:-1]
 
 
 def _scores(model: "Decoder | PreTrainedModel", ids: Tensor) -> Iterator[Tensor]:
-    """Logits ``[columns, vocab]``, those of all positions one after the other."""
+    """Logits ``[columns, vocab]`` of successive positions."""
     from transformers import PreTrainedModel
 
     if isinstance(model, PreTrainedModel):
@@ -184,7 +184,7 @@ def _scores(model: "Decoder | PreTrainedModel", ids: Tensor) -> Iterator[Tensor]
         return
     shape = model.shape
     width = max(width for width in shape.widths if width <= shape.scored_width)
-    # A generator must not take for its own what lies in the cache after this.
+    # The cache no longer holds a generator's tokens.
     Slots.of(model).forget()
     padding = -len(ids) % width
     rows = torch.full((shape.batch_size, padding + len(ids)), -1)

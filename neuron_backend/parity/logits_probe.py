@@ -1,9 +1,9 @@
 """
-The comparison with the stock model that every construction makes.
+Comparison of logits with the stock model, made whenever a decoder is constructed.
 
-A model may use something that our cache, masks or positions do not reach: positions of its own,
-a bias by distance, a compressed cache. Then its logits differ, and it is refused by name instead
-of being served wrong.
+A model may depend on something that the decoder's cache, masks or positions do not cover: its own positions,
+an ALiBi bias, a compressed cache. Its logits then differ, and it is refused by name rather than run with
+wrong results.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...decoding.protocols import DecoderShape
 from ..models.unsupported import UnsupportedArchitecture
-from ..step import keeps_logits
+from ..step import supports_logits_to_keep
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -25,10 +25,9 @@ _DISTINCT_ROWS = 3
 _MARGIN = 8
 _SHORTEST = 24
 
-# Largest difference relative to the largest logit. Rounding stays two orders of magnitude below
-# it in float32 and float64. In half precision rounding may also choose another expert in a mixture
-# of them, so there only gross errors show, such as a program over wrong weights; architectures
-# are compared in float32 where that fits (static_decoder.py).
+# Largest difference relative to the largest logit. Rounding is two orders of magnitude smaller in float32 and
+# float64. In half precision, rounding may also change a mixture of experts' routing, so only gross errors are
+# detected, such as wrong weights; architectures are compared in float32 if that fits (static_decoder.py).
 TOLERANCE = {
     torch.float64: 1e-5,
     torch.float32: 1e-4,
@@ -44,28 +43,27 @@ class Chunk:
     """One forward of the probe."""
 
     first: int
-    """Column of the timeline that it begins with."""
+    """First column of the timeline that it covers."""
 
     width: int
 
     kind: str = "tokens"
-    """``"wrong"`` feeds other ids, to be overwritten; ``"idle"`` feeds padding only."""
+    """``"wrong"`` feeds other ids, which are overwritten later; ``"idle"`` feeds padding only."""
 
 
 @attrs.frozen(eq=False)
 class Probe:
     """
-    Ragged rows of random ids, and what the stock model says of them.
+    Rows of random ids of different lengths, and the stock model's logits for them.
 
-    Rows lie right-aligned on a timeline that begins with padding. They are longer than any
-    attention window, unless max_length is not: then the window never closes, and nothing tells
-    it from full attention.
+    Rows are right-aligned on a timeline that begins with padding. They are longer than any attention window
+    smaller than max_length; a larger window is equivalent to full attention.
     """
 
     architecture: str
     shape: DecoderShape
     timeline: Tensor
-    """``[batch, columns]`` int64, -1 where a row has not begun."""
+    """``[batch, columns]`` int64, -1 before the beginning of a row."""
 
     reference: Tensor
     """``[batch, columns compared, vocab]``: the stock model's logits at the end of the timeline."""
@@ -75,14 +73,14 @@ class Probe:
     @classmethod
     def of(cls, model: "PreTrainedModel", shape: DecoderShape, span: int) -> "Probe":
         """
-        Draw the rows and score them with *model*, each alone, without any cache.
+        Draw the rows and score each separately with *model*, without a cache.
 
         Args:
             model: The stock model, in evaluation mode.
 
-            shape: What is going to be compared with it.
+            shape: Shape of the decoder to be compared.
 
-            span: The longest attention window, 0 for none.
+            span: The longest attention window; 0 for none.
         """
         closing = span if span < shape.max_length else 0
         length = min(shape.max_length, max(closing, shape.widths[-1], _SHORTEST - _MARGIN) + _MARGIN)
@@ -100,7 +98,7 @@ class Probe:
 
     def check(self, forward: Forward, whose: str) -> None:
         """
-        Feed *forward* in chunks and compare. The cache holds the probe's tokens afterwards.
+        Feed *forward* in chunks and compare logits. The cache is overwritten.
 
         Raises:
             UnsupportedArchitecture: The model failed, or its logits differ.
@@ -118,7 +116,7 @@ class Probe:
                 self._compare(logits, ids, chunk, whose)
 
     def _chunks(self) -> Iterator[Chunk]:
-        """Wrong ids, prefill over them, an idle forward, wrong ids again, and a rewind at every width."""
+        """Wrong ids, prefill over them, padding only, wrong ids again, and a rewind at every width."""
         columns, widths = self.timeline.shape[1], self.shape.widths
         scored = [width for width in widths if width <= self.shape.scored_width] or [widths[0]]
         wrong = Chunk(columns - scored[-1], scored[-1], "wrong")
@@ -149,7 +147,7 @@ class Probe:
         expected = self.reference[:, columns[kept]]
         difference = (logits[:, kept] - expected).abs().amax(dim=-1)
         worst = difference[ids[:, -scored:][:, kept] >= 0].flatten()
-        # Written so that a NaN on either side refuses as well.
+        # Also true for NaN on either side.
         if not bool((worst <= self.tolerance).all()):
             raise UnsupportedArchitecture(
                 self.architecture,
@@ -159,7 +157,7 @@ class Probe:
 
 
 def _cover(length: int, widths: tuple[int, ...]) -> list[int]:
-    """Widths that add up to *length*, wide ones first; what is left over comes before them, padded."""
+    """Widths that add up to *length*, wide ones first; any remainder comes before them, padded."""
     chunks = []
     for width in reversed(widths):
         chunks += [width] * (length // width)
@@ -168,7 +166,7 @@ def _cover(length: int, widths: tuple[int, ...]) -> list[int]:
 
 
 def _random_rows(shape: DecoderShape, length: int) -> Tensor:
-    """``[batch, length]``: up to three different rows, repeated, each one token shorter than the last."""
+    """``[batch, length]``: three different rows, repeated, each one token shorter than the one before."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.randint(shape.vocab_size, (_DISTINCT_ROWS, length), generator=generator)
     for index in range(_DISTINCT_ROWS):
@@ -177,9 +175,9 @@ def _random_rows(shape: DecoderShape, length: int) -> Tensor:
 
 
 def _stock_logits(model: "PreTrainedModel", row: Tensor, compared: int) -> Tensor:
-    """The last logits of one row, ``[compared, vocab]``, zeros where it has not begun."""
+    """The last logits of one row, ``[compared, vocab]``, zeros before its beginning."""
     ids = row[row >= 0][None]
-    keep = {"logits_to_keep": compared} if keeps_logits(model) else {}
+    keep = {"logits_to_keep": compared} if supports_logits_to_keep(model) else {}
     with torch.no_grad():
         output = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **keep)
     logits: Tensor = output.logits[0, -compared:].float()

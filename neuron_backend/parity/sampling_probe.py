@@ -1,8 +1,8 @@
 """
-The comparison that every construction makes of forwards that choose.
+Comparison of on-device with eager sampling, made whenever a decoder with fused sampling is constructed.
 
-With forwards that do not, and with the same choice made eagerly of their logits. A compiler that
-gets either wrong is found out before anybody decodes.
+Logits of forwards that sample are compared with those of plain forwards, and sampled tokens with eager
+sampling from the same logits, so that a miscompiled program is detected before decoding.
 """
 
 from typing import Protocol
@@ -17,60 +17,60 @@ from ..models.unsupported import UnsupportedArchitecture
 from ..on_device_sampling.fusion import Fusion
 
 _COLUMNS = 24
-"""How many choices are compared at each width, at least."""
+"""Minimum number of sampled tokens that are compared at each width."""
 
 _TIES = 1
-"""How many of them may fall otherwise: where the two best are within rounding of each other."""
+"""How many of them may differ, because the two best scores are within rounding of each other."""
 
 
 class SamplingDecoder(Decoder, SamplesOnDevice, Protocol):
-    """A decoder some of whose forwards choose."""
+    """A decoder with forwards that sample."""
 
     fusion: Fusion | None
-    """What they choose by; None if none does."""
+    """The fused chain and sampler; None if there are none."""
 
 
 def check_sampling(decoder: SamplingDecoder, tolerance: float, whose: str, architecture: str) -> None:
     """
-    Compare every width that chooses. The cache holds other tokens afterwards.
+    Compare every width that samples. The cache is overwritten.
 
     Args:
-        decoder: Whose plain forwards are right.
+        decoder: A decoder whose plain forwards have been compared already.
 
-        tolerance: The largest difference of logits allowed, relative to the largest.
+        tolerance: Largest difference of logits allowed, relative to the largest logit.
 
-        whose: What to call it in the error.
+        whose: Name of the decoder in error messages.
 
-        architecture: Of its model.
+        architecture: Architecture of its model.
 
     Raises:
-        UnsupportedArchitecture: It failed, or logits or choices differ.
+        UnsupportedArchitecture: A forward failed, or logits or sampled tokens differ.
     """
     for width in decoder.sampling_widths:
         try:
             off, differing = _differences(decoder, width)
         except Exception as error:
             raise UnsupportedArchitecture(
-                architecture, f"{whose} failed where it chooses at width {width}: {error!r}"
+                architecture, f"{whose} failed to sample at width {width}: {error!r}"
             ) from error
-        # Written so that a NaN refuses as well.
+        # Also true for NaN.
         if not off <= tolerance:
             raise UnsupportedArchitecture(
                 architecture,
-                f"{whose} scores otherwise where it chooses, at width {width} by {off:.3g} of the largest "
+                f"{whose} gives other logits when it samples, at width {width} by {off:.3g} of the largest "
                 f"logit, more than rounding explains ({tolerance:.3g})",
             )
         if differing > _TIES:
             raise UnsupportedArchitecture(
                 architecture,
-                f"{whose} chooses another token in {differing} columns of width {width} than its logits say",
+                f"{whose} samples other tokens in {differing} columns of width {width} than its logits give",
             )
 
 
 def _differences(decoder: SamplingDecoder, width: int) -> tuple[float, int]:
-    """By how much logits differ, of the largest; and in how many columns the choice does."""
+    """Largest relative difference of logits, and number of columns whose sampled token differs."""
     assert decoder.fusion is not None
-    shape, choice = decoder.shape, decoder.fusion.step.choice
+    shape, sampling = decoder.shape, decoder.fusion.step.sampling
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(shape.vocab_size, (shape.batch_size, 1, shape.max_length + 1), generator=generator)
     starts = list(range(0, shape.max_length - width + 1, width))
@@ -80,17 +80,17 @@ def _differences(decoder: SamplingDecoder, width: int) -> tuple[float, int]:
         fed = ids[:, 0, start : start + width].contiguous()
         plain = decoder.forward(fed, cache_pos).clone()
         history = _history(ids, start, width)
-        chosen, scores = decoder.forward_and_sample(fed, cache_pos, history)
+        sampled, scores = decoder.forward_and_sample(fed, cache_pos, history)
         off = max(off, _largest(scores.logits - plain) / _largest(plain))
-        drawn_with = choice.sampler.noise(history, shape.vocab_size)
+        noises = sampling.sampler.noise(history, shape.vocab_size)
         with torch.no_grad():
-            expected = choice.sample(scores.logits, history, *drawn_with)
-        differing += int((expected != chosen).sum())
+            expected = sampling.sample(scores.logits, history, *noises)
+        differing += int((expected != sampled).sum())
     return off, differing
 
 
 def _history(ids: Tensor, start: int, width: int) -> History:
-    """The tokens before what follows each of *width* columns from *start* on."""
+    """The tokens up to each of *width* columns from *start* on."""
     length = (start + 1 + torch.arange(width)).repeat(len(ids), 1)
     return History(ids, length, torch.ones(len(ids)).long(), noise.random_streams(torch.arange(len(ids)), 0))
 

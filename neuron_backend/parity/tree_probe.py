@@ -1,8 +1,8 @@
 """
-The comparison of trees with chains that every construction makes.
+Comparison of trees with token sequences, made whenever a decoder that scores trees is constructed.
 
-What a tree needs beyond a chain is that a column may lie in a slot that is not its position's. A
-model for which that makes a difference is refused by name.
+In a tree, a column may be in a slot that is not that of its position. A model for which that makes a
+difference is refused by name.
 """
 
 from collections.abc import Iterator
@@ -27,64 +27,64 @@ class TreeDecoder(Decoder, ScoresTrees, Protocol):
 
 @attrs.frozen(eq=False)
 class TreeProbe:
-    """Ragged rows, longer than any attention window that closes, and a tree of branches upon each."""
+    """Rows of different lengths, longer than any window smaller than max_length, each with a tree."""
 
     ids: Tensor
-    """``[batch, max_length]``; what lies behind a row's length is written over."""
+    """``[batch, max_length]``; tokens after a row's length are overwritten."""
 
     length: Tensor
-    guesses: Tensor
-    """``[batch, n]``: the branches, interleaved."""
+    draft_tokens: Tensor
+    """``[batch, n]``: the tokens of the branches, interleaved."""
 
     branches: int
 
     @classmethod
     def of(cls, decoder: TreeDecoder, width: int, span: int) -> "TreeProbe":
-        """Random tokens for trees of *width*; *span* is the longest attention window, 0 for none."""
+        """Random tokens for trees of *width*; *span* is the longest attention window, or 0."""
         shape, generator = decoder.shape, torch.Generator().manual_seed(0)
         room = shape.max_length - 1
         count = width - 1 if room else 0
-        # As many branches as it takes for none to be longer than there are positions.
+        # Enough branches that none is longer than the available positions.
         branches = max(_BRANCHES, -(-count // max(room, 1)))
         closing = span if span < shape.max_length else 0
         longest = min(shape.max_length - -(-count // branches), max(closing, _SHORTEST) + _MARGIN)
         return cls(
             ids=torch.randint(shape.vocab_size, (shape.batch_size, shape.max_length), generator=generator),
             length=(longest - torch.arange(shape.batch_size) % _BRANCHES).clamp(min=1),
-            guesses=torch.randint(shape.vocab_size, (shape.batch_size, count), generator=generator),
+            draft_tokens=torch.randint(shape.vocab_size, (shape.batch_size, count), generator=generator),
             branches=branches,
         )
 
     def prefix(self, slots: Slots) -> Tensor:
-        """What follows the rows, ``[batch, 1, vocab]``."""
+        """Logits after the rows, ``[batch, 1, vocab]``."""
         return slots.feed(self.ids, self.length, torch.ones_like(self.length)).clone()
 
     def tree(self, slots: Slots) -> Tensor:
-        """What follows the rows and each guess, by one forward: ``[batch, 1 + n, vocab]``."""
-        parents = (torch.arange(self.guesses.shape[1]) - self.branches).clamp(min=-1)
-        everyone = torch.ones_like(self.length, dtype=torch.bool)
+        """Logits after the rows and each draft token, by one forward: ``[batch, 1 + n, vocab]``."""
+        parents = (torch.arange(self.draft_tokens.shape[1]) - self.branches).clamp(min=-1)
+        all_rows = torch.ones_like(self.length, dtype=torch.bool)
         return slots.feed_tree(
-            self.ids, self.length, self.guesses, parents.expand_as(self.guesses), everyone
+            self.ids, self.length, self.draft_tokens, parents.expand_as(self.draft_tokens), all_rows
         ).clone()
 
     def columns(self, branch: int) -> list[int]:
-        """The guesses of one branch."""
-        return list(range(branch, self.guesses.shape[1], self.branches))
+        """Indices of one branch's draft tokens."""
+        return list(range(branch, self.draft_tokens.shape[1], self.branches))
 
     def chain(self, slots: Slots, branch: int, count: int) -> Tensor:
-        """What follows the last *count* guesses of one branch, fed as a chain: ``[batch, count, vocab]``."""
-        guesses = self.guesses[:, self.columns(branch)]
+        """Logits after a branch's last *count* draft tokens, fed in sequence: ``[batch, count, vocab]``."""
+        draft_tokens = self.draft_tokens[:, self.columns(branch)]
         ids, rows = self.ids.clone(), torch.arange(len(self.ids))[:, None]
-        ids[rows, self.length[:, None] + torch.arange(guesses.shape[1])] = guesses
+        ids[rows, self.length[:, None] + torch.arange(draft_tokens.shape[1])] = draft_tokens
         need = torch.full_like(self.length, count)
-        return slots.feed(ids, self.length + guesses.shape[1], need).clone()
+        return slots.feed(ids, self.length + draft_tokens.shape[1], need).clone()
 
     def pairs(self, decoder: TreeDecoder) -> Iterator[tuple[Tensor, Tensor]]:
-        """Logits that have to be equal."""
+        """Pairs of logits that must be equal."""
         slots = Slots(decoder)
         prefix, tree = self.prefix(slots), self.tree(slots)
         yield tree[:, :1], prefix
-        branches = range(min(self.branches, self.guesses.shape[1]))
+        branches = range(min(self.branches, self.draft_tokens.shape[1]))
         # One column more than the tree has left in the cache.
         upon_tree = [self.chain(slots, branch, 1) for branch in branches[:1]]
         slots.forget()
@@ -97,21 +97,21 @@ class TreeProbe:
 
 def check_trees(decoder: TreeDecoder, span: int, tolerance: float, whose: str, architecture: str) -> None:
     """
-    Compare every tree width with chains of the same *decoder*. The cache holds other tokens afterwards.
+    Compare every tree width with token sequences of the same *decoder*. The cache is overwritten.
 
     Args:
-        decoder: Whose chains are right.
+        decoder: A decoder whose forwards over sequences have been compared already.
 
-        span: The longest attention window, 0 for none.
+        span: The longest attention window; 0 for none.
 
-        tolerance: The largest difference allowed, relative to the largest logit.
+        tolerance: Largest difference allowed, relative to the largest logit.
 
-        whose: What to call it in the error.
+        whose: Name of the decoder in error messages.
 
-        architecture: Of its model.
+        architecture: Architecture of its model.
 
     Raises:
-        UnsupportedArchitecture: It failed, or the logits differ.
+        UnsupportedArchitecture: A forward failed, or the logits differ.
     """
     for width in decoder.tree_widths:
         try:
@@ -122,7 +122,7 @@ def check_trees(decoder: TreeDecoder, span: int, tolerance: float, whose: str, a
             ) from error
         off = max(_largest(found - expected) for found, expected in pairs)
         allowed = tolerance * max(_largest(expected) for _, expected in pairs)
-        # Written so that a NaN refuses as well.
+        # Also true for NaN.
         if not off <= allowed:
             raise UnsupportedArchitecture(
                 architecture,

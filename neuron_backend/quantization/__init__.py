@@ -1,1 +1,1 @@
-"""Weights in fewer bits, and what that does to a model's distributions."""
+"""Weight quantization (int8, int4, float8) and matmuls with quantized weights."""

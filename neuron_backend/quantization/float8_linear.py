@@ -1,24 +1,23 @@
-"""A linear layer whose weights are 8-bit floats with one scale for each output."""
+"""Linear layer with float8 weights and one scale per output."""
 
 import torch
 from torch import Tensor, nn
 
-from .int8_linear import Int8Linear, least_scale
+from .int8_linear import Int8Linear, min_scale
 
 FLOAT8 = torch.float8_e4m3fn
 """
-Four bits of exponent and three of mantissa: Micikevicius et al., 2022, `FP8 Formats for Deep Learning
-<https://arxiv.org/abs/2209.05433>`_. NVIDIA has it from compute capability 8.9 on.
+E4M3, four bits of exponent and three of mantissa: Micikevicius et al., 2022, `FP8 Formats for Deep
+Learning <https://arxiv.org/abs/2209.05433>`_. NVIDIA GPUs support it from compute capability 8.9 on.
 """
 
 
 class Float8Linear(Int8Linear):
     """
-    As :class:`~.int8_linear.Int8Linear`, with 8-bit floats in place of the integers.
+    :class:`~.int8_linear.Int8Linear` with float8 instead of int8 weights.
 
-    A weight is off by up to a sixteenth of its own size, where an integer is off by up to half a
-    254th of the row's largest: small weights keep more of themselves, and large ones less. Activations
-    keep their dtype.
+    The error of a weight is at most 1/16 of its own magnitude, that of int8 at most 1/508 of the row's
+    largest: float8 is more accurate for small weights, int8 for large ones. Activations keep their dtype.
     """
 
     @classmethod
@@ -34,9 +33,9 @@ class Float8Linear(Int8Linear):
         if not bool(largest.isfinite().all()):
             raise ValueError("a weight must be finite to be quantised: got inf or nan")
         limit = torch.finfo(FLOAT8).max
-        # Rounded to its dtype before it divides, so that its own rounding is no error.
-        scale = (largest / limit).clamp(min=least_scale(weight.dtype)).to(weight.dtype)
-        # What is above the largest becomes NaN.
+        # Rounded to its dtype before the division, so that its rounding adds no error.
+        scale = (largest / limit).clamp(min=min_scale(weight.dtype)).to(weight.dtype)
+        # A value above the largest float8 would become NaN.
         scaled = (wide / scale.to(wide.dtype)[:, None]).clamp_(-limit, limit)
         return cls(scaled.to(FLOAT8).contiguous(), scale, bias)
 
@@ -44,12 +43,12 @@ class Float8Linear(Int8Linear):
     def empty(
         cls, out_features: int, in_features: int, bias: nn.Parameter | None, dtype: torch.dtype
     ) -> "Float8Linear":
-        """One of that size, on the default device, whose numbers are still to come."""
+        """A layer of that size with uninitialised weights, on the default device."""
         return cls(
             torch.empty(out_features, in_features, dtype=FLOAT8), torch.empty(out_features, dtype=dtype), bias
         )
 
     @property
     def storage(self) -> str:
-        """What a manifest says of it."""
+        """Name of the format in a manifest."""
         return "float8"

@@ -1,11 +1,11 @@
 """
-Products with 8-bit weights by integers alone: inputs become a few digits of 8 bits each.
+Integer matmul with int8 weights: activations are split into int8 digit planes.
 
-A number is ``d0 + d1 / 254 + d2 / 254**2 + ...`` times its row's scale, with digits from -127 up to 127. Each
-digit is a row of its own in one product of integers, for which processors have instructions, and
-which is exact: a row's result does not depend on the rows beside it, so a verification
-finds what decoding token by token finds, to the last bit. Reading the weights is what takes time, so
-a few rows more cost next to nothing.
+An activation is ``(d0 + d1 / 254 + d2 / 254**2 + ...) / 127`` times its row's largest magnitude, with int8
+digits in [-127, 127]. Each plane of digits is one more row of a single integer matmul, for which CPUs have
+instructions and whose int32 accumulation is exact. A row's result is therefore independent of the other
+rows: verifying several tokens at once and decoding one by one agree to the last bit. The matmul is bound by
+reading the weights, so the additional rows cost next to nothing.
 """
 
 from functools import cache
@@ -13,80 +13,85 @@ from functools import cache
 import torch
 from torch import Tensor
 
-LARGEST = 127
+INT8_MAX = 127
 BASE = 254
-"""What rounding leaves, at most a half, times this is a digit again."""
+"""Ratio of successive planes: a rounding remainder of at most 1/2, times this, is a digit again."""
 
-DIGITS = {torch.bfloat16: 2, torch.float16: 2, torch.float32: 3}
-"""How many carry each dtype: 15 bits below the largest of a row where numbers have 8 or 11, 23 of 24."""
+NUM_PLANES = {torch.bfloat16: 2, torch.float16: 2, torch.float32: 3}
+"""
+Int8 planes for each activation dtype.
 
-# Products of more inputs could leave the range of the 32-bit sums.
-_INPUTS = 2**31 // LARGEST**2
+Two hold 15 bits below a row's largest magnitude, for dtypes of 8 or 11 significant bits; three hold 23 of
+float32's 24.
+"""
+
+# More inputs could overflow the int32 accumulators.
+_INPUTS = 2**31 // INT8_MAX**2
 
 
-def takes(dtype: torch.dtype, inputs: int) -> bool:
-    """Whether :func:`product` multiplies *inputs* of *dtype* here."""
-    return dtype in DIGITS and inputs <= _INPUTS and _are_exact()
+def can_split(dtype: torch.dtype, inputs: int) -> bool:
+    """Whether :func:`split_matmul` supports *inputs* activations of *dtype* on this CPU."""
+    return dtype in NUM_PLANES and inputs <= _INPUTS and _are_exact()
 
 
-def product(rows: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
+def split_matmul(rows: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
     """
     ``rows @ (packed * scale)``.
 
     Args:
-        rows: ``[rows, in]`` of a dtype in :data:`DIGITS`.
+        rows: Activations, ``[rows, in]``, of a dtype in :data:`NUM_PLANES`.
 
-        packed: What :func:`pack` made of ``[out, in]``; for ``torch.export`` any int8 tensor ``[in, out]``.
+        packed: :func:`pack_weights` of ``[out, in]``; for ``torch.export`` any int8 tensor ``[in, out]``.
 
-        scale: Of each output, ``[out]``.
+        scale: Scale of each output, ``[out]``.
 
     Returns:
         ``[rows, out]`` float32.
     """
     wide = rows.float()
-    # What has no largest number but zero is divided by the smallest.
+    # Not 0, for rows of zeros.
     largest = wide.abs().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-    rest, split = wide / largest * LARGEST, []
-    for _ in range(DIGITS[rows.dtype]):
-        digit = rest.round()
-        split.append(digit.to(torch.int8))
-        rest = (rest - digit) * BASE
-    # Computed, though they never change: a number would become a constant of the program that no
-    # weight's name leads to.
+    rest, planes = wide / largest * INT8_MAX, []
+    for _ in range(NUM_PLANES[rows.dtype]):
+        plane = rest.round()
+        planes.append(plane.to(torch.int8))
+        rest = (rest - plane) * BASE
+    # Computed, though constant: literals would become constants of the program that belong to no named
+    # weight.
     zero = (largest[0] < 0).int()
     one = (1 - zero).float()
-    parts = sums(torch.cat(split), packed, one, zero).chunk(len(split))
-    # From the smallest on.
+    parts = exact_matmul(torch.cat(planes), packed, one, zero).chunk(len(planes))
+    # Smallest first, for accuracy.
     total: Tensor = parts[-1]
     for part in reversed(parts[:-1]):
         total = part + total * (1 / BASE)
-    return total * (largest / LARGEST) * scale.float()
+    return total * (largest / INT8_MAX) * scale.float()
 
 
-def sums(split: Tensor, packed: Tensor, one: Tensor, zero: Tensor) -> Tensor:
+def exact_matmul(planes: Tensor, packed: Tensor, one: Tensor, zero: Tensor) -> Tensor:
     """
-    ``split @ packed``, exactly.
+    ``planes @ packed``, accumulated exactly in int32.
 
     Args:
-        split: ``[rows, in]`` int8.
+        planes: ``[rows, in]`` int8.
 
-        packed: As for :func:`product`.
+        packed: As for :func:`split_matmul`.
 
-        one: ``[1]`` float32, and *zero* ``[1]`` int32: scales and offsets that are none.
+        one: 1 as ``[1]`` float32: the neutral scale that the operation requires.
 
-        zero: See *one*.
+        zero: 0 as ``[1]`` int32: the neutral zero point.
 
     Returns:
         ``[rows, out]`` float32.
     """
     found: Tensor = torch.ops.onednn.qlinear_pointwise.tensor(
-        split, one, zero, packed, one, zero, None, 1.0, 0, torch.float32, "none", [], ""
+        planes, one, zero, packed, one, zero, None, 1.0, 0, torch.float32, "none", [], ""
     )
     return found
 
 
-def pack(quantized: Tensor) -> Tensor:
-    """``[out, in]`` int8 in the order that oneDNN reads weights in; opaque, and a copy."""
+def pack_weights(quantized: Tensor) -> Tensor:
+    """A copy of ``[out, in]`` int8 weights in oneDNN's opaque memory layout."""
     packed: Tensor = torch.ops.onednn.qlinear_prepack(quantized, None)
     return packed
 
@@ -94,17 +99,17 @@ def pack(quantized: Tensor) -> Tensor:
 @cache
 def _are_exact() -> bool:
     """
-    Whether this processor adds up products of 8-bit integers without a bound in between.
+    Whether this CPU accumulates int8 products without intermediate saturation.
 
-    Those without such instructions add two of them in 16 bits, and what is larger is cut off.
+    CPUs without such instructions add pairs of products in 16 bits, which saturates.
     """
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     one, zero = torch.ones(1), torch.zeros(1, dtype=torch.int32)
-    split = torch.full((3, 64), LARGEST, dtype=torch.int8)
-    split[1] = -LARGEST
-    split[2, ::2] = -LARGEST
-    weights = torch.full((16, 64), LARGEST, dtype=torch.int8)
-    weights[1::2, ::2] = -LARGEST
-    found = sums(split, pack(weights), one, zero)
-    return torch.equal(split.float() @ weights.float().T, found)
+    planes = torch.full((3, 64), INT8_MAX, dtype=torch.int8)
+    planes[1] = -INT8_MAX
+    planes[2, ::2] = -INT8_MAX
+    weights = torch.full((16, 64), INT8_MAX, dtype=torch.int8)
+    weights[1::2, ::2] = -INT8_MAX
+    found = exact_matmul(planes, pack_weights(weights), one, zero)
+    return torch.equal(planes.float() @ weights.float().T, found)

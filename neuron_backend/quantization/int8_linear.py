@@ -1,4 +1,4 @@
-"""A linear layer whose weights are 8-bit integers with one scale for each output."""
+"""Linear layer with int8 weights and one scale per output."""
 
 from collections.abc import Callable
 
@@ -6,28 +6,28 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-LARGEST = 127
-"""Of an integer's size: -128 is left out, so that the range is symmetric."""
+INT8_MAX = 127
+"""Largest magnitude of a weight: -128 is not used, which keeps the range symmetric."""
 
 
 class Int8Linear(nn.Module):
     """
     ``x @ (quantized * scale).T + bias``.
 
-    Weights are rounded to the nearest multiple of their row's scale, symmetric about zero: what
-    transformers-neuronx stores as ``s8`` weights. Activations keep their dtype.
+    Symmetric per-output quantization: weights are rounded to the nearest multiple of their row's scale, as
+    transformers-neuronx's ``s8`` weights. Activations keep their dtype.
     """
 
     quantized: Tensor
-    """``[out, in]`` int8, -127 up to 127."""
+    """``[out, in]`` int8 in [-127, 127]."""
 
     scale: Tensor
-    """``[out]``, of the activations' dtype."""
+    """``[out]`` in the activations' dtype."""
 
     bias: nn.Parameter | None
 
-    product: Callable[["Int8Linear", Tensor], Tensor]
-    """How the forward multiplies; :func:`~.quantized_matmul.quantized_matmul` puts another there."""
+    matmul: Callable[["Int8Linear", Tensor], Tensor]
+    """The implementation of the forward; :func:`~.quantized_matmul.cpu_matmul` replaces it during tracing."""
 
     def __init__(self, quantized: Tensor, scale: Tensor, bias: nn.Parameter | None):
         super().__init__()
@@ -35,7 +35,7 @@ class Int8Linear(nn.Module):
         self.register_buffer("quantized", quantized)
         self.register_buffer("scale", scale)
         self.register_parameter("bias", bias)
-        self.product: Callable[[Int8Linear, Tensor], Tensor] = plain_product
+        self.matmul: Callable[[Int8Linear, Tensor], Tensor] = plain_int8_matmul
 
     @classmethod
     def of(cls, weight: Tensor, bias: nn.Parameter | None) -> "Int8Linear":
@@ -48,16 +48,16 @@ class Int8Linear(nn.Module):
         largest = _rows(weight).abs().amax(dim=1) if weight.numel() else weight.new_zeros(weight.shape[0])
         if not bool(largest.isfinite().all()):
             raise ValueError("a weight must be finite to be quantised: got inf or nan")
-        # Rounded to its dtype before it divides, so that its own rounding is no error.
-        scale = (largest / LARGEST).clamp(min=least_scale(weight.dtype)).to(weight.dtype)
+        # Rounded to its dtype before the division, so that its rounding adds no error.
+        scale = (largest / INT8_MAX).clamp(min=min_scale(weight.dtype)).to(weight.dtype)
         steps = (_rows(weight) / scale.to(largest.dtype)[:, None]).round_()
-        return cls(steps.clamp_(-LARGEST, LARGEST).to(torch.int8).contiguous(), scale, bias)
+        return cls(steps.clamp_(-INT8_MAX, INT8_MAX).to(torch.int8).contiguous(), scale, bias)
 
     @classmethod
     def empty(
         cls, out_features: int, in_features: int, bias: nn.Parameter | None, dtype: torch.dtype
     ) -> "Int8Linear":
-        """One of that size, on the default device, whose numbers are still to come."""
+        """A layer of that size with uninitialised weights, on the default device."""
         return cls(
             torch.empty(out_features, in_features, dtype=torch.int8),
             torch.empty(out_features, dtype=dtype),
@@ -66,34 +66,34 @@ class Int8Linear(nn.Module):
 
     @property
     def storage(self) -> str:
-        """What a manifest says of it."""
+        """Name of the format in a manifest."""
         return "int8"
 
-    def weight_in(self, dtype: torch.dtype) -> Tensor:
-        """``[out, in]``: the weights that the integers stand for."""
+    def dequantized(self, dtype: torch.dtype) -> Tensor:
+        """The dequantized weights, ``[out, in]``."""
         return self.quantized.to(dtype) * self.scale.to(dtype)[:, None]
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in]`` to ``[..., out]``."""
-        return self.product(self, x)
+        return self.matmul(self, x)
 
 
-def plain_product(layer: Int8Linear, x: Tensor) -> Tensor:
-    """In operations that every compiler takes."""
+def plain_int8_matmul(layer: Int8Linear, x: Tensor) -> Tensor:
+    """The product in operations that every compiler supports."""
     if x.dtype == torch.float16:
-        # A sum of products with whole numbers may leave the range of float16.
-        return functional.linear(x, layer.weight_in(x.dtype), layer.bias)
-    # Each integer is exact in every other dtype, which a product with its scale is not.
+        # Sums of products with unscaled integers may overflow float16.
+        return functional.linear(x, layer.dequantized(x.dtype), layer.bias)
+    # Scaled afterwards: the integers are exact in every other dtype, scaled weights are not.
     out = functional.linear(x, layer.quantized.to(x.dtype)) * layer.scale
     return out if layer.bias is None else out + layer.bias
 
 
-def least_scale(dtype: torch.dtype) -> float:
-    """For weights that are all alike: by zero nothing can be divided."""
-    # Weights of a usual size have scales below the least normal number of float16.
+def min_scale(dtype: torch.dtype) -> float:
+    """Smallest scale of a row or group, above 0 so that dividing by it is defined."""
+    # Below the smallest normal float16, where scales of ordinary weights lie.
     return 2.0**-24 if dtype == torch.float16 else torch.finfo(dtype).tiny
 
 
 def _rows(weight: Tensor) -> Tensor:
-    """In at least single precision."""
+    """*weight* in at least float32."""
     return weight.detach().to(torch.promote_types(weight.dtype, torch.float32))

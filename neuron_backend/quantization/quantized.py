@@ -1,4 +1,4 @@
-"""Linear layers in fewer bits."""
+"""Weight quantization of a model's linear layers, and a report of how weights are stored."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -34,14 +34,14 @@ class Weights:
     """Name of each quantised layer to its format, ``"int8"``, ``"int4"`` or ``"float8"``."""
 
     kept: dict[str, str]
-    """Name of each matrix that stays as it is to the reason."""
+    """Name of each matrix that is not quantised to the reason."""
 
     bytes: int
-    """Of all weights; a tensor that two layers share counts once."""
+    """Size of all weights; a tensor shared by two layers counts once."""
 
     @classmethod
     def of(cls, model: nn.Module) -> "Weights":
-        """Look at *model*."""
+        """The report for *model*."""
         layers = {name: layer.storage for name, layer in _quantized(model).items()}
         tensors = {tensor.data_ptr(): tensor for tensor in model.state_dict().values()}
         return cls(layers, _kept(model), sum(tensor.nbytes for tensor in tensors.values()))
@@ -55,10 +55,10 @@ class Weights:
 
 def check_format(weights: str | None) -> None:
     """
-    Refuse a format of weights that there is not.
+    Reject an unknown weight format.
 
     Raises:
-        ValueError: *weights* is none of them and not None.
+        ValueError: *weights* is neither in :data:`FORMATS` nor None.
     """
     if weights is not None and weights not in FORMATS:
         raise ValueError(f"'weights' must be one of {', '.join(FORMATS)} or None: got {weights!r}")
@@ -68,18 +68,18 @@ def quantize(model: "PreTrainedModel", weights: str) -> None:
     """
     Replace the linear layers of *model* by quantised ones.
 
-    Every ``Linear``, and every ``Conv1D`` of GPT-2, which is one transposed. Embeddings stay, and so do
-    matrices that are no layer of their own, such as stacked experts. The head gets weights
-    of its own even if it was tied to the embedding, and is int8 in every format: in int4 it
-    alone makes the divergence of the bundled target half as large again, in int8 no larger.
+    Covers every ``Linear`` and every ``Conv1D`` (GPT-2's transposed linear layer). Embeddings are kept, and
+    so are matrices outside such layers, such as stacked experts. The head is untied from the embedding if
+    they were tied, and is int8 in every format: an int4 head alone makes the divergence of the bundled
+    target model 1.5 times as large, an int8 head no larger.
 
     Args:
-        model: Whose modules are replaced; its tensors are not written.
+        model: Its modules are replaced; its tensors are not written.
 
         weights: ``"int8"``, ``"int4"`` or ``"float8"``.
 
     Raises:
-        ValueError: A weight is not finite, there is nothing to quantise, or some of it is quantised.
+        ValueError: A weight is not finite, there is nothing to quantise, or a layer is already quantised.
     """
     if done := _quantized(model):
         raise ValueError(
@@ -87,17 +87,17 @@ def quantize(model: "PreTrainedModel", weights: str) -> None:
             f"and {len(done)} layers that are"
         )
     head, layers = _head(model), _linear(model)
-    chosen = {
+    formats = {
         name: storage
         for name, layer in layers.items()
         if (storage := _storage("int8" if layer is head else weights, _weight(layer))) is not None
     }
-    if not chosen:
+    if not formats:
         raise ValueError(
             f"'weights' must be None for a model without linear layers to quantise: got {weights!r}"
         )
     fresh: dict[str, QuantizedLinear] = {}
-    for name, storage in chosen.items():
+    for name, storage in formats.items():
         try:
             fresh[name] = _CLASSES[storage].of(_weight(layers[name]), layers[name].bias)
         except ValueError as error:
@@ -107,17 +107,17 @@ def quantize(model: "PreTrainedModel", weights: str) -> None:
 
 def replace_empty(model: "PreTrainedModel", layers: Mapping[str, str], dtype: torch.dtype) -> None:
     """
-    Replace those *layers* of *model* by quantised ones whose numbers are still to come.
+    Replace *layers* of *model* by quantised ones with uninitialised weights, to be loaded.
 
     Args:
-        model: Whose modules are replaced.
+        model: Its modules are replaced.
 
-        layers: As :attr:`Weights.layers`.
+        layers: Format by name, as :attr:`Weights.layers`.
 
-        dtype: Of scales.
+        dtype: Dtype of the scales.
 
     Raises:
-        ValueError: *model* has no such layer, or it cannot be of that format.
+        ValueError: *model* has no such linear layer, or the format is unknown.
     """
     linear = _linear(model)
     fresh: dict[str, QuantizedLinear] = {}
@@ -133,7 +133,7 @@ def replace_empty(model: "PreTrainedModel", layers: Mapping[str, str], dtype: to
 
 def _replace(model: "PreTrainedModel", fresh: Mapping[str, QuantizedLinear]) -> None:
     if any(model.get_submodule(name) is _head(model) for name in fresh):
-        # Its weights are its own from now on, and nobody should tie them again.
+        # The quantised head is no longer tied to the embedding, and must not be tied again.
         model.config.tie_word_embeddings = False
     for name, layer in fresh.items():
         owner, _, leaf = name.rpartition(".")
@@ -148,7 +148,7 @@ def _head(model: "PreTrainedModel") -> nn.Module | None:
 def _linear(model: nn.Module) -> "dict[str, nn.Linear | Conv1D]":
     from transformers.pytorch_utils import Conv1D
 
-    # A subclass may do something else with its weight, so the exact type counts.
+    # A subclass may use its weight otherwise, so the exact type counts.
     return {name: layer for name, layer in model.named_modules() if type(layer) in (nn.Linear, Conv1D)}
 
 

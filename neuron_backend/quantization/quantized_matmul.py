@@ -1,9 +1,9 @@
 """
-How a CPU, and a GPU, multiply by weights in few bits, as ``torch.export`` is to see it.
+Matmuls with quantized weights for CPU and GPU programs, as traced by ``torch.export``.
 
-The same weights in other operations than :mod:`~.int8_linear` and :mod:`~.int4_linear` write,
-chosen by dtype and rows, both of which a program fixes. Every program is compared with the plain
-operations after it is compiled.
+They replace the portable products of :mod:`~.int8_linear` and :mod:`~.int4_linear` during tracing. Which one
+is used depends on dtype and number of rows, both fixed per program. Every compiled program is compared with
+the portable products.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,71 +15,71 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..targets.cpu.kernel_library import MOST_ROWS_BY_4_BITS, NO_LIBRARY, Library, NoLibrary
-from . import int4_linear, int8_linear
-from . import int8_activation_split as split
-from .int4_linear import BLOCK, GROUP, HALF, LEVELS, MIDDLE, Int4Linear, finished
-from .int8_linear import Int8Linear
+from . import int4_linear
+from .int4_linear import BLOCK, GROUP, HALF, LEVELS, MIDDLE, Int4Linear, unpad_and_add_bias
+from .int8_activation_split import can_split, split_matmul
+from .int8_linear import Int8Linear, plain_int8_matmul
 
 PACKED = "packed_integers"
-"""What an 8-bit layer calls its integers while it is traced, where a program is to be handed them packed."""
+"""Buffer of a traced int8 layer whose weights a program takes packed."""
 
-# Rows up to which each is quicker than making the weights wide once for all of them, measured on one
+# Rows up to which each kernel is faster than dequantizing the weights once for all rows, measured on one
 # thread of an AMD EPYC at the shapes of SmolLM2-135M.
 _ATEN_ROWS = 16
 _SINGLE_ROWS = 8
 
-# ATen's int8 kernel reads inputs in steps of so many, and without a check beyond the end of others.
+# ATen's int8 kernel reads inputs in blocks of this size, without bounds checks.
 _ATEN_INPUTS = 16
 
 
 @contextmanager
-def quantized_matmul(model: nn.Module, kernels: Library | NoLibrary = NO_LIBRARY) -> Iterator[None]:
+def cpu_matmul(model: nn.Module, kernels: Library | NoLibrary = NO_LIBRARY) -> Iterator[None]:
     """
-    Let the quantised layers of *model* multiply as a CPU is quickest, for as long as it is traced.
+    Use the fastest CPU matmuls in the quantised layers of *model* while it is traced.
 
     Args:
-        model: Whose layers.
+        model: The model being traced.
 
-        kernels: What multiplies the inputs that it takes.
+        kernels: Kernel library, used for the shapes that it supports.
     """
-    # Found out before anything is traced.
-    by_four = partial(int4_product, aten=aten_packs_alike())
-    with _products_restored(model) as layers:
+    # Determined before tracing.
+    int4_fallback = partial(int4_matmul, aten=aten_packing_matches())
+    with _matmul_restored(model) as layers:
         for layer in layers:
             if not isinstance(layer, Int8Linear):
-                layer.product = partial(_few_int4, kernels, by_four)
+                layer.matmul = partial(_int4_with_kernels, kernels, int4_fallback)
             elif layer.storage != "int8":
-                layer.product = int8_product
-            elif split.takes(layer.scale.dtype, layer.in_features):
-                # Of the shape that the kernel is told; a program is handed what is packed.
+                layer.matmul = int8_matmul
+            elif can_split(layer.scale.dtype, layer.in_features):
+                # Stands for the packed weights in the traced graph; the program takes those.
                 layer.register_buffer(PACKED, layer.quantized.T)
-                layer.product = partial(_few_int8, kernels, _packed_product)
+                layer.matmul = partial(_int8_with_kernels, kernels, _int8_packed_matmul)
             else:
-                layer.product = partial(_few_int8, kernels, int8_product)
+                layer.matmul = partial(_int8_with_kernels, kernels, int8_matmul)
         yield
 
 
 @contextmanager
-def cuda_products(model: nn.Module) -> Iterator[None]:
+def cuda_matmul(model: nn.Module) -> Iterator[None]:
     """
-    Let the quantised layers of *model* multiply as a GPU is to, for as long as it is traced.
+    Use GPU matmuls in the quantised layers of *model* while it is traced.
 
-    The weights are widened where they are multiplied, and the activations keep their dtype, so a
-    decoder scores alike at every width. Of a few rows, each product is a sum over its own row: Inductor
-    makes that a loop which reads each stored weight once, and nothing wide is written. Of many rows, as
-    of a prompt, the weights are widened once for all of them. A product in float8 alone
-    (``torch._scaled_mm``) would round the activations to three bits of mantissa as well.
+    Weights are dequantized where they are used and activations keep their dtype, so the logits are the same
+    at every width. For few rows, each product is a sum over its row: Inductor fuses that into one loop that
+    reads each stored weight once and writes no dequantized copy. For many rows (prefill), the weights are
+    dequantized once for all rows. A float8 matmul (``torch._scaled_mm``) would also round the
+    activations to three bits of mantissa.
     """
-    with _products_restored(model) as layers:
+    with _matmul_restored(model) as layers:
         for layer in layers:
-            product = int8_product if isinstance(layer, Int8Linear) else int4_product
-            layer.product = partial(product, aten=False)
+            product = int8_matmul if isinstance(layer, Int8Linear) else int4_matmul
+            layer.matmul = partial(product, aten=False)
         yield
 
 
 @contextmanager
-def _products_restored(model: nn.Module) -> Iterator[list[Int8Linear | Int4Linear]]:
-    """The quantised layers of *model*, which multiply in their own way again afterwards."""
+def _matmul_restored(model: nn.Module) -> Iterator[list[Int8Linear | Int4Linear]]:
+    """Yield the quantised layers of *model* and restore their portable products afterwards."""
     layers = [layer for layer in model.modules() if isinstance(layer, Int8Linear | Int4Linear)]
     try:
         yield layers
@@ -87,48 +87,48 @@ def _products_restored(model: nn.Module) -> Iterator[list[Int8Linear | Int4Linea
         for layer in layers:
             if isinstance(layer, Int8Linear):
                 layer._buffers.pop(PACKED, None)
-                layer.product = int8_linear.plain_product
+                layer.matmul = plain_int8_matmul
             else:
-                layer.product = int4_linear.plain_product
+                layer.matmul = int4_linear.plain_int4_matmul
 
 
-def _few_int8(
-    kernels: Library | NoLibrary, otherwise: Callable[..., Tensor], layer: Int8Linear, x: Tensor
+def _int8_with_kernels(
+    kernels: Library | NoLibrary, fallback: Callable[..., Tensor], layer: Int8Linear, x: Tensor
 ) -> Tensor:
     rows = x.reshape(-1, layer.in_features).contiguous()
     if not kernels.takes(rows):
-        return otherwise(layer, x)
+        return fallback(layer, x)
     out: Tensor = torch.ops.decodekit.int8_rows(rows, layer.quantized, layer.scale)
     out = out.reshape(*x.shape[:-1], layer.out_features)
     return out if layer.bias is None else out + layer.bias
 
 
-def _few_int4(
-    kernels: Library | NoLibrary, otherwise: Callable[..., Tensor], layer: Int4Linear, x: Tensor
+def _int4_with_kernels(
+    kernels: Library | NoLibrary, fallback: Callable[..., Tensor], layer: Int4Linear, x: Tensor
 ) -> Tensor:
     rows = x.reshape(-1, layer.in_features).contiguous()
     if not kernels.takes(rows, MOST_ROWS_BY_4_BITS):
-        return otherwise(layer, x)
-    return finished(layer, x, torch.ops.decodekit.int4_rows(rows, layer.packed, layer.levels))
+        return fallback(layer, x)
+    return unpad_and_add_bias(layer, x, torch.ops.decodekit.int4_rows(rows, layer.packed, layer.levels))
 
 
-def _packed_product(layer: Int8Linear, x: Tensor) -> Tensor:
-    return split_product(layer, x, layer.get_buffer(PACKED))
+def _int8_packed_matmul(layer: Int8Linear, x: Tensor) -> Tensor:
+    return int8_split_matmul(layer, x, layer.get_buffer(PACKED))
 
 
-def split_product(layer: Int8Linear, x: Tensor, packed: Tensor) -> Tensor:
-    """The product of an :class:`~.int8_linear.Int8Linear` in integers, as :mod:`~.int8_activation_split` has it."""
+def int8_split_matmul(layer: Int8Linear, x: Tensor, packed: Tensor) -> Tensor:
+    """Product of an :class:`~.int8_linear.Int8Linear` by :func:`~.int8_activation_split.split_matmul`."""
     rows = x.reshape(-1, layer.in_features)
-    out = split.product(rows, packed, layer.scale).to(x.dtype).reshape(*x.shape[:-1], layer.out_features)
+    out = split_matmul(rows, packed, layer.scale).to(x.dtype).reshape(*x.shape[:-1], layer.out_features)
     return out if layer.bias is None else out + layer.bias
 
 
-def int8_product(layer: Int8Linear, x: Tensor, aten: bool = True) -> Tensor:
+def int8_matmul(layer: Int8Linear, x: Tensor, aten: bool = True) -> Tensor:
     """
-    The same where integers cannot: of other processors, dtypes with too many bits, and float8.
+    Floating-point product, where the integer one does not apply: other CPUs, float64, float8 weights.
 
     Args:
-        layer: Whose weights.
+        layer: The layer.
 
         x: ``[..., in]``.
 
@@ -137,39 +137,39 @@ def int8_product(layer: Int8Linear, x: Tensor, aten: bool = True) -> Tensor:
     rows = x.reshape(-1, layer.in_features)
     aten = aten and layer.quantized.dtype == torch.int8 and layer.in_features % _ATEN_INPUTS == 0
     if x.dtype == torch.bfloat16 and rows.shape[0] <= _ATEN_ROWS and aten:
-        # In other dtypes ATen's kernel is many times slower than a product with wide weights.
+        # In other dtypes ATen's kernel is many times slower than dequantizing first.
         out: Tensor = torch.ops.aten._weight_int8pack_mm(rows, layer.quantized, layer.scale)
     elif x.dtype != torch.float64 and rows.shape[0] <= _SINGLE_ROWS:
-        # Row by row, which the compiler makes one loop that reads and widens each weight once.
+        # Row by row: compiled to one loop that reads and widens each weight once.
         weight = layer.quantized.float()
         sums = [(row.float() * weight).sum(dim=-1) for row in rows.unbind()]
         out = (torch.stack(sums) * layer.scale.float()).to(x.dtype)
     else:
-        return int8_linear.plain_product(layer, x)
+        return plain_int8_matmul(layer, x)
     out = out.reshape(*x.shape[:-1], layer.out_features)
     return out if layer.bias is None else out + layer.bias
 
 
-def int4_product(layer: Int4Linear, x: Tensor, aten: bool) -> Tensor:
-    """The product of an :class:`~.int4_linear.Int4Linear`; *aten* says whether its kernel can read them."""
+def int4_matmul(layer: Int4Linear, x: Tensor, aten: bool) -> Tensor:
+    """Product of an :class:`~.int4_linear.Int4Linear`; *aten*: whether ATen's kernel reads its packing."""
     rows = x.reshape(-1, layer.in_features)
     if x.dtype == torch.bfloat16 and rows.shape[0] <= _ATEN_ROWS and aten:
-        # The kernel calls bytes of two outputs for each input two inputs for each output.
+        # The kernel declares its bytes as two inputs per output; they hold two outputs per input.
         packed = layer.packed.view(-1, layer.in_features // 2)
-        # The same as aten._weight_int4pack_mm_for_cpu, for which AOTInductor would make the group's
-        # size a constant that no weight's name leads to.
+        # The same as aten._weight_int4pack_mm_for_cpu, for which AOTInductor would make the group size a
+        # constant that belongs to no named weight.
         group = torch.full((), GROUP)
         out = torch.ops.quantized.int4mm_packed_weight_cpu(rows, packed, group, layer.levels)
     elif x.dtype != torch.float64 and rows.shape[0] <= _SINGLE_ROWS:
         out = torch.stack([_int4_row(layer, row) for row in rows.unbind()]).to(x.dtype)
     else:
-        # Laid out as rows, for half of the time that the plain form takes, tile by tile.
-        out = functional.linear(rows, layer.weight_in(x.dtype))
-    return finished(layer, x, out)
+        # With row-major weights: twice as fast as the portable product over tiles.
+        out = functional.linear(rows, layer.dequantized(x.dtype))
+    return unpad_and_add_bias(layer, x, out)
 
 
 def _int4_row(layer: Int4Linear, row: Tensor) -> Tensor:
-    """``[in]`` to ``[outputs of all blocks]``: sums of each group, which are then scaled and added up."""
+    """``[in]`` to ``[padded outputs]``: sums per group, scaled and added."""
     blocks = layer.packed.shape[0]
     inputs = row.float().view(1, -1, GROUP, 1)
     sums = inputs.sum(dim=2)
@@ -183,8 +183,8 @@ def _int4_row(layer: Int4Linear, row: Tensor) -> Tensor:
 
 
 @cache
-def aten_packs_alike() -> bool:
-    """Whether this processor's kernel packs weights in the order that they are stored in."""
+def aten_packing_matches() -> bool:
+    """Whether ATen's kernel on this CPU packs weights in the stored order."""
     integers = torch.arange(BLOCK * 32).view(BLOCK, 32) * 7 % (LEVELS + 1)
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(integers.int(), 1)
-    return torch.equal(packed.flatten(), int4_linear.pack(integers.to(torch.uint8)).flatten())
+    return torch.equal(packed.flatten(), int4_linear.pack_int4(integers.to(torch.uint8)).flatten())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..artifacts.manifest import NAME, PLAIN_WEIGHTS, PROGRAMS, QUANTIZED_WEIGHTS, Manifest
 from ..static_decoder import StaticDecoder
-from ..tensor_parallel.ranks import each_succeeds, naming_lost_ranks
+from ..tensor_parallel.ranks import fail_together, report_lost_ranks
 from .saving import save_decoder
 
 if TYPE_CHECKING:
@@ -110,10 +110,10 @@ def push_decoder(
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "decoder"
         save_decoder(decoder, folder, tokenizer)
-        with naming_lost_ranks(ranks), each_succeeds(ranks):
+        with report_lost_ranks(ranks), fail_together(ranks):
             if ranks is None or ranks.rank == 0:
                 address = _upload(HfApi(token=token), folder, repository, private, revision, commit_message)
-    return address if ranks is None else ranks.from_first(address.encode()).decode()
+    return address if ranks is None else ranks.broadcast(address.encode()).decode()
 
 
 def _upload(

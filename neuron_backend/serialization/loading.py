@@ -93,8 +93,8 @@ def _open(
     from ..artifacts.manifest import CONSTANTS, PROGRAMS, Manifest
     from ..artifacts.packages import packages_of
     from ..compiled_decoder import CompiledDecoder
-    from ..tensor_parallel.cores import holders
-    from ..tensor_parallel.ranks import naming_lost_ranks
+    from ..tensor_parallel.cores import ranks_or_cores
+    from ..tensor_parallel.ranks import report_lost_ranks
     from .saved_model import check_weights, saved_model
     from .stored_decoder import stored_decoder
 
@@ -110,8 +110,8 @@ def _open(
             return decoder
     manifest.verify(folder)
     stored = load_file(folder / CONSTANTS)
-    ranks, cores = holders(target, manifest.tp_degree)
-    with naming_lost_ranks(ranks):
+    ranks, cores = ranks_or_cores(target, manifest.tp_degree)
+    with report_lost_ranks(ranks):
         model = saved_model(folder, manifest, stored, ranks)
         # Not compared with the stock model again: the hashes say that weights and programs are the
         # ones that were.

@@ -14,11 +14,11 @@ from ..artifacts.fingerprint import weight_table
 from ..artifacts.manifest import BUFFERS, CONSTANTS, NAME, Manifest
 from ..artifacts.quantized_files import assembled, load_quantized
 from ..models.fused_projections import fuse_projections
-from ..models.model_source import not_found
-from ..models.rotation import fix_rotation
-from ..models.weights import adopt, dtype_name, weight_dtype
-from ..tensor_parallel.divided_model import model_of
+from ..models.model_source import model_not_found
+from ..models.rope_scaling import fix_rope_scaling
+from ..models.weights import copy_sharing_weights, dtype_name, weight_dtype
 from ..tensor_parallel.ranks import Ranks
+from ..tensor_parallel.sharded_model import load_shard
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -49,7 +49,7 @@ def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrai
     except OSError as error:
         if folder.exists():
             raise
-        raise not_found(path, "'model'", error) from error
+        raise model_not_found(path, "'model'", error) from error
     return model
 
 
@@ -82,8 +82,8 @@ def saved_model(
             local_files_only=True,
             trust_remote_code=False,
         )
-        model = model_of(folder, load, ranks)
-    model = adopt(model)
+        model = load_shard(folder, load, ranks)
+    model = copy_sharing_weights(model)
     found = {name: tensor for name, tensor in stored.items() if name.startswith(BUFFERS)}
     set_buffers(model, {name.removeprefix(BUFFERS): tensor for name, tensor in found.items()})
     return model
@@ -105,9 +105,9 @@ def build_model(
         buffers: Those that are made from the config.
     """
     dtype = weight_dtype(manifest.dtype) or torch.get_default_dtype()
-    model = adopt(assembled(folder, manifest.quantized, dtype, manifest.attention, weights))
+    model = copy_sharing_weights(assembled(folder, manifest.quantized, dtype, manifest.attention, weights))
     set_buffers(model, buffers)
-    fix_rotation(model, manifest.shape.max_length)
+    fix_rope_scaling(model, manifest.shape.max_length)
     # They lie so already: nothing is copied.
     fuse_projections(model)
     return model

@@ -25,13 +25,13 @@ from ..artifacts.fingerprint import weight_table
 from ..artifacts.manifest import BUFFERS, CONSTANTS, NAME, PROGRAMS, Manifest, file_sha256, weights_file
 from ..artifacts.quantized_files import save_quantized
 from ..artifacts.stored_weights import Entry, entries_of
-from ..models.fused_projections import fused_names
+from ..models.fused_projections import fused_projection_names
 from ..models.weights import derived_buffers, dtype_name
 from ..static_decoder import StaticDecoder
 from ..targets.neuron.detect import neuron_versions
 from ..targets.target import RunsStored
-from ..tensor_parallel.divided_model import whole_weights
-from ..tensor_parallel.ranks import each_succeeds, naming_lost_ranks
+from ..tensor_parallel.ranks import fail_together, report_lost_ranks
+from ..tensor_parallel.sharded_model import whole_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -43,9 +43,9 @@ def save_decoder(
     tokenizer: "PreTrainedTokenizerBase | None" = None,
 ) -> None:
     """As :meth:`~..compiled_decoder.CompiledDecoder.save`."""
-    with naming_lost_ranks(decoder.ranks):
+    with report_lost_ranks(decoder.ranks):
         weights = whole_weights(decoder.step.model)
-        with each_succeeds(decoder.ranks):
+        with fail_together(decoder.ranks):
             if decoder.ranks is None or decoder.ranks.rank == 0:
                 _save(decoder, folder, weights, tokenizer)
 
@@ -153,7 +153,7 @@ def blueprint_of(decoder: StaticDecoder, weights: Path) -> Blueprint | None:
             for keys, values in zip(cache.keys, cache.values, strict=True)
         ],
         ties=ties,
-        fused=fused_names(model),
+        fused=fused_projection_names(model),
     )
 
 

@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import Any
 
-from ..kv_cache.shapes import DEFAULT_WIDTHS, decoder_shape, default_max_length, fitting, neuron_widths
+from ..kv_cache.shapes import DEFAULT_WIDTHS, clip_widths, decoder_shape, default_max_length, neuron_widths
 from ..kv_cache.spans import decoder_spans
 from ..models.weights import weight_dtype
 from .bandwidth import Bandwidth, largest_cache, measure_bandwidth, physical_memory
@@ -41,7 +41,7 @@ def sizing_of(options: argparse.Namespace) -> Sizing:
     facts, model = facts_of_config(options.model, weight_dtype(options.dtype))
     length = default_max_length(model) if options.length is None else options.length
     widths = options.widths or (
-        fitting(DEFAULT_WIDTHS, length) if options.instance is None else neuron_widths(length)
+        clip_widths(DEFAULT_WIDTHS, length) if options.instance is None else neuron_widths(length)
     )
     shape = decoder_shape(
         model,

@@ -95,8 +95,8 @@ class Sizing:
         over the memory of a core, up to the next degree that the instance has. The developer guide of
         transformers-neuronx adds that the degree divides the attention heads.
         """
-        fitting = (degree for degree in self.degrees(instance) if self.fits(instance, degree))
-        return next(fitting, None)
+        clip_widths = (degree for degree in self.degrees(instance) if self.fits(instance, degree))
+        return next(clip_widths, None)
 
     def degrees(self, instance: Instance) -> tuple[int, ...]:
         """The tensor-parallel degrees that *instance* has and that divide the attention heads."""

@@ -7,7 +7,7 @@ import attrs
 
 from ..artifacts.manifest import Manifest
 from ..artifacts.packages import Package
-from ..kv_cache.shapes import DEFAULT_WIDTHS, fitting
+from ..kv_cache.shapes import DEFAULT_WIDTHS, clip_widths
 
 if TYPE_CHECKING:
     from ..static_decoder import StaticDecoder
@@ -24,7 +24,7 @@ class EagerTarget:
 
     def default_widths(self, max_length: int) -> tuple[int, ...]:
         """1, 5 and 128."""
-        return fitting(DEFAULT_WIDTHS, max_length)
+        return clip_widths(DEFAULT_WIDTHS, max_length)
 
     def compile(self, decoder: "StaticDecoder") -> None:
         """Nothing is left to do."""

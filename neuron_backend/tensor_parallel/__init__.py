@@ -1,1 +1,1 @@
-"""One model divided among top_choices processes or cores."""
+"""Tensor parallelism: one model sharded over several processes or Neuron cores."""

@@ -1,10 +1,10 @@
 """
-Cores that hold one model together and are driven by one process.
+Tensor parallelism over Neuron cores that one process drives.
 
-A traced program for Neuron is not started by ``torchrun``: the runtime is given one program and a
-list of weights, one set for each core, and every call goes to all cores. So the process
-has the whole model, which the programs are compared with and which is what is saved; and what is
-compiled is the part of the first core. No program depends on the core (:mod:`.parallel_layers`).
+A traced program for Neuron is not started by ``torchrun``: the runtime takes one program and a list of
+weights, one set per core, and every call runs on all cores. The process therefore holds the whole model,
+which is saved and which the programs are compared with; the shard of core 0 is compiled. Programs do not
+depend on the core (:mod:`.parallel_layers`).
 """
 
 import os
@@ -16,9 +16,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..targets.target import DrivesCores, Target
-from .divided_model import divided, rank_weights
-from .parallel_layers import summing
+from .parallel_layers import override_all_reduce
 from .ranks import Ranks, check_degree
+from .sharded_model import rank_weights, shard_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from ..static_decoder import StaticDecoder
 
 CORES = "neuron cores"
-"""What stands for the name of a process group: the sum is one that the compiler knows."""
+"""In place of a process group's name: the all-reduce is one that the compiler provides."""
 
 
-def holders(target: Target, tp_degree: int) -> tuple[Ranks | None, int]:
+def ranks_or_cores(target: Target, tp_degree: int) -> tuple[Ranks | None, int]:
     """
-    Who holds the model together: this process among others, or so many cores of this process.
+    The ranks that share the model, or the number of cores of this process that do.
 
     Args:
-        target: One that drives cores has all of them in one process; else each has a process.
+        target: A target that drives cores uses one process for all of them; any other, one process per rank.
 
-        tp_degree: How many there are.
+        tp_degree: Number of shards.
 
     Raises:
-        ValueError: *tp_degree* is no whole number >= 1, or not what was started.
+        ValueError: *tp_degree* is not an integer >= 1, or does not match the processes that were started.
     """
     if not (isinstance(target, DrivesCores) and target.drives_cores):
         return Ranks.of_environment(tp_degree), 1
@@ -56,16 +56,16 @@ def holders(target: Target, tp_degree: int) -> tuple[Ranks | None, int]:
 
 @attrs.frozen(eq=False)
 class Cores:
-    """Those of one decoder."""
+    """The cores of one decoder."""
 
     degree: int
-    """How many there are."""
+    """Number of cores."""
 
     model: "PreTrainedModel"
-    """The whole of it."""
+    """The whole model."""
 
     part: "StaticDecoder"
-    """What the first core runs, over its part of weights and cache; the decoder itself if there is one."""
+    """The decoder over core 0's shard of weights and cache; the decoder itself if there is one core."""
 
     @classmethod
     def of(cls, decoder: "StaticDecoder") -> "Cores":
@@ -73,9 +73,9 @@ class Cores:
         The ``decoder.cores`` of a decoder over a whole model.
 
         Raises:
-            UnsupportedArchitecture: Its model has no plan.
+            UnsupportedArchitecture: The model has no tensor-parallel plan.
 
-            ValueError: Heads or layers cannot be divided so, or weights are quantised.
+            ValueError: *decoder.cores* does not divide heads or layers, or weights are quantised.
         """
         model = decoder.step.model
         if decoder.ranks is not None:
@@ -85,23 +85,23 @@ class Cores:
             )
         if decoder.cores == 1:
             return cls(1, model, decoder)
-        part = divided(model, Ranks(decoder.cores, 0, CORES))
-        # Shapes are all that is to be learnt from it here, and those do not change in a sum.
-        with summing(CORES, lambda partial: partial):
+        part = shard_model(model, Ranks(decoder.cores, 0, CORES))
+        # Only shapes are needed here, which an all-reduce does not change.
+        with override_all_reduce(CORES, lambda partial: partial):
             view = type(decoder).unchecked(part, decoder.shape, decoder.tree_widths, decoder.spans)
         if decoder.fusion is not None:
-            # By the name of the decoder's own, also where no other could come to the same.
+            # Keeps the name of the decoder's own fusion, which may be a random digest.
             view.fusion = decoder.fusion.over(view.step, decoder.shape)
         return cls(decoder.cores, model, view)
 
     def weights(self, first: Mapping[str, Tensor], prefix: str) -> list[dict[str, Tensor]]:
         """
-        What each core is given, all under the same names.
+        The tensors of each core, all by the same names.
 
         Args:
-            first: What the first is given, buffers included that no state dict has.
+            first: Tensors of core 0, non-persistent buffers included.
 
-            prefix: Of the names in *first*: what stands before those that the model has for them.
+            prefix: Prefix of the names in *first* before the model's own names.
         """
         if self.degree == 1:
             return [dict(first)]

@@ -1,8 +1,8 @@
 """
-What layers do besides, when each rank holds a part of their weights.
+Communication of sharded layers: all-reduce, gather, split of inputs, sharded embedding.
 
-They are hooks on the model's own layers. No shape and no operation depends on the rank, so a program
-that one rank has compiled serves all of them: which rank this is, is in a buffer.
+These are hooks on the model's own layers. No shape and no operation depends on the rank, which is held in a
+buffer, so a program compiled by one rank serves all.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,21 +13,24 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from .ranks import PROGRAMS, Ranks
+from .ranks import PROGRAM_GROUP, Ranks
 
-OWN = "own_rank"
-"""The buffer of a layer that is true at this rank's number. It is part of the state dict, so that
-compilers hand it over with the weights."""
+OWN_RANK = "own_rank"
+"""
+Name of the buffer that is True at this rank's index.
 
-# Compilers write shorter constants into the code, which would then be one rank's.
+It is part of the state dict, so that compilers treat it like a weight.
+"""
+
+# Compilers inline shorter constants into the code, which would then fit one rank only.
 _LONG = 64
 
 _sums: dict[str, Callable[[Tensor], Tensor]] = {}
 
 
 @contextmanager
-def summing(group: str, total: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Let *total* make the sums of *group*, which is then no process group's name."""
+def override_all_reduce(group: str, total: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Use *total* as the all-reduce of *group*, which need not be the name of a process group."""
     _sums[group] = total
     try:
         yield
@@ -36,9 +39,9 @@ def summing(group: str, total: Callable[[Tensor], Tensor]) -> Iterator[None]:
 
 
 def all_reduce(partial: Tensor, group: str) -> Tensor:
-    """The sum of *partial* over the ranks of the process group of that name: the same bits on each."""
+    """Sum of *partial* over the ranks of process group *group*, bit-identical on every rank."""
     if torch.compiler.is_compiling():
-        group = PROGRAMS
+        group = PROGRAM_GROUP
     elif group in _sums:
         return _sums[group](partial.contiguous())
     started = torch.ops._c10d_functional.all_reduce(partial.contiguous(), "sum", group)
@@ -46,20 +49,20 @@ def all_reduce(partial: Tensor, group: str) -> Tensor:
     return total
 
 
-def mark_rank(module: nn.Module, ranks: Ranks) -> None:
-    """Give *module* the buffer that says which rank this is."""
+def register_rank(module: nn.Module, ranks: Ranks) -> None:
+    """Register the buffer :data:`OWN_RANK` in *module*."""
     device = next(module.parameters()).device
-    module.register_buffer(OWN, torch.arange(max(ranks.degree, _LONG), device=device) == ranks.rank)
+    module.register_buffer(OWN_RANK, torch.arange(max(ranks.degree, _LONG), device=device) == ranks.rank)
 
 
-def is_rank(name: str) -> bool:
-    """Whether *name*, in a state dict, is such a buffer's."""
-    return name.rpartition(".")[2] == OWN
+def is_rank_buffer(name: str) -> bool:
+    """Whether *name* in a state dict is that of an :data:`OWN_RANK` buffer."""
+    return name.rpartition(".")[2] == OWN_RANK
 
 
 @attrs.frozen
-class Reduce:
-    """Sum what a layer gives over the ranks: its inputs are divided."""
+class AllReduce:
+    """All-reduce of a layer's output: for layers whose input dimension is sharded."""
 
     group: str
 
@@ -70,50 +73,50 @@ class Reduce:
 
 @attrs.frozen
 class Gather:
-    """Put together what the ranks give, ``[..., share]``, to ``[..., size]``: the outputs are divided."""
+    """Concatenation of the ranks' outputs to ``[..., size]``, for a layer with sharded output dimension."""
 
     ranks: Ranks
     size: int
 
     def __call__(self, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
         """A forward hook."""
-        own = module.get_buffer(OWN)[: self.ranks.degree, None]
-        # A sum with zeros, and not a gathering, for which compiled programs have no call. It is exact.
+        own = module.get_buffer(OWN_RANK)[: self.ranks.degree, None]
+        # An all-reduce with zeros, which is exact: compiled programs have no all-gather.
         placed = torch.where(own, output[..., None, :], 0)
-        # Flattened behind the sum: what a program gives to Python must not be what it gave to gloo.
+        # Flattened after the sum: a program must not return the tensor that it passed to gloo.
         return all_reduce(placed, self.ranks.group).flatten(-2)[..., : self.size]
 
 
 @attrs.frozen
-class TakeShare:
-    """Keep a rank's part of what a layer is given: its inputs are divided, and nothing before did so."""
+class TakeShard:
+    """Split of a layer's replicated input, for layers whose input dimension is sharded."""
 
     ranks: Ranks
 
     def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """A forward pre-hook."""
         states, *others = inputs
-        own = module.get_buffer(OWN)[: self.ranks.degree, None]
+        own = module.get_buffer(OWN_RANK)[: self.ranks.degree, None]
         parts = states.view(*states.shape[:-1], self.ranks.degree, -1)
         return torch.where(own, parts, 0).sum(-2), *others
 
 
-class DividedLookup:
+class ShardedEmbedding:
     """
-    Look up the tokens whose rows this rank holds, and sum over the ranks.
+    Embedding lookup in this rank's rows, all-reduced over the ranks.
 
-    Mixed into the class of an embedding, some of which scale what they have found.
+    A mix-in for the embedding's own class, since some embeddings scale their output.
     """
 
     ranks: Ranks
     weight: Tensor
     own_rank: Tensor
-    """:data:`OWN`."""
+    """:data:`OWN_RANK`."""
 
     def forward(self, ids: Tensor) -> Tensor:
         """``[..., hidden]`` of *ids* ``[...]``."""
         rows, degree = self.weight.shape[0], self.ranks.degree
-        # The number of the first row, and no division of the ids, which Neuron has in float64 alone.
+        # By the first row's index rather than dividing ids, which Neuron does in float64 only.
         first = torch.where(self.own_rank[:degree], torch.arange(degree, device=ids.device) * rows, 0)
         local = ids - first.sum()
         own = (local >= 0) & (local < rows)
@@ -121,8 +124,8 @@ class DividedLookup:
         return all_reduce(torch.where(own[..., None], found, 0), self.ranks.group)
 
 
-def divide_lookup(module: nn.Embedding, ranks: Ranks) -> None:
-    """Make *module*, whose weight is a rank's part, look up the rest on the other ranks."""
+def shard_embedding(module: nn.Embedding, ranks: Ranks) -> None:
+    """Turn *module*, whose weight is one rank's rows, into a :class:`ShardedEmbedding`."""
     stock = type(module)
-    module.__class__ = type(f"Divided{stock.__name__}", (DividedLookup, stock), {"ranks": ranks})
+    module.__class__ = type(f"Divided{stock.__name__}", (ShardedEmbedding, stock), {"ranks": ranks})
     module.padding_idx = None

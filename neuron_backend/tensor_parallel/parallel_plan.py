@@ -1,10 +1,10 @@
 """
-How the weights of a model are divided among ranks, by the model's own tensor-parallel plan.
+Sharding of a model's weights over ranks, by the model's own tensor-parallel plan.
 
-transformers gives a plan with most architectures: a style for each linear layer. *colwise* divides
-the outputs, so attention heads fall whole to one rank or another; *rowwise* divides the inputs, and
-the partial products are summed. Shoeybi et al., 2019, `Megatron-LM: Training Multi-Billion Parameter
-Language Models Using Model Parallelism <https://arxiv.org/abs/1909.08053>`_, section 3.
+transformers has a plan for most architectures: a style for each linear layer. *colwise* shards the
+outputs, so that each attention head is whole on one rank; *rowwise* shards the inputs, and the partial
+products are all-reduced. Shoeybi et al., 2019, `Megatron-LM: Training Multi-Billion Parameter Language
+Models Using Model Parallelism <https://arxiv.org/abs/1909.08053>`_, section 3.
 """
 
 import math
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _HEADS = ("num_attention_heads", "num_key_value_heads")
 
-# Their outputs are keys, alone or beside others.
+# Layers that compute keys, alone or fused with queries and values.
 _KEY_PROJECTIONS = ("k_proj", "qkv_proj", "query_key_value")
 
 COLUMNS = frozenset({"colwise"})
@@ -31,7 +31,7 @@ ROWS = frozenset({"rowwise"})
 SPLITTING = frozenset({"rowwise_split_input", "rowwise_rep"})
 LOOKUPS = frozenset({"embedding_rowwise"})
 SUMMED = frozenset({"moe_tp_experts", "all_reduce"})
-# What these do differently concerns gradients.
+# They differ in gradients only.
 WHOLE = frozenset({"replicate", "replicated_with_grad_allreduce", "mla_kv_a_proj"})
 PACKED_COLUMNS = frozenset({"packed_colwise"})
 PACKED_ROWS = frozenset({"packed_rowwise"})
@@ -40,75 +40,75 @@ _KNOWN = (
 )  # fmt: skip
 
 
-class Share(Protocol):
-    """How one parameter is divided."""
+class Shard(Protocol):
+    """How one parameter is sharded."""
 
     def local(self, whole: Tensor, rank: int, degree: int) -> Tensor:
-        """What *rank* of *degree* holds, in memory of its own; the same shape on every rank."""
+        """The shard of *rank* among *degree* ranks, a copy; of the same shape on every rank."""
         ...
 
     def whole(self, pieces: Sequence[Tensor]) -> Tensor:
-        """The parameter of which *pieces* are what the ranks hold, in order."""
+        """The parameter reassembled from its shards *pieces*, in rank order."""
         ...
 
 
 @attrs.frozen
 class Cut:
-    """An equal part of dimension *dim*, with zeros behind where they do not come out even."""
+    """Equal parts of dimension *dim*, padded with zeros if its size is not a multiple."""
 
     dim: int
 
     size: int
-    """Of the whole dimension."""
+    """Size of the whole dimension."""
 
     packed: int = 1
-    """How many matrices lie one behind the other in it; each is divided by itself."""
+    """Number of matrices stacked along *dim*; each is sharded separately."""
 
     def local(self, whole: Tensor, rank: int, degree: int) -> Tensor:
-        """As :meth:`Share.local`."""
+        """As :meth:`Shard.local`."""
         parts = [self._part(part, rank, degree) for part in whole.detach().chunk(self.packed, self.dim)]
         return torch.cat(parts, self.dim)
 
     def whole(self, pieces: Sequence[Tensor]) -> Tensor:
-        """As :meth:`Share.whole`."""
+        """As :meth:`Shard.whole`."""
         rows = zip(*(piece.chunk(self.packed, self.dim) for piece in pieces), strict=True)
         joined = torch.cat([torch.cat(row, self.dim) for row in rows], self.dim)
         return joined.narrow(self.dim, 0, self.size).contiguous()
 
     def _part(self, part: Tensor, rank: int, degree: int) -> Tensor:
         size = part.shape[self.dim]
-        share = -(-size // degree)
-        start = min(rank * share, size)
-        piece = part.narrow(self.dim, start, min(share, size - start))
+        shard = -(-size // degree)
+        start = min(rank * shard, size)
+        piece = part.narrow(self.dim, start, min(shard, size - start))
         missing = list(piece.shape)
-        missing[self.dim] = share - piece.shape[self.dim]
+        missing[self.dim] = shard - piece.shape[self.dim]
         return torch.cat([piece, piece.new_zeros(missing)], self.dim)
 
 
 @attrs.frozen
 class OnFirst:
-    """All of it on rank 0, zeros elsewhere: a bias that is added before a sum over the ranks."""
+    """The whole parameter on rank 0, zeros elsewhere: a bias that is added before an all-reduce."""
 
     def local(self, whole: Tensor, rank: int, degree: int) -> Tensor:
-        """As :meth:`Share.local`."""
+        """As :meth:`Shard.local`."""
         return whole.detach().clone() if rank == 0 else torch.zeros_like(whole)
 
     def whole(self, pieces: Sequence[Tensor]) -> Tensor:
-        """As :meth:`Share.whole`."""
+        """As :meth:`Shard.whole`."""
         return pieces[0]
 
 
 @attrs.frozen
 class ParallelPlan:
-    """What is divided, and how."""
+    """Styles of modules and shards of parameters."""
 
     architecture: str
 
     modules: dict[str, str]
     """Name of a module to its style."""
 
-    shares: dict[str, Share]
-    """Name of a parameter to how it is divided; those that every rank holds whole are not there."""
+    shards: dict[str, Shard]
+    """Name of each sharded parameter to how; replicated parameters are absent."""
 
     @classmethod
     def of(cls, model: "PreTrainedModel", tp_degree: int) -> "ParallelPlan":
@@ -119,28 +119,28 @@ class ParallelPlan:
             UnsupportedArchitecture: It has no plan, one that leaves its layers whole, or one with a
                 style that is not known here.
 
-            ValueError: Heads or layers cannot be divided so.
+            ValueError: *tp_degree* does not divide heads or layers.
         """
         name = type(model).__name__
         styles = _styles(name, model)
         modules = {path: style for path, _ in model.named_modules() if (style := _lookup(path, styles))}
-        shares: dict[str, Share] = {}
+        shards: dict[str, Shard] = {}
         counts = dict(_head_counts(model, modules))
         for path, parameter in model.named_parameters(remove_duplicate=False):
             style = _lookup(path, styles) or modules.get(path.rpartition(".")[0], "")
-            share = _share(style, path, parameter)
-            if share is not None:
-                shares[path] = share
-            # Only what is put together again right away may be padded.
-            if isinstance(share, Cut) and style not in GATHERED | LOOKUPS:
-                side = "inputs" if share.dim > max(parameter.ndim - 2, 0) else "outputs"
-                counts.setdefault(f"the {side} of {path}", share.size // share.packed)
-        if not any(part.isdigit() for path in shares for part in path.split(".")):
+            shard = _shard(style, path, parameter)
+            if shard is not None:
+                shards[path] = shard
+            # Padding is allowed only where the outputs are combined immediately.
+            if isinstance(shard, Cut) and style not in GATHERED | LOOKUPS:
+                side = "inputs" if shard.dim > max(parameter.ndim - 2, 0) else "outputs"
+                counts.setdefault(f"the {side} of {path}", shard.size // shard.packed)
+        if not any(part.isdigit() for path in shards for part in path.split(".")):
             raise UnsupportedArchitecture(
                 name, "its tensor-parallel plan divides none of its layers; tp_degree=1 serves it whole"
             )
         _check_counts(name, counts, tp_degree)
-        return cls(architecture=name, modules=modules, shares=shares)
+        return cls(architecture=name, modules=modules, shards=shards)
 
 
 def _styles(architecture: str, model: "PreTrainedModel") -> dict[str, str]:
@@ -158,11 +158,11 @@ def _styles(architecture: str, model: "PreTrainedModel") -> dict[str, str]:
 
 
 def _lookup(path: str, styles: dict[str, str]) -> str | None:
-    """Plans say ``layers.*`` for each of the layers."""
+    """The style of *path*; plans write ``layers.*`` for every layer."""
     return styles.get(".".join("*" if part.isdigit() else part for part in path.split(".")))
 
 
-def _share(style: str, path: str, parameter: nn.Parameter) -> Share | None:
+def _shard(style: str, path: str, parameter: nn.Parameter) -> Shard | None:
     # [..., outputs, inputs], or [outputs] of a bias.
     outputs, inputs = max(parameter.ndim - 2, 0), parameter.ndim - 1
     if style in COLUMNS | GATHERED | LOOKUPS:
@@ -177,14 +177,14 @@ def _share(style: str, path: str, parameter: nn.Parameter) -> Share | None:
 
 
 def _head_counts(model: "PreTrainedModel", modules: dict[str, str]) -> Iterator[tuple[str, int]]:
-    """The heads that a plan divides."""
-    divided = {path.rpartition(".")[2] for path, style in modules.items() if style in COLUMNS}
-    if not divided & set(_KEY_PROJECTIONS):
+    """Names and sizes of the head counts that a plan shards."""
+    sharded = {path.rpartition(".")[2] for path, style in modules.items() if style in COLUMNS}
+    if not sharded & set(_KEY_PROJECTIONS):
         return
     config = model.config.get_text_config(decoder=True)
     for name in _HEADS:
         value = getattr(config, name, None)
-        # Some configs say it layer by layer.
+        # Some configs have one number per layer.
         for count in value if isinstance(value, list | tuple) else [value]:
             if isinstance(count, int):
                 yield name, count

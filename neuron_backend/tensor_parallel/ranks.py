@@ -1,19 +1,19 @@
 """
-Processes that hold one model together.
+Processes that share one sharded model.
 
-``torchrun`` starts the same program several times; each process is a rank. All ranks run the same
-Python, feed the same ids and get the same logits, and nobody tells anybody about tokens:
+``torchrun`` starts the same program several times; each process is a rank. All ranks run the same Python,
+feed the same ids and get the same logits, so no tokens are communicated:
 
-- What a rank computes of its share is summed by an all-reduce. The sum is the same bits on
-  every rank, because each piece of it is added up once and then handed to all, not added up on
-  each rank in an order of its own. The logits are such a sum (:mod:`.parallel_layers`).
-- Sampling is pure: a function of logits, seed, stream and position (:mod:`decodekit.decoding.sampling.noise`).
-  Equal logits give equal tokens, greedy or sampled, with or without a draft.
+- Partial results of the ranks are all-reduced. The sum is bit-identical on every rank, because each piece is
+  reduced once and then distributed, rather than on each rank in its own order. The logits are such a sum
+  (:mod:`.parallel_layers`).
+- Sampling is a pure function of logits, seed, random stream and position
+  (:mod:`decodekit.decoding.sampling.noise`). Equal logits give equal tokens, greedy or sampled, with or
+  without a draft.
 
-What could still part them is the program itself: another seed, another prompt, a time limit
-that one rank reaches and another does not. So every forward begins with a comparison of what is
-fed (:meth:`Ranks.check_same`), one sum of two numbers, and ranks that are apart learn it then
-rather than through nonsense.
+Ranks can still diverge because of the program itself: another seed, another prompt, a time limit that only
+some of them reach. Every forward therefore begins with a comparison of the inputs
+(:meth:`Ranks.check_same`), an all-reduce of two numbers, so that divergence is an error at once.
 """
 
 import contextlib
@@ -31,49 +31,49 @@ from torch import Tensor
 from ...decoding.validation import is_whole
 
 TIMEOUT = timedelta(minutes=10)
-"""How long a rank waits for another, unless the program has made the process group itself."""
+"""How long a rank waits for another, unless the program initialised the process group itself."""
 
-PROGRAMS = "decodekit"
+PROGRAM_GROUP = "decodekit"
 """
-The process group of compiled programs, by the name that is written into them.
+Name of the process group of compiled programs, which is compiled into them.
 
-They have one of their own because a program runs with Python's lock held. A thread of gloo that
-wants the lock, to let go of a tensor that came from Python, holds the group's lock meanwhile; a
-program that waited for the group would then wait for ever. No tensor of Python's enters this one.
+They need their own group because a program runs with the GIL held. A gloo thread that waits for the GIL, to
+release a tensor owned by Python, holds its group's lock; a program waiting for that group would deadlock.
+No tensor owned by Python enters this group.
 """
 
 _TEXT = 2048
-"""Bytes of an error that the other ranks hear of."""
+"""Bytes of an error message that are sent to the other ranks."""
 
 _LOST = ("gloo", "nccl", "closed by peer", "reset by peer", "timed out waiting")
 
 
 class LostRank(RuntimeError):  # noqa: N818 (it reads as a sentence where it is raised)
-    """Another rank has ended, failed or stopped answering; this one cannot go on without it."""
+    """Another rank has ended, failed or stopped responding; this one cannot continue without it."""
 
 
 @attrs.frozen
 class Ranks:
-    """A process among those that hold one model together."""
+    """A process among those that share one model."""
 
     degree: int
-    """How many there are."""
+    """Number of ranks."""
 
     rank: int
-    """Which of them this is, from 0."""
+    """Index of this one, from 0."""
 
     group: str
-    """The name of their process group."""
+    """Name of their process group."""
 
     @classmethod
     def of_environment(cls, tp_degree: int) -> "Ranks | None":
         """
-        The ranks that ``torchrun`` has started; None if *tp_degree* is 1.
+        The ranks that ``torchrun`` started; None if *tp_degree* is 1.
 
-        Makes the process group, unless the program has made one.
+        Initialises the process group, unless the program has done so.
 
         Raises:
-            ValueError: *tp_degree* is no whole number >= 1, or not how many processes there are.
+            ValueError: *tp_degree* is not an integer >= 1, or not the number of processes.
         """
         check_degree(tp_degree)
         if tp_degree == 1:
@@ -95,10 +95,10 @@ class Ranks:
 
     def check_same(self, *tensors: Tensor) -> None:
         """
-        Compare *tensors*, on the host, with those of the other ranks; shapes count.
+        Check on the host that all ranks have equal *tensors*, shapes included.
 
         Raises:
-            ValueError: Some rank has others. Every rank learns it.
+            ValueError: They differ on some rank. Raised on every rank.
         """
         if not self.have_same(*(part for tensor in tensors for part in _content(tensor))):
             raise ValueError(
@@ -109,10 +109,10 @@ class Ranks:
 
     def check_call(self, *arguments: object) -> None:
         """
-        Compare what the ranks are called with.
+        Check that all ranks call with equal *arguments*.
 
         Raises:
-            ValueError: Some rank has other *arguments*. Every rank learns it.
+            ValueError: They differ on some rank. Raised on every rank.
         """
         if not self.have_same(repr(arguments).encode()):
             raise ValueError(
@@ -122,7 +122,7 @@ class Ranks:
             )
 
     def have_same(self, *content: bytes) -> bool:
-        """Whether all ranks call with the same bytes, up to chance of 1 in 2^32."""
+        """Whether all ranks pass the same bytes, compared by CRC-32."""
         digest = 0
         for part in content:
             digest = zlib.crc32(part, digest)
@@ -130,8 +130,8 @@ class Ranks:
         dist.all_reduce(extremes, dist.ReduceOp.MAX)
         return bool(extremes[0] == -extremes[1])
 
-    def from_first(self, content: bytes) -> bytes:
-        """What rank 0 calls with."""
+    def broadcast(self, content: bytes) -> bytes:
+        """Rank 0's *content*, on every rank."""
         size = torch.tensor([len(content)])
         dist.broadcast(size, 0)
         data = torch.empty(int(size), dtype=torch.uint8)
@@ -142,23 +142,23 @@ class Ranks:
         return data.numpy().tobytes()
 
     def all_agree(self, yes: bool) -> bool:
-        """Whether all ranks say so."""
+        """Whether *yes* is True on all ranks."""
         answer = torch.tensor([int(yes)])
         dist.all_reduce(answer, dist.ReduceOp.MIN)
         return bool(answer)
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
-        """*tensor* of each rank in order, on rank 0; nothing on the others."""
+        """*tensor* of every rank, in order, on rank 0; an empty list on the others."""
         pieces = [torch.empty_like(tensor) for _ in range(self.degree)] if self.rank == 0 else None
         dist.gather(tensor.contiguous(), pieces)
         return pieces or []
 
     def exchange(self, error: Exception | None) -> None:
         """
-        Wait for all ranks, and fail if one of them has.
+        Wait for all ranks, and raise if another has failed.
 
         Raises:
-            LostRank: Another rank has an *error*.
+            LostRank: Another rank passed an *error*.
         """
         text = b"" if error is None else f"{type(error).__name__}: {error}".encode()[:_TEXT]
         mine = torch.zeros(_TEXT, dtype=torch.uint8)
@@ -173,17 +173,17 @@ class Ranks:
 
 def check_degree(tp_degree: int) -> None:
     """
-    Refuse what is no number of parts.
+    Validate a number of shards.
 
     Raises:
-        ValueError: *tp_degree* is no whole number >= 1.
+        ValueError: *tp_degree* is not an integer >= 1.
     """
     if not is_whole(tp_degree) or tp_degree < 1:
         raise ValueError(f"'tp_degree' must be a whole number >= 1: got {tp_degree!r}")
 
 
 def _timeout() -> timedelta:
-    """How long ranks wait for each other in the process group that there is."""
+    """Timeout of the current process group."""
     group = dist.distributed_c10d._get_default_group()
     try:
         backend = group._get_backend(torch.device("cpu"))
@@ -200,23 +200,23 @@ def _content(tensor: Tensor) -> tuple[bytes, bytes]:
 
 
 def _make_group_of_programs() -> None:
-    """Unless there is one: it goes when the program destroys its process groups."""
+    """Make :data:`PROGRAM_GROUP` unless it exists; it ends when the program destroys its process groups."""
     from torch._C._distributed_c10d import _register_process_group, _resolve_process_group
 
     try:
-        _resolve_process_group(PROGRAMS)  # type: ignore[arg-type]  # a name is a string
+        _resolve_process_group(PROGRAM_GROUP)  # type: ignore[arg-type]  # a name is a string
     except RuntimeError:
         group = dist.new_group(timeout=_timeout())
-        _register_process_group(PROGRAMS, group)  # type: ignore[arg-type]
+        _register_process_group(PROGRAM_GROUP, group)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager
-def each_succeeds(ranks: Ranks | None) -> Iterator[None]:
+def fail_together(ranks: Ranks | None) -> Iterator[None]:
     """
-    Make the failure of one rank one of all. The body must not wait for other ranks.
+    Fail on all ranks if the body fails on one. The body must not wait for other ranks.
 
     Raises:
-        LostRank: The body has failed on another rank, and not here.
+        LostRank: The body failed on another rank and not on this one.
     """
     if ranks is None:
         yield
@@ -224,7 +224,7 @@ def each_succeeds(ranks: Ranks | None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # The others may be gone by now; what happened here says more.
+        # The others may have ended; this rank's own error is the informative one.
         with contextlib.suppress(RuntimeError):
             ranks.exchange(error)
         raise
@@ -232,30 +232,35 @@ def each_succeeds(ranks: Ranks | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def in_step(ranks: Ranks | None, *tensors: Tensor) -> Iterator[None]:
+def in_lockstep(ranks: Ranks | None, *tensors: Tensor) -> Iterator[None]:
     """
-    Run the body, a forward over *tensors*, on all *ranks* together; None is this process alone.
+    Run the body, a forward over *tensors*, on all *ranks*, after checking that they have the same inputs.
+
+    Args:
+        ranks: None: no check; this process holds the whole model.
+
+        tensors: Inputs of the forward.
 
     Raises:
-        ValueError: Some rank has other *tensors*. The body has not run.
+        ValueError: The *tensors* of some rank differ. The body has not run.
 
-        LostRank: A rank is gone.
+        LostRank: A rank has ended.
     """
     if ranks is None:
         yield
         return
-    with naming_lost_ranks(ranks):
+    with report_lost_ranks(ranks):
         ranks.check_same(*tensors)
         yield
 
 
 @contextlib.contextmanager
-def naming_lost_ranks(ranks: Ranks | None) -> Iterator[None]:
+def report_lost_ranks(ranks: Ranks | None) -> Iterator[None]:
     """
-    Say so if the body fails because another rank is gone.
+    Raise :class:`LostRank` if the body fails because another rank has ended.
 
     Raises:
-        LostRank: A rank has closed its connections, or let this one wait too long.
+        LostRank: A rank closed its connections or did not respond in time.
     """
     try:
         yield

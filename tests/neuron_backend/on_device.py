@@ -1,13 +1,13 @@
 """
-What tests for a Neuron device share, and how they are told from the others.
+Shared helpers of tests for a Neuron device.
 
-``pytest -m neuron`` runs them. Each is one of several that have the same body: the others run it
+``pytest -m neuron`` runs them. Each has variants with the same body: the others run it
 through a stand-in on the CPU, so that the body is known to work. On the device a test fails where there
-is no device, and says so; where a package is missing it is skipped by that name, for no machine has
+is none; where a package is missing it is skipped, since no machine has
 all of them.
 
-Rounding is the device's own. Where a text parts from the eager one, the smallest gap between two
-choices must have been within what the logits are known to differ by; on a stand-in none may part.
+Rounding differs between devices. Where a text differs from the eager one, the smallest gap between two
+best scores must be within the difference of the logits; on a stand-in no text may differ.
 """
 
 import contextlib
@@ -29,26 +29,26 @@ from decodekit.speculation import SpeculativeGenerator
 
 ON_DEVICE: tuple[pytest.MarkDecorator, ...] = (
     pytest.mark.neuron,
-    # What the packages warn of is theirs.
+    # The packages raise warnings of their own.
     pytest.mark.filterwarnings("default"),
 )
-"""The marks of a test, or of a parameter, that is for the device."""
+"""Marks of a test, or of a parameter, for the device."""
 
 PROMPTS = [[5, 9, 2, 44, 17, 3, 8, 22, 31, 4, 4, 56, 12, 40, 7, 19, 2], [60, 1, 30]]
-"""Of two lengths, one of more than a chunk."""
+"""Prompts of two lengths, one longer than a chunk."""
 
 PARTS: dict[str, dict[str, Any]] = {
     "greedy": {"processors": RepetitionPenalty(1.2), "sampler": Greedy()},
     "sampled": {"processors": Temperature(0.9) | TopP(0.95), "sampler": Sample(seed=3)},
 }
-"""What texts are written with."""
+"""Processors and samplers of the texts."""
 
 _COMPILER = "neuronx-cc"
 _STOP = MaxNewTokens(28)
 
 
 def require_device() -> NeuronFound:
-    """What the probe finds; the test fails if it finds no device."""
+    """The device found by the probe; the test fails if there is none."""
     found = probe()
     if not found.devices and not found.cores:
         pytest.fail(f"these tests need a Neuron device: this machine has none\n{found}", pytrace=False)
@@ -56,7 +56,7 @@ def require_device() -> NeuronFound:
 
 
 def require_kind(found: NeuronFound, kind: str, package: str) -> None:
-    """Skip the test if the *package* that makes a machine of that *kind* is not installed."""
+    """Skip the test if the *package* for machines of that *kind* is not installed."""
     if found.kind != kind:
         pytest.skip(f"{package} is not installed: {found.reason}")
 
@@ -73,7 +73,7 @@ def require_module(name: str, package: str) -> ModuleType:
 
 @contextlib.contextmanager
 def compiler_forbidden() -> Iterator[None]:
-    """Let no process be started that is Neuron's compiler, which all of its packages run as one."""
+    """Fail the test if Neuron's compiler is started, which all packages run as a process."""
     start = subprocess.Popen.__init__
 
     def checked(self: Any, args: Any, *others: Any, **options: Any) -> None:
@@ -88,16 +88,16 @@ def compiler_forbidden() -> Iterator[None]:
 
 @attrs.frozen(eq=False)
 class Pair:
-    """A decoder that runs programs of the device and one that runs none."""
+    """A compiled decoder for the device and an eager decoder."""
 
     compiled: Any
     """A :class:`~decodekit.decoding.protocols.Decoder`."""
 
     eager: Decoder
-    """What it is compared with: a row of it scores as the same row of *compiled* does."""
+    """The reference, row by row."""
 
     exact: bool
-    """Whether no text may part."""
+    """Whether texts must be equal."""
 
     def check(
         self,
@@ -108,13 +108,13 @@ class Pair:
         stop: StopCondition = _STOP,
     ) -> Generation:
         """
-        Hold the text of one against the other's; a draft runs ahead of the compiled one alone.
+        Compare the texts of both; only the compiled decoder is used with *drafter*.
 
         Returns:
-            What the compiled one has written.
+            The generation of the compiled decoder.
         """
         parts = {**parts, "stop": stop}
-        # Forwards that went past them have written over what they know.
+        # Forwards outside of a generator have overwritten their caches.
         for decoder in (self.eager, self.compiled):
             Slots.of(decoder).forget()
         expected = Generator(self.eager, record_gap=True, **parts)(prompts)
@@ -126,17 +126,17 @@ class Pair:
         return found
 
     def check_texts(self, expected: Generation, found: Generation) -> None:
-        """The rule of this module."""
+        """Check that texts are equal, or differ by rounding only."""
         assert sum(len(set(row)) for row in expected.ids) > 10
         if self.exact:
             assert expected.ids == found.ids
         elif expected.ids != found.ids:
-            # Twice the difference, and as much again for what temperature and penalty make of it.
+            # Both scores may differ, and temperature and penalty may double the difference.
             assert expected.statistics.smallest_gap is not None
             assert expected.statistics.smallest_gap < 4 * self.difference(expected)
 
     def difference(self, result: Generation) -> float:
-        """The largest between the logits of both, over the tokens of a text."""
+        """Largest difference of the logits of both over the tokens of a text."""
         largest = 0.0
         for column, ids in enumerate(torch.tensor(row)[:, None] for row in zip(*result.ids, strict=True)):
             position = torch.full((2,), column)

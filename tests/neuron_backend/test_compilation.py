@@ -19,7 +19,7 @@ class TestCpu:
     """Programs compiled by AOTInductor."""
 
     def test_llama_gives_the_stock_models_text(self, compiled_llama, tiny_model, greedy, stock):
-        """Ragged rows through two programs over one cache."""
+        """Rows of different lengths through two programs over one cache."""
         assert stock(tiny_model("llama"), PROMPTS, 40) == greedy(compiled_llama, PROMPTS, 40)
 
     def test_gemma2_gives_the_stock_models_text(self, compiled_gemma2, tiny_model, greedy, stock):
@@ -51,7 +51,7 @@ class TestCpu:
         assert torch.equal(expected, compiled_llama.forward(ids, cache_pos + 5))
 
     def test_ids_may_have_any_strides(self, compiled_llama):
-        """A program reads memory as it lies, so views are copied before."""
+        """Programs require contiguous inputs, so views are copied first."""
         board = torch.arange(40).view(10, 4).T[1:3, ::2]
         cache_pos = torch.tensor([0, 9, 0])[::2]
         expected = compiled_llama.forward(
@@ -61,7 +61,7 @@ class TestCpu:
         assert torch.equal(expected, compiled_llama.forward(board, cache_pos))
 
     def test_programs_share_the_models_weights(self, compiled_llama, tiny_model):
-        """What is read as it is, is the model's own; what is packed exists once for all of them."""
+        """Unpacked weights are the model's own tensors; packed weights exist once for all programs."""
         model = tiny_model("llama")
         constants = [program._constants for program in compiled_llama.programs.values()]
         heads = [known["model.lm_head.weight"] for known in constants]
@@ -69,13 +69,13 @@ class TestCpu:
         for known in constants:
             used = known["model.model.embed_tokens.weight"]
             assert model.model.embed_tokens.weight.data_ptr() == used.data_ptr()
-        # Which of them read it packed was measured.
+        # Which programs use the packed weight depends on a measurement.
         assert len({id(head) for head in heads if head.is_mkldnn}) <= 1
         plain = [head.data_ptr() for head in heads if not head.is_mkldnn]
         assert [model.lm_head.weight.data_ptr()] * len(plain) == plain
 
     def test_no_forward_compiles(self, compiled_llama, monkeypatch):
-        """Once constructed, a decoder never meets the compiler again."""
+        """No compiler runs after construction."""
         assert compiled_llama.target == "cpu"
         assert compiled_llama.compiled
         monkeypatch.setattr(torch.export, "export", None)
@@ -88,16 +88,16 @@ class TestCpu:
             assert logits.isfinite().all()
 
     def test_checks_come_first(self, compiled_llama):
-        """A program would read beyond a narrow input."""
+        """Inputs are validated first: a program would read beyond a narrow input."""
         with pytest.raises(ValueError, match=r"as wide as one of \(1, 5\)"):
             compiled_llama.forward(torch.ones(2, 3, dtype=torch.int64), torch.tensor([0, 0]))
 
 
 class TestTarget:
-    """What a decoder is compiled for."""
+    """The target of a decoder."""
 
     def test_eager_compiles_nothing(self, tiny_model, monkeypatch):
-        """Not even where there is a compiler."""
+        """Even if there is a compiler."""
         monkeypatch.setattr("decodekit.neuron_backend.targets.cpu.aoti.compile_package", None)
 
         decoder = compile_decoder(tiny_model("llama"), max_length=16, widths=(1,), target="eager")
@@ -106,20 +106,20 @@ class TestTarget:
 
     @pytest.mark.parametrize("tool", ["CXX", "AR"])
     def test_auto_is_eager_without_a_compiler(self, tool, tiny_model, monkeypatch):
-        """Or an archiver; and the decoder says so."""
+        """Or without an archiver; the decoder's target says so."""
         monkeypatch.setenv(tool, "no-such-program")
 
         assert compile_decoder(tiny_model("llama"), max_length=16, widths=(1,)).target == "eager"
 
     def test_cpu_without_a_compiler_is_an_error(self, tiny_model, monkeypatch):
-        """Whoever asks for programs gets programs or an error."""
+        """An explicit target is never replaced by another."""
         monkeypatch.setenv("CXX", "no-such-compiler")
 
         with pytest.raises(ValueError, match=r"needs a C\+\+ compiler"):
             compile_decoder(tiny_model("llama"), target="cpu")
 
-    def test_unknown_ones_are_refused(self, tiny_model):
-        """The error names those that there are."""
+    def test_unknown_targets_are_refused(self, tiny_model):
+        """The error lists the targets."""
         with pytest.raises(
             ValueError, match=r"'target' must be one of auto, cpu, cuda, eager, neuron, .*: got 'tpu'"
         ):
@@ -127,7 +127,7 @@ class TestTarget:
 
 
 def test_a_path_is_loaded(tiny_model, tmp_path, greedy):
-    """In the dtype of the checkpoint, or the one asked for."""
+    """In the dtype of the checkpoint, or the given one."""
     tiny_model("qwen2").save_pretrained(tmp_path)
     expected = greedy(StaticDecoder(tiny_model("qwen2"), max_length=32, widths=(1, 4)), [[3, 4, 5]], 16)
 
@@ -139,7 +139,7 @@ def test_a_path_is_loaded(tiny_model, tmp_path, greedy):
 
 
 def test_importing_does_not_import_the_compiler():
-    """Who only loads programs waits for no compiler."""
+    """Importing the package does not import Inductor, which is slow."""
     code = """
         import sys
         import decodekit.neuron_backend
@@ -149,8 +149,8 @@ def test_importing_does_not_import_the_compiler():
 
 
 @pytest.mark.parametrize("target", [None, 5, NativeTarget], ids=str)
-def test_what_is_no_target_is_refused_before_anything_is_loaded(target):
-    """The class of one, too; the model, which there is not, is not looked for."""
+def test_a_wrong_target_is_refused_before_anything_is_loaded(target):
+    """A target class, too; the model is not looked for."""
     with pytest.raises(TypeError, match="'target' must be a target such as NativeTarget"):
         compile_decoder("no such model", target=target)
 
@@ -163,7 +163,7 @@ def test_one_number_is_no_sequence(name, tiny_model):
 
 
 def test_tree_widths_may_be_an_iterator(tiny_model):
-    """They are looked at more than once."""
+    """Even though they are iterated several times."""
     decoder = compile_decoder(
         tiny_model("llama"), max_length=8, widths=(1,), tree_widths=iter((3,)), target="eager"
     )
@@ -174,21 +174,21 @@ def test_tree_widths_may_be_an_iterator(tiny_model):
 @pytest.mark.parametrize(
     ("max_length", "widths"), [(8, (1, 5, 8)), (100, (1, 5, 100)), (3, (1, 3)), (1, (1,))]
 )
-def test_widths_that_nobody_asked_for_fit(max_length, widths, tiny_model):
-    """The widest is no wider than a row is long."""
+def test_default_widths_fit(max_length, widths, tiny_model):
+    """None exceeds max_length."""
     assert widths == compile_decoder(tiny_model("llama"), max_length=max_length, target="eager").shape.widths
     assert widths == StaticDecoder(tiny_model("llama"), max_length=max_length).shape.widths
 
 
 @pytest.fixture
 def no_model(tmp_path):
-    """A folder that passes for one with a model, and that cannot be loaded."""
+    """A folder that looks like one with a model but cannot be loaded."""
     (tmp_path / "config.json").write_text("{}")
     return tmp_path
 
 
 class TestBeforeLoading:
-    """What is wrong without any model is said before one is loaded, which may take minutes."""
+    """Errors that do not depend on the model are raised before it is loaded, which may take minutes."""
 
     @pytest.mark.parametrize(
         ("target", "message"),
@@ -225,21 +225,21 @@ class TestBeforeLoading:
             ({"processors": MinLengthLogitsProcessor(3, 2)}, "wrap Hugging Face's in"),
         ],
     )
-    def test_parts_that_are_none(self, parts, message, no_model):
-        """Or that are each other's."""
+    def test_parts_of_the_wrong_kind(self, parts, message, no_model):
+        """Or processors and sampler swapped."""
         with pytest.raises(TypeError, match=message):
             compile_decoder(no_model, target="eager", **parts)
 
     @pytest.mark.parametrize("chain", [Temperature([0.5, 0.7, 1.0]), TopK(5) | Temperature([0.5, 0.7, 1.0])])
     def test_parameters_of_other_rows(self, chain, no_model):
-        """One a row is one for each row of the batch."""
+        """Per-row parameters have one value per row of the batch."""
         with pytest.raises(
             ValueError, match="'temperature' of Temperature must have one value per row, 2: got 3"
         ):
             compile_decoder(no_model, batch_size=2, target="eager", processors=chain)
 
-    def test_parameters_of_these_rows_are_taken(self, tiny_model):
-        """And parts of one's own are left to themselves."""
+    def test_parameters_of_as_many_rows_are_accepted(self, tiny_model):
+        """And user-defined parts are not checked."""
         chain = Temperature([0.5, 0.7]) | (lambda logits, history: logits)
 
         compile_decoder(
@@ -253,19 +253,19 @@ class TestBeforeLoading:
 
 
 class TestModel:
-    """What is no model, and where none is."""
+    """Validation of the model argument."""
 
     @pytest.mark.parametrize("model", [None, 3, ["path"], PreTrainedModel], ids=str)
     def test_of_another_type_is_refused(self, model):
-        """The class of one, too."""
+        """A model class, too."""
         with pytest.raises(
             TypeError, match="'model' must be a Hugging Face causal LM, or the path or hub id"
         ):
             compile_decoder(model, target="eager")
 
     @pytest.mark.parametrize("path", ["no/such/folder", "./model", "/no/such", "a model"])
-    def test_a_path_to_nothing_is_called_that(self, path):
-        """And not a wrong repository id, as which the hub's client takes it."""
+    def test_a_missing_folder_is_reported_as_such(self, path):
+        """And not as an invalid repository id, as the hub's client reports it."""
         with pytest.raises(
             FileNotFoundError,
             match=f"'model' must be a folder.*: got '{path}'.*neither: there is no such fold",
@@ -273,12 +273,12 @@ class TestModel:
             compile_decoder(path, target="eager")
 
     def test_an_id_that_the_hub_does_not_have(self):
-        """It may be meant as a folder."""
+        """The message covers both a folder and a hub id."""
         with pytest.raises(FileNotFoundError, match="got 'some/model'; no folder is called so, and the hub"):
             compile_decoder("some/model", target="eager")
 
     def test_a_folder_without_a_model(self, tmp_path):
-        """Nor is the folder above it taken for one."""
+        """Parent folders are not searched."""
         with pytest.raises(FileNotFoundError, match=r"'model' must be a folder with a config\.json: got '"):
             compile_decoder(tmp_path, target="eager")
 

@@ -1,4 +1,4 @@
-"""The rules by which tests for a device are skipped, fail, and judge a text."""
+"""Rules for skipping and failing device tests, and for comparing texts."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ from .on_device import PARTS, PROMPTS, Pair
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> NeuronFound:
-    """A driver's device, and no package."""
+    """A device of the driver, without a package."""
     found = NeuronFound("none", "no torch-neuronx is installed", devices=1)
     monkeypatch.setattr(on_device, "probe", lambda: found)
     return found
@@ -25,38 +25,38 @@ def found(monkeypatch: pytest.MonkeyPatch) -> NeuronFound:
 
 class TestRequirements:
     def test_no_device_is_a_failure(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With what was looked for; never a skip, which nobody reads."""
+        """With what was looked for; not skipped, which would go unnoticed."""
         monkeypatch.setattr(on_device, "probe", lambda: NeuronFound("none", "no torch-neuronx is installed"))
 
         with pytest.raises(pytest.fail.Exception, match=r"machine has none\nAWS Neuron: none; no t"):
             on_device.require_device()
 
     def test_a_device_without_packages_is_one(self, found: NeuronFound) -> None:
-        """The driver shows it."""
+        """Found by the driver."""
         assert found is on_device.require_device()
 
     def test_a_missing_kind_is_skipped_by_name(self, found: NeuronFound) -> None:
-        """No machine has both."""
+        """No machine has all packages."""
         with pytest.raises(pytest.skip.Exception, match=r"torch-neuronx 2\.9 is not installed: no torch-"):
             on_device.require_kind(found, "traced", "torch-neuronx 2.9")
 
     def test_the_kind_that_is_there_is_not(self) -> None:
-        """Nor does it fail."""
+        """The test is not skipped."""
         on_device.require_kind(NeuronFound("traced", "", devices=1), "traced", "torch-neuronx 2.9")
 
     def test_a_missing_module_is_skipped_by_name(self) -> None:
-        """And says where to get it."""
+        """With the command that installs it."""
         with pytest.raises(pytest.skip.Exception, match=r"^some-package is not installed: pip install"):
             on_device.require_module("no_such_module_of_anybody", "some-package")
 
     def test_a_module_that_is_there_is_given(self) -> None:
-        """Whatever it is."""
+        """Any importable module."""
         assert subprocess is on_device.require_module("subprocess", "Python")
 
 
 class TestCompilerForbidden:
     def test_a_compiler_is_refused(self) -> None:
-        """Before it is started: there is none here to start."""
+        """Before it is started; there is no compiler here."""
         with (
             on_device.compiler_forbidden(),
             pytest.raises(pytest.fail.Exception, match="must not run"),
@@ -64,7 +64,7 @@ class TestCompilerForbidden:
             subprocess.run(["neuronx-cc", "compile", "graph.hlo"], check=True)
 
     def test_others_are_not(self) -> None:
-        """And afterwards nothing is."""
+        """Afterwards, it may be started again."""
         start = subprocess.Popen.__init__
         with on_device.compiler_forbidden():
             subprocess.run([sys.executable, "-c", ""], check=True)
@@ -77,7 +77,7 @@ class TestPair:
 
     @pytest.fixture
     def decoders(self, tiny_model: Callable[[str], PreTrainedModel]) -> tuple[StaticDecoder, StaticDecoder]:
-        """Of two models."""
+        """Decoders of two models."""
         first, second = (
             StaticDecoder(tiny_model(name), batch_size=2, max_length=48, widths=(1, 16))
             for name in ("llama", "mistral")
@@ -94,7 +94,7 @@ class TestPair:
     def test_another_text_is_refused_if_the_logits_are_the_same(
         self, decoders: tuple[StaticDecoder, StaticDecoder]
     ) -> None:
-        """Something else than rounding has changed it."""
+        """The difference is larger than rounding."""
         pair = Pair(decoders[0], decoders[0], exact=False)
         texts = [Generator(one, record_gap=True, stop=MaxNewTokens(20))(PROMPTS) for one in decoders]
 

@@ -27,7 +27,7 @@ class TestGreedyText:
 
     @pytest.mark.parametrize("name", SERVED)
     def test_is_the_stock_models(self, name, tiny_model: Models, greedy, stock):
-        """Ragged rows, beyond the sliding window of those that have one, equal ``generate``."""
+        """Rows of different lengths, beyond any sliding window, equal ``generate``."""
         # Gemma-2's stock model gives NaN for padded rows in float64.
         model = tiny_model(name, torch.float32 if name == "gemma2" else torch.float64)
         decoder = StaticDecoder(model, batch_size=3, max_length=64, widths=(1, 4))
@@ -35,12 +35,12 @@ class TestGreedyText:
         text = greedy(decoder, PROMPTS, 48)
 
         assert stock(model, PROMPTS, 48) == text
-        # A model that repeats itself would agree with anything.
+        # A repetitive text would prove nothing.
         assert sorted(len(set(row)) for row in text)[1] > 8
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
     def test_follows_in_every_dtype(self, dtype, tiny_model: Models, greedy):
-        """Every dtype is served, in its own precision, with float32 logits."""
+        """Every dtype is supported, with float32 logits."""
         decoder = StaticDecoder(tiny_model("llama"), max_length=32, widths=(1, 4), dtype=dtype)
 
         logits = decoder.forward(ids([5]), pos(0))
@@ -51,7 +51,7 @@ class TestGreedyText:
 
 
 class TestCacheByPosition:
-    """What a forward sees."""
+    """Position-addressed cache."""
 
     def test_rewinding_is_a_smaller_cache_pos(self, llama):
         """Wrong tokens leave no trace once others are fed at their positions."""
@@ -72,14 +72,14 @@ class TestCacheByPosition:
 
     @pytest.mark.parametrize("width", [1, 5, 16])
     def test_chunks_of_any_width_agree(self, width, llama, prefill):
-        """What was fed in chunks of one width scores as what was fed token by token."""
+        """Logits do not depend on the width of the chunks."""
         rows = [list(range(1, 30)), list(range(40, 60))]
         expected = prefill(llama, rows, 1).clone()
 
         torch.testing.assert_close(prefill(llama, rows, width), expected, atol=2e-5, rtol=1e-5)
 
     def test_wide_forwards_score_their_last_column(self, tiny_model: Models):
-        """Beyond the scored width there is one column of logits, the last."""
+        """Forwards wider than scored_width return logits of the last column only."""
         narrow = StaticDecoder(tiny_model("gpt2"), max_length=32, widths=(4, 8), scored_width=4)
         full = StaticDecoder(tiny_model("gpt2"), max_length=32, widths=(4, 8), scored_width=8)
         tokens = ids([1, 2, 3, 4, 5, 6, 7, 8])
@@ -93,7 +93,7 @@ class TestCacheByPosition:
 class TestPadding:
     """Columns without a token."""
 
-    def test_may_lie_anywhere(self, llama):
+    def test_may_be_anywhere(self, llama):
         """Padding between tokens takes up its position and changes nothing else."""
         dense = llama.forward(ids([1, 2, 3, 4, 5], [6, 7, 8, 9, 10]), pos(0, 0)).clone()
 
@@ -103,7 +103,7 @@ class TestPadding:
         assert torch.equal(dense[1, [0, 2, 3]], gaps[1, [0, 2, 3]])
 
     def test_writes_no_position(self, llama):
-        """An idle row leaves its cache as it was, wherever cache_pos points."""
+        """A row of padding does not change its cache, whatever its cache_pos."""
         llama.forward(ids([1, 2, 3, 4, 5], [6, 7, 8, 9, 10]), pos(0, 0))
         before = [buffer[:, :, llama.cache.reserved :].clone() for buffer in llama.cache.tensors]
 
@@ -124,7 +124,7 @@ class TestPadding:
         torch.testing.assert_close(plain[1, :4], shifted[1, 1:], atol=2e-5, rtol=1e-5)
 
     def test_gives_finite_logits(self, llama):
-        """Even a row of nothing but padding makes no NaN that could spread."""
+        """A row of padding does not give NaN."""
         assert llama.forward(torch.full((2, 16), -1), pos(0, 0)).isfinite().all()
 
     def test_reaches_up_to_the_last_position(self, llama):
@@ -163,7 +163,7 @@ def test_slots_without_a_token_weigh_nothing(name, dtype, tiny_model: Models):
 
 
 class TestModel:
-    """What becomes of the model."""
+    """The caller's model."""
 
     def test_is_not_modified(self, tiny_model: Models):
         """Mode, dtype and weights of the caller's model stay; the weights are shared."""
@@ -176,21 +176,21 @@ class TestModel:
         assert model.lm_head.weight is decoder.step.model.lm_head.weight
 
     def test_in_training_mode_is_served_without_dropout(self, tiny_model: Models):
-        """Dropout does not reach the decoder: GPT-2 has some by default."""
+        """Dropout, which GPT-2 has by default, is disabled."""
         model = copy.deepcopy(tiny_model("gpt2")).train()
         decoder = StaticDecoder(model, max_length=16, widths=(1,))
 
         assert torch.equal(decoder.forward(ids([5]), pos(0)), decoder.forward(ids([5]), pos(0)))
 
     def test_logits_are_ordinary_tensors(self, llama):
-        """Whoever gets them may write into them, outside of any mode."""
+        """Callers may modify them in place, outside of inference mode."""
         logits = llama.forward(ids([1], [2]), pos(0, 0))
 
         assert not logits.requires_grad
         assert not logits.is_inference()
 
     def test_ids_may_have_any_strides(self, llama):
-        """A view of a larger tensor is as good as a copy of it."""
+        """Views of larger tensors are accepted."""
         board = torch.arange(20).view(5, 4).T[:2]
 
         assert torch.equal(

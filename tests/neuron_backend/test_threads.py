@@ -1,4 +1,4 @@
-"""On how many threads a forward runs."""
+"""Number of threads of a forward."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ class TestThreads:
     def test_a_forward_runs_on_as_many(
         self, threads: int | None, tiny_model: Callable[..., PreTrainedModel], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """And leaves torch's number as it was."""
+        """And restores torch's number of threads."""
         torch_own = torch.get_num_threads()
         decoder = compile_decoder(
             tiny_model("llama"),
@@ -42,7 +42,7 @@ class TestThreads:
         assert torch_own == torch.get_num_threads()
 
     def test_are_put_back_after_an_error(self) -> None:
-        """Whatever happens in between."""
+        """Even if the body fails."""
         before = torch.get_num_threads()
         with pytest.raises(RuntimeError, match="broken"), on_threads(before + 1):
             raise RuntimeError("broken")
@@ -51,6 +51,6 @@ class TestThreads:
 
     @pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])
     def test_are_a_whole_number(self, threads: Any, tiny_model: Callable[..., PreTrainedModel]) -> None:
-        """From 1 on."""
+        """An integer >= 1."""
         with pytest.raises(ValueError, match="'threads' must be None or a whole number >= 1: got"):
             compile_decoder(tiny_model("llama"), max_length=16, widths=(1,), target="eager", threads=threads)

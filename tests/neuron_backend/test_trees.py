@@ -1,4 +1,4 @@
-"""Trees scored by a model in one forward: the layout, the step, the comparison with chains."""
+"""Trees scored in one forward: layout, step, comparison with token sequences."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +48,7 @@ def prefixes() -> Tensor:
 
 
 def fed(decoder: StaticDecoder) -> StaticDecoder:
-    """Up to position 29, whatever was there before."""
+    """Feed the prefix up to position 29, overwriting the cache."""
     for start in range(0, 30, 5):
         decoder.forward(prefixes()[:, start : start + 5], torch.tensor([start, start]))
     return decoder
@@ -56,7 +56,7 @@ def fed(decoder: StaticDecoder) -> StaticDecoder:
 
 class TestLayOut:
     def test_the_first_branch_goes_where_its_positions_are(self) -> None:
-        """And every other column to its own scratch slot, padding too."""
+        """Every other column is written to its own scratch slot, padding too."""
         positions, written, path = lay_out_tree(IDS, torch.tensor([3, 10]), PARENTS)
 
         assert [[3, 4, 4, 5, 5, 3], [10, 11, 0, 0, 0, 0]] == positions.tolist()
@@ -96,7 +96,7 @@ class TestModels:
             )
 
     def test_score_the_tree_as_its_paths(self, name: str, tiny_model: Models) -> None:
-        """In float64, column by column against a decoder that knows no trees."""
+        """In float64, column by column against a decoder without trees."""
         model = tiny_model(name, torch.float64)
         decoder = fed(eager(model))
         logits = decoder.forward_tree(IDS, torch.tensor([30, 30]), PARENTS)
@@ -109,7 +109,7 @@ class TestModels:
 
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
     def test_slots_without_a_token_weigh_nothing(self, name: str, dtype: str, tiny_model: Models) -> None:
-        """Garbage behind the rows, in every scratch slot and in the spare one changes no bit."""
+        """Garbage after the rows, in every scratch slot and in the spare one changes no bit."""
         clean, dirty = (fed(eager(tiny_model(name), dtype=dtype)) for _ in range(2))
         start = torch.tensor([30, 28])
         for buffer in dirty.cache.tensors:
@@ -122,7 +122,7 @@ class TestModels:
         assert torch.equal(expected[IDS >= 0], found[IDS >= 0])
 
     def test_leave_the_first_branch_alone(self, name: str, tiny_model: Models) -> None:
-        """No slot by position is written but its own, and none of an idle row."""
+        """Only the first branch's own positions are written, and none of an idle row."""
         decoder = fed(eager(tiny_model(name)))
         reserved = decoder.cache.reserved
         before = [buffer[:, :, reserved:].clone() for buffer in decoder.cache.tensors]
@@ -150,19 +150,19 @@ class TestStaticDecoder:
             StaticDecoder(tiny_model("llama"), max_length=16, widths=(1,), tree_widths=widths)
 
     def test_refuses_more_scratch_slots_than_positions(self, tiny_model: Models) -> None:
-        """Each column has one; the message says how many there may be."""
+        """Each column needs a scratch slot; the message gives the limit."""
         tall: dict[str, Any] = {"max_length": 16, "widths": (1,)}
         StaticDecoder(tiny_model("llama"), tree_widths=(2, 16), **tall)
         with pytest.raises(ValueError, match=r"'tree_widths' must be <= max_length = 16.*: got \(2, 17\)"):
             StaticDecoder(tiny_model("llama"), tree_widths=(2, 17), **tall)
 
     def test_slots_feed_its_trees(self, tiny_model: Models) -> None:
-        """Accepted along a side branch, the text goes on as if there had been no tree."""
+        """After a side branch is accepted, logits are as if there had been no tree."""
         decoder = eager(tiny_model("gemma2"))
         slots, ids = Slots(decoder), torch.cat([prefixes(), torch.zeros(2, 18, dtype=torch.int64)], dim=1)
-        length, guesses = torch.tensor([30, 30]), torch.tensor([[1, 2, 3], [4, -1, -1]])
+        length, drafted = torch.tensor([30, 30]), torch.tensor([[1, 2, 3], [4, -1, -1]])
         tree = slots.feed_tree(
-            ids, length, guesses, torch.tensor([[-1, -1, 1], [-1, 0, 0]]), torch.ones(2, dtype=torch.bool)
+            ids, length, drafted, torch.tensor([[-1, -1, 1], [-1, 0, 0]]), torch.ones(2, dtype=torch.bool)
         ).clone()
         ids[0, 30:32], ids[1, 30] = torch.tensor([2, 3]), 4
         chain = slots.feed(ids, torch.tensor([32, 31]), torch.tensor([3, 2])).clone()
@@ -195,7 +195,7 @@ class TestRefusal:
     def test_of_a_window_that_is_one_off(
         self, window: int, tiny_model: Models, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """In trees alone, where chains are right."""
+        """If only trees are wrong and sequences are right."""
         wrong = Reach(window=window)
         monkeypatch.setattr(MaskPlan, "tree_masks", lambda self, *tree: wrong.tree_mask(*tree))
 
@@ -203,7 +203,7 @@ class TestRefusal:
             StaticDecoder(tiny_model("mistral"), max_length=40, widths=(1, 4), tree_widths=(6,))
 
     def test_is_of_rows_longer_than_any_window(self, tiny_model: Models) -> None:
-        """Unless the window is longer than a row: then it never closes."""
+        """Unless the window is longer than a row, which is full attention."""
         decoder = eager(tiny_model("llama"))
 
         assert [46, 40, 40] == [int(TreeProbe.of(decoder, 6, span).length.max()) for span in (40, 0, 48)]
@@ -212,7 +212,7 @@ class TestRefusal:
     def test_of_a_tree_that_is_none(
         self, fault: str, tiny_model: Models, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Columns that see their neighbours, a first branch in scratch slots, positions by column."""
+        """Columns that attend to siblings, a first branch in scratch slots, positions by column index."""
 
         def wrong(ids: Tensor, *args: object) -> tuple[Tensor, Tensor, Tensor]:
             positions, slots, path = lay_out_tree(ids, *args)  # type: ignore[arg-type]
@@ -238,14 +238,14 @@ class TestRefusal:
 
 @pytest.fixture(scope="module")
 def compiled(tiny_model: Models) -> StaticDecoder:
-    """One program for chains, one for trees, of a model with layers of two kinds."""
+    """One program for sequences, one for trees, of a model with two layer types."""
     return compile_decoder(
         tiny_model("gemma2"), batch_size=2, max_length=48, widths=(2,), tree_widths=(6,), target="cpu"
     )
 
 
 def script(decoder: StaticDecoder) -> list[Tensor]:
-    """Logits of a prefix, a tree upon it, and a step upon that."""
+    """Logits of a prefix, a tree after it, and a step after that."""
     start = torch.tensor([30, 30])
     for first in range(0, 30, 2):
         logits = decoder.forward(prefixes()[:, first : first + 2], torch.tensor([first, first]))
@@ -256,7 +256,7 @@ def script(decoder: StaticDecoder) -> list[Tensor]:
 
 class TestCompiled:
     def test_keeps_the_contract(self, compiled: StaticDecoder) -> None:
-        """As the eager one does, and scores what it scores."""
+        """As the eager decoder, with the same logits."""
         check_decoder(compiled)
         expected = StaticDecoder(
             compiled.step.model, batch_size=2, max_length=48, widths=(2,), tree_widths=(6,)
@@ -265,7 +265,7 @@ class TestCompiled:
             torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
     def test_slots_without_a_token_weigh_nothing(self, compiled: StaticDecoder) -> None:
-        """Garbage behind the rows and in every scratch slot changes no bit."""
+        """Garbage after the rows and in every scratch slot changes no bit."""
         expected = script(compiled)[1]
         reserved = compiled.cache.reserved
         for buffer in compiled.cache.tensors:
@@ -276,7 +276,7 @@ class TestCompiled:
         assert torch.equal(expected[IDS >= 0], found[IDS >= 0])
 
     def test_no_forward_compiles(self, compiled: StaticDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Once constructed, a decoder never meets the compiler again, whatever the tree."""
+        """No compiler runs after construction, whatever the tree."""
         monkeypatch.setattr(torch.export, "export", None)
         monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", None)
         monkeypatch.setenv("PATH", "/nonexistent")

@@ -290,7 +290,7 @@ class TestDeclarations:
         inputs = (torch.randn(2, 3, 8), ids, length, torch.ones(2, dtype=torch.long), torch.arange(2))
 
         # Not every graph goes through the top-k rewrite.
-        monkeypatch.setattr(lowering, "know_top_k", lambda module: None)
+        monkeypatch.setattr(lowering, "canonicalize_top_k", lambda module: None)
         lowered = lower(Alone(processor), inputs)
 
         findings = [str(finding) for finding in lint_graph(lowered)]

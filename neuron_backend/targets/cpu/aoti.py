@@ -23,8 +23,8 @@ from ...artifacts.packages import Package
 from ...kv_cache.buffers import CacheBuffers
 from ...lowering.complex_pairs import pair_complex_numbers
 from ...lowering.export import without_known_warnings
-from ...models.fused_projections import merge_products, traced_fused
-from ...quantization.quantized_matmul import quantized_matmul
+from ...models.fused_projections import merge_equal_products, trace_fused
+from ...quantization.quantized_matmul import cpu_matmul
 from ...step import Step
 from .cpu_kernels import choose_kernels
 from .kernel_library import NO_LIBRARY, Library, NoLibrary, archiver
@@ -72,15 +72,15 @@ def compile_package(
         without_known_warnings(),
         tempfile.TemporaryDirectory() as folder,
         kernels.linked() as linked,
-        quantized_matmul(step, kernels),
-        traced_fused(step),
+        cpu_matmul(step, kernels),
+        trace_fused(step),
         _untied(step),
     ):
         inputs = step.padding(width, cache, spans[0])
         exported = torch.export.export(
             step, inputs, strict=False, dynamic_shapes=_open_span(step, inputs, cache, spans)
         )
-        merge_products(exported.graph_module, exported.graph_signature.user_inputs)
+        merge_equal_products(exported.graph_module, exported.graph_signature.user_inputs)
         choose_kernels(exported.graph_module, kernels)
         # The compiler would leave each of them to an operation of its own, and warn.
         pair_complex_numbers(exported.graph_module)

@@ -12,7 +12,7 @@ from ...artifacts import machine, trust
 from ...artifacts.fingerprint import Fitted, program_fingerprint
 from ...artifacts.manifest import Manifest
 from ...artifacts.packages import Package, compiled_once
-from ...kv_cache.shapes import DEFAULT_WIDTHS, fitting
+from ...kv_cache.shapes import DEFAULT_WIDTHS, clip_widths
 from ...models.fused_projections import fuse_projections
 from ...step import DecoderStep, Step, TreeStep, program_name
 from ..target import NOT_SAVED
@@ -41,7 +41,7 @@ class CpuTarget:
 
     def default_widths(self, max_length: int) -> tuple[int, ...]:
         """1, 5 and 128."""
-        return fitting(DEFAULT_WIDTHS, max_length)
+        return clip_widths(DEFAULT_WIDTHS, max_length)
 
     def compile(self, decoder: "StaticDecoder") -> None:
         """Compile every width, and compare with the stock model."""

@@ -23,7 +23,7 @@ def float_rows(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def int8_rows(x: Tensor, quantized: Tensor, scale: Tensor) -> Tensor:
-    """``[rows, in]``, int8 ``[out, in]`` and ``[out]`` to ``[rows, out]``, as :func:`~....quantization.int8_activation_split.product`."""
+    """Multiply ``[rows, in]`` by int8 ``[out, in]`` with scales ``[out]``: ``[rows, out]``."""
     return x.new_empty(x.shape[0], quantized.shape[0])
 
 

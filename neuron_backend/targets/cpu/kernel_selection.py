@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...artifacts.machine import instruction_sets
-from ...quantization import int8_activation_split as split
 from ...quantization.int4_linear import Int4Linear
+from ...quantization.int8_activation_split import NUM_PLANES, can_split, exact_matmul, pack_weights
 from ...quantization.int8_linear import Int8Linear
 from ...quantization.quantized import QuantizedLinear
-from ...quantization.quantized_matmul import aten_packs_alike, int4_product, int8_product
+from ...quantization.quantized_matmul import aten_packing_matches, int4_matmul, int8_matmul
 from .cpu_kernels import onednn_dtypes
 from .kernel_library import DTYPES, MOST_ROWS, MOST_ROWS_BY_4_BITS, NO_LIBRARY, Library, NoLibrary
 
@@ -149,14 +149,14 @@ def _operands(layer: nn.Module) -> tuple[Callable[..., Tensor], list[Tensor]]:
 def _by_torch(layer: nn.Module, x: Tensor) -> Product:
     """The kernel that a program would call otherwise, its weights packed if it takes them so."""
     if isinstance(layer, Int4Linear):
-        return partial(int4_product, layer, x, aten=aten_packs_alike())
+        return partial(int4_matmul, layer, x, aten=aten_packing_matches())
     if isinstance(layer, Int8Linear):
-        if not split.takes(x.dtype, layer.in_features):
-            return partial(int8_product, layer, x)
+        if not can_split(x.dtype, layer.in_features):
+            return partial(int8_matmul, layer, x)
         # Without what makes digits of the inputs: a program does that in a loop of its own.
-        made = x.to(torch.int8).repeat(split.DIGITS[x.dtype], 1)
+        made = x.to(torch.int8).repeat(NUM_PLANES[x.dtype], 1)
         one, zero = torch.ones(1), torch.zeros(1, dtype=torch.int32)
-        return partial(split.sums, made, split.pack(layer.quantized), one, zero)
+        return partial(exact_matmul, made, pack_weights(layer.quantized), one, zero)
     weight = layer.get_parameter("weight").detach()
     if x.dtype not in onednn_dtypes():
         return partial(functional.linear, x, weight)

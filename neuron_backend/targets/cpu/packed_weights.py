@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from ...quantization import int8_activation_split as split
+from ...quantization.int8_activation_split import pack_weights
 from ...quantization.quantized_matmul import PACKED
 
 METADATA = "decodekit_packed"
@@ -83,7 +83,7 @@ class PackedWeights:
         """
         floats = {name: self._once(tensors[name], self._float) for name in names.floats if name in tensors}
         integers = {
-            name: self._once(tensors[plain], split.pack)
+            name: self._once(tensors[plain], pack_weights)
             for name in names.integers
             if (plain := f"{name.removesuffix(PACKED)}quantized") in tensors
         }

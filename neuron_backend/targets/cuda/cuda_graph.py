@@ -10,8 +10,8 @@ from ...kv_cache.buffers import CacheBuffers
 from ...lowering.complex_pairs import pair_complex_numbers
 from ...lowering.export import drop_checks, without_known_warnings
 from ...lowering.step_graphs import static_experts
-from ...models.fused_projections import merge_products, traced_fused
-from ...quantization.quantized_matmul import cuda_products
+from ...models.fused_projections import merge_equal_products, trace_fused
+from ...quantization.quantized_matmul import cuda_matmul
 from ...step import Step
 from ..cpu.cpu_kernels import group_queries
 from .cuda_staging import Place
@@ -65,11 +65,11 @@ def lower_for_cuda(
         torch.no_grad(),
         without_known_warnings(),
         static_experts(step.model),
-        cuda_products(step),
-        traced_fused(step),
+        cuda_matmul(step),
+        trace_fused(step),
     ):
         exported = torch.export.export(IntoPlaces(step, len(places)), inputs, strict=False)
-        merge_products(exported.graph_module, exported.graph_signature.user_inputs)
+        merge_equal_products(exported.graph_module, exported.graph_signature.user_inputs)
         group_queries(exported.graph_module)
         exported.graph_module.graph.eliminate_dead_code()
         exported.graph_module.recompile()

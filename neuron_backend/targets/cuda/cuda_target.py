@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 from ...artifacts.manifest import Manifest
 from ...artifacts.packages import Package
 from ...kv_cache.buffers import CacheBuffers
-from ...kv_cache.shapes import DEFAULT_WIDTHS, fitting
+from ...kv_cache.shapes import DEFAULT_WIDTHS, clip_widths
 from ...lowering.export import without_known_warnings
 from ...lowering.step_graphs import ProgramShape, program_shapes
 from ...models.fused_projections import fuse_projections
@@ -96,7 +96,7 @@ class CudaTarget:
 
     def default_widths(self, max_length: int) -> tuple[int, ...]:
         """1, 5 and 128."""
-        return fitting(DEFAULT_WIDTHS, max_length)
+        return clip_widths(DEFAULT_WIDTHS, max_length)
 
     def compile(self, decoder: "StaticDecoder") -> None:
         """Compile and record every width and span, and compare with the stock model."""

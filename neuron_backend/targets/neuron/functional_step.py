@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from ....decoding.protocols import DecoderShape
-from ...kv_cache.buffers import CacheBuffers, out_of_place
+from ...kv_cache.buffers import CacheBuffers, write_copy
 from ...lowering.export import lower
-from ...lowering.narrow_integers import narrow_integers
+from ...lowering.narrow_integers import narrow_to_int32
 from ...lowering.step_graphs import ProgramShape
-from ...models.weights import adopt
+from ...models.weights import copy_sharing_weights
 from ...on_device_sampling.fused_step import FusedStep
 from ...step import DecoderStep, TreeStep, score_tree
 from .traced_program import to_device
@@ -50,7 +50,7 @@ class FunctionalStep(nn.Module):
         step: DecoderStep,
         cache: CacheBuffers,
         choices: Mapping[int, nn.Module] | None = None,
-        num_given: int = 0,
+        num_sampling_inputs: int = 0,
     ):
         """
         Share the weights of *step*; start from an empty cache.
@@ -64,16 +64,16 @@ class FunctionalStep(nn.Module):
             choices: By width, what chooses in forwards that are given what it takes: a
                 :func:`lower_choice`.
 
-            num_given: How many inputs that is.
+            num_sampling_inputs: How many inputs that is.
         """
         super().__init__()
-        model = adopt(step.model)
+        model = copy_sharing_weights(step.model)
         # Of the ways to run a mixture of experts the one whose shapes depend on no data.
         if hasattr(model, "set_experts_implementation"):
             model.set_experts_implementation("batched_mm")
         self.step = DecoderStep(model, step.scored_width, step.kept)
         self.choices = nn.ModuleDict({str(width): choice for width, choice in (choices or {}).items()})
-        self._num_given = num_given
+        self._num_given = num_sampling_inputs
         self._states = state_names(cache)
         for name, tensor in zip(self._states, cache.tensors, strict=True):
             self._register(name, torch.zeros_like(tensor, device="cpu"))
@@ -153,10 +153,10 @@ class FunctionalStep(nn.Module):
         cache = tuple(self.states.values())
         if written is not None and path is not None:
             logits, cache = score_tree(
-                self.step.model, self.step.plan, ids, cache_pos, written, path > 0, slots, cache, out_of_place
+                self.step.model, self.step.plan, ids, cache_pos, written, path > 0, slots, cache, write_copy
             )
             return self._give((logits,), cache)
-        logits, cache = self.step.score(ids, cache_pos, slots, cache, out_of_place)
+        logits, cache = self.step.score(ids, cache_pos, slots, cache, write_copy)
         given = [one for one in (given_0, given_1, given_2, given_3, given_4) if one is not None]
         width = str(ids.shape[1])
         # A choice that takes nothing but logits is made in every forward of its width.
@@ -231,13 +231,13 @@ def lower_choice(step: FusedStep, width: int, shape: DecoderShape) -> GraphModul
         shape: Of the decoder.
 
     Returns:
-        From float32 logits and what :meth:`~...on_device_sampling.fused_step.FusedStep.given` makes, integers as
+        From float32 logits and what :meth:`~...on_device_sampling.fused_step.FusedStep.sampling_inputs` makes, integers as
         int32, to ids ``[batch, columns]`` int32.
 
     Raises:
         OverflowError: It computes with numbers that 32 bits do not hold.
     """
     logits = torch.zeros(shape.batch_size, step.scored(width), shape.vocab_size)
-    graph = lower(_Sampling(step), (logits, *step.neutral(width, shape.batch_size)))
-    narrow_integers(graph)
+    graph = lower(_Sampling(step), (logits, *step.neutral_inputs(width, shape.batch_size)))
+    narrow_to_int32(graph)
     return graph

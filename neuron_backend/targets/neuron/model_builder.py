@@ -21,7 +21,7 @@ from torch import Tensor
 from ...lowering.step_graphs import ProgramShape, program_shapes, spans_of
 from ...step import DecoderStep, TreeStep
 from ...tensor_parallel.cores import CORES, Cores
-from ...tensor_parallel.parallel_layers import summing
+from ...tensor_parallel.parallel_layers import override_all_reduce
 from .functional_step import CHOICES, MODEL, FunctionalStep, ReassigningStep, lower_choice, named, padding
 from .traced_program import Runs, Traced, lint_proto, refuse, to_device, to_host
 
@@ -51,7 +51,7 @@ class ModelBuilderWay:
         if fusion is None:
             return ReassigningStep(decoder.step, decoder.cache)
         choices = {width: lower_choice(fusion.step, width, decoder.shape) for width in fusion.widths}
-        return ReassigningStep(decoder.step, decoder.cache, choices, fusion.step.num_given)
+        return ReassigningStep(decoder.step, decoder.cache, choices, fusion.step.num_sampling_inputs)
 
     def shapes(self, decoder: "StaticDecoder") -> list[ProgramShape]:
         """
@@ -61,7 +61,7 @@ class ModelBuilderWay:
         same inputs, between which NxD does not route: the one that chooses serves as the other too.
         """
         shapes, fusion = program_shapes(decoder), decoder.fusion
-        if fusion is None or fusion.step.num_given:
+        if fusion is None or fusion.step.num_sampling_inputs:
             return shapes
         both = [(decoder.step, width) for width in fusion.widths]
         return [shape for shape in shapes if (shape.step, shape.width) not in both]
@@ -161,7 +161,7 @@ def _on_cores(degree: int) -> Iterator[None]:
         ) from error
     with (
         NxDParallelState(world_size=degree, tensor_model_parallel_size=degree),
-        summing(CORES, reduce_from_tensor_model_parallel_region),
+        override_all_reduce(CORES, reduce_from_tensor_model_parallel_region),
     ):
         yield
 

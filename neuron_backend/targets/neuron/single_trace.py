@@ -50,7 +50,7 @@ class SingleTraceWay:
         if fused is None:
             return FunctionalStep(_scoring(decoder), decoder.cache)
         choices = {width: lower_choice(fused, width, decoder.shape)}
-        return FunctionalStep(fused.step, decoder.cache, choices, fused.num_given)
+        return FunctionalStep(fused.step, decoder.cache, choices, fused.num_sampling_inputs)
 
     def shapes(self, decoder: "StaticDecoder") -> list[ProgramShape]:
         """The program."""
@@ -114,7 +114,7 @@ def _fused(decoder: "StaticDecoder") -> FusedStep | None:
     if decoder.fusion is None:
         return None
     fused = decoder.fusion.step
-    return FusedStep(_scoring(decoder), fused.choice, decoder.shape, fused.kind)
+    return FusedStep(_scoring(decoder), fused.sampling, decoder.shape, fused.kind)
 
 
 def _runs(decoder: "StaticDecoder", program: Any, neutral: Mapping[str, Tensor]) -> Runs:

@@ -17,7 +17,7 @@ from ...artifacts.fingerprint import Fitted, program_fingerprint
 from ...artifacts.manifest import Manifest
 from ...artifacts.packages import Package
 from ...kv_cache.buffers import CacheBuffers
-from ...kv_cache.shapes import PADDED_WIDTHS, fitting, neuron_widths
+from ...kv_cache.shapes import PADDED_WIDTHS, clip_widths, neuron_widths
 from ...lint.graph_lint import lint_graph
 from ...lowering.export import lower, name_of
 from ...lowering.step_graphs import ProgramShape
@@ -89,7 +89,7 @@ class TracedTarget:
     def default_widths(self, max_length: int) -> tuple[int, ...]:
         """1, 5, and AWS's buckets for prompts; few columns where one program serves every forward."""
         if _installed(self.way) is SingleTraceWay:
-            return fitting(PADDED_WIDTHS, max_length)
+            return clip_widths(PADDED_WIDTHS, max_length)
         return neuron_widths(max_length)
 
     def compile(self, decoder: "StaticDecoder") -> None:

@@ -1,14 +1,19 @@
 import pytest
 import torch
 
-from decodekit.neuron_backend.kv_cache.buffers import CacheBuffers, PositionedCache, in_place, out_of_place
+from decodekit.neuron_backend.kv_cache.buffers import (
+    CacheBuffers,
+    PositionedCache,
+    write_copy,
+    write_in_place,
+)
 from decodekit.neuron_backend.kv_cache.geometry import Geometry, LayerGeometry
 
 GEOMETRY = Geometry("Toy", (LayerGeometry(1, 2, 1, 3), LayerGeometry(1, 2, 1, 3)), 9, torch.float32)
 
 
 def test_keys_and_values_may_differ_in_size():
-    """Buffers hold the spare slot, scratch, the positions, and one slot that nobody attends to."""
+    """Buffers hold the spare slot, scratch, the positions, and one slot that is never attended to."""
     buffers = CacheBuffers.zeros(GEOMETRY, 2, 4, scratch=3)
 
     assert [tuple(buffer.shape) for buffer in buffers.keys] == [(2, 1, 9, 2)] * 2
@@ -16,7 +21,7 @@ def test_keys_and_values_may_differ_in_size():
     assert [-4, -3, -2, -1, 0, 1] == buffers.addresses(2).tolist()
 
 
-@pytest.mark.parametrize("write", [in_place, out_of_place])
+@pytest.mark.parametrize("write", [write_in_place, write_copy])
 def test_each_row_writes_to_its_own_slots(write):
     """Row 0 writes positions 0 and 1, row 1 position 3 and the spare slot, in the layer that asks."""
     buffers = CacheBuffers.zeros(GEOMETRY, 2, 4)
@@ -31,11 +36,11 @@ def test_each_row_writes_to_its_own_slots(write):
     assert torch.equal(keys[..., 0], values[..., 2])
     assert not buffers.keys[0].any()
     assert torch.equal(keys, cache.tensors[1][:, :, :5])
-    assert (write is in_place) == bool(buffers.keys[1].any())
+    assert (write is write_in_place) == bool(buffers.keys[1].any())
 
 
 def test_a_layer_gets_the_span_alone():
-    """The reserved slots and the first positions; what lies behind is written but not seen."""
+    """The reserved slots and the first positions; later slots are written but not attended to."""
     buffers = CacheBuffers.zeros(GEOMETRY, 1, 8, scratch=1)
     cache = PositionedCache(buffers.tensors, torch.tensor([[1]]), buffers.addresses(span=3))
 
@@ -46,10 +51,10 @@ def test_a_layer_gets_the_span_alone():
 
 
 class TestPositions:
-    """Where what a slot holds stands in its row."""
+    """Position of the token in each slot."""
 
     def test_are_addresses(self):
-        """And 0 where a slot is reserved; no token sees that one anyway."""
+        """0 for reserved slots, which are masked anyway."""
         buffers = CacheBuffers.zeros(GEOMETRY, 2, 4, scratch=1)
         cache = PositionedCache(buffers.tensors, torch.tensor([[3], [1]]), buffers.addresses(span=4))
 
@@ -67,7 +72,7 @@ class TestPositions:
 
 
 def test_answers_what_layers_ask():
-    """No tokens before, and as many slots as are attended to."""
+    """Sequence length 0, and as many slots as are attended to."""
     buffers = CacheBuffers.zeros(GEOMETRY, 1, 4)
     cache = PositionedCache(buffers.tensors, torch.zeros(1, 1, dtype=torch.int64), buffers.addresses(4))
 

@@ -8,7 +8,7 @@ from decodekit.neuron_backend.kv_cache.geometry import Geometry, LayerGeometry, 
 
 
 def test_is_read_off_the_cache(tiny_model):
-    """Grouped heads and an unusual head size are found by looking."""
+    """Grouped heads and an unusual head size are read from the cache."""
     geometry = Geometry.of(tiny_model("gemma2"))
 
     assert geometry.architecture == "Gemma2ForCausalLM"
@@ -23,7 +23,7 @@ def test_a_model_without_logits_is_refused(tiny_model):
 
 
 def test_a_model_that_does_not_run_is_refused(tiny_model, monkeypatch):
-    """With what it said as the cause."""
+    """With the original error as the cause."""
     model = tiny_model("llama")
     monkeypatch.setattr(model, "forward", lambda **inputs: 1 / 0)
 
@@ -39,7 +39,7 @@ def test_layers_that_look_at_anothers_keep_nothing(tiny_model):
 
 
 def test_a_cache_of_nothing_is_refused():
-    """It would be a model without memory."""
+    """Such a model has no KV cache."""
     cache = DynamicCache()
     cache.layers = [DummyLayer()]
 

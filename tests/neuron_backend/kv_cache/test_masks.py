@@ -6,7 +6,7 @@ from decodekit.neuron_backend.kv_cache.masks import MaskPlan, Reach
 
 
 def seen(reach: Reach, position: int, *, padding: bool = False) -> list[int]:
-    """The addresses that one column sees, of two scratch slots, the spare one and 6 positions."""
+    """Addresses that one column attends to, of two scratch slots, the spare one and 6 positions."""
     slots = torch.arange(-3, 6)
     mask = reach.mask(torch.tensor([[position]]), torch.tensor([[padding]]), slots, torch.float32)
     assert tuple(mask.shape) == (1, 1, 1, 9)
@@ -14,7 +14,7 @@ def seen(reach: Reach, position: int, *, padding: bool = False) -> list[int]:
 
 
 class TestReach:
-    """How far back one layer looks."""
+    """Attention reach of one layer."""
 
     @pytest.mark.parametrize(
         ("reach", "position", "slots"),
@@ -29,7 +29,7 @@ class TestReach:
         ],
     )
     def test_is_what_a_token_sees(self, reach, position, slots):
-        """Positions up to its own, as far back as the layer looks."""
+        """Positions up to its own, within the layer's reach."""
         assert slots == seen(reach, position)
 
     @pytest.mark.parametrize("chunk", [1, 3, 1000, 8192, 12_345])
@@ -43,7 +43,7 @@ class TestReach:
 
     @pytest.mark.parametrize("position", [-3, 2, 9])
     def test_padding_sees_the_spare_slot_only(self, position):
-        """Wherever it lies."""
+        """At any position."""
         assert seen(Reach(window=2), position, padding=True) == [-1]
 
 
@@ -66,12 +66,12 @@ class TestMaskPlan:
         assert plan.span == 16
 
     def test_gpt_neo_has_names_of_its_own(self, tiny_model):
-        """For what others call full and sliding."""
+        """Its names for full and sliding attention."""
         plan = MaskPlan.of(tiny_model("gpt_neo"))
 
         assert plan.reaches == {"global": Reach(), "local": Reach(window=16)}
 
     def test_unknown_kinds_are_refused(self, tiny_model):
-        """A kind without a mask made from positions is named."""
+        """The error names the unsupported layer type."""
         with pytest.raises(UnsupportedArchitecture, match=r"Lfm2ForCausalLM .* 'conv'"):
             MaskPlan.of(tiny_model("lfm2"))

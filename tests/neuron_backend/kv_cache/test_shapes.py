@@ -5,19 +5,19 @@ from decodekit.neuron_backend.kv_cache.shapes import neuron_widths
 
 
 class TestNeuronWidths:
-    """What a device gets where nothing is asked for."""
+    """Default widths on a device."""
 
     @pytest.mark.parametrize(
         ("max_length", "expected"),
         [(2048, (1, 5, 128, 256, 512, 1024, 2048)), (200, (1, 5, 128, 200)), (128, (1, 5, 128)), (3, (1, 3))],
     )
     def test_are_powers_of_two_up_to_the_length(self, max_length, expected):
-        """Beside those of decoding and of a draft of four."""
+        """In addition to 1, and 5 for four draft tokens."""
         assert expected == neuron_widths(max_length)
 
     @pytest.mark.parametrize(("max_length", "widths"), [(None, (1, 5, 128)), (100, (1, 5, 100))])
-    def test_are_chosen_for_a_device_alone(self, max_length, widths, tiny_model, monkeypatch):
-        """By what the target is for; the model knows 128 positions."""
+    def test_are_used_for_a_device_only(self, max_length, widths, tiny_model, monkeypatch):
+        """Depending on the target; the model has 128 positions."""
         monkeypatch.setattr(NativeTarget, "require", lambda self: None)
         monkeypatch.setattr(NativeTarget, "compile", lambda self, decoder: None)
         model = tiny_model("llama")
@@ -33,10 +33,10 @@ class TestNeuronWidths:
 
 
 class TestDefaults:
-    """What the caller leaves open."""
+    """Defaults."""
 
     def test_max_length_is_what_the_model_knows(self, tiny_model):
-        """The tiny models know 128 positions, fewer than 2048."""
+        """The tiny models have 128 positions, fewer than 2048."""
         assert StaticDecoder(tiny_model("llama")).shape.max_length == 128
 
     @pytest.mark.parametrize(
@@ -66,6 +66,6 @@ class TestDefaults:
     ],
 )
 def test_an_impossible_shape_is_refused(options, message, tiny_model):
-    """Each argument's error says its rule and the value."""
+    """Each argument's error gives its rule and the value."""
     with pytest.raises(ValueError, match=message):
         StaticDecoder(tiny_model("llama"), **options)

@@ -1,4 +1,4 @@
-"""A forward attends to as much of the cache as its tokens need."""
+"""Spans: a forward attends to as many leading positions as its tokens need."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from decodekit.decoding import Generator, Sample, Slots
 from decodekit.neuron_backend import StaticDecoder, compile_decoder
-from decodekit.neuron_backend.kv_cache.spans import decoder_spans, end_of, powers_of_two, smallest_span
+from decodekit.neuron_backend.kv_cache.spans import decoder_spans, end_position, powers_of_two, smallest_span
 from decodekit.speculation import PromptLookup, SpeculativeGenerator
 from decodekit.testing import check_decoder
 
@@ -25,7 +25,7 @@ def pair(request, tiny_model):
 
 
 class TestSpans:
-    """Which there are, and which is taken."""
+    """Default and validated spans, and the selection of one."""
 
     @given(first=st.integers(1, 300), last=st.integers(1, 5000))
     def test_double_up_to_the_last(self, first, last):
@@ -62,7 +62,7 @@ class TestSpans:
             for column, token in enumerate(row)
             if token >= 0 and start + column >= 0
         ]
-        end = end_of(torch.tensor(tokens), torch.tensor(starts))
+        end = end_position(torch.tensor(tokens), torch.tensor(starts))
 
         assert max(positions, default=-1) + 1 == max(end, 0)
         assert min(span for span in SPANS if all(p < span for p in positions)) == smallest_span(
@@ -79,7 +79,7 @@ class TestSpans:
 
 
 class TestDecoder:
-    """What a decoder gives over them."""
+    """Logits over different spans."""
 
     def test_keeps_the_contract(self, pair):
         """Ragged rows, rewinds and trees, across every border."""
@@ -97,7 +97,7 @@ class TestDecoder:
             torch.testing.assert_close(short, whole, atol=2e-6, rtol=2e-6)
 
     def test_reads_nothing_behind_the_span(self, pair):
-        """Not even what is not a number, as a mask would still have to multiply."""
+        """NaN beyond the span has no effect, as it would through a mask."""
         decoder, _ = pair
         expected = decoder.forward(torch.tensor([[1], [2]]), torch.tensor([0, 0])).clone()
         for buffer in decoder.cache.tensors:
@@ -105,7 +105,7 @@ class TestDecoder:
 
         assert torch.equal(expected, decoder.forward(torch.tensor([[1], [2]]), torch.tensor([0, 0])))
 
-    def test_can_be_asked_for_a_longer_one(self, pair):
+    def test_a_longer_one_can_be_given(self, pair):
         """The same within rounding; one that is too short is refused before anything is written."""
         decoder, _ = pair
         ids, start = torch.tensor([[1], [2]]), torch.tensor([0, 9])
@@ -118,7 +118,7 @@ class TestDecoder:
         assert all(map(torch.equal, before, decoder.cache.tensors))
 
     def test_speculates_across_the_borders(self, tiny_model):
-        """Token for token plain decoding, which meets the borders elsewhere."""
+        """The tokens of plain decoding, which reaches the boundaries in other steps."""
         options = {"batch_size": 2, "max_length": 40, "widths": (1, 5), "spans": SPANS}
         model = tiny_model("llama", torch.float64)
         prompts = [[1, 2, 3, 1, 2, 3, 1], [4, 5, 4, 5]]
@@ -132,16 +132,16 @@ class TestDecoder:
 
 
 class TestExactWidth:
-    """Bit for bit means one program, so one span."""
+    """Bit-exact results require one program, hence one span."""
 
     def test_every_forward_attends_to_the_whole_cache(self, tiny_model):
         """Whatever it is fed; and without it the smallest span is left to the decoder."""
         decoder = StaticDecoder(tiny_model("llama"), max_length=40, widths=(1, 5), spans=SPANS)
-        asked = []
+        requested = []
         original = decoder.forward
 
         def recording(ids, cache_pos, span=None):
-            asked.append((ids.shape[1], span))
+            requested.append((ids.shape[1], span))
             return original(ids, cache_pos, span)
 
         decoder.forward = recording
@@ -150,15 +150,15 @@ class TestExactWidth:
         slots.feed(ids, torch.tensor([7]), one)
         slots.feed(ids, torch.tensor([8]), one, exact_width=True)
 
-        # The first seven came through other programs: they are fed again.
-        assert [(5, None), (5, None), (5, 40), (5, 40)] == asked
+        # The first seven were fed through other programs and are fed again.
+        assert [(5, None), (5, None), (5, 40), (5, 40)] == requested
         slots.feed(ids, torch.tensor([9]), one, exact_width=True)
-        assert [(5, 40)] == asked[4:]
+        assert [(5, 40)] == requested[4:]
 
 
 @pytest.mark.parametrize("name", ["llama"])
 def test_one_compiled_program_serves_every_span(name, tiny_model):
-    """On a processor the span is left open; the logits are the eager decoder's on both sides of a border."""
+    """CPU programs have a dynamic span; the logits are the eager decoder's on both sides of a boundary."""
     options = {"batch_size": 2, "max_length": 40, "widths": (2,), "spans": SPANS}
     compiled = compile_decoder(tiny_model(name), target="cpu", **options)
     eager = StaticDecoder(tiny_model(name), **options)

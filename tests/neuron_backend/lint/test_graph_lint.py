@@ -1,4 +1,4 @@
-"""What neuronx-cc refuses, found before it is asked."""
+"""Rules of neuronx-cc, checked on exported graphs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from decodekit.neuron_backend.lint.graph_lint import RULES, lint_graph, lint_module
+from decodekit.neuron_backend.lint.graph_lint import lint_graph, lint_module
+from decodekit.neuron_backend.lint.graph_rules import RULES
 from decodekit.neuron_backend.lowering.export import lower
 
 X = torch.tensor([[0.5, 2.0, 1.0], [0.25, 0.125, 4.0]])
@@ -31,7 +32,7 @@ def found(function: Callable[..., Any], *inputs: Tensor) -> list[str]:
 
 
 def exported(function: Callable[..., Any], *inputs: Tensor) -> list[str]:
-    """The rules that it breaks as it stands, constants not folded."""
+    """The rules that it breaks without constant folding."""
     return [
         finding.rule for finding in lint_graph(torch.export.export(Calls(function), inputs, strict=False))
     ]
@@ -132,11 +133,11 @@ class TestRules:
         assert [rule] == findings()
 
     def test_each_has_a_control(self) -> None:
-        """A rule that nothing is known to break may be a rule that finds nothing."""
+        """Every rule is tested by a function that breaks it."""
         assert {rule.id for rule in RULES} == {control.values[0] for control in CONTROLS}
 
     def test_each_says_why_and_who_says_so(self) -> None:
-        """And no two have one name."""
+        """Rule ids are unique."""
         assert len(RULES) == len({rule.id for rule in RULES})
         assert all(rule.reason and rule.source for rule in RULES)
 
@@ -165,17 +166,17 @@ class TestRules:
         ],
     )
     def test_let_pass_what_is_taken(self, function: Callable[..., Tensor]) -> None:
-        """The next of kin of what is refused."""
+        """Similar operations that are supported."""
         assert [] == found(function, X, I)
 
 
 class TestLint:
     def test_takes_the_widest_top_k(self) -> None:
-        """The bound itself is inside."""
+        """The bound itself is allowed."""
         assert [] == found(lambda x: x.topk(2)[0], torch.ones(1, 16_384))
 
     def test_looks_into_branches(self) -> None:
-        """What a branch does counts as well."""
+        """Branches are linted as well."""
         assert ["control-flow", "sort"] == found(
             lambda x: torch.cond(x.sum() > 0, lambda x: x.sort()[0], lambda x: x + 1, (x,)), X
         )
@@ -203,11 +204,11 @@ class Offsets(nn.Module):
 
 class TestLower:
     def test_computes_the_same(self) -> None:
-        """Folding changes nothing."""
+        """Folding does not change the result."""
         assert torch.equal(Offsets()(X), lower(Offsets(), (X,))(X))
 
     def test_folds_what_depends_on_no_input(self) -> None:
-        """The last of a line of constants becomes a buffer, a fill a number; a parameter stays itself."""
+        """The last of a chain of constants becomes a buffer, a fill a number; parameters are kept."""
         lowered = lower(Offsets(), (X,))
 
         assert [[0, 2, 4], 0.5] == [buffer.tolist() for buffer in lowered.buffers()]
@@ -254,5 +255,5 @@ class TestLower:
         assert [] == lint_graph(lowered)
 
     def test_does_not_freeze_random_numbers(self) -> None:
-        """They would be the same at every call, and no rule could find them."""
+        """Folded, they would be the same at every call, and no rule would report them."""
         assert ["random"] == found(lambda x: x + torch.rand(3) * 2, X)

@@ -1,8 +1,10 @@
-"""What neuronx-cc refuses, found in HLO."""
+"""Rules of neuronx-cc, checked on HLO."""
 
 import pytest
 
-from decodekit.neuron_backend.lint.hlo_lint import RULES, lint_hlo, parse
+from decodekit.neuron_backend.lint.hlo_lint import lint_hlo
+from decodekit.neuron_backend.lint.hlo_rules import RULES
+from decodekit.neuron_backend.lint.hlo_text import parse_hlo
 
 ADD = """
 %add.1 (x.2: s32[], y.3: s32[]) -> s32[] {
@@ -81,7 +83,7 @@ CONTROLS = [
     ("host-transfer", "ROOT %a.2 = ((f32[3]{0}), token[]) infeed(token[] %t.1)"),
 ]
 
-# Beside what is refused, and not refused itself.
+# Similar instructions that are supported.
 INNOCENT = [
     "%a.2 = f32[] reduce(f32[2,3]{1,0} %p.1, f32[] %c.1), dimensions={0,1}, to_apply=%add.1",
     "%a.2 = f32[2,2]{1,0} dot(f32[2,3]{1,0} %p.1, f32[3,2]{1,0} %p.2), lhs_contracting_dims={1}",
@@ -92,7 +94,7 @@ INNOCENT = [
     "%a.2 = s32[3]{0} shift-right-arithmetic(s32[3]{0} %i.1, s32[3]{0} %i.2)",
     '%a.2 = f32[3]{0} custom-call(f32[3]{0} %p.1), custom_call_target="AwsNeuronTopK"',
     "%sort.2 = f32[2,3]{1,0} add(f32[2,3]{1,0} %p.1, f32[2,3]{1,0} %while.1)",
-    # Made of what has been found where it entered.
+    # Reported where it was introduced.
     "%a.2 = f64[2,3]{1,0} add(f64[2,3]{1,0} %d.1, f64[2,3]{1,0} %d.1)",
     "%a.2 = f32[2,3]{1,0} convert(f64[2,3]{1,0} %d.1)",
 ]
@@ -101,16 +103,16 @@ INNOCENT = [
 class TestRules:
     @pytest.mark.parametrize(("rule", "line"), CONTROLS)
     def test_are_broken(self, rule, line):
-        """Each by what it is about, and no other with it."""
+        """Each line breaks exactly one rule."""
         assert [rule] == [finding.rule for finding in lint_hlo(module(line, ADD))]
 
     @pytest.mark.parametrize("line", INNOCENT)
     def test_let_the_rest_pass(self, line):
-        """What looks like it, and is not."""
+        """Similar instructions break none."""
         assert [] == lint_hlo(module(line, LAST if "last" in line else ADD))
 
     def test_have_a_control_each(self):
-        """No rule is without one that breaks it; no two have a name in common."""
+        """Every rule is tested, and rule ids are unique."""
         assert sorted(rule.id for rule in RULES) == sorted({rule for rule, _ in CONTROLS})
 
     def test_say_who_says_so(self):
@@ -121,14 +123,14 @@ class TestRules:
 
 class TestFindings:
     def test_name_the_instruction(self):
-        """And what it is, the code, the reason and the source."""
+        """The instruction, the code, the reason and the source."""
         (finding,) = lint_hlo(module("%sort.7 = f32[2,3]{1,0} sort(f32[2,3]{1,0} %p.1), dimensions={1}"))
 
         assert "sort.7" == finding.node
         assert str(finding).startswith("sort.7: sort f32[2,3]{1,0}: NCC_EVRF029, no sort;")
 
     def test_are_found_in_every_computation(self):
-        """Not in the entry alone."""
+        """All computations are linted."""
         inner = ADD.replace("add(s32[] %x.2, s32[] %y.3)", "power(s64[] %x.2, s64[] %y.3)").replace(
             "%add.4 = s32", "%add.4 = s64"
         )
@@ -138,7 +140,7 @@ class TestFindings:
         ]
 
     def test_are_not_looked_for_in_something_else(self):
-        """An empty answer must not be that of a text that nobody has read."""
+        """A text that is not HLO is an error rather than without findings."""
         with pytest.raises(ValueError, match="must be an HLO module: got 'module @jit"):
             lint_hlo("module @jit { func.func public @main() }")
 
@@ -147,7 +149,7 @@ def test_parsing_keeps_operands_and_attributes_apart():
     """Operands may have parentheses of their own."""
     line = "ROOT %t.2 = (f32[2]{0}, s32[]) tuple((f32[2]{0}) %a.1, s32[] %b.1), sharding={replicated}"
 
-    (_, instruction) = parse(module(line))["graph.9"]
+    (_, instruction) = parse_hlo(module(line))["graph.9"]
 
     assert ("t.2", "(f32[2]{0}, s32[])", "tuple", True) == (
         instruction.name,

@@ -28,14 +28,14 @@ def rotated(x: Tensor, angle: Tensor) -> Tensor:
 
 
 def moved(x: Tensor, angle: Tensor) -> Tensor:
-    """Through everything that moves numbers about, and a product with real ones on either side."""
+    """Through every layout operation, and products with real tensors on either side."""
     numbers = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2)).transpose(0, 1)
     numbers = (angle * numbers * angle).permute(2, 0, 1)[1:].unsqueeze(0).expand(2, -1, -1, -1)
     return torch.view_as_real(numbers.clone().reshape(2, -1)[0].to(torch.complex64))
 
 
 def added(x: Tensor, angle: Tensor) -> Tensor:
-    """A sum of complex numbers, which is not known."""
+    """A sum of complex numbers, which is not supported."""
     numbers = torch.view_as_complex(x)
     return torch.view_as_real(numbers + numbers * angle[0, 0])
 
@@ -52,7 +52,7 @@ def is_complex(module: GraphModule) -> bool:
 
 @pytest.mark.parametrize("function", [rotated, moved])
 def test_pairs_say_the_same(function: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Nothing complex is left, before and after the graph is taken apart."""
+    """Nothing complex is left, before and after decomposition."""
     module = Of(function)
     exported = torch.export.export(module, inputs(), strict=False)
 
@@ -68,7 +68,7 @@ def test_pairs_say_the_same(function: Callable[[Tensor, Tensor], Tensor]) -> Non
 
 
 def test_what_is_not_known_stays_whole() -> None:
-    """Then all of it stays, and the lint says so."""
+    """The graph is unchanged, and the lint reports it."""
     exported = torch.export.export(Of(added), (torch.randn(5, 2), inputs()[1]), strict=False)
     before = str(exported.graph)
     pair_complex_numbers(exported.graph_module)

@@ -1,4 +1,4 @@
-"""What of torch's own warnings nobody hears."""
+"""Suppression of torch's own deprecation warnings."""
 
 import warnings
 
@@ -8,7 +8,7 @@ from decodekit.neuron_backend.lowering.export import without_known_warnings
 
 
 def test_another_warning_is_heard() -> None:
-    """Of the same kind; and afterwards the known ones are heard again."""
+    """Other warnings of the same category are raised, and afterwards the known ones are again."""
     known = "`isinstance(treespec, LeafSpec)` is deprecated"
     with without_known_warnings():
         warnings.warn(known, FutureWarning, stacklevel=1)

@@ -1,11 +1,11 @@
-"""Graphs in 32 bits."""
+"""Graphs rewritten to int32."""
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from decodekit.neuron_backend.lowering.export import lower
-from decodekit.neuron_backend.lowering.narrow_integers import narrow_integers
+from decodekit.neuron_backend.lowering.narrow_integers import narrow_to_int32
 
 X = torch.tensor([[0.5, 2.0, 1.0], [0.25, 0.125, 4.0]])
 I = torch.tensor([[0, 2, 1], [1, 0, 2]])  # noqa: E741 (integers, beside X)
@@ -25,12 +25,12 @@ class Function(nn.Module):
 def narrowed(function, *inputs):
     """The graph of a function."""
     graph = lower(Function(function), inputs)
-    narrow_integers(graph)
+    narrow_to_int32(graph)
     return graph
 
 
 def wide(graph, *inputs):
-    """The operations that give int64 when the graph is run."""
+    """Operations that return int64 when the graph is run."""
     found = []
 
     class Watch(torch.fx.Interpreter):
@@ -60,7 +60,7 @@ FUNCTIONS = [
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_give_the_same(function):
-    """Of int32 in the place of int64, and int32 where they gave int64."""
+    """int32 inputs in place of int64, and int32 outputs."""
     expected = function(X, I)
 
     found = narrowed(function, X, I)(X, I.int())
@@ -71,17 +71,17 @@ def test_give_the_same(function):
 
 @pytest.mark.parametrize("function", [case for case in FUNCTIONS if case.id != "top-k"])
 def test_compute_nothing_in_64_bits(function):
-    """No operation gives int64; before, one did."""
+    """No operation returns int64; before, one did."""
     graph = lower(Function(function), (X, I))
     before = wide(graph, X, I)
-    narrow_integers(graph)
+    narrow_to_int32(graph)
 
     assert before
     assert [] == wide(graph, X, I.int())
 
 
 def test_indices_that_are_always_int64_are_narrowed_at_once():
-    """Of a top-k: what follows is int32."""
+    """The indices of a top-k are converted to int32."""
     graph = narrowed(lambda x: x.topk(2).indices + 1, X)
 
     assert ["getitem_1"] == wide(graph, X)
@@ -93,7 +93,7 @@ def test_indices_that_are_always_int64_are_narrowed_at_once():
     ids=["tensor", "number", "comparison"],
 )
 def test_what_does_not_fit_is_refused(function):
-    """Rather than cut off."""
+    """Rather than truncated."""
     with pytest.raises(OverflowError, match="must fit into 32 bits: got 4294967296"):
         narrowed(function, I)
 

@@ -36,7 +36,7 @@ class TestArchitectures:
 
         torch.testing.assert_close(expected[ids >= 0], found[ids >= 0], atol=1e-4, rtol=1e-4)
         for one, other in zip(*caches, strict=True):
-            # Padding leaves whatever it likes in the spare slot.
+            # The spare slot's contents are arbitrary.
             torch.testing.assert_close(one[:, :, 1:], other[:, :, 1:], atol=1e-4, rtol=1e-4)
 
     def test_nor_trees_and_prompts(self, tiny_model: Models) -> None:
@@ -57,7 +57,7 @@ class TestLint:
         assert {"float64"} == {finding.rule for finding in findings}
 
     def test_leaves_the_model_as_it_was(self, tiny_model: Models) -> None:
-        """Its experts are traced in a way of their own."""
+        """Its experts use another implementation while traced."""
         decoder = CompiledDecoder(tiny_model("mixtral"), max_length=16, widths=(1,))
         before = decoder.step.model.config._experts_implementation
         decoder.lint()
@@ -65,7 +65,7 @@ class TestLint:
         assert before == decoder.step.model.config._experts_implementation != "batched_mm"
 
     def test_reads_no_cache(self, llama: CompiledDecoder) -> None:
-        """It may lie on a device, from which nothing can be traced."""
+        """Even if the cache is on a device."""
         llama.cache = type(llama.cache)(
             keys=[buffer.to("meta") for buffer in llama.cache.keys],
             values=[buffer.to("meta") for buffer in llama.cache.values],
@@ -82,7 +82,7 @@ class TestProgramShapes:
         [(1, (128, 256, 300)), (128, (128, 256, 300)), (129, (256, 300)), (300, (300,))],
     )
     def test_a_span_is_no_shorter_than_the_width(self, width: int, expected: tuple[int, ...]) -> None:
-        """What a wide forward of few tokens would save is not worth a program."""
+        """Spans shorter than the width get no program."""
         assert expected == spans_of(width, (128, 256, 300))
 
     def test_there_is_always_one(self) -> None:

@@ -24,7 +24,7 @@ def scores(*shape: int) -> Tensor:
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("shape", [(7,), (3, 7), (2, 3, 7), (2, 1, 3, 7)])
 def test_of_any_dimensions_is_one_of_two(shape: tuple[int, ...], ordered: bool) -> None:
-    """Sorted, which is one of the orders that an unsorted one may come in."""
+    """Sorted, which is a valid order of an unsorted top-k."""
     x = scores(*shape)
     lowered = lower(TopK(-1, True, ordered), (x,))
     values, indices = lowered(x)

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture
 from decodekit.neuron_backend.kv_cache.buffers import PositionedCache
 from decodekit.neuron_backend.models import alibi
-from decodekit.neuron_backend.models.weights import adopt
+from decodekit.neuron_backend.models.weights import copy_sharing_weights
 
 Models = Callable[..., PreTrainedModel]
 
@@ -31,13 +31,13 @@ class TestSlopes:
         config.vocab_size = 9
         config.pad_token_id = config.bos_token_id = config.eos_token_id = None
         model: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-        slopes = adopt(model).base_model.get_buffer("alibi_slopes")
+        slopes = copy_sharing_weights(model).base_model.get_buffer("alibi_slopes")
 
         assert [2.0**-power for power in range(1, 9)] == slopes.tolist()
 
     def test_of_falcon_are_rounded_as_it_rounds(self, tiny_model: Models) -> None:
-        """Slope, position and product each to bfloat16: not what float32 would give."""
-        table = adopt(tiny_model("falcon_alibi")).base_model.get_buffer("alibi_table")
+        """Slope, position and product are each rounded to bfloat16."""
+        table = copy_sharing_weights(tiny_model("falcon_alibi")).base_model.get_buffer("alibi_table")
         slopes = torch.tensor([2 ** (-power / 2) for power in range(1, 17)]).bfloat16()
         positions = torch.arange(128.0).bfloat16()
 
@@ -50,7 +50,7 @@ class TestRefusal:
     def test_of_a_slope_that_is_off(
         self, name: str, tiny_model: Models, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """By a hundredth: the comparison with the stock model sees it."""
+        """An error of 1 % is detected by the comparison with the stock model."""
         keep = alibi._keep
         monkeypatch.setattr(alibi, "_keep", lambda body, key, bias: keep(body, key, 1.01 * bias))
 
@@ -60,7 +60,7 @@ class TestRefusal:
     def test_of_a_tree_by_its_slots(
         self, name: str, tiny_model: Models, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A column in scratch has the bias of its position, not of its slot."""
+        """A column in a scratch slot has the bias of its position, not of its slot."""
 
         def by_slot(cache: PositionedCache) -> Tensor:
             return cache._addresses.clamp(min=0)[None]
@@ -77,8 +77,8 @@ class TestDtypes:
     @pytest.mark.parametrize("name", ALIBI)
     def test_of_half_precision_keep_the_bias(self, dtype: str, name: str, tiny_model: Models) -> None:
         """Slopes are not rounded with the weights, and are rounded where the stock model rounds them."""
-        exact = adopt(tiny_model(name)).base_model.named_buffers()
-        half = adopt(tiny_model(name), getattr(torch, dtype))
+        exact = copy_sharing_weights(tiny_model(name)).base_model.named_buffers()
+        half = copy_sharing_weights(tiny_model(name), getattr(torch, dtype))
         kept = {key: buffer for key, buffer in exact if "alibi" in key}
 
         assert kept
@@ -87,8 +87,8 @@ class TestDtypes:
         StaticDecoder(half, max_length=32, widths=(1, 4))
 
     def test_a_model_without_bias_is_not_touched(self, tiny_model: Models) -> None:
-        """Falcon with rotary positions needs nothing."""
-        twin = adopt(tiny_model("falcon"))
+        """Falcon with RoPE is not adapted."""
+        twin = copy_sharing_weights(tiny_model("falcon"))
 
         assert not [module for module in twin.modules() if "forward" in vars(module)]
 

@@ -1,8 +1,8 @@
 """
-Every architecture under everything that the contract promises.
+The decoder contract for every supported architecture.
 
-The stock model says of each row alone, without a cache, what is right. A weight format is compared with
-the model that the decoder runs: the same weights, plainly.
+The reference is the stock model on each row alone, without a cache. With a weight format, it is the model
+with the dequantized weights.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ NAMES = (
     "deepseek_v3",
 )
 
-# Models that did not work as they are, and what else they run through here.
+# Models that need adaptation, and the variants that they are tested in.
 ADAPTED = ("falcon_alibi", "bloom", "mpt", "gpt_neo")
 
 FORMATS: tuple[str | None, ...] = (None, "int8")
@@ -60,7 +60,7 @@ PATHS = [[0], [0, 1], [0, 2], [0, 2, 3], [0, 1, 4], [5]]
 
 @attrs.frozen(eq=False)
 class Case:
-    """A decoder of three rows, and the model that says what is right."""
+    """A decoder of three rows, and the reference model."""
 
     decoder: CompiledDecoder
     model: PreTrainedModel
@@ -135,7 +135,7 @@ def feed_chunks(decoder: CompiledDecoder, tokens: Tensor, start: int = 0) -> Ten
 
 class TestRaggedBatch:
     def test_is_each_row_alone(self, case: Case, prefill: Callable[..., Tensor]) -> None:
-        """Greedy text and its logits, past the window and over three spans that rows reach apart."""
+        """Greedy text and its logits, past the window and over three spans."""
         spans_used = set()
         decoder = case.decoder
         original = dict(decoder.programs)
@@ -156,10 +156,10 @@ class TestRaggedBatch:
         scored = torch.stack(logits, dim=1)
 
         assert set(SPANS) == spans_used
-        # The prefix of every choice is what the stock model sees too, so its choices are these.
+        # Both score the same prefixes, so the sampled tokens must agree.
         for row, own in zip(rows, scored, strict=True):
             case.expect(row, own)
-        # A model that repeats itself would agree with anything.
+        # A repetitive text would prove nothing.
         assert sorted(len(set(row)) for row in rows)[1] > 4
 
     def test_reaches_the_last_position(self, case: Case) -> None:
@@ -182,7 +182,7 @@ class TestRewind:
         case.expect(tokens[0].tolist(), found[0])
 
     def test_goes_back_by_a_different_number_in_each_row(self, case: Case) -> None:
-        """Rows rewound to 5, 13 and 24 go on from there."""
+        """Rows rewound to positions 5, 13 and 24 continue from there."""
         tokens, starts = right(28), [5, 13, 24]
         feed_chunks(case.decoder, tokens)
         newest = torch.tensor([[51, 52, 53, 54]] * 3)
@@ -207,7 +207,7 @@ class TestSpans:
 class TestTrees:
     @pytest.mark.parametrize("length", [12, 24])
     def test_score_each_path(self, case: Case, length: int) -> None:
-        """A column off the first branch lies at an address that is not its position."""
+        """A column off the first branch is in a scratch slot."""
         tokens = right(length)
         feed_chunks(case.decoder, tokens)
         logits = case.decoder.forward_tree(IDS, pos(*[length] * 3), PARENTS)
@@ -229,7 +229,7 @@ class TestGraph:
         "name", ["gemma2", "gemma3n", "mixtral", "llama4", *ADAPTED, "deepseek_v2", "deepseek_v3"]
     )
     def test_has_nothing_that_neuron_refuses(self, name: str, tiny_model: Models) -> None:
-        """Masks and biases by position, rotations and experts are made of what its compiler takes."""
+        """Masks, biases, RoPE and experts use operations that its compiler supports."""
         decoder = CompiledDecoder(tiny_model(name), max_length=64, widths=(4,), tree_widths=(3,), spans=(64,))
 
         assert {"width_4_span_64": [], "tree_3_span_64": []} == decoder.lint()
@@ -261,7 +261,7 @@ class TestModel:
 class TestCompiled:
     @pytest.mark.parametrize("name", ["falcon_alibi", "gpt_neo"])
     def test_is_saved_and_loaded(self, name: str, tiny_model: Models, tmp_path: object) -> None:
-        """Programs for the CPU are compared with the stock model; loaded, they say the same."""
+        """Programs for the CPU are compared with the stock model, and give the same logits after loading."""
         decoder = compile_decoder(
             tiny_model(name), max_length=48, widths=(4,), tree_widths=(3,), spans=(16, 48), target="cpu"
         )

@@ -1,4 +1,4 @@
-"""The first layers of a decoder, as a decoder that drafts."""
+"""Early exit: the first layers of a decoder as a draft decoder."""
 
 import copy
 
@@ -61,7 +61,7 @@ def test_is_the_stock_model_of_fewer_layers(name, layers, tiny_model, prefill):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_shares_every_weight_and_changes_nothing(name, tiny_model):
-    """No weight is copied, the decoder's own model and config stay, and each has a cache of its own."""
+    """Weights are shared, the decoder's model and config are unchanged, and each has its own cache."""
     target = decoder(deep(tiny_model, name))
     model = target.step.model
     before, count = copy.deepcopy(model.config.to_dict()), len(list(model.parameters()))
@@ -79,7 +79,7 @@ def test_shares_every_weight_and_changes_nothing(name, tiny_model):
 
 
 def test_has_the_shape_that_a_draft_needs(tiny_model):
-    """Rows and positions of the target; a token, a missed one beside it, and prompts."""
+    """Rows and positions of the target; widths for one token, two tokens, and prompts."""
     shape = decoder(deep(tiny_model, "llama")).early_exit(1).shape
 
     assert (2, 48, 61) == (shape.batch_size, shape.max_length, shape.vocab_size)
@@ -91,7 +91,7 @@ def test_fits_the_smallest_decoder(tiny_model):
     assert (1,) == decoder(deep(tiny_model, "llama"), max_length=1, widths=(1,)).early_exit(1).shape.widths
 
 
-def test_other_widths_can_be_asked_for(tiny_model):
+def test_other_widths_can_be_given(tiny_model):
     """An exit is a decoder like any other."""
     exit_ = decoder(deep(tiny_model, "gemma2")).early_exit(3, widths=(2, 6), scored_width=6)
 
@@ -102,7 +102,7 @@ def test_other_widths_can_be_asked_for(tiny_model):
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
 @pytest.mark.parametrize("layers", [1, 3, LAYERS])
 def test_drafts_without_changing_the_text(name, layers, tiny_model):
-    """Greedy or drawn, ragged rows: plain decoding's text; all layers together are always right."""
+    """Greedy or sampled, the text is plain decoding's; a draft from all layers is always accepted."""
     target = decoder(deep(tiny_model, name).double())
     draft = DraftModel(target.early_exit(layers))
     for seed in range(4):
@@ -117,7 +117,7 @@ def test_drafts_without_changing_the_text(name, layers, tiny_model):
 
 
 def test_of_a_compiled_decoder_is_compiled(compiled_gemma2, prefill):
-    """The target's kind of programs serve it, or none if that is asked for; the logits are the same."""
+    """It is compiled for the decoder's target, or for the given one; the logits are the same."""
     rows = [list(range(1, 31)), list(range(20, 55))]
     compiled = compiled_gemma2.early_exit(1, widths=(8,))
     eager = compiled_gemma2.early_exit(1, widths=(8,), target="eager")
@@ -155,7 +155,7 @@ class TestRefusal:
             decoder(deep(tiny_model, "llama")).early_exit(2, **{option: value})
 
     def test_of_layers_in_two_lists(self, tiny_model):
-        """Where two lists are as long as there are layers, nothing says which is meant."""
+        """Two lists of as many modules as there are layers are ambiguous."""
         model = copy.deepcopy(deep(tiny_model, "llama"))
         model.others = torch.nn.ModuleList(torch.nn.Identity() for _ in range(LAYERS))
 

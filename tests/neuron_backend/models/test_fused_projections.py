@@ -1,4 +1,4 @@
-"""Products that read the same input, made one over the same memory."""
+"""Fused QKV and gate-up projections."""
 
 import copy
 
@@ -10,36 +10,37 @@ from decodekit.neuron_backend import StaticDecoder
 from decodekit.neuron_backend.models.fused_projections import (
     FusedProjections,
     fuse_projections,
-    merge_products,
-    traced_fused,
+    merge_equal_products,
+    trace_fused,
 )
-from decodekit.neuron_backend.quantization import int8_activation_split as split
-from decodekit.neuron_backend.quantization.quantized_matmul import PACKED, quantized_matmul
-from decodekit.neuron_backend.tensor_parallel.divided_model import divided
+from decodekit.neuron_backend.quantization import int8_activation_split
+from decodekit.neuron_backend.quantization.int8_activation_split import pack_weights
+from decodekit.neuron_backend.quantization.quantized_matmul import PACKED, cpu_matmul
 from decodekit.neuron_backend.tensor_parallel.ranks import Ranks
+from decodekit.neuron_backend.tensor_parallel.sharded_model import shard_model
 
 LINEAR = torch.ops.aten.linear.default
 
 
 def decoder(model, **changes):
-    """An eager decoder over a copy of *model*, whose projections may be joined."""
+    """An eager decoder over a copy of *model*, whose projections may be fused."""
     return StaticDecoder(copy.deepcopy(model), **{"max_length": 32, "widths": (1, 5), **changes})
 
 
-def join(made):
-    """As the target for the CPU does."""
+def fuse(made):
+    """Fuse projections as the CPU target does."""
     made.step.fused = fuse_projections(made.step.model)
     return made.step.fused
 
 
 def traced(made, width, fused):
-    """The graph of a step, and what it makes of some tokens."""
+    """The graph of a step, and its output for some tokens."""
     inputs = made.step.padding(width, made.cache, 32)
-    with torch.no_grad(), quantized_matmul(made.step):
+    with torch.no_grad(), cpu_matmul(made.step):
         if fused:
-            with traced_fused(made.step):
+            with trace_fused(made.step):
                 program = torch.export.export(made.step, inputs, strict=False)
-            merge_products(program.graph_module, program.graph_signature.user_inputs)
+            merge_equal_products(program.graph_module, program.graph_signature.user_inputs)
         else:
             program = torch.export.export(made.step, inputs, strict=False)
         program.graph_module.graph.lint()
@@ -52,7 +53,7 @@ def traced(made, width, fused):
 
 
 def _flat(program, inputs):
-    """What the bare graph takes: weights and constants first."""
+    """Inputs of the bare graph: weights and constants first."""
     lifted = {**program.state_dict, **program.constants}
     signature = program.graph_signature
     names = [
@@ -66,12 +67,12 @@ def _flat(program, inputs):
 
 
 def _packed(name, tensor):
-    """As a program is handed it."""
-    return split.pack(tensor.T.contiguous()) if name.endswith(PACKED) else tensor
+    """A tensor as it is passed to a program."""
+    return pack_weights(tensor.T.contiguous()) if name.endswith(PACKED) else tensor
 
 
 def count(graph, target):
-    """How many times *graph* calls it."""
+    """Number of calls of *target* in *graph*."""
     return len(graph.find_nodes(op="call_function", target=target))
 
 
@@ -79,10 +80,10 @@ def count(graph, target):
 @pytest.mark.parametrize(("weights", "dtype"), [(None, "float32"), ("int8", "float32"), ("int8", "bfloat16")])
 @pytest.mark.parametrize("name", ["llama", "qwen2", "gemma2", "opt"])
 def test_gives_the_same_logits(name, weights, dtype, width, tiny_model):
-    """Up to rounding; with biases and without, of floating weights and of integers."""
+    """Up to rounding; with and without biases, of floating-point and of integer weights."""
     made = decoder(tiny_model(name), weights=weights, dtype=dtype)
     _, apart = traced(made, width, fused=False)
-    join(made)
+    fuse(made)
 
     _, together = traced(made, width, fused=True)
 
@@ -91,11 +92,11 @@ def test_gives_the_same_logits(name, weights, dtype, width, tiny_model):
 
 
 @pytest.mark.parametrize(("name", "saved"), [("llama", 3), ("mistral", 3), ("opt", 2), ("gpt2", 0)])
-def test_products_become_fewer(name, saved, tiny_model):
-    """Queries, keys and values are one; gate and up are one. GPT-2's are one as they come."""
+def test_matmuls_become_fewer(name, saved, tiny_model):
+    """QKV is one matmul, gate-up is one. GPT-2's QKV is fused already."""
     made = decoder(tiny_model(name))
     apart, _ = traced(made, 5, fused=False)
-    join(made)
+    fuse(made)
     together, _ = traced(made, 5, fused=True)
     layers = made.step.model.config.num_hidden_layers
 
@@ -109,12 +110,12 @@ def test_products_become_fewer(name, saved, tiny_model):
         (False, torch.ops.aten._weight_int8pack_mm.default),
     ],
 )
-def test_kernels_of_integers_become_fewer(exact, target, tiny_model, monkeypatch):
-    """Seven products of a layer are four, on processors that add up integers of 8 bits and on others."""
-    monkeypatch.setattr(split, "_are_exact", lambda: exact)
+def test_integer_matmuls_become_fewer(exact, target, tiny_model, monkeypatch):
+    """Seven matmuls of a layer become four, on CPUs with exact int8 accumulation and on others."""
+    monkeypatch.setattr(int8_activation_split, "_are_exact", lambda: exact)
     made = decoder(tiny_model("llama"), weights="int8", dtype="bfloat16")
     apart, _ = traced(made, 1, fused=False)
-    join(made)
+    fuse(made)
     together, _ = traced(made, 1, fused=True)
 
     assert (7 * 2 + 1, 4 * 2 + 1) == (count(apart, target), count(together, target))
@@ -122,10 +123,10 @@ def test_kernels_of_integers_become_fewer(exact, target, tiny_model, monkeypatch
 
 @pytest.mark.parametrize("weights", [None, "int8"])
 def test_nothing_is_held_twice(weights, tiny_model, prefill):
-    """The model's weights are rows of the joined ones; it is what it was, bit for bit."""
+    """The model's weights are views of the fused ones; its logits are unchanged, bit for bit."""
     made = decoder(tiny_model("qwen2"), weights=weights)
     before, size = prefill(made, [[3, 4, 5, 6, 7]], 5).clone(), made.weights.bytes
-    fused = join(made)
+    fused = fuse(made)
     state = made.step.model.state_dict()
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in state.values()}
 
@@ -135,10 +136,10 @@ def test_nothing_is_held_twice(weights, tiny_model, prefill):
     assert {tensor.untyped_storage().data_ptr() for tensor in fused.state_dict().values()} <= set(storages)
 
 
-def test_what_is_joined_is_not_joined_again(tiny_model):
-    """An early exit shares the memory of its decoder."""
+def test_fused_layers_are_not_fused_again(tiny_model):
+    """An early exit shares the fused memory of its decoder."""
     made = decoder(tiny_model("llama"))
-    first, again = join(made), join(made)
+    first, again = fuse(made), fuse(made)
 
     assert [t.data_ptr() for t in first.state_dict().values()] == [
         t.data_ptr() for t in again.state_dict().values()
@@ -146,9 +147,9 @@ def test_what_is_joined_is_not_joined_again(tiny_model):
     assert not any("forward" in vars(module) for module in made.step.modules())
 
 
-def test_a_ranks_part_is_joined(tiny_model):
-    """Of as many rows as the rank holds, whatever its layers call their size."""
-    part = divided(tiny_model("llama"), Ranks(degree=2, rank=1, group="ranks"))
+def test_a_shard_is_fused(tiny_model):
+    """Of the rows that the rank holds, not of out_features."""
+    part = shard_model(tiny_model("llama"), Ranks(degree=2, rank=1, group="ranks"))
     attention = part.model.layers[0].self_attn
     apart = [
         attention.q_proj.weight.clone(),
@@ -163,10 +164,10 @@ def test_a_ranks_part_is_joined(tiny_model):
 
 
 def test_the_callers_model_keeps_its_own(tiny_model):
-    """Its weights lie where they lay."""
+    """Its weights keep their memory."""
     model = copy.deepcopy(tiny_model("llama"))
     pointers = [parameter.data_ptr() for parameter in model.parameters()]
-    join(StaticDecoder(model, max_length=32, widths=(1,)))
+    fuse(StaticDecoder(model, max_length=32, widths=(1,)))
 
     assert pointers == [parameter.data_ptr() for parameter in model.parameters()]
 
@@ -189,7 +190,7 @@ def test_what_does_not_fit_together_is_left_alone(layers):
 
 
 def test_layers_that_read_something_else_are_still_right():
-    """Each takes its own columns of the product; the graph keeps one for each input."""
+    """Each takes its own columns; the graph keeps one matmul per input."""
     layers = [nn.Linear(4, 3), nn.Linear(4, 2)]
     x, y = torch.randn(5, 4), torch.randn(5, 4)
     expected = layers[0](x), layers[1](y)

@@ -15,7 +15,7 @@ Models = Callable[..., PreTrainedModel]
 def test_a_window_that_is_one_off_is_refused(
     window: int, tiny_model: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the local layers of the stock model see is what they see here."""
+    """Local layers have the window of the stock model."""
     wrong = MaskPlan({"global": Reach(), "local": Reach(window=window)})
     monkeypatch.setattr(MaskPlan, "of", classmethod(lambda cls, model: wrong))
 

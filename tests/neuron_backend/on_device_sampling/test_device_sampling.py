@@ -1,4 +1,4 @@
-"""What the device chooses is what the host chooses."""
+"""On-device sampling equals the host's."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ BATCH, WIDTH = 2, 3
 
 
 def history_of(batch: int, width: int, vocab: int, seed: int = 0) -> History:
-    """A few tokens before each column, garbage behind them."""
+    """A few tokens before each column, garbage after them."""
     rng = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, vocab, (batch, 1, width + 8), generator=rng)
     length = torch.randint(2, 9, (batch, 1), generator=rng) + torch.arange(width)
@@ -63,12 +63,12 @@ def tied_logits(draw: st.DrawFn) -> Tensor:
 
 
 def one_or_a_row(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """A parameter of all rows, or one for each."""
+    """One parameter for all rows, or one per row."""
     return st.one_of(values, st.lists(values, min_size=BATCH, max_size=BATCH))
 
 
 def device_stages_of(processors: Processor, logits: Tensor) -> Tensor:
-    """What the device's stages make of logits."""
+    """Logits processed by the device stages."""
     history = history_of(*logits.shape)
     for stage in DeviceSampling(processors, Greedy()).stages:
         logits = stage(logits, history)
@@ -79,7 +79,7 @@ class TestTopK:
     @pytest.mark.parametrize("widest", [8, 16, 16_384])
     @given(logits=tied_logits(), k=one_or_a_row(st.integers(0, 4)), ties=st.sampled_from(("keep", "first")))
     def test_keeps_what_the_host_keeps(self, widest: int, logits: Tensor, k: Any, ties: str) -> None:
-        """Ties included, off-values included, in one piece and in pieces of pieces."""
+        """Ties and disabled rows included, in one piece and in several levels of pieces."""
         processor = TopK(k, ties=ties)
 
         with pytest.MonkeyPatch.context() as patch:
@@ -94,8 +94,8 @@ class TestTopK:
 
         assert torch.equal(logits.topk(50).values, device_stages.descending(logits, 50))
 
-    def test_fills_up_what_is_missing(self) -> None:
-        """More than there are."""
+    def test_pads_with_minus_inf(self) -> None:
+        """If k exceeds the vocabulary."""
         found = device_stages.descending(torch.tensor([[[1.0, 3.0, 2.0]]]), 5)
 
         assert [3.0, 2.0, 1.0, -torch.inf, -torch.inf] == found[0, 0].tolist()
@@ -112,7 +112,7 @@ class TestTopP:
     def test_keeps_what_the_host_keeps_of_exact_probabilities(
         self, logits: Tensor, k: Any, p: Any, ties: str, minimum: int
     ) -> None:
-        """Where every sum is exact on either side, the sets are equal; after a top-k and without."""
+        """Where every sum is exact, the sets are equal, with and without a top-k before."""
         chain = TopK(k) | TopP(p, ties=ties, min_tokens=minimum)
 
         assert torch.equal(chain(logits, history_of(*logits.shape)), device_stages_of(chain, logits))
@@ -122,14 +122,14 @@ class TestTopP:
     @pytest.mark.parametrize(
         ("p", "kept"),
         [
-            # What is least likely goes while it holds at most 1 - p together.
+            # The least likely tokens are dropped while their mass is at most 1 - p.
             pytest.param(0.5, {0}, id="all-but-half"),
             pytest.param(0.75, {0, 1}, id="all-but-a-quarter"),
             pytest.param(0.875, {0, 1, 2}, id="all-but-the-ties"),
         ],
     )
     def test_drops_what_exactly_fits(self, p: float, kept: set[int], k: int, ties: str) -> None:
-        """An edge that lies between two values is no edge among ties."""
+        """An edge between two values splits no ties."""
         logits = torch.tensor([0.5, 0.25, 0.125, 0.0625, 0.0625]).log().expand(BATCH, WIDTH, 5)
 
         left = device_stages_of(TopK(k) | TopP(p, ties=ties), logits)[1, 2] > -torch.inf
@@ -138,7 +138,7 @@ class TestTopP:
 
     @pytest.mark.parametrize("seed", range(20))
     def test_keeps_what_the_host_keeps_of_any_logits(self, seed: int) -> None:
-        """Of probabilities that are not exact, with no sum near the edge."""
+        """Probabilities that are not exact, with no sum near the edge."""
         logits = random_logits(2000, seed)
         for k in ([40, 7], 0):
             chain = Temperature(0.8) | TopK(k) | TopP([0.9, 0.3 + 0.03 * seed]) | MinP(0.01)
@@ -148,14 +148,14 @@ class TestTopP:
     @pytest.mark.parametrize("ties", ["last", "first", "keep"])
     @pytest.mark.parametrize("k", [0, 40])
     def test_counts_the_ties_of_a_usual_vocabulary(self, k: int, ties: str) -> None:
-        """Logits as coarse as a bfloat16 head's: at the edge there are many of one value."""
+        """With bfloat16 logits, many tokens are tied at the edge."""
         logits = random_logits(30_000).bfloat16().float()
         chain = TopK(k) | TopP(0.7, ties=ties)
 
         assert torch.equal(chain(logits, history_of(*logits.shape)), device_stages_of(chain, logits))
 
-    def test_leaves_a_row_that_is_off_alone(self) -> None:
-        """Even what weighs nothing beside the likeliest."""
+    def test_leaves_a_disabled_row_unchanged(self) -> None:
+        """Even tokens whose weight rounds to 0."""
         logits = torch.tensor([[[0.0, -90.0, -200.0]], [[0.0, -90.0, -200.0]]])
 
         for chain in (TopK(3) | TopP([1.0, 0.5]), TopP([1.0, 0.5])):
@@ -167,11 +167,11 @@ class TestTopP:
 class TestFirstLargest:
     @given(values=tied_logits())
     def test_is_an_argmax(self, values: Tensor) -> None:
-        """Of equals the first."""
+        """The first of equal values."""
         assert torch.equal(values.argmax(dim=-1), first_largest(values))
 
-    def test_is_a_place_in_any_case(self) -> None:
-        """A device does not forgive an index beyond the end."""
+    def test_is_always_a_valid_index(self) -> None:
+        """An index out of range would fail on the device."""
         assert 2 == first_largest(torch.tensor([torch.nan, 1.0, torch.inf]))
 
 
@@ -181,7 +181,7 @@ SAFE = {
     for suffix in ("", " per row")[: 1 + entry.rows]
     if entry.make(entry.example).device_safe  # type: ignore[attr-defined]
 }
-"""Every processor that says of itself that it may run there."""
+"""Every processor that is declared device_safe."""
 
 CHAINS = {
     "none": None,
@@ -209,10 +209,10 @@ class TestDeviceChoice:
     @every_chain
     @every_sampler
     @pytest.mark.parametrize("vocab", [11, 300])
-    def test_chooses_what_the_host_chooses(
+    def test_samples_what_the_host_samples(
         self, chain: Processor | None, sampler: Sampler, vocab: int
     ) -> None:
-        """Draw by draw, over logits whose two best are not within rounding of each other."""
+        """Draw by draw, for logits whose two best are not within rounding of each other."""
         device, host = DeviceSampling(chain, sampler), SamplingPipeline(chain, sampler)
         for seed in range(20):
             logits, history = random_logits(vocab, seed), history_of(BATCH, WIDTH, vocab, seed)
@@ -226,7 +226,7 @@ class TestDeviceChoice:
     def test_takes_every_safe_processor_of_the_catalogue(
         self, processor: Processor, sampler: Sampler
     ) -> None:
-        """And chooses with it what the host chooses, in a vocabulary small enough that it matters."""
+        """With the host's tokens, in a vocabulary small enough for the processor to matter."""
         device, host = DeviceSampling(processor, sampler), SamplingPipeline(processor, sampler)
         for seed in range(10):
             logits, history = random_logits(11, seed), history_of(BATCH, WIDTH, 11, seed)
@@ -238,40 +238,40 @@ class TestDeviceChoice:
     @every_chain
     @every_sampler
     def test_lowers_to_what_neuronx_cc_takes(self, chain: Processor | None, sampler: Sampler) -> None:
-        """With a vocabulary of several pieces; and what is lowered chooses the same."""
-        choice = DeviceSampling(chain, sampler)
-        inputs = choice.inputs(random_logits(40_000), history_of(BATCH, WIDTH, 40_000))
+        """With a vocabulary of several pieces; the lowered module samples the same tokens."""
+        sampling = DeviceSampling(chain, sampler)
+        inputs = sampling.inputs(random_logits(40_000), history_of(BATCH, WIDTH, 40_000))
 
-        lowered = lower(choice, inputs)
+        lowered = lower(sampling, inputs)
 
         assert [] == [str(finding) for finding in lint_graph(lowered)]
-        assert torch.equal(choice(*inputs), lowered(*inputs))
+        assert torch.equal(sampling(*inputs), lowered(*inputs))
 
     @every_chain
     @every_sampler
     def test_makes_its_constants_where_the_logits_are(
         self, chain: Processor | None, sampler: Sampler
     ) -> None:
-        """A device without data refuses what is mixed with the host's."""
-        choice = DeviceSampling(chain, sampler)
-        inputs = choice.inputs(random_logits(40), history_of(BATCH, WIDTH, 40))
+        """The meta device rejects a mixture with host tensors."""
+        sampling = DeviceSampling(chain, sampler)
+        inputs = sampling.inputs(random_logits(40), history_of(BATCH, WIDTH, 40))
 
-        chosen = choice(*(tensor.to("meta") for tensor in inputs))
+        sampled = sampling(*(tensor.to("meta") for tensor in inputs))
 
-        assert ("meta", (BATCH, WIDTH)) == (chosen.device.type, tuple(chosen.shape))
+        assert ("meta", (BATCH, WIDTH)) == (sampled.device.type, tuple(sampled.shape))
 
     @every_sampler
-    def test_chooses_nothing_where_nothing_is_left(self, sampler: Sampler) -> None:
-        """Forbidden throughout, or garbage: -1, as on the host; the neighbours choose."""
+    def test_samples_nothing_where_all_tokens_are_masked(self, sampler: Sampler) -> None:
+        """All -inf or NaN gives -1, as on the host; other columns are sampled."""
         logits = random_logits(9)
         logits[0, 0], logits[1, 2, 4] = -torch.inf, torch.nan
         history = history_of(BATCH, WIDTH, 9)
-        choice = DeviceSampling(Temperature(0.5), sampler)
+        sampling = DeviceSampling(Temperature(0.5), sampler)
 
-        chosen = choice(*choice.inputs(logits, history))
+        sampled = sampling(*sampling.inputs(logits, history))
 
-        assert torch.equal(SamplingPipeline(Temperature(0.5), sampler)(logits, history)[0], chosen)
-        assert [(0, 0), (1, 2)] == [tuple(place) for place in (chosen < 0).nonzero().tolist()]
+        assert torch.equal(SamplingPipeline(Temperature(0.5), sampler)(logits, history)[0], sampled)
+        assert [(0, 0), (1, 2)] == [tuple(place) for place in (sampled < 0).nonzero().tolist()]
 
     @pytest.mark.parametrize(
         ("chain", "survivors"),
@@ -286,11 +286,11 @@ class TestDeviceChoice:
         ],
     )
     def test_knows_how_many_a_top_p_has_to_sort(self, chain: Processor, survivors: int | None) -> None:
-        """Ties with the last of them are not sorted but counted."""
+        """Ties with the last of them are counted, not sorted."""
         assert survivors == DeviceSampling(chain, Greedy()).stages[-1].survivors
 
     def test_makes_its_noise_on_the_host(self) -> None:
-        """In single precision: float64 has no place on the device."""
+        """In float32, since the device has no float64."""
         inputs = DeviceSampling(None, Sample()).inputs(random_logits(10), history_of(BATCH, WIDTH, 10))
 
         assert [(2, 3, 10), (2, 1, 11), (2, 3), (2,), (2, 3, 3), (2, 3, 4)] == [
@@ -306,7 +306,7 @@ class TestDeviceChoice:
                 TopP(0.5, min_tokens=9000), "'min_tokens' must be <= 8,192 there", id="huge-minimum"
             ),
             pytest.param(MinP(0.1, min_tokens=2), "does not declare itself device_safe", id="not-safe"),
-            pytest.param(Chain((abs,)), "does not declare itself device_safe", id="somebody-elses"),
+            pytest.param(Chain((abs,)), "does not declare itself device_safe", id="user-defined"),
         ],
     )
     def test_refuses_a_stage_by_name(self, chain: Processor, reason: str) -> None:
@@ -317,8 +317,8 @@ class TestDeviceChoice:
             DeviceSampling(chain, Greedy())
         assert reason in str(e.value)
 
-    def test_refuses_a_selection_by_name(self) -> None:
-        """Nobody knows what it computes with."""
+    def test_refuses_a_sampler_by_name(self) -> None:
+        """A user-defined sampler has no device variant."""
 
         def first(logits: Tensor, history: History) -> Tensor:
             return history.length

@@ -1,4 +1,4 @@
-"""Decoders that choose: the host's tokens, and what is said about where they are chosen."""
+"""Decoders that sample: the host's tokens, and the explanation of what runs where."""
 
 from functools import partial
 
@@ -38,19 +38,19 @@ every_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLE
 
 @pytest.fixture(scope="module")
 def eager(tiny_model):
-    """To be fused with what a test likes."""
+    """A decoder to be fused by the test."""
     return build(tiny_model("llama"))
 
 
 @pytest.fixture(scope="module")
 def host(tiny_model):
-    """The same, never fused."""
+    """The same decoder, never fused."""
     return build(tiny_model("llama"))
 
 
 @pytest.fixture(scope="module")
 def draft(tiny_model):
-    """Of another model, with fewer positions and other widths."""
+    """A decoder of another model, with fewer positions and other widths."""
     return build(tiny_model("mistral"), widths=(1, 2, 16), scored_width=2, max_length=40)
 
 
@@ -62,7 +62,7 @@ def pair(tiny_model):
 
 @pytest.fixture
 def forbidden(monkeypatch):
-    """The host may not choose where the decoder can."""
+    """Fail if the host samples although the decoder can."""
     monkeypatch.setattr("decodekit.decoding.engine.loop.SamplingPipeline.__call__", None)
 
 
@@ -71,9 +71,9 @@ class TestGeneration:
     @every_sampler
     @pytest.mark.parametrize("drafter", ["plain", "lookup", "model"])
     def test_says_what_the_host_says(self, eager, host, draft, chain, sampler, drafter):
-        """Ragged rows, as many as the decoder has and fewer, with and without guesses; scores too."""
+        """Full and smaller batches, with and without draft tokens; scores too."""
         eager.fuse(chain, sampler)
-        # One that agrees now and then, and chooses in its own forwards.
+        # A draft that is sometimes accepted, and samples in its own forwards.
         draft.fuse(chain, sampler)
         drafts = {"plain": lambda: None, "lookup": PromptLookup, "model": lambda: DraftModel(draft)}
         for batch in (1, 2, 3):
@@ -87,7 +87,7 @@ class TestGeneration:
     @every_sampler
     @pytest.mark.parametrize("processor", SAFE.values(), ids=SAFE.keys())
     def test_takes_every_safe_processor_of_the_catalogue(self, pair, processor, sampler):
-        """In forwards of one column and of several; one parameter a row included."""
+        """In forwards of one column and of several; per-row parameters included."""
         decoder, host = pair
         decoder.fuse(processor, sampler)
         run = partial(texts, prompts=PROMPTS[:2], processors=processor, sampler=sampler)
@@ -98,8 +98,8 @@ class TestGeneration:
         assert run(host, drafter=PromptLookup(1, 1)) == found
 
     @every_sampler
-    def test_the_host_has_nothing_to_choose(self, tiny_model, sampler, forbidden):
-        """A prompt of five tokens comes through a forward that chooses, as everything after it."""
+    def test_the_host_does_not_sample(self, tiny_model, sampler, forbidden):
+        """A prompt of five tokens is fed by a forward that samples, as everything after it."""
         chain = CHAINS["default"]
         decoder = build(tiny_model("llama"), processors=chain, sampler=sampler)
 
@@ -107,8 +107,8 @@ class TestGeneration:
 
         assert 30 == len(result.ids[0])
 
-    def test_a_seed_may_be_another(self, tiny_model, forbidden):
-        """It comes in with the noise."""
+    def test_the_seed_may_differ(self, tiny_model, forbidden):
+        """It only affects the noise."""
         decoder = build(tiny_model("llama"), processors=Temperature(2.0), sampler=Sample(seed=1))
         runs = [
             Generator(decoder, processors=Temperature(2.0), sampler=Sample(seed=seed), stop=STOP)([[1, 2]])
@@ -118,19 +118,19 @@ class TestGeneration:
         assert runs[0].ids != runs[1].ids
 
     def test_exact_width_is_one_program(self, tiny_model):
-        """A prompt in chunks, and guesses: the same bits as without, through the program that chooses."""
+        """With draft tokens, the same bits as without, through the program that samples."""
         chain, sampler = CHAINS["default"], Sample(seed=7)
         parts = {"processors": chain, "sampler": sampler, "exact_width": True}
         decoder = build(tiny_model("llama"), processors=chain, sampler=sampler)
         decoder.programs[5] = None
 
-        plain, guessed = (texts(decoder, PROMPTS, drafter=d, **parts) for d in (None, PromptLookup(1, 1)))
+        plain, drafted = (texts(decoder, PROMPTS, drafter=d, **parts) for d in (None, PromptLookup(1, 1)))
 
-        assert plain[0] == guessed[0]
+        assert plain[0] == drafted[0]
         assert texts(build(tiny_model("llama")), PROMPTS, **parts) == plain
 
     def test_rows_of_parameters_are_all_rows(self, tiny_model):
-        """With fewer rows the host runs the chain, and says what it always said."""
+        """With fewer rows the host runs the chain, with its own error."""
         chain = Chain([RepetitionPenalty([1.3, 1.5, 1.7])])
         decoder = build(tiny_model("llama"), processors=chain)
 
@@ -139,8 +139,8 @@ class TestGeneration:
         with pytest.raises(ValueError, match="one value per row: got 3 for 2 rows"):
             Generator(decoder, processors=chain)(PROMPTS[:2])
 
-    def test_says_who_left_no_token(self, tiny_model, forbidden):
-        """From logits that are asked for then."""
+    def test_names_the_stage_that_left_no_token(self, tiny_model, forbidden):
+        """From the logits, which are read then."""
         chain = Temperature(0.5) | SuppressTokens(range(61))
         decoder = build(tiny_model("llama"), processors=chain)
 
@@ -148,8 +148,8 @@ class TestGeneration:
 
         assert ("no_token_left", repr(chain.processors[1])) == (finish.reason, finish.matched)
 
-    def test_the_first_layers_may_choose_too(self, tiny_model, forbidden):
-        """A draft of the target's own, compiled with the target's chain."""
+    def test_an_early_exit_may_sample_too(self, tiny_model, forbidden):
+        """An early exit compiled with the target's chain."""
         parts = {"processors": CHAINS["default"], "sampler": Sample(seed=7)}
         target = build(tiny_model("llama"), **parts)
         draft = target.early_exit(1, scored_width=2, **parts)
@@ -159,7 +159,7 @@ class TestGeneration:
         assert (1, 2) == draft.sampling_widths
         assert Generator(target, stop=STOP, **parts)([[1]]).ids == result.ids
 
-    def test_trees_go_on_as_ever(self, tiny_model):
+    def test_trees_are_sampled_on_the_host(self, tiny_model):
         """The plain programs score them."""
         model, sampler = tiny_model("llama"), Sample(seed=3)
         plain = {"tree_widths": (8,)}
@@ -168,7 +168,7 @@ class TestGeneration:
         decoder = build(model, sampler=sampler, **plain)
 
         assert run(build(model, **plain)) == run(decoder)
-        assert "in trees of guesses the host chooses" in decoder.explain().notes
+        assert "in trees of draft tokens the host samples" in decoder.explain().notes
 
 
 class TestForwardChoosing:
@@ -200,7 +200,7 @@ class TestForwardChoosing:
 
         assert all(torch.equal(a, b) for a, b in zip(before, decoder.cache.tensors, strict=True))
 
-    def test_refuses_lengths_that_there_are_not(self, tiny_model):
+    def test_refuses_lengths_out_of_range(self, tiny_model):
         """A gather beyond the end would fail in the middle of a forward."""
         decoder = build(tiny_model("llama"), processors=RepetitionPenalty(1.3))
         window = self.window(1)
@@ -212,7 +212,7 @@ class TestForwardChoosing:
                 window.at(window.length + 64),
             )
 
-    def test_refuses_parts_that_are_none(self, tiny_model):
+    def test_refuses_parts_of_the_wrong_kind(self, tiny_model):
         """When the decoder is compiled."""
         with pytest.raises(TypeError, match=r"'processors' must be callable \(join several with \|\)"):
             build(tiny_model("llama"), processors=[TopK(3)])
@@ -222,7 +222,7 @@ class TestForwardChoosing:
 
 class TestExplain:
     def test_says_what_is_part_of_the_forward(self, tiny_model):
-        """And what is the host's all the same."""
+        """And what the host does nevertheless."""
         chain = Temperature(0.5) | TopK(5)
         decoder = build(tiny_model("llama"), processors=chain, sampler=Sample(seed=3))
 
@@ -231,13 +231,13 @@ class TestExplain:
             "Temperature(temperature=0.5)  device   it is part of the forward\n"
             "TopK(k=5, ties='keep')        device   it is part of the forward\n"
             "Sample(seed=3)                device   it is part of the forward\n"
-            "note: the logits are processed again, on the host, where somebody reads the scores\n"
-            "note: after a forward of 16 columns, as of a prompt, the host chooses"
+            "note: if the scores are read, the logits are processed again on the host\n"
+            "note: after a forward of 16 columns, as of a prompt, the host samples"
         ) == str(decoder.explain())
         assert decoder.explain() == Generator(decoder, processors=chain, sampler=Sample(seed=3)).explain()
 
     @pytest.mark.parametrize(
-        ("compiled_with", "asked", "whys"),
+        ("compiled_with", "requested", "whys"),
         [
             pytest.param(
                 None,
@@ -256,24 +256,24 @@ class TestExplain:
                 None,
                 [
                     "all run in one place, and DynamicTemperature cannot run on the device",
-                    "it does not declare itself device_safe, and has no other form",
+                    "it does not declare itself device_safe, and has no device variant",
                     "all run in one place, and DynamicTemperature cannot run on the device",
                 ],
-                id="no-form-for-the-device",
+                id="no-device-variant",
             ),
         ],
     )
-    def test_says_why_the_host_chooses(self, tiny_model, compiled_with, asked, whys):
-        """Part by part."""
+    def test_says_why_the_host_samples(self, tiny_model, compiled_with, requested, whys):
+        """For each part."""
         decoder = build(tiny_model("llama"), processors=compiled_with)
 
-        placement = decoder.explain(asked, None if asked is None else Greedy())
+        placement = decoder.explain(requested, None if requested is None else Greedy())
 
         assert ["host"] * len(whys) == [place.where for place in placement.places]
         assert whys == [place.why for place in placement.places]
 
-    def test_says_that_the_rows_are_others(self, tiny_model):
-        """Of a decoder that is there already; compile_decoder refuses them."""
+    def test_says_that_the_rows_differ(self, tiny_model):
+        """For an existing decoder; compile_decoder refuses them."""
         decoder = build(tiny_model("llama"))
         decoder.fuse(TopK([1, 2]), None)
 
@@ -282,15 +282,15 @@ class TestExplain:
         assert ["'k' must have one value per row: got 2 for 3 rows"] * 2 == whys
 
     def test_names_what_it_was_compiled_with(self, tiny_model):
-        """To be compared."""
+        """In the notes."""
         decoder = build(tiny_model("llama"), processors=TopK(3))
 
         (note,) = decoder.explain(TopK(4)).notes
 
         assert "the decoder was compiled with TopK(k=3, ties='keep') and Greedy()" == note
 
-    def test_a_selection_without_a_form(self, tiny_model):
-        """Generates on the host, and says so."""
+    def test_a_sampler_without_a_device_variant(self, tiny_model):
+        """It runs on the host, as the explanation says."""
         decoder = build(tiny_model("llama"), processors=TopK(5), sampler=Mirostat(3.0))
         generator = Generator(decoder, processors=TopK(5), sampler=Mirostat(3.0), stop=STOP)
 
@@ -298,12 +298,12 @@ class TestExplain:
 
         assert [
             "all run in one place, and Mirostat cannot run on the device",
-            "only Greedy and Sample have a form for it",
+            "only Greedy and Sample have a device variant",
         ] == whys
         assert 30 == len(generator([[1, 2]]).ids[0])
 
-    def test_a_target_that_leaves_the_choice_out(self, tiny_model):
-        """It need not know of any."""
+    def test_a_target_without_sampling(self, tiny_model):
+        """A target may ignore the fusion."""
 
         class Plain(EagerTarget):
             def compile(self, decoder):
@@ -314,7 +314,7 @@ class TestExplain:
         chain = Temperature(0.5)
         decoder = build(tiny_model("llama"), processors=chain, target=Plain())
 
-        assert ["the decoder's target compiled no program that chooses"] * 2 == [
+        assert ["the decoder's target compiled no program that samples"] * 2 == [
             place.why for place in decoder.explain().places
         ]
         assert () == decoder.sampling_widths

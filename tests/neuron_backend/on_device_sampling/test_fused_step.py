@@ -1,4 +1,4 @@
-"""A forward and a choice as one module."""
+"""A forward and sampling as one module."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from decodekit.decoding import Greedy, History, Sample, SamplingPipeline
 from decodekit.decoding.sampling import noise
 from decodekit.neuron_backend import StaticDecoder, lint_module
-from decodekit.neuron_backend.kv_cache.buffers import out_of_place
+from decodekit.neuron_backend.kv_cache.buffers import write_copy
 from decodekit.neuron_backend.on_device_sampling.device_sampling import DeviceSampling
 from decodekit.neuron_backend.on_device_sampling.fused_step import FusedStep
 from decodekit.processors import (
@@ -26,7 +26,7 @@ SAMPLING = Temperature(0.7) | TopK(20) | TopP(0.9) | MinP(0.02)
 
 
 def fused(decoder, processors, sampler):
-    """A choice behind the step of *decoder*."""
+    """The step of *decoder* with fused sampling."""
     return FusedStep(decoder.step, DeviceSampling(processors, sampler), decoder.shape, "fused_x")
 
 
@@ -50,12 +50,12 @@ class TestGiven:
             pytest.param(NoRepeatNgram(3) | MinNewTokens(3, 1), ("ids", "length", "prompt"), id="both"),
         ],
     )
-    def test_is_what_the_chain_looks_at(self, llama, processors, reads):
-        """No program has an input that nothing depends on."""
+    def test_is_what_the_chain_reads(self, llama, processors, reads):
+        """No program has an unused input."""
         assert reads == fused(llama, processors, Greedy()).reads
 
     def test_ids_have_one_size(self, llama):
-        """Whatever the history has room for: a draft's is the target's."""
+        """Whatever the history's capacity: a draft has the target's history."""
         step = fused(llama, RepetitionPenalty(1.2), Greedy())
         window = history(llama.shape, 1)
         short = History(window.ids[..., :20], window.length, window.prompt, window.random_stream)
@@ -66,20 +66,20 @@ class TestGiven:
             window.random_stream,
         )
 
-        assert torch.equal(window.ids, step.given(long)[0])
-        assert (2, 1, 65) == step.given(short)[0].shape
-        assert torch.equal(window.ids[..., :20], step.given(short)[0][..., :20])
+        assert torch.equal(window.ids, step.sampling_inputs(long)[0])
+        assert (2, 1, 65) == step.sampling_inputs(short)[0].shape
+        assert torch.equal(window.ids[..., :20], step.sampling_inputs(short)[0][..., :20])
 
     def test_noise_is_single_precision(self, llama):
-        """Of the streams and the lengths."""
+        """From random streams and lengths."""
         window = history(llama.shape, 3)
-        blocks, places = fused(llama, None, Sample()).given(window)
+        blocks, places = fused(llama, None, Sample()).sampling_inputs(window)
 
         assert (torch.float32, (2, 3, 8)) == (blocks.dtype, tuple(blocks.shape))
         assert torch.equal(places, Sample().noise(window, 61)[1].float())
 
     def test_a_stage_that_draws_is_refused(self, llama):
-        """The device has no streams."""
+        """Random streams are not available on the device."""
 
         class Draws(Composable):
             device_safe = True
@@ -92,7 +92,7 @@ class TestGiven:
 
     @pytest.mark.parametrize("processors", [TopK([1, 2, 3]), LogitBias({61: 1.0})])
     def test_what_does_not_fit_is_refused(self, llama, processors):
-        """Three rows of two, a token beyond the vocabulary."""
+        """Per-row parameters for other rows, a token outside the vocabulary."""
         with pytest.raises(ValueError, match=r"must have one value per row|token ids must be"):
             fused(llama, processors, Greedy())
 
@@ -100,8 +100,8 @@ class TestGiven:
 class TestForward:
     @pytest.mark.parametrize("width", [1, 5, 16])
     @pytest.mark.parametrize("sampler", [Greedy(), Sample(seed=5)])
-    def test_chooses_from_its_logits(self, tiny_model, width, sampler):
-        """And the logits are the step's; a wide forward that scores one column chooses in that."""
+    def test_samples_from_its_logits(self, tiny_model, width, sampler):
+        """The logits are the step's; a wide forward samples only the column that it scores."""
         decoder = StaticDecoder(
             tiny_model("llama"), batch_size=2, max_length=64, scored_width=5, widths=(1, 5, 16)
         )
@@ -112,20 +112,20 @@ class TestForward:
         slots, cache = decoder.cache.addresses(64), decoder.cache.tensors
         with torch.no_grad():
             expected = decoder.step(ids, start, slots, *cache).clone()
-            chosen, logits = step(ids, start, *step.given(window), slots, *cache)
-            # A device may have no other integers than of 32 bits.
-            given = [t.int() if t.dtype == torch.int64 else t for t in step.given(window)]
-            again, same, written = step.score(ids, start, given, slots, cache, out_of_place)
+            sampled, logits = step(ids, start, *step.sampling_inputs(window), slots, *cache)
+            # A device may have int32 only.
+            given = [t.int() if t.dtype == torch.int64 else t for t in step.sampling_inputs(window)]
+            again, same, written = step.score(ids, start, given, slots, cache, write_copy)
 
         assert torch.equal(expected, logits)
-        assert torch.equal(SamplingPipeline(chain, sampler)(logits, window)[0], chosen)
-        assert torch.equal(chosen, again)
+        assert torch.equal(SamplingPipeline(chain, sampler)(logits, window)[0], sampled)
+        assert torch.equal(sampled, again)
         assert torch.equal(logits, same)
         assert all(torch.equal(old, new) for old, new in zip(cache, written, strict=True))
 
     @pytest.mark.parametrize("width", [1, 5])
     def test_a_device_takes_it(self, tiny_model, width):
-        """Nothing is known that neuronx-cc would refuse: forward, penalties, filters and draw."""
+        """The lint finds nothing in forward, penalties, filters and sampling."""
         decoder = StaticDecoder(tiny_model("llama"), batch_size=2, max_length=16, widths=(1, 5))
         chain = RepetitionPenalty(1.5) | NoRepeatNgram(3) | FrequencyPenalty(0.1) | SAMPLING
         step = fused(decoder, chain, Sample())
@@ -135,10 +135,10 @@ class TestForward:
         assert [] == [str(finding) for finding in findings]
 
     def test_lint_would_find_a_sort(self, tiny_model):
-        """The control: the host's own top-p behind the step."""
+        """Control: the host's own top-p after the step."""
         decoder = StaticDecoder(tiny_model("llama"), batch_size=2, max_length=16, widths=(1,))
         step = fused(decoder, SAMPLING, Greedy())
-        step.choice.stages.append(TopP(0.5))
+        step.sampling.stages.append(TopP(0.5))
 
         findings = lint_module(step, step.padding(1, decoder.cache, 16))
 

@@ -1,4 +1,4 @@
-"""Decoders whose compiled programs choose, and those that come back from a folder."""
+"""Compiled programs that sample, and saved decoders with them."""
 
 from functools import partial
 
@@ -27,7 +27,7 @@ from .sampling import PROMPTS, STOP, WITHOUT, build, texts
 
 @pytest.fixture
 def forbidden(monkeypatch):
-    """The host may not choose where the decoder can."""
+    """Fail if the host samples although the decoder can."""
     monkeypatch.setattr("decodekit.decoding.engine.loop.SamplingPipeline.__call__", None)
 
 
@@ -36,7 +36,7 @@ CHAIN = RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.9)
 
 @pytest.fixture(scope="module")
 def compiled(tiny_model):
-    """One width, which takes two programs to compile."""
+    """A decoder of one width, hence two programs."""
     options = {"target": "cpu", "spans": (32, 64), "processors": CHAIN, "sampler": Sample(seed=7)}
     return build(tiny_model("llama"), 2, (3,), scored_width=3, **options)
 
@@ -70,13 +70,13 @@ class TestCpu:
             for row, other in zip(logprobs, close, strict=True):
                 assert [t.logprob for t in other] == pytest.approx([t.logprob for t in row], abs=1e-4)
 
-    def test_the_host_has_nothing_to_choose(self, compiled, forbidden):
-        """Nor is it asked."""
+    def test_the_host_does_not_sample(self, compiled, forbidden):
+        """All sampling is on the device."""
         assert compiled.explain().on_device
         assert 30 == len(texts_without_logprobs(compiled, CHAIN, Sample(seed=2)))
 
     def test_another_chain_runs_on_the_host(self, compiled, tiny_model):
-        """Through the programs that do not choose."""
+        """Through the programs without sampling."""
         chain = CHAIN | MinP(0.1)
         run = partial(texts_without_logprobs, processors=chain, sampler=Sample(seed=3))
 
@@ -84,13 +84,13 @@ class TestCpu:
 
 
 def texts_without_logprobs(decoder, processors, sampler):
-    """Of one row."""
+    """New ids of one row."""
     return Generator(decoder, processors=processors, sampler=sampler, stop=STOP)([[5, 9, 2]]).ids[0]
 
 
 class TestSaving:
-    def test_comes_back_with_the_same_chain(self, compiled, saved, monkeypatch):
-        """One of equal parameters will do, and nothing is compiled."""
+    def test_is_loaded_with_the_same_chain(self, compiled, saved, monkeypatch):
+        """A chain of equal parameters is sufficient, and nothing is compiled."""
         monkeypatch.setattr("decodekit.neuron_backend.targets.cpu.aoti.compile_package", None)
         equal = RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.9)
 
@@ -103,8 +103,8 @@ class TestSaving:
         assert run(compiled) == run(decoder)
 
     @pytest.mark.parametrize("processors", [None, CHAIN | MinP(0.1)])
-    def test_does_not_come_back_with_another(self, saved, processors):
-        """Nor unasked; what there is says why, and the programs are not lost."""
+    def test_is_not_loaded_with_another(self, saved, processors):
+        """Nor without a chain; the explanation gives the reason, and the programs are kept."""
         decoder = load_decoder(saved, processors=processors, sampler=processors and Sample())
 
         assert () == decoder.sampling_widths
@@ -118,7 +118,7 @@ class TestSaving:
         assert load_decoder(saved, processors=CHAIN, sampler=Sample()).explain().on_device
 
     def test_an_eager_decoder_takes_any(self, tiny_model, tmp_path):
-        """There is no program to be missing."""
+        """It needs no compiled program."""
         build(tiny_model("llama")).save(tmp_path / "eager")
 
         decoder = load_decoder(tmp_path / "eager", processors=CHAIN, sampler=Sample())
@@ -126,7 +126,7 @@ class TestSaving:
         assert (1, 5) == decoder.sampling_widths
 
     def test_programs_fit_one_chain(self, compiled):
-        """Whatever file they lie in: the fingerprint is of the chain as well."""
+        """The fingerprint covers the chain, whatever the file name."""
         other = StaticDecoder(
             compiled.step.model, batch_size=2, max_length=64, widths=(3,), scored_width=3, spans=(32, 64)
         )
@@ -142,7 +142,7 @@ class TestSaving:
 
 
 def test_rounding_decides_next_to_nothing():
-    """20,000 draws in single precision and in double: at most a few fall otherwise."""
+    """20,000 draws in float32 and in float64: at most a few differ."""
     vocab, chain = 61, RepetitionPenalty(1.2) | Temperature(0.8) | TopP(0.95)
     device, host = DeviceSampling(chain, Sample()), SamplingPipeline(chain, Sample())
     rng, differing = torch.Generator().manual_seed(0), 0

@@ -1,4 +1,4 @@
-"""How far distributions lie apart, against sums over the vocabulary."""
+"""Drift against explicit sums over the vocabulary."""
 
 import math
 
@@ -14,7 +14,7 @@ TEXTS = [list(range(3, 40)), [5, 9], [60, 1, 2, 3, 44, 17, 8, 8, 8, 7, 6, 5]]
 
 
 def by_definition(reference, quantised, texts):
-    """Divergences, agreements and losses of each position, one token of the vocabulary at a time."""
+    """Divergences, agreements and losses of each position, token by token of the vocabulary."""
     divergences, agreed, losses = [], [], ([], [])
     for text in texts:
         with torch.no_grad():
@@ -43,8 +43,8 @@ def both(tiny_model):
         pytest.param({"widths": (1, 8), "batch_size": 3}, id="other rows are idle"),
     ],
 )
-def test_is_what_the_definitions_say(shape, both, tiny_model):
-    """Whatever the widths that the texts are fed in."""
+def test_follows_the_definitions(shape, both, tiny_model):
+    """For any widths."""
     model, quantised = both
     divergences, agreed, losses = by_definition(model, quantised.step.model, TEXTS)
     made = StaticDecoder(quantised.step.model, max_length=64, **shape)
@@ -62,7 +62,7 @@ def test_is_what_the_definitions_say(shape, both, tiny_model):
 
 
 def test_of_a_decoder_from_itself_is_none(both):
-    """Decoders and models may stand on either side."""
+    """Decoders and models are accepted on both sides."""
     model, quantised = both
     for reference, decoder in ((quantised, quantised), (quantised.step.model, quantised)):
         found = drift(reference, decoder, TEXTS)
@@ -74,8 +74,8 @@ def test_of_a_decoder_from_itself_is_none(both):
     )
 
 
-def test_a_generator_does_not_take_the_text_for_its_own(both):
-    """The cache holds another text than what it fed before."""
+def test_a_generator_does_not_reuse_the_cached_text(both):
+    """The cache holds another text than the generator fed."""
     generator = Generator(both[1], stop=MaxNewTokens(20))
     expected = generator([TEXTS[0][:20]]).ids
 
@@ -111,8 +111,8 @@ def test_of_scripted_distributions():
         ([[1, True]], r"'texts' must be lists of token ids: got \[1, True\] among them"),
     ],
 )
-def test_what_is_no_text_is_refused(texts, message, both):
-    """A tokenizer comes before."""
+def test_invalid_texts_are_refused(texts, message, both):
+    """Such as strings, which need a tokenizer."""
     with pytest.raises(TypeError, match=message):
         drift(both[0], both[1], texts)
 
@@ -148,7 +148,7 @@ def test_texts_without_a_following_token_are_refused(texts, both):
 
 
 def test_another_vocabulary_is_refused(both, tiny_model):
-    """Its distributions are over something else."""
+    """Distributions over different vocabularies cannot be compared."""
     other = ScriptedDecoder(torch.zeros(60, 7), widths=(1,), scored_width=1)
 
     with pytest.raises(ValueError, match="'decoder' must have the reference's vocabulary, 61: got 7"):

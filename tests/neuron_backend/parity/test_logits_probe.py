@@ -10,10 +10,10 @@ from decodekit.neuron_backend.parity.logits_probe import _cover
 
 
 class TestRefusal:
-    """What the probe finds."""
+    """What the probe detects."""
 
     def test_of_recurrent_state(self, tiny_model):
-        """Mamba keeps a state that no position addresses."""
+        """Mamba has recurrent state, which is not position-addressed."""
         with pytest.raises(UnsupportedArchitecture, match=r"MambaForCausalLM .* cannot be rewound"):
             StaticDecoder(tiny_model("mamba"))
 
@@ -24,7 +24,7 @@ class TestRefusal:
 
     @pytest.mark.parametrize(("name", "architecture"), [("bloom", "Bloom"), ("falcon_alibi", "Falcon")])
     def test_of_a_bias_by_distance(self, name, architecture, tiny_model, monkeypatch):
-        """As they are, ALiBi models build it from a 2-D mask; they are named, with the cause chained."""
+        """Without adaptation, ALiBi models fail; the error names them, with the cause chained."""
         monkeypatch.setattr(adaptation, "_ADAPTERS", {})
 
         with pytest.raises(UnsupportedArchitecture, match=f"{architecture}ForCausalLM") as caught:
@@ -36,7 +36,7 @@ class TestRefusal:
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
     @pytest.mark.parametrize("window", [15, 17])
     def test_of_a_window_that_is_one_off(self, window, dtype, tiny_model, monkeypatch):
-        """The probe is longer than the window of 16, so the smallest error of it shows, in bfloat16 too."""
+        """The probe is longer than the window of 16, so an off-by-one is detected, in bfloat16 too."""
         wrong = MaskPlan({"sliding_attention": Reach(window=window)})
         monkeypatch.setattr(MaskPlan, "of", classmethod(lambda cls, model: wrong))
 
@@ -44,7 +44,7 @@ class TestRefusal:
             StaticDecoder(tiny_model("mistral"), max_length=32, widths=(1, 4), dtype=dtype)
 
     def test_of_positions_of_its_own(self, tiny_model, monkeypatch):
-        """A model that ignores the positions it is given is served by nobody."""
+        """A model that ignores position_ids is refused."""
         model = copy.deepcopy(tiny_model("gpt2"))
         table = model.transformer.wpe
         original = table.forward
@@ -66,7 +66,7 @@ class TestRefusal:
 
 
 class TestProbe:
-    """How it looks."""
+    """The probe's rows and chunks."""
 
     @pytest.mark.parametrize(
         ("widths", "max_length"),
@@ -78,7 +78,7 @@ class TestProbe:
         StaticDecoder(tiny_model("mistral"), batch_size=batch_size, max_length=max_length, widths=widths)
 
     def test_runs_every_width(self, llama):
-        """A program that is wrong at one width does not get through."""
+        """A program that is wrong at one width is detected."""
         right = llama.programs[5]
         llama.programs[5] = lambda *inputs: right(*inputs) + 1
 
@@ -86,7 +86,7 @@ class TestProbe:
             llama.probe().check(llama.forward, "the fifth")
 
     def test_rewinds(self, llama):
-        """A decoder whose slots keep what was written into them first is found out."""
+        """A decoder whose slots cannot be overwritten is detected."""
         taken: set[int] = set()
 
         def keeping(ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
@@ -106,6 +106,6 @@ class TestProbe:
     ("length", "widths", "chunks"),
     [(7, (1, 5), [5, 1, 1]), (7, (5,), [5, 5]), (3, (2, 8), [2, 2]), (16, (8,), [8, 8])],
 )
-def test_a_cover_is_as_long_as_the_rows(length, widths, chunks):
-    """What the widths cannot fill exactly, padding does."""
+def test_a_cover_has_the_length_of_the_rows(length, widths, chunks):
+    """A remainder is padded."""
     assert chunks == _cover(length, widths)

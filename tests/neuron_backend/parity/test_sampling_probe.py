@@ -1,4 +1,4 @@
-"""Programs that choose are compared with the choice itself."""
+"""Programs that sample are compared with eager sampling."""
 
 from functools import partial
 
@@ -12,10 +12,10 @@ from ..on_device_sampling.sampling import build
 
 
 class TestProbe:
-    """A target whose programs choose wrongly is refused."""
+    """Programs that sample wrongly are refused."""
 
     def wrong(self, tiny_model, spoil):
-        """Compile with a target that spoils what the programs give."""
+        """Compile with a target that corrupts the programs' outputs."""
 
         class Wrong(EagerTarget):
             def compile(self, decoder):
@@ -28,20 +28,20 @@ class TestProbe:
         return build(tiny_model("llama"), sampler=Sample(), target=Wrong())
 
     def test_right_ones_pass(self, tiny_model):
-        """The control."""
+        """Control."""
         assert self.wrong(tiny_model, lambda ids, logits: (ids, logits)).explain().on_device
 
     def test_another_token_is_refused(self, tiny_model):
-        """Though the logits are right."""
-        with pytest.raises(UnsupportedArchitecture, match="chooses another token in 24 columns of width 1"):
+        """Even if the logits are right."""
+        with pytest.raises(UnsupportedArchitecture, match="samples other tokens in 24 columns of width 1"):
             self.wrong(tiny_model, lambda ids, logits: ((ids + 1) % 61, logits))
 
     def test_other_logits_are_refused(self, tiny_model):
-        """Though the choice may be the same."""
-        with pytest.raises(UnsupportedArchitecture, match="scores otherwise where it chooses, at width 1"):
+        """Even if the sampled tokens are the same."""
+        with pytest.raises(UnsupportedArchitecture, match="gives other logits when it samples, at width 1"):
             self.wrong(tiny_model, lambda ids, logits: (ids, logits * 1.01))
 
     def test_failures_are_refused(self, tiny_model):
-        """By the architecture's name."""
-        with pytest.raises(UnsupportedArchitecture, match="failed where it chooses at width 1: ZeroDivision"):
+        """The error names the architecture."""
+        with pytest.raises(UnsupportedArchitecture, match="failed to sample at width 1: ZeroDivision"):
             self.wrong(tiny_model, lambda ids, logits: 1 / 0)

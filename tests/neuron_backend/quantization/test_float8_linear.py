@@ -1,4 +1,4 @@
-"""Linear layers of 8-bit floats against their weights multiplied out in double precision."""
+"""Float8 linear layers against their dequantized weights in float64."""
 
 import pytest
 import torch
@@ -8,8 +8,8 @@ from torch import nn
 
 from decodekit.neuron_backend.quantization.float8_linear import FLOAT8, Float8Linear
 from decodekit.neuron_backend.quantization.int4_linear import Int4Linear
-from decodekit.neuron_backend.quantization.int8_linear import Int8Linear, plain_product
-from decodekit.neuron_backend.quantization.quantized_matmul import cuda_products, int8_product
+from decodekit.neuron_backend.quantization.int8_linear import Int8Linear, plain_int8_matmul
+from decodekit.neuron_backend.quantization.quantized_matmul import cuda_matmul, int8_matmul
 
 from .rows_of_many_sizes import ROUNDING, shapes, weight_of
 
@@ -17,13 +17,13 @@ from .rows_of_many_sizes import ROUNDING, shapes, weight_of
 @given(**shapes(40))
 def test_each_weight_is_within_a_sixteenth_of_itself(out_features, in_features, size, dtype):
     """
-    Three bits of mantissa; and within half the smallest step, which is 2^-9 of a scale.
+    Three bits of mantissa; for the smallest weights, within half a step of 2^-9 times the scale.
 
-    The scale's own rounding, coarse where it is below the least normal number, may cut the largest a little.
+    Rounding of the scale, coarse for subnormal scales, may clip the largest weight slightly.
     """
     weight = weight_of(out_features, in_features, size, dtype)
     layer = Float8Linear.of(weight, None)
-    error = (layer.weight_in(torch.float64) - weight.double()).abs()
+    error = (layer.dequantized(torch.float64) - weight.double()).abs()
     scale = layer.scale.double()[:, None]
     rounding = 448 * torch.finfo(dtype).eps * scale.clamp(min=torch.finfo(dtype).tiny)
 
@@ -34,14 +34,14 @@ def test_each_weight_is_within_a_sixteenth_of_itself(out_features, in_features, 
 
 @given(**shapes(40), rows=st.integers(1, 20), bias=st.booleans())
 def test_products_are_those_of_the_weights(out_features, in_features, size, dtype, rows, bias):
-    """In plain operations, in those for a CPU, and in those for a GPU; activations keep their dtype."""
+    """By the portable, the CPU and the GPU products; activations keep their dtype."""
     extra = nn.Parameter(weight_of(1, out_features, size, dtype, seed=1)[0]) if bias else None
     layer = Float8Linear.of(weight_of(out_features, in_features, size, dtype), extra)
     x = weight_of(rows, in_features, 1.0, dtype, seed=2).reshape(1, rows, in_features)
     with torch.no_grad():
-        expected = x.double() @ layer.weight_in(torch.float64).T + (extra.double() if bias else 0)
-        terms = x.double().abs() @ layer.weight_in(torch.float64).abs().T
-        found = [plain_product(layer, x), int8_product(layer, x), int8_product(layer, x, aten=False)]
+        expected = x.double() @ layer.dequantized(torch.float64).T + (extra.double() if bias else 0)
+        terms = x.double().abs() @ layer.dequantized(torch.float64).abs().T
+        found = [plain_int8_matmul(layer, x), int8_matmul(layer, x), int8_matmul(layer, x, aten=False)]
 
     for product in found:
         assert (dtype, expected.shape) == (product.dtype, product.shape)
@@ -60,7 +60,7 @@ def test_rows_of_zeros_stay_zeros(dtype):
 
 @pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
 def test_weights_that_are_not_finite_are_refused(bad):
-    """They would make a whole row of nothing."""
+    """They would invalidate the whole row."""
     weight = torch.ones(2, 4)
     weight[1, 2] = bad
 
@@ -69,19 +69,19 @@ def test_weights_that_are_not_finite_are_refused(bad):
 
 
 def test_the_largest_weight_of_a_row_is_never_lost():
-    """A scale that was rounded down would put it beyond the largest float, where NaN is."""
+    """With a scale rounded down it would exceed the largest float8 and become NaN."""
     weight = torch.linspace(0.9, 1.1, 4096).to(torch.bfloat16)[:, None]
 
     assert Float8Linear.of(weight, None).quantized.float().isfinite().all()
 
 
 def test_products_for_a_gpu_hold_while_a_step_is_traced():
-    """And plain ones before and after; ATen's kernels for a CPU are not used."""
+    """Portable products before and after; ATen's CPU kernels are not used."""
     weight = weight_of(32, 32, 1.0, torch.bfloat16)
     layers = nn.ModuleList([kind.of(weight, None) for kind in (Int8Linear, Int4Linear, Float8Linear)])
     before = [layer.product for layer in layers]
     x = torch.ones(1, 32, dtype=torch.bfloat16)
-    with cuda_products(layers):
+    with cuda_matmul(layers):
         for layer in layers:
             graph = torch.fx.experimental.proxy_tensor.make_fx(layer)(x)
             names = {str(node.target) for node in graph.graph.nodes}

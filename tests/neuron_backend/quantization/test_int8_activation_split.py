@@ -1,27 +1,33 @@
-"""Products of integers against the same in double precision."""
+"""Integer matmul of split activations against float64."""
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodekit.neuron_backend.quantization import int8_activation_split as split
+from decodekit.neuron_backend.quantization.int8_activation_split import (
+    BASE,
+    NUM_PLANES,
+    can_split,
+    pack_weights,
+    split_matmul,
+)
 
-# What digits leave out of an input, as a share of the largest of its row, and what single precision rounds.
-LEFT_OUT = {dtype: 0.5 / 127 * split.BASE ** (1 - count) for dtype, count in split.DIGITS.items()}
+# Error of the split, relative to the largest of a row, and rounding in float32.
+LEFT_OUT = {dtype: 0.5 / 127 * BASE ** (1 - count) for dtype, count in NUM_PLANES.items()}
 SINGLE = 2.0**-21
 
 sizes = {
     "inputs": st.integers(1, 300),
     "outputs": st.integers(1, 70),
     "rows": st.integers(1, 40),
-    "dtype": st.sampled_from(list(split.DIGITS)),
+    "dtype": st.sampled_from(list(NUM_PLANES)),
     "seed": st.integers(0, 2**20),
 }
 
 
 def drawn(rows, inputs, outputs, dtype, seed):
-    """Inputs of very different sizes, integers over their whole range, and scales."""
+    """Inputs of widely different magnitude, integers over their whole range, and scales."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, inputs, generator=generator) * torch.logspace(-3, 3, rows)[:, None]
     quantized = torch.randint(-127, 128, (outputs, inputs), generator=generator, dtype=torch.int8)
@@ -30,9 +36,9 @@ def drawn(rows, inputs, outputs, dtype, seed):
 
 @given(**sizes)
 def test_products_are_those_of_the_numbers(rows, inputs, outputs, dtype, seed):
-    """Up to what the last digit leaves out of each input, and what single precision rounds."""
+    """Up to the error of the split and rounding in float32."""
     x, quantized, scale = drawn(rows, inputs, outputs, dtype, seed)
-    found = split.product(x, split.pack(quantized), scale)
+    found = split_matmul(x, pack_weights(quantized), scale)
 
     weight = quantized.double() * scale.double()[:, None]
     largest = x.double().abs().amax(dim=1, keepdim=True)
@@ -43,39 +49,39 @@ def test_products_are_those_of_the_numbers(rows, inputs, outputs, dtype, seed):
 
 @given(**sizes)
 def test_a_row_is_the_same_beside_others(rows, inputs, outputs, dtype, seed):
-    """To the last bit, whatever their number: integers add up in any order."""
+    """Bit for bit, for any number of rows, since integer sums are exact."""
     x, quantized, scale = drawn(rows, inputs, outputs, dtype, seed)
-    packed = split.pack(quantized)
+    packed = pack_weights(quantized)
 
-    together = split.product(x, packed, scale)
-    assert torch.equal(together, torch.cat([split.product(row[None], packed, scale) for row in x]))
+    together = split_matmul(x, packed, scale)
+    assert torch.equal(together, torch.cat([split_matmul(row[None], packed, scale) for row in x]))
 
 
-@pytest.mark.parametrize("dtype", list(split.DIGITS), ids=str)
+@pytest.mark.parametrize("dtype", list(NUM_PLANES), ids=str)
 @pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
 def test_what_is_not_finite_stays_so(bad, dtype):
-    """A row with such an input has no result; its neighbour has its own."""
+    """A row with such an input is not finite; other rows are not affected."""
     x = torch.ones(2, 8, dtype=dtype)
     x[0, 3] = bad
-    packed = split.pack(torch.full((4, 8), 3, dtype=torch.int8))
-    found = split.product(x, packed, torch.ones(4, dtype=dtype))
+    packed = pack_weights(torch.full((4, 8), 3, dtype=torch.int8))
+    found = split_matmul(x, packed, torch.ones(4, dtype=dtype))
 
     assert not found[0].isfinite().any()
     torch.testing.assert_close(found[1], torch.full((4,), 24.0))
 
 
-@pytest.mark.parametrize("dtype", list(split.DIGITS), ids=str)
+@pytest.mark.parametrize("dtype", list(NUM_PLANES), ids=str)
 def test_rows_of_zeros_give_zeros(dtype):
-    """Nothing is divided by their largest number."""
-    packed = split.pack(torch.full((4, 8), 3, dtype=torch.int8))
+    """Their largest magnitude, 0, is not divided by."""
+    packed = pack_weights(torch.full((4, 8), 3, dtype=torch.int8))
 
     assert torch.equal(
-        torch.zeros(2, 4), split.product(torch.zeros(2, 8, dtype=dtype), packed, torch.ones(4, dtype=dtype))
+        torch.zeros(2, 4), split_matmul(torch.zeros(2, 8, dtype=dtype), packed, torch.ones(4, dtype=dtype))
     )
 
 
-def test_sums_that_could_leave_32_bits_are_not_taken():
-    """Nor numbers with more bits than digits have."""
-    assert split.takes(torch.float32, 133_143) == split.takes(torch.bfloat16, 1)
-    assert not split.takes(torch.float32, 133_145)
-    assert not split.takes(torch.float64, 8)
+def test_sums_that_could_overflow_int32_are_not_supported():
+    """Nor dtypes with more bits than the planes hold."""
+    assert can_split(torch.float32, 133_143) == can_split(torch.bfloat16, 1)
+    assert not can_split(torch.float32, 133_145)
+    assert not can_split(torch.float64, 8)

@@ -1,4 +1,4 @@
-"""8-bit linear layers against their weights multiplied out in double precision."""
+"""Int8 linear layers against their dequantized weights in float64."""
 
 import pytest
 import torch
@@ -6,19 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from decodekit.neuron_backend.quantization.int8_linear import Int8Linear, plain_product
-from decodekit.neuron_backend.quantization.quantized_matmul import int8_product
+from decodekit.neuron_backend.quantization.int8_linear import Int8Linear, plain_int8_matmul
+from decodekit.neuron_backend.quantization.quantized_matmul import int8_matmul
 
 from .rows_of_many_sizes import ROUNDING, shapes, weight_of
 
 
 @given(**shapes(70))
 def test_each_weight_is_within_half_a_step(out_features, in_features, size, dtype):
-    """Rounding to the nearest of 255 levels; the scale's own rounding may cut the largest a little."""
+    """Rounding to the nearest of 255 levels; rounding of the scale may clip the largest slightly."""
     weight = weight_of(out_features, in_features, size, dtype)
     layer = Int8Linear.of(weight, None)
 
-    error = (layer.weight_in(torch.float64) - weight.double()).abs()
+    error = (layer.dequantized(torch.float64) - weight.double()).abs()
     rounding = torch.finfo(dtype).eps * layer.scale.double().clamp(min=torch.finfo(dtype).tiny)
     assert (error <= (layer.scale.double() / 2 + 127 * rounding)[:, None]).all()
     assert -127 <= layer.quantized.min() <= layer.quantized.max() <= 127
@@ -27,14 +27,14 @@ def test_each_weight_is_within_half_a_step(out_features, in_features, size, dtyp
 
 @given(**shapes(70), rows=st.integers(1, 20), bias=st.booleans())
 def test_products_are_those_of_the_weights(out_features, in_features, size, dtype, rows, bias):
-    """In plain operations and in those for a CPU, whatever the number of rows."""
+    """By the portable and the CPU products, for any number of rows."""
     extra = nn.Parameter(weight_of(1, out_features, size, dtype, seed=1)[0]) if bias else None
     layer = Int8Linear.of(weight_of(out_features, in_features, size, dtype), extra)
     x = weight_of(rows, in_features, 1.0, dtype, seed=2).reshape(1, rows, in_features)
     with torch.no_grad():
-        expected = x.double() @ layer.weight_in(torch.float64).T + (extra.double() if bias else 0)
-        terms = x.double().abs() @ layer.weight_in(torch.float64).abs().T
-        found = [plain_product(layer, x), int8_product(layer, x)]
+        expected = x.double() @ layer.dequantized(torch.float64).T + (extra.double() if bias else 0)
+        terms = x.double().abs() @ layer.dequantized(torch.float64).abs().T
+        found = [plain_int8_matmul(layer, x), int8_matmul(layer, x)]
 
     for product in found:
         assert (dtype, expected.shape) == (product.dtype, product.shape)
@@ -50,13 +50,13 @@ def test_rows_of_zeros_stay_zeros(dtype):
     layer = Int8Linear.of(weight, None)
 
     assert (layer.scale > 0).all()
-    torch.testing.assert_close(layer.weight_in(torch.float64), weight.double(), rtol=0.01, atol=0)
+    torch.testing.assert_close(layer.dequantized(torch.float64), weight.double(), rtol=0.01, atol=0)
     assert torch.equal(torch.zeros(1, dtype=dtype), layer(torch.ones(1, 8, dtype=dtype))[:, 0])
 
 
 @pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
 def test_weights_that_are_not_finite_are_refused(bad):
-    """They would make a whole row of nothing."""
+    """They would invalidate the whole row."""
     weight = torch.ones(2, 4)
     weight[1, 2] = bad
 
@@ -64,17 +64,17 @@ def test_weights_that_are_not_finite_are_refused(bad):
         Int8Linear.of(weight, None)
 
 
-def test_halves_do_not_overflow():
-    """Sums of products with integers of up to 127 leave float16's range long before the result does."""
+def test_float16_does_not_overflow():
+    """Sums of products with unscaled integers overflow float16 long before the result does."""
     weight = torch.ones(4, 512, dtype=torch.float16)
     layer, x = Int8Linear.of(weight, None), torch.full((1, 40, 512), 2.0, dtype=torch.float16)
 
-    for product in (plain_product, int8_product):
+    for product in (plain_int8_matmul, int8_matmul):
         torch.testing.assert_close(product(layer, x), torch.full((1, 40, 4), 1024.0).half())
 
 
 def test_the_weight_is_not_written():
-    """It is the user's."""
+    """The user's weight is not modified."""
     weight = weight_of(5, 7, 1.0, torch.float32)
     before = weight.clone()
     Int8Linear.of(weight, None)

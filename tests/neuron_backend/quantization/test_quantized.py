@@ -1,4 +1,4 @@
-"""Whole decoders whose linear layers are stored in fewer bits."""
+"""Decoders with quantised linear layers."""
 
 import copy
 
@@ -26,12 +26,12 @@ def decoder(model, **changes):
 
 
 def widened(model, quantised):
-    """The stock model, with the weights that the integers of *quantised* stand for."""
+    """The stock model with the dequantized weights of *quantised*."""
     stock = copy.deepcopy(model)
     for name, layer in quantised.named_modules():
         if isinstance(layer, Int8Linear | Int4Linear):
             place = stock.get_submodule(name)
-            weight = layer.weight_in(model.dtype)
+            weight = layer.dequantized(model.dtype)
             transposed = isinstance(place, transformers.pytorch_utils.Conv1D)
             place.weight = torch.nn.Parameter(weight.T if transposed else weight)
     return stock
@@ -40,7 +40,7 @@ def widened(model, quantised):
 @pytest.mark.parametrize("weights", ["int8", "int4", "float8"])
 @pytest.mark.parametrize("name", NAMES)
 def test_is_the_stock_model_of_the_rounded_weights(name, weights, tiny_model, prefill):
-    """Beyond the window, for ragged rows, with biases, tied heads, and GPT-2's transposed layers."""
+    """Beyond the window, for rows of different lengths, with biases, tied heads, and GPT-2's Conv1D."""
     model = tiny_model(name)
     made = decoder(model, weights=weights)
     stock = widened(model, made.step.model)
@@ -58,7 +58,7 @@ def test_is_the_stock_model_of_the_rounded_weights(name, weights, tiny_model, pr
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 @pytest.mark.parametrize(("dtype", "rounding"), [("bfloat16", 0.3), ("float16", 0.03), ("float64", 1e-6)])
 def test_every_dtype_is_served(dtype, rounding, weights, tiny_model, prefill):
-    """Activations and scales are of the decoder's dtype; logits those of its weights, rounded."""
+    """Activations and scales have the decoder's dtype; logits are those of its dequantized weights."""
     made = decoder(tiny_model("qwen2"), dtype=dtype, weights=weights)
     stock = widened(tiny_model("qwen2", torch.float64), made.step.model)
     kinds = {str(tensor.dtype) for tensor in made.step.model.state_dict().values()}
@@ -81,7 +81,7 @@ class TestWhatBecomesOfLayers:
 
     @pytest.mark.parametrize("name", NAMES)
     def test_int8_takes_every_linear_layer(self, name, tiny_model):
-        """What is left of matrices is embeddings and experts."""
+        """The other matrices are embeddings and experts."""
         model = tiny_model(name)
         linear = {
             key
@@ -94,7 +94,7 @@ class TestWhatBecomesOfLayers:
         assert not any("inputs" in reason for reason in report.kept.values())
 
     def test_experts_and_routers_stay(self, tiny_model):
-        """They are stacked matrices, no layers, and the report says so."""
+        """They are stacked matrices, not linear layers, as the report says."""
         report = decoder(tiny_model("mixtral")).weights
 
         assert (
@@ -106,14 +106,14 @@ class TestWhatBecomesOfLayers:
         assert {"int8"} == set(report.layers.values())
 
     def test_int4_leaves_what_makes_no_whole_groups(self, tiny_model):
-        """48 inputs are no multiple of 32; and the head is int8."""
+        """48 inputs are not a multiple of 32; the head is int8."""
         report = decoder(tiny_model("llama"), weights="int4").weights
 
         assert "48 inputs are no multiple of 32" == report.kept["model.layers.0.mlp.down_proj.weight"]
         assert ("int4", "int8") == (report.layers["model.layers.0.mlp.up_proj"], report.layers["lm_head"])
         assert "12 layers int4, 1 layers int8, 3 matrices kept" in str(report)
 
-    def test_a_tied_head_gets_its_own(self, tiny_model):
+    def test_a_tied_head_is_untied(self, tiny_model):
         """The embedding stays as it was, and so does the caller's model."""
         model = tiny_model("opt")
         made = decoder(model).step.model
@@ -136,7 +136,7 @@ class TestWhatBecomesOfLayers:
         assert all(torch.equal(state[key], tensor) for key, tensor in model.state_dict().items())
 
     def test_memory_is_what_the_formats_promise(self):
-        """A byte a weight and a scale a row; half a byte and two levels for 32 weights."""
+        """One byte per weight and a scale per row; half a byte and two numbers per 32 weights."""
         config = transformers.LlamaConfig(
             vocab_size=64, hidden_size=64, intermediate_size=128, num_hidden_layers=1, num_attention_heads=2
         )
@@ -170,7 +170,7 @@ class TestRefusal:
             decoder(model)
 
     def test_of_another_format_for_a_model_that_is_quantised(self, tiny_model, tmp_path):
-        """In int4 some layers stay, which int8 would take: nobody asked for a mixture of both."""
+        """int8 would quantise layers that int4 left: a mixture of both is refused."""
         mixed = decoder(tiny_model("llama"), weights="int4")
         mixed.save(tmp_path / "decoder")
 
@@ -179,7 +179,7 @@ class TestRefusal:
                 compile_decoder(model, max_length=64, widths=(1,), weights="int8", target="eager")
 
     def test_of_a_model_that_is_quantised(self, tiny_model):
-        """There is nothing left to do, and an option is not ignored."""
+        """The option would have no effect, and is not ignored."""
         with pytest.raises(ValueError, match="'weights' must be None for a model that is quantised"):
             decoder(decoder(tiny_model("llama")).step.model)
 
@@ -189,7 +189,7 @@ class TestFolder:
 
     @pytest.mark.parametrize("name", NAMES)
     @pytest.mark.parametrize("weights", ["int8", "int4"])
-    def test_comes_back_bit_for_bit(self, name, weights, tiny_model, prefill, tmp_path):
+    def test_is_loaded_bit_for_bit(self, name, weights, tiny_model, prefill, tmp_path):
         """Logits, formats and bytes; a tied head, experts, windows."""
         made = decoder(tiny_model(name), weights=weights, dtype="bfloat16")
         made.save(tmp_path / "decoder")
@@ -206,7 +206,7 @@ class TestFolder:
         ).read_bytes()
 
     def test_can_be_compiled_again(self, tiny_model, prefill, tmp_path):
-        """The folder of a decoder is a model to compile, with the weights that it has."""
+        """A decoder's folder can be compiled as a model, with its quantised weights."""
         made = decoder(tiny_model("opt"))
         made.save(tmp_path / "decoder")
         again = compile_decoder(
@@ -216,15 +216,15 @@ class TestFolder:
         assert torch.equal(prefill(made, ROWS, 5).clone(), prefill(again, ROWS, 5))
         assert made.weights == again.weights
 
-    def test_is_no_folder_that_transformers_would_fill_with_random_weights(self, tiny_model, tmp_path):
-        """It says that there are none."""
+    def test_transformers_refuses_the_folder(self, tiny_model, tmp_path):
+        """Rather than initialising random weights."""
         decoder(tiny_model("llama")).save(tmp_path / "decoder")
 
         with pytest.raises(OSError, match="no file named"):
             transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "decoder")
 
     def test_a_changed_weight_is_refused(self, tiny_model, tmp_path):
-        """By its hash, whoever loads it."""
+        """By its hash."""
         decoder(tiny_model("llama")).save(tmp_path / "decoder")
         path = tmp_path / "decoder" / "weights.safetensors"
         path.write_bytes(path.read_bytes()[:-1] + b"\x55")
@@ -242,7 +242,7 @@ class TestFolder:
         ],
     )
     def test_forged_formats_are_refused(self, layers, message, tiny_model, tmp_path):
-        """A checksum that was made anew does not help."""
+        """Even with a recomputed checksum."""
         decoder(tiny_model("llama")).save(tmp_path)
         manifest = Manifest.read(tmp_path)
         files = {name: file_sha256(tmp_path / name) for name in manifest.files}
@@ -253,7 +253,7 @@ class TestFolder:
             load_decoder(tmp_path)
 
     def test_holds_integers(self, tiny_model, tmp_path):
-        """A byte a weight on disk as well, and each tensor once."""
+        """One byte per weight on disk as well, and each tensor once."""
         made = decoder(tiny_model("opt"))
         made.save(tmp_path / "decoder")
         path = tmp_path / "decoder" / "weights.safetensors"
@@ -265,7 +265,7 @@ class TestFolder:
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 def test_an_early_exit_shares_the_integers(weights, tiny_model, prefill):
-    """No layer is quantised twice; all layers are the decoder itself."""
+    """No layer is quantised twice; an exit after all layers equals the decoder."""
     made = decoder(tiny_model("gemma2"), weights=weights)
     exit_ = made.early_exit(1)
     pointers = {tensor.data_ptr() for tensor in made.step.model.state_dict().values()}
@@ -287,10 +287,10 @@ def test_weights_that_are_floating_are_reported_too(llama):
 @pytest.mark.parametrize(("weights", "dtype"), [("int8", "float32"), ("int4", "bfloat16")])
 def test_compiled_programs_are_saved_and_loaded(weights, dtype, prefill, tmp_path):
     """
-    A narrow width and a wide one, which multiply in different operations.
+    A narrow and a wide width, which use different matmuls.
 
-    Both are compared with the plain operations as they are compiled; here with an eager decoder of the
-    same weights, and bit for bit after loading.
+    Compilation compares both with the portable products; this test with an eager decoder of the same weights,
+    and bit for bit after loading.
     """
     config = transformers.Qwen2Config(
         vocab_size=61,

@@ -121,7 +121,7 @@ class TestRoundTrip:
         decoder = compile_decoder(tiny_model("llama"), max_length=32, widths=(1,), target="eager")
         waited = []
         monkeypatch.setattr(Ranks, "exchange", lambda self, error: waited.append(error))
-        monkeypatch.setattr(Ranks, "from_first", lambda self, content: content or b"from the first")
+        monkeypatch.setattr(Ranks, "broadcast", lambda self, content: content or b"from the first")
         decoder.ranks = Ranks(degree=2, rank=rank, group="none")
         address = decoder.push_to_hub(REPOSITORY)
 

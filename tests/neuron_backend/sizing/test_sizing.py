@@ -219,8 +219,8 @@ class TestCores:
         def held(degree):
             return layers * -(-groups // degree) * 192 * (max_length + 2) * 2
 
-        fitting = [d for d in instance.degrees if heads % d == 0 and held(d) <= instance.memory]
-        assert min(fitting, default=None) == sizing.cores_needed(instance)
+        clip_widths = [d for d in instance.degrees if heads % d == 0 and held(d) <= instance.memory]
+        assert min(clip_widths, default=None) == sizing.cores_needed(instance)
 
 
 class TestReading:

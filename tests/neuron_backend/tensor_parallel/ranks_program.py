@@ -1,9 +1,9 @@
 """
-What every rank of the tensor-parallel tests runs; :mod:`.test_divided_model` reads what it finds.
+Program of every rank of the tensor-parallel tests; :mod:`.test_sharded_model` reads its results.
 
     torchrun --nproc-per-node 2 ranks_program.py FOLDER [PART ...]
 
-FOLDER holds models. Each rank writes what it found to FOLDER/PART.RANK.json; rank 1 kills itself in the end.
+FOLDER holds models. Each rank writes its results to FOLDER/PART.RANK.json; rank 1 kills itself at the end.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from decodekit.decoding import Generator, MaxNewTokens, Sample
 from decodekit.neuron_backend import StaticDecoder, compile_decoder, load_decoder
 from decodekit.neuron_backend.step import program_name
-from decodekit.neuron_backend.tensor_parallel.ranks import Ranks, each_succeeds
+from decodekit.neuron_backend.tensor_parallel.ranks import Ranks, fail_together
 from decodekit.processors import Temperature, TopK
 from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
 
@@ -35,7 +35,7 @@ WHOLE = "replicate"
 
 
 def texts(decoder: StaticDecoder, drafter: Any = None) -> dict[str, list[list[int]]]:
-    """Greedy and sampled ids of a ragged batch, plain or with a draft."""
+    """Greedy and sampled ids of a batch of different lengths, plain or with a draft."""
     stop = MaxNewTokens(COUNT)
     kind, more = (Generator, {}) if drafter is None else (SpeculativeGenerator, {"drafter": drafter})
     parts: dict[str, Any] = {"processors": Temperature(0.8) | TopK(20), "sampler": Sample(seed=7)}
@@ -55,12 +55,12 @@ def rewinds(decoder: StaticDecoder) -> Iterator[Tensor]:
 
 
 def digest(tensors: Any) -> str:
-    """Of the bits."""
+    """SHA digest of the tensors' bytes."""
     return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()
 
 
 def decoder_of(model: Any, **options: Any) -> StaticDecoder:
-    """The decoder that all comparisons are made with; exact enough for rounding to choose no token."""
+    """The decoder of all comparisons, exact enough that rounding changes no token."""
     return compile_decoder(
         model,
         **{
@@ -75,7 +75,7 @@ def decoder_of(model: Any, **options: Any) -> StaticDecoder:
 
 
 def outcome(call: Callable[[], Any]) -> list[str]:
-    """What an error says."""
+    """Type and message of an error."""
     try:
         call()
     except Exception as error:
@@ -104,7 +104,7 @@ def llama(folder: pathlib.Path) -> PreTrainedModel:
 
 
 def speculation(folder: pathlib.Path) -> dict[str, Any]:
-    """The same texts with drafts: whole on each rank, divided, an early exit, and a lookup."""
+    """The same texts with drafts: whole on each rank, sharded, an early exit, and a lookup."""
     target = decoder_of(llama(folder), tp_degree=2, tree_widths=(5,))
     draft = AutoModelForCausalLM.from_pretrained(folder / "draft")
     drafters = {
@@ -117,7 +117,7 @@ def speculation(folder: pathlib.Path) -> dict[str, Any]:
 
 
 class Halved:
-    """A processor of somebody else's, of which nothing tells what it computes."""
+    """A user-defined processor, which has no digest."""
 
     device_safe = True
 
@@ -125,8 +125,8 @@ class Halved:
         return logits / 2
 
 
-def choices(folder: pathlib.Path) -> dict[str, Any]:
-    """Text that is chosen within the forward; and what programs are called that hold such a processor."""
+def on_device_sampling(folder: pathlib.Path) -> dict[str, Any]:
+    """Text sampled on the device, and the program names for a user-defined processor."""
     parts: dict[str, Any] = {"processors": Temperature(0.8) | TopK(20), "sampler": Sample(seed=7)}
     known = decoder_of(llama(folder), tp_degree=2, **parts)
     unknown = decoder_of(llama(folder), tp_degree=2, processors=Halved())
@@ -138,7 +138,7 @@ def choices(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def precisions(folder: pathlib.Path) -> dict[str, str]:
-    """The bits of the logits where sums round more."""
+    """Digests of the logits in lower precisions."""
     return {
         dtype: digest(rewinds(decoder_of(llama(folder), tp_degree=2, dtype=dtype)))
         for dtype in ("bfloat16", "float16", "float32")
@@ -146,9 +146,9 @@ def precisions(folder: pathlib.Path) -> dict[str, str]:
 
 
 def saving(folder: pathlib.Path) -> dict[str, Any]:
-    """A compiled decoder, what comes back of it, and what its path makes."""
+    """A compiled decoder, saved, loaded, and compiled again from its folder."""
     shapes: dict[str, Any] = {"batch_size": 1, "widths": (4,), "dtype": None}
-    # Of one layer, which compiles in half the time.
+    # One layer compiles in half the time.
     source = folder / "draft"
     compiled = decoder_of(source, target="cpu", tp_degree=2, **shapes)
     compiled.save(folder / "compiled")
@@ -171,7 +171,7 @@ def saving(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def planned(folder: pathlib.Path, styles: dict[str, str]) -> StaticDecoder:
-    """A model with another plan than its own."""
+    """A model with another tensor-parallel plan."""
     model = AutoModelForCausalLM.from_pretrained(folder / "even")
     changed = {f"model.layers.*.{name}" if "." in name else name: style for name, style in styles.items()}
     model._tp_plan = {**model.tp_plan, **changed}
@@ -179,16 +179,16 @@ def planned(folder: pathlib.Path, styles: dict[str, str]) -> StaticDecoder:
 
 
 def errors(folder: pathlib.Path) -> dict[str, Any]:
-    """What is refused, on every rank; and the ranks go on together."""
+    """Errors raised on every rank, after which the ranks continue together."""
     ranks = Ranks.of_environment(2)
     assert ranks is not None
     decoder = decoder_of(llama(folder), tp_degree=2, batch_size=1)
 
-    # Each rank computes all of it, and then they add up.
+    # Each rank computes the whole output, and the sum is twice as large.
     twice = {"mlp.gate_proj": WHOLE, "mlp.up_proj": WHOLE, "mlp.down_proj": "all_reduce"}
 
     def one_fails() -> None:
-        with each_succeeds(ranks):
+        with fail_together(ranks):
             if ranks.rank == 1:
                 raise KeyError("what only rank 1 misses")
 
@@ -225,7 +225,7 @@ def again(folder: pathlib.Path, name: str) -> StaticDecoder:
 
 
 def lost(folder: pathlib.Path) -> dict[str, Any]:
-    """Rank 1 does something else for longer than rank 0 waits; and then it dies between two forwards."""
+    """Rank 1 is busy for longer than rank 0 waits; then it ends between two forwards."""
     found = {}
     step = (torch.tensor([[1]]), torch.tensor([0]))
     ended = folder / "rank 0 waits no longer"
@@ -243,11 +243,11 @@ def lost(folder: pathlib.Path) -> dict[str, Any]:
     return found
 
 
-PARTS = (architectures, speculation, choices, precisions, saving, errors, lost)
+PARTS = (architectures, speculation, on_device_sampling, precisions, saving, errors, lost)
 
 
 def main() -> None:
-    """Every part, and what it found as soon as it has."""
+    """Run every part and write its result at once."""
     folder = pathlib.Path(sys.argv[1])
     for part in PARTS if len(sys.argv) == 2 else [globals()[name] for name in sys.argv[2:]]:
         began = time.monotonic()

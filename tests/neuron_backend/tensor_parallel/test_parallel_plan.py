@@ -1,4 +1,4 @@
-"""How single tensors are divided; whole models are in :mod:`tests.neuron_backend.test_tensor_parallel`."""
+"""Sharding of single tensors; whole models are in :mod:`.test_sharded_model`."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ class TestShares:
     @pytest.mark.parametrize("dim", [0, 1])
     @pytest.mark.parametrize(("size", "degree"), [(6, 2), (7, 2), (7, 3), (2, 3), (1, 4)])
     def test_cuts_put_together_are_whole(self, dim: int, size: int, degree: int) -> None:
-        """Also where they do not come out even."""
+        """Also if the size is not a multiple of the degree."""
         whole = torch.arange(1.0, 5 * size + 1).reshape(5, size).movedim(1, dim)
         cut = Cut(dim, size)
         pieces = [cut.local(whole, rank, degree) for rank in range(degree)]
@@ -21,7 +21,7 @@ class TestShares:
         assert torch.equal(whole, cut.whole(pieces))
 
     def test_packed_matrices_are_divided_each_by_itself(self) -> None:
-        """Gate and up of a rank lie one behind the other, as those of the whole do."""
+        """Gate and up of a rank are stacked, as those of the whole."""
         whole = torch.arange(8.0)[:, None]
         pieces = [Cut(0, 8, packed=2).local(whole, rank, 2) for rank in (0, 1)]
 

@@ -1,4 +1,4 @@
-"""Processes and what they agree on; two of them are in :mod:`tests.neuron_backend.test_tensor_parallel`."""
+"""Ranks in one process; two processes are in :mod:`.test_sharded_model`."""
 
 import sys
 from collections.abc import Callable
@@ -19,11 +19,11 @@ Models = Callable[..., PreTrainedModel]
 
 
 class TestEnvironment:
-    """What torchrun has to have done."""
+    """Start by torchrun."""
 
     @pytest.mark.parametrize("degree", [0, -1, 1.5, True, "2"])
     def test_a_degree_is_a_number_of_processes(self, degree: Any, tiny_model: Models) -> None:
-        """Whole, and at least 1."""
+        """An integer >= 1."""
         with pytest.raises(ValueError, match="'tp_degree' must be a whole number >= 1"):
             compile_decoder(tiny_model("llama"), tp_degree=degree)
 
@@ -39,7 +39,7 @@ class TestEnvironment:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("size", [1, 7, 64, 1000, 70_000])
 def test_a_sum_over_several_ranks_is_the_same_bits_on_each(size: int, dtype: torch.dtype) -> None:
-    """Of four, where the order of additions would show: each of two adds the same numbers in any order."""
+    """With four ranks, where the order of additions matters; with two it does not."""
     degree, store = 4, dist.HashStore()  # type: ignore[attr-defined]
     generator = torch.Generator().manual_seed(size)
     partials = [torch.randn(size, generator=generator).to(dtype) for _ in range(degree)]

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decodekit.neuron_backend.quantization import int8_activation_split as split
 from decodekit.neuron_backend.quantization.int4_linear import GROUP, Int4Linear
+from decodekit.neuron_backend.quantization.int8_activation_split import can_split, pack_weights, split_matmul
 from decodekit.neuron_backend.quantization.int8_linear import Int8Linear
 from decodekit.neuron_backend.targets.cpu import aoti
 from decodekit.neuron_backend.targets.cpu.kernel_library import DTYPES, MOST_ROWS_BY_4_BITS, Library
@@ -87,9 +87,9 @@ def test_integers_of_8_bits(rows, inputs, outputs, dtype, kind, seed):
 
     found = library(dtype, kind).int8_rows(x, layer.quantized, layer.scale)
 
-    check_near(found, x, layer.weight_in(torch.float64))
-    if split.takes(dtype, inputs):
-        expected = split.product(x, split.pack(layer.quantized), layer.scale).to(dtype)
+    check_near(found, x, layer.dequantized(torch.float64))
+    if can_split(dtype, inputs):
+        expected = split_matmul(x, pack_weights(layer.quantized), layer.scale).to(dtype)
         assert torch.equal(expected, found)
 
 
@@ -103,7 +103,7 @@ def test_integers_of_4_bits(rows, inputs, outputs, dtype, kind, seed):
 
     found = code.int4_rows(x, layer.packed, layer.levels)
 
-    check_near(found[:, :outputs].contiguous(), x, layer.weight_in(torch.float64))
+    check_near(found[:, :outputs].contiguous(), x, layer.dequantized(torch.float64))
     check_alone(lambda row: code.int4_rows(row, layer.packed, layer.levels), found, x)
 
 

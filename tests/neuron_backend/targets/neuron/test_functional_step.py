@@ -141,7 +141,7 @@ class TestChoosing:
         decoder.fuse(Temperature(0.8), Sample(seed=3))
         fused = decoder.fusion.step
         choices = {1: lower_choice(fused, 1, decoder.shape)}
-        step = ReassigningStep(decoder.step, decoder.cache, choices, fused.num_given)
+        step = ReassigningStep(decoder.step, decoder.cache, choices, fused.num_sampling_inputs)
         put_back(step, [None, *decoder.cache.tensors])
         return step
 
@@ -150,7 +150,7 @@ class TestChoosing:
         history = History(*(torch.ones(shape).long() for shape in ((2, 1, 49), (2, 1), (2,), (2,))))
         ids, start = torch.tensor([[7], [9]]), torch.tensor([4, 2])
         expected, scores = decoder.forward_and_sample(ids, start, history)
-        inputs = ids, start, *decoder.fusion.step.given(history), decoder.cache.addresses(32)
+        inputs = ids, start, *decoder.fusion.step.sampling_inputs(history), decoder.cache.addresses(32)
 
         chosen, logits = choosing(**named("fused", *inputs))
 

@@ -1,4 +1,4 @@
-"""One model in two processes: the tokens of one, half of the heads in each, and no waiting for the dead."""
+"""One model in two processes: the tokens of one process, half of the heads in each, and lost ranks."""
 
 import contextlib
 import copy
@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture, compile_decoder, load_decoder
 from decodekit.neuron_backend.artifacts.manifest import Manifest
-from decodekit.neuron_backend.tensor_parallel.divided_model import rank_weights, ranks_of
+from decodekit.neuron_backend.tensor_parallel.sharded_model import rank_weights, ranks_of
 
 from . import ranks_program
 
@@ -56,7 +56,7 @@ def random_model(config: Any) -> PreTrainedModel:
 
 
 def with_biases(model: PreTrainedModel) -> PreTrainedModel:
-    """Random ones: transformers begins with zeros, which may be added twice."""
+    """Random biases: transformers initialises zeros, for which adding twice goes undetected."""
     generator = torch.Generator().manual_seed(0)
     model = copy.deepcopy(model)
     for name, parameter in model.named_parameters():
@@ -67,7 +67,7 @@ def with_biases(model: PreTrainedModel) -> PreTrainedModel:
 
 @pytest.fixture(scope="module")
 def models(tiny_model: Models) -> dict[str, PreTrainedModel]:
-    """What the ranks divide, by name: fused projections and tied heads besides the usual ones."""
+    """The models to shard, by name: fused projections and tied heads besides the usual ones."""
     own = {
         "phi3": transformers.Phi3Config(**GROUPED),
         "tied": transformers.LlamaConfig(**{**GROUPED, "tie_word_embeddings": True}),
@@ -82,7 +82,7 @@ def models(tiny_model: Models) -> dict[str, PreTrainedModel]:
 def ranks(
     models: dict[str, PreTrainedModel], tiny_model: Models, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[pathlib.Path]:
-    """The folder with what two processes found; run once."""
+    """The folder with the results of two processes; run once."""
     folder = tmp_path_factory.mktemp("ranks")
     others = {
         "draft": random_model(transformers.LlamaConfig(**{**GROUPED, "num_hidden_layers": 1})),
@@ -113,7 +113,7 @@ def ranks(
 
 
 def rank_process(folder: pathlib.Path, rank: int, port: int, output: IO[str]) -> subprocess.Popen[bytes]:
-    """As torchrun starts it, but with nobody who ends it when the other rank dies."""
+    """As torchrun starts it, but not ended when the other rank dies."""
     return subprocess.Popen(
         [sys.executable, ranks_program.__file__, str(folder)],
         env={
@@ -132,7 +132,7 @@ def rank_process(folder: pathlib.Path, rank: int, port: int, output: IO[str]) ->
 
 @pytest.fixture(scope="module")
 def found(ranks: pathlib.Path) -> Callable[[str], list[Any]]:
-    """What each rank wrote of one part, rank 0's first."""
+    """Result of each rank for one part, rank 0's first."""
 
     def read(part: str) -> list[Any]:
         files = [ranks / f"{part}.{rank}.json" for rank in (0, 1)]
@@ -154,7 +154,7 @@ class TestArchitectures:
     """Each against the same model in one process."""
 
     def test_the_same_tokens(self, name: str, found: Any, whole: Any) -> None:
-        """Greedy and sampled, for a ragged batch, on both ranks."""
+        """Greedy and sampled, for a batch of different lengths, on both ranks."""
         expected = ranks_program.texts(whole(name))
 
         for rank in found("architectures"):
@@ -163,7 +163,7 @@ class TestArchitectures:
     def test_the_same_logits_through_rewinds(
         self, name: str, found: Any, whole: Any, ranks: pathlib.Path
     ) -> None:
-        """Of one process's up to rounding, and bit for bit of each other."""
+        """Equal to one process's up to rounding, and to each other bit for bit."""
         first, second = found("architectures")
 
         assert first[name]["bits"] == second[name]["bits"]
@@ -172,7 +172,7 @@ class TestArchitectures:
             torch.testing.assert_close(expected, actual, rtol=1e-5, atol=1e-5)
 
     def test_each_rank_keeps_half_of_the_heads(self, name: str, found: Any, whole: Any) -> None:
-        """Phi-3 alone keeps all: its plan puts the fused projection together before it is split."""
+        """Only Phi-3 keeps all: its plan gathers the fused projection before it is split."""
         heads = [buffer.shape[1] for buffer in whole(name).cache.tensors]
         expected = heads if name == "phi3" else [count // 2 for count in heads]
 
@@ -182,16 +182,16 @@ class TestArchitectures:
 
 @pytest.mark.parametrize("drafter", ["whole", "divided", "early exit", "lookup"])
 def test_speculation_gives_the_same_tokens(drafter: str, found: Any, whole: Any) -> None:
-    """Whatever drafts, and wherever its weights are: as plain decoding in one process."""
+    """As plain decoding in one process, whatever the drafter."""
     expected = ranks_program.texts(whole("llama"))
 
     for rank in found("speculation"):
         assert expected == rank[drafter]
 
 
-def test_a_choice_within_the_forward_is_the_same(found: Any, whole: Any) -> None:
-    """As on the host in one process; and programs are called alike, whoever's processor is in them."""
-    first, second = found("choices")
+def test_on_device_sampling_is_the_same(found: Any, whole: Any) -> None:
+    """As on the host in one process; program names are equal on all ranks."""
+    first, second = found("on_device_sampling")
 
     assert ranks_program.texts(whole("llama"))["sampled"] == first["sampled"] == second["sampled"]
     assert [True, True] == first["on device"] == second["on device"]
@@ -199,7 +199,7 @@ def test_a_choice_within_the_forward_is_the_same(found: Any, whole: Any) -> None
 
 
 def test_ranks_get_the_same_bits_in_every_precision(found: Any) -> None:
-    """A sum over ranks is added up once, however it rounds."""
+    """A sum over ranks is computed once, whatever its rounding."""
     first, second = found("precisions")
 
     assert {"bfloat16", "float16", "float32"} == set(first)
@@ -210,7 +210,7 @@ class TestSaved:
     """A compiled decoder of two ranks as a folder."""
 
     def test_programs_are_compiled_and_loaded_again(self, found: Any) -> None:
-        """One rank's programs serve both, and give what was saved, bit for bit."""
+        """One rank's programs serve both, and give the saved logits, bit for bit."""
         first, second = found("saving")
 
         for rank in (first, second):
@@ -219,7 +219,7 @@ class TestSaved:
         assert 1 == len({*first["bits"], *second["bits"]})
 
     def test_a_folder_of_something_else_is_refused_on_both(self, found: Any) -> None:
-        """Rank 0 writes, so rank 0 finds out; rank 1 hears of it."""
+        """Rank 0 writes and fails; rank 1 gets the error."""
         first, second = (rank["errors"]["foreign folder"] for rank in found("saving"))
 
         assert first[0] == "ValueError"
@@ -232,7 +232,7 @@ class TestSaved:
     def test_the_weights_are_whole(
         self, name: str, ranks: pathlib.Path, models: dict[str, PreTrainedModel]
     ) -> None:
-        """Padding and parts are gone: any program for Hugging Face models can read them."""
+        """Without padding and shards: any program for Hugging Face models can read them."""
         stored = AutoModelForCausalLM.from_pretrained(ranks / f"saved_{name}").state_dict()
         expected = models[name].state_dict()
 
@@ -245,7 +245,7 @@ class TestSaved:
         )
 
     def test_experts_come_back_divided(self, found: Any) -> None:
-        """Loading under two processes divides again."""
+        """Loading under two processes shards again."""
         for rank in found("saving"):
             assert [1] * 4 == rank["heads"]
 
@@ -257,7 +257,7 @@ class TestSaved:
 
 
 class TestRefusals:
-    """What cannot be divided, and ranks that are apart."""
+    """Models that cannot be sharded, and ranks that diverge."""
 
     @pytest.mark.parametrize(
         ("case", "kind", "text"),
@@ -287,7 +287,7 @@ class TestRefusals:
         ],
     )
     def test_of(self, case: str, kind: str, text: str, found: Any) -> None:
-        """On both ranks; where they load in turns, the first one's error reaches the second."""
+        """On both ranks; where they load in turns, the first rank's error reaches the second."""
         first, second = (rank[case] for rank in found("errors"))
 
         refused = kind == UNSUPPORTED or case == "no plan"
@@ -296,7 +296,7 @@ class TestRefusals:
         assert text in second[1]
 
     def test_one_rank_that_fails_ends_both(self, found: Any) -> None:
-        """At once, with its error, and they can go on."""
+        """At once, with its error, and they can continue."""
         first, second = found("errors")
 
         assert ["LostRank", "KeyError"] == [first["one fails"][0], second["one fails"][0]]
@@ -305,7 +305,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("how", ["silent", "killed"])
     def test_a_lost_rank_ends_the_other(self, how: str, ranks: pathlib.Path) -> None:
-        """It does not wait for ever for one that is dead or busy."""
+        """It does not wait for ever for a rank that is dead or busy."""
         file = ranks / "lost.0.json"
         assert file.exists(), (ranks / "0.out").read_text()[-4000:]
         kind, text = json.loads(file.read_text())[how]
@@ -315,10 +315,10 @@ class TestRefusals:
 
 
 class TestOneProcess:
-    """What needs no other."""
+    """One process."""
 
     def test_is_whole_without_a_degree(self, tiny_model: Models) -> None:
-        """Nothing is divided, and nothing is waited for."""
+        """Nothing is sharded, and no rank is waited for."""
         decoder = compile_decoder(tiny_model("llama"), max_length=16, widths=(1,), target="eager")
 
         assert (1, None) == (decoder.tp_degree, ranks_of(decoder.step.model))
@@ -329,7 +329,7 @@ class TestRankWeights:
 
     @pytest.mark.parametrize("name", ARCHITECTURES)
     def test_together_they_are_the_model(self, name: str, models: dict[str, PreTrainedModel]) -> None:
-        """Every number of every weight is on some rank, and all ranks have the same shapes."""
+        """Every element of every weight is on some rank, and all ranks have the same shapes."""
         whole = models[name].state_dict()
         first, second = rank_weights(models[name], 2)
 
@@ -342,11 +342,11 @@ class TestRankWeights:
                 assert same or (key.endswith(".bias") and not second[key].any()), key
                 continue
             held = torch.cat([first[key].flatten(), second[key].flatten()]).tolist()
-            # Zeros besides: what did not come out even is padded.
+            # Uneven shards are padded with zeros.
             assert sorted(n for n in held if n) == sorted(n for n in tensor.flatten().tolist() if n), key
 
     def test_each_says_which_rank_it_is(self, models: dict[str, PreTrainedModel]) -> None:
-        """In the layers that put together what the ranks have."""
+        """In the layers that combine the ranks' outputs."""
         parts = rank_weights(models["llama"], 2)
 
         for rank, weights in enumerate(parts):
@@ -354,8 +354,8 @@ class TestRankWeights:
             assert {"model.embed_tokens.own_rank", "lm_head.own_rank"} == set(marks)
             assert all([rank] == mark.nonzero().flatten().tolist() for mark in marks.values())
 
-    def test_divide_what_the_sums_need(self, models: dict[str, PreTrainedModel]) -> None:
-        """Outputs of the first matrix, inputs of the second: the ranks' products add up to the whole's."""
+    def test_shard_what_the_sums_need(self, models: dict[str, PreTrainedModel]) -> None:
+        """Outputs of the first matrix, inputs of the second: the ranks' products sum to the whole's."""
         mlp = models["llama"].model.layers[0].mlp
         states = torch.randn(3, 32, generator=torch.Generator().manual_seed(0))
         total = torch.zeros(3, 32)
@@ -373,7 +373,7 @@ class TestRankWeights:
             assert weights["lm_head.weight"] is weights["model.embed_tokens.weight"]
 
     def test_limits_are_named(self, models: dict[str, PreTrainedModel]) -> None:
-        """With degrees that would do."""
+        """With valid degrees."""
         with pytest.raises(ValueError, match=r"num_key_value_heads = 2 of LlamaForCausalLM: got 4; 1 or 2"):
             rank_weights(models["llama"], 4)
 
@@ -390,7 +390,7 @@ class TestRankWeights:
         with pytest.raises(UnsupportedArchitecture, match="divides none of its layers"):
             rank_weights(model, 2)
 
-    def test_integers_are_refused(self, models: dict[str, PreTrainedModel]) -> None:
+    def test_quantised_weights_are_refused(self, models: dict[str, PreTrainedModel]) -> None:
         """Plans are for floating weights."""
         quantised = StaticDecoder(models["llama"], max_length=32, widths=(1,), weights="int8").step.model
 

@@ -1,9 +1,9 @@
 """
-Rotary positions whose frequencies depend on how long a row has become.
+RoPE scaling whose frequencies depend on the current length (``"dynamic"``, ``"longrope"``), made static.
 
-In transformers the longest row of a batch decides for all, and keys in the cache stay as they were
-rotated. Rows here do not depend on each other, so the frequencies of a decoder's own copy are
-fixed where they cannot change within its positions.
+In transformers the longest row of a batch determines the frequencies of all, and keys already in the cache
+are not rotated again. Rows of a decoder are independent of each other, so its own copy of the model gets the
+frequencies that apply to all of its positions.
 """
 
 from collections.abc import Iterator
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def fix_rotation(model: "PreTrainedModel", max_length: int) -> None:
+def fix_rope_scaling(model: "PreTrainedModel", max_length: int) -> None:
     """
-    Let *model*, a decoder's own copy, rotate rows of up to *max_length* positions in one way.
+    Fix the RoPE frequencies of *model*, a decoder's own copy, for up to *max_length* positions.
 
     Raises:
-        UnsupportedArchitecture: A row would be rotated otherwise from some position on.
+        UnsupportedArchitecture: The frequencies change within *max_length* positions.
     """
     for module in model.modules():
         for kind, rope_type in _types(module):
             if rope_type == "longrope":
                 _check(type(model).__name__, _original_length(module, kind), max_length)
-            # "dynamic" changes beyond the positions that the model knows, and no decoder has more.
+            # "dynamic" changes beyond the model's maximum positions only, which no decoder exceeds.
             if rope_type == "longrope" or "dynamic" in rope_type:
                 _fix(module, kind)
 
 
 def _types(module: Any) -> Iterator[tuple[str | None, str]]:
-    """Kind of layer, None for all, and type of rotation."""
+    """Layer type, or None for all layers, and RoPE type."""
     types = getattr(module, "rope_type", None)
     if isinstance(types, dict):
         yield from list(types.items())
@@ -43,7 +43,7 @@ def _types(module: Any) -> Iterator[tuple[str | None, str]]:
 
 
 def _original_length(module: Any, kind: str | None) -> int:
-    # Before transformers 5 it was said elsewhere.
+    # transformers before 5 has rope_scaling.
     parameters = getattr(module.config, "rope_parameters", None) or module.config.rope_scaling
     found = parameters if kind is None else parameters[kind]
     length: int = (
@@ -63,7 +63,7 @@ def _check(architecture: str, original: int, max_length: int) -> None:
 
 def _fix(module: Any, kind: str | None) -> None:
     prefix = "" if kind is None else f"{kind}_"
-    # The stock model may have been run over a long row before it came here.
+    # The stock model may already have changed its frequencies on a long row.
     first: nn.Buffer = getattr(module, f"{prefix}original_inv_freq")
     module.register_buffer(f"{prefix}inv_freq", first.clone(), persistent=False)
     if kind is None:

@@ -9,7 +9,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import CompiledDecoder, UnsupportedArchitecture
-from decodekit.neuron_backend.models.weights import adopt
+from decodekit.neuron_backend.models.weights import copy_sharing_weights
 
 Models = Callable[..., PreTrainedModel]
 
@@ -67,7 +67,7 @@ class TestFixed:
         torch.testing.assert_close(expected, logits, atol=1e-4, rtol=1e-4)
 
     def test_depends_on_nothing_that_was_run_before(self, name: str) -> None:
-        """A long row over the stock model leaves its frequencies behind in it, and not in the decoder."""
+        """Frequencies that a long row left in the stock model are not taken over."""
         used = copy.deepcopy(rotating(name))
         with torch.no_grad():
             used(input_ids=torch.zeros(1, 150 if name == "dynamic" else 60, dtype=torch.int64))
@@ -82,7 +82,7 @@ class TestFixed:
         )
 
     def test_can_be_lowered(self, name: str) -> None:
-        """Nothing depends on data any more, and nothing but the cache is written."""
+        """Nothing depends on data, and only the cache is written."""
         decoder = CompiledDecoder(rotating(name), max_length=40, widths=(4,), spans=(40,))
 
         assert {"width_4_span_40": []} == decoder.lint()
@@ -95,7 +95,7 @@ class TestFixed:
 
 
 def test_rows_that_would_change_are_refused() -> None:
-    """Longer than what the model was trained for at first; the probe would not be long enough to tell."""
+    """Longer than the original maximum; the probe is too short to detect it."""
     with pytest.raises(
         UnsupportedArchitecture, match=r"Phi3ForCausalLM .* 'max_length' must be <= 40: got 41"
     ):
@@ -103,8 +103,8 @@ def test_rows_that_would_change_are_refused() -> None:
 
 
 def test_other_rotations_are_not_touched(tiny_model: Models) -> None:
-    """Frequencies that never change stay what they are."""
-    twin: Any = adopt(tiny_model("llama"))
+    """Static frequencies are kept."""
+    twin: Any = copy_sharing_weights(tiny_model("llama"))
     before = twin.model.rotary_emb.inv_freq
     decoder = CompiledDecoder.unchecked(twin, CompiledDecoder(twin, max_length=32, widths=(1,)).shape)
 

@@ -1,4 +1,4 @@
-"""What may be asked to be part of a decoder's forwards, looked at before there is a decoder."""
+"""Validation of processors and sampler before a decoder is compiled with them."""
 
 from typing import Any
 
@@ -21,10 +21,10 @@ from ...processors.parameter import options_of
 
 def validate_pipeline(processors: Processor | None, sampler: Sampler | None) -> None:
     """
-    Refuse what is no chain of processors, or no sampler.
+    Check that *processors* is a chain or processor, and *sampler* a sampler.
 
     Raises:
-        TypeError: One is something else, such as the other, a stop condition, or the class of one.
+        TypeError: One of them is something else, such as a class, a stop condition, or the other of the two.
     """
     for name, part in (("processors", processors), ("sampler", sampler)):
         if part is None:
@@ -46,13 +46,13 @@ def validate_pipeline(processors: Processor | None, sampler: Sampler | None) -> 
 
 def check_rows(processors: Processor | None, batch_size: Any) -> None:
     """
-    Refuse parameters of another number of rows than the forwards have.
+    Check that per-row parameters have *batch_size* rows.
 
     Raises:
-        ValueError: A stage of decodekit's own has them.
+        ValueError: Those of one of decodekit's own stages have not.
     """
     if not is_whole(batch_size):
-        return  # By its own rule it is refused later.
+        return  # Rejected later.
     for stage in stages_of(processors):
         for name, value in options_of(stage).items() if isinstance(stage, Composable) else ():
             if isinstance(value, Tensor) and value.dim() == 1 and len(value) != batch_size:
@@ -63,6 +63,6 @@ def check_rows(processors: Processor | None, batch_size: Any) -> None:
 
 
 def _is_sampler(part: object) -> bool:
-    """Whether *part* declares or offers what samplers do, and processors do not."""
-    of_selections = TakesArgmax | DeclaresState | RanksTokens | MeasuresGap
-    return not isinstance(part, Composable) and isinstance(part, of_selections)
+    """Whether *part* has the protocols of a sampler, which processors have not."""
+    sampler_protocols = TakesArgmax | DeclaresState | RanksTokens | MeasuresGap
+    return not isinstance(part, Composable) and isinstance(part, sampler_protocols)
