@@ -9,11 +9,11 @@ from torch import Tensor
 
 from ..device_tensors import on_device
 from .cuda_runtime import Replay, Runtime
-from .cuda_staging import Place, Staging, size_of, tensors_in
+from .cuda_staging import Staging, TensorSpec, size_of, tensors_in
 
 
 @attrs.frozen(eq=False)
-class Exchange:
+class StagingBuffers:
     """What all programs of a decoder get their inputs through, and leave their results in."""
 
     inputs: Staging
@@ -22,7 +22,7 @@ class Exchange:
     runtime: Runtime
 
     @classmethod
-    def of(cls, device: torch.device, runtime: Runtime, inputs: int, outputs: int) -> "Exchange":
+    def of(cls, device: torch.device, runtime: Runtime, inputs: int, outputs: int) -> "StagingBuffers":
         """Room for so many bytes."""
         there = [torch.zeros(size, dtype=torch.uint8, device=device) for size in (inputs, outputs)]
         staged = [Staging(runtime.staging(len(block)), block) for block in there]
@@ -33,7 +33,11 @@ class CudaProgram:
     """What runs at one width: takes and gives tensors of the host, over weights and cache of a device."""
 
     def __init__(
-        self, exchange: Exchange, replays: Mapping[int, Replay], given: Sequence[Place], made: Sequence[Place]
+        self,
+        exchange: StagingBuffers,
+        replays: Mapping[int, Replay],
+        given: Sequence[TensorSpec],
+        made: Sequence[TensorSpec],
     ):
         """
         Put the recorded programs of all spans together.
@@ -70,8 +74,8 @@ class CudaProgram:
         *others, slots = inputs
         attended = slots.shape[0]
         replay = next(replay for size, replay in self.replays.items() if size >= attended)
-        if tuple(map(Place.of, others)) != self._places:
-            raise ValueError(f"inputs must be {self._places}: got {tuple(map(Place.of, others))}")
+        if tuple(map(TensorSpec.of, others)) != self._places:
+            raise ValueError(f"inputs must be {self._places}: got {tuple(map(TensorSpec.of, others))}")
         exchange = self._exchange
         # Whether the caller is in inference mode must not matter: what it gets is to be written to.
         with torch.inference_mode(False), torch.no_grad(), on_device(exchange.device):

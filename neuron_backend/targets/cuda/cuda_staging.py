@@ -17,14 +17,14 @@ _ALIGNMENT = 256
 
 
 @attrs.frozen
-class Place:
+class TensorSpec:
     """Shape and dtype of a tensor that has yet to get memory."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, tensor: Tensor) -> "Place":
+    def of(cls, tensor: Tensor) -> "TensorSpec":
         """Those of *tensor*."""
         return cls(tuple(tensor.shape), tensor.dtype)
 
@@ -37,12 +37,12 @@ class Place:
         return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-def size_of(places: Sequence[Place]) -> int:
+def size_of(places: Sequence[TensorSpec]) -> int:
     """Bytes of tensors one behind the other."""
     return sum(place.size for place in places)
 
 
-def tensors_in(block: Tensor, places: Sequence[Place]) -> tuple[Tensor, ...]:
+def tensors_in(block: Tensor, places: Sequence[TensorSpec]) -> tuple[Tensor, ...]:
     """Tensors of *places* one behind the other in the bytes of *block*, from its beginning."""
     tensors, start = [], 0
     for place in places:

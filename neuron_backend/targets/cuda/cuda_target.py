@@ -22,10 +22,10 @@ from ...step import program_name
 from ..device_tensors import on_device, place_graph
 from ..neuron.native_program import Backend, OnceBackend
 from ..target import NOT_SAVED
-from .cuda_graph import lower_for_cuda
-from .cuda_program import CudaProgram, Exchange
+from .cuda_program import CudaProgram, StagingBuffers
 from .cuda_runtime import CudaRuntime, Gpu, Recorder, Replay, Runtime
-from .cuda_staging import Place, size_of, tensors_in
+from .cuda_staging import TensorSpec, size_of, tensors_in
+from .cuda_step import lower_for_cuda
 
 if TYPE_CHECKING:
     from ...static_decoder import StaticDecoder
@@ -197,7 +197,7 @@ class _Recording:
     target: CudaTarget
     decoder: "StaticDecoder"
     recorder: Recorder
-    exchange: Exchange
+    exchange: StagingBuffers
     cache: CacheBuffers
 
     @classmethod
@@ -211,7 +211,7 @@ class _Recording:
         runtime = target.runtime
         inputs = max(size_of(_given(decoder, shape)) for shape in shapes)
         outputs = max(size_of(_made(decoder, shape)) for shape in shapes)
-        exchange = Exchange.of(device, runtime, inputs, outputs)
+        exchange = StagingBuffers.of(device, runtime, inputs, outputs)
         return cls(target, decoder, runtime.recorder(device), exchange, _empty(device, decoder.cache))
 
     def record(self, shape: ProgramShape) -> Replay:
@@ -294,16 +294,16 @@ def _padding(decoder: "StaticDecoder", shape: ProgramShape) -> tuple[Tensor, ...
     return inputs[: -1 - len(decoder.cache.tensors)]
 
 
-def _given(decoder: "StaticDecoder", shape: ProgramShape) -> list[Place]:
-    return [Place.of(tensor) for tensor in _padding(decoder, shape)]
+def _given(decoder: "StaticDecoder", shape: ProgramShape) -> list[TensorSpec]:
+    return [TensorSpec.of(tensor) for tensor in _padding(decoder, shape)]
 
 
-def _made(decoder: "StaticDecoder", shape: ProgramShape) -> list[Place]:
+def _made(decoder: "StaticDecoder", shape: ProgramShape) -> list[TensorSpec]:
     of, step = decoder.shape, shape.step
     columns = 1 if step is not decoder.tree_step and shape.width > of.scored_width else shape.width
-    logits = Place((of.batch_size, columns, of.vocab_size), torch.float32)
+    logits = TensorSpec((of.batch_size, columns, of.vocab_size), torch.float32)
     can_sample = decoder.fusion is not None and step is decoder.fusion.step
-    return [Place((of.batch_size, columns), torch.int64), logits] if can_sample else [logits]
+    return [TensorSpec((of.batch_size, columns), torch.int64), logits] if can_sample else [logits]
 
 
 def _empty(device: torch.device, cache: CacheBuffers) -> CacheBuffers:

@@ -90,7 +90,7 @@ def probe() -> NeuronFound:
         module = importlib.import_module("torch_neuronx")
     except Exception as error:
         return NeuronFound("none", f"torch_neuronx cannot be imported: {error!r}", **facts)
-    return _judge(module, facts)
+    return _classify(module, facts)
 
 
 def neuron_versions() -> dict[str, str]:
@@ -123,7 +123,7 @@ def _is_real(name: str, number: str) -> bool:
     return major.isdigit() and int(major) >= _FIRST_MAJOR[name]
 
 
-def _judge(module: ModuleType, facts: Mapping[str, Any]) -> NeuronFound:
+def _classify(module: ModuleType, facts: Mapping[str, Any]) -> NeuronFound:
     device = getattr(torch, "neuron", None)
     if callable(getattr(device, "device_count", None)) and callable(
         getattr(module, "get_fallback_ops", None)

@@ -23,7 +23,7 @@ GIVEN = ("given_0", "given_1", "given_2", "given_3", "given_4")
 TREE = ("written", "path")
 """Names of what says how a tree looks."""
 
-CHOICES = "choices"
+SAMPLERS = "samplers"
 """What the names of a choice's constants begin with."""
 
 INPUTS = ("ids", "cache_pos", "slots", *GIVEN, *TREE)
@@ -49,7 +49,7 @@ class FunctionalStep(nn.Module):
         self,
         step: DecoderStep,
         cache: CacheBuffers,
-        choices: Mapping[int, nn.Module] | None = None,
+        samplers: Mapping[int, nn.Module] | None = None,
         num_given: int = 0,
     ):
         """
@@ -61,8 +61,8 @@ class FunctionalStep(nn.Module):
 
             cache: Says shapes and dtype; not written.
 
-            choices: By width, what chooses in forwards that are given what it takes: a
-                :func:`lower_choice`.
+            samplers: By width, what chooses in forwards that are given what it takes: a
+                :func:`lower_sampling`.
 
             num_given: How many inputs that is.
         """
@@ -72,7 +72,7 @@ class FunctionalStep(nn.Module):
         if hasattr(model, "set_experts_implementation"):
             model.set_experts_implementation("batched_mm")
         self.step = DecoderStep(model, step.scored_width, step.kept)
-        self.choices = nn.ModuleDict({str(width): choice for width, choice in (choices or {}).items()})
+        self.samplers = nn.ModuleDict({str(width): choice for width, choice in (samplers or {}).items()})
         self._num_given = num_given
         self._states = state_names(cache)
         for name, tensor in zip(self._states, cache.tensors, strict=True):
@@ -81,8 +81,8 @@ class FunctionalStep(nn.Module):
     @classmethod
     def like(cls, other: "FunctionalStep", cache: CacheBuffers) -> "FunctionalStep":
         """The same as *other*, in this form."""
-        choices = {int(width): choice for width, choice in other.choices.items()}
-        return cls(other.step, cache, choices, other._num_given)
+        samplers = {int(width): choice for width, choice in other.samplers.items()}
+        return cls(other.step, cache, samplers, other._num_given)
 
     def _register(self, name: str, tensor: Tensor) -> None:
         self.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
@@ -160,8 +160,8 @@ class FunctionalStep(nn.Module):
         given = [one for one in (given_0, given_1, given_2, given_3, given_4) if one is not None]
         width = str(ids.shape[1])
         # A choice that takes nothing but logits is made in every forward of its width.
-        if width in self.choices and len(given) == self._num_given:
-            return self._give((self.choices[width](logits, *given), logits), cache)
+        if width in self.samplers and len(given) == self._num_given:
+            return self._give((self.samplers[width](logits, *given), logits), cache)
         return self._give((logits,), cache)
 
     def _give(self, outputs: tuple[Tensor, ...], cache: tuple[Tensor, ...]) -> Any:
@@ -216,7 +216,7 @@ class _Sampling(nn.Module):
         return self._choose(logits, given, logits.new_zeros(logits.shape[0], dtype=torch.int64))
 
 
-def lower_choice(step: FusedStep, width: int, shape: DecoderShape) -> GraphModule:
+def lower_sampling(step: FusedStep, width: int, shape: DecoderShape) -> GraphModule:
     """
     The choice of *step*, in core operations and 32 bits, for tracing through XLA.
 

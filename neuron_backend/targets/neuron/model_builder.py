@@ -22,8 +22,8 @@ from ...lowering.step_graphs import ProgramShape, program_shapes, spans_of
 from ...step import DecoderStep, TreeStep
 from ...tensor_parallel.cores import CORES, Cores
 from ...tensor_parallel.parallel_layers import summing
-from .functional_step import CHOICES, MODEL, FunctionalStep, ReassigningStep, lower_choice, named, padding
-from .traced_program import Runs, Traced, lint_proto, refuse, to_device, to_host
+from .functional_step import MODEL, SAMPLERS, FunctionalStep, ReassigningStep, lower_sampling, named, padding
+from .traced_program import TracedDecoder, TracedPrograms, lint_proto, refuse, to_device, to_host
 
 if TYPE_CHECKING:
     from ...static_decoder import StaticDecoder
@@ -50,8 +50,8 @@ class ModelBuilderWay:
         fusion = decoder.fusion
         if fusion is None:
             return ReassigningStep(decoder.step, decoder.cache)
-        choices = {width: lower_choice(fusion.step, width, decoder.shape) for width in fusion.widths}
-        return ReassigningStep(decoder.step, decoder.cache, choices, fusion.step.num_given)
+        samplers = {width: lower_sampling(fusion.step, width, decoder.shape) for width in fusion.widths}
+        return ReassigningStep(decoder.step, decoder.cache, samplers, fusion.step.num_given)
 
     def shapes(self, decoder: "StaticDecoder") -> list[ProgramShape]:
         """
@@ -66,7 +66,7 @@ class ModelBuilderWay:
         both = [(decoder.step, width) for width in fusion.widths]
         return [shape for shape in shapes if (shape.step, shape.width) not in both]
 
-    def compile(self, cores: Cores, step: FunctionalStep, top_ks: Sequence[int]) -> Traced:
+    def compile(self, cores: Cores, step: FunctionalStep, top_ks: Sequence[int]) -> TracedDecoder:
         """
         Trace every shape, compile all of them, and load them over one cache.
 
@@ -90,8 +90,8 @@ class ModelBuilderWay:
         content = _saved(model)
         _start(model, known, weights)
         # They are the same on every core.
-        constants = {name: known[0][name] for name in weights if name.startswith(f"{CHOICES}.")}
-        return Traced(_runs(decoder, model), content, weights, constants)
+        constants = {name: known[0][name] for name in weights if name.startswith(f"{SAMPLERS}.")}
+        return TracedDecoder(_runs(decoder, model), content, weights, constants)
 
     def _built(
         self, decoder: "StaticDecoder", step: FunctionalStep, top_ks: Sequence[int]
@@ -112,7 +112,9 @@ class ModelBuilderWay:
         model = builder.compile(compiler_args=self.compiler_args, compiler_workdir=self.compiler_workdir)
         return model, used
 
-    def load(self, cores: Cores, content: bytes, weights: list[str], tensors: Mapping[str, Tensor]) -> Runs:
+    def load(
+        self, cores: Cores, content: bytes, weights: list[str], tensors: Mapping[str, Tensor]
+    ) -> TracedPrograms:
         """
         Load what :meth:`compile` stored over these weights, its own constants and an empty cache.
 
@@ -181,7 +183,7 @@ def _start(model: Any, known: Sequence[Mapping[str, Tensor]], weights: list[str]
     model.to_neuron()
 
 
-def _runs(decoder: "StaticDecoder", model: Any) -> Runs:
+def _runs(decoder: "StaticDecoder", model: Any) -> TracedPrograms:
     # By how many slots a decoder asks for; a span shorter than a width has no program at that width.
     attended = {
         (width, len(decoder.cache.addresses(span))): to_device(
@@ -210,9 +212,9 @@ def _runs(decoder: "StaticDecoder", model: Any) -> Runs:
         chosen, logits = model(**ranked, forward_mode="ranked")
         return chosen[0].cpu(), logits[0]
 
-    choosing = () if decoder.fusion is None else decoder.fusion.widths
-    return Runs(
+    sampling = () if decoder.fusion is None else decoder.fusion.widths
+    return TracedPrograms(
         dict.fromkeys(decoder.shape.widths, run),
         dict.fromkeys(decoder.tree_widths, run_tree),
-        dict.fromkeys(choosing, sample),
+        dict.fromkeys(sampling, sample),
     )

@@ -25,7 +25,14 @@ from ..device_tensors import place_cache, place_graph
 from ..target import NOT_SAVED
 from .detect import neuron_versions, probe
 from .native_program import Backend, NativeProgram, SpanProgram
-from .neuron_environment import CACHE_FOLDER, CORES, NO_FALLBACK, compiler_arguments, cores_of_rank, settled
+from .neuron_environment import (
+    CACHE_FOLDER,
+    CORES,
+    NO_FALLBACK,
+    compiler_arguments,
+    cores_of_rank,
+    environment_variables,
+)
 
 if TYPE_CHECKING:
     from ...static_decoder import StaticDecoder
@@ -114,7 +121,7 @@ class NativeTarget:
 
     def compile(self, decoder: "StaticDecoder") -> None:
         """Compile every width and span, run each once, and compare with the stock model."""
-        with settled(self._variables(decoder.ranks)), CacheArtifactManager.with_fresh_cache():
+        with environment_variables(self._variables(decoder.ranks)), CacheArtifactManager.with_fresh_cache():
             self._require_device()
             self._put_programs(decoder, packages={}, compiled=True)
             saved = torch.compiler.save_cache_artifacts()
@@ -151,7 +158,7 @@ class NativeTarget:
         if package is None or not agreed:
             self.compile(decoder)
             return
-        with settled(self._variables(decoder.ranks)):
+        with environment_variables(self._variables(decoder.ranks)):
             self._require_device()
             if torch.compiler.load_cache_artifacts(package.content) is None:
                 raise ValueError(f"{ARTIFACTS} must be what this torch saves: got something else")

@@ -31,7 +31,7 @@ _READ_AT_START = (CORES, CACHE_FOLDER)
 
 
 @contextlib.contextmanager
-def settled(wanted: Mapping[str, str]) -> Iterator[None]:
+def environment_variables(wanted: Mapping[str, str]) -> Iterator[None]:
     """
     Set variables for this process, all or none; what the body raises takes them back.
 

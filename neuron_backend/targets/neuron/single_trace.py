@@ -21,8 +21,8 @@ from ...lowering.step_graphs import ProgramShape
 from ...on_device_sampling.fused_step import FusedStep
 from ...step import DecoderStep
 from ...tensor_parallel.cores import Cores
-from .functional_step import GIVEN, FunctionalStep, lower_choice, padding
-from .traced_program import Runs, Traced, to_device, to_host
+from .functional_step import GIVEN, FunctionalStep, lower_sampling, padding
+from .traced_program import TracedDecoder, TracedPrograms, to_device, to_host
 
 if TYPE_CHECKING:
     from ...static_decoder import StaticDecoder
@@ -49,15 +49,15 @@ class SingleTraceWay:
         fused, width = _fused(decoder), decoder.shape.widths[-1]
         if fused is None:
             return FunctionalStep(_scoring(decoder), decoder.cache)
-        choices = {width: lower_choice(fused, width, decoder.shape)}
-        return FunctionalStep(fused.step, decoder.cache, choices, fused.num_given)
+        samplers = {width: lower_sampling(fused, width, decoder.shape)}
+        return FunctionalStep(fused.step, decoder.cache, samplers, fused.num_given)
 
     def shapes(self, decoder: "StaticDecoder") -> list[ProgramShape]:
         """The program."""
         step = _fused(decoder) or _scoring(decoder)
         return [ProgramShape(step, decoder.shape.widths[-1], decoder.shape.max_length)]
 
-    def compile(self, cores: Cores, step: FunctionalStep, top_ks: Sequence[int]) -> Traced:
+    def compile(self, cores: Cores, step: FunctionalStep, top_ks: Sequence[int]) -> TracedDecoder:
         """
         Trace, compile, and put the weights on the device.
 
@@ -91,9 +91,11 @@ class SingleTraceWay:
             path = Path(folder) / self.file
             torch.jit.save(program, str(path))
             content = path.read_bytes()
-        return Traced(_runs(decoder, program, neutral), content, weights=[], tensors=neutral)
+        return TracedDecoder(_runs(decoder, program, neutral), content, weights=[], tensors=neutral)
 
-    def load(self, cores: Cores, content: bytes, weights: list[str], tensors: Mapping[str, Tensor]) -> Runs:
+    def load(
+        self, cores: Cores, content: bytes, weights: list[str], tensors: Mapping[str, Tensor]
+    ) -> TracedPrograms:
         """Load what :meth:`compile` stored, which has its weights with it."""
         # A ScriptModule with a program for Neuron is only known after this.
         import torch_neuronx  # noqa: F401
@@ -117,7 +119,7 @@ def _fused(decoder: "StaticDecoder") -> FusedStep | None:
     return FusedStep(_scoring(decoder), fused.choice, decoder.shape, fused.kind)
 
 
-def _runs(decoder: "StaticDecoder", program: Any, neutral: Mapping[str, Tensor]) -> Runs:
+def _runs(decoder: "StaticDecoder", program: Any, neutral: Mapping[str, Tensor]) -> TracedPrograms:
     import torch_neuronx
 
     # Else the weights, being apart from the program, would travel to the device with every call.
@@ -129,8 +131,10 @@ def _runs(decoder: "StaticDecoder", program: Any, neutral: Mapping[str, Tensor])
         decoder.cache.addresses(decoder.shape.max_length),
         tuple(neutral[name] for name in GIVEN if name in neutral),
     )
-    choosing = () if decoder.fusion is None else decoder.fusion.widths
-    return Runs(dict.fromkeys(decoder.shape.widths, padded), choosing=dict.fromkeys(choosing, padded.sample))
+    sampling = () if decoder.fusion is None else decoder.fusion.widths
+    return TracedPrograms(
+        dict.fromkeys(decoder.shape.widths, padded), sampling=dict.fromkeys(sampling, padded.sample)
+    )
 
 
 @attrs.frozen(eq=False)

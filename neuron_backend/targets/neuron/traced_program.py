@@ -14,24 +14,24 @@ from ...models.unsupported import UnsupportedArchitecture
 Run = Callable[..., Tensor]
 """What a step takes before the cache, int64 on the host, to logits there."""
 
-Choosing = Callable[..., tuple[Tensor, Tensor]]
+RunAndSample = Callable[..., tuple[Tensor, Tensor]]
 """The same to the choice, on the host, and logits wherever they are."""
 
 
 @attrs.frozen(eq=False)
-class Runs:
+class TracedPrograms:
     """What runs, by width."""
 
     plain: dict[int, Run]
     trees: dict[int, Run] = attrs.field(factory=dict)
-    choosing: dict[int, Choosing] = attrs.field(factory=dict)
+    sampling: dict[int, RunAndSample] = attrs.field(factory=dict)
 
 
 @attrs.frozen(eq=False)
-class Traced:
+class TracedDecoder:
     """A compiled decoder."""
 
-    runs: Runs
+    runs: TracedPrograms
     content: bytes
     """How it is stored."""
 

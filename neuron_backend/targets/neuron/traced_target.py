@@ -13,7 +13,7 @@ from attrs import validators
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...artifacts import trust
-from ...artifacts.fingerprint import Fitted, program_fingerprint
+from ...artifacts.fingerprint import ModelFingerprint, program_fingerprint
 from ...artifacts.manifest import Manifest
 from ...artifacts.packages import Package
 from ...kv_cache.buffers import CacheBuffers
@@ -26,7 +26,7 @@ from ..target import NOT_SAVED
 from .functional_step import INPUTS, FunctionalStep, padding
 from .model_builder import ModelBuilderWay
 from .single_trace import SingleTraceWay
-from .traced_program import Runs, refuse
+from .traced_program import TracedPrograms, refuse
 
 if TYPE_CHECKING:
     from ...static_decoder import StaticDecoder
@@ -172,7 +172,7 @@ class TracedTarget:
         self,
         decoder: "StaticDecoder",
         way: Way,
-        runs: Runs,
+        runs: TracedPrograms,
         packages: Mapping[str, Package],
         compiled: bool,
     ) -> None:
@@ -182,7 +182,7 @@ class TracedTarget:
             target=attrs.evolve(self, way=way.name),
             packages=packages,
             compiled=compiled,
-            fused_programs=runs.choosing,
+            fused_programs=runs.sampling,
         )
         # The device has the cache; whoever read this one would read something else.
         decoder.cache = _without_memory(decoder.cache)
@@ -229,8 +229,8 @@ def _versions(way: Way) -> dict[str, str]:
 
 def _fingerprint(decoder: "StaticDecoder") -> str:
     widest = decoder.shape.widths[-1]
-    fitted = Fitted.of(decoder.step)
-    return program_fingerprint(fitted, decoder.step.kind, decoder.shape, widest, decoder.spans, decoder.cache)
+    model = ModelFingerprint.of(decoder.step)
+    return program_fingerprint(model, decoder.step.kind, decoder.shape, widest, decoder.spans, decoder.cache)
 
 
 def _facts(packages: Mapping[str, Package]) -> dict[str, Any]:

@@ -14,9 +14,9 @@
 #include <limits>
 #include <vector>
 
-#include "float_rows.h"
-#include "floats.h"
-#include "rows.h"
+#include "float_gemm.h"
+#include "float_vectors.h"
+#include "skinny_gemm.h"
 
 namespace decodekit {
 

@@ -72,10 +72,10 @@ def test_floats(rows, inputs, outputs, dtype, kind, seed):
     x, weight = numbers(rows, inputs, dtype, seed), numbers(outputs, inputs, dtype, seed + 1)
     code = library(dtype, kind)
 
-    found = code.float_rows(x, weight)
+    found = code.float_gemm(x, weight)
 
     check_near(found, x, weight)
-    check_alone(lambda row: code.float_rows(row, weight), found, x)
+    check_alone(lambda row: code.float_gemm(row, weight), found, x)
 
 
 @settings(deadline=None)
@@ -85,7 +85,7 @@ def test_integers_of_8_bits(rows, inputs, outputs, dtype, kind, seed):
     x = numbers(rows, inputs, dtype, seed)
     layer = Int8Linear.of(numbers(outputs, inputs, dtype, seed + 1), None)
 
-    found = library(dtype, kind).int8_rows(x, layer.quantized, layer.scale)
+    found = library(dtype, kind).int8_gemm(x, layer.quantized, layer.scale)
 
     check_near(found, x, layer.weight_in(torch.float64))
     if split.takes(dtype, inputs):
@@ -101,10 +101,10 @@ def test_integers_of_4_bits(rows, inputs, outputs, dtype, kind, seed):
     layer = Int4Linear.of(numbers(outputs, inputs, dtype, seed + 1), None)
     code = library(dtype, kind)
 
-    found = code.int4_rows(x, layer.packed, layer.levels)
+    found = code.int4_gemm(x, layer.packed, layer.levels)
 
     check_near(found[:, :outputs].contiguous(), x, layer.weight_in(torch.float64))
-    check_alone(lambda row: code.int4_rows(row, layer.packed, layer.levels), found, x)
+    check_alone(lambda row: code.int4_gemm(row, layer.packed, layer.levels), found, x)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -114,7 +114,7 @@ def test_what_is_no_number_stays_in_its_row(kind):
     x[1, 3], x[2, 40], x[4] = float("nan"), float("inf"), 0
     layer = Int8Linear.of(numbers(30, 64, torch.float32, 1), None)
 
-    found = library(torch.float32, kind).int8_rows(x, layer.quantized, layer.scale)
+    found = library(torch.float32, kind).int8_gemm(x, layer.quantized, layer.scale)
 
     assert [False, True, True, False, False] == found.isnan().all(dim=1).tolist()
     assert [True, False, False, True, True] == found.isfinite().all(dim=1).tolist()
@@ -125,7 +125,7 @@ def test_what_is_no_number_stays_in_its_row(kind):
 def test_work_enough_for_threads(kind):
     """Outputs that several threads share, and some that are left over."""
     x, weight = numbers(5, 576, torch.bfloat16, 0), numbers(1539, 576, torch.bfloat16, 1)
-    found = library(torch.bfloat16, kind).float_rows(x, weight)
+    found = library(torch.bfloat16, kind).float_gemm(x, weight)
 
     check_near(found, x, weight)
 
@@ -140,7 +140,7 @@ def test_takes_its_own_dtype_and_rows():
     assert code.takes(torch.zeros(52, 3), MOST_ROWS_BY_4_BITS)
     assert not code.takes(torch.zeros(5, 3, dtype=torch.bfloat16))
     with pytest.raises(ValueError, match=r"the rows must be one of \[1, 2, 5, 9, 13, 52\]: got 3"):
-        code.float_rows(torch.zeros(3, 3), torch.zeros(2, 3))
+        code.float_gemm(torch.zeros(3, 3), torch.zeros(2, 3))
 
 
 def test_the_environment_is_what_it_was(monkeypatch):

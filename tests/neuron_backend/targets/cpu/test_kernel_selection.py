@@ -11,7 +11,7 @@ from decodekit.neuron_backend.quantization.int4_linear import Int4Linear
 from decodekit.neuron_backend.targets.cpu import aoti
 from decodekit.neuron_backend.targets.cpu import kernel_selection as kernel_selection
 from decodekit.neuron_backend.targets.cpu.kernel_library import Library, NoLibrary
-from decodekit.neuron_backend.targets.cpu.kernel_selection import chosen_rows, measured, quickest
+from decodekit.neuron_backend.targets.cpu.kernel_selection import measured, select_kernels, select_rows
 
 pytestmark = pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler")
 
@@ -23,14 +23,14 @@ class TestChosenRows:
         """The quicker side has it; where both take as long, torch."""
         seconds = {1: (1.0, 2.0), 2: (2.0, 1.0), 3: (1.0, 1.0), 4: (1.0, 1.5)}
 
-        assert (1, 4) == chosen_rows(seconds, set())
+        assert (1, 4) == select_rows(seconds, set())
 
     @pytest.mark.parametrize(("together", "rows"), [({1, 5}, (1, 5)), ({1, 5, 8}, ()), ({1, 99}, (1,))])
     def test_some_as_one(self, together, rows):
         """By their sum; rows that are not measured count for nothing."""
         seconds = {1: (2.0, 5.0), 5: (4.0, 3.0), 8: (9.0, 5.0)}
 
-        assert rows == chosen_rows(seconds, together)
+        assert rows == select_rows(seconds, together)
 
 
 def linear_layers(dtype=torch.float32):
@@ -53,10 +53,10 @@ class TestQuickest:
         monkeypatch.setattr(
             kernel_selection, "measured", lambda library, layers, rows: (1.0, 3.0 if rows < 4 else 0.5)
         )
-        found = quickest(linear_layers(), torch.float32, [1, 2, 5, 64], [1, 2])
+        found = select_kernels(linear_layers(), torch.float32, [1, 2, 5, 64], [1, 2])
         assert (1, 2) == found.rows
 
-        found = quickest(linear_layers(), torch.float32, [1, 2, 5, 64], [1, 5])
+        found = select_kernels(linear_layers(), torch.float32, [1, 2, 5, 64], [1, 5])
         assert (1, 2, 5) == found.rows
 
     @pytest.mark.parametrize(("rows", "expected"), [(64, (1, 64)), (65, (1,))])
@@ -65,7 +65,7 @@ class TestQuickest:
         monkeypatch.setattr(kernel_selection, "measured", lambda *_: (1.0, 2.0))
         layers = torch.nn.Sequential(Int4Linear.of(torch.zeros(64, 32), None))
 
-        assert expected == quickest(layers, torch.float32, [1, rows], [1]).rows
+        assert expected == select_kernels(layers, torch.float32, [1, rows], [1]).rows
 
     @pytest.mark.parametrize(("at_five", "expected"), [(1.9, "tiled"), (2.1, "by vectors")])
     def test_of_two_kinds_the_one_that_takes_less_for_all_rows(self, monkeypatch, at_five, expected):
@@ -83,7 +83,7 @@ class TestQuickest:
             lambda library, layers, rows: (seconds[library.folder.name][rows], 9.0),
         )
 
-        found = quickest(linear_layers(torch.bfloat16), torch.bfloat16, [1, 5, 64], [1, 5])
+        found = select_kernels(linear_layers(torch.bfloat16), torch.bfloat16, [1, 5, 64], [1, 5])
 
         assert (expected, (1, 5)) == (found.folder.name, found.rows)
 
@@ -101,13 +101,13 @@ class TestQuickest:
         """Nothing is compiled then."""
         monkeypatch.setattr(Library, "compiled", None)
 
-        assert isinstance(quickest(model, dtype, rows, rows), NoLibrary)
+        assert isinstance(select_kernels(model, dtype, rows, rows), NoLibrary)
 
     def test_never_quicker(self, monkeypatch):
         """Then a decoder goes without."""
         monkeypatch.setattr(kernel_selection, "measured", lambda *_: (2.0, 1.0))
 
-        assert isinstance(quickest(linear_layers(), torch.float32, [1], [1]), NoLibrary)
+        assert isinstance(select_kernels(linear_layers(), torch.float32, [1], [1]), NoLibrary)
 
 
 def logits(decoder, widths):

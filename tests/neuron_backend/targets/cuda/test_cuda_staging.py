@@ -2,24 +2,24 @@
 
 import torch
 
-from decodekit.neuron_backend.targets.cuda.cuda_staging import Place, Staging, size_of, tensors_in
+from decodekit.neuron_backend.targets.cuda.cuda_staging import Staging, TensorSpec, size_of, tensors_in
 
-PLACES = [
-    Place((2, 3), torch.int64),
-    Place((2, 3, 3), torch.bool),
-    Place((0,), torch.float32),
-    Place((5, 7), torch.float32),
+SPECS = [
+    TensorSpec((2, 3), torch.int64),
+    TensorSpec((2, 3, 3), torch.bool),
+    TensorSpec((0,), torch.float32),
+    TensorSpec((5, 7), torch.float32),
 ]
 
 
 def test_each_has_its_own_memory() -> None:
     """What is written into one is not seen in another, whatever its dtype."""
-    block = torch.zeros(size_of(PLACES), dtype=torch.uint8)
-    tensors = tensors_in(block, PLACES)
+    block = torch.zeros(size_of(SPECS), dtype=torch.uint8)
+    tensors = tensors_in(block, SPECS)
     for number, tensor in enumerate(tensors):
         tensor.fill_(number)
 
-    assert PLACES == [Place.of(tensor) for tensor in tensors]
+    assert SPECS == [TensorSpec.of(tensor) for tensor in tensors]
     for number, tensor in enumerate(tensors):
         assert torch.equal(torch.full_like(tensor, number), tensor)
         assert tensor.is_contiguous()
@@ -28,10 +28,10 @@ def test_each_has_its_own_memory() -> None:
 
 def test_the_same_places_are_the_same_memory() -> None:
     """A program and who fills in its inputs lay them out on their own."""
-    block = torch.zeros(size_of(PLACES), dtype=torch.uint8)
-    tensors_in(block, PLACES)[3].fill_(1.5)
+    block = torch.zeros(size_of(SPECS), dtype=torch.uint8)
+    tensors_in(block, SPECS)[3].fill_(1.5)
 
-    assert 1.5 == tensors_in(block, PLACES)[3].mean()
+    assert 1.5 == tensors_in(block, SPECS)[3].mean()
 
 
 def test_copies_move_what_they_are_told_to() -> None:

@@ -12,7 +12,7 @@ from decodekit.neuron_backend.lowering.step_graphs import ProgramShape
 from decodekit.neuron_backend.targets.neuron.functional_step import (
     FunctionalStep,
     ReassigningStep,
-    lower_choice,
+    lower_sampling,
     named,
     padding,
 )
@@ -140,8 +140,8 @@ class TestChoosing:
         """One that draws in forwards of one column, over what the decoder's cache holds."""
         decoder.fuse(Temperature(0.8), Sample(seed=3))
         fused = decoder.fusion.step
-        choices = {1: lower_choice(fused, 1, decoder.shape)}
-        step = ReassigningStep(decoder.step, decoder.cache, choices, fused.num_given)
+        samplers = {1: lower_sampling(fused, 1, decoder.shape)}
+        step = ReassigningStep(decoder.step, decoder.cache, samplers, fused.num_given)
         put_back(step, [None, *decoder.cache.tensors])
         return step
 

@@ -14,7 +14,7 @@ from decodekit.neuron_backend.targets.neuron.neuron_environment import (
     NO_FALLBACK,
     compiler_arguments,
     cores_of_rank,
-    settled,
+    environment_variables,
 )
 
 
@@ -74,7 +74,7 @@ class TestCoresOfRank:
 class TestSettled:
     def test_sets_what_is_wanted_for_good(self) -> None:
         """The runtime may read it at any time after."""
-        with settled({CORES: "4-7", NO_FALLBACK: "1"}):
+        with environment_variables({CORES: "4-7", NO_FALLBACK: "1"}):
             pass
 
         assert ("4-7", "1") == (os.environ[CORES], os.environ[NO_FALLBACK])
@@ -82,7 +82,7 @@ class TestSettled:
     def test_takes_back_what_a_failure_leaves(self) -> None:
         """Only what it has set itself."""
         os.environ[NO_FALLBACK] = "1"
-        with pytest.raises(ZeroDivisionError), settled({CORES: "4-7", NO_FALLBACK: "1"}):
+        with pytest.raises(ZeroDivisionError), environment_variables({CORES: "4-7", NO_FALLBACK: "1"}):
             _ = 1 // 0
 
         assert (None, "1") == (os.environ.get(CORES), os.environ.get(NO_FALLBACK))
@@ -93,7 +93,7 @@ class TestSettled:
 
         with (
             pytest.raises(ValueError, match=f"{CORES} must be unset or '4', as the target says: got '0,1'"),
-            settled({NO_FALLBACK: "1", CORES: "4"}),
+            environment_variables({NO_FALLBACK: "1", CORES: "4"}),
         ):
             pass
 
@@ -105,7 +105,7 @@ class TestSettled:
         """Who has read it does not read it again."""
         with (
             pytest.raises(ValueError, match=f"{name} must be set before the Neuron runtime starts: got '3'"),
-            settled({name: "3"}),
+            environment_variables({name: "3"}),
         ):
             pass
 
@@ -115,7 +115,7 @@ class TestSettled:
     def test_takes_late_what_is_read_late_or_set_already(self) -> None:
         """The same cores again, and what each execution looks at."""
         os.environ[CORES] = "3"
-        with settled({CORES: "3", NO_FALLBACK: "1"}):
+        with environment_variables({CORES: "3", NO_FALLBACK: "1"}):
             pass
 
         assert "1" == os.environ[NO_FALLBACK]

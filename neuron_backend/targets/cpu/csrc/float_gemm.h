@@ -8,8 +8,8 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
-#include "rows.h"
-#include "weight_tiles.h"
+#include "skinny_gemm.h"
+#include "gemm_amx.h"
 
 namespace decodekit {
 
@@ -102,7 +102,7 @@ inline void sums(const float* x, const T* weights, int64_t in, float (*found)[OU
 
 // x is [ROWS][in], weights [out][in], y [ROWS][out].
 template <class T, int ROWS>
-void float_rows(const T* x, const T* weights, T* y, int64_t out, int64_t in) {
+void float_gemm(const T* x, const T* weights, T* y, int64_t out, int64_t in) {
 #if defined(DECODEKIT_TILED) && defined(DECODEKIT_TILES) && defined(__AMX_BF16__)
   // One row takes 6.0 ms so where the loops below take 5.1, but five take 6.2 where they take 8.3, and
   // sixteen 7.5 where they take 22. The sums have another order, so that all rows are multiplied in one way.

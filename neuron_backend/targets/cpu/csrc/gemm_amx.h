@@ -7,7 +7,7 @@
 
 #pragma once
 
-#include "tiles.h"
+#include "amx.h"
 
 #ifdef DECODEKIT_TILES
 

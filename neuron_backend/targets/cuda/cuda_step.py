@@ -13,11 +13,11 @@ from ...lowering.step_graphs import static_experts
 from ...models.fused_projections import merge_products, traced_fused
 from ...quantization.quantized_matmul import cuda_products
 from ...step import Step
-from ..cpu.cpu_kernels import group_queries
-from .cuda_staging import Place
+from ..cpu.graph_rewrites import group_queries
+from .cuda_staging import TensorSpec
 
 
-class IntoPlaces(nn.Module):
+class StepIntoBuffers(nn.Module):
     """A step whose results go into tensors that it is given, in front of its inputs."""
 
     def __init__(self, step: Step, made: int):
@@ -36,7 +36,7 @@ class IntoPlaces(nn.Module):
 
 
 def lower_for_cuda(
-    step: Step, width: int, span: int, cache: CacheBuffers, made: Sequence[Place]
+    step: Step, width: int, span: int, cache: CacheBuffers, made: Sequence[TensorSpec]
 ) -> GraphModule:
     """
     The graph of one program as ATen operations, the attention whole, so that a GPU's kernels serve it.
@@ -68,7 +68,7 @@ def lower_for_cuda(
         cuda_products(step),
         traced_fused(step),
     ):
-        exported = torch.export.export(IntoPlaces(step, len(places)), inputs, strict=False)
+        exported = torch.export.export(StepIntoBuffers(step, len(places)), inputs, strict=False)
         merge_products(exported.graph_module, exported.graph_signature.user_inputs)
         group_queries(exported.graph_module)
         exported.graph_module.graph.eliminate_dead_code()

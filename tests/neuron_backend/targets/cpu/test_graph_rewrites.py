@@ -5,7 +5,7 @@ import torch
 
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.neuron_backend.targets.cpu import aoti
-from decodekit.neuron_backend.targets.cpu.cpu_kernels import choose_kernels
+from decodekit.neuron_backend.targets.cpu.graph_rewrites import rewrite_graph
 from decodekit.neuron_backend.targets.cpu.kernel_library import Library
 
 ATTENTION = torch.ops.decodekit.attention.default
@@ -44,7 +44,7 @@ class TestChooseKernels:
         with torch.no_grad():
             expected = program.graph_module(*_flat(program, inputs))[-1].clone()
 
-            choose_kernels(program.graph_module)
+            rewrite_graph(program.graph_module)
 
             found = program.graph_module(*_flat(program, inputs))[-1]
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
@@ -58,7 +58,7 @@ class TestChooseKernels:
         assert shared < heads
         assert [heads] * model.config.num_hidden_layers == key_heads(program)
 
-        choose_kernels(program.graph_module)
+        rewrite_graph(program.graph_module)
 
         assert [shared] * model.config.num_hidden_layers == key_heads(program)
 
@@ -68,7 +68,7 @@ class TestChooseKernels:
         program, _ = exported(StaticDecoder(model, batch_size=1, max_length=32, widths=(1,)), 1)
         before = key_heads(program)
 
-        choose_kernels(program.graph_module)
+        rewrite_graph(program.graph_module)
 
         assert before == key_heads(program) == [model.config.n_head] * model.config.n_layer
 
@@ -81,7 +81,7 @@ class TestChooseKernels:
             graph = program.graph_module.graph
             attentions = len(graph.find_nodes(op="call_function", target=SDPA))
 
-            choose_kernels(program.graph_module, kernels)
+            rewrite_graph(program.graph_module, kernels)
 
             mine = graph.find_nodes(op="call_function", target=ATTENTION)
             assert (attentions if is_few else 0) == len(mine)
@@ -100,7 +100,7 @@ class TestChooseKernels:
         decoder = StaticDecoder(tiny_model("llama"), batch_size=1, max_length=32, widths=(1,), dtype=dtype)
         program, _ = exported(decoder, 1)
 
-        choose_kernels(program.graph_module)
+        rewrite_graph(program.graph_module)
 
         graph = program.graph_module.graph
         assert taken == bool(graph.find_nodes(op="call_function", target=ONEDNN))

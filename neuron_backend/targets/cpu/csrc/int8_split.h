@@ -7,8 +7,8 @@
 #include <cmath>
 #include <vector>
 
-#include "rows.h"
-#include "tiles.h"
+#include "skinny_gemm.h"
+#include "amx.h"
 
 namespace decodekit {
 
@@ -20,18 +20,18 @@ constexpr float BASE = 254;
 constexpr float INVERSE = static_cast<float>(1.0 / 254);
 
 template <class T>
-constexpr int DIGITS = sizeof(T) == 4 ? 3 : 2;
+constexpr int SPLIT_TERMS = sizeof(T) == 4 ? 3 : 2;
 
 // Of ROWS rows: digit d of row r at [(d * ROWS + r) * padded], which zeros fill up to `padded`, and to equal
 // parts of rows. `offset` is added to each, in 8 bits.
-struct Digits {
-  std::vector<int8_t> digits;
+struct Int8Split {
+  std::vector<int8_t> terms;
   std::vector<float> largest;
   std::vector<float> wide;
 
   template <class T, int ROWS>
   void of(const T* x, int64_t in, int64_t padded, int offset) {
-    digits.assign(EqualParts<DIGITS<T> * ROWS>::ALL * padded, 0);
+    terms.assign(EqualParts<SPLIT_TERMS<T> * ROWS>::ALL * padded, 0);
     largest.resize(ROWS);
     wide.resize(in);
     // Bytes may be anybody's: without the promise that they are not, the loops go number by number.
@@ -49,13 +49,13 @@ struct Digits {
       largest[row] = most + unordered;
 #pragma omp simd
       for (int64_t k = 0; k < in; ++k) rest[k] = rest[k] / most * LARGEST;
-      for (int d = 0; d < DIGITS<T>; ++d) {
-        int8_t* __restrict to = digits.data() + (d * ROWS + row) * padded;
+      for (int d = 0; d < SPLIT_TERMS<T>; ++d) {
+        int8_t* __restrict to = terms.data() + (d * ROWS + row) * padded;
 #pragma omp simd
         for (int64_t k = 0; k < in; ++k) {
-          const float digit = std::nearbyint(rest[k]);
-          to[k] = static_cast<int8_t>(static_cast<int32_t>(digit) + offset);
-          rest[k] = (rest[k] - digit) * BASE;
+          const float term = std::nearbyint(rest[k]);
+          to[k] = static_cast<int8_t>(static_cast<int32_t>(term) + offset);
+          rest[k] = (rest[k] - term) * BASE;
         }
       }
     }
@@ -64,7 +64,7 @@ struct Digits {
 
 // Parts of one product, part(d) being that of digit d and the largest digit's the first, to its value.
 template <int COUNT, class F>
-inline auto joined(F part) {
+inline auto combine(F part) {
   auto total = part(COUNT - 1);
   for (int d = COUNT - 2; d >= 0; --d) total = part(d) + total * decltype(total)(INVERSE);
   return total;

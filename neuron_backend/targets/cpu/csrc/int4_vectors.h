@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "rows.h"
+#include "skinny_gemm.h"
 
 namespace decodekit {
 

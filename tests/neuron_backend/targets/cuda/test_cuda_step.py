@@ -22,8 +22,8 @@ from decodekit.neuron_backend.lowering.step_graphs import ProgramShape, program_
 from decodekit.neuron_backend.models.early_exit import first_layers
 from decodekit.neuron_backend.models.fused_projections import fuse_projections
 from decodekit.neuron_backend.targets import device_tensors as placement
-from decodekit.neuron_backend.targets.cuda.cuda_graph import lower_for_cuda
-from decodekit.neuron_backend.targets.cuda.cuda_staging import Place
+from decodekit.neuron_backend.targets.cuda.cuda_staging import TensorSpec
+from decodekit.neuron_backend.targets.cuda.cuda_step import lower_for_cuda
 from decodekit.neuron_backend.targets.cuda.cuda_target import _given, _made
 from decodekit.neuron_backend.targets.device_tensors import place_graph
 from decodekit.processors import MinP, RepetitionPenalty, Temperature, TopK, TopP
@@ -56,7 +56,7 @@ class Program:
     """One of a decoder's, and what it is run over."""
 
     graph: GraphModule
-    places: list[Place]
+    places: list[TensorSpec]
 
     @classmethod
     def all_of(cls, decoder: StaticDecoder) -> "list[Program]":
@@ -70,7 +70,7 @@ class Program:
         there = [decoder.cache.addresses(shape.span), *decoder.cache.tensors]
         return cls(
             lower_for_cuda(shape.step, shape.width, shape.span, decoder.cache, made),
-            [*made, *_given(decoder, shape), *map(Place.of, there)],
+            [*made, *_given(decoder, shape), *map(TensorSpec.of, there)],
         )
 
     def run(self) -> None:
@@ -90,7 +90,7 @@ def a_gpu() -> Iterator[None]:
 
 
 def run_on_gpu(programs: list[Program]) -> None:
-    """Place and run each."""
+    """TensorSpec and run each."""
     with a_gpu():
         for program in programs:
             place_graph(GPU, program.graph)

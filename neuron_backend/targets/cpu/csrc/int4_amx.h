@@ -2,8 +2,8 @@
 
 #pragma once
 
-#include "nibbles.h"
-#include "tiles.h"
+#include "int4_vectors.h"
+#include "amx.h"
 
 #if defined(DECODEKIT_TILES) && defined(DECODEKIT_NIBBLES)
 #define DECODEKIT_NIBBLE_TILES
