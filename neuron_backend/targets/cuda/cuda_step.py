@@ -1,4 +1,4 @@
-"""From a step to the graph that is compiled for a GPU and recorded."""
+"""Lowering of a step to the graph that is compiled for a GPU and recorded."""
 
 from collections.abc import Sequence
 
@@ -18,49 +18,51 @@ from .cuda_staging import TensorSpec
 
 
 class StepIntoBuffers(nn.Module):
-    """A step whose results go into tensors that it is given, in front of its inputs."""
+    """A step that writes its results to output buffers, which precede its inputs."""
 
-    def __init__(self, step: Step, made: int):
-        """Wrap *step*, which gives so many tensors."""
+    def __init__(self, step: Step, num_outputs: int):
+        """Wrap *step*, which returns *num_outputs* tensors."""
         super().__init__()
         self.step = step
-        self._made = made
+        self._num_outputs = num_outputs
 
     def forward(self, *tensors: Tensor) -> None:
-        """Places of the results, then what the step takes."""
-        places, inputs = tensors[: self._made], tensors[self._made :]
+        """Run the step; *tensors* are the output buffers, then the step's inputs."""
+        buffers, inputs = tensors[: self._num_outputs], tensors[self._num_outputs :]
         results = self.step(*inputs)
-        # Within the graph: no pass over the logits of its own, for a compiler that fuses.
-        for place, result in zip(places, results if isinstance(results, tuple) else (results,), strict=True):
-            place.copy_(result)
+        # Within the graph, so that a fusing compiler needs no separate pass over the logits.
+        for buffer, result in zip(
+            buffers, results if isinstance(results, tuple) else (results,), strict=True
+        ):
+            buffer.copy_(result)
 
 
 def lower_for_cuda(
-    step: Step, width: int, span: int, cache: CacheBuffers, made: Sequence[TensorSpec]
+    step: Step, width: int, span: int, cache: CacheBuffers, outputs: Sequence[TensorSpec]
 ) -> GraphModule:
     """
-    The graph of one program as ATen operations, the attention whole, so that a GPU's kernels serve it.
+    Lower one program to ATen operations, with attention as one operation for a GPU's kernel.
 
-    Projections that were joined are one product, and query heads that share a key head attend as
-    rows of one. The cache is written in place, wherever in the graph that is.
+    Fused projections are one product, and query heads that share a key head attend as rows of one
+    head. The cache is written in place.
 
     Args:
-        step: What to lower. It stays as it is.
+        step: The step to lower; not changed.
 
         width: Columns.
 
-        span: How many leading positions are attended to.
+        span: Number of leading positions attended to.
 
-        cache: On the host; says batch and shapes, and is not read.
+        cache: Cache on the host; defines batch size and shapes, and is not read.
 
-        made: What the step gives.
+        outputs: Shapes and dtypes of the step's results.
 
     Returns:
-        A module of places for *made*, and of the step's inputs, that gives nothing. It shares the
-        parameters, and is on the host.
+        A module that takes buffers for *outputs*, then the step's inputs, and returns nothing. It shares
+        the step's parameters, and is on the host.
     """
-    places = [torch.empty(place.shape, dtype=place.dtype) for place in made]
-    inputs = (*places, *step.padding(width, cache, span))
+    buffers = [torch.empty(spec.shape, dtype=spec.dtype) for spec in outputs]
+    inputs = (*buffers, *step.padding(width, cache, span))
     with (
         torch.no_grad(),
         without_known_warnings(),
@@ -68,7 +70,7 @@ def lower_for_cuda(
         cuda_products(step),
         traced_fused(step),
     ):
-        exported = torch.export.export(StepIntoBuffers(step, len(places)), inputs, strict=False)
+        exported = torch.export.export(StepIntoBuffers(step, len(buffers)), inputs, strict=False)
         merge_products(exported.graph_module, exported.graph_signature.user_inputs)
         group_queries(exported.graph_module)
         exported.graph_module.graph.eliminate_dead_code()

@@ -1,4 +1,4 @@
-// Weights of 8 bits, with one scale for each output.
+// Skinny GEMM over int8 weights, with one scale per output.
 
 #pragma once
 
@@ -10,12 +10,12 @@
 
 namespace decodekit {
 
-// Int8Split are read in runs of so many bytes.
+// Bytes of one vector of split inputs.
 constexpr int64_t RUN = 64;
 
 #if defined(DECODEKIT_AVX512) && defined(__AVX512VNNI__)
 
-// The instruction takes inputs from 0 to 255, so each is 128 too large, as are the sums for it.
+// The instruction takes unsigned inputs, so 128 is added to each, and its share subtracted from the sums.
 constexpr int INPUT_OFFSET = 128;
 
 template <int COUNT, int OUTPUTS>
@@ -67,7 +67,7 @@ inline void integer_sums(
 
 #endif
 
-// x is [ROWS][in], weights [out][in] with one scale an output, y [ROWS][out].
+// x is [ROWS][in], weights [out][in] with one scale per output, y [ROWS][out].
 template <class T, int ROWS>
 void int8_gemm(const T* x, const int8_t* weights, const T* scale, T* y, int64_t out, int64_t in) {
   static thread_local Int8Split split;
@@ -84,7 +84,7 @@ void int8_gemm(const T* x, const int8_t* weights, const T* scale, T* y, int64_t 
     }
   };
 #ifdef DECODEKIT_TILES
-  // Of up to six sums the loops below take as long; of ten 5.2 ms where tiles take 3.1.
+  // For up to six sums the loops below take as long; for ten they take 5.2 ms where tiles take 3.1.
   if (SUMS > 4 && in_tiles<int8_t>(out, in)) {
     split.of<T, ROWS>(x, in, in, 0);
     const float* largest = split.largest.data();

@@ -1,4 +1,4 @@
-// Inputs as integers, for weights that are.
+// Split of inputs into int8 terms, for integer weights.
 
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace decodekit {
 
-// Inputs as a few digits of 8 bits each, as quantization/digits.py has it: the same operations in the
-// same order, so that the numbers are the same to the last bit.
+// The same operations in the same order as in quantization/int8_activation_split.py, so that results are
+// bit-identical.
 
 constexpr float LARGEST = 127;
 constexpr float BASE = 254;
@@ -22,8 +22,8 @@ constexpr float INVERSE = static_cast<float>(1.0 / 254);
 template <class T>
 constexpr int SPLIT_TERMS = sizeof(T) == 4 ? 3 : 2;
 
-// Of ROWS rows: digit d of row r at [(d * ROWS + r) * padded], which zeros fill up to `padded`, and to equal
-// parts of rows. `offset` is added to each, in 8 bits.
+// Terms of ROWS rows: term d of row r begins at [(d * ROWS + r) * padded]. Zeros fill rows up to `padded`,
+// and the number of rows up to equal parts. `offset` is added to each term, modulo 256.
 struct Int8Split {
   std::vector<int8_t> terms;
   std::vector<float> largest;
@@ -34,7 +34,7 @@ struct Int8Split {
     terms.assign(EqualParts<SPLIT_TERMS<T> * ROWS>::ALL * padded, 0);
     largest.resize(ROWS);
     wide.resize(in);
-    // Bytes may be anybody's: without the promise that they are not, the loops go number by number.
+    // int8_t may alias anything; without __restrict the loops are not vectorised.
     float* __restrict rest = wide.data();
     for (int row = 0; row < ROWS; ++row) {
       const T* from = x + row * in;
@@ -45,7 +45,7 @@ struct Int8Split {
         most = std::max(most, std::fabs(rest[k]));
         unordered += rest[k] - rest[k];
       }
-      // What is no number makes the row's results none, whichever inputs it is.
+      // NaN or infinity in any input makes the row's results NaN.
       largest[row] = most + unordered;
 #pragma omp simd
       for (int64_t k = 0; k < in; ++k) rest[k] = rest[k] / most * LARGEST;
@@ -62,7 +62,7 @@ struct Int8Split {
   }
 };
 
-// Parts of one product, part(d) being that of digit d and the largest digit's the first, to its value.
+// The value of a product from those of its terms: part(d) is that of term d, the most significant first.
 template <int COUNT, class F>
 inline auto combine(F part) {
   auto total = part(COUNT - 1);

@@ -22,9 +22,9 @@ from decodekit.neuron_backend.lowering.step_graphs import ProgramShape, program_
 from decodekit.neuron_backend.models.early_exit import first_layers
 from decodekit.neuron_backend.models.fused_projections import fuse_projections
 from decodekit.neuron_backend.targets import device_tensors as placement
+from decodekit.neuron_backend.targets.cuda.cuda_recording import input_specs, output_specs
 from decodekit.neuron_backend.targets.cuda.cuda_staging import TensorSpec
 from decodekit.neuron_backend.targets.cuda.cuda_step import lower_for_cuda
-from decodekit.neuron_backend.targets.cuda.cuda_target import _given, _made
 from decodekit.neuron_backend.targets.device_tensors import place_graph
 from decodekit.processors import MinP, RepetitionPenalty, Temperature, TopK, TopP
 
@@ -66,11 +66,11 @@ class Program:
     @classmethod
     def of(cls, decoder: StaticDecoder, shape: ProgramShape) -> "Program":
         """One of them."""
-        made = _made(decoder, shape)
+        made = output_specs(decoder, shape)
         there = [decoder.cache.addresses(shape.span), *decoder.cache.tensors]
         return cls(
             lower_for_cuda(shape.step, shape.width, shape.span, decoder.cache, made),
-            [*made, *_given(decoder, shape), *map(TensorSpec.of, there)],
+            [*made, *input_specs(decoder, shape), *map(TensorSpec.of, there)],
         )
 
     def run(self) -> None:
