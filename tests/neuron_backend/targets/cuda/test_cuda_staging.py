@@ -1,4 +1,4 @@
-"""Tensors of fixed places, one behind the other."""
+"""Staging memory."""
 
 import torch
 
@@ -13,7 +13,7 @@ SPECS = [
 
 
 def test_each_has_its_own_memory() -> None:
-    """What is written into one is not seen in another, whatever its dtype."""
+    """A write to one tensor does not change another, for any dtype."""
     block = torch.zeros(size_of(SPECS), dtype=torch.uint8)
     tensors = tensors_in(block, SPECS)
     for number, tensor in enumerate(tensors):
@@ -26,16 +26,16 @@ def test_each_has_its_own_memory() -> None:
         assert 0 == tensor.numel() or 0 == (tensor.data_ptr() - block.data_ptr()) % 256
 
 
-def test_the_same_places_are_the_same_memory() -> None:
-    """A program and who fills in its inputs lay them out on their own."""
+def test_equal_specs_are_the_same_memory() -> None:
+    """A program and its caller compute the layout independently."""
     block = torch.zeros(size_of(SPECS), dtype=torch.uint8)
     tensors_in(block, SPECS)[3].fill_(1.5)
 
     assert 1.5 == tensors_in(block, SPECS)[3].mean()
 
 
-def test_copies_move_what_they_are_told_to() -> None:
-    """And leave the rest: logits stay on the device."""
+def test_copies_move_the_given_bytes() -> None:
+    """And no others: logits stay on the device."""
     staging = Staging(torch.full((8,), 1, dtype=torch.uint8), torch.full((8,), 2, dtype=torch.uint8))
     staging.up(3)
     assert [1, 1, 1, 2, 2, 2, 2, 2] == staging.device.tolist()
