@@ -149,8 +149,8 @@ def eager(tiny_model: Callable[..., PreTrainedModel]) -> CompiledDecoder:
 
 
 @pytest.fixture
-def asked(choosing: Built, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Widths of the forwards in which a module's ``choosing`` decoder sampled."""
+def sampled_widths(sampling: Built, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Widths of the forwards in which a module's ``sampling`` decoder sampled."""
     widths: list[int] = []
 
     def watched(program: Any) -> Any:
@@ -160,6 +160,6 @@ def asked(choosing: Built, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return run
 
-    programs = {width: watched(program) for width, program in choosing.decoder.fused_programs.items()}
-    monkeypatch.setattr(choosing.decoder, "fused_programs", programs)
+    programs = {width: watched(program) for width, program in sampling.decoder.fused_programs.items()}
+    monkeypatch.setattr(sampling.decoder, "fused_programs", programs)
     return widths

@@ -53,29 +53,31 @@ def saved(divided, tmp_path_factory):
 class TestTexts:
     """Token for token as on one core."""
 
-    @pytest.mark.parametrize("chosen", [{}, SAMPLED], ids=["greedy", "sampled"])
-    def test_plain(self, divided, eager, chosen):
+    @pytest.mark.parametrize("sampling_parts", [{}, SAMPLED], ids=["greedy", "sampled"])
+    def test_plain(self, divided, eager, sampling_parts):
         """Prompts in wide programs, single tokens in narrow ones."""
-        expected = Generator(eager, stop=STOP, **chosen)(PROMPTS).ids
+        expected = Generator(eager, stop=STOP, **sampling_parts)(PROMPTS).ids
 
-        assert expected == Generator(divided.decoder, stop=STOP, **chosen)(PROMPTS).ids
+        assert expected == Generator(divided.decoder, stop=STOP, **sampling_parts)(PROMPTS).ids
 
-    @pytest.mark.parametrize("chosen", [{}, SAMPLED], ids=["greedy", "sampled"])
-    def test_with_prompt_lookup(self, divided, eager, chosen):
+    @pytest.mark.parametrize("sampling_parts", [{}, SAMPLED], ids=["greedy", "sampled"])
+    def test_with_prompt_lookup(self, divided, eager, sampling_parts):
         """Verifications of several columns, mostly rewound."""
-        expected = Generator(eager, stop=STOP, **chosen)(PROMPTS).ids
+        expected = Generator(eager, stop=STOP, **sampling_parts)(PROMPTS).ids
 
-        found = SpeculativeGenerator(divided.decoder, PromptLookup(), num_draft_tokens=4, stop=STOP, **chosen)
+        found = SpeculativeGenerator(
+            divided.decoder, PromptLookup(), num_draft_tokens=4, stop=STOP, **sampling_parts
+        )
 
         assert expected == found(PROMPTS).ids
 
-    @pytest.mark.parametrize("chosen", [{}, SAMPLED], ids=["greedy", "sampled"])
-    def test_with_a_draft_model(self, divided, draft, eager, chosen):
+    @pytest.mark.parametrize("sampling_parts", [{}, SAMPLED], ids=["greedy", "sampled"])
+    def test_with_a_draft_model(self, divided, draft, eager, sampling_parts):
         """Divided like its target, with its own caches."""
-        expected = Generator(eager, stop=STOP, **chosen)(PROMPTS).ids
+        expected = Generator(eager, stop=STOP, **sampling_parts)(PROMPTS).ids
 
         fast = SpeculativeGenerator(
-            divided.decoder, DraftModel(draft), num_draft_tokens=4, stop=STOP, **chosen
+            divided.decoder, DraftModel(draft), num_draft_tokens=4, stop=STOP, **sampling_parts
         )
         found = fast(PROMPTS)
 

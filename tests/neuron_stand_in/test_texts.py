@@ -21,21 +21,21 @@ SAMPLED: dict[str, Any] = {
 STOP = MaxNewTokens(45)
 
 
-@pytest.mark.parametrize("chosen", [{}, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("sampling_parts", [{}, SAMPLED], ids=["greedy", "sampled"])
 class TestTexts:
     """Token for token; on a device, up to rounding."""
 
-    def test_plain(self, pair, chosen):
+    def test_plain(self, pair, sampling_parts):
         """Prompts in wide programs, single tokens in narrow ones, over both spans."""
-        pair.check(chosen, prompts=PROMPTS, stop=STOP)
+        pair.check(sampling_parts, prompts=PROMPTS, stop=STOP)
 
-    def test_with_prompt_lookup(self, pair, chosen):
+    def test_with_prompt_lookup(self, pair, sampling_parts):
         """Verifications of several columns, mostly rewound."""
-        pair.check(chosen, PromptLookup(), prompts=PROMPTS, stop=STOP)
+        pair.check(sampling_parts, PromptLookup(), prompts=PROMPTS, stop=STOP)
 
-    def test_with_a_draft_model(self, pair, draft, chosen):
+    def test_with_a_draft_model(self, pair, draft, sampling_parts):
         """A second traced decoder, each with its own cache."""
-        found = pair.check(chosen, DraftModel(draft), prompts=PROMPTS, stop=STOP)
+        found = pair.check(sampling_parts, DraftModel(draft), prompts=PROMPTS, stop=STOP)
 
         assert 0 < sum(found.statistics.accepted) < sum(found.statistics.drafted)
 

@@ -50,13 +50,13 @@ def test_are_scored_as_by_the_eager_decoder(built, eager):
         torch.testing.assert_close(found[ids >= 0], expected[ids >= 0], atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("chosen", [{}, {"processors": Temperature(0.8), "sampler": Sample(seed=7)}])
-def test_write_the_text_of_plain_decoding(chosen, built, eager):
+@pytest.mark.parametrize("sampling_parts", [{}, {"processors": Temperature(0.8), "sampler": Sample(seed=7)}])
+def test_write_the_text_of_plain_decoding(sampling_parts, built, eager):
     """With draft tokens of the first layer, some of which are accepted."""
     draft = eager.early_exit(1, widths=(1, 2, 16))
-    expected = Generator(eager, stop=STOP, **chosen)(PROMPTS).ids
+    expected = Generator(eager, stop=STOP, **sampling_parts)(PROMPTS).ids
 
-    fast = SpeculativeGenerator(built.decoder, DraftTree(draft, Tree.comb(2, 2)), stop=STOP, **chosen)
+    fast = SpeculativeGenerator(built.decoder, DraftTree(draft, Tree.comb(2, 2)), stop=STOP, **sampling_parts)
     found = fast(PROMPTS)
 
     assert expected == found.ids

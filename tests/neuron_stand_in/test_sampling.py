@@ -46,7 +46,7 @@ PROGRAMS = {"nxd": 9, "trace": 1}
 
 
 @pytest.fixture(scope="module", params=["nxd", "trace"])
-def choosing(
+def sampling(
     request: pytest.FixtureRequest,
     tiny_model: Callable[..., PreTrainedModel],
     tmp_path_factory: pytest.TempPathFactory,
@@ -60,32 +60,32 @@ def choosing(
 class TestTexts:
     """Token for token what the host samples from an eager decoder's logits."""
 
-    def test_plain(self, choosing, eager, asked):
+    def test_plain(self, sampling, eager, sampled_widths):
         """Over both spans; the program of one column samples every token but each row's first."""
         expected = Generator(eager, stop=STOP, **CHOSEN)(PROMPTS).ids
 
-        assert expected == Generator(choosing.decoder, stop=STOP, **CHOSEN)(PROMPTS).ids
-        assert {1} == set(asked)
-        assert len(asked) >= 44
+        assert expected == Generator(sampling.decoder, stop=STOP, **CHOSEN)(PROMPTS).ids
+        assert {1} == set(sampled_widths)
+        assert len(sampled_widths) >= 44
 
-    def test_with_prompt_lookup(self, choosing, eager, asked):
+    def test_with_prompt_lookup(self, sampling, eager, sampled_widths):
         """Verifications of several columns, mostly rewound, sampled by the wider program."""
         expected = Generator(eager, stop=STOP, **CHOSEN)(PROMPTS).ids
 
         found = SpeculativeGenerator(
-            choosing.decoder, PromptLookup(), num_draft_tokens=4, stop=STOP, **CHOSEN
+            sampling.decoder, PromptLookup(), num_draft_tokens=4, stop=STOP, **CHOSEN
         )
 
         assert expected == found(PROMPTS).ids
-        assert 5 in asked
+        assert 5 in sampled_widths
 
-    def test_with_a_draft_model_that_samples(self, choosing, eager):
+    def test_with_a_draft_model_that_samples(self, sampling, eager):
         """A second traced decoder with the chain."""
-        draft = choosing.decoder.early_exit(1, widths=(1, 16), **CHOSEN)
+        draft = sampling.decoder.early_exit(1, widths=(1, 16), **CHOSEN)
         expected = Generator(eager, stop=STOP, **CHOSEN)(PROMPTS).ids
 
         fast = SpeculativeGenerator(
-            choosing.decoder, DraftModel(draft), num_draft_tokens=4, stop=STOP, **CHOSEN
+            sampling.decoder, DraftModel(draft), num_draft_tokens=4, stop=STOP, **CHOSEN
         )
         found = fast(PROMPTS)
 
@@ -93,27 +93,27 @@ class TestTexts:
         assert expected == found.ids
         assert 0 < sum(found.statistics.accepted) < sum(found.statistics.drafted)
 
-    def test_with_another_seed(self, choosing, eager, asked):
+    def test_with_another_seed(self, sampling, eager, sampled_widths):
         """Noise is an input: one program serves every seed."""
         other = {"processors": CHAIN, "sampler": Sample(seed=8)}
         expected = Generator(eager, stop=STOP, **other)(PROMPTS).ids
 
-        assert expected == Generator(choosing.decoder, stop=STOP, **other)(PROMPTS).ids
-        assert asked
+        assert expected == Generator(sampling.decoder, stop=STOP, **other)(PROMPTS).ids
+        assert sampled_widths
 
-    def test_of_another_chain(self, choosing, eager, asked):
+    def test_of_another_chain(self, sampling, eager, sampled_widths):
         """The host samples from plain forwards, and explain() says so."""
-        generator = Generator(choosing.decoder, stop=STOP)
+        generator = Generator(sampling.decoder, stop=STOP)
 
         assert Generator(eager, stop=STOP)(PROMPTS).ids == generator(PROMPTS).ids
-        assert [] == asked
+        assert [] == sampled_widths
         assert "another chain or sampler" in str(generator.explain())
 
-    def test_with_their_scores(self, choosing, eager):
+    def test_with_their_scores(self, sampling, eager):
         """The logits of a forward that sampled can be read."""
         expected, found = (
             Generator(decoder, stop=STOP, **CHOSEN)(PROMPTS, logprobs=Logprobs(stage="processed"))
-            for decoder in (eager, choosing.decoder)
+            for decoder in (eager, sampling.decoder)
         )
 
         assert expected.ids == found.ids
@@ -123,13 +123,13 @@ class TestTexts:
             )
 
 
-def test_explain_names_the_device(choosing):
+def test_explain_names_the_device(sampling):
     """For every part."""
-    placement = Generator(choosing.decoder, stop=STOP, **CHOSEN).explain()
+    placement = Generator(sampling.decoder, stop=STOP, **CHOSEN).explain()
 
     assert placement.on_device
     assert 6 == len(placement.places)
-    assert (1, 5) == choosing.decoder.sampling_widths
+    assert (1, 5) == sampling.decoder.sampling_widths
 
 
 @pytest.mark.parametrize("way", ["nxd", "trace"])
@@ -153,48 +153,48 @@ def test_greedy_sampling_of_raw_logits_needs_no_further_program(way, tiny_model,
 class TestPrograms:
     """Programs that XLA compiled."""
 
-    def test_are_one_for_each_shape(self, choosing):
+    def test_are_one_for_each_shape(self, sampling):
         """Including comparison and warm-up; every one writes the cache in place."""
-        programs = PROGRAMS[choosing.decoder.compiler.way]
+        programs = PROGRAMS[sampling.decoder.compiler.way]
 
-        assert (programs, 4 * programs) == (choosing.executables, choosing.aliased)
+        assert (programs, 4 * programs) == (sampling.executables, sampling.aliased)
 
-    def test_no_forward_compiles(self, choosing):
+    def test_no_forward_compiles(self, sampling):
         """Neither text nor speculation, with or without the chain; a value traced as a constant would."""
         import torch_xla.debug.metrics as metrics
 
         metrics.clear_all()
 
-        Generator(choosing.decoder, stop=STOP, **CHOSEN)(PROMPTS)
-        SpeculativeGenerator(choosing.decoder, PromptLookup(), stop=STOP, **CHOSEN)(PROMPTS)
-        Generator(choosing.decoder, stop=STOP)(PROMPTS)
+        Generator(sampling.decoder, stop=STOP, **CHOSEN)(PROMPTS)
+        SpeculativeGenerator(sampling.decoder, PromptLookup(), stop=STOP, **CHOSEN)(PROMPTS)
+        Generator(sampling.decoder, stop=STOP)(PROMPTS)
 
         assert metrics.counter_value("UncachedCompile") is None
         assert metrics.counter_value("CachedCompile") > 40
 
-    def test_hold_nothing_that_is_refused(self, choosing):
+    def test_hold_nothing_that_is_refused(self, sampling):
         """As many sorts as top-k calls, for which torch_neuronx has a custom call."""
-        texts = hlo_of(choosing)
+        texts = hlo_of(sampling)
 
-        assert PROGRAMS[choosing.decoder.compiler.way] == len(texts)
+        assert PROGRAMS[sampling.decoder.compiler.way] == len(texts)
         for name, text in texts.items():
             rules = [finding.rule for finding in lint_hlo(text)]
             # One of top-k, one of top-p among its survivors.
             assert (["sort"] * 2 if "fused" in name else []) == rules
 
-    def test_compute_nothing_in_64_bits(self, choosing):
+    def test_compute_nothing_in_64_bits(self, sampling):
         """XLA compares int32 with 64-bit numbers; nothing else has more than 32 bits."""
-        for text in hlo_of(choosing).values():
+        for text in hlo_of(sampling).values():
             wide = set(re.findall(r" = [su]64\[\d[^ ]* ([a-z\-]+)\(", text))
 
             assert wide <= {"convert", "broadcast"}
             assert "f64[" not in text
 
-    def test_leave_the_logits_on_the_device(self, choosing):
+    def test_leave_the_logits_on_the_device(self, sampling):
         """With NxD, 4 bytes per token are copied back until the scores are read."""
         import torch_xla.debug.metrics as metrics
 
-        decoder = choosing.decoder
+        decoder = sampling.decoder
         if decoder.compiler.way != "nxd":
             # torch_neuronx.trace copies all outputs to the host.
             return
@@ -221,9 +221,9 @@ def hlo_of(built: Built) -> dict[str, str]:
 
 
 @pytest.fixture
-def saved(choosing: Built, tmp_path: Path) -> Path:
+def saved(sampling: Built, tmp_path: Path) -> Path:
     """The folder of a decoder that samples."""
-    choosing.decoder.save(tmp_path / "decoder")
+    sampling.decoder.save(tmp_path / "decoder")
     return tmp_path / "decoder"
 
 
@@ -245,7 +245,7 @@ def text(decoder: CompiledDecoder, **parts: Any) -> list[list[int]]:
 class TestSaved:
     """Saving and loading."""
 
-    def test_into_another_process(self, choosing, saved, modules):
+    def test_into_another_process(self, sampling, saved, modules):
         """It traces nothing, samples in the programs and generates the same text."""
         code = f"""
             import json
@@ -254,7 +254,7 @@ class TestSaved:
             from decodekit.neuron_backend import load_decoder
             from decodekit.processors import MinP, RepetitionPenalty, Temperature, TopK, TopP
             torch_neuronx.trace = None
-            if {choosing.decoder.compiler.way!r} == "nxd":
+            if {sampling.decoder.compiler.way!r} == "nxd":
                 import neuronx_distributed
                 neuronx_distributed.ModelBuilder.trace = None
             chain = RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.95) | MinP(0.02)
@@ -274,37 +274,37 @@ class TestSaved:
         )
 
         assert 0 == process.returncode, process.stderr
-        expected = [False, True, text(choosing.decoder, **CHOSEN)]
+        expected = [False, True, text(sampling.decoder, **CHOSEN)]
         assert expected == json.loads(process.stdout.splitlines()[-1])
 
     @pytest.mark.usefixtures("no_tracing")
-    def test_without_their_chain_the_host_samples(self, choosing, saved):
+    def test_without_their_chain_the_host_samples(self, sampling, saved):
         """From plain programs, or from one with neutral sampling inputs."""
         loaded = load_decoder(saved)
 
         assert () == loaded.sampling_widths
-        assert text(choosing.decoder) == text(loaded)
-        assert text(choosing.decoder, **CHOSEN) == text(loaded, **CHOSEN)
+        assert text(sampling.decoder) == text(loaded)
+        assert text(sampling.decoder, **CHOSEN) == text(loaded, **CHOSEN)
 
     @pytest.mark.usefixtures("no_tracing")
-    def test_with_another_chain_the_host_samples(self, choosing, saved):
+    def test_with_another_chain_the_host_samples(self, sampling, saved):
         """A load compiles nothing, and explain() says so."""
         loaded = load_decoder(saved, processors=Temperature(0.5), sampler=Sample(seed=7))
 
         assert NOT_SAVED in str(loaded.explain())
-        assert text(choosing.decoder, **CHOSEN) == text(loaded, **CHOSEN)
+        assert text(sampling.decoder, **CHOSEN) == text(loaded, **CHOSEN)
 
     @pytest.mark.usefixtures("no_tracing")
-    def test_can_be_saved_again(self, choosing, saved, tmp_path):
+    def test_can_be_saved_again(self, sampling, saved, tmp_path):
         """With the samplers' constants."""
         load_decoder(saved, **CHOSEN).save(tmp_path / "copy")
 
         loaded = load_decoder(tmp_path / "copy", **CHOSEN)
 
         assert (1, 5) == loaded.sampling_widths
-        assert text(choosing.decoder, **CHOSEN) == text(loaded, **CHOSEN)
+        assert text(sampling.decoder, **CHOSEN) == text(loaded, **CHOSEN)
 
-    def test_are_not_trusted_with_other_constants(self, choosing, saved, monkeypatch):
+    def test_are_not_trusted_with_other_constants(self, sampling, saved, monkeypatch):
         """Constants are trusted like programs: those of another machine are compiled again."""
         name = "traced.safetensors"
         tensors = load_file(saved / "programs" / name)
