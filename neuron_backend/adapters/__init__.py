@@ -1,9 +1,9 @@
 """
-Decoders that others compiled, served through ``forward(ids, cache_pos)``.
+Decoders over models that other libraries compiled, served through ``forward(ids, cache_pos)``.
 
-Nothing is compiled here, and none of the packages is imported: each class takes a model that is
-ready to run and reads from its configuration what it can do. What it cannot, its ``shape`` and
-its ``limits`` say.
+Nothing is compiled here, and none of the libraries is imported: each class takes a model that is
+ready to run and reads its capabilities from its configuration. ``shape`` and ``limits`` state what it
+can and cannot do.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Any callable as a decoder."""
+"""Decoder over any callable."""
 
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -7,26 +7,26 @@ import torch
 from torch import Tensor
 
 from ...decoding.protocols import DecoderShape
+from .cache_record import Ints
 from .capabilities import Capabilities, Prefill, Window
-from .record import Ints
 from .wrapped_decoder import WrappedDecoder
 
 Function = Callable[[Tensor, Tensor], Tensor]
 """Ids and positions ``[batch, width]`` to logits."""
 
 PrefillFunction = Callable[[Tensor, Tensor], Tensor]
-"""Ids ``[batch, width]`` and how many of each row are its own ``[batch]``, to logits ``[batch, vocab]``."""
+"""Ids ``[batch, width]`` and the number of tokens of each row ``[batch]``, to logits ``[batch, vocab]``."""
 
 _INTEGERS = (torch.int32, torch.int64)
 
 
 class CallableDecoder(WrappedDecoder):
     """
-    A decoder over a callable that keeps a cache: traced modules, programs of one's own.
+    A decoder over a callable that keeps a KV cache, such as a traced module.
 
-    The callable takes ids and positions and gives logits. It writes the columns that it is given
-    at their positions, attends to what stands before them, and knows nothing of padding: it is
-    never given any. Positions are consecutive in each row.
+    The callable takes ids and positions and returns logits. It writes its columns at their positions
+    and attends to the positions before them. It is never given padding. Positions are consecutive in
+    each row.
     """
 
     def __init__(
@@ -48,25 +48,25 @@ class CallableDecoder(WrappedDecoder):
                 or ``[batch, 1, vocab]`` of the last column when *width* exceeds
                 ``shape.scored_width``.
 
-            shape: What it was compiled for. One of its widths is 1.
+            shape: The shape that it was compiled for. One of its widths is 1.
 
             prefill: ``(ids, lengths) -> logits [batch, vocab]``, of the last token of each row: a
-                program that encodes prompts from position 0 on, without looking at the cache, and
+                program that encodes prompts from position 0 on without reading the cache, and
                 may overwrite all rows up to its width, the widest of ``shape.widths``. Rows are
-                right-padded. Then *function* is not called with that width. None: prompts go
+                right-padded. *function* is then not called with that width. None: prompts go
                 through *function*.
 
-            per_row_positions: Whether rows may stand at different positions in one call. If not,
+            per_row_positions: Whether rows may be at different positions in one call. If not,
                 *function* is given positions ``[width]``, and rows at different ones take a call each.
 
-            dtype: Of the ids and positions it is given: int32 or int64.
+            dtype: Dtype of ids and positions: int32 or int64.
 
             reset: Called by :meth:`reset`.
 
         Raises:
-            ValueError: *shape* has no width of 1, or none that is left to *function*.
+            ValueError: *shape* has no width of 1, or no width remains for *function*.
 
-            TypeError: *function* or *prefill* cannot be called, or *dtype* is no integer's.
+            TypeError: *function* or *prefill* is not callable, or *dtype* not int32 or int64.
         """
         for name, value in {"function": function, "prefill": prefill, "reset": reset}.items():
             if not callable(value) and (name == "function" or value is not None):
@@ -92,7 +92,7 @@ class CallableDecoder(WrappedDecoder):
         )
 
     def reset(self) -> None:
-        """Take nothing as fed, and tell the callable."""
+        """Treat the cache as empty, and call *reset* of the constructor."""
         super().reset()
         if self._on_reset is not None:
             self._on_reset()

@@ -1,4 +1,4 @@
-"""What the programs of a wrapped system can do."""
+"""Capabilities of a wrapped system's programs."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -11,25 +11,25 @@ from ...decoding.protocols import DecoderShape
 @attrs.frozen
 class Window:
     """
-    A program that feeds consecutive positions, as many in every row, over the cache before them.
+    A program that feeds the same number of consecutive positions in every row.
 
-    It writes every row that it is given, each at its own positions.
+    It attends to the cache before them and writes every row that it is given, each at its own positions.
     """
 
     columns: int
-    """Tokens of a row."""
+    """Tokens per row."""
 
     first: int = 0
     """
-    The lowest position that it may begin at: 0, or 1 where a call with a token at position 0 would
-    be taken for a prompt.
+    The lowest position that it may begin at: 0, or 1 where the system treats a call with a token at
+    position 0 as a prompt.
     """
 
     scores: Literal["every", "last", "none"] = "every"
-    """Which of its columns' logits are to be had."""
+    """Which columns' logits it returns."""
 
     one_row: bool = False
-    """Whether it takes one row at a time and leaves the others alone, rather than all of them."""
+    """Whether it takes one row at a time and leaves the others unchanged, rather than all rows."""
 
 
 @attrs.frozen
@@ -37,20 +37,20 @@ class Prefill:
     """
     A program that encodes prompts from position 0 on and scores their last tokens.
 
-    What stood in the rows that it is given is gone, up to :attr:`columns`.
+    It overwrites the first :attr:`columns` positions of the rows that it is given.
     """
 
     columns: int
-    """Tokens that a row may have at most."""
+    """Maximum tokens per row."""
 
     one_row: bool
-    """Whether it takes one row at a time and leaves the others alone, rather than all of them."""
+    """Whether it takes one row at a time and leaves the others unchanged, rather than all rows."""
 
     least: int = 1
-    """Tokens that the longest row of a call must have at least."""
+    """Minimum tokens in the longest row of a call."""
 
     ragged: bool = True
-    """Whether it scores the last token of each row, rather than that of the longest rows alone."""
+    """Whether it scores the last token of each row, rather than that of the longest rows only."""
 
 
 def _ascending(windows: Iterable[Window]) -> tuple[Window, ...]:
@@ -59,28 +59,28 @@ def _ascending(windows: Iterable[Window]) -> tuple[Window, ...]:
 
 @attrs.frozen
 class Capabilities:
-    """The programs of one system, and what a decoder over them is compiled for."""
+    """The programs of one system, and the sizes that they were compiled for."""
 
     batch_size: int
     """Rows."""
 
     max_length: int
-    """Positions of a row."""
+    """Positions per row."""
 
     vocab_size: int
-    """Logits of a column."""
+    """Logits per column."""
 
     windows: tuple[Window, ...] = attrs.field(converter=_ascending)
-    """By their columns, ascending. The first feeds one token and scores it."""
+    """By columns, ascending. The first feeds one token and scores it."""
 
     prefill: Prefill | None = None
-    """How prompts are encoded; None if they are fed through windows alone."""
+    """The program that encodes prompts; None if they go through windows."""
 
     per_row_positions: bool = True
-    """Whether rows may stand at different positions in one call. If not, such rows take one each."""
+    """Whether rows may be at different positions in one call. If not, they take a call each."""
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what no forward could be made of."""
+        """Refuse capabilities on which no forward can be built."""
         sizes = {"batch_size": self.batch_size, "max_length": self.max_length, "vocab_size": self.vocab_size}
         for name, size in sizes.items():
             if size < 1:
@@ -109,14 +109,14 @@ class Capabilities:
     @property
     def shape(self) -> DecoderShape:
         """
-        The shapes of the protocol's forwards.
+        Shapes of :meth:`.WrappedDecoder.forward`.
 
-        As many columns are scored as the widest scoring window has: 1 means that drafts cannot be
-        verified. Any wider forward scores its last column.
+        ``scored_width`` is the widest window that scores every column; 1 means that drafts cannot be
+        verified. Wider forwards score their last column.
         """
         widths = {window.columns for window in self.windows}
         if self.windows[-1].scores == "none":
-            # Its last column takes a call more: once a prompt is enough.
+            # A prompt of any length is one forward, since its last column takes another call.
             widths.add(self.max_length)
         if self.prefill is not None:
             widths.add(self.prefill.columns)
@@ -126,14 +126,14 @@ class Capabilities:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """What the system cannot do that a decoder compiled here can, in words."""
-        said = []
+        """What the system cannot do that a decoder compiled here can, as sentences."""
+        limits = []
         if self.shape.scored_width == 1:
-            said.append("no speculation: no program scores several columns")
+            limits.append("no speculation: no program scores several columns")
         if not self.per_row_positions:
-            said.append("one position at a time: rows at different positions take a call each")
+            limits.append("one position at a time: rows at different positions take a call each")
         if self.prefill is not None and not self.prefill.one_row and self.batch_size > 1:
-            said.append("a prompt that joins a running batch encodes the other rows again")
+            limits.append("a prompt that joins a running batch encodes the other rows again")
         if self.prefill is None and self.windows[-1].columns == 1:
-            said.append("prompts are fed token by token")
-        return tuple(said)
+            limits.append("prompts are fed token by token")
+        return tuple(limits)

@@ -1,4 +1,4 @@
-"""A model compiled with NxD Inference as a decoder."""
+"""Decoder over a model compiled with NxD Inference."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,18 +6,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .cache_record import Ints
 from .capabilities import Capabilities, Prefill, Window
 from .prompt_layout import lay_out_prompts
-from .record import Ints
 from .settings import check_columns, check_settings, check_window, largest, number, setting, text_config
 from .wrapped_decoder import WrappedDecoder
 
-_OTHER_OUTPUT = "its forward does not give the logits after the tokens that it is given"
+_OTHER_OUTPUT = "its forward does not return the logits after its input tokens"
 _BLOCKS = "its cache is addressed by blocks, not by position"
 
 _RULES = {
     "padding_side": (("right",), "positions are counted from the left"),
-    "async_mode": ((False,), "it answers with the step before"),
+    "async_mode": ((False,), "it returns the result of the previous step"),
     "enable_fused_speculation": ((False,), _OTHER_OUTPUT),
     "enable_eagle_speculation": ((False,), _OTHER_OUTPUT),
     "is_eagle_draft": ((False,), _OTHER_OUTPUT),
@@ -25,7 +25,7 @@ _RULES = {
     "is_block_kv_layout": ((False,), _BLOCKS),
     "is_prefix_caching": ((False,), _BLOCKS),
     "is_chunked_prefill": ((False,), _BLOCKS),
-    "flash_decoding_enabled": ((False,), "it keeps rubbish at the last position"),
+    "flash_decoding_enabled": ((False,), "it writes garbage to the last position"),
 }
 
 
@@ -33,11 +33,11 @@ class NxDInferenceDecoder(WrappedDecoder):
     """
     A decoder over ``NeuronBaseForCausalLM`` of neuronx-distributed-inference.
 
-    The library takes a call in which any row has position 0 for prompts: all of its rows go
+    The library treats a call in which any row has position 0 as prompts: all of its rows go
     through context encoding, which scores each row's last token and overwrites the rows from
-    position 0 on. A call as wide as ``speculation_length`` scores every column; any other, one token.
-    Compile it with ``is_continuous_batching=True`` and ``ctx_batch_size=1`` if prompts are to join
-    a running batch, with ``speculation_length=k + 1`` if k guesses are to be verified, and without
+    position 0 on. A call as wide as ``speculation_length`` scores every column; any other scores one
+    token. Compile it with ``is_continuous_batching=True`` and ``ctx_batch_size=1`` for prompts to join
+    a running batch, with ``speculation_length=k + 1`` to verify k draft tokens, and without
     ``on_device_sampling_config``, or with ``output_logits=True``.
     """
 
@@ -46,21 +46,19 @@ class NxDInferenceDecoder(WrappedDecoder):
         Wrap a compiled and loaded model.
 
         Args:
-            model: It is called with ``input_ids``, ``attention_mask``, ``position_ids`` and
-                ``seq_ids``, and gives ``logits``. What it can do is read from its
-                ``neuron_config``.
+            model: Called with ``input_ids``, ``attention_mask``, ``position_ids`` and ``seq_ids``;
+                returns ``logits``. Its capabilities are read from its ``neuron_config``.
 
         Raises:
-            ValueError: It was compiled in a way that cannot serve as a decoder; the message names
-                the setting.
+            ValueError: A setting that it was compiled with does not fit a decoder; the message names it.
         """
         config = model.neuron_config
         check_settings(config, _RULES)
         self._samples = setting(config, "on_device_sampling_config") is not None
         if self._samples and not setting(config, "output_logits", False):
             raise ValueError(
-                "'on_device_sampling_config' must be None, or 'output_logits' True: got a model that gives "
-                "tokens. Compile it again with one of the two: sampler is done on its logits"
+                "'on_device_sampling_config' must be None, or 'output_logits' True: got a model that returns "
+                "tokens. Compile it again with one of the two: sampling uses its logits"
             )
         max_length = largest(config, "token_generation_buckets", number(config, "max_length", "seq_len"))
         batch = number(config, "tkg_batch_size", "batch_size")
@@ -92,17 +90,17 @@ class NxDInferenceDecoder(WrappedDecoder):
         )
 
     def reset(self) -> None:
-        """Take nothing as fed, and tell the model."""
+        """Treat the cache as empty, and reset the model."""
         super().reset()
         self._model.reset()
 
     def advise_width(self, columns: int) -> str:
-        """What to do to have so many *columns* scored, as a sentence."""
+        """Advice on how to have *columns* columns scored, as a sentence."""
         return f"Compile the model with speculation_length={columns}"
 
     def _call_window(self, window: Window, rows: Sequence[int], ids: Tensor, positions: Tensor) -> Tensor:
-        # What the cache holds before the first column; the columns themselves see one another anyway.
-        # No longer than it has to be: its length chooses the bucket.
+        # Mask of the cache before the first column; the graph itself masks the columns. Its length selects
+        # the bucket, so it is as short as possible.
         before = positions[:, :1]
         mask = (torch.arange(int(before.max())) < before).long()
         return self._logits(ids, mask, positions, rows)
@@ -112,7 +110,7 @@ class NxDInferenceDecoder(WrappedDecoder):
         return self._logits(ids, mask, positions, rows)[:, -1]
 
     def _logits(self, ids: Tensor, mask: Tensor, positions: Tensor, rows: Sequence[int]) -> Tensor:
-        # The one that the graph samples with is not looked at, but it has to be there.
+        # The graph requires the input, though the sampled token is ignored.
         sampling = {"sampling_params": torch.ones(len(ids), 3)} if self._samples else {}
         output = self._model(
             input_ids=ids,

@@ -1,4 +1,4 @@
-"""A model exported with optimum-neuron as a decoder."""
+"""Decoder over a model exported with optimum-neuron."""
 
 import inspect
 from collections.abc import Sequence
@@ -7,16 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .cache_record import Ints
 from .capabilities import Capabilities, Prefill, Window
 from .prompt_layout import lay_out_prompts
-from .record import Ints
 from .settings import check_columns, check_settings, check_window, number, setting, text_config
 from .wrapped_decoder import WrappedDecoder
 
 _RULES = {
     "on_device_sampling": (
         (False,),
-        "it gives tokens, and sampler is done on logits: export it with on_device_sampling=False",
+        "it returns tokens, and sampling needs logits: export it with on_device_sampling=False",
     ),
     "padding_side": (("right",), "positions are counted from the left"),
     "embedding_model": ((False,), "it scores nothing"),
@@ -27,11 +27,11 @@ class OptimumNeuronDecoder(WrappedDecoder):
     """
     A decoder over a ``NeuronModelForCausalLM`` of optimum-neuron.
 
-    The library takes a call of several columns in which any row has position 0 for prompts: all
+    The library treats a call of several columns in which any row has position 0 as prompts: all
     of its rows go through context encoding, which scores each row's last token and overwrites the
     rows from position 0 on. A call as wide as ``speculation_length`` scores every column; any
-    other, one token. Where it was exported with ``prefill_chunk_size``, prompts go through
-    ``prefill_chunk``, for what it writes; it scores nothing that is looked at.
+    other scores one token. If it was exported with ``prefill_chunk_size``, prompts go through
+    ``prefill_chunk``, whose scores are not used.
     """
 
     def __init__(self, model: Any) -> None:
@@ -39,12 +39,11 @@ class OptimumNeuronDecoder(WrappedDecoder):
         Wrap an exported model.
 
         Args:
-            model: It is called with ``input_ids``, ``position_ids``, ``seq_ids`` and
-                ``sampling_params``. What it can do is read from its ``neuron_config``.
+            model: Called with ``input_ids``, ``position_ids``, ``seq_ids`` and
+                ``sampling_params``. Its capabilities are read from its ``neuron_config``.
 
         Raises:
-            ValueError: It was exported in a way that cannot serve as a decoder; the message names
-                the setting.
+            ValueError: A setting that it was exported with does not fit a decoder; the message names it.
         """
         config = model.neuron_config
         check_settings(config, _RULES)
@@ -61,19 +60,19 @@ class OptimumNeuronDecoder(WrappedDecoder):
         if (chunk := setting(config, "prefill_chunk_size", 0)) > 1:
             windows.append(Window(chunk, scores="none", one_row=one_row and batch > 1))
         elif context > 1:
-            # A single token is none: that goes through token generation, at position 0 as well.
+            # The library sends a single token through token generation, even at position 0.
             prefill = Prefill(context, one_row=one_row, least=2)
         self._model = model
         self._masks = "attention_mask" in inspect.signature(model.forward).parameters
         super().__init__(Capabilities(batch, max_length, number(text, "vocab_size"), windows, prefill))
 
     def reset(self) -> None:
-        """Take nothing as fed, and tell the model."""
+        """Treat the cache as empty, and reset the model."""
         super().reset()
         self._model.reset()
 
     def advise_width(self, columns: int) -> str:
-        """What to do to have so many *columns* scored, as a sentence."""
+        """Advice on how to have *columns* columns scored, as a sentence."""
         return f"Export the model with speculation_length={columns}"
 
     def _call_window(self, window: Window, rows: Sequence[int], ids: Tensor, positions: Tensor) -> Tensor:
@@ -84,7 +83,7 @@ class OptimumNeuronDecoder(WrappedDecoder):
                 seq_ids=torch.tensor(list(rows)),
                 sampling_params=torch.ones(len(ids), 3),
             )
-            # Nothing is read off it.
+            # The output is not used.
             return ids.new_zeros(len(ids), 1, 0) if output is None else output
         before = positions[:, :1]
         mask = (torch.arange(max(1, int(before.max()))) < before).long()
@@ -95,7 +94,7 @@ class OptimumNeuronDecoder(WrappedDecoder):
         return self._logits(ids, mask, positions, rows)[:, -1]
 
     def _logits(self, ids: Tensor, mask: Tensor, positions: Tensor, rows: Sequence[int]) -> Tensor:
-        # Versions that do not make the mask of the positions make a wrong one for several columns.
+        # Versions that take a mask would otherwise make a wrong one for several columns.
         masks = {"attention_mask": mask} if self._masks else {}
         output = self._model.forward(
             input_ids=ids,

@@ -1,4 +1,4 @@
-"""How the prompts of one call are laid out for a context encoding."""
+"""Padding of the prompts of one context-encoding call."""
 
 from collections.abc import Sequence
 
@@ -6,21 +6,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .record import Ints
+from .cache_record import Ints
 
 _AMBIGUOUS = 2
-"""Up to so many tokens, the position that the libraries pad with is as high as the last token's own."""
+"""Up to this length, the libraries' padding position, 1, is not below the last token's own."""
 
 
 def lay_out_prompts(tokens: Sequence[Ints], most: int) -> tuple[Tensor, Tensor, Tensor]:
     """
-    Prompts, right-padded, for the context encoding of NxD Inference and optimum-neuron.
+    Right-pad prompts for the context encoding of NxD Inference and optimum-neuron.
 
-    Both score the column of the highest position, the first of them, and both fill what a bucket
-    has left with position 1. So a row that has only one token, at position 0, would be scored
-    behind a padding token, and one of two depends on how a tie is broken. Such rows get all *most*
-    columns here, so that nothing is left to fill. Padding of ours stands at position 0. Where the
-    token itself does too, the padding is that token: then every column is the same, whichever is scored.
+    Both libraries score the first column of the highest position, and fill the rest of a bucket with
+    position 1. So a row of one token, at position 0, would be scored at a padding token, and a row of two
+    depends on how the tie is broken. Calls with such rows are padded here to *most* columns, so that the
+    libraries add nothing. The padding repeats the row's last token at position 0; in a row of one token
+    all columns are then equal, whichever is scored.
 
     Args:
         tokens: The ids of each row, at least one.
@@ -28,7 +28,7 @@ def lay_out_prompts(tokens: Sequence[Ints], most: int) -> tuple[Tensor, Tensor, 
         most: Columns of the largest bucket.
 
     Returns:
-        Ids, positions and a mask that is 1 where a token stands, ``[rows, columns]`` int64 each.
+        Ids, positions and a mask that is 1 at tokens, ``[rows, columns]`` int64 each.
     """
     lengths = [len(row) for row in tokens]
     columns = most if min(lengths) <= _AMBIGUOUS else max(lengths)

@@ -1,21 +1,21 @@
-"""What is read from another system's configuration."""
+"""Reading and checking settings of another library's configuration."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 Rules = Mapping[str, tuple[tuple[Any, ...], str]]
-"""By name: the values of a setting that a decoder can be made with, and why others will not do."""
+"""Name of a setting to its allowed values, and the reason why others are refused."""
 
 
 def setting(config: Any, name: str, default: Any = None) -> Any:
-    """The setting *name* of *config*, or *default* if it has none: versions differ."""
+    """The setting *name* of *config*, or *default* if this version has none or it is None."""
     value = getattr(config, name, default)
     return default if value is None else value
 
 
 def number(config: Any, *names: str) -> int:
     """
-    The first of *names* that *config* has, a whole number >= 1.
+    The first of *names* that *config* has as a whole number >= 1.
 
     Raises:
         ValueError: It has none of them.
@@ -28,36 +28,36 @@ def number(config: Any, *names: str) -> int:
 
 
 def largest(config: Any, name: str, most: int) -> int:
-    """The largest of the buckets *name*, at most *most*; *most* if they are left to the library."""
+    """The largest of the buckets *name*, at most *most*; *most* if the library chooses the buckets."""
     buckets = getattr(config, name, None)
     return min(most, max(buckets)) if buckets else most
 
 
 def check_columns(columns: int, buckets: Iterable[int]) -> None:
     """
-    Refuse a verification as wide as a context encoding.
+    Refuse a verification as wide as a context-encoding bucket.
 
     Raises:
-        ValueError: *columns* are those of one of *buckets*.
+        ValueError: *columns* is one of *buckets*.
     """
     if columns > 1 and columns in buckets:
         raise ValueError(
-            f"'speculation_length' must not be the size of a context bucket: got {columns} (both graphs take "
-            "themselves for the one that verifies)"
+            f"'speculation_length' must not be the size of a context bucket: got {columns} (both graphs "
+            "would act as the verifying one)"
         )
 
 
 def text_config(config: Any) -> Any:
-    """That of the language model, where a model's own is of several."""
+    """The configuration of the language model, which may be a part of a multimodal one."""
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
 def check_settings(config: Any, rules: Rules) -> None:
     """
-    Refuse a configuration with which a system could not serve as a decoder.
+    Refuse a configuration that does not fit a decoder.
 
     Raises:
-        ValueError: A setting has another value than *rules* allow. One that is absent is off.
+        ValueError: A setting has a value that *rules* do not allow. Absent settings are allowed.
     """
     for name, (allowed, reason) in rules.items():
         value = getattr(config, name, None)
@@ -67,12 +67,12 @@ def check_settings(config: Any, rules: Rules) -> None:
 
 def check_window(config: Any, max_length: int) -> None:
     """
-    Refuse a model whose attention looks back less far than its cache is long.
+    Refuse a model whose attention window is shorter than its cache.
 
-    Its compiled cache may be a ring, in which a token overwrites one before it: that cannot be rewound.
+    Its compiled cache may be a ring buffer, whose overwritten tokens a rewind cannot restore.
 
     Raises:
-        ValueError: *config*, the model's, has a shorter window.
+        ValueError: The model's *config* has a window shorter than *max_length*.
     """
     for name in ("sliding_window", "attention_chunk_size"):
         window = getattr(config, name, None)

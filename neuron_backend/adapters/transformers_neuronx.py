@@ -1,4 +1,4 @@
-"""A model compiled with transformers-neuronx as a decoder."""
+"""Decoder over a model compiled with transformers-neuronx."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .cache_record import Ints
 from .capabilities import Capabilities, Prefill, Window
-from .record import Ints
 from .settings import check_window, number, setting
 from .wrapped_decoder import WrappedDecoder
 
@@ -16,12 +16,12 @@ class TransformersNeuronxDecoder(WrappedDecoder):
     """
     A decoder over a ``*ForSampling`` model of transformers-neuronx.
 
-    How rows lie in its cache is read from its ``neuron_config``. With ``continuous_batching`` each
-    has a position of its own, and prompts are encoded row by row. With 2-D ``cache_ids``
-    (``padding_side="right"``) each has one, and prompts are encoded all at once. Otherwise all rows
-    stand at one position in a call: rows at different ones, as ragged prompts are, take a call each.
-    The library's way to align ragged rows, left padding with ``start_ids``, is not used: rows that
-    accept drafts of different lengths would not stay aligned.
+    The layout of its cache is read from its ``neuron_config``. With ``continuous_batching``, each row
+    has its own position, and prompts are encoded row by row. With 2-D ``cache_ids``
+    (``padding_side="right"``), each row has its own position, and prompts are encoded together.
+    Otherwise all rows of a call are at one position: rows at different ones, as after ragged prompts,
+    take a call each. The library's alignment of ragged rows, left padding with ``start_ids``, is not
+    used: rows that accept drafts of different lengths would not stay aligned.
     """
 
     def __init__(
@@ -31,22 +31,22 @@ class TransformersNeuronxDecoder(WrappedDecoder):
         Wrap a model on which ``to_neuron()`` has been called.
 
         Args:
-            model: It is called as ``model(input_ids, cache_ids, start_ids)``, and if it verifies, as
+            model: Called as ``model(input_ids, cache_ids, start_ids)``, and to verify drafts as
                 ``model.speculative_forward(input_ids, cache_ids, start_ids, speculation_length)``.
 
             batch_size: Rows of a call, one of those it was compiled for. None: the largest.
 
-            speculation_length: Columns that it scores, one of those that
-                ``enable_speculative_decoder`` was called with. None: the largest; none if it was not.
+            speculation_length: Columns of a verification, one of those that
+                ``enable_speculative_decoder`` was called with. None: the largest, if any.
 
         Raises:
-            ValueError: It was compiled in a way that cannot serve as a decoder, or not for that.
+            ValueError: It was compiled with settings that do not fit a decoder, or not for these sizes.
         """
         config = getattr(model, "neuron_config", None)
         if setting(config, "on_device_generation") is not None:
             raise ValueError(
-                "'on_device_generation' must be None: got a model that gives tokens. Compile it without: "
-                "sampler is done on its logits"
+                "'on_device_generation' must be None: got a model that returns tokens. Compile it without: "
+                "sampling uses its logits"
             )
         shared = setting(config, "continuous_batching")
         self._by_row = shared is not None
@@ -62,7 +62,7 @@ class TransformersNeuronxDecoder(WrappedDecoder):
             prefill = Prefill(
                 self._buckets[-1],
                 one_row=self._by_row or self._batch == 1,
-                # A single token is none: that goes through token generation, at position 0 as well.
+                # The library sends a single token through token generation, even at position 0.
                 least=2,
                 ragged=self._two_dimensional or self._batch == 1,
             )
@@ -78,12 +78,12 @@ class TransformersNeuronxDecoder(WrappedDecoder):
         )
 
     def reset(self) -> None:
-        """Take nothing as fed, and tell the model."""
+        """Treat the cache as empty, and reset the model."""
         super().reset()
         self._model.reset()
 
     def advise_width(self, columns: int) -> str:
-        """What to do to have so many *columns* scored, as a sentence."""
+        """Advice on how to have *columns* columns scored, as a sentence."""
         if self._by_row:
             return "Compile the model without continuous batching, under which it verifies nothing"
         return f"Call enable_speculative_decoder({columns}) before to_neuron()"
@@ -96,26 +96,26 @@ class TransformersNeuronxDecoder(WrappedDecoder):
         scored: Tensor = self._model.speculative_forward(
             ids, cache_ids, self._start_ids(rows), speculation_length=window.columns
         )
-        # It gives [columns, vocab, batch].
+        # The library returns [columns, vocab, batch].
         return scored.permute(2, 0, 1)
 
     def _call_prefill(self, prefill: Prefill, rows: Sequence[int], tokens: Sequence[Ints]) -> Tensor:
         columns, cache_ids = max(map(len, tokens)), None
         if self._two_dimensional:
-            # It would pad the ids to its bucket, but not what we say of them.
+            # The library pads ids to its bucket, but not cache_ids.
             columns = next(size for size in self._buckets if size >= columns)
             cache_ids = torch.zeros(len(tokens), columns, dtype=torch.int32)
         ids = torch.zeros(len(tokens), columns, dtype=torch.int64)
         for row, own in enumerate(tokens):
             ids[row, : len(own)] = torch.from_numpy(own)
             if cache_ids is not None:
-                # The highest says which column is scored.
+                # The column of the highest cache id is scored.
                 cache_ids[row, : len(own)] = torch.arange(len(own), dtype=torch.int32)
         logits: Tensor = self._model(ids, cache_ids, self._start_ids(rows))
         return logits
 
     def _start_ids(self, rows: Sequence[int]) -> Tensor | None:
-        """Which rows of the cache these are, where the model asks for it."""
+        """Indices of the cache rows, where the model takes them."""
         return torch.tensor(list(rows), dtype=torch.int32) if self._by_row else None
 
 
@@ -137,7 +137,7 @@ def _positions(model: Any) -> int:
 
 
 def _speculation_length(model: Any, batch: int, by_row: bool, wanted: int | None) -> int:
-    """Columns of the verification that is to be used; 1 for none."""
+    """Columns of a verification; 1 for none."""
     if by_row:
         if wanted is not None:
             raise ValueError(
@@ -146,7 +146,7 @@ def _speculation_length(model: Any, batch: int, by_row: bool, wanted: int | None
             )
         return 1
     programs = setting(model, "decoder_lm_head_for_speculation", {})
-    # By columns, in later versions by columns and rows.
+    # Keyed by columns; in later versions by columns and rows.
     known = sorted(
         {
             key if isinstance(key, int) else key[0]

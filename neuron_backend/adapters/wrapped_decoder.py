@@ -1,4 +1,4 @@
-"""One forward of the protocol as calls of a system that others compiled."""
+"""Base class of the adapters: turns one forward into calls of a wrapped system's programs."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -11,59 +11,59 @@ from torch import Tensor
 from ...decoding.cache.slots import Slots
 from ...decoding.checks import check_inputs
 from ...decoding.protocols import DecoderShape
+from .cache_record import CacheRecord, Ints
 from .capabilities import Capabilities, Prefill, Window
 from .feed_plan import FeedPlan
-from .record import Ints, Record
 
-_ENCODING = 16
-"""As how many calls of a window the encoding of a prompt is taken to cost: it computes far more."""
+_PREFILL_COST = 16
+"""Assumed cost of one prefill, in calls of a window: a prefill computes far more."""
 
 
 class WrappedDecoder(ABC):
     """
     A decoder over the programs of another system.
 
-    The protocol lets every row of a forward do something else; such a system has one program for
-    prompts, one for a token, perhaps one for several, takes all rows through one of them, and
-    writes all of them. So a forward becomes one call or several, in which
+    The protocol lets the rows of a forward differ. Such a system has one program for prompts, one for a
+    token, perhaps one for several tokens, and a call takes and writes all rows through one of them. So a
+    forward becomes one or several calls, in which
 
-    - tokens at position 0 never share a call with others where the system would take all rows
-      for prompts;
-    - a window covers consecutive positions, never one twice: of two columns at one position the
-      later sees the earlier, and which of their keys and values is kept nobody knows. Behind a
-      row's tokens come those that stand there, or any where none do;
-    - a row that is idle is fed where nothing of it stands; a row that is full, its own last tokens;
-    - what a prompt's bucket wipes out behind it is fed again before anything looks at it.
+    - tokens at position 0 share no call with others where the system would treat all rows as
+      prompts;
+    - a window covers consecutive positions, none of them twice: of two columns at one position the
+      later sees the earlier, and either's keys and values may be kept. A row's tokens are followed by
+      the tokens recorded at the next positions, or by token 0 where there are none;
+    - an idle row is fed at unused positions; a full row is fed its own last tokens;
+    - tokens that a prompt's bucket overwrites are fed again before they are used.
 
-    How many calls a forward takes depends on what stands where; what it gives does not, up to the
-    rounding by which the system's programs differ.
+    The number of calls of a forward depends on the cache's content. The logits do not, up to the rounding
+    by which the system's programs differ.
 
-    Nobody else may feed the system meanwhile: call :meth:`reset` after that.
+    Call :meth:`reset` after anything else has fed the system.
     """
 
     capabilities: Capabilities
-    """The programs, and what they can do."""
+    """Capabilities of the wrapped programs."""
 
     shape: DecoderShape
-    """What :meth:`forward` takes and gives."""
+    """Shapes that :meth:`forward` takes and returns."""
 
     calls: int
-    """Calls of the system so far."""
+    """Number of calls of the system so far."""
 
     def __init__(self, capabilities: Capabilities) -> None:
         self.capabilities = capabilities
         self.shape = capabilities.shape
         self.calls = 0
-        self._record = Record(capabilities.batch_size, capabilities.max_length)
+        self._record = CacheRecord(capabilities.batch_size, capabilities.max_length)
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """What it cannot do that a decoder compiled here can, in words."""
+        """What it cannot do that a decoder compiled here can, as sentences."""
         return self.capabilities.limits
 
     def forward(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
         """
-        Write *ids* into the cache and score what may follow them.
+        Write *ids* to the cache and return the logits after them.
 
         Args:
             ids: Tokens to feed, ``[batch, width]`` int64, *width* one of ``shape.widths``; -1 is
@@ -76,9 +76,9 @@ class WrappedDecoder(ABC):
             when *width* exceeds ``shape.scored_width``.
 
         Raises:
-            ValueError: A wrong width, batch, id or position. Nothing has been written.
+            ValueError: A wrong width, batch, id or position. The cache is unchanged.
 
-            TypeError: A wrong dtype. Nothing has been written.
+            TypeError: A wrong dtype. The cache is unchanged.
         """
         check_inputs(ids, cache_pos, self.shape)
         tokens, start, width = ids.numpy(), cache_pos.numpy(), ids.shape[1]
@@ -87,22 +87,22 @@ class WrappedDecoder(ABC):
         plan = FeedPlan.of(tokens, start, begin if scored else lost, end, scored, self.shape.vocab_size)
         with torch.no_grad():
             if not plan.pending.any():
-                # It changes nothing, but who times a forward of padding is to see what a forward takes.
+                # Changes nothing, but timing a forward of padding must measure a real call.
                 self._feed(self._window_for(width), plan)
             elif scored:
-                self._catch_up(FeedPlan.again(lost, begin))
+                self._catch_up(FeedPlan.refeed(lost, begin))
                 self._feed_all(plan, width)
             else:
                 self._catch_up(plan)
         return plan.logits
 
     def reset(self) -> None:
-        """Take nothing as fed: after somebody else has fed the system."""
-        self._record = Record(self.shape.batch_size, self.shape.max_length)
+        """Treat the cache as empty; needed after anything else has fed the system."""
+        self._record = CacheRecord(self.shape.batch_size, self.shape.max_length)
         Slots.of(self).forget()
 
     def advise_width(self, columns: int) -> str:
-        """What to do to have so many *columns* scored, as a sentence."""
+        """Advice on how to have *columns* columns scored, as a sentence."""
         return f"Compile the wrapped system with a program that scores {columns}"
 
     @abstractmethod
@@ -111,17 +111,17 @@ class WrappedDecoder(ABC):
         Call the program of *window*.
 
         Args:
-            window: One of :attr:`capabilities`'.
+            window: One of the windows in :attr:`capabilities`.
 
-            rows: The rows fed: all of them, or one if the window takes one.
+            rows: Indices of the rows fed: all rows, or one if the window takes one.
 
             ids: ``[rows, columns]`` int64.
 
             positions: ``[rows, columns]`` int64, consecutive in each row.
 
         Returns:
-            Logits ``[rows, columns, vocab]``, or ``[rows, 1, vocab]`` of the last column. Not looked
-            at if the window scores none.
+            Logits ``[rows, columns, vocab]``, or ``[rows, 1, vocab]`` of the last column. Ignored
+            if the window scores none.
         """
 
     @abstractmethod
@@ -130,38 +130,38 @@ class WrappedDecoder(ABC):
         Call the program of *prefill*.
 
         Args:
-            prefill: :attr:`capabilities`'.
+            prefill: The prefill in :attr:`capabilities`.
 
-            rows: The rows encoded: all of them, or one if it takes one.
+            rows: Indices of the rows encoded: all rows, or one if it takes one.
 
-            tokens: The ids of each from position 0 on, at least one of each.
+            tokens: The ids of each row from position 0 on, at least one per row.
 
         Returns:
             Logits ``[rows, vocab]`` after each row's last token, or after that of the longest rows.
         """
 
     def _catch_up(self, plan: FeedPlan) -> None:
-        """Feed what is pending by few calls, through whatever program."""
+        """Feed pending tokens in few calls, through any program."""
         self._encode_prompts(plan)
         self._feed_all(plan, None)
 
     def _feed_all(self, plan: FeedPlan, width: int | None) -> None:
-        """Feed through windows what is pending: all of it through that of *width*, or by few calls."""
+        """Feed pending tokens through windows: through that of *width* if given, else in few calls."""
         while (pending := plan.pending).any():
             window = self._window_for(int(pending.max()) if width is None else width, width is not None)
             early = np.flatnonzero((pending > 0) & (plan.begin < window.first))
             if len(early):
-                self._lead(plan, early.tolist())
+                self._feed_first(plan, early.tolist())
             else:
                 self._feed(window, plan)
 
     def _window_for(self, columns: int, scored: bool = False) -> Window:
-        """The smallest window of so many columns, all of them scored on demand; else the widest there is."""
+        """The smallest window of at least *columns*, scoring all of them if *scored*; else the widest."""
         windows = self.capabilities.scoring if scored else self.capabilities.windows
         return next((window for window in windows if window.columns >= columns), windows[-1])
 
-    def _lead(self, plan: FeedPlan, rows: list[int]) -> None:
-        """Feed the token at position 0 of each of *rows*, and nothing else."""
+    def _feed_first(self, plan: FeedPlan, rows: list[int]) -> None:
+        """Feed only the token at position 0 of each of *rows*."""
         single = self.capabilities.windows[0]
         if single.first == 0:
             self._feed(single, plan, rows)
@@ -169,7 +169,7 @@ class WrappedDecoder(ABC):
             self._prefill(plan, rows, 1)
 
     def _encode_prompts(self, plan: FeedPlan) -> None:
-        """Take prompts through their program, and what is sooner encoded anew than fed by windows."""
+        """Prefill prompts, and rows that are faster to encode again than to feed by windows."""
         prefill = self.capabilities.prefill
         if prefill is None:
             return
@@ -183,7 +183,7 @@ class WrappedDecoder(ABC):
             for row in rows
             if plan.begin[row] > 0
             and plan.end[row] <= prefill.columns
-            and -(-pending[row] // widest) > _ENCODING * len(rows)
+            and -(-pending[row] // widest) > _PREFILL_COST * len(rows)
         ]
         if (starting and not short) or joining:
             self._prefill(plan, starting + joining, prefill.columns)
@@ -195,12 +195,12 @@ class WrappedDecoder(ABC):
             self._prefill_together(prefill, plan, rows, most)
             return
         for row in rows:
-            # What is too short for it, windows take.
+            # Windows feed what is too short for prefill.
             if min(int(plan.end[row]), most) >= prefill.least:
                 self._prefill_together(prefill, plan, [row], most)
 
     def _prefill_together(self, prefill: Prefill, plan: FeedPlan, rows: list[int], most: int) -> None:
-        """One call: *rows* up to *most* of their tokens, and the others as they are if they have to come."""
+        """Prefill up to *most* tokens of *rows* in one call, in which other rows repeat their own tokens."""
         record, together = self._record, rows if prefill.one_row else list(range(self.shape.batch_size))
         tokens = [
             record.prefix(row, min(int(plan.end[row]), most) if row in rows else prefill.columns)
@@ -208,7 +208,7 @@ class WrappedDecoder(ABC):
         ]
         longest = max(map(len, tokens))
         before = record.intact[together]
-        # If the call fails, nobody knows what they hold.
+        # If the call fails, the rows' content is unknown.
         record.intact[together] = 0
         self.calls += 1
         logits = self._call_prefill(prefill, together, tokens)
@@ -216,7 +216,7 @@ class WrappedDecoder(ABC):
             count = len(tokens[at])
             record.fed(row, 0, count)
             if count == prefill.columns:
-                # What lies behind was not touched.
+                # The positions after the bucket are unchanged.
                 record.intact[row] = max(int(record.intact[row]), int(before[at]))
             if row not in rows:
                 continue
@@ -228,34 +228,34 @@ class WrappedDecoder(ABC):
 
     def _feed(self, window: Window, plan: FeedPlan, rows: Sequence[int] | None = None) -> None:
         """Feed each row the next columns of *window*; only those of *rows*, if given, make progress."""
-        going = self._going(window, plan) if rows is None else rows
+        advancing = self._advancing(window, plan) if rows is None else rows
         if not window.one_row:
-            self._feed_together(window, plan, going, range(self.shape.batch_size))
+            self._feed_together(window, plan, advancing, range(self.shape.batch_size))
             return
-        for row in going:
+        for row in advancing:
             self._feed_together(window, plan, [row], [row])
 
-    def _going(self, window: Window, plan: FeedPlan) -> list[int]:
-        """The rows that *window* gets any further."""
+    def _advancing(self, window: Window, plan: FeedPlan) -> list[int]:
+        """The rows in which *window* makes progress."""
         pending = plan.pending
         if window.scores == "every":
             return np.flatnonzero(pending > 0).tolist()
-        going = pending > 1
+        advancing = pending > 1
         if window.scores == "last" and self.capabilities.per_row_positions:
-            # One that has come far enough ends in the last column, with its logits.
-            going |= (pending > 0) & (plan.end >= window.first + window.columns)
-        return np.flatnonzero(going).tolist()
+            # A row with enough tokens can end in the last column, which is scored.
+            advancing |= (pending > 0) & (plan.end >= window.first + window.columns)
+        return np.flatnonzero(advancing).tolist()
 
     def _feed_together(
-        self, window: Window, plan: FeedPlan, going: Sequence[int], together: Sequence[int]
+        self, window: Window, plan: FeedPlan, advancing: Sequence[int], together: Sequence[int]
     ) -> None:
-        """One call of *window* over the rows *together*, of which those *going* make progress."""
+        """One call of *window* over the rows *together*, of which those *advancing* make progress."""
         record = self._record
-        starts = self._starts(window, plan, going, together)
+        starts = self._starts(window, plan, advancing, together)
         ids = np.stack([record.window(row, starts[row], window.columns) for row in together])
         positions = np.stack([starts[row] + np.arange(window.columns) for row in together])
         before = record.intact.copy()
-        # If the call fails, what it was to write is in doubt.
+        # If the call fails, the content of the positions it writes is unknown.
         for row in together:
             record.intact[row] = min(int(before[row]), starts[row])
         self.calls += 1
@@ -263,29 +263,29 @@ class WrappedDecoder(ABC):
         for at, row in enumerate(together):
             record.intact[row] = before[row]
             record.fed(row, starts[row], window.columns)
-            if row in going and starts[row] <= plan.begin[row]:
-                self._take(window, plan, row, starts[row], logits[at])
+            if row in advancing and starts[row] <= plan.begin[row]:
+                self._deliver(window, plan, row, starts[row], logits[at])
 
     def _starts(
-        self, window: Window, plan: FeedPlan, going: Sequence[int], together: Sequence[int]
+        self, window: Window, plan: FeedPlan, advancing: Sequence[int], together: Sequence[int]
     ) -> dict[int, int]:
-        """Where *window* begins in each row."""
+        """Position at which *window* begins in each row."""
         last = self.shape.max_length - window.columns
         starts = {}
         for row in together:
-            start = int(plan.begin[row] if row in going else self._record.intact[row])
-            if row in going and window.scores == "last":
-                # Its last column is the one that counts.
+            start = int(plan.begin[row] if row in advancing else self._record.intact[row])
+            if row in advancing and window.scores == "last":
+                # Only the last column is scored.
                 ahead = int(plan.end[row]) - window.columns
                 start = min(start, ahead) if ahead >= window.first else start
             starts[row] = min(max(start, window.first), last)
         if not self.capabilities.per_row_positions:
-            least = min((starts[row] for row in going), default=window.first)
+            least = min((starts[row] for row in advancing), default=window.first)
             starts = dict.fromkeys(together, least)
         return starts
 
-    def _take(self, window: Window, plan: FeedPlan, row: int, start: int, logits: Tensor) -> None:
-        """What a call gave to *row*: logits, if any, and progress."""
+    def _deliver(self, window: Window, plan: FeedPlan, row: int, start: int, logits: Tensor) -> None:
+        """Store a call's logits of *row*, if scored, and advance its plan."""
         stop = start + window.columns
         if window.scores == "every":
             plan.deliver(row, start, logits)
@@ -293,5 +293,5 @@ class WrappedDecoder(ABC):
             plan.deliver(row, stop - 1, logits[-1:])
         end = int(plan.end[row])
         scored = window.scores == "every" or (window.scores == "last" and stop == end)
-        # A last token whose logits this call did not give is fed once more, by one that does.
+        # A last token that this call did not score is fed again by a call that does.
         plan.begin[row] = max(int(plan.begin[row]), min(stop, end if scored else end - 1))

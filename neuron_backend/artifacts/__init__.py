@@ -1,1 +1,1 @@
-"""A decoder as files: saved, loaded, checked, trusted, and on the hub."""
+"""File formats of a saved decoder: manifest, hashes, weights, programs, and which programs are trusted."""

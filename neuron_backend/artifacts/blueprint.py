@@ -1,8 +1,8 @@
 """
-What programs ask of a model, so that a saved one need not be built.
+What compiled programs need to know of a model, so that loading does not build it.
 
-To build a model takes the model library, which takes longer to import than everything else that a
-load does. Compiled programs know nothing of modules: they take tensors by name.
+Building a model imports the model library, which takes longer than the rest of a load. Compiled
+programs need no modules: they take tensors by name.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import torch
 
 from ..kv_cache.geometry import Geometry, LayerGeometry
 from ..models.weights import weight_dtype
-from .stored_weights import Entry
+from .stored_weights import TensorEntry
 
 KINDS = ("weight", "quantized", "scale", "bias")
 """Tensors of a linear layer."""
@@ -20,24 +20,24 @@ KINDS = ("weight", "quantized", "scale", "bias")
 
 @attrs.frozen
 class Blueprint:
-    """A decoder, but for its shape and its tensors."""
+    """A decoder's model without its shape and tensors."""
 
     architecture: str
     masks: str
-    """What the masks look like, in words."""
+    """Text form of the mask plan."""
 
     cache_dtype: str
     layers: list[list[int]]
-    """Of each layer: key heads, key numbers, value heads, value numbers."""
+    """Of each layer: key heads, key size, value heads, value size."""
 
     ties: dict[str, str]
-    """Name of each weight that is not stored to the one that it is."""
+    """Name of each tied weight that is not stored to that of the stored one."""
 
     fused: list[list[str]]
-    """Names of the layers that multiply as one, in the order in which programs count them."""
+    """Names of the layers of each fused projection, in the order in which programs number them."""
 
     def geometry(self, vocab_size: int) -> Geometry:
-        """Of cache and logits."""
+        """Geometry of cache and logits."""
         return Geometry(
             architecture=self.architecture,
             layers=tuple(LayerGeometry(*layer) for layer in self.layers),
@@ -45,8 +45,8 @@ class Blueprint:
             cache_dtype=weight_dtype(self.cache_dtype) or torch.get_default_dtype(),
         )
 
-    def groups(self, stored: Mapping[str, Entry]) -> dict[str, list[str]]:
-        """What programs call the tensors of layers that multiply as one, to the names that are stored."""
+    def groups(self, stored: Mapping[str, TensorEntry]) -> dict[str, list[str]]:
+        """Program name of each fused projection's tensor to the stored names of its parts."""
         return {
             f"fused.{index}.layer.{kind}": [f"{name}.{kind}" for name in names]
             for index, names in enumerate(self.fused)

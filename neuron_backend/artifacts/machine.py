@@ -1,10 +1,9 @@
-"""What native code relies on."""
+"""CPU family and instruction sets that native code relies on."""
 
 import platform
 from pathlib import Path
 
-# Instruction sets that a compiler picks for the machine it runs on; the other flags are of no
-# concern to a program.
+# CPU flags of instruction sets that a compiler may use; the others do not affect a program.
 _PREFIXES = (
     "adx",
     "aes",
@@ -26,13 +25,13 @@ _PREFIXES = (
 )
 
 
-def processor() -> str:
-    """The processor's family, such as ``"x86_64"``."""
+def cpu_family() -> str:
+    """The CPU's family, such as ``"x86_64"``."""
     return platform.machine()
 
 
 def instruction_sets() -> list[str]:
-    """The instruction sets that the processor has; none where the system does not say."""
+    """The CPU's instruction sets; empty where the system does not report them."""
     source = Path("/proc/cpuinfo")
     if not source.exists():
         return []

@@ -1,6 +1,5 @@
-"""The files of a saved decoder, and the decoder.json that lists them."""
+"""Format of decoder.json, which lists the files of a saved decoder and what it was compiled for."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,30 +8,31 @@ import attrs
 
 from ...decoding.protocols import DecoderShape
 from .blueprint import Blueprint
+from .file_hashes import sha256
 
 NAME = "decoder.json"
 
 CONSTANTS = "constants.safetensors"
-"""The tensors that neither weights nor config bring back exactly."""
+"""File of the tensors that weights and config do not restore exactly."""
 
 PLAIN_WEIGHTS = "model.safetensors"
-"""Where transformers puts the weights of a model that is not quantised."""
+"""File of an unquantised model's weights, where transformers expects them."""
 
 QUANTIZED_WEIGHTS = "weights.safetensors"
-"""Those of one that is: not where transformers looks."""
+"""File of a quantised model's weights, where transformers does not look."""
 
 BUFFERS = "buffers/"
-"""In :data:`CONSTANTS`, before the name of a buffer."""
+"""Prefix of buffer names in :data:`CONSTANTS`."""
 
 PROGRAMS = "programs/"
-"""Before the file name of a program: where it lies in the folder."""
+"""Folder of the compiled programs, and prefix of their names in :data:`CONSTANTS`."""
 
-_FORMAT = 3
+_FORMAT = 4
 
 
 @attrs.frozen
 class Manifest:
-    """What a folder holds, and what has to match before it is used."""
+    """Contents of a saved decoder's folder, and what must match before it is used."""
 
     shape: DecoderShape
     dtype: str
@@ -41,29 +41,29 @@ class Manifest:
     """The model's attention implementation."""
 
     versions: dict[str, str]
-    """Of decodekit, torch and transformers, and of the packages of AWS Neuron that were installed."""
+    """Versions of decodekit, torch, transformers and the installed AWS Neuron packages."""
 
-    processor: str
+    cpu_family: str
     instruction_sets: list[str]
     weights: dict[str, list[Any]]
     """Name to dtype and shape."""
 
     files: dict[str, str]
-    """Path below the folder to the sha256 of its content."""
+    """Path below the folder to the SHA-256 of its content."""
 
     tree_widths: list[int]
     spans: list[int]
     tp_degree: int = 1
-    """How many processes, or cores of one, the programs were compiled for. The weights are whole."""
+    """Processes, or cores of one process, that the programs were compiled for. Weights are stored whole."""
 
     quantized: dict[str, str] = attrs.field(factory=dict)
     """Name of each quantised layer to its format."""
 
     blueprint: Blueprint | None = None
-    """With it, the programs run without the model; None where they cannot."""
+    """Lets the programs run without building the model; None where they cannot."""
 
     def write(self, folder: Path) -> None:
-        """Store as decoder.json."""
+        """Write decoder.json."""
         facts = {"format": _FORMAT, **attrs.asdict(self)}
         text = json.dumps({**facts, "checksum": _checksum(facts)}, indent=2)
         (folder / NAME).write_text(text + "\n", encoding="utf-8")
@@ -74,7 +74,7 @@ class Manifest:
         Read decoder.json.
 
         Raises:
-            ValueError: It is missing, of another format, or not what was written.
+            ValueError: It is missing, of another format, or was changed.
         """
         facts = _parse(folder / NAME)
         if facts.pop("checksum", None) != _checksum(facts):
@@ -90,40 +90,10 @@ class Manifest:
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{NAME} must have the facts of its format: got {error!r}") from error
 
-    def verify(self, folder: Path) -> None:
-        """
-        Compare every file with its hash.
-
-        Raises:
-            ValueError: One is missing or differs.
-        """
-        for name in self.files:
-            self.check_present(folder, name)
-            self.check_hash(folder, name, file_sha256(folder / name))
-
-    @staticmethod
-    def check_present(folder: Path, name: str) -> None:
-        """Refuse a *folder* without the file *name*."""
-        if not (folder / name).is_file():
-            raise ValueError(f"a saved decoder must have every file it lists: got no {folder / name}")
-
-    def check_hash(self, folder: Path, name: str, found: str) -> None:
-        """Refuse a file whose sha256 is *found* and should be another."""
-        if found != self.files[name]:
-            raise ValueError(
-                f"a saved decoder's files must be as they were saved: got a changed {folder / name}"
-            )
-
 
 def weights_file(quantized: bool) -> str:
-    """Where the weights are: of a model that is *quantized*, not where transformers looks."""
+    """Name of the weights' file."""
     return QUANTIZED_WEIGHTS if quantized else PLAIN_WEIGHTS
-
-
-def file_sha256(path: Path) -> str:
-    """The sha256 of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _parse(path: Path) -> dict[str, Any]:
@@ -134,10 +104,15 @@ def _parse(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{NAME} must be JSON: got {path} ({error})") from error
     found = facts.get("format") if isinstance(facts, dict) else None
+    if isinstance(found, int) and found < _FORMAT:
+        raise ValueError(
+            f"{NAME} must be of format {_FORMAT}: got {found} in {path.parent}, which was saved by an older "
+            "release of decodekit; compile the model again with compile_decoder() and save it in a new folder"
+        )
     if found != _FORMAT:
         raise ValueError(f"{NAME} must be of format {_FORMAT}: got {found!r}")
     return dict(facts)
 
 
 def _checksum(facts: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    return sha256(json.dumps(facts, sort_keys=True).encode())

@@ -1,4 +1,4 @@
-"""A compiled program as it is stored."""
+"""Compiled programs as files: native code and the constants that belong to it."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -11,33 +11,33 @@ from ..tensor_parallel.ranks import Ranks, fail_together
 from . import machine
 from .manifest import PROGRAMS
 
-Each = TypeVar("Each")
+Value = TypeVar("Value")
 
 
 @attrs.frozen(eq=False)
 class Package:
-    """What a target has compiled: native code, without weights."""
+    """Native code that a target has compiled, without weights."""
 
     content: bytes
-    """A file, such as a .pt2 archive."""
+    """Content of the file, such as a .pt2 archive."""
 
     constants: dict[str, Tensor] = attrs.field(factory=dict)
-    """Tensors that tracing found outside parameters and buffers."""
+    """Tensors that tracing found besides parameters and buffers."""
 
 
 def compiled_once(ranks: Ranks | None, compile_: Callable[[], Package]) -> Package:
     """
-    What *compile_* gives, called on rank 0 for all *ranks*; on each of them where processors differ.
+    Result of *compile_*, called on rank 0 for all *ranks*, or on each rank where their CPUs differ.
 
-    No program depends on the rank (:mod:`..tensor_parallel.parallel_layers`), and ranks of one host would only be
-    in each other's way.
+    No program depends on the rank (:mod:`..tensor_parallel.parallel_layers`), and ranks of one host that all
+    compile slow each other down.
 
     Raises:
-        LostRank: It has failed on another rank.
+        LostRank: Compilation failed on another rank.
     """
     if ranks is None:
         return compile_()
-    alike = ranks.have_same(repr((machine.processor(), machine.instruction_sets())).encode())
+    alike = ranks.have_same(repr((machine.cpu_family(), machine.instruction_sets())).encode())
     package = Package(b"")
     with fail_together(ranks):
         if ranks.rank == 0 or not alike:
@@ -49,12 +49,13 @@ def compiled_once(ranks: Ranks | None, compile_: Callable[[], Package]) -> Packa
 
 
 def packages_of(programs: Mapping[str, bytes], constants: Mapping[str, Tensor]) -> dict[str, Package]:
-    """*programs*, by file name, each with what of the saved *constants* is its own."""
+    """*programs*, by file name, each with its own part of the saved *constants*."""
     return {
-        name: Package(content, below(f"{PROGRAMS}{name}/", constants)) for name, content in programs.items()
+        name: Package(content, strip_prefix(f"{PROGRAMS}{name}/", constants))
+        for name, content in programs.items()
     }
 
 
-def below(prefix: str, named: Mapping[str, Each]) -> dict[str, Each]:
-    """Those of *named* whose names begin with *prefix*, by what follows it."""
+def strip_prefix(prefix: str, named: Mapping[str, Value]) -> dict[str, Value]:
+    """The items of *named* whose names begin with *prefix*, keyed without it."""
     return {name.removeprefix(prefix): each for name, each in named.items() if name.startswith(prefix)}

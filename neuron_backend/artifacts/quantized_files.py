@@ -1,8 +1,8 @@
 """
-The weights of a quantised model in a saved decoder.
+Saving and loading the weights of a quantised model.
 
-transformers could write them but not read them, so they are not where it looks: a folder that it
-cannot load, rather than one that it fills up with random weights.
+transformers could write them but not read them. Their file has a name that transformers does not look
+for, so that loading the folder fails there instead of initialising random weights.
 """
 
 from collections.abc import Mapping
@@ -23,16 +23,16 @@ _GENERATION = "generation_config.json"
 
 
 def save_quantized(model: "PreTrainedModel", folder: Path) -> None:
-    """Write config, generation config and weights of *model* into *folder*."""
+    """Write the config, generation config and weights of *model* to *folder*."""
     model.config.save_pretrained(folder)
     if model.generation_config is not None:
         model.generation_config.save_pretrained(folder)
-    # A tensor that two layers share is written once; the model ties it again.
+    # A shared tensor is written once; loading ties it again.
     first: dict[int, str] = {}
     state = model.state_dict()
     for name, tensor in state.items():
         first.setdefault(tensor.data_ptr(), name)
-    # Rows of a joined tensor are written without the others.
+    # clone: rows of a fused tensor are written without the other rows.
     save_file({name: state[name].clone() for name in first.values()}, folder / QUANTIZED_WEIGHTS)
 
 
@@ -40,34 +40,33 @@ def load_quantized(
     folder: Path, layers: Mapping[str, str], dtype: torch.dtype, attention: str
 ) -> "PreTrainedModel":
     """
-    The model of a saved decoder; buffers that are made from its config are still to be set.
+    Load the quantised model of a saved decoder, without the buffers that are computed from its config.
 
     Args:
-        folder: Of the decoder.
+        folder: The saved decoder.
 
-        layers: Which are quantised, and how.
+        layers: Name of each quantised layer to its format.
 
-        dtype: Of the other weights.
+        dtype: Dtype of the other weights.
 
         attention: The attention implementation.
 
     Raises:
-        ValueError: The files hold other weights than the model has.
+        ValueError: The stored weights are not the model's.
     """
-    # In memory of torch's own alignment: a float32 program over the mapped file has crashed, and
-    # does not over this.
+    # clone: memory with torch's alignment. A float32 program over the memory-mapped file has crashed.
     stored = {name: tensor.clone() for name, tensor in load_file(folder / QUANTIZED_WEIGHTS).items()}
-    return assembled(folder, layers, dtype, attention, stored)
+    return assemble_model(folder, layers, dtype, attention, stored)
 
 
-def assembled(
+def assemble_model(
     folder: Path,
     layers: Mapping[str, str],
     dtype: torch.dtype,
     attention: str,
     stored: Mapping[str, Tensor],
 ) -> "PreTrainedModel":
-    """The same over the weights *stored*, whatever *folder* holds beside the configs."""
+    """As :func:`load_quantized`, with the weights *stored* in place of those in *folder*."""
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

@@ -1,12 +1,12 @@
 """
-The weights of a saved decoder, read once.
+Reader of a safetensors file that reads every byte once and hashes what it read.
 
-Each tensor is read to where it is going to be used: into memory of its own, aligned as torch aligns
-it (a float32 program over a mapped file, where tensors lie anywhere, has crashed), or into its rows of
-a tensor that holds several. The hash is of the memory, so what has been compared is what is used.
+Each tensor is read to where it is used: into its own memory with torch's alignment (a float32 program
+over a memory-mapped file, where tensors are unaligned, has crashed), or into its rows of a fused tensor.
+The hash is computed from that memory, so the checked bytes are the bytes in use.
 
-The format is that of safetensors 0.4: eight bytes with the length of a header, least significant
-first; the header, JSON, with dtype, shape and place of each tensor; the tensors, without gaps.
+The format is that of safetensors 0.4: eight bytes with the length of a header, little-endian; the
+header, JSON, with dtype, shape and offsets of each tensor; the tensors, without gaps.
 """
 
 import hashlib
@@ -33,13 +33,13 @@ _DTYPES = {
     "F64": torch.float64,
 }
 
-_MOST_HEADER = 100_000_000
-"""Bytes, as safetensors itself has it."""
+_MAX_HEADER = 100_000_000
+"""Bytes; the limit of safetensors itself."""
 
 
 @attrs.frozen
-class Entry:
-    """What a header says of one tensor."""
+class TensorEntry:
+    """Header entry of one tensor."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -49,35 +49,35 @@ class Entry:
 
 @attrs.frozen(eq=False)
 class StoredWeights:
-    """The tensors of a file, in memory."""
+    """The tensors of a safetensors file, in memory."""
 
     tensors: dict[str, Tensor]
     """By name, in the order of the file."""
 
-    together: dict[str, Tensor]
-    """Those that hold the rows of several, by the names that were asked for."""
+    fused: dict[str, Tensor]
+    """Tensors that hold the rows of several, by the names of the groups."""
 
     _header: bytes
 
     @classmethod
     def read(cls, path: Path, groups: Mapping[str, Sequence[str]]) -> "StoredWeights":
         """
-        Read a file of safetensors.
+        Read a safetensors file.
 
         Args:
             path: The file.
 
-            groups: A name to the tensors whose rows it is to hold, one below the other.
+            groups: Name of each fused tensor to the tensors whose rows it concatenates.
 
         Raises:
-            ValueError: It is no such file, or its tensors cannot lie together so.
+            ValueError: It is not a safetensors file, or its tensors cannot be fused so.
         """
         with path.open("rb") as file:
             header, entries = _head(file, path)
-            together: dict[str, Tensor] = {}
+            fused: dict[str, Tensor] = {}
             tensors: dict[str, Tensor] = {}
             for name, members in groups.items():
-                together[name], rows = _rows(path, members, entries)
+                fused[name], rows = _rows(path, members, entries)
                 tensors |= dict(zip(members, rows, strict=True))
             ordered = {}
             for name, entry in entries.items():
@@ -86,31 +86,31 @@ class StoredWeights:
                     raise ValueError(f"{path.name} must hold what its header says: got no end of {name}")
             if file.read(1):
                 raise ValueError(f"{path.name} must hold what its header says: got more")
-        return cls(ordered, together, header)
+        return cls(ordered, fused, header)
 
     def sha256(self) -> str:
-        """Of the file that has been read."""
+        """SHA-256 of the file, computed from the tensors in memory."""
         digest = hashlib.sha256(self._header)
         for tensor in self.tensors.values():
             digest.update(_bytes(tensor))
         return digest.hexdigest()
 
 
-def entries_of(path: Path) -> dict[str, Entry]:
+def tensor_entries(path: Path) -> dict[str, TensorEntry]:
     """
-    What a file of safetensors holds, in the order of the file.
+    The header entries of a safetensors file, in the order of the file.
 
     Raises:
-        ValueError: It is no such file.
+        ValueError: It is not a safetensors file.
     """
     with path.open("rb") as file:
         return _head(file, path)[1]
 
 
-def _head(file: BinaryIO, path: Path) -> tuple[bytes, dict[str, Entry]]:
+def _head(file: BinaryIO, path: Path) -> tuple[bytes, dict[str, TensorEntry]]:
     length = file.read(8)
     size = int.from_bytes(length, "little")
-    if len(length) < 8 or size > _MOST_HEADER:
+    if len(length) < 8 or size > _MAX_HEADER:
         raise ValueError(f"{path.name} must be a file of safetensors: got {path}")
     text = file.read(size)
     try:
@@ -121,10 +121,10 @@ def _head(file: BinaryIO, path: Path) -> tuple[bytes, dict[str, Entry]]:
         raise ValueError(f"{path.name} must be a file of safetensors: got {path} ({error!r})") from error
 
 
-def _entries(facts: dict[str, Any]) -> dict[str, Entry]:
+def _entries(facts: dict[str, Any]) -> dict[str, TensorEntry]:
     found, end = {}, 0
     for name, fact in sorted(facts.items(), key=lambda item: item[1]["data_offsets"]):
-        entry = Entry(_DTYPES[fact["dtype"]], tuple(map(int, fact["shape"])), 0)
+        entry = TensorEntry(_DTYPES[fact["dtype"]], tuple(map(int, fact["shape"])), 0)
         size = math.prod(entry.shape) * entry.dtype.itemsize
         if min(entry.shape, default=0) < 0 or fact["data_offsets"] != [end, end + size]:
             raise ValueError(f"{name} does not lie behind the one before it")
@@ -133,12 +133,14 @@ def _entries(facts: dict[str, Any]) -> dict[str, Entry]:
 
 
 def _rows(
-    path: Path, members: Sequence[str], entries: Mapping[str, Entry]
+    path: Path, members: Sequence[str], entries: Mapping[str, TensorEntry]
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """An empty tensor for all of *members*, and the rows of each."""
+    """An uninitialised tensor for all of *members*, and each one's rows of it."""
     kinds = {(entries[name].dtype, entries[name].shape[1:]) for name in members if name in entries}
     if len(kinds) != 1 or not all(name in entries and entries[name].shape for name in members):
-        raise ValueError(f"{path.name} must hold what lies together: got none such of {list(members)}")
+        raise ValueError(
+            f"{path.name} must hold tensors of one dtype and row shape to fuse: got {list(members)}"
+        )
     ((dtype, shape),) = kinds
     sizes = [entries[name].shape[0] for name in members]
     whole = _empty(dtype, (sum(sizes), *shape))
@@ -151,5 +153,5 @@ def _empty(dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
 
 def _bytes(tensor: Tensor) -> Any:
     """The memory of a contiguous tensor."""
-    # numpy knows no bfloat16.
+    # As bytes, since numpy has no bfloat16.
     return tensor.reshape(-1).view(torch.uint8).numpy()

@@ -1,19 +1,20 @@
 """
-Which programs this machine has compiled itself.
+Record of the programs that this machine compiled itself, which are trusted.
 
-A program is native code, and a folder with one may come from anywhere. One file for each hash
-in :func:`cache_folder` says that the program with that hash was made here.
+A program is native code, and a folder that holds one may come from anywhere. An empty file named after
+a program's SHA-256, in ``programs`` below :func:`cache_folder`, marks it as compiled here.
 """
 
 import contextlib
-import hashlib
 import os
 from pathlib import Path
+
+from .file_hashes import sha256
 
 
 def cache_folder() -> Path:
     """
-    Where decodekit keeps what it makes for this machine.
+    Folder in which decodekit keeps files for this machine.
 
     ``$DECODEKIT_CACHE``, or else ``$XDG_CACHE_HOME/decodekit``, or else ``~/.cache/decodekit``.
     """
@@ -22,22 +23,17 @@ def cache_folder() -> Path:
     return Path(own) if own else Path(cache) / "decodekit"
 
 
-def sha256(content: bytes) -> str:
-    """The hash by which a program is known."""
-    return hashlib.sha256(content).hexdigest()
-
-
 def record(content: bytes) -> None:
-    """Remember that this machine compiled that program, if there is a place to write it down."""
+    """Record that this machine compiled the program *content*, if the folder can be written."""
     folder = _folder()
-    # Without a record nothing is lost but time: the next load compiles again.
+    # Without a record, the next load compiles again.
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / sha256(content)).touch(mode=0o600)
 
 
 def is_recorded(content: bytes) -> bool:
-    """Whether this machine compiled that program."""
+    """Whether this machine compiled the program *content*."""
     return (_folder() / sha256(content)).is_file()
 
 

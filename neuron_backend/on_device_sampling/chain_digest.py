@@ -1,4 +1,4 @@
-"""What a chain of processors is, as far as a compiled program can tell."""
+"""Digest of a processor chain and sampler: whether two compute the same in a compiled program."""
 
 import hashlib
 import json
@@ -17,14 +17,13 @@ from ..models.weights import dtype_name
 
 def chain_digest(processors: Processor | None, sampler: Sampler) -> str | None:
     """
-    A digest that two chains share if they compute the same.
+    Digest that is equal for two chains only if they compute the same.
 
-    Of the kinds of the stages, of what they were given, and of the kind of the sampler. Its
-    seed is left out: it comes in with the noise. The same in every process of one version of
-    decodekit.
+    Covers the stages' classes and options and the sampler's class. The sampler's seed is left out, since it
+    comes in with the noise. Stable across processes of one version of decodekit.
 
     Returns:
-        None if there is no telling: a stage is not decodekit's own, or holds a function.
+        None if unknown: a stage is not decodekit's own, or holds a function.
     """
     try:
         facts = [__version__, _name(sampler), *map(_facts, stages_of(processors))]
@@ -34,7 +33,7 @@ def chain_digest(processors: Processor | None, sampler: Sampler) -> str | None:
 
 
 def same_chain(one: tuple[Processor | None, Sampler], other: tuple[Processor | None, Sampler]) -> bool:
-    """Whether two pairs of a chain and a sampler are known to compute the same."""
+    """Whether two pairs of chain and sampler are known to compute the same."""
     if type(one[1]) is not type(other[1]):
         return False
     mine, theirs = stages_of(one[0]), stages_of(other[0])
@@ -45,17 +44,17 @@ def same_chain(one: tuple[Processor | None, Sampler], other: tuple[Processor | N
 
 
 def has_rows(processors: Processor | None) -> bool:
-    """Whether a parameter may be one a row, so that the number of rows is the chain's own."""
+    """Whether a parameter may have one value per row, which fixes the chain's number of rows."""
     return any(isinstance(value, Tensor) for stage in stages_of(processors) for value in _parameters(stage))
 
 
 def _parameters(part: Any) -> list[Any]:
-    # Of a class that is not of attrs, all that it keeps.
+    # Without attrs, all of the instance's attributes.
     return list((options_of(part) if attrs.has(type(part)) else getattr(part, "__dict__", {})).values())
 
 
 def _facts(value: Any) -> Any:
-    """*value* as JSON; ``TypeError`` if that would not say all of it."""
+    """*value* as JSON; ``TypeError`` if JSON cannot represent it completely."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

@@ -98,7 +98,7 @@ def _int8_with_kernels(
     rows = x.reshape(-1, layer.in_features).contiguous()
     if not kernels.takes(rows):
         return fallback(layer, x)
-    out: Tensor = torch.ops.decodekit.int8_rows(rows, layer.quantized, layer.scale)
+    out: Tensor = torch.ops.decodekit.int8_gemm(rows, layer.quantized, layer.scale)
     out = out.reshape(*x.shape[:-1], layer.out_features)
     return out if layer.bias is None else out + layer.bias
 
@@ -109,7 +109,7 @@ def _int4_with_kernels(
     rows = x.reshape(-1, layer.in_features).contiguous()
     if not kernels.takes(rows, MOST_ROWS_BY_4_BITS):
         return fallback(layer, x)
-    return unpad_and_add_bias(layer, x, torch.ops.decodekit.int4_rows(rows, layer.packed, layer.levels))
+    return unpad_and_add_bias(layer, x, torch.ops.decodekit.int4_gemm(rows, layer.packed, layer.levels))
 
 
 def _int8_packed_matmul(layer: Int8Linear, x: Tensor) -> Tensor:

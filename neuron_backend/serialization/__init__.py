@@ -1,1 +1,1 @@
-"""Saving and loading decoders, in folders and on the hub."""
+"""Saving and loading decoders, in folders and on the Hugging Face hub."""

@@ -1,8 +1,8 @@
 """
 Saved decoders on the Hugging Face hub.
 
-A repository holds what a folder holds, and beside it a card. The same checks apply: every file has
-the hash that decoder.json says, and programs that this machine does not know are compiled again
+A repository holds the files of a saved decoder's folder and a model card. The same checks apply: every
+file must have the hash in decoder.json, and programs that this machine did not compile are compiled again
 unless the caller trusts them.
 """
 
@@ -28,9 +28,9 @@ _CARD = "README.md"
 
 def is_repository(name: object) -> bool:
     """
-    Whether *name* is of the form ``"user/name"`` and no folder here.
+    Whether *name* is of the form ``"user/name"`` and not an existing path.
 
-    A path that is no string, starts with ``.`` or ``/``, or has more parts, is a folder.
+    A path that is not a string, starts with ``.`` or ``/``, or has more parts, is a folder.
     """
     return _is_repository_name(name) and not Path(str(name)).exists()
 
@@ -39,9 +39,9 @@ def download_decoder(
     repository: str, *, revision: str | None = None, token: str | bool | None = None
 ) -> Path:
     """
-    The folder in the hub's cache that holds a saved decoder: what its decoder.json lists, no more.
+    Download a saved decoder, only the files that its decoder.json lists, and return the cached folder.
 
-    ``HF_HUB_OFFLINE=1`` takes what the cache has.
+    ``HF_HUB_OFFLINE=1`` uses only the hub's cache.
 
     Args:
         repository: ``"user/name"``.
@@ -53,9 +53,9 @@ def download_decoder(
     Raises:
         ValueError: There is no such repository or revision, or it holds no saved decoder.
 
-        FileNotFoundError: The hub cannot be reached, and the cache has not got it.
+        FileNotFoundError: The hub cannot be reached, and the repository is not in its cache.
     """
-    # A folder of this machine takes none of it.
+    # Imported here: loading a local folder does not need it.
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import (
         EntryNotFoundError,
@@ -66,7 +66,7 @@ def download_decoder(
 
     try:
         manifest = Path(hf_hub_download(repository, NAME, revision=revision, token=token))
-        # A few bytes say which files it takes, all of the same commit.
+        # The manifest lists the files to download, all of the same commit.
         wanted = [NAME, *Manifest.read(manifest.parent).files]
         return Path(
             snapshot_download(repository, revision=manifest.parent.name, token=token, allow_patterns=wanted)
@@ -78,7 +78,7 @@ def download_decoder(
             f"a repository must exist, and be readable with the token: got {repository!r}; no folder is "
             "called so either"
         ) from error
-    # A kind of the next, which is about what the hub has.
+    # Before EntryNotFoundError, its base class.
     except LocalEntryNotFoundError as error:
         raise FileNotFoundError(
             f"the hub cannot be reached (or HF_HUB_OFFLINE is set), and its cache has no whole {repository}, "
@@ -101,14 +101,14 @@ def push_decoder(
     token: str | bool | None = None,
     commit_message: str | None = None,
 ) -> str:
-    """As :meth:`~..compiled_decoder.CompiledDecoder.push_to_hub`."""
+    """Upload as :meth:`~..compiled_decoder.CompiledDecoder.push_to_hub` does."""
     from huggingface_hub import HfApi
 
     if not _is_repository_name(repository):
         raise ValueError(f"'repo_id' must be of the form 'user/name': got {repository!r}")
     ranks, address = decoder.ranks, ""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "decoder"
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "decoder"
         save_decoder(decoder, folder, tokenizer)
         with report_lost_ranks(ranks), fail_together(ranks):
             if ranks is None or ranks.rank == 0:
@@ -128,7 +128,7 @@ def _upload(
     api.create_repo(repository, private=private, exist_ok=True)
     if revision is not None:
         api.create_branch(repository, branch=revision, exist_ok=True)
-    # Somebody may have written a better one.
+    # An existing card is kept: it may be edited by hand.
     if not api.file_exists(repository, _CARD, revision=revision):
         (folder / _CARD).write_text(_card(repository, manifest, _architecture(folder)), "utf-8")
     commit = api.upload_folder(
@@ -136,7 +136,7 @@ def _upload(
         folder_path=folder,
         revision=revision,
         commit_message=commit_message or f"decodekit {manifest.versions['decodekit']}: a compiled decoder",
-        # Of widths that are no more, and weights in another form. What is uploaded stays.
+        # Stale programs, and weights in the other format. Uploaded files are not deleted.
         delete_patterns=[f"{PROGRAMS}*", PLAIN_WEIGHTS, QUANTIZED_WEIGHTS],
     )
     return str(commit.commit_url)
@@ -152,7 +152,7 @@ def _architecture(folder: Path) -> str:
 
 
 def _card(repository: str, manifest: Manifest, architecture: str) -> str:
-    """A card with metadata for the hub, how to load the decoder, and what it was made of and for."""
+    """Model card: metadata for the hub, how to load the decoder, and its facts."""
     shape = manifest.shape
     rows = {
         "architecture": architecture,
@@ -165,7 +165,7 @@ def _card(repository: str, manifest: Manifest, architecture: str) -> str:
         "linear layers": _list(sorted(set(manifest.quantized.values()))) or manifest.dtype,
         "target": manifest.target,
         "processes": manifest.tp_degree,
-        "processor": manifest.processor,
+        "CPU": manifest.cpu_family,
         **manifest.versions,
     }
     facts = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
@@ -190,7 +190,7 @@ decoder = load_decoder("{repository}")
 | --- | --- |
 {facts}
 
-Programs are native code. They are compiled again from the weights where they come from elsewhere,
+Programs are native code. A machine that did not compile them compiles them again from the weights,
 unless `load_decoder` is called with `trust_programs=True`.
 """
 

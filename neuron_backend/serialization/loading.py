@@ -1,9 +1,9 @@
 """
-A decoder from a folder, or from a repository of the hub.
+Loading a decoder from a folder or from a repository of the Hugging Face hub.
 
 The architecture comes from config.json, the weights from safetensors; nothing is unpickled.
 Programs are native code: they are run only if this machine compiled them or the caller trusts
-them, and otherwise compiled again.
+them, and are compiled again otherwise.
 """
 
 from os import PathLike
@@ -29,38 +29,38 @@ def load_decoder(
     target: Target | None = None,
 ) -> "CompiledDecoder":
     """
-    Load what :meth:`CompiledDecoder.save` or :meth:`CompiledDecoder.push_to_hub` wrote.
+    Load a decoder that :meth:`CompiledDecoder.save` or :meth:`CompiledDecoder.push_to_hub` wrote.
 
     Args:
-        folder: The folder; or a repository of the hub, ``"user/name"``, if no folder is called so.
+        folder: The folder; or a hub repository, ``"user/name"``, if there is no folder of that name.
 
         trust_programs: Run its native code even if it was compiled elsewhere. Only for folders and
             repositories of people you would run a binary from.
 
-        revision: Of a repository: a branch, tag or commit. None: the main branch.
+        revision: Branch, tag or commit of a repository. None: the main branch.
 
-        token: Of a repository that is private. None: the one that is logged in.
+        token: Token for a private repository. None: the one that is logged in.
 
         processors: The chain that the saved decoder was compiled with, or one of equal parameters,
-            to have the forwards that choose back. Those of another chain are left alone, and
+            to load its programs that sample on the device. Programs of another chain are ignored, and
             :meth:`CompiledDecoder.explain` says that there are none.
 
         sampler: The sampler that it was compiled with, likewise.
 
-        target: With options of its own, and of the name that the decoder was saved with. None:
-            that one with its defaults.
+        target: A target with your own options, of the name that the decoder was saved with. None:
+            that target with its defaults.
 
     Returns:
-        A decoder that gives the saved one's logits. Its ``compiled`` says whether the
-        programs were compiled again, because this machine does not know them.
+        A decoder that gives the saved one's logits. Its ``compiled`` is True if the programs were
+        compiled again because this machine did not compile them before.
 
     Raises:
-        ValueError: Files, versions, processor or shapes do not match what was saved; there is no
-            such repository; or it was saved by several processes and there are not as many.
+        ValueError: Files, versions, CPU or shapes do not match what was saved; there is no such
+            repository; or the number of processes differs from that of the saving ones.
 
-        TypeError: *trust_programs* is no bool, or *target* no target.
+        TypeError: *trust_programs* is not a bool, or *target* not a target.
 
-        FileNotFoundError: The hub cannot be reached, and its cache has not got the repository.
+        FileNotFoundError: The hub cannot be reached, and the repository is not in its cache.
     """
     if not isinstance(trust_programs, bool):
         raise TypeError(f"'trust_programs' must be True or False: got {trust_programs!r}")
@@ -87,16 +87,17 @@ def _open(
     sampler: Sampler | None,
     target: Target | None,
 ) -> "CompiledDecoder":
-    # A program that names load_decoder may well compile a decoder instead.
+    # Imported here: importing load_decoder does not mean that it is called.
     from safetensors.torch import load_file
 
+    from ..artifacts.file_hashes import check_files
     from ..artifacts.manifest import CONSTANTS, PROGRAMS, Manifest
     from ..artifacts.packages import packages_of
     from ..compiled_decoder import CompiledDecoder
     from ..tensor_parallel.cores import ranks_or_cores
     from ..tensor_parallel.ranks import report_lost_ranks
+    from .loading_without_model import load_without_model
     from .saved_model import check_weights, saved_model
-    from .stored_decoder import stored_decoder
 
     manifest = Manifest.read(folder)
     target = target_named(manifest.target) if target is None else target
@@ -105,16 +106,15 @@ def _open(
     target.check(manifest)
     can_sample = processors is not None or sampler is not None
     if isinstance(target, RunsStored) and not can_sample:
-        decoder = stored_decoder(folder, manifest, target, trust_programs)
+        decoder = load_without_model(folder, manifest, target, trust_programs)
         if decoder is not None:
             return decoder
-    manifest.verify(folder)
+    check_files(folder, manifest.files)
     stored = load_file(folder / CONSTANTS)
     ranks, cores = ranks_or_cores(target, manifest.tp_degree)
     with report_lost_ranks(ranks):
         model = saved_model(folder, manifest, stored, ranks)
-        # Not compared with the stock model again: the hashes say that weights and programs are the
-        # ones that were.
+        # Not compared with the stock model again: the hashes match those of the compared decoder.
         decoder = CompiledDecoder.unchecked(model, manifest.shape, manifest.tree_widths, manifest.spans)
         check_weights(decoder.step.model.state_dict(), manifest)
         decoder.cores = cores

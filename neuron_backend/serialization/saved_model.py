@@ -1,4 +1,4 @@
-"""Models from folders: those of saved decoders, and stock ones."""
+"""Loading the model of a saved decoder, or a stock model, from a folder."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -10,9 +10,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from ..artifacts.file_hashes import check_files
 from ..artifacts.fingerprint import weight_table
 from ..artifacts.manifest import BUFFERS, CONSTANTS, NAME, Manifest
-from ..artifacts.quantized_files import assembled, load_quantized
+from ..artifacts.quantized_files import assemble_model, load_quantized
 from ..models.fused_projections import fuse_projections
 from ..models.model_source import model_not_found
 from ..models.rope_scaling import fix_rope_scaling
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
 
 def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrainedModel":
     """
-    The model in a folder or a repository of the hub, whether stock or quantised by a saved decoder.
+    Load the model in a folder or a hub repository: a stock model, or that of a quantised saved decoder.
 
     Args:
-        path: What :func:`~..models.model_source.check_model` lets pass.
+        path: A path or hub id that :func:`~..models.model_source.check_model` accepts.
 
         dtype: None: the checkpoint's own.
 
     Raises:
-        FileNotFoundError: No folder is called so, and the hub gives none.
+        FileNotFoundError: There is no such folder, and no such repository on the hub.
 
         ValueError: Files of a saved decoder do not match what was saved.
     """
@@ -42,7 +43,7 @@ def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrai
 
     folder = Path(path)
     if (folder / NAME).is_file() and (manifest := Manifest.read(folder)).quantized:
-        manifest.verify(folder)
+        check_files(folder, manifest.files)
         return saved_model(folder, manifest, load_file(folder / CONSTANTS), None)
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype or "auto")
@@ -57,16 +58,16 @@ def saved_model(
     folder: Path, manifest: Manifest, stored: Mapping[str, Tensor], ranks: Ranks | None
 ) -> "PreTrainedModel":
     """
-    The model of the saved decoder in *folder*, whose files have been verified.
+    Load the model of the saved decoder in *folder*, whose file hashes have been checked.
 
     Args:
-        folder: Of the decoder.
+        folder: The saved decoder.
 
-        manifest: How it was saved.
+        manifest: Its manifest.
 
-        stored: What :data:`~..artifacts.manifest.CONSTANTS` holds.
+        stored: The tensors of :data:`~..artifacts.manifest.CONSTANTS`.
 
-        ranks: Among whom it is divided; None if it stays whole.
+        ranks: The ranks that share the model; None if it stays whole.
     """
     if manifest.quantized:
         dtype = weight_dtype(manifest.dtype) or torch.get_default_dtype()
@@ -93,28 +94,30 @@ def build_model(
     folder: Path, manifest: Manifest, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
 ) -> "PreTrainedModel":
     """
-    The model that programs without one were compiled from, over the same tensors.
+    Build the model of a decoder that was loaded without one, over the same tensors.
 
     Args:
-        folder: Where its configs are.
+        folder: Folder of its configs.
 
-        manifest: How it was saved.
+        manifest: Its manifest.
 
-        weights: As they are stored, by name.
+        weights: The stored weights, by name.
 
-        buffers: Those that are made from the config.
+        buffers: The buffers that are computed from the config.
     """
     dtype = weight_dtype(manifest.dtype) or torch.get_default_dtype()
-    model = copy_sharing_weights(assembled(folder, manifest.quantized, dtype, manifest.attention, weights))
+    model = copy_sharing_weights(
+        assemble_model(folder, manifest.quantized, dtype, manifest.attention, weights)
+    )
     set_buffers(model, buffers)
     fix_rope_scaling(model, manifest.shape.max_length)
-    # They lie so already: nothing is copied.
+    # The tensors are contiguous already, so nothing is copied.
     fuse_projections(model)
     return model
 
 
 def set_buffers(model: nn.Module, buffers: Mapping[str, Tensor]) -> None:
-    """Replace buffers of *model* that are made from its config."""
+    """Replace buffers of *model* that are computed from its config."""
     for name, tensor in buffers.items():
         owner, _, leaf = name.rpartition(".")
         model.get_submodule(owner).register_buffer(leaf, tensor, persistent=False)
@@ -122,12 +125,12 @@ def set_buffers(model: nn.Module, buffers: Mapping[str, Tensor]) -> None:
 
 def check_weights(weights: Mapping[str, Tensor], manifest: Manifest) -> None:
     """
-    Compare the state dict of a model with what was saved.
+    Check a model's state dict against the manifest.
 
     Raises:
-        ValueError: A weight is of another dtype or shape, or missing, or none of the model's.
+        ValueError: A weight has another dtype or shape, is missing, or is not one of the model's.
     """
-    # A weight of another dtype than the model's own does not come back as it was.
+    # Dtypes included: a weight of another dtype than the model's is converted when it is loaded.
     found = weight_table(weights)
     different = {
         name for name in {*found, *manifest.weights} if found.get(name) != manifest.weights.get(name)
@@ -139,10 +142,10 @@ def check_weights(weights: Mapping[str, Tensor], manifest: Manifest) -> None:
 
 def check_dtype(weights: Mapping[str, Tensor], manifest: Manifest) -> None:
     """
-    Compare the dtype that was saved with those of *weights*.
+    Check that some of *weights* have the dtype that was saved.
 
     Raises:
-        ValueError: None of them has it.
+        ValueError: None has it.
     """
     found = sorted({dtype_name(tensor.dtype) for tensor in weights.values() if tensor.is_floating_point()})
     if manifest.dtype not in found:

@@ -1,9 +1,9 @@
 """
-A decoder as a folder.
+Saving a decoder as a folder.
 
-The folder is what Hugging Face writes for the model (config.json, generation_config.json,
-model.safetensors, tokenizer files), and beside it decoder.json, constants.safetensors and
-what the target has compiled, in programs/. Nothing in it is pickled.
+The folder holds the files that Hugging Face writes for the model (config.json, generation_config.json,
+model.safetensors, tokenizer files), decoder.json, constants.safetensors, and the compiled programs
+in programs/. Nothing is pickled.
 """
 
 import os
@@ -21,10 +21,11 @@ from torch import Tensor
 from ... import __version__
 from ..artifacts import machine
 from ..artifacts.blueprint import Blueprint
+from ..artifacts.file_hashes import file_sha256
 from ..artifacts.fingerprint import weight_table
-from ..artifacts.manifest import BUFFERS, CONSTANTS, NAME, PROGRAMS, Manifest, file_sha256, weights_file
+from ..artifacts.manifest import BUFFERS, CONSTANTS, NAME, PROGRAMS, Manifest, weights_file
 from ..artifacts.quantized_files import save_quantized
-from ..artifacts.stored_weights import Entry, entries_of
+from ..artifacts.stored_weights import TensorEntry, tensor_entries
 from ..models.fused_projections import fused_projection_names
 from ..models.weights import derived_buffers, dtype_name
 from ..static_decoder import StaticDecoder
@@ -42,7 +43,7 @@ def save_decoder(
     folder: str | PathLike[str],
     tokenizer: "PreTrainedTokenizerBase | None" = None,
 ) -> None:
-    """As :meth:`~..compiled_decoder.CompiledDecoder.save`."""
+    """Save as :meth:`~..compiled_decoder.CompiledDecoder.save` does."""
     with report_lost_ranks(decoder.ranks):
         weights = whole_weights(decoder.step.model)
         with fail_together(decoder.ranks):
@@ -59,22 +60,22 @@ def _save(
     final = Path(folder).resolve()
     _check_replaceable(final)
     final.parent.mkdir(parents=True, exist_ok=True)
-    # Written beside its place and then renamed: a save that fails leaves what was there.
+    # Written beside the final folder, then renamed: a failed save changes nothing.
     fresh = final.parent / f".{final.name}.{uuid.uuid4().hex}"
     try:
         fresh.mkdir()
         _write(decoder, fresh, weights, tokenizer)
-        _put_in_place(fresh, final)
+        _move_into_place(fresh, final)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
 def constants(decoder: StaticDecoder) -> dict[str, Tensor]:
-    """Tensors that neither weights nor config bring back exactly, by kind and name."""
+    """Tensors that weights and config do not restore exactly, by kind and name."""
     found = {f"{BUFFERS}{name}": tensor for name, tensor in derived_buffers(decoder.step.model).items()}
     for program, package in decoder.packages.items():
         found |= {f"{PROGRAMS}{program}/{name}": tensor for name, tensor in package.constants.items()}
-    # safetensors stores no tensor twice, and some of these share memory.
+    # clone: safetensors refuses tensors that share memory, as some of these do.
     return {name: tensor.detach().clone() for name, tensor in found.items()}
 
 
@@ -88,7 +89,7 @@ def _write(
     if decoder.weights.layers:
         save_quantized(model, folder)
     else:
-        # One file, whatever its size.
+        # In one file, whatever its size.
         model.save_pretrained(folder, state_dict=dict(weights), max_shard_size="1000TB")
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
@@ -115,7 +116,7 @@ def _manifest(decoder: StaticDecoder, folder: Path) -> Manifest:
             "transformers": transformers.__version__,
             **neuron_versions(),
         },
-        processor=machine.processor(),
+        cpu_family=machine.cpu_family(),
         instruction_sets=machine.instruction_sets(),
         weights=weight_table(model.state_dict()),
         files={name: file_sha256(folder / name) for name in _names(folder)},
@@ -128,7 +129,7 @@ def _manifest(decoder: StaticDecoder, folder: Path) -> Manifest:
 
 
 def _blueprint(decoder: StaticDecoder, folder: Path) -> Blueprint | None:
-    # Other targets begin with the model.
+    # Other targets need the model.
     if decoder.ranks is not None or not isinstance(decoder.compiler, RunsStored):
         return None
     return blueprint_of(decoder, folder / weights_file(bool(decoder.weights.layers)))
@@ -136,12 +137,12 @@ def _blueprint(decoder: StaticDecoder, folder: Path) -> Blueprint | None:
 
 def blueprint_of(decoder: StaticDecoder, weights: Path) -> Blueprint | None:
     """
-    The blueprint of *decoder*, whose weights have been written into the file *weights*.
+    The blueprint of *decoder*, whose weights have been written to the file *weights*.
 
-    None if they have other names or shapes there: some models store what they do not compute with.
+    None if names or shapes differ in the file: some models do not store the tensors they compute with.
     """
     model, cache = decoder.step.model, decoder.cache
-    ties = _ties(model.state_dict(), entries_of(weights))
+    ties = _ties(model.state_dict(), tensor_entries(weights))
     if ties is None:
         return None
     return Blueprint(
@@ -157,17 +158,17 @@ def blueprint_of(decoder: StaticDecoder, weights: Path) -> Blueprint | None:
     )
 
 
-def _ties(state: Mapping[str, Tensor], stored: Mapping[str, Entry]) -> dict[str, str] | None:
+def _ties(state: Mapping[str, Tensor], stored: Mapping[str, TensorEntry]) -> dict[str, str] | None:
     kinds = {name: (entry.dtype, entry.shape) for name, entry in stored.items()}
-    first = {_place(state[name]): name for name in stored if name in state}
-    ties = {name: first.get(_place(tensor)) for name, tensor in state.items() if name not in stored}
+    first = {_memory(state[name]): name for name in stored if name in state}
+    ties = {name: first.get(_memory(tensor)) for name, tensor in state.items() if name not in stored}
     same = set(stored) <= set(state) and None not in ties.values()
     if not same or any(kinds[name] != (state[name].dtype, tuple(state[name].shape)) for name in stored):
         return None
     return {name: found for name, found in ties.items() if found is not None}
 
 
-def _place(tensor: Tensor) -> tuple[object, ...]:
+def _memory(tensor: Tensor) -> tuple[object, ...]:
     return tensor.data_ptr(), tensor.dtype, *tensor.shape, *tensor.stride()
 
 
@@ -186,7 +187,7 @@ def _check_replaceable(folder: Path) -> None:
         raise ValueError(f"{rule}: got {folder}, which also holds {min(foreign)}")
 
 
-def _put_in_place(fresh: Path, final: Path) -> None:
+def _move_into_place(fresh: Path, final: Path) -> None:
     if not final.exists():
         fresh.rename(final)
         return

@@ -1,1 +1,1 @@
-"""What a model takes and how fast it can be, before anything is compiled."""
+"""Estimates of a decoder's memory, cores and speed, before anything is compiled."""

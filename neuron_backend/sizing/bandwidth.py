@@ -1,8 +1,8 @@
 """
-How fast this machine reads its memory.
+Measurement of this machine's memory bandwidth.
 
-A decode step reads every weight once and computes little with it, so what memory delivers is the
-limit of tokens per second.
+A decode step reads every weight once and computes little with it, so memory bandwidth limits the tokens
+per second.
 """
 
 import os
@@ -21,18 +21,18 @@ _MEMORY_SHARE = 4
 
 @attrs.frozen
 class Bandwidth:
-    """A measurement."""
+    """A bandwidth measurement."""
 
     bytes_per_second: float
     method: str
-    """How it was measured, in words."""
+    """Description of the measurement."""
 
 
 def measure_bandwidth(size: int | None = None, clock: Callable[[], float] = time.perf_counter) -> Bandwidth:
     """
-    Sum a buffer that no cache holds, several times, with torch's threads; the fastest counts.
+    Sum a buffer larger than any cache several times, with torch's threads; the fastest pass counts.
 
-    Other programs that run meanwhile make it less.
+    Other programs running at the same time lower the result.
 
     Args:
         size: Bytes of the buffer. None: four times the largest cache, at least 256 MiB, at most
@@ -41,7 +41,7 @@ def measure_bandwidth(size: int | None = None, clock: Callable[[], float] = time
         clock: Seconds.
     """
     size = buffer_size(largest_cache(), physical_memory()) if size is None else size
-    # Written once, or else every page would be the same page of zeros.
+    # Written to: unwritten pages would all map to one page of zeros.
     buffer = torch.ones(size // 4, dtype=torch.float32)
     seconds = []
     for _ in range(_REPEATS):
@@ -57,7 +57,7 @@ def measure_bandwidth(size: int | None = None, clock: Callable[[], float] = time
 
 def buffer_size(cache: int, memory: int) -> int:
     """
-    How many bytes to read: more than *cache* holds, less than *memory* minds.
+    Bytes to read: more than fit into *cache*, a fraction of *memory*.
 
     >>> buffer_size(2**25, 2**34), buffer_size(2**29, 2**34), buffer_size(2**29, 2**32)
     (268435456, 2147483648, 1073741824)
@@ -71,7 +71,7 @@ def physical_memory() -> int:
 
 
 def largest_cache() -> int:
-    """Bytes of the largest cache of this machine's processor; 0 where the system does not say."""
-    # Linux says, such as "491520K"; elsewhere the smallest buffer has to do.
+    """Bytes of the largest cache of this machine's CPU; 0 where the system does not report it."""
+    # Linux reports sizes such as "491520K"; elsewhere the smallest buffer is used.
     sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
     return max((int(size.read_text().strip().rstrip("K")) * 1024 for size in sizes), default=0)

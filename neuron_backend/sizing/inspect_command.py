@@ -1,4 +1,4 @@
-"""``python -m decodekit inspect``: what a model takes and how fast it can be, before anything is compiled."""
+"""``python -m decodekit inspect``: memory, cores and speed of a model, before anything is compiled."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ _SHARED_HEADS = (
 
 
 def inspect(options: argparse.Namespace) -> int:
-    """Print the report that *options* ask for."""
+    """Print the report for *options*."""
     instance = None if options.instance is None else instance_named(options.instance, options.lnc)
     if instance is None and (options.lnc is not None or options.tp_degree is not None):
         raise ValueError("--lnc and --tp-degree are about the cores of an instance: give --instance")
@@ -36,7 +36,7 @@ def sizing_of(options: argparse.Namespace) -> Sizing:
     The sizes of the decoder that *options* describe.
 
     Raises:
-        ValueError: No decoder has that shape.
+        ValueError: The shape is invalid.
     """
     facts, model = facts_of_config(options.model, weight_dtype(options.dtype))
     length = default_max_length(model) if options.length is None else options.length
@@ -201,7 +201,7 @@ def _cached(machine: dict[str, Any]) -> str:
 
 
 def _gib(count: float) -> str:
-    """Bytes as people read them."""
+    """Bytes as text in GiB or MiB."""
     return f"{count / GIB:.1f} GiB" if count >= GIB / 10 else f"{count / 2**20:.1f} MiB"
 
 

@@ -1,11 +1,11 @@
 """
-The AWS instances that Neuron decoders run on.
+Table of the AWS instances with Neuron devices.
 
-Chips, memory and bandwidth are the Neuron documentation's architecture pages (SDK 2.29 to 2.33).
-They write GiB/s for Inferentia2 and Trainium, and TB/s from Trainium2 on. Of the tensor-parallel degrees:
+Chips, memory and bandwidth are from the Neuron documentation's architecture pages (SDK 2.29 to 2.33),
+which give GiB/s for Inferentia2 and Trainium, and TB/s from Trainium2 on. Tensor-parallel degrees:
 
 - Inferentia2: 2, 4, 8, 12 and 24, "Generative LLM inference with Neuron" (appnotes).
-- Trainium: 1, 2, 8, 16 and 32, which is what the runtime says when it refuses another.
+- Trainium: 1, 2, 8, 16 and 32, from the runtime's error message for another degree.
 - Trainium2 and 3: powers of two. The documentation lists none; its examples use these.
 """
 
@@ -27,15 +27,15 @@ class Chip:
     """Bytes of HBM."""
 
     bandwidth: int
-    """Bytes a second between HBM and the cores."""
+    """Bytes per second between HBM and the cores."""
 
     degrees: tuple[int, ...]
-    """Numbers of cores that may share a model."""
+    """Supported tensor-parallel degrees."""
 
     logical: int | None = None
     """
-    Physical cores that make up a logical one by default (``NEURON_LOGICAL_NC_CONFIG``, LNC), where
-    that can be chosen; a program sees logical cores alone.
+    Default number of physical cores in a logical core (``NEURON_LOGICAL_NC_CONFIG``, LNC), where it is
+    configurable; a program sees logical cores only.
     """
 
 
@@ -66,7 +66,7 @@ _CHIPS = {
 
 @attrs.frozen
 class Instance:
-    """What a decoder finds there: cores that are alike, each with its share of the memory."""
+    """Resources of an instance: equal cores, each with its share of the memory."""
 
     name: str
     chip: str
@@ -75,17 +75,17 @@ class Instance:
     """Logical NeuronCores."""
 
     memory: int
-    """Bytes of a core."""
+    """Bytes per core."""
 
     bandwidth: float
-    """Bytes a second of a core."""
+    """Bytes per second and core."""
 
     degrees: tuple[int, ...]
-    """How many cores may share a model, ascending."""
+    """Supported tensor-parallel degrees, ascending."""
 
 
 def instance_names() -> tuple[str, ...]:
-    """What :func:`instance_named` knows."""
+    """Names that :func:`instance_named` accepts."""
     return tuple(_CHIPS)
 
 
@@ -96,12 +96,12 @@ def instance_named(name: str, logical: int | None = None) -> Instance:
     Args:
         name: One of :func:`instance_names`, in any case.
 
-        logical: Physical cores in a logical one, 1 or 2 (``NEURON_LOGICAL_NC_CONFIG``). Two
+        logical: Physical cores in a logical core, 1 or 2 (``NEURON_LOGICAL_NC_CONFIG``). Two
             physical cores share a bank of HBM, so that with 1 each gets half of it. None: 2, the
-            default of Trainium2 and 3; there is nothing to choose before them.
+            default of Trainium2 and 3; older chips have no such setting.
 
     Raises:
-        ValueError: There is no such instance, or *logical* is none that it has.
+        ValueError: There is no such instance, or it does not support *logical*.
     """
     if name.lower() not in _CHIPS:
         raise ValueError(f"'instance' must be one of {', '.join(_CHIPS)}: got {name!r}")

@@ -1,4 +1,4 @@
-"""What sizing needs to know of a model, found out without its weights."""
+"""Facts of a model that sizing needs, read from its config without weights."""
 
 import re
 from os import PathLike
@@ -28,47 +28,47 @@ class Weight:
     name: str
     shape: tuple[int, ...]
     itemsize: int
-    """Bytes of an element."""
+    """Bytes per element."""
 
     linear: bool
-    """Whether it is the matrix of a linear layer, ``[out, in]``, which may be stored in fewer bits."""
+    """Whether it is the matrix of a linear layer, ``[out, in]``, which may be quantised."""
 
     head: bool
-    """Whether that layer is the one that gives the logits."""
+    """Whether that layer is the output head."""
 
     embedding: bool
-    """Whether a token looks up a row of it; if it is linear too, the two are tied."""
+    """Whether it is an embedding, of which a token reads one row; if it is linear too, the two are tied."""
 
     expert: bool
-    """Whether a token reads it only if it is sent to that expert."""
+    """Whether it belongs to an expert, which only the tokens routed to it read."""
 
     @property
     def bytes(self) -> int:
-        """In its own dtype."""
+        """Bytes in its own dtype."""
         return torch.Size(self.shape).numel() * self.itemsize
 
 
 @attrs.frozen
 class ModelFacts:
-    """A model in numbers."""
+    """Sizes of a model."""
 
     architecture: str
     dtype: str
     parameters: int
     width: int
-    """Numbers in a hidden state."""
+    """Hidden size."""
 
     heads: int
     layers: int
-    """Of which some may look at what an earlier one keeps, and are not in *geometry*."""
+    """All layers; those that share an earlier layer's cache are not in *geometry*."""
 
     geometry: Geometry
     weights: tuple[Weight, ...]
     experts: int
-    """Experts of a layer; 0 where there are none, or not known how many."""
+    """Experts per layer; 0 if there are none, or their number is unknown."""
 
     active_experts: int
-    """Experts that a token is sent to in a layer."""
+    """Experts per layer that a token is routed to."""
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "ModelFacts":
@@ -76,10 +76,9 @@ class ModelFacts:
         The facts of *model*, whose tensors may be fake.
 
         Raises:
-            UnsupportedArchitecture: It keeps something else than keys and values, or does not say
-                how wide it is.
+            UnsupportedArchitecture: Its cache is not keys and values, or its config lacks its sizes.
         """
-        # The first to say that there is no attention.
+        # First, since it raises the best error for a model without attention.
         geometry = Geometry.of(model)
         config = model.config.get_text_config(decoder=True)
         return cls(
@@ -100,7 +99,7 @@ def facts_of_config(
     model: str | PathLike[str], dtype: torch.dtype | None
 ) -> tuple[ModelFacts, PreTrainedModel]:
     """
-    The facts of the model that a config describes, and that model, with shapes and no numbers.
+    The facts of the model that a config describes, and the model with fake tensors.
 
     Args:
         model: A folder, a hub id, or the path of a config.json.
@@ -110,19 +109,19 @@ def facts_of_config(
     Raises:
         OSError: There is no config.
 
-        ValueError: It describes no causal LM, or none that can be built.
+        ValueError: It does not describe a causal LM, or one that can be built.
 
-        UnsupportedArchitecture: The model keeps something else than keys and values; or it is a mixture
-            of experts and transformers is older than 5.
+        UnsupportedArchitecture: The model's cache is not keys and values; or it is a mixture of experts
+            and transformers is older than 5.
     """
     config = _config(model)
-    # What is wrong with a config shows as any exception, from anywhere in a model's code.
+    # A wrong config may raise any exception, anywhere in a model's code.
     try:
         with FakeTensorMode():
             found: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
                 config,
                 dtype=dtype or config.dtype or torch.float32,
-                # Others may look at the numbers of a mask.
+                # Other implementations may read a mask's values, which fake tensors do not have.
                 attn_implementation="eager",
             )
             found.train(False)
@@ -131,7 +130,7 @@ def facts_of_config(
     except UnsupportedArchitecture:
         raise
     except Exception as error:
-        # Where a class is none of the known ones, transformers lists all of those.
+        # For an unknown class, transformers' message lists all known ones.
         what = "another kind of model" if _UNKNOWN in str(error) else f"{type(error).__name__}: {error}"
         raise ValueError(
             f"'model' must have the config of a causal LM{_parts(config)}: got {type(config).__name__} "
@@ -161,15 +160,14 @@ def _config(model: str | PathLike[str]) -> PretrainedConfig:
 
 
 def _parts(config: PretrainedConfig) -> str:
-    """What may be done about a model of several parts."""
+    """Advice for a multimodal model."""
     if not hasattr(config, "text_config"):
         return ""
     return " (of a multimodal one, what stands under 'text_config' may be given as a config.json of its own)"
 
 
 def _choose_experts(model: PreTrainedModel) -> None:
-    # The only one whose shapes do not hang on the numbers. There was nothing to choose before
-    # transformers 5.
+    # The only implementation whose shapes do not depend on data. transformers before 5 has no choice.
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("batched_mm")
     elif _first(model.config.get_text_config(decoder=True), _EXPERT_COUNTS):
@@ -180,7 +178,7 @@ def _choose_experts(model: PreTrainedModel) -> None:
 
 
 def _weights(model: PreTrainedModel) -> tuple[Weight, ...]:
-    # A tensor that is tied has several owners and counts once.
+    # A tied tensor has several owners and counts once.
     owners: dict[int, list[nn.Module]] = {}
     for module in model.modules():
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
@@ -194,7 +192,7 @@ def _weight(name: str, tensor: Tensor, owners: list[nn.Module], head: nn.Module 
     matrix = tensor.dim() == 2
     # A subclass may do something else with its weight, so the exact type counts.
     linear = matrix and any(type(owner) in (nn.Linear, Conv1D) for owner in owners)
-    # That of a Conv1D is transposed.
+    # A Conv1D stores its weight transposed.
     transposed = linear and any(type(owner) is Conv1D for owner in owners)
     return Weight(
         name=name,

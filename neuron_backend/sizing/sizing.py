@@ -1,8 +1,8 @@
 """
-How much memory a decoder takes, how many cores, and how fast it can be at most.
+A decoder's memory, number of cores, and upper limit of tokens per second.
 
-Pure arithmetic. A decode step reads the weights once and what its span attends to of the cache;
-memory that delivers so many bytes a second allows so many steps, and no more.
+Pure arithmetic. A decode step reads the weights once, and the part of the cache that its span attends
+to; so memory bandwidth over these bytes is the upper limit of steps per second.
 """
 
 from collections.abc import Sequence
@@ -15,19 +15,19 @@ from .instances import Instance
 from .model_facts import ModelFacts, Weight
 
 STORED_BITS = {"int8": 8, "int4": 4, "float8": 8}
-"""Of a weight, by what ``compile_decoder(weights=...)`` calls it."""
+"""Bits per weight of each format of ``compile_decoder(weights=...)``."""
 
 
 def int8_bytes(outputs: int, inputs: int, itemsize: int) -> int:
-    """Of a matrix in int8: a byte for each weight, and a scale for each output."""
+    """Bytes of a matrix in int8: one per weight, and a scale per output."""
     return outputs * inputs + outputs * itemsize
 
 
 def int4_bytes(outputs: int, inputs: int, itemsize: int) -> int:
     """
-    Of a matrix in int4: half a byte for each weight, and scale and zero for each group of 32 inputs.
+    Bytes of a matrix in int4: half a byte per weight, and scale and zero for each group of 32 inputs.
 
-    Outputs come in blocks of 64. A matrix whose inputs are no whole number of groups stays as it is.
+    Outputs are padded to blocks of 64. A matrix whose inputs are not whole groups is not quantised.
 
     >>> int4_bytes(64, 128, 2) - 64 * 128 // 2 == 64 * 4 * (2 + 2)
     True
@@ -40,18 +40,18 @@ def int4_bytes(outputs: int, inputs: int, itemsize: int) -> int:
 
 @attrs.frozen
 class Sizing:
-    """A decoder of that shape over that model, in bytes."""
+    """Sizes of a decoder of *shape* over *model*, in bytes."""
 
     model: ModelFacts
     shape: DecoderShape
     spans: tuple[int, ...]
     scratch: int = 0
-    """Slots for trees: the columns of the widest."""
+    """Scratch slots for trees: the columns of the widest."""
 
     storage: str | None = None
     """
-    Of the matrices of linear layers: ``"int8"``, ``"int4"``, ``"float8"``, or None for the model's dtype. The
-    head is int8 in all, and no longer tied to the embedding, which stays.
+    Format of linear layers' matrices: ``"int8"``, ``"int4"``, ``"float8"``, or None for the model's
+    dtype. In all formats the output head is int8, and no longer tied to the embedding, which stays.
     """
 
     @property
@@ -62,15 +62,15 @@ class Sizing:
     @property
     def cache_bytes(self) -> int:
         """
-        Keys and values: ``2 + scratch`` slots a row besides the positions.
+        Keys and values, with ``2 + scratch`` slots per row besides the positions.
 
-        A layer with a sliding window keeps all positions too, because a rewind may need them.
+        Layers with a sliding window keep all positions too, since a rewind may need them.
         """
         return self.slots * self._slot_bytes()
 
     @property
     def slots(self) -> int:
-        """Of a row: the spare one, scratch, the positions, and the last, which nothing is in."""
+        """Slots per row: the spare slot, scratch, the positions, and the last slot, which stays empty."""
         return 1 + self.scratch + self.shape.max_length + 1
 
     @property
@@ -82,18 +82,18 @@ class Sizing:
         """
         Weights and cache on each of *degree* cores.
 
-        A key/value head is not split: where a model has fewer of them than there are cores, some
-        cores hold the same head.
+        A key/value head is not split: if a model has fewer of them than cores, some cores hold the
+        same head.
         """
         return -(-self.weight_bytes // degree) + self.slots * self._slot_bytes(degree)
 
     def cores_needed(self, instance: Instance) -> int | None:
         """
-        The fewest cores that hold weights and cache; None if all of *instance* do not.
+        The smallest degree whose cores hold weights and cache; None if all of *instance* do not.
 
-        "Generative LLM inference with Neuron", How many NeuronCores do I need: the sum of both
-        over the memory of a core, up to the next degree that the instance has. The developer guide of
-        transformers-neuronx adds that the degree divides the attention heads.
+        "Generative LLM inference with Neuron", How many NeuronCores do I need: the sum of both over the
+        memory of a core, rounded up to the next degree of the instance. By the developer guide of
+        transformers-neuronx, the degree must divide the attention heads.
         """
         clip_widths = (degree for degree in self.degrees(instance) if self.fits(instance, degree))
         return next(clip_widths, None)
@@ -108,11 +108,11 @@ class Sizing:
 
     def step_bytes(self, span: int, degree: int = 1) -> float:
         """
-        What each of *degree* cores reads to decode one token of every row.
+        Bytes that each of *degree* cores reads to decode one token of every row.
 
-        All weights but these: of an embedding one row a token, of the experts those that a token is sent to.
-        Were tokens sent to experts at random, B of them would meet ``1 - (1 - k/E)^B`` of the
-        experts, k of E each: exact for one row.
+        All weights, except one row per token of an embedding, and only the experts that tokens are routed
+        to. With random routing to k of E experts, B tokens read ``1 - (1 - k/E)^B`` of the experts, which
+        is exact for one row.
         """
         read = sum(map(self._read, self.model.weights))
         attended = 1 + self.scratch + span
@@ -120,14 +120,14 @@ class Sizing:
 
     def tokens_per_second(self, bandwidth: float, span: int, degree: int = 1) -> float:
         """
-        Of all rows together, at most, without speculation.
+        Upper limit of tokens per second of all rows together, without speculation.
 
         Args:
-            bandwidth: Bytes a second of each core.
+            bandwidth: Bytes per second and core.
 
-            span: Positions that are attended to.
+            span: Positions attended to.
 
-            degree: Cores.
+            degree: Number of cores.
         """
         return self.shape.batch_size * bandwidth / self.step_bytes(span, degree)
 
@@ -137,25 +137,25 @@ class Sizing:
     def _read(self, weight: Weight) -> float:
         matrix, table = self._parts(weight)
         row = table // weight.shape[0] if table else 0
-        return self._chosen(weight) * matrix + min(row * self.shape.batch_size, table)
+        return self._read_share(weight) * matrix + min(row * self.shape.batch_size, table)
 
     def _parts(self, weight: Weight) -> tuple[int, int]:
-        """Bytes that are read whole, and bytes of a table that is looked up."""
+        """Bytes that are read whole, and bytes of an embedding table."""
         if self.storage is not None and weight.linear:
             stored = int8_bytes if self.storage != "int4" or weight.head else int4_bytes
             outputs, inputs = weight.shape
             return stored(outputs, inputs, weight.itemsize), weight.bytes if weight.embedding else 0
         return (0, weight.bytes) if weight.embedding and not weight.linear else (weight.bytes, 0)
 
-    def _chosen(self, weight: Weight) -> float:
-        """Which part of it some token is sent to."""
+    def _read_share(self, weight: Weight) -> float:
+        """Share of it that some token is routed to."""
         experts, active = self.model.experts, self.model.active_experts
         if weight.expert and 0 < active <= experts:
             return 1 - (1 - active / experts) ** self.shape.batch_size
         return 1
 
     def _slot_bytes(self, degree: int = 1) -> int:
-        """A slot of all rows and layers, on one of *degree* cores."""
+        """Bytes of a slot in all rows and layers, on one of *degree* cores."""
         numbers = sum(
             -(-layer.key_heads // degree) * layer.key_dim + -(-layer.value_heads // degree) * layer.value_dim
             for layer in self.model.geometry.layers
@@ -166,22 +166,22 @@ class Sizing:
 @attrs.frozen
 class GuideEstimate:
     """
-    What AWS's guide would say of a model from its number of layers and width.
+    Estimate by AWS's guide, from a model's number of layers and width.
 
-    "Generative LLM inference with Neuron", How many NeuronCores do I need. It holds for layers as
-    GPT's and OPT's: attention of 4·width² weights, an MLP of 8·width², as many key/value heads as
-    heads. Embeddings are left out.
+    "Generative LLM inference with Neuron", How many NeuronCores do I need. It assumes layers like GPT's
+    and OPT's: attention of 4·width² weights, an MLP of 8·width², as many key/value heads as heads.
+    Embeddings are left out.
     """
 
     weight_bytes: int
-    """12 · layers · width² · bytes of a weight, which are 2 in half precision and 1 in int8."""
+    """12 · layers · width² · bytes per weight, which are 2 in half precision and 1 in int8."""
 
     cache_bytes: int
-    """batch size · layers · positions · width · 2 · bytes of a number."""
+    """batch size · layers · positions · width · 2 · bytes per element."""
 
     @classmethod
     def of(cls, sizing: Sizing) -> "GuideEstimate":
-        """The estimate for what *sizing* knows exactly."""
+        """The estimate for the decoder of *sizing*."""
         facts = sizing.model
         layers, itemsize = facts.layers, facts.geometry.cache_dtype.itemsize
         bits = 8 * itemsize if sizing.storage is None else STORED_BITS[sizing.storage]
@@ -200,9 +200,9 @@ class GuideEstimate:
         The fewest cores of *instance* that hold it; None if all do not.
 
         Args:
-            instance: Its cores.
+            instance: The instance.
 
-            degrees: To choose from, ascending. None: all that the instance has.
+            degrees: Degrees to choose from, ascending. None: all of the instance's.
         """
         cores = (self.weight_bytes + self.cache_bytes) / instance.memory
         degrees = instance.degrees if degrees is None else degrees

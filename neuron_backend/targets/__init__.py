@@ -1,1 +1,1 @@
-"""What compiles a decoder's programs: a compiler, the machine it is for, and what runs there."""
+"""Targets: compilers of a decoder's programs, and the runtimes that run them."""

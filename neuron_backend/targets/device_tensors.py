@@ -1,4 +1,4 @@
-"""A decoder's tensors on another device."""
+"""Copies of a decoder's weights, cache and graphs on a device."""
 
 import contextlib
 from collections import defaultdict
@@ -13,8 +13,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..kv_cache.buffers import CacheBuffers
 
-# For as long as a tensor of the host lives, its copy serves every program of every decoder, as the
-# tensor itself would: a weight is on a device once. With the version it had, which counts writes.
+# One copy per host tensor, shared by all programs of all decoders while the tensor lives. Kept with the
+# tensor's version, which counts writes.
 _COPIES: MutableMapping[torch.device, MutableMapping[Tensor, tuple[int, Tensor]]] = defaultdict(
     WeakTensorKeyDictionary
 )
@@ -24,7 +24,7 @@ def on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """
     Make *device* the current one of its kind while the body runs.
 
-    TorchNeuron allocates what a program gives on the current device, wherever its inputs lie.
+    TorchNeuron allocates a program's outputs on the current device, whatever its inputs' device.
     """
     module: Any = getattr(torch, device.type, None)
     if device.index is None or not hasattr(module, "device"):
@@ -35,21 +35,21 @@ def on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
 
 def copy_to(device: torch.device, tensor: Tensor) -> Tensor:
     """
-    *tensor* on *device*, the same at every call until somebody writes into *tensor*.
+    A copy of *tensor* on *device*, the same one at every call until *tensor* is written to.
 
-    It is the tensor itself, without a gradient, where it lies there already.
+    The detached tensor itself if it is on *device* already.
     """
-    tensor_there = tensor.detach()
+    detached = tensor.detach()
     if tensor.device == device:
-        return tensor_there
+        return detached
     copies = _COPIES[device]
     if tensor not in copies or copies[tensor][0] != tensor._version:
-        copies[tensor] = tensor._version, tensor_there.to(device)
+        copies[tensor] = tensor._version, detached.to(device)
     return copies[tensor][1]
 
 
 def place_cache(device: torch.device, cache: CacheBuffers) -> CacheBuffers:
-    """*cache* on *device*; the buffers themselves where they lie there already."""
+    """*cache* on *device*; buffers that are there already are not copied."""
     return CacheBuffers(
         keys=[buffer.to(device) for buffer in cache.keys],
         values=[buffer.to(device) for buffer in cache.values],
@@ -59,15 +59,15 @@ def place_cache(device: torch.device, cache: CacheBuffers) -> CacheBuffers:
 
 def place_graph(device: torch.device, graph: GraphModule) -> None:
     """
-    Let *graph* use copies of its weights and constants, and make new tensors on *device*.
+    Let *graph* use copies of its weights and constants on *device*, and allocate new tensors there.
 
     Args:
-        device: Where to.
+        device: The device.
 
-        graph: What :func:`...lower` made; changed in place. The module that it came from is not.
+        graph: A graph from :func:`...lower`; changed in place. Its original module is not changed.
     """
 
-    def there(argument: Any) -> Any:
+    def with_device(argument: Any) -> Any:
         return device if isinstance(argument, torch.device) else argument
 
     placed = set()
@@ -75,8 +75,8 @@ def place_graph(device: torch.device, graph: GraphModule) -> None:
         if node.op == "get_attr" and node.target not in placed:
             placed.add(node.target)
             _place_attribute(device, graph, node.target)
-        # Most say it by keyword, conversions by place.
-        node.args, node.kwargs = map_aggregate((node.args, node.kwargs), there)
+        # Most operations take the device by keyword, conversions as a positional argument.
+        node.args, node.kwargs = map_aggregate((node.args, node.kwargs), with_device)
     graph.recompile()
 
 

@@ -1,4 +1,4 @@
-"""Decoders that run as PyTorch runs them."""
+"""Target for eager PyTorch, without compilation."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class EagerTarget:
-    """Compiles nothing: a decoder is eager as it is constructed."""
+    """Compiles nothing: a decoder is constructed eager."""
 
     name: ClassVar[str] = "eager"
 
     def require(self) -> None:
-        """PyTorch is there."""
+        """Nothing beyond PyTorch is required."""
 
     def default_widths(self, max_length: int) -> tuple[int, ...]:
         """1, 5 and 128."""
         return clip_widths(DEFAULT_WIDTHS, max_length)
 
     def compile(self, decoder: "StaticDecoder") -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
     def check(self, manifest: Manifest) -> None:
-        """There is no program that might not fit."""
+        """There are no programs to check."""
 
     def load(self, decoder: "StaticDecoder", packages: Mapping[str, Package], trust_programs: bool) -> None:
-        """There is none to load."""
+        """There are no programs to load."""

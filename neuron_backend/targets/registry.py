@@ -1,19 +1,19 @@
-"""Targets by their names."""
+"""Targets by name, and the automatic selection of one."""
 
 from .target import Target, check_target
 
 NAMES = ("auto", "cpu", "cuda", "eager", "neuron", "neuron-native", "neuron-traced")
-"""What :func:`target_named` takes."""
+"""Names that :func:`target_named` accepts."""
 
 
 def target_named(name: str) -> Target:
     """
-    The target of that *name*, with its defaults; of ``"auto"`` the best that this machine can run.
+    The target of that *name*, with its defaults; ``"auto"`` is the best that this machine can run.
 
     Raises:
         ValueError: There is none.
     """
-    # All are built on decoders, and nobody needs two.
+    # Imported on demand: a process rarely uses two targets.
     match name:
         case "auto":
             return automatic_target()
@@ -47,9 +47,9 @@ def resolve(target: str | Target) -> Target:
     *target* itself, or the one of that name.
 
     Raises:
-        ValueError: No target is called so.
+        ValueError: No target has that name.
 
-        TypeError: It is no target: something else, or the class of one.
+        TypeError: It is not a target, or is a target's class.
     """
     if isinstance(target, str):
         return target_named(target)
@@ -59,10 +59,10 @@ def resolve(target: str | Target) -> Target:
 
 def neuron_target() -> Target:
     """
-    The target for the Neuron packages that this machine has, with its defaults.
+    The target for the installed Neuron packages, with its defaults.
 
     Raises:
-        ValueError: It has none.
+        ValueError: There are none.
     """
     from .neuron.detect import probe
 
@@ -73,7 +73,7 @@ def neuron_target() -> Target:
 
 
 def automatic_target() -> Target:
-    """The target for what this machine has: a Neuron device, else a GPU, else a compiler, else nothing."""
+    """The target for this machine: a Neuron device, else a GPU, else a C++ compiler, else eager."""
     from .cpu.aoti import has_compiler
     from .cuda.cuda_runtime import CudaRuntime
     from .neuron.detect import probe

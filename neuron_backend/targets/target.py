@@ -1,4 +1,4 @@
-"""What compiles the programs of a decoder."""
+"""Protocols of a target, which compiles and loads a decoder's programs."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from ..artifacts.fingerprint import Fitted
+    from ..artifacts.fingerprint import ModelFingerprint
     from ..artifacts.manifest import Manifest
     from ..artifacts.packages import Package
     from ..static_decoder import StaticDecoder
 
 NOT_SAVED = "the folder holds no programs with this chain and sampler: compile_decoder makes them"
-"""Why a loaded decoder does not choose, if it was saved with another chain or with none."""
+"""Why a loaded decoder does not sample on the device: it was saved with another chain or none."""
 
 
 @runtime_checkable
@@ -20,13 +20,13 @@ class Target(Protocol):
     """
     A compiler and the machine that it compiles for.
 
-    ``compile_decoder(target=...)`` takes one, or the name of one with its defaults. One may be a
-    :class:`RunsStored` and a :class:`DrivesCores` besides.
+    ``compile_decoder(target=...)`` takes one, or the name of one with its defaults. A target may also be
+    a :class:`RunsStored` and a :class:`DrivesCores`.
     """
 
     @property
     def name(self) -> str:
-        """What a decoder made by it has as ``target``, and what a saved one is marked with."""
+        """Name of the target, kept in a decoder's ``target`` and in a saved decoder's manifest."""
         ...
 
     def require(self) -> None:
@@ -34,20 +34,20 @@ class Target(Protocol):
         Refuse a machine on which nothing can be compiled, before a model is loaded.
 
         Raises:
-            ValueError: Something is not there; the message says what, and where it comes from.
+            ValueError: Something is missing; the message says what, and where to get it.
         """
         ...
 
     def default_widths(self, max_length: int) -> tuple[int, ...]:
-        """Columns of the forwards of a decoder of so many positions, if none are asked for."""
+        """Default widths of the forwards of a decoder with *max_length* positions."""
         ...
 
     def compile(self, decoder: "StaticDecoder") -> None:
         """
         Put compiled programs into an eager *decoder*, run each once, and compare with the stock model.
 
-        ``decoder.steps()`` are the modules and their widths. Those of ``decoder.fused_steps()`` give
-        a choice before the logits; a target that leaves them out leaves the choice to the host,
+        ``decoder.steps()`` are the modules and their widths. Those of ``decoder.fused_steps()`` return
+        sampled tokens before the logits; if a target leaves them out, sampling stays on the host,
         and ``decoder.explain()`` says so.
 
         Raises:
@@ -60,7 +60,7 @@ class Target(Protocol):
         Refuse programs that this machine cannot run, before anything is loaded.
 
         Raises:
-            ValueError: A version or a processor does not match.
+            ValueError: A version or the hardware does not match.
         """
         ...
 
@@ -68,15 +68,15 @@ class Target(Protocol):
         """
         Put saved programs into an eager *decoder*, and run each once.
 
-        If those of ``decoder.fused_steps()`` are not among them, the choice is left to the host
-        (``decoder.leave_unfused``): a load is not to compile what was never asked for.
+        If those of ``decoder.fused_steps()`` are not among them, sampling stays on the host
+        (``decoder.leave_unfused``): a load does not compile programs that were not saved.
 
         Args:
-            decoder: With its weights.
+            decoder: The decoder, with its weights.
 
-            packages: File name to what was saved.
+            packages: File name to saved program.
 
-            trust_programs: Run native code that this machine does not know. Without it, such
+            trust_programs: Run native code that this machine did not compile. Otherwise, such
                 programs are compiled again.
 
         Raises:
@@ -87,26 +87,26 @@ class Target(Protocol):
 
 @runtime_checkable
 class RunsStored(Protocol):
-    """A target whose saved programs take tensors by name, so that no model is built to run them."""
+    """A target whose saved programs take tensors by name, so that they run without building the model."""
 
     def load_stored(
         self,
         decoder: "StaticDecoder",
         packages: Mapping[str, "Package"],
-        fitted: "Fitted",
+        model: "ModelFingerprint",
         tensors: Mapping[str, Tensor],
     ) -> None:
         """
-        Put saved programs, which may be run, into a *decoder* that has none.
+        Put trusted saved programs into a *decoder* that has none.
 
         Args:
-            decoder: With its cache. Nothing has asked for its step.
+            decoder: The decoder, with its cache. Its step is not built yet.
 
-            packages: File name to what was saved.
+            packages: File name to saved program.
 
-            fitted: What the programs have to fit, beside the decoder.
+            model: Fingerprint of the model that the programs have to fit.
 
-            tensors: Weights and buffers, by the names that they have in the decoder's step.
+            tensors: Weights and buffers, by their names in the decoder's step.
 
         Raises:
             ValueError: They do not fit, or one is missing.
@@ -116,18 +116,18 @@ class RunsStored(Protocol):
 
 @runtime_checkable
 class DrivesCores(Protocol):
-    """A target that may have the cores of one process hold a model together (``tp_degree``)."""
+    """A target that can divide a model among the cores of one process (``tp_degree``)."""
 
     drives_cores: ClassVar[bool]
-    """Whether one process drives all of them, rather than each core having its own."""
+    """Whether one process drives all cores, rather than one process per core."""
 
 
 def check_target(target: object) -> None:
     """
-    Refuse what is no target.
+    Refuse an object that is not a target.
 
     Raises:
-        TypeError: It is none: something else, or the class of one.
+        TypeError: It is something else, or a target's class.
     """
     if isinstance(target, type) or not isinstance(target, Target):
         raise TypeError(f"'target' must be a target such as NativeTarget(): got {target!r}")

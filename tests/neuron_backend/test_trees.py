@@ -19,7 +19,7 @@ from decodekit.neuron_backend import (
     load_decoder,
 )
 from decodekit.neuron_backend import static_decoder as static_decoder_module
-from decodekit.neuron_backend.artifacts.fingerprint import Fitted, program_fingerprint
+from decodekit.neuron_backend.artifacts.fingerprint import ModelFingerprint, program_fingerprint
 from decodekit.neuron_backend.artifacts.manifest import Manifest
 from decodekit.neuron_backend.kv_cache.buffers import CacheBuffers, lay_out_tree
 from decodekit.neuron_backend.kv_cache.geometry import Geometry
@@ -310,14 +310,14 @@ class TestCompiled:
 
 def test_the_fingerprint_tells_programs_apart(llama: StaticDecoder) -> None:
     """By what they score, at which width, over which spans and with how many reserved slots."""
-    geometry, fitted = Geometry.of(llama.step.model), Fitted.of(llama.step)
+    geometry, model = Geometry.of(llama.step.model), ModelFingerprint.of(llama.step)
     plain, scratch = (CacheBuffers.zeros(geometry, 2, 64, scratch) for scratch in (0, 4))
     digests = {
-        program_fingerprint(fitted, "width", llama.shape, 5, (64,), plain),
-        program_fingerprint(fitted, "width", llama.shape, 5, (64,), scratch),
-        program_fingerprint(fitted, "width", llama.shape, 5, (32, 64), plain),
-        program_fingerprint(fitted, "width", llama.shape, 1, (64,), plain),
-        program_fingerprint(fitted, "tree", llama.shape, 5, (64,), scratch),
+        program_fingerprint(model, "width", llama.shape, 5, (64,), plain),
+        program_fingerprint(model, "width", llama.shape, 5, (64,), scratch),
+        program_fingerprint(model, "width", llama.shape, 5, (32, 64), plain),
+        program_fingerprint(model, "width", llama.shape, 1, (64,), plain),
+        program_fingerprint(model, "tree", llama.shape, 5, (64,), scratch),
     }
 
     assert 5 == len(digests)

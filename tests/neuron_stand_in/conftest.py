@@ -1,8 +1,8 @@
 """
-Decoders that are traced for Neuron, on a CPU.
+Fixtures for decoders that are traced for Neuron, on a CPU.
 
 ``modules/`` holds stand-ins for torch_neuronx and neuronx_distributed that lower with torch_xla. They
-need torch 2.9, so these tests run in an environment of their own: scripts/test-neuron-stand-in.
+need torch 2.9, so these tests run in a separate environment: scripts/test-neuron-stand-in.
 
 Tests of ``pair`` run on a device as well, with the packages themselves: ``pytest -m neuron``.
 """
@@ -29,43 +29,43 @@ SHAPE: dict[str, Any] = {
     "max_length": 64,
     "widths": (1, 5, 16),
     "scored_width": 5,
-    # The shorter one is shorter than the widest width: that pair has no program.
+    # The shorter span is shorter than the widest width: that pair has no program.
     "spans": (12, 64),
 }
 
 
 @attrs.frozen(eq=False)
 class Built:
-    """A decoder, and what the device has of it."""
+    """A decoder, and its programs and cache on the device."""
 
     decoder: CompiledDecoder
     executables: int
     """Programs that XLA compiled while it was built."""
 
     aliased: int
-    """Outputs of these programs that are inputs written in place."""
+    """Outputs of these programs that are aliased to inputs."""
 
     states: dict[str, Any]
     """The cache on the device: ``torch_neuronx.runtime.State`` by name."""
 
     cores: list[dict[str, Any]]
-    """The same of each core."""
+    """The same for each core."""
 
     def addresses(self) -> dict[str, int]:
-        """Where each piece of the cache lies."""
+        """Address of each piece of the cache."""
         return {name: state.address for name, state in self.states.items()}
 
 
 @pytest.fixture(scope="session", autouse=True)
 def stand_ins(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What ``import torch_neuronx`` finds, unless the tests are to find the package itself."""
+    """Make ``import torch_neuronx`` find the stand-in, unless the real package is tested."""
     if all(item.get_closest_marker("stand_in") is None for item in request.session.items):
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PJRT_DEVICE", "CPU")
         patch.setenv("NEURON_RT_NUM_CORES", "2")
-        # Programs as small as these take longer to optimise than to run.
+        # Such small programs take longer to optimise than to run.
         patch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", "--xla_backend_optimization_level=0"))
         patch.setattr(sys, "path", [str(MODULES), *sys.path])
         yield
@@ -78,12 +78,12 @@ def modules() -> Path:
 
 
 def build(model: PreTrainedModel, target: TracedTarget, **shape: Any) -> Built:
-    """Compile, and look at what XLA did meanwhile."""
+    """Compile, and read what XLA compiled meanwhile."""
     import torch_xla.debug.metrics as metrics
     from torch_neuronx.runtime import resident
 
     decoder = compile_decoder(model, target=target, **{**SHAPE, **shape})
-    # The stand-in counts from zero whenever it traces; programs run after the last trace.
+    # The stand-in resets its counts whenever it traces; programs run after the last trace.
     aliased = metrics.metric_data("InputOutputAliasCount")
     return Built(
         decoder,
@@ -102,12 +102,12 @@ def built_by(tiny_model: Callable[..., PreTrainedModel]) -> Callable[[str], Buil
 
 @pytest.fixture(scope="session", params=["nxd", "trace"])
 def built(request: pytest.FixtureRequest, built_by: Callable[[str], Built]) -> Built:
-    """One decoder for each way of tracing; what its cache holds is the last test's."""
+    """One decoder for each way of tracing; the cache holds the previous test's tokens."""
     return built_by(request.param)
 
 
 def on_device(way: str, model: PreTrainedModel) -> CompiledDecoder:
-    """The same, for a device."""
+    """The same decoder for a device."""
     found = require_device()
     require_kind(found, "traced", "torch-neuronx 2.9")
     if way == "nxd" and not found.model_builder:
@@ -138,19 +138,19 @@ def pair(
 
 @pytest.fixture(scope="session")
 def trace_decoder() -> Callable[..., Built]:
-    """Builds others."""
+    """Builds further decoders."""
     return build
 
 
 @pytest.fixture
 def eager(tiny_model: Callable[..., PreTrainedModel]) -> CompiledDecoder:
-    """The same decoder as PyTorch runs it."""
+    """The same decoder, eager."""
     return compile_decoder(tiny_model("llama"), target="eager", **SHAPE)
 
 
 @pytest.fixture
-def asked(choosing: Built, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The widths of the forwards of a module's own ``choosing`` decoder that have chosen."""
+def sampled_widths(sampling: Built, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Widths of the forwards in which a module's ``sampling`` decoder sampled."""
     widths: list[int] = []
 
     def watched(program: Any) -> Any:
@@ -160,6 +160,6 @@ def asked(choosing: Built, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return run
 
-    programs = {width: watched(program) for width, program in choosing.decoder.fused_programs.items()}
-    monkeypatch.setattr(choosing.decoder, "fused_programs", programs)
+    programs = {width: watched(program) for width, program in sampling.decoder.fused_programs.items()}
+    monkeypatch.setattr(sampling.decoder, "fused_programs", programs)
     return widths

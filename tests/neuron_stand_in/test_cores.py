@@ -32,13 +32,13 @@ X = torch.tensor([1.0, 2.0, 3.0])
 
 @pytest.fixture(scope="module")
 def divided(tiny_model, trace_decoder):
-    """Two cores, each with two of four heads, and one of two key heads."""
+    """A decoder on two cores, each with two of four heads, and one of two key heads."""
     return trace_decoder(tiny_model("llama"), TracedTarget(way="nxd"), tp_degree=2, spans=SPANS)
 
 
 @pytest.fixture(scope="module")
 def draft(divided):
-    """The first of two layers, divided as well."""
+    """An early exit after the first of two layers, divided as well."""
     return divided.decoder.early_exit(1, widths=(1, 16))
 
 
@@ -51,31 +51,33 @@ def saved(divided, tmp_path_factory):
 
 
 class TestTexts:
-    """What one core would write, token for token."""
+    """Token for token as on one core."""
 
-    @pytest.mark.parametrize("chosen", [{}, SAMPLED], ids=["greedy", "sampled"])
-    def test_plain(self, divided, eager, chosen):
-        """Prompts in wide programs, steps in narrow ones."""
-        expected = Generator(eager, stop=STOP, **chosen)(PROMPTS).ids
+    @pytest.mark.parametrize("sampling_parts", [{}, SAMPLED], ids=["greedy", "sampled"])
+    def test_plain(self, divided, eager, sampling_parts):
+        """Prompts in wide programs, single tokens in narrow ones."""
+        expected = Generator(eager, stop=STOP, **sampling_parts)(PROMPTS).ids
 
-        assert expected == Generator(divided.decoder, stop=STOP, **chosen)(PROMPTS).ids
+        assert expected == Generator(divided.decoder, stop=STOP, **sampling_parts)(PROMPTS).ids
 
-    @pytest.mark.parametrize("chosen", [{}, SAMPLED], ids=["greedy", "sampled"])
-    def test_with_a_draft_from_the_prompt(self, divided, eager, chosen):
-        """Windows of several tokens, most of them rewound."""
-        expected = Generator(eager, stop=STOP, **chosen)(PROMPTS).ids
+    @pytest.mark.parametrize("sampling_parts", [{}, SAMPLED], ids=["greedy", "sampled"])
+    def test_with_prompt_lookup(self, divided, eager, sampling_parts):
+        """Verifications of several columns, mostly rewound."""
+        expected = Generator(eager, stop=STOP, **sampling_parts)(PROMPTS).ids
 
-        found = SpeculativeGenerator(divided.decoder, PromptLookup(), num_draft_tokens=4, stop=STOP, **chosen)
+        found = SpeculativeGenerator(
+            divided.decoder, PromptLookup(), num_draft_tokens=4, stop=STOP, **sampling_parts
+        )
 
         assert expected == found(PROMPTS).ids
 
-    @pytest.mark.parametrize("chosen", [{}, SAMPLED], ids=["greedy", "sampled"])
-    def test_with_a_draft_model(self, divided, draft, eager, chosen):
-        """Divided like its target, with caches of its own."""
-        expected = Generator(eager, stop=STOP, **chosen)(PROMPTS).ids
+    @pytest.mark.parametrize("sampling_parts", [{}, SAMPLED], ids=["greedy", "sampled"])
+    def test_with_a_draft_model(self, divided, draft, eager, sampling_parts):
+        """Divided like its target, with its own caches."""
+        expected = Generator(eager, stop=STOP, **sampling_parts)(PROMPTS).ids
 
         fast = SpeculativeGenerator(
-            divided.decoder, DraftModel(draft), num_draft_tokens=4, stop=STOP, **chosen
+            divided.decoder, DraftModel(draft), num_draft_tokens=4, stop=STOP, **sampling_parts
         )
         found = fast(PROMPTS)
 
@@ -84,12 +86,12 @@ class TestTexts:
         assert 0 < sum(found.statistics.accepted) < sum(found.statistics.drafted)
 
     def test_with_a_whole_draft_model(self, divided, eager, tiny_model):
-        """On the first core, beside the target's part."""
+        """Not divided, on the first core beside the target's part."""
         expected = Generator(eager, stop=STOP)(PROMPTS).ids
         whole = compile_decoder(
             tiny_model("llama"),
             batch_size=2,
-            # Of its own: XLA knows programs that another decoder had compiled, and counts them once.
+            # A model of its own, since XLA caches other decoders' programs and counts them once.
             max_length=63,
             widths=(1, 16),
             spans=(63,),
@@ -101,12 +103,12 @@ class TestTexts:
         assert expected == fast(PROMPTS).ids
 
     def test_obey_the_contract(self, divided):
-        """Padding, rewinds, idle rows and refusals, as of every decoder."""
+        """Padding, rewinds, idle rows and refusals, as for every decoder."""
         check_decoder(divided.decoder)
 
     @pytest.mark.parametrize("name", ["qwen3", "mixtral", "gpt_neox"])
     def test_of_other_architectures(self, name, tiny_model, greedy, stock):
-        """Norms of single heads, experts, and biases that only the first core adds."""
+        """Per-head norms, experts, and biases that only the first core adds."""
         decoder = compile_decoder(
             tiny_model(name),
             batch_size=2,
@@ -122,10 +124,10 @@ class TestTexts:
 
 
 class TestDevice:
-    """What is on the cores."""
+    """State and programs on the cores."""
 
     def test_every_core_has_its_heads_of_the_cache(self, divided, eager):
-        """And together they have what one cache would hold, each piece where it was."""
+        """Together they hold what one cache would, and no piece moves."""
         ids, start = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]), torch.tensor([0, 0])
         before = [[state.address for state in states.values()] for states in divided.cores]
         for decoder in (divided.decoder, eager):
@@ -135,7 +137,7 @@ class TestDevice:
         names = [*(f"keys_{layer}" for layer in range(2)), *(f"values_{layer}" for layer in range(2))]
         for name, expected in zip(names, eager.cache.tensors, strict=True):
             whole = torch.cat([states[name].value.cpu() for states in divided.cores], dim=1)
-            # The first slot is the spare one, where padding leaves what it likes.
+            # The first slot is the spare one, with undefined content.
             torch.testing.assert_close(whole[:, :, 1:7], expected[:, :, 1:7])
         assert before == [[state.address for state in states.values()] for states in divided.cores]
 
@@ -145,7 +147,7 @@ class TestDevice:
         assert 4 * 3 == divided.aliased
 
     def test_no_forward_compiles(self, divided):
-        """Neither text nor speculation, on either core."""
+        """Neither text nor speculation compiles, on either core."""
         import torch_xla.debug.metrics as metrics
 
         metrics.clear_all()
@@ -156,7 +158,7 @@ class TestDevice:
         assert metrics.counter_value("CachedCompile") > 20
 
     def test_programs_sum_among_cores(self, tiny_model, tmp_path):
-        """For the embedding, behind attention and MLP of each layer, and for the logits; of no integers."""
+        """For the embedding, after attention and MLP of each layer, and for the logits; never of integers."""
         target = TracedTarget(way="nxd", compiler_workdir=str(tmp_path))
         compile_decoder(
             tiny_model("llama"), max_length=16, widths=(1,), spans=(16,), target=target, tp_degree=2
@@ -170,10 +172,10 @@ class TestDevice:
 
 
 class TestSaving:
-    """Divided decoders in folders."""
+    """Saving and loading divided decoders."""
 
     def test_into_another_process(self, divided, saved, modules):
-        """Which traces nothing and writes the same text."""
+        """It traces nothing and generates the same text."""
         code = f"""
             import json
             import neuronx_distributed
@@ -198,7 +200,7 @@ class TestSaving:
         assert ["neuron-traced", 2, False, text] == json.loads(process.stdout.splitlines()[-1])
 
     def test_holds_the_whole_model_once(self, saved, tiny_model):
-        """The parts are made when it is loaded."""
+        """It is divided on loading."""
         model = tiny_model("llama")
         for name in ("lm_head.weight", "model.layers.0.self_attn.q_proj.weight"):
             whole = model.state_dict()[name]
@@ -207,7 +209,7 @@ class TestSaving:
             assert part not in (saved / "programs/nxd_model.pt").read_bytes()
 
     def test_for_another_number_of_cores_is_refused(self, saved, tmp_path):
-        """Programs of two cores do not fit one."""
+        """Programs for two cores do not fit one."""
         import shutil
 
         import attrs
@@ -223,10 +225,10 @@ class TestSaving:
 
 
 class TestRefusals:
-    """What cannot be divided."""
+    """Models and targets that cannot be divided."""
 
-    def test_of_heads_that_do_not_come_out_even(self, tiny_model):
-        """With the degrees that would do."""
+    def test_of_heads_that_are_not_divisible(self, tiny_model):
+        """The message has the possible degrees."""
         with pytest.raises(
             ValueError, match=r"'tp_degree' must divide .* of LlamaFor.*: got 3; 1 or 2 would do"
         ):
@@ -235,7 +237,7 @@ class TestRefusals:
             )
 
     def test_of_more_cores_than_there_are(self, tiny_model):
-        """The device says so when it is handed the weights."""
+        """Raised by the device when it gets the weights."""
         with pytest.raises(RuntimeError, match="a model for 4 cores needs as many: got 2"):
             compile_decoder(
                 tiny_model("gpt_neox"),
@@ -246,14 +248,14 @@ class TestRefusals:
             )
 
     def test_of_models_without_a_plan(self, tiny_model):
-        """By name."""
+        """The message has the architecture."""
         with pytest.raises(UnsupportedArchitecture, match="GPT2LMHeadModel"):
             compile_decoder(
                 tiny_model("gpt2"), max_length=16, widths=(1,), target=TracedTarget(way="nxd"), tp_degree=2
             )
 
     def test_of_tracing_without_nxd(self, tiny_model):
-        """Which has one core, and says what has more."""
+        """It has one core; the message says what supports more."""
         with pytest.raises(
             ValueError, match=r"'tp_degree' must be 1 .* without NxD.*: got 2; TracedTarget\(way='nxd'"
         ):
@@ -263,7 +265,7 @@ class TestRefusals:
 
 
 class Sums(nn.Module):
-    """A sum among cores, kept."""
+    """A sum among cores, stored in a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -278,12 +280,12 @@ class Sums(nn.Module):
 
 
 def weights(*values: float) -> list[dict[str, Tensor]]:
-    """One set for each core."""
+    """Weights for each core."""
     return [{"weight": torch.full((3,), value)} for value in values]
 
 
 def traced() -> Any:
-    """:class:`Sums` for two cores, not started."""
+    """A traced :class:`Sums` for two cores, not started."""
     from neuronx_distributed import ModelBuilder, NxDParallelState
 
     with NxDParallelState(world_size=2, tensor_model_parallel_size=2):
@@ -291,10 +293,10 @@ def traced() -> Any:
 
 
 class TestStandIn:
-    """The stand-in itself: it runs what is right, and refuses or ruins what is not."""
+    """The stand-in runs correct calls, and refuses wrong ones or gives wrong results."""
 
     def test_sums_what_each_core_has_with_its_own_weights(self):
-        """And each keeps what it comes to."""
+        """And each core stores the total."""
         model = traced()
         model.set_weights(weights(2.0, 5.0))
         model.to_neuron()
@@ -305,12 +307,12 @@ class TestStandIn:
 
     @pytest.mark.parametrize("values", [(2.0,), (2.0, 5.0, 1.0)], ids=["too few", "too many"])
     def test_refuses_another_number_of_weight_lists(self, values):
-        """There is one for each core."""
+        """One is required for each core."""
         with pytest.raises(ValueError, match=f"each of 2 ranks: got {len(values)}"):
             traced().set_weights(weights(*values))
 
     def test_refuses_a_weight_of_another_shape_on_one_core(self):
-        """Memory would be read as something else."""
+        """Memory would be misinterpreted."""
         model = traced()
         model.set_weights([*weights(2.0), {"weight": torch.ones(4)}])
 
@@ -318,7 +320,7 @@ class TestStandIn:
             model.to_neuron()
 
     def test_states_begin_with_zeros(self):
-        """Whatever the module that was traced holds, and whatever the weights say."""
+        """Whatever the traced module and the weights hold."""
         model = traced()
         model.set_weights([{**own, "total": torch.ones(3)} for own in weights(1.0, 1.0)])
         model.to_neuron()
@@ -326,14 +328,14 @@ class TestStandIn:
         assert [2.0, 4.0, 6.0] == model(x=X).tolist()
 
     def test_knows_no_sum_outside_of_the_parallel_state(self):
-        """NxD's groups are gone as well."""
+        """NxD has no groups there either."""
         from neuronx_distributed import ModelBuilder
 
         with pytest.raises(RuntimeError, match="group is not initialized"):
             ModelBuilder(Sums()).trace(kwargs={"x": X}, tag="one")
 
     def test_leaves_torch_distributed_as_it_was(self):
-        """The parallel state is as if there were processes."""
+        """The parallel state only emulates processes."""
         from neuronx_distributed import NxDParallelState
 
         before = torch.distributed

@@ -1,4 +1,4 @@
-"""That the stand-ins are found as the packages would be."""
+"""The stand-ins are detected like the real packages."""
 
 import pytest
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.stand_in
 
 
 def test_the_probe_finds_them():
-    """Installed, traced, with a ModelBuilder, and no device beside them."""
+    """Installed, of kind "traced", with a ModelBuilder, without a device."""
     found = probe()
 
     assert ("traced", True, False) == (found.kind, found.model_builder, found.has_device)
@@ -18,7 +18,7 @@ def test_the_probe_finds_them():
 
 
 def test_neuron_is_the_target_that_traces(tiny_model):
-    """Where that is the package that is installed."""
+    """If that package is installed."""
     decoder = compile_decoder(tiny_model("llama"), max_length=16, widths=(2,), target="neuron")
 
     assert ("neuron-traced", "nxd") == (decoder.target, decoder.compiler.way)
@@ -28,13 +28,13 @@ def test_neuron_is_the_target_that_traces(tiny_model):
     ("way", "expected"),
     [("nxd", (1, 5, 128, 256, 512, 600)), ("trace", (1, 5, 64)), ("auto", (1, 5, 128, 256, 512, 600))],
 )
-def test_default_widths_are_those_of_the_way(way, expected):
-    """Where one program serves every forward, each costs what the widest does."""
+def test_default_widths_depend_on_the_way(way, expected):
+    """With one program, every forward costs as much as the widest."""
     assert expected == TracedTarget(way=way).default_widths(600)
 
 
 def test_one_program_is_no_wider_than_a_row(tiny_model):
-    """Nor, unless asked for, as wide as a long one."""
+    """Nor, by default, as wide as a long row."""
     decoder = compile_decoder(tiny_model("llama"), max_length=100, target=TracedTarget(way="trace"))
 
     assert ((1, 5, 64), 5) == (decoder.shape.widths, decoder.shape.scored_width)

@@ -1,4 +1,4 @@
-"""What torch_xla makes of models, and of what neuronx-cc refuses."""
+"""HLO that torch_xla makes of models, and of operations that neuronx-cc refuses."""
 
 import copy
 from collections.abc import Callable
@@ -23,7 +23,7 @@ I = torch.tensor([[0, 1, 1], [1, 0, 1]])  # noqa: E741 (integers, beside X)
 
 
 def hlo(function: Callable[..., Any], *inputs: Tensor) -> str:
-    """What torch_xla makes of a function."""
+    """HLO of a function."""
     import torch_xla
     import torch_xla.core.xla_builder as xb
 
@@ -36,7 +36,7 @@ def hlo(function: Callable[..., Any], *inputs: Tensor) -> str:
 
 
 class TestRefusals:
-    """The same rules on what XLA prints, and not only on lines that were written down."""
+    """The lint's rules on XLA's real output."""
 
     @pytest.mark.parametrize(
         ("rule", "function", "inputs"),
@@ -54,7 +54,7 @@ class TestRefusals:
         ],
     )
     def test_are_found(self, rule, function, inputs):
-        """Each in the HLO of a function that does it."""
+        """Each rule in the HLO of a function that breaks it."""
         assert rule in [finding.rule for finding in lint_hlo(hlo(function, *inputs))]
 
     @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ class TestRefusals:
         ids=["softmax", "matmul", "where", "scatter-add"],
     )
     def test_are_not_found_elsewhere(self, function):
-        """What models are made of."""
+        """In operations of models."""
         assert [] == lint_hlo(hlo(function, X))
 
 
@@ -76,7 +76,7 @@ MODELS = ["gpt2", "opt", "gemma2", "mixtral"]
 
 
 class Sorted(nn.Module):
-    """An activation that neuronx-cc does not take."""
+    """An activation that neuronx-cc refuses."""
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.silu(x.sort(dim=-1)[0])
@@ -84,14 +84,14 @@ class Sorted(nn.Module):
 
 @pytest.fixture
 def sorting(tiny_model) -> PreTrainedModel:
-    """A model with one of these."""
+    """A model with that activation."""
     model = copy.deepcopy(tiny_model("llama"))
     model.model.layers[0].mlp.act_fn = Sorted()
     return model
 
 
 class TestModels:
-    """Architectures beside Llama."""
+    """Architectures besides Llama."""
 
     @pytest.mark.parametrize("name", MODELS)
     def test_write_the_stock_models_text(self, name, tiny_model, greedy, stock):
@@ -109,7 +109,7 @@ class TestModels:
         assert stock(tiny_model(name), PROMPTS, 40) == greedy(decoder, PROMPTS, 40)
 
     def test_in_half_precision(self, tiny_model, greedy):
-        """Logits are float32 all the same, and the text is the eager decoder's."""
+        """Logits are float32, and the text is the eager decoder's."""
         shape: dict[str, Any] = {"batch_size": 2, "max_length": 48, "widths": (1, 8), "spans": (48,)}
         model = tiny_model("llama", torch.bfloat16)
         eager = compile_decoder(model, target="eager", **shape)
@@ -122,7 +122,7 @@ class TestModels:
         torch.testing.assert_close(found, expected, atol=0.3, rtol=0.05)
 
     def test_that_sort_are_refused(self, sorting):
-        """By name, with everything that is known against it."""
+        """The message has the architecture and all findings."""
         with pytest.raises(UnsupportedArchitecture, match=r"LlamaFor.*width_1_span_32 .*EVRF029") as raised:
             compile_decoder(sorting, max_length=32, widths=(1,), target=TracedTarget(way="nxd"))
 
@@ -130,12 +130,12 @@ class TestModels:
 
     @pytest.mark.parametrize("way", ["nxd", "trace"])
     def test_that_sort_are_refused_by_the_compiler_too(self, way, sorting):
-        """Who does not ask beforehand is told later."""
+        """With strict=False, the compiler refuses them."""
         with pytest.raises(RuntimeError, match="NCC_EVRF029"):
             compile_decoder(sorting, max_length=32, widths=(1,), target=TracedTarget(way=way, strict=False))
 
     def test_that_sort_unseen_are_found_in_the_hlo(self, sorting, monkeypatch):
-        """What is lowered is looked at again: nothing relies on the first look alone."""
+        """The lowered HLO is linted too, not only the graph."""
         monkeypatch.setattr(
             "decodekit.neuron_backend.targets.neuron.traced_target.lint_graph", lambda graph: []
         )
@@ -146,10 +146,10 @@ class TestModels:
 
 
 class TestSteps:
-    """The graphs of a decoder."""
+    """HLO of a decoder's steps."""
 
-    def test_hold_no_number_wider_than_the_devices(self, tiny_model):
-        """Integers are int32 wherever there is more than one: no int64 reaches a gather or a scatter."""
+    def test_hold_no_64_bit_tensors(self, tiny_model):
+        """Only single integers are int64: none reaches a gather or a scatter."""
         decoder = StaticDecoder(tiny_model("llama"), batch_size=2, max_length=64, widths=(5,), spans=(64,))
         step = Moved(FunctionalStep(decoder.step, decoder.cache))
 
@@ -160,8 +160,8 @@ class TestSteps:
         assert 4 + 1 == len(written)
         assert not [line for line in written if "s64[" in line]
 
-    def test_write_the_cache_without_turning_it(self, tiny_model):
-        """A transposed buffer would be copied to be written, and copied back."""
+    def test_write_the_cache_without_transposing_it(self, tiny_model):
+        """A transposed buffer would be copied before and after each write."""
         decoder = StaticDecoder(tiny_model("llama"), batch_size=2, max_length=64, widths=(5,), spans=(64,))
         step = Moved(FunctionalStep(decoder.step, decoder.cache))
         buffer = f"f32[{','.join(map(str, decoder.cache.keys[0].shape))}]"
@@ -169,7 +169,7 @@ class TestSteps:
         text = hlo(step, *padding(ProgramShape(decoder.step, 5, 64), decoder.cache).values())
 
         turned = [line for line in text.splitlines() if " transpose(" in line and buffer in line]
-        # XLA writes down one that changes nothing after each scatter.
+        # XLA adds an identity transpose after each scatter.
         assert all("dimensions={0,1,2,3}" in line for line in turned)
 
 

@@ -1,4 +1,4 @@
-"""What a traced decoder has on the device."""
+"""A traced decoder's programs and cache on the device."""
 
 import pytest
 import torch
@@ -9,18 +9,18 @@ from decodekit.speculation import PromptLookup, SpeculativeGenerator
 pytestmark = pytest.mark.stand_in
 
 PROGRAMS = {"nxd": 5, "trace": 1}
-"""Two widths by two spans, and the widest with the longer one; or one for all."""
+"""Two widths by two spans, and the widest with the longer span; or one program."""
 
 
 class TestPrograms:
-    """What XLA has compiled."""
+    """Programs that XLA compiled."""
 
     def test_are_one_for_each_shape(self, built):
-        """The stock model's comparison and the warm-up included."""
+        """Including the comparison and the warm-up."""
         assert PROGRAMS[built.decoder.compiler.way] == built.executables
 
     def test_no_forward_compiles(self, built):
-        """Neither text nor speculation; a value that became a constant would."""
+        """Neither text nor speculation; a value traced as a constant would."""
         import torch_xla.debug.metrics as metrics
 
         metrics.clear_all()
@@ -34,14 +34,14 @@ class TestPrograms:
 
 
 class TestCache:
-    """Keys and values."""
+    """Keys and values on the device."""
 
     def test_is_written_in_place_by_every_program(self, built):
-        """Each of two layers' keys and values is an output that takes the place of its input."""
+        """Keys and values of two layers are outputs aliased to their inputs."""
         assert 4 * PROGRAMS[built.decoder.compiler.way] == built.aliased
 
     def test_never_moves(self, built):
-        """Every width, either span, tokens and rewinds: the same memory, and no other."""
+        """With every width and span, tokens and rewinds."""
         before = built.addresses()
 
         for span in built.decoder.spans:
@@ -54,7 +54,7 @@ class TestCache:
         assert 4 == len(set(before.values()))
 
     def test_is_one_for_all_programs(self, built, eager):
-        """What one width has written, another reads, and the device has what an eager cache has."""
+        """One width reads what another wrote, and the content equals an eager cache."""
         ids = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]])
         start = torch.tensor([0, 0])
         for decoder in (built.decoder, eager):
@@ -64,9 +64,9 @@ class TestCache:
         names = [*(f"keys_{layer}" for layer in range(2)), *(f"values_{layer}" for layer in range(2))]
         assert sorted(names) == sorted(built.states)
         for name, expected in zip(names, eager.cache.tensors, strict=True):
-            # The first slot is the spare one, where padding leaves what it likes.
+            # The first slot is the spare one, with undefined content.
             torch.testing.assert_close(built.states[name].value.cpu()[:, :, 1:7], expected[:, :, 1:7])
 
-    def test_is_not_on_the_host_as_well(self, built):
-        """Nobody reads by mistake what is not the cache."""
+    def test_is_not_on_the_host(self, built):
+        """So that a stale copy cannot be read."""
         assert {"meta"} == {tensor.device.type for tensor in built.decoder.cache.tensors}

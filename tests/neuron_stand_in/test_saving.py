@@ -1,4 +1,4 @@
-"""Traced decoders in folders."""
+"""Saving and loading traced decoders."""
 
 import importlib.util
 import json
@@ -15,7 +15,8 @@ import pytest
 from decodekit.decoding import Generator, MaxNewTokens
 from decodekit.decoding.cache.slots import Slots
 from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
-from decodekit.neuron_backend.artifacts.manifest import Manifest, file_sha256
+from decodekit.neuron_backend.artifacts.file_hashes import file_sha256
+from decodekit.neuron_backend.artifacts.manifest import Manifest
 from decodekit.neuron_backend.targets.neuron.traced_target import TracedTarget
 from decodekit.neuron_backend.targets.target import NOT_SAVED
 from decodekit.processors import Temperature
@@ -26,7 +27,7 @@ PROMPTS = [[5, 9, 2, 44, 17, 3, 8], [60, 1, 30]]
 
 
 def text(decoder: CompiledDecoder) -> list[list[int]]:
-    """What a decoder writes, whatever it has been fed by hand before."""
+    """Text generated with a decoder, after its record of fed tokens is cleared."""
     Slots.of(decoder).forget()
     return Generator(decoder, stop=MaxNewTokens(40))(PROMPTS).ids
 
@@ -40,11 +41,11 @@ def saved(built, tmp_path) -> Path:
 
 @pytest.fixture
 def no_tracing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anything that would trace fails."""
+    """Tracing fails."""
     import torch_neuronx
 
     monkeypatch.setattr(torch_neuronx, "trace", None)
-    # A device may be without it.
+    # Not installed on every device.
     if importlib.util.find_spec("neuronx_distributed") is not None:
         import neuronx_distributed
 
@@ -66,8 +67,8 @@ def rewrite(folder: Path, name: str, change: Callable[[bytes], bytes]) -> None:
     attrs.evolve(manifest, files=files).write(folder)
 
 
-def test_a_saved_decoder_comes_back(pair, tmp_path, request):
-    """Nothing is traced or compiled for it, and it has a cache of its own: the two do not meet."""
+def test_a_saved_decoder_is_loaded(pair, tmp_path, request):
+    """Nothing is traced or compiled, and it has its own cache."""
     pair.compiled.save(tmp_path / "decoder")
     expected = text(pair.compiled)
     request.getfixturevalue("no_tracing")
@@ -85,7 +86,7 @@ class TestRoundTrip:
     """Saving and loading."""
 
     def test_into_another_process(self, built, saved, modules):
-        """Which traces nothing and writes the same text."""
+        """It traces nothing and generates the same text."""
         code = f"""
             import json, sys
             import torch_neuronx
@@ -113,8 +114,8 @@ class TestRoundTrip:
         assert expected == json.loads(process.stdout.splitlines()[-1])
 
     @pytest.mark.usefixtures("no_tracing")
-    def test_with_a_choice_that_stays_on_the_host(self, saved):
-        """There is no program for it, and a load makes none."""
+    def test_with_sampling_that_stays_on_the_host(self, saved):
+        """No program samples, and a load compiles none."""
         loaded = load_decoder(saved, processors=Temperature(0.8))
 
         assert NOT_SAVED in str(loaded.explain())
@@ -133,8 +134,8 @@ class TestRoundTrip:
 
 
 @pytest.mark.stand_in
-def test_programs_hold_no_weights_where_there_is_nxd(tiny_model, tmp_path):
-    """They are what a decoder's folder has once, in safetensors."""
+def test_programs_hold_no_weights_with_nxd(tiny_model, tmp_path):
+    """The folder has them once, in safetensors."""
     wide = compile_decoder(
         tiny_model("llama"), batch_size=1, max_length=32, widths=(1,), target=TracedTarget(way="nxd")
     )
@@ -149,11 +150,11 @@ def test_programs_hold_no_weights_where_there_is_nxd(tiny_model, tmp_path):
 
 @pytest.mark.stand_in
 class TestTrust:
-    """Which native code is run."""
+    """Which native code is run, and which compiled again."""
 
     @pytest.mark.usefixtures("elsewhere")
     def test_programs_of_others_are_compiled_again(self, saved, built):
-        """From the weights; the folder's own are not even parsed."""
+        """From the weights; the folder's programs are not even parsed."""
         (name,) = (path.name for path in (saved / "programs").iterdir() if path.suffix == ".pt")
         rewrite(saved, name, lambda _: b"not to be run")
 
@@ -164,7 +165,7 @@ class TestTrust:
 
     @pytest.mark.usefixtures("elsewhere", "no_tracing")
     def test_can_be_given(self, saved, built):
-        """trust_programs runs what the folder brings."""
+        """trust_programs runs the folder's programs."""
         loaded = load_decoder(saved, trust_programs=True)
 
         assert not loaded.compiled
@@ -177,7 +178,7 @@ class TestMismatch:
 
     @pytest.mark.parametrize("what", ["fingerprint", "versions"])
     def test_is_refused(self, what, saved):
-        """By shape and weights, or by release."""
+        """With another shape, other weights, or another release."""
 
         def change(content: bytes) -> bytes:
             return json.dumps({**json.loads(content), what: "other"}).encode()
@@ -188,7 +189,7 @@ class TestMismatch:
             load_decoder(saved, trust_programs=True)
 
     def test_of_torch_is_refused_before_anything_is_read(self, saved):
-        """The error says which one made them."""
+        """The error names the version that compiled them."""
         manifest = Manifest.read(saved)
         attrs.evolve(manifest, versions={**manifest.versions, "torch": "2.8.0"}).write(saved)
 
@@ -196,7 +197,7 @@ class TestMismatch:
             load_decoder(saved)
 
     def test_a_way_that_is_not_installed_is_refused(self, saved, built, monkeypatch):
-        """What was built with NxD, or without it, is not run by the other."""
+        """Programs built with NxD are not run without it, nor the reverse."""
         import neuronx_distributed
         import torch_neuronx
 

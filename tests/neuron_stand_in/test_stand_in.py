@@ -1,4 +1,4 @@
-"""The stand-ins refuse what the real packages refuse, or would silently do wrong."""
+"""The stand-ins refuse what the real packages refuse or silently get wrong."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ X = torch.ones(3)
 
 
 class Adds(nn.Module):
-    """Adds up what it is given, in a buffer."""
+    """Accumulates its inputs in a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Optional(Adds):
 
 
 def model_of(module: nn.Module, *inputs: Any) -> Any:
-    """Traced by NxD with each of these inputs, of x alone its shape, and started."""
+    """*module* traced by NxD with each of these inputs, or shapes of x, and started."""
     from neuronx_distributed import ModelBuilder
 
     builder = ModelBuilder(module)
@@ -106,15 +106,15 @@ def model_of(module: nn.Module, *inputs: Any) -> Any:
 
 
 class TestModelBuilder:
-    def test_keeps_what_a_buffer_becomes(self):
-        """From call to call, on the device."""
+    def test_keeps_reassigned_buffers(self):
+        """Between calls, on the device."""
         model = model_of(Adds())
 
         assert [6.0, 12.0, 18.0] == [model(x=X).item() for _ in range(3)]
         assert [6.0, 6.0, 6.0] == model.read_from_neuron_buffer("total", 0).tolist()
 
     def test_leaves_the_module_as_it_was(self):
-        """Tracing runs nothing."""
+        """Tracing does not run it."""
         module = Adds()
 
         model_of(module)
@@ -135,7 +135,7 @@ class TestModelBuilder:
         ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
     )
     def test_refuses(self, module, message):
-        """What the reference says is not supported."""
+        """Modules that the reference documents as unsupported."""
         with pytest.raises(RuntimeError, match=message):
             model_of(module)
 
@@ -143,12 +143,12 @@ class TestModelBuilder:
         ("module", "error"), [(OpenEnded(), NotImplementedError), (ByDefault(), ValueError)]
     )
     def test_refuses_signatures(self, module, error):
-        """An input has a name and no default."""
+        """Inputs need names and no defaults."""
         with pytest.raises(error):
             model_of(module)
 
-    def test_knows_programs_by_the_inputs_that_they_were_traced_with(self):
-        """One that may be left out makes two programs, over one state and with results of their own."""
+    def test_routes_by_the_inputs_of_tracing(self):
+        """An optional input makes two programs, over one state and with different results."""
         model = model_of(Optional(), {"x": X}, {"x": X, "y": X})
 
         assert 6.0 == model(x=X).item()
@@ -159,8 +159,8 @@ class TestModelBuilder:
         with pytest.raises(AssertionError, match="traced signature"):
             model(y=X)
 
-    def test_does_not_choose_between_programs_of_the_same_inputs(self):
-        """Their name has to be given."""
+    def test_does_not_route_between_programs_of_equal_inputs(self):
+        """Their name is required."""
         from neuronx_distributed import ModelBuilder
 
         builder = ModelBuilder(Adds())
@@ -172,8 +172,8 @@ class TestModelBuilder:
             model(x=X)
         assert 6.0 == model(x=X, model_name="two").item()
 
-    def test_leaves_on_the_device_what_is_asked_for_by_rank(self):
-        """A list of outputs, each a list of ranks."""
+    def test_leaves_ranked_outputs_on_the_device(self):
+        """As a list of outputs, each a list of ranks."""
         model = model_of(Optional(), {"x": X, "y": X})
 
         total, scaled = model(x=[X], y=[X], forward_mode="ranked")
@@ -184,22 +184,22 @@ class TestModelBuilder:
             model(x=[], y=[X], forward_mode="ranked")
 
     def test_refuses_programs_of_different_states(self):
-        """The states are those of the first program; another would write into what is not its own."""
+        """The states are those of the first program; another would write to the wrong memory."""
         with pytest.raises(RuntimeError, match="must have the states of the first"):
             model_of(Narrow(), 3, 2)
 
     def test_refuses_shapes_that_were_not_traced(self):
-        """The router knows no such key."""
+        """The router has no such key."""
         with pytest.raises(KeyError):
             model_of(Adds())(x=torch.ones(2))
 
     def test_refuses_dtypes_that_were_not_traced(self):
-        """Memory would be read as something else."""
+        """Memory would be misinterpreted."""
         with pytest.raises(RuntimeError, match="as they were traced"):
             model_of(Adds())(x=torch.ones(3, dtype=torch.int64))
 
     def test_refuses_to_run_without_weights(self):
-        """All of them, by name."""
+        """The message names all of them."""
         from neuronx_distributed import ModelBuilder
 
         model = ModelBuilder(Adds()).trace(kwargs={"x": X}, tag="one").compile()
@@ -212,7 +212,7 @@ class TestModelBuilder:
 
 
 class Returns(nn.Module):
-    """What torch_neuronx traces: the state is a parameter, and an output."""
+    """A module for torch_neuronx.trace: the state is a parameter and an output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ class Returns(nn.Module):
 
 
 def traced(module: nn.Module, *inputs: Tensor, **aliases: int) -> Any:
-    """By torch_neuronx, with these states."""
+    """*module* traced by torch_neuronx, with these aliases."""
     import torch_neuronx
 
     named = {getattr(module, name): index for name, index in aliases.items()}
@@ -232,8 +232,8 @@ def traced(module: nn.Module, *inputs: Tensor, **aliases: int) -> Any:
 
 
 class TestTrace:
-    def test_keeps_what_an_aliased_output_is(self):
-        """And does not return it."""
+    def test_keeps_aliased_outputs(self):
+        """And does not return them."""
         import torch_neuronx
 
         program = traced(Returns(), X, total=1)
@@ -242,7 +242,7 @@ class TestTrace:
         assert [3.0, 6.0, 9.0] == [program(X).item() for _ in range(3)]
 
     def test_refuses_shapes_that_were_not_traced(self):
-        """As AWS says: an error."""
+        """An error, as AWS documents."""
         import torch_neuronx
 
         program = traced(Returns(), X, total=1)
@@ -251,13 +251,13 @@ class TestTrace:
         with pytest.raises(RuntimeError, match="as they were traced"):
             program(torch.ones(2))
 
-    def test_refuses_weights_that_travel(self):
-        """The real one runs, and moves them with every call."""
+    def test_refuses_weights_on_the_host(self):
+        """The real package copies them at every call."""
         with pytest.raises(RuntimeError, match="must be moved to the device"):
             traced(Returns(), X, total=1)(X)
 
     def test_refuses_states_that_are_not_the_modules(self):
-        """An alias is a tensor of the module."""
+        """An alias must be a tensor of the module."""
         import torch_neuronx
 
         with pytest.raises(ValueError, match="parameters or buffers"):
@@ -265,7 +265,7 @@ class TestTrace:
                 Returns(), X, input_output_aliases={torch.zeros(3): 1}, inline_weights_to_neff=False
             )
 
-    def test_refuses_an_output_that_is_not_like_its_state(self):
-        """It could not take its place."""
+    def test_refuses_an_output_unlike_its_state(self):
+        """It cannot be aliased to it."""
         with pytest.raises(RuntimeError, match="output 0 must have the shape and dtype of total"):
             traced(Returns(), X, total=0)

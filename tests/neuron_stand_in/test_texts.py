@@ -1,4 +1,4 @@
-"""Traced decoders write what eager ones write."""
+"""Traced decoders generate the text of eager ones."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from decodekit.testing import check_decoder
 
 from ..neuron_backend.on_device import compiler_forbidden
 
-# Of different length, and long enough together with the text to leave the shorter span.
+# Of different lengths, and with the text long enough to leave the shorter span.
 PROMPTS = [[5, 9, 2, 44, 17, 3, 8, 5, 9, 2], [60, 1, 30]]
 SAMPLED: dict[str, Any] = {
     "processors": RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.95),
@@ -21,28 +21,28 @@ SAMPLED: dict[str, Any] = {
 STOP = MaxNewTokens(45)
 
 
-@pytest.mark.parametrize("chosen", [{}, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("sampling_parts", [{}, SAMPLED], ids=["greedy", "sampled"])
 class TestTexts:
-    """Token for token; on a device, up to its rounding."""
+    """Token for token; on a device, up to rounding."""
 
-    def test_plain(self, pair, chosen):
-        """Prompts in wide programs, steps in narrow ones, over both spans."""
-        pair.check(chosen, prompts=PROMPTS, stop=STOP)
+    def test_plain(self, pair, sampling_parts):
+        """Prompts in wide programs, single tokens in narrow ones, over both spans."""
+        pair.check(sampling_parts, prompts=PROMPTS, stop=STOP)
 
-    def test_with_a_draft_from_the_prompt(self, pair, chosen):
-        """Windows of several tokens, most of them rewound."""
-        pair.check(chosen, PromptLookup(), prompts=PROMPTS, stop=STOP)
+    def test_with_prompt_lookup(self, pair, sampling_parts):
+        """Verifications of several columns, mostly rewound."""
+        pair.check(sampling_parts, PromptLookup(), prompts=PROMPTS, stop=STOP)
 
-    def test_with_a_draft_model(self, pair, draft, chosen):
-        """A second traced decoder beside the first, each with a cache of its own."""
-        found = pair.check(chosen, DraftModel(draft), prompts=PROMPTS, stop=STOP)
+    def test_with_a_draft_model(self, pair, draft, sampling_parts):
+        """A second traced decoder, each with its own cache."""
+        found = pair.check(sampling_parts, DraftModel(draft), prompts=PROMPTS, stop=STOP)
 
         assert 0 < sum(found.statistics.accepted) < sum(found.statistics.drafted)
 
 
 @pytest.fixture(scope="module")
 def draft(pair):
-    """The first of two layers, traced in the same way."""
+    """An early exit after the first of two layers, traced in the same way."""
     return pair.compiled.early_exit(1, widths=(1, 16))
 
 
@@ -58,7 +58,7 @@ def test_nothing_is_compiled_for_a_text(pair, draft):
 
 
 def test_no_rule_of_the_compiler_is_broken(pair):
-    """By any graph; and a strict target has looked at what is traced, which it would have refused."""
+    """In any graph; and a strict target would have refused the traced HLO."""
     found = pair.compiled.lint()
 
     assert pair.compiled.compiler.strict
@@ -70,12 +70,12 @@ class TestForwards:
     """One forward at a time."""
 
     def test_obey_the_contract(self, pair):
-        """Padding, rewinds, idle rows and refusals, as of every decoder."""
+        """Padding, rewinds, idle rows and refusals, as for every decoder."""
         check_decoder(pair.compiled)
 
     @pytest.mark.stand_in
     def test_logits_are_the_eager_ones(self, built, eager):
-        """At every width, for ragged rows with padding on either side, over a cache that is rewound."""
+        """At every width, for ragged rows with padding on either side, with rewinds."""
         generator = torch.Generator().manual_seed(3)
         for start in range(0, 64, 16):
             ids = torch.randint(61, (2, 16), generator=generator)
@@ -94,7 +94,7 @@ class TestForwards:
             torch.testing.assert_close(found[scored], expected[scored], atol=1e-4, rtol=1e-4)
 
     def test_logits_are_float32_on_the_host(self, pair):
-        """Whatever the device has."""
+        """For any dtype on the device."""
         logits = pair.compiled.forward(torch.tensor([[1], [2]]), torch.tensor([0, 0]))
 
         assert (torch.float32, "cpu") == (logits.dtype, logits.device.type)

@@ -24,18 +24,18 @@ TREES: dict[str, Any] = {"widths": (1, 16), "scored_width": 1, "tree_widths": (7
 
 @pytest.fixture(scope="module")
 def built(tiny_model: Callable[..., PreTrainedModel]) -> Built:
-    """A decoder of chains and trees."""
+    """A decoder that scores chains and trees."""
     return build(tiny_model("llama"), TracedTarget(way="nxd"), **TREES)
 
 
 @pytest.fixture
 def eager(tiny_model: Callable[..., PreTrainedModel]) -> CompiledDecoder:
-    """The same as PyTorch runs it."""
+    """The same decoder, eager."""
     return compile_decoder(tiny_model("llama"), target="eager", **{**SHAPE, **TREES})
 
 
 def test_are_scored_as_by_the_eager_decoder(built, eager):
-    """Side branches, padding and both spans, over one cache with the chains."""
+    """Side branches, padding and both spans, over the cache of the chains."""
     parents = torch.tensor([[-1, 0, 0, 1, 2, -1, 5], [-1, 0, 1, 0, -1, -1, -1]])
     ids = torch.tensor([[3, 4, 5, 6, 7, 8, 9], [9, 8, 7, 6, -1, -1, -1]])
     text = torch.randint(61, (2, 16), generator=torch.Generator().manual_seed(0))
@@ -50,13 +50,13 @@ def test_are_scored_as_by_the_eager_decoder(built, eager):
         torch.testing.assert_close(found[ids >= 0], expected[ids >= 0], atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("chosen", [{}, {"processors": Temperature(0.8), "sampler": Sample(seed=7)}])
-def test_write_the_text_of_plain_decoding(chosen, built, eager):
-    """With guesses of the first layer, some of which are right."""
+@pytest.mark.parametrize("sampling_parts", [{}, {"processors": Temperature(0.8), "sampler": Sample(seed=7)}])
+def test_write_the_text_of_plain_decoding(sampling_parts, built, eager):
+    """With draft tokens of the first layer, some of which are accepted."""
     draft = eager.early_exit(1, widths=(1, 2, 16))
-    expected = Generator(eager, stop=STOP, **chosen)(PROMPTS).ids
+    expected = Generator(eager, stop=STOP, **sampling_parts)(PROMPTS).ids
 
-    fast = SpeculativeGenerator(built.decoder, DraftTree(draft, Tree.comb(2, 2)), stop=STOP, **chosen)
+    fast = SpeculativeGenerator(built.decoder, DraftTree(draft, Tree.comb(2, 2)), stop=STOP, **sampling_parts)
     found = fast(PROMPTS)
 
     assert expected == found.ids
@@ -80,7 +80,7 @@ def test_leave_the_cache_where_it_is(built):
 
 
 def test_can_be_saved(built, tmp_path, monkeypatch):
-    """What is loaded traces nothing and gives the same logits."""
+    """Loading traces nothing, and the logits are the same."""
     import neuronx_distributed
 
     built.decoder.save(tmp_path / "decoder")

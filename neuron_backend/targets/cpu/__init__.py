@@ -1,1 +1,1 @@
-"""The CPU: AOTInductor programs over kernels of our own."""
+"""CPU target: AOTInductor programs, with decodekit's own skinny GEMM and attention kernels."""

@@ -1,9 +1,8 @@
 """
-Programs for the CPU, compiled ahead of time by AOTInductor.
+Compiling and running CPU programs with AOTInductor.
 
-A program holds no weights: it is handed the decoder's own, and writes into the decoder's own
-cache, so programs of several widths share both. It does not check its inputs either; a decoder
-has done so before it calls one.
+A program holds no weights: it is given the decoder's tensors and writes to the decoder's cache, so
+programs of several widths share both. It does not check its inputs; the decoder does before the call.
 """
 
 import os
@@ -26,7 +25,7 @@ from ...lowering.export import without_known_warnings
 from ...models.fused_projections import merge_equal_products, trace_fused
 from ...quantization.quantized_matmul import cpu_matmul
 from ...step import Step
-from .cpu_kernels import choose_kernels
+from .graph_rewrites import rewrite_graph
 from .kernel_library import NO_LIBRARY, Library, NoLibrary, archiver
 from .packed_weights import METADATA, PackedNames, PackedWeights
 
@@ -34,7 +33,7 @@ _FINGERPRINT = "decodekit_fingerprint"
 
 
 def has_compiler() -> bool:
-    """Whether the C++ compiler that AOTInductor would call is there, and what makes an archive for it."""
+    """Whether AOTInductor's C++ compiler and an archiver are installed."""
     compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     return all(shutil.which(tool) is not None for tool in (compiler, archiver()))
 
@@ -48,23 +47,24 @@ def compile_package(
     kernels: Library | NoLibrary = NO_LIBRARY,
 ) -> Package:
     """
-    Compile *step* for one width and every span over a cache of that shape. Takes some seconds, or minutes.
+    Compile *step* for one width and every span. Takes seconds to minutes.
 
     Args:
-        step: What to compile.
+        step: The step to compile.
 
-        cache: Says batch and shapes; not written.
+        cache: Defines batch size and shapes; not written.
 
         width: Columns of the program.
 
-        spans: Positions that it may attend to. A processor takes any number in one program, unlike
-            a device of fixed shapes.
+        spans: Numbers of positions that it may attend to. One CPU program serves all of them, unlike
+            on a device of fixed shapes.
 
-        fingerprint: What the program fits, kept in its metadata for :class:`CompiledProgram`.
+        fingerprint: Fingerprint of what the program fits, kept in its metadata for
+            :class:`CompiledProgram`.
 
-        kernels: Multiplies the inputs that it takes, and becomes part of the program.
+        kernels: Kernels that are linked into the program, for the inputs that they take.
     """
-    # Takes a second or two, and only who compiles needs it.
+    # Imported on demand: takes a second or two, and only compiling needs it.
     from torch._inductor import aoti_compile_and_package, config
 
     with (
@@ -81,20 +81,20 @@ def compile_package(
             step, inputs, strict=False, dynamic_shapes=_open_span(step, inputs, cache, spans)
         )
         merge_equal_products(exported.graph_module, exported.graph_signature.user_inputs)
-        choose_kernels(exported.graph_module, kernels)
-        # The compiler would leave each of them to an operation of its own, and warn.
+        rewrite_graph(exported.graph_module, kernels)
+        # Otherwise the compiler falls back to one call per complex operation, and warns.
         pair_complex_numbers(exported.graph_module)
         packed = PackedNames.of(exported)
         options = {
             "aot_inductor.package_constants_in_so": False,
-            # Each operation rounds to its dtype, as eager does. Fused ones would round where the compiler
-            # ends a loop, which the width decides: a column would be another one in a verification.
+            # Round after each operation, as eager does. Fused loops round where the compiler ends them, which
+            # depends on the width, so that a column's logits would differ in a verification.
             "emulate_precision_casts": True,
             "aot_inductor.metadata": {_FINGERPRINT: fingerprint, METADATA: packed.to_json()},
             **linked,
         }
-        # A place of its own: in the compiler's cache, another process that compiles the same would
-        # write over files while they are packaged.
+        # Not in the compiler's cache, where another process that compiles the same program would
+        # overwrite the files while they are packaged.
         with config.patch({"aot_inductor.output_path": str(Path(folder) / "compiled")}):
             path = aoti_compile_and_package(
                 exported, package_path=str(Path(folder) / "program.pt2"), inductor_configs=options
@@ -105,13 +105,13 @@ def compile_package(
 
 
 def _open_span(step: Step, inputs: Sequence[Tensor], cache: CacheBuffers, spans: Sequence[int]) -> Any:
-    """Which dimensions the program leaves open: how many slots are attended to."""
+    """The dynamic dimension: the number of slots attended to."""
     if len(spans) == 1:
         return None
     slots = torch.export.Dim("slots", min=2, max=cache.reserved + spans[-1])
     others = len(inputs) - len(cache.tensors) - 1
     flat = [*[None] * others, {0: slots}, *[None] * len(cache.tensors)]
-    # What a forward takes as ``*rest`` is one argument.
+    # ``*rest`` of a forward is one argument.
     named = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in signature(step.forward).parameters.values())
     return (*flat[:named], tuple(flat[named:]))
 
@@ -119,9 +119,9 @@ def _open_span(step: Step, inputs: Sequence[Tensor], cache: CacheBuffers, spans:
 @contextmanager
 def _untied(step: Step) -> Iterator[None]:
     """
-    Let a head that is the embedding too be a weight of its own, for as long as *step* is traced.
+    Give a tied output head a weight of its own while *step* is traced.
 
-    The embedding is read by rows, the head packed.
+    The embedding is read by rows, the head in packed order.
     """
     head: Any = step.model.get_output_embeddings()  # type: ignore[no-untyped-call]
     table: Any = step.model.get_input_embeddings()
@@ -130,7 +130,7 @@ def _untied(step: Step) -> Iterator[None]:
         yield
         return
     try:
-        # A copy, since of two tensors over one memory the compiler makes one.
+        # A copy: the compiler merges tensors that share memory.
         head.weight = nn.Parameter(tied.detach().clone(), requires_grad=False)
         yield
     finally:
@@ -149,26 +149,26 @@ class CompiledProgram:
         weights: PackedWeights,
     ):
         """
-        Load native code. The caller vouches for it.
+        Load native code, which the caller must trust.
 
         Args:
-            package: The code, and the constants that are its own.
+            package: The code and its own constants.
 
-            tensors: The others by name: :func:`tensors_of` what it was compiled from.
+            tensors: The other tensors by name, as :func:`tensors_of` the compiled step.
 
-            cache: What it writes into.
+            cache: The cache that it writes to.
 
-            fingerprint: What it has to fit.
+            fingerprint: The fingerprint that it must have.
 
-            weights: Packs what the program reads packed.
+            weights: Packs the weights that the program reads packed.
 
         Raises:
-            ValueError: The program was compiled for something else than *fingerprint* says.
+            ValueError: The program has another fingerprint.
         """
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "program.pt2"
             path.write_bytes(package.content)
-            # The plain loader: the one in torch._inductor would import the compiler.
+            # The loader in torch._inductor would import the compiler.
             self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
         metadata = self._loader.get_metadata()
         found, names = metadata.get(_FINGERPRINT), PackedNames.from_metadata(metadata)
@@ -177,15 +177,15 @@ class CompiledProgram:
                 "a program must have been compiled for the decoder's shape, dtype and weights: its "
                 f"fingerprint must be {fingerprint}: got {found}"
             )
-        # The program keeps pointers, so the tensors have to live as long as it does.
+        # The program keeps pointers, so the tensors have to outlive it.
         known = weights.replace({**tensors, **package.constants}, names)
         self._constants = _wanted(self._loader.get_constant_fqns(), known)
         self._loader.load_constants(self._constants, False, True, True)
         self._cache = cache.tensors
 
     def __call__(self, *inputs: Tensor) -> Any:
-        """What the step takes before the cache, checked, to what it gives: logits, or a choice and logits."""
-        # A program reads memory in the order that it was compiled for, whatever the strides.
+        """Run on the step's checked inputs without the cache; return logits, or sampled tokens and logits."""
+        # A program ignores the strides of its inputs.
         outputs = self._loader.run([*(tensor.contiguous() for tensor in inputs), *self._cache])
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 

@@ -1,4 +1,4 @@
-"""Decoders whose programs AOTInductor compiles for the CPU."""
+"""Target for the CPU: programs compiled by AOTInductor."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...artifacts import machine, trust
-from ...artifacts.fingerprint import Fitted, program_fingerprint
+from ...artifacts.fingerprint import ModelFingerprint, program_fingerprint
 from ...artifacts.manifest import Manifest
 from ...artifacts.packages import Package, compiled_once
 from ...kv_cache.shapes import DEFAULT_WIDTHS, clip_widths
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 @attrs.frozen
 class CpuTarget:
     """
-    One program a width, which serves every span; saved and loaded without a compiler.
+    One program per width, which serves every span; saved and loaded without a compiler.
 
     Raises:
-        ValueError: There is no C++ compiler or no archiver, and they are needed.
+        ValueError: A C++ compiler or an archiver is needed and missing.
     """
 
     name: ClassVar[str] = "cpu"
 
     def require(self) -> None:
-        """Refuse to go without a C++ compiler and an archiver."""
+        """Refuse a machine without a C++ compiler and an archiver."""
         _require_compiler()
 
     def default_widths(self, max_length: int) -> tuple[int, ...]:
@@ -44,18 +44,18 @@ class CpuTarget:
         return clip_widths(DEFAULT_WIDTHS, max_length)
 
     def compile(self, decoder: "StaticDecoder") -> None:
-        """Compile every width, and compare with the stock model."""
+        """Compile every width and compare with the stock model."""
         _require_compiler()
-        _concatenated(decoder)
-        packages, fitted = {}, Fitted.of(decoder.step)
-        # Measured by who compiles: on one host the ranks would only be in each other's way.
+        _fuse_projections(decoder)
+        packages, model = {}, ModelFingerprint.of(decoder.step)
+        # Measured only on the rank that compiles: ranks of one host would disturb each other.
         kernels = cache(partial(_kernels, decoder))
 
         def compiled(step: Step, width: int, fingerprint: str) -> Package:
             return aoti.compile_package(step, decoder.cache, width, decoder.spans, fingerprint, kernels())
 
         for step, width in decoder.steps():
-            fingerprint = _fingerprint(decoder, fitted, step.kind, width)
+            fingerprint = _fingerprint(decoder, model, step.kind, width)
             package = compiled_once(decoder.ranks, partial(compiled, step, width, fingerprint))
             trust.record(package.content)
             packages[_file(step, width)] = package
@@ -63,7 +63,7 @@ class CpuTarget:
         decoder.compare("the program compiled for the CPU")
 
     def check(self, manifest: Manifest) -> None:
-        """Refuse another torch, and a processor that lacks something."""
+        """Refuse another torch version, or a CPU that lacks instruction sets."""
         again = "compile_decoder(folder) compiles it again"
         if manifest.versions["torch"] != torch.__version__:
             raise ValueError(
@@ -71,15 +71,15 @@ class CpuTarget:
                 f"got {torch.__version__}; {again}"
             )
         missing = sorted(set(manifest.instruction_sets) - set(machine.instruction_sets()))
-        if manifest.processor != machine.processor() or missing:
+        if manifest.cpu_family != machine.cpu_family() or missing:
             raise ValueError(
                 "programs must be run on a processor like the one they were compiled on, "
-                f"{manifest.processor}: got {machine.processor()} without "
+                f"{manifest.cpu_family}: got {machine.cpu_family()} without "
                 f"{', '.join(missing) or 'differences'}; {again}"
             )
 
     def load(self, decoder: "StaticDecoder", packages: Mapping[str, Package], trust_programs: bool) -> None:
-        """Run what was saved; compile what this machine does not know."""
+        """Run saved programs that are trusted; compile again otherwise."""
         if not all(_file(step, width) in packages for step, width in decoder.fused_steps()):
             decoder.leave_unfused(NOT_SAVED)
         for step, width in decoder.steps():
@@ -87,10 +87,10 @@ class CpuTarget:
                 raise ValueError(
                     f"a saved decoder must have a program for each of its widths: got no {_file(step, width)}"
                 )
-        # Of another chain's programs nothing is run.
+        # Programs of another chain are not run.
         used = [packages[_file(step, width)] for step, width in decoder.steps()]
         known = trust_programs or all(trust.is_recorded(package.content) for package in used)
-        _concatenated(decoder)
+        _fuse_projections(decoder)
         if known if decoder.ranks is None else decoder.ranks.all_agree(known):
             self._run(decoder, packages, compiled=False)
         else:
@@ -100,10 +100,10 @@ class CpuTarget:
         self,
         decoder: "StaticDecoder",
         packages: Mapping[str, Package],
-        fitted: Fitted,
+        model: ModelFingerprint,
         tensors: Mapping[str, Tensor],
     ) -> None:
-        """Run what was saved over *tensors*, without a model."""
+        """Run saved programs over *tensors*, without building the model."""
         weights = _packed_weights(decoder)
 
         def programs(kind: str, widths: Sequence[int]) -> dict[int, aoti.CompiledProgram]:
@@ -112,7 +112,7 @@ class CpuTarget:
                     packages[f"{kind}_{width}.pt2"],
                     tensors,
                     decoder.cache,
-                    _fingerprint(decoder, fitted, kind, width),
+                    _fingerprint(decoder, model, kind, width),
                     weights,
                 )
                 for width in widths
@@ -127,10 +127,10 @@ class CpuTarget:
         )
 
     def _run(self, decoder: "StaticDecoder", packages: Mapping[str, Package], compiled: bool) -> None:
-        fitted, weights = Fitted.of(decoder.step), _packed_weights(decoder)
+        model, weights = ModelFingerprint.of(decoder.step), _packed_weights(decoder)
 
         def program(step: Step, width: int) -> aoti.CompiledProgram:
-            fingerprint = _fingerprint(decoder, fitted, step.kind, width)
+            fingerprint = _fingerprint(decoder, model, step.kind, width)
             package, tensors = packages[_file(step, width)], aoti.tensors_of(step)
             return aoti.CompiledProgram(package, tensors, decoder.cache, fingerprint, weights)
 
@@ -147,12 +147,12 @@ class CpuTarget:
 
 
 def _kernels(decoder: "StaticDecoder") -> Library | NoLibrary:
-    # Only who compiles needs it.
-    from .kernel_selection import quickest
+    # Imported on demand: only compiling needs it.
+    from .kernel_selection import select_kernels
 
     shape, dtype = decoder.shape, decoder.step.model.dtype
     rows = [shape.batch_size * width for width in (1, *shape.widths, *decoder.tree_widths)]
-    return quickest(
+    return select_kernels(
         decoder.step.model,
         dtype,
         rows,
@@ -164,14 +164,14 @@ def _packed_weights(decoder: "StaticDecoder") -> PackedWeights:
     return PackedWeights(decoder.shape.batch_size * decoder.shape.scored_width)
 
 
-def _concatenated(decoder: "StaticDecoder") -> None:
+def _fuse_projections(decoder: "StaticDecoder") -> None:
     fused = fuse_projections(decoder.step.model)
     for step in (decoder.step, decoder.tree_step):
         step.fused = fused
 
 
-def _fingerprint(decoder: "StaticDecoder", fitted: Fitted, kind: str, width: int) -> str:
-    return program_fingerprint(fitted, kind, decoder.shape, width, decoder.spans, decoder.cache)
+def _fingerprint(decoder: "StaticDecoder", model: ModelFingerprint, kind: str, width: int) -> str:
+    return program_fingerprint(model, kind, decoder.shape, width, decoder.spans, decoder.cache)
 
 
 def _file(step: Step, width: int) -> str:

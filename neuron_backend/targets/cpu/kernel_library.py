@@ -1,4 +1,4 @@
-"""The C++, compiled for this processor, one dtype and the numbers of rows that a decoder has."""
+"""The C++ kernels in csrc/, compiled for this CPU, one dtype and a decoder's numbers of rows."""
 
 import ctypes
 import os
@@ -17,25 +17,25 @@ from torch import Tensor
 
 from . import kernel_operations as _operations  # noqa: F401
 
-_NUMBERS = {torch.float32: "float", torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
-_SOURCE = Path(__file__).parent / "csrc" / "calls.cpp"
+_CPP_TYPES = {torch.float32: "float", torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
+_SOURCE = Path(__file__).parent / "csrc" / "exports.cpp"
 _NAME = "decodekit_skinny_gemm"
 
 _OPERATIONS = (
-    torch.ops.decodekit.float_rows.default,
-    torch.ops.decodekit.int8_rows.default,
-    torch.ops.decodekit.int4_rows.default,
+    torch.ops.decodekit.float_gemm.default,
+    torch.ops.decodekit.int8_gemm.default,
+    torch.ops.decodekit.int4_gemm.default,
     torch.ops.decodekit.attention.default,
 )
 
-DTYPES = frozenset(_NUMBERS)
-"""Of inputs: those of layers whose weights are floats have it too."""
+DTYPES = frozenset(_CPP_TYPES)
+"""Dtypes of inputs, and of weights that are not quantised."""
 
 MOST_ROWS = 16
-"""Of more, multiplying takes longer than reading the weights, and oneDNN is the quicker at that."""
+"""Above this, arithmetic takes longer than reading the weights, and oneDNN is faster."""
 
 MOST_ROWS_BY_4_BITS = 64
-"""What is quicker at more has to make the weights wide before, which takes as long as this multiplies."""
+"""The same for int4 weights, which a faster kernel for more rows would have to dequantise first."""
 
 
 def archiver() -> str:
@@ -44,28 +44,28 @@ def archiver() -> str:
 
 
 class NoLibrary:
-    """What stands in for a :class:`Library` where torch's own kernels multiply everything."""
+    """A :class:`Library` without kernels: torch's own multiply everything."""
 
     def takes(self, x: Tensor, most: int = MOST_ROWS) -> bool:
-        """No input."""
+        """False for every input."""
         return False
 
     @contextmanager
     def linked(self) -> Iterator[dict[str, Any]]:
-        """No options."""
+        """Context without compiler options."""
         yield {}
 
 
 NO_LIBRARY = NoLibrary()
-"""The only one that is needed."""
+"""The shared instance."""
 
 
 @attrs.frozen(eq=False)
 class Library:
     """
-    Compiled code, in a folder of its own that goes with it.
+    Compiled kernels, in a temporary folder that is deleted with them.
 
-    Its calls take what the operations of :mod:`~.kernel_operations` take, contiguous, and check nothing.
+    The methods take the inputs of the operations in :mod:`~.kernel_operations`, contiguous and unchecked.
     """
 
     folder: Path
@@ -78,27 +78,27 @@ class Library:
         cls, dtype: torch.dtype, rows: Sequence[int], *, portable: bool = False, tiled: bool = False
     ) -> Self:
         """
-        Compile. Takes some seconds.
+        Compile the kernels. Takes some seconds.
 
         Args:
             dtype: One of :data:`DTYPES`.
 
-            rows: That are multiplied, each number.
+            rows: Numbers of rows to compile for.
 
-            portable: Leave out what is written for one kind of processor.
+            portable: Leave out code for specific CPUs.
 
-            tiled: Multiply bfloat16 by tiles, where the processor has them: slower for one row, and hardly
-                slower for sixteen. Weights in fewer bits are multiplied so wherever it is the quicker.
+            tiled: Multiply bfloat16 with AMX tiles if the CPU has them: slower for one row, and hardly
+                slower for sixteen. Quantised weights use tiles wherever they are faster.
 
         Raises:
-            RuntimeError: The compiler refused.
+            RuntimeError: The compiler failed.
         """
-        # Takes a second or two, and only who compiles needs it.
+        # Imported on demand: takes a second or two, and only compiling needs it.
         from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions, is_gcc
         from torch._inductor.cpu_vec_isa import pick_vec_isa
 
         definitions = [
-            f"-DDECODEKIT_NUMBER={_NUMBERS[dtype]}",
+            f"-DDECODEKIT_NUMBER={_CPP_TYPES[dtype]}",
             f"-DDECODEKIT_ROWS={','.join(map(str, rows))}",
         ]
         if portable:
@@ -106,7 +106,7 @@ class Library:
         if tiled:
             definitions.append("-DDECODEKIT_TILED")
         if is_gcc():
-            # The flags for a program's own loops, which say what is a vector, leave it out.
+            # Inductor's flags leave it out, since its own loops are vectorised explicitly.
             definitions.append("-ftree-loop-vectorize")
         folder = Path(tempfile.mkdtemp(prefix=_NAME))
         isa = pick_vec_isa()
@@ -124,12 +124,12 @@ class Library:
         return cls(folder, dtype, tuple(rows), code)
 
     def takes(self, x: Tensor, most: int = MOST_ROWS) -> bool:
-        """Whether an input, ``[rows, in]``, is one that this is for, of up to *most* rows."""
+        """Whether the kernels take an input ``[rows, in]``, of up to *most* rows."""
         return x.dtype == self.dtype and x.shape[0] in self.rows and x.shape[0] <= most
 
     @contextmanager
     def linked(self) -> Iterator[dict[str, Any]]:
-        """Options for AOTInductor, with which the programs that it compiles meanwhile hold the code."""
+        """Context with AOTInductor options that link the kernels into the programs it compiles."""
         before = os.environ.get("LIBRARY_PATH")
         paths = [str(self.folder / "archive"), *([before] if before else [])]
         os.environ["LIBRARY_PATH"] = os.pathsep.join(paths)
@@ -146,18 +146,18 @@ class Library:
             else:
                 os.environ["LIBRARY_PATH"] = before
 
-    def float_rows(self, x: Tensor, weight: Tensor) -> Tensor:
-        """As :func:`~.kernel_operations.float_rows`."""
-        return self._called(self._code.decodekit_float_rows, x, [weight], *weight.shape)
+    def float_gemm(self, x: Tensor, weight: Tensor) -> Tensor:
+        """As :func:`~.kernel_operations.float_gemm`."""
+        return self._called(self._code.decodekit_float_gemm, x, [weight], *weight.shape)
 
-    def int8_rows(self, x: Tensor, quantized: Tensor, scale: Tensor) -> Tensor:
-        """As :func:`~.kernel_operations.int8_rows`."""
-        return self._called(self._code.decodekit_int8_rows, x, [quantized, scale], *quantized.shape)
+    def int8_gemm(self, x: Tensor, quantized: Tensor, scale: Tensor) -> Tensor:
+        """As :func:`~.kernel_operations.int8_gemm`."""
+        return self._called(self._code.decodekit_int8_gemm, x, [quantized, scale], *quantized.shape)
 
-    def int4_rows(self, x: Tensor, packed: Tensor, levels: Tensor) -> Tensor:
-        """As :func:`~.kernel_operations.int4_rows`."""
-        sizes = (packed.shape[0], packed.shape[1], levels.shape[1])
-        return self._called(self._code.decodekit_int4_rows, x, [packed, levels], *sizes)
+    def int4_gemm(self, x: Tensor, packed: Tensor, levels: Tensor) -> Tensor:
+        """As :func:`~.kernel_operations.int4_gemm`."""
+        sizes = (*packed.shape, levels.shape[1])
+        return self._called(self._code.decodekit_int4_gemm, x, [packed, levels], *sizes)
 
     def attention(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
         """As :func:`~.kernel_operations.attention`."""
@@ -190,7 +190,7 @@ class Library:
 
 
 def _declaration(operation: Any) -> str:
-    """Of the C function that a program calls for *operation*."""
+    """Declaration of the C function that a program calls for *operation*."""
     kinds = {"Tensor": "AtenTensorHandle", "float": "double"}
     inputs = "".join(f"{kinds[str(argument.type)]}, " for argument in operation._schema.arguments)
     return f"AOTITorchError aoti_torch_cpu_{operation._opname}({inputs}AtenTensorHandle*)"

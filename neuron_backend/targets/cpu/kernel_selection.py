@@ -1,8 +1,8 @@
 """
-Which numbers of rows are multiplied by :mod:`~....kernels`, and which by the kernels that torch has.
+Selection of the numbers of rows for which own kernels replace torch's.
 
-Found out by measuring both on the decoder's own weights, when it is compiled: which is quicker depends on
-the processor, the weights' bits and sizes, and the threads.
+Both are timed on the decoder's own weights when it is compiled: which is faster depends on the CPU, on the
+bits and sizes of the weights, and on the threads.
 """
 
 import time
@@ -20,35 +20,35 @@ from ...quantization.int8_activation_split import NUM_PLANES, can_split, exact_m
 from ...quantization.int8_linear import Int8Linear
 from ...quantization.quantized import QuantizedLinear
 from ...quantization.quantized_matmul import aten_packing_matches, int4_matmul, int8_matmul
-from .cpu_kernels import onednn_dtypes
+from .graph_rewrites import onednn_dtypes
 from .kernel_library import DTYPES, MOST_ROWS, MOST_ROWS_BY_4_BITS, NO_LIBRARY, Library, NoLibrary
 
-# Of weights that are read in turn, more than caches hold; and how often.
+# Bytes of weights that are read in turn, more than caches hold; and repetitions.
 _BYTES = 256 * 2**20
 _ROUNDS = 12
 
 Product = Callable[[], Tensor]
 
 
-def quickest(
+def select_kernels(
     model: nn.Module, dtype: torch.dtype, rows: Iterable[int], together: Iterable[int]
 ) -> Library | NoLibrary:
     """
-    Measure. Takes some seconds.
+    Time the kernels and select the fastest. Takes some seconds.
 
     Args:
-        model: Whose layers are multiplied by.
+        model: Model with the weights.
 
-        dtype: Of what they multiply.
+        dtype: Dtype of the layers' inputs.
 
-        rows: Of all programs.
+        rows: Numbers of rows of all programs.
 
-        together: Of those whose tokens are to be the same, decoding and verification: they are multiplied
-            in one way, which is the quicker for their sum.
+        together: Numbers of rows whose tokens must be equal, those of decoding and verification: all of
+            them use the same kernels, those with the smaller total time.
 
     Returns:
-        Code for those of *rows* that it is quicker at; none, if there are none. Of kinds of code, the one
-        with which products of all *rows* take the least time together.
+        Kernels for those of *rows* where they are faster than torch's; :data:`~.kernel_library.NO_LIBRARY`
+        if there are none. With tiles or without, whichever takes less time for all *rows* together.
     """
     layers = list(_sample(model, dtype))
     by_4_bits = [layer for layer in layers if isinstance(layer, Int4Linear)]
@@ -56,7 +56,7 @@ def quickest(
     candidates = tuple(sorted({count for count in rows if count <= most}))
     if dtype not in DTYPES or not candidates or not layers:
         return NO_LIBRARY
-    # Weights in fewer bits have one kind of code.
+    # Quantised weights have only one variant.
     kinds = dtype in tiled_dtypes() and any(isinstance(layer, nn.Linear) for layer in layers)
     found = []
     for tiled in (False, True) if kinds else (False,):
@@ -65,9 +65,9 @@ def quickest(
             count: measured(library, layers if count <= MOST_ROWS else by_4_bits, count)
             for count in candidates
         }
-        chosen = chosen_rows(seconds, set(together))
-        spent = sum(seconds[count][count not in chosen] for count in candidates)
-        found.append((spent, attrs.evolve(library, rows=chosen) if chosen else NO_LIBRARY))
+        selected = select_rows(seconds, set(together))
+        spent = sum(seconds[count][count not in selected] for count in candidates)
+        found.append((spent, attrs.evolve(library, rows=selected) if selected else NO_LIBRARY))
     return min(found, key=lambda pair: pair[0])[1]
 
 
@@ -77,21 +77,21 @@ def _library(dtype: torch.dtype, rows: tuple[int, ...], tiled: bool) -> Library:
 
 
 def tiled_dtypes() -> frozenset[torch.dtype]:
-    """What this processor multiplies by tiles, and by vectors too."""
+    """Dtypes that this CPU can multiply with AMX tiles as well as with vectors."""
     return frozenset([torch.bfloat16] if "amx_bf16" in instruction_sets() else [])
 
 
-def chosen_rows(seconds: Mapping[int, tuple[float, float]], together: set[int]) -> tuple[int, ...]:
+def select_rows(seconds: Mapping[int, tuple[float, float]], together: set[int]) -> tuple[int, ...]:
     """
-    The rows that are to be multiplied by few rows' code.
+    Numbers of rows for which own kernels are faster than torch's.
 
-    >>> chosen_rows({1: (2.0, 5.0), 5: (4.0, 3.0), 16: (9.0, 5.0)}, together={1, 5})
+    >>> select_rows({1: (2.0, 5.0), 5: (4.0, 3.0), 16: (9.0, 5.0)}, together={1, 5})
     (1, 5)
 
     Args:
-        seconds: Of each number of rows, this code's and the other's.
+        seconds: Number of rows to the time of the own kernels and of torch's.
 
-        together: Rows that are decided as one.
+        together: Numbers of rows that are decided together, by their sum.
     """
     kinds = [together & seconds.keys(), *({count} for count in seconds.keys() - together)]
     sums = [
@@ -103,17 +103,17 @@ def chosen_rows(seconds: Mapping[int, tuple[float, float]], together: set[int]) 
 def measured(
     library: Library, layers: Sequence[QuantizedLinear | nn.Linear], rows: int
 ) -> tuple[float, float]:
-    """Seconds for products by all of *layers*: of *library*, and of torch; the least of a few, in turn."""
-    few, other = [], []
+    """Seconds of the products of all *layers* with *library* and with torch, each the minimum of several."""
+    own, torchs = [], []
     for layer in layers:
         product, weights = _operands(layer)
-        # What a layer calls its size is the whole's where ranks hold a part each.
+        # From the tensor: with tensor parallelism, a layer's size attributes are those of the whole.
         x = torch.full((rows, weights[0].shape[1]), 0.5, dtype=library.dtype)
-        few.append(partial(product, library, x, *weights))
-        other.append(_by_torch(layer, x))
-    times = [(_seconds(few), _seconds(other)) for _ in range(_ROUNDS)]
-    # The first meet memory that was never read.
-    return min(mine for mine, _ in times[1:]), min(theirs for _, theirs in times[1:])
+        own.append(partial(product, library, x, *weights))
+        torchs.append(_by_torch(layer, x))
+    times = [(_seconds(own), _seconds(torchs)) for _ in range(_ROUNDS)]
+    # Without the first round, which reads untouched memory.
+    return min(ours for ours, _ in times[1:]), min(theirs for _, theirs in times[1:])
 
 
 def _seconds(products: Sequence[Product]) -> float:
@@ -124,13 +124,13 @@ def _seconds(products: Sequence[Product]) -> float:
 
 
 def _sample(model: nn.Module, dtype: torch.dtype) -> Iterable[QuantizedLinear | nn.Linear]:
-    """Layers that *model* multiplies *dtype* by: as many as no cache holds."""
+    """Layers of *model* with inputs of *dtype*, of more bytes than any cache holds."""
     size = 0
     for layer in model.modules():
         if not isinstance(layer, nn.Linear | Int8Linear | Int4Linear):
             continue
         product, weights = _operands(layer)
-        known = product is not Library.int8_rows or weights[0].dtype == torch.int8
+        known = product is not Library.int8_gemm or weights[0].dtype == torch.int8
         whole = all(weight.is_contiguous() and weight.numel() for weight in weights)
         if known and whole and weights[-1].dtype == dtype and size < _BYTES:
             size += weights[0].nbytes
@@ -138,25 +138,25 @@ def _sample(model: nn.Module, dtype: torch.dtype) -> Iterable[QuantizedLinear | 
 
 
 def _operands(layer: nn.Module) -> tuple[Callable[..., Tensor], list[Tensor]]:
-    """Which product of :class:`~.kernel_library.Library`, and what it takes beside the inputs."""
+    """The method of :class:`~.kernel_library.Library` for *layer*, and its weight arguments."""
     if isinstance(layer, Int4Linear):
-        return Library.int4_rows, [layer.packed, layer.levels]
+        return Library.int4_gemm, [layer.packed, layer.levels]
     if isinstance(layer, Int8Linear):
-        return Library.int8_rows, [layer.quantized, layer.scale]
-    return Library.float_rows, [layer.get_parameter("weight").detach()]
+        return Library.int8_gemm, [layer.quantized, layer.scale]
+    return Library.float_gemm, [layer.get_parameter("weight").detach()]
 
 
 def _by_torch(layer: nn.Module, x: Tensor) -> Product:
-    """The kernel that a program would call otherwise, its weights packed if it takes them so."""
+    """The kernel that a program would call otherwise, over packed weights where it takes them."""
     if isinstance(layer, Int4Linear):
         return partial(int4_matmul, layer, x, aten=aten_packing_matches())
     if isinstance(layer, Int8Linear):
         if not can_split(x.dtype, layer.in_features):
             return partial(int8_matmul, layer, x)
-        # Without what makes digits of the inputs: a program does that in a loop of its own.
-        made = x.to(torch.int8).repeat(NUM_PLANES[x.dtype], 1)
+        # Without the time of splitting the inputs, which a program does in a separate loop.
+        terms = x.to(torch.int8).repeat(NUM_PLANES[x.dtype], 1)
         one, zero = torch.ones(1), torch.zeros(1, dtype=torch.int32)
-        return partial(exact_matmul, made, pack_weights(layer.quantized), one, zero)
+        return partial(exact_matmul, terms, pack_weights(layer.quantized), one, zero)
     weight = layer.get_parameter("weight").detach()
     if x.dtype not in onednn_dtypes():
         return partial(functional.linear, x, weight)

@@ -1,10 +1,10 @@
 """
-Weights in the order that oneDNN's kernels read them in.
+Weights packed in the order in which oneDNN's kernels read them.
 
-A program is compiled over weights as a model has them, ``[out, in]``, and runs over either: the
-kernel looks at what it is handed. Measured with two threads of a Xeon with AMX at the shapes of
-SmolLM2-135M, forwards over plain weights against packed: bfloat16 1.37 times as long for one
-column, 1.35 for five, 1.33 for 64.
+A program is compiled over plain weights, ``[out, in]``, and runs over plain or packed ones: the kernel
+detects which. Measured with two threads of a Xeon with AMX at the shapes of SmolLM2-135M, bfloat16
+forwards over plain weights take 1.37 times as long as over packed ones for one column, 1.35 for five,
+1.33 for 64.
 """
 
 import json
@@ -19,22 +19,22 @@ from ...quantization.int8_activation_split import pack_weights
 from ...quantization.quantized_matmul import PACKED
 
 METADATA = "decodekit_packed"
-"""Under which a program's metadata has :attr:`PackedNames`, as JSON."""
+"""Key of :class:`PackedNames` as JSON in a program's metadata."""
 
 
 @attrs.frozen
 class PackedNames:
-    """Which constants a program is to be handed packed."""
+    """Names of the constants that a program is given packed."""
 
     floats: tuple[str, ...]
-    """Weights of linear layers."""
+    """Float weights of linear layers."""
 
     integers: tuple[str, ...]
-    """Those of 8-bit layers, by the names that they are traced under."""
+    """Integers of 8-bit layers, by their names while traced."""
 
     @classmethod
     def of(cls, exported: ExportedProgram) -> "PackedNames":
-        """Look at a graph, its kernels chosen: what nothing else reads than a kernel that takes it packed."""
+        """The constants of a rewritten graph that only kernels read that take them packed."""
         signature = exported.graph_signature
         names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         found: dict[object, list[str]] = {kernel: [] for kernel in _KERNELS}
@@ -46,17 +46,17 @@ class PackedNames:
         return cls(*map(tuple, found.values()))
 
     def to_json(self) -> str:
-        """For a program's metadata."""
+        """JSON for a program's metadata."""
         return json.dumps(attrs.asdict(self))
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str]) -> "PackedNames":
-        """What a program says; nothing, if it was compiled before there was anything to say."""
+        """The names in a program's metadata; empty if it has none."""
         known = json.loads(metadata.get(METADATA, "{}"))
         return cls(*(tuple(known.get(field.name, ())) for field in attrs.fields(cls)))
 
 
-# Each kernel that takes weights packed, and which of its inputs they are.
+# Each kernel that takes packed weights, and the index of that input.
 _KERNELS = {
     torch.ops.mkldnn._linear_pointwise.default: 1,
     torch.ops.onednn.qlinear_pointwise.tensor: 3,
@@ -65,21 +65,21 @@ _KERNELS = {
 
 @attrs.frozen(eq=False)
 class PackedWeights:
-    """Packs each weight once, whatever the number of programs over it."""
+    """Packs each weight once, for all programs that read it."""
 
     _rows: int
-    """Of a verification, for which oneDNN chooses the order."""
+    """Rows of a verification, for which oneDNN optimises the order."""
 
     _packed: dict[tuple[int, torch.Size], Tensor] = attrs.field(factory=dict)
 
     def replace(self, tensors: Mapping[str, Tensor], names: PackedNames) -> dict[str, Tensor]:
         """
-        *tensors*, by name, and those of *names* packed.
+        *tensors*, by name, with those of *names* packed.
 
         Args:
-            tensors: A step's weights, and the constants of its program.
+            tensors: A step's weights and the constants of its program.
 
-            names: What is to be packed.
+            names: Names of the constants to pack.
         """
         floats = {name: self._once(tensors[name], self._float) for name in names.floats if name in tensors}
         integers = {

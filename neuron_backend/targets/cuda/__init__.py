@@ -1,1 +1,1 @@
-"""NVIDIA GPUs: CUDA graphs."""
+"""CUDA target: programs recorded as CUDA graphs."""

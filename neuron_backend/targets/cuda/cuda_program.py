@@ -1,4 +1,4 @@
-"""Programs that were recorded: one for each width and span, and none later."""
+"""Running recorded programs: one CUDA graph for each width and span."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,12 +9,12 @@ from torch import Tensor
 
 from ..device_tensors import on_device
 from .cuda_runtime import Replay, Runtime
-from .cuda_staging import Place, Staging, size_of, tensors_in
+from .cuda_staging import Staging, TensorSpec, size_of, tensors_in
 
 
 @attrs.frozen(eq=False)
-class Exchange:
-    """What all programs of a decoder get their inputs through, and leave their results in."""
+class StagingBuffers:
+    """Memory for inputs and results that all programs of a decoder share."""
 
     inputs: Staging
     outputs: Staging
@@ -22,66 +22,71 @@ class Exchange:
     runtime: Runtime
 
     @classmethod
-    def of(cls, device: torch.device, runtime: Runtime, inputs: int, outputs: int) -> "Exchange":
-        """Room for so many bytes."""
-        there = [torch.zeros(size, dtype=torch.uint8, device=device) for size in (inputs, outputs)]
-        staged = [Staging(runtime.staging(len(block)), block) for block in there]
+    def of(cls, device: torch.device, runtime: Runtime, inputs: int, outputs: int) -> "StagingBuffers":
+        """Allocate *inputs* and *outputs* bytes."""
+        blocks = [torch.zeros(size, dtype=torch.uint8, device=device) for size in (inputs, outputs)]
+        staged = [Staging(runtime.staging(len(block)), block) for block in blocks]
         return cls(inputs=staged[0], outputs=staged[1], device=device, runtime=runtime)
 
 
 class CudaProgram:
-    """What runs at one width: takes and gives tensors of the host, over weights and cache of a device."""
+    """The program of one width: host tensors in and out, over weights and cache on a device."""
 
     def __init__(
-        self, exchange: Exchange, replays: Mapping[int, Replay], given: Sequence[Place], made: Sequence[Place]
+        self,
+        buffers: StagingBuffers,
+        replays: Mapping[int, Replay],
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
     ):
         """
-        Put the recorded programs of all spans together.
+        Combine the recorded programs of all spans.
 
         Args:
-            exchange: The memory that they were recorded over.
+            buffers: The memory that they were recorded over.
 
-            replays: By the number of slots that they attend to, ascending.
+            replays: Programs by the number of slots that they attend to, ascending.
 
-            given: The step's inputs, without slots and cache.
+            inputs: The step's inputs, without slots and cache.
 
-            made: The step's results: logits, or the choice and logits.
+            outputs: The step's results: logits, or sampled tokens and logits.
         """
         self.replays = dict(replays)
-        self._exchange = exchange
-        self._places = tuple(given)
-        self._given = tensors_in(exchange.inputs.host, given)
-        self._size_given = size_of(given)
-        # Of a choice and logits, the choice lies in front, and is all that is brought over.
-        self._made_here = tensors_in(exchange.outputs.host, made)[0]
-        self._size_made = made[0].size
-        self._logits_there = tensors_in(exchange.outputs.device, made)[1:]
+        self._buffers = buffers
+        self._specs = tuple(inputs)
+        self._host_inputs = tensors_in(buffers.inputs.host, inputs)
+        self._input_size = size_of(inputs)
+        # Only the first result is copied to the host: logits, or the sampled tokens.
+        self._host_output = tensors_in(buffers.outputs.host, outputs)[0]
+        self._output_size = outputs[0].size
+        self._device_logits = tensors_in(buffers.outputs.device, outputs)[1:]
 
     def __call__(self, *inputs: Tensor) -> Any:
         """
-        What the step takes before the cache, checked, to logits on the host, until the next forward.
+        Run on the step's checked inputs without the cache.
 
-        Of a step that chooses: to the choice, on the host, and the logits, on the device until the
-        next forward.
+        Returns:
+            Logits on the host, valid until the next forward. Of a step that samples: the sampled tokens on
+            the host, and the logits on the device, valid until the next forward.
 
         Raises:
-            ValueError: A tensor has another shape or dtype than it had when the program was recorded.
+            ValueError: A tensor has another shape or dtype than when the program was recorded.
         """
         *others, slots = inputs
         attended = slots.shape[0]
         replay = next(replay for size, replay in self.replays.items() if size >= attended)
-        if tuple(map(Place.of, others)) != self._places:
-            raise ValueError(f"inputs must be {self._places}: got {tuple(map(Place.of, others))}")
-        exchange = self._exchange
-        # Whether the caller is in inference mode must not matter: what it gets is to be written to.
-        with torch.inference_mode(False), torch.no_grad(), on_device(exchange.device):
-            for place, tensor in zip(self._given, others, strict=True):
-                place.copy_(tensor)
-            exchange.inputs.up(self._size_given)
+        if tuple(map(TensorSpec.of, others)) != self._specs:
+            raise ValueError(f"inputs must be {self._specs}: got {tuple(map(TensorSpec.of, others))}")
+        buffers = self._buffers
+        # Not in the caller's inference mode: callers may write to the result.
+        with torch.inference_mode(False), torch.no_grad(), on_device(buffers.device):
+            for host_input, tensor in zip(self._host_inputs, others, strict=True):
+                host_input.copy_(tensor)
+            buffers.inputs.up(self._input_size)
             replay()
-            exchange.outputs.down(self._size_made)
-            exchange.runtime.wait(exchange.device)
-            if not self._logits_there:
-                return self._made_here
-            # Small, and kept by who asked for it.
-            return self._made_here.clone(), *self._logits_there
+            buffers.outputs.down(self._output_size)
+            buffers.runtime.wait(buffers.device)
+            if not self._device_logits:
+                return self._host_output
+            # A copy: sampled tokens are few, and callers keep them.
+            return self._host_output.clone(), *self._device_logits

@@ -1,9 +1,9 @@
 """
-All that the target for CUDA uses of ``torch.cuda``.
+The calls of ``torch.cuda`` that the CUDA target makes, behind a protocol.
 
-Graphs are recorded as PyTorch's documentation says (*CUDA semantics*, section *CUDA Graphs*): after
-runs that warm up, on a side stream, into one pool of memory. The tests put a stand-in in its place, so
-that everything else is known to work where there is no GPU.
+Graphs are recorded as PyTorch documents (*CUDA semantics*, section *CUDA Graphs*): after warm-up runs,
+on a side stream, into one memory pool. Tests replace the runtime by a stand-in, so that everything else
+is tested without a GPU.
 """
 
 import os
@@ -15,22 +15,22 @@ import torch
 from torch import Tensor
 
 Replay = Callable[[], None]
-"""Runs what was recorded once more, over the same memory; returns before it has finished."""
+"""Runs a recorded program again, over the same memory; returns before it has unpad_and_add_bias."""
 
 _WARM_UPS = 2
-"""Runs before a recording: the first compiles and measures, and the second does as all later ones do."""
+"""Runs before a recording: the first compiles and tunes, the second runs as all later ones do."""
 
 
 @attrs.frozen
 class Gpu:
-    """What a decoder was made on."""
+    """The kind of GPU that a decoder was compiled for."""
 
     name: str
     capability: tuple[int, int]
-    """Of its kernels, such as ``(9, 0)``."""
+    """Compute capability, such as ``(9, 0)``."""
 
     cuda: str
-    """The version of CUDA that torch was built with."""
+    """CUDA version that torch was built with."""
 
 
 class Recorder(Protocol):
@@ -38,16 +38,16 @@ class Recorder(Protocol):
 
     def record(self, run: Callable[[], None]) -> Replay:
         """
-        Run *run* until it is warm, and record what it does.
+        Warm up *run* and record it.
 
         Args:
-            run: Works on tensors that stay where they are, and leaves its results in such.
+            run: Reads and writes only tensors whose memory stays in place.
         """
         ...
 
 
 class Runtime(Protocol):
-    """A kind of GPU."""
+    """Access to a GPU."""
 
     def lack(self) -> str | None:
         """Why there is no GPU; None if there is one."""
@@ -60,30 +60,30 @@ class Runtime(Protocol):
         Args:
             name: Such as ``"cuda"`` or ``"cuda:1"``.
 
-            spread: Whether each process of this host takes another, if *name* has no number.
+            spread: Whether each process of this host takes another device, if *name* has no number.
         """
         ...
 
     def gpu(self, device: torch.device) -> Gpu:
-        """What *device* is."""
+        """The kind of GPU that *device* is."""
         ...
 
     def staging(self, size: int) -> Tensor:
-        """``[size]`` bytes of the host, from and to which a device copies while the host goes on."""
+        """``[size]`` bytes of host memory for asynchronous copies."""
         ...
 
     def recorder(self, device: torch.device) -> Recorder:
-        """A new one."""
+        """A new recorder on *device*."""
         ...
 
     def wait(self, device: torch.device) -> None:
-        """Let the host wait for all that *device* was given."""
+        """Block until *device* has unpad_and_add_bias all work."""
         ...
 
 
 @attrs.frozen
 class CudaRuntime:
-    """PyTorch's."""
+    """Runtime over PyTorch's CUDA API."""
 
     def lack(self) -> str | None:
         """As :meth:`Runtime.lack`."""
@@ -98,7 +98,7 @@ class CudaRuntime:
         device = torch.device(name)
         if device.index is not None:
             return device
-        # As torchrun numbers the processes of a host.
+        # torchrun's number of this process on its host.
         own = os.environ.get("LOCAL_RANK") if spread else None
         return torch.device(device.type, torch.cuda.current_device() if own is None else int(own))
 
@@ -121,7 +121,7 @@ class CudaRuntime:
 
 
 class CudaRecorder:
-    """One side stream, and one pool: programs of one decoder never run at the same time."""
+    """Records on one side stream into one pool: a decoder's programs never run concurrently."""
 
     def __init__(self, device: torch.device):
         with torch.cuda.device(device):
@@ -132,13 +132,13 @@ class CudaRecorder:
         """As :meth:`Recorder.record`."""
         current = torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(current)
-        # On the stream of the recording: the workspaces of cuBLAS belong to a stream.
+        # On the recording's stream, since cuBLAS workspaces belong to a stream.
         with torch.cuda.stream(self._stream):
             for _ in range(_WARM_UPS):
                 run()
         current.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        # What other threads do meanwhile, such as the one that watches over NCCL, is their own affair.
+        # thread_local: other threads, such as NCCL's watchdog, may call CUDA meanwhile.
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             run()
         replay: Replay = graph.replay

@@ -1,9 +1,9 @@
 """
-Tensors of fixed places, on the host and on a device, that one copy moves.
+Staging memory: tensors at fixed addresses on the host and on a device, moved by one copy.
 
-A recorded program reads and writes where it did when it was recorded. What a forward is given is a
-handful of small tensors, and a copy to a device costs some microseconds whatever its size: so they
-lie one behind the other, in memory that all programs of a decoder share.
+A recorded program reads and writes the addresses that it was recorded with. A forward takes a few small
+tensors, and a copy to a device costs microseconds whatever its size, so they are laid out contiguously,
+in memory that all programs of a decoder share.
 """
 
 from collections.abc import Sequence
@@ -13,43 +13,43 @@ import torch
 from torch import Tensor
 
 _ALIGNMENT = 256
-"""Bytes: where CUDA begins what it allocates."""
+"""Bytes; alignment of CUDA allocations."""
 
 
 @attrs.frozen
-class Place:
-    """Shape and dtype of a tensor that has yet to get memory."""
+class TensorSpec:
+    """Shape and dtype of a tensor without memory."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, tensor: Tensor) -> "Place":
-        """Those of *tensor*."""
+    def of(cls, tensor: Tensor) -> "TensorSpec":
+        """Shape and dtype of *tensor*."""
         return cls(tuple(tensor.shape), tensor.dtype)
 
     @property
     def size(self) -> int:
-        """Bytes, with what is left free behind them."""
+        """Bytes, rounded up to the alignment."""
         size = self.dtype.itemsize
         for extent in self.shape:
             size *= extent
         return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-def size_of(places: Sequence[Place]) -> int:
-    """Bytes of tensors one behind the other."""
-    return sum(place.size for place in places)
+def size_of(specs: Sequence[TensorSpec]) -> int:
+    """Bytes of tensors laid out contiguously."""
+    return sum(spec.size for spec in specs)
 
 
-def tensors_in(block: Tensor, places: Sequence[Place]) -> tuple[Tensor, ...]:
-    """Tensors of *places* one behind the other in the bytes of *block*, from its beginning."""
+def tensors_in(block: Tensor, specs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:
+    """Views of *block*, uint8, as tensors of *specs*, laid out contiguously."""
     tensors, start = [], 0
-    for place in places:
-        piece = block[start : start + place.size].view(place.dtype)
-        count = torch.Size(place.shape).numel()
-        tensors.append(piece[:count].view(place.shape))
-        start += place.size
+    for spec in specs:
+        piece = block[start : start + spec.size].view(spec.dtype)
+        count = torch.Size(spec.shape).numel()
+        tensors.append(piece[:count].view(spec.shape))
+        start += spec.size
     return tuple(tensors)
 
 
@@ -64,9 +64,9 @@ class Staging:
     """``[size]`` uint8."""
 
     def up(self, size: int) -> None:
-        """Copy the first *size* bytes to the device; the host goes on."""
+        """Start copying the first *size* bytes to the device."""
         self.device[:size].copy_(self.host[:size], non_blocking=True)
 
     def down(self, size: int) -> None:
-        """Copy the first *size* bytes to the host; it has them when it has waited."""
+        """Start copying the first *size* bytes to the host, which must wait before it reads them."""
         self.host[:size].copy_(self.device[:size], non_blocking=True)

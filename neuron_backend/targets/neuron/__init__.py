@@ -1,1 +1,1 @@
-"""AWS Neuron: native and traced programs."""
+"""AWS Neuron targets: native (TorchNeuron) and traced (torch-neuronx 2.9) programs."""

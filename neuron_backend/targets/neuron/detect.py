@@ -1,10 +1,10 @@
 """
-What of AWS Neuron this machine has.
+Detection of the installed AWS Neuron packages and devices.
 
 Two packages are called torch-neuronx. From 2.13 on it is TorchNeuron: a device ``neuron`` of
 PyTorch and a backend of :func:`torch.compile`, for Trainium2 and later. Up to 2.9 it traces
-through XLA, for Inferentia2 and Trainium. The public index carries a third, an empty stub, and so
-for its companions. Sources: AWS Neuron SDK 2.33 and 2.31, release notes; the packages themselves.
+through XLA, for Inferentia2 and Trainium. The public index carries an empty stub of the same name, and
+stubs of its companions. Sources: AWS Neuron SDK 2.33 and 2.31, release notes; the packages themselves.
 """
 
 import glob
@@ -19,15 +19,15 @@ import attrs
 import torch
 
 INDEX = "https://pip.repos.neuron.amazonaws.com"
-"""Where the packages are."""
+"""Package index with the real packages."""
 
-# The lowest major version of which there are real ones. The stubs are 1.0 and 1.0.post1.
+# The lowest major version of each real package. The stubs are 1.0 and 1.0.post1.
 _FIRST_MAJOR = {"torch-neuronx": 2, "neuronx-cc": 2, "neuronx-distributed": 0}
 
 
 @attrs.frozen
 class NeuronFound:
-    """What :func:`probe` found; as a string, a report."""
+    """Result of :func:`probe`; ``str()`` is a report."""
 
     kind: Literal["native", "traced", "none"]
     """
@@ -38,23 +38,23 @@ class NeuronFound:
     """Why it is that kind, in a sentence."""
 
     versions: Mapping[str, str] = attrs.field(factory=dict)
-    """Of the real packages that are installed, by the name of their distribution."""
+    """Versions of the installed real packages, by distribution name."""
 
     stubs: Mapping[str, str] = attrs.field(factory=dict)
-    """Of the empty ones from the public index."""
+    """Versions of the installed empty packages from the public index."""
 
     devices: int = 0
-    """Neuron devices that the driver shows, as /dev/neuron0, ..."""
+    """Number of the driver's devices, /dev/neuron0, ..."""
 
     cores: int = 0
-    """Cores that a native package offers, each a device of PyTorch's: ``"neuron:0"``, ..."""
+    """Number of PyTorch devices of a native package, ``"neuron:0"``, ..., one per core."""
 
     model_builder: bool = False
     """Whether neuronx-distributed has a ModelBuilder that traces several shapes over one state."""
 
     @property
     def has_device(self) -> bool:
-        """Whether something can run: a package may also be there to compile alone."""
+        """Whether programs can run here; a package may also be installed only to compile."""
         return self.kind != "none" and (self.cores > 0 if self.kind == "native" else self.devices > 0)
 
     def __str__(self) -> str:
@@ -75,10 +75,10 @@ class NeuronFound:
 
 def probe() -> NeuronFound:
     """
-    Look for the packages and for devices. Imports what is installed, and starts no runtime.
+    Look for the packages and for devices. Imports installed packages, but starts no runtime.
 
     Returns:
-        What is there and why it is taken for that. Nothing is an error.
+        The packages found, and the reason for their classification. Never raises.
     """
     versions, stubs = _distributions()
     devices = len(glob.glob("/dev/neuron[0-9]*"))
@@ -90,11 +90,11 @@ def probe() -> NeuronFound:
         module = importlib.import_module("torch_neuronx")
     except Exception as error:
         return NeuronFound("none", f"torch_neuronx cannot be imported: {error!r}", **facts)
-    return _judge(module, facts)
+    return _classify(module, facts)
 
 
 def neuron_versions() -> dict[str, str]:
-    """Versions of the real packages that are installed, without importing any."""
+    """Versions of the installed real packages, without importing any."""
     return _distributions()[0]
 
 
@@ -105,7 +105,7 @@ def runtime_started() -> bool:
 
 
 def _distributions() -> tuple[dict[str, str], dict[str, str]]:
-    """Real ones, and stubs: name to version."""
+    """Installed real packages and stubs, each name to version."""
     installed = {name: number for name in _FIRST_MAJOR if (number := _version(name)) is not None}
     real = {name: number for name, number in installed.items() if _is_real(name, number)}
     return real, {name: number for name, number in installed.items() if name not in real}
@@ -123,7 +123,7 @@ def _is_real(name: str, number: str) -> bool:
     return major.isdigit() and int(major) >= _FIRST_MAJOR[name]
 
 
-def _judge(module: ModuleType, facts: Mapping[str, Any]) -> NeuronFound:
+def _classify(module: ModuleType, facts: Mapping[str, Any]) -> NeuronFound:
     device = getattr(torch, "neuron", None)
     if callable(getattr(device, "device_count", None)) and callable(
         getattr(module, "get_fallback_ops", None)
@@ -139,7 +139,7 @@ def _judge(module: ModuleType, facts: Mapping[str, Any]) -> NeuronFound:
 
 
 def _count(device: Any) -> int:
-    # A driver that is missing or of another version shows here first.
+    # Fails if the driver is missing or of another version.
     try:
         return int(device.device_count())
     except Exception:

@@ -1,4 +1,4 @@
-"""Steps that own their cache and write it out of place, for compilers of XLA graphs."""
+"""Steps that own their cache and update it out of place, for tracing through XLA."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,71 +18,70 @@ from ...step import DecoderStep, TreeStep, score_tree
 from .traced_program import to_device
 
 GIVEN = ("given_0", "given_1", "given_2", "given_3", "given_4")
-"""Names of what a choice is given: three parts of a history and two tensors of noise at most."""
+"""Names of a sampler's inputs: at most three parts of a history and two tensors of noise."""
 
 TREE = ("written", "path")
-"""Names of what says how a tree looks."""
+"""Names of the inputs that describe a tree."""
 
-CHOICES = "choices"
-"""What the names of a choice's constants begin with."""
+SAMPLERS = "samplers"
+"""Prefix of the names of the samplers' constants."""
 
 INPUTS = ("ids", "cache_pos", "slots", *GIVEN, *TREE)
-"""What :class:`FunctionalStep` takes, in that order."""
+"""Inputs of :class:`FunctionalStep`, in order."""
 
 MODEL = "step.model."
-"""Before the model's own name of a weight: its name in a :class:`FunctionalStep`."""
+"""Prefix of a model's weight names in a :class:`FunctionalStep`."""
 
 
 class FunctionalStep(nn.Module):
     """
     A :class:`~...step.DecoderStep` as ``(ids, cache_pos, slots) -> (logits, *cache)``.
 
-    With more inputs it is one that chooses, ``-> (chosen, logits, *cache)``, or one of a tree. One
-    module is all of them, because programs that share a cache are traced from one module.
+    With more inputs it samples, ``-> (tokens, logits, *cache)``, or scores a tree. One module does all
+    of this, because programs that share a cache are traced from one module.
 
-    The cache belongs to the module, as parameters: the state tensors that ``torch_neuronx.trace``
-    keeps on the device when it is told which output each of them becomes. All integers are int32,
-    as the device has them.
+    The cache belongs to the module, as parameters: ``torch_neuronx.trace`` keeps these state tensors on
+    the device when it is told which output updates each of them. All integers are int32, as on the
+    device.
     """
 
     def __init__(
         self,
         step: DecoderStep,
         cache: CacheBuffers,
-        choices: Mapping[int, nn.Module] | None = None,
+        samplers: Mapping[int, nn.Module] | None = None,
         num_sampling_inputs: int = 0,
     ):
         """
         Share the weights of *step*; start from an empty cache.
 
         Args:
-            step: What to run. Its modules are copied: who traces this one may move it to a device,
-                and *step* stays where it is.
+            step: The step to run. Its modules are copied: tracing may move this module to a device,
+                while *step* stays on the host.
 
-            cache: Says shapes and dtype; not written.
+            cache: Defines shapes and dtype; not written.
 
-            choices: By width, what chooses in forwards that are given what it takes: a
-                :func:`lower_choice`.
+            samplers: By width, the :func:`lower_sampling` for forwards that are given its inputs.
 
-            num_sampling_inputs: How many inputs that is.
+            num_sampling_inputs: Number of these inputs.
         """
         super().__init__()
         model = copy_sharing_weights(step.model)
-        # Of the ways to run a mixture of experts the one whose shapes depend on no data.
+        # The only implementation of experts whose shapes do not depend on data.
         if hasattr(model, "set_experts_implementation"):
             model.set_experts_implementation("batched_mm")
         self.step = DecoderStep(model, step.scored_width, step.kept)
-        self.choices = nn.ModuleDict({str(width): choice for width, choice in (choices or {}).items()})
-        self._num_given = num_sampling_inputs
+        self.samplers = nn.ModuleDict({str(width): sampler for width, sampler in (samplers or {}).items()})
+        self._num_sampling_inputs = num_sampling_inputs
         self._states = state_names(cache)
         for name, tensor in zip(self._states, cache.tensors, strict=True):
             self._register(name, torch.zeros_like(tensor, device="cpu"))
 
     @classmethod
     def like(cls, other: "FunctionalStep", cache: CacheBuffers) -> "FunctionalStep":
-        """The same as *other*, in this form."""
-        choices = {int(width): choice for width, choice in other.choices.items()}
-        return cls(other.step, cache, choices, other._num_given)
+        """A copy of *other* of this class."""
+        samplers = {int(width): sampler for width, sampler in other.samplers.items()}
+        return cls(other.step, cache, samplers, other._num_sampling_inputs)
 
     def _register(self, name: str, tensor: Tensor) -> None:
         self.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
@@ -97,8 +96,7 @@ class FunctionalStep(nn.Module):
         """
         Every other tensor, by each of its names.
 
-        Among them buffers that a state dict leaves out, such as rotary frequencies: the device has
-        to be given those too.
+        Includes buffers outside the state dict, such as rotary frequencies, which the device needs too.
         """
         return {name: tensor.detach() for name, tensor in self._tensors() if name not in self._states}
 
@@ -106,7 +104,7 @@ class FunctionalStep(nn.Module):
         yield from self.named_parameters(remove_duplicate=False)
         yield from self.named_buffers(remove_duplicate=False)
 
-    # An input that is left out is none of the program's, and no open-ended list is traced by NxD.
+    # Inputs left out are not part of a program. They are listed one by one, since NxD cannot trace *args.
     def forward(
         self,
         ids: Tensor,
@@ -121,18 +119,18 @@ class FunctionalStep(nn.Module):
         path: Tensor | None = None,
     ) -> Any:
         """
-        Score the tokens; the cache that holds them comes back after the logits.
+        Score the tokens, and return the updated cache after the logits.
 
         Args:
             ids: Tokens, ``[batch, width]`` int32; -1 is padding.
 
-            cache_pos: Position of the first column, ``[batch]`` int32; of a tree that of each,
+            cache_pos: Position of the first column, ``[batch]`` int32; in a tree that of each column,
                 ``[batch, width]``.
 
-            slots: :meth:`~...kv_cache.buffers.CacheBuffers.addresses` of a span that holds every position, int32.
+            slots: :meth:`~...kv_cache.buffers.CacheBuffers.addresses` of a span that holds every
+                position, int32.
 
-            given_0: What a choice takes beside the logits, in its order, integers as int32: here the
-                first of it.
+            given_0: The first of the sampler's inputs besides the logits; integers are int32.
 
             given_1: The second.
 
@@ -144,11 +142,11 @@ class FunctionalStep(nn.Module):
 
             written: The address that each column of a tree is written to, ``[batch, width]`` int32.
 
-            path: The columns of a tree on the way to each, ``[batch, width, width]``, 1 or 0, int32.
+            path: 1 for each column's ancestors in a tree, else 0, ``[batch, width, width]`` int32.
 
         Returns:
-            Where there is a choice, ``[batch, columns]`` int32; ``[batch, width or kept, vocab]``
-            float32; and the tensors of :attr:`states` anew.
+            Sampled tokens ``[batch, columns]`` int32, if it samples; logits
+            ``[batch, width or kept, vocab]`` float32; and the updated tensors of :attr:`states`.
         """
         cache = tuple(self.states.values())
         if written is not None and path is not None:
@@ -159,9 +157,9 @@ class FunctionalStep(nn.Module):
         logits, cache = self.step.score(ids, cache_pos, slots, cache, write_copy)
         given = [one for one in (given_0, given_1, given_2, given_3, given_4) if one is not None]
         width = str(ids.shape[1])
-        # A choice that takes nothing but logits is made in every forward of its width.
-        if width in self.choices and len(given) == self._num_given:
-            return self._give((self.choices[width](logits, *given), logits), cache)
+        # A sampler without further inputs runs in every forward of its width.
+        if width in self.samplers and len(given) == self._num_sampling_inputs:
+            return self._give((self.samplers[width](logits, *given), logits), cache)
         return self._give((logits,), cache)
 
     def _give(self, outputs: tuple[Tensor, ...], cache: tuple[Tensor, ...]) -> Any:
@@ -170,10 +168,10 @@ class FunctionalStep(nn.Module):
 
 class ReassigningStep(FunctionalStep):
     """
-    The same with buffers that take the new cache by name, so that it is not given back.
+    A :class:`FunctionalStep` that assigns the updated cache to its buffers instead of returning it.
 
-    That is the only way in which NxD's ModelBuilder v2 knows a state (AWS Neuron SDK, `ModelBuilderV2
-    API Reference`, in-place buffer updates: buffers out of place, neither parameters nor writes in place).
+    NxD's ModelBuilder v2 knows no other form of state (AWS Neuron SDK, `ModelBuilderV2 API Reference`,
+    in-place buffer updates: reassigned buffers, neither parameters nor writes in place).
     """
 
     def _register(self, name: str, tensor: Tensor) -> None:
@@ -186,56 +184,57 @@ class ReassigningStep(FunctionalStep):
 
 
 def state_names(cache: CacheBuffers) -> tuple[str, ...]:
-    """Of each of the cache's tensors."""
+    """Names of the cache's tensors."""
     layers = range(len(cache.keys))
     return (*(f"keys_{layer}" for layer in layers), *(f"values_{layer}" for layer in layers))
 
 
 def named(kind: str, *inputs: Tensor) -> dict[str, Tensor]:
-    """What a program of that *kind* takes before the cache, by name and as the device has it."""
+    """The inputs of a program of that *kind* before the cache, by name, with the device's dtypes."""
     ids, cache_pos, *others, slots = map(to_device, inputs)
     names = TREE if kind == TreeStep.kind else GIVEN
     return {"ids": ids, "cache_pos": cache_pos, "slots": slots, **dict(zip(names, others, strict=False))}
 
 
 def padding(shape: ProgramShape, cache: CacheBuffers) -> dict[str, Tensor]:
-    """The inputs of a forward of that *shape* over padding alone: what it is traced with."""
+    """Inputs of a forward of that *shape* with padding only, for tracing."""
     inputs = shape.step.padding(shape.width, cache, shape.span)
     return named(shape.step.kind, *inputs[: -len(cache.tensors)])
 
 
 class _Sampling(nn.Module):
-    """As ``(logits, *given) -> chosen``."""
+    """A step's sampling as ``(logits, *given) -> tokens``."""
 
     def __init__(self, step: FusedStep):
         super().__init__()
-        # Not a module of this one: the model is not to be exported.
-        self._choose = step.sample
+        # The method, not the module, so that the model is not exported.
+        self._sample = step.sample
 
     def forward(self, logits: Tensor, *given: Tensor) -> Tensor:
-        return self._choose(logits, given, logits.new_zeros(logits.shape[0], dtype=torch.int64))
+        return self._sample(logits, given, logits.new_zeros(logits.shape[0], dtype=torch.int64))
 
 
-def lower_choice(step: FusedStep, width: int, shape: DecoderShape) -> GraphModule:
+def lower_sampling(step: FusedStep, width: int, shape: DecoderShape) -> GraphModule:
     """
-    The choice of *step*, in core operations and 32 bits, for tracing through XLA.
+    Lower the sampling of *step* to core operations and 32 bits, for tracing through XLA.
 
-    Written down as it is for eager execution, it would reach XLA with numbers of Python in it, which
-    are float64 there; here they are tensors, and they can be stored.
+    In eager form, its Python numbers would be float64 in XLA; lowered, they are tensors, which can also
+    be saved.
 
     Args:
-        step: Whose choice.
+        step: Step with the processors and the sampler.
 
-        width: Of the forwards that it stands behind.
+        width: Width of the forwards.
 
-        shape: Of the decoder.
+        shape: Shape of the decoder.
 
     Returns:
-        From float32 logits and what :meth:`~...on_device_sampling.fused_step.FusedStep.sampling_inputs` makes, integers as
-        int32, to ids ``[batch, columns]`` int32.
+        A graph from float32 logits and the results of
+        :meth:`~...on_device_sampling.fused_step.FusedStep.given`, integers as int32, to tokens
+        ``[batch, columns]`` int32.
 
     Raises:
-        OverflowError: It computes with numbers that 32 bits do not hold.
+        OverflowError: It computes with integers that do not fit into 32 bits.
     """
     logits = torch.zeros(shape.batch_size, step.scored(width), shape.vocab_size)
     graph = lower(_Sampling(step), (logits, *step.neutral_inputs(width, shape.batch_size)))

@@ -1,12 +1,12 @@
 """
-Programs traced by NxD's ModelBuilder v2: one for each width and span, over one cache.
+Tracing with NxD's ModelBuilder v2: one program for each width and span, over one cache.
 
 AWS Neuron SDK, `ModelBuilderV2 API Reference`; neuronx_distributed/trace/model_builder_v2.py and
-trace/nxd_model/nxd_model.py, where one list of states initialises every program, and a call goes to
-the program that was traced with inputs of its names and shapes. All programs have one signature,
-that of the module. An input whose default is None may be left out of any of them
-(trace/functions.py), and each gives back what it gave when it was traced: so programs that choose,
-and those of trees, stand beside the plain ones, which pay nothing for them.
+trace/nxd_model/nxd_model.py: one list of states initialises every program, and a call is routed to the
+program that was traced with inputs of the same names and shapes. All programs have the module's
+signature. Inputs with default None may be left out (trace/functions.py), and each program returns what
+it returned when traced. So programs that sample, and those of trees, exist beside the plain ones at no
+cost to these.
 """
 
 import tempfile
@@ -22,8 +22,8 @@ from ...lowering.step_graphs import ProgramShape, program_shapes, spans_of
 from ...step import DecoderStep, TreeStep
 from ...tensor_parallel.cores import CORES, Cores
 from ...tensor_parallel.parallel_layers import override_all_reduce
-from .functional_step import CHOICES, MODEL, FunctionalStep, ReassigningStep, lower_choice, named, padding
-from .traced_program import Runs, Traced, lint_proto, refuse, to_device, to_host
+from .functional_step import MODEL, SAMPLERS, FunctionalStep, ReassigningStep, lower_sampling, named, padding
+from .traced_program import TracedDecoder, TracedPrograms, lint_proto, refuse, to_device, to_host
 
 if TYPE_CHECKING:
     from ...static_decoder import StaticDecoder
@@ -42,23 +42,23 @@ class ModelBuilderWay:
 
     def step(self, decoder: "StaticDecoder") -> ReassigningStep:
         """
-        What is traced.
+        The module to trace.
 
         Raises:
-            OverflowError: A choice needs more than 32 bits.
+            OverflowError: Sampling needs more than 32 bits.
         """
         fusion = decoder.fusion
         if fusion is None:
             return ReassigningStep(decoder.step, decoder.cache)
-        choices = {width: lower_choice(fusion.step, width, decoder.shape) for width in fusion.widths}
-        return ReassigningStep(decoder.step, decoder.cache, choices, fusion.step.num_sampling_inputs)
+        samplers = {width: lower_sampling(fusion.step, width, decoder.shape) for width in fusion.widths}
+        return ReassigningStep(decoder.step, decoder.cache, samplers, fusion.step.num_sampling_inputs)
 
     def shapes(self, decoder: "StaticDecoder") -> list[ProgramShape]:
         """
-        Each program.
+        Shapes of all programs.
 
-        A choice that is given nothing, as greedy choice of raw logits, would leave two programs with the
-        same inputs, between which NxD does not route: the one that chooses serves as the other too.
+        If a sampler has no further inputs, such as greedy sampling of raw logits, a plain program would have
+        the same inputs, and NxD could not route between the two: the sampling one then serves both.
         """
         shapes, fusion = program_shapes(decoder), decoder.fusion
         if fusion is None or fusion.step.num_sampling_inputs:
@@ -66,40 +66,40 @@ class ModelBuilderWay:
         both = [(decoder.step, width) for width in fusion.widths]
         return [shape for shape in shapes if (shape.step, shape.width) not in both]
 
-    def compile(self, cores: Cores, step: FunctionalStep, top_ks: Sequence[int]) -> Traced:
+    def compile(self, cores: Cores, step: FunctionalStep, top_ks: Sequence[int]) -> TracedDecoder:
         """
         Trace every shape, compile all of them, and load them over one cache.
 
         Args:
-            cores: Of an eager decoder.
+            cores: Cores of an eager decoder.
 
             step: The :meth:`step` of their part.
 
-            top_ks: How many calls of top-k the graph of each of :meth:`shapes` has.
+            top_ks: Number of top-k calls in the graph of each of :meth:`shapes`.
 
         Raises:
-            UnsupportedArchitecture: In strict mode, the HLO holds what the compiler is known to refuse.
+            UnsupportedArchitecture: In strict mode, the HLO breaks a rule of neuronx-cc.
         """
         decoder = cores.part
-        # Before anybody moves them.
+        # Before tracing moves them.
         known, states = cores.weights(step.weights, MODEL), set(step.states)
         with _on_cores(cores.degree):
             model, used = self._built(decoder, step, top_ks)
-        # A state belongs to the device alone; some releases list it among the weights.
+        # States live on the device only, but some releases list them among the weights.
         weights = [name for name in used if name not in states]
         content = _saved(model)
         _start(model, known, weights)
-        # They are the same on every core.
-        constants = {name: known[0][name] for name in weights if name.startswith(f"{CHOICES}.")}
-        return Traced(_runs(decoder, model), content, weights, constants)
+        # The constants are the same on every core.
+        constants = {name: known[0][name] for name in weights if name.startswith(f"{SAMPLERS}.")}
+        return TracedDecoder(_runs(decoder, model), content, weights, constants)
 
     def _built(
         self, decoder: "StaticDecoder", step: FunctionalStep, top_ks: Sequence[int]
     ) -> tuple[Any, dict[str, None]]:
-        """The compiled programs, and the names of what they use."""
+        """The compiled programs, and the names of the weights that they use."""
         from neuronx_distributed import ModelBuilder
 
-        # It looks for how many cores there are here.
+        # The constructor looks up the number of cores.
         builder = ModelBuilder(step)
         used: dict[str, None] = {}
         for shape, top_k in zip(self.shapes(decoder), top_ks, strict=True):
@@ -112,12 +112,14 @@ class ModelBuilderWay:
         model = builder.compile(compiler_args=self.compiler_args, compiler_workdir=self.compiler_workdir)
         return model, used
 
-    def load(self, cores: Cores, content: bytes, weights: list[str], tensors: Mapping[str, Tensor]) -> Runs:
+    def load(
+        self, cores: Cores, content: bytes, weights: list[str], tensors: Mapping[str, Tensor]
+    ) -> TracedPrograms:
         """
-        Load what :meth:`compile` stored over these weights, its own constants and an empty cache.
+        Load the programs that :meth:`compile` saved, over these weights, their constants and an empty cache.
 
         Raises:
-            ValueError: This release of neuronx_distributed does not know it.
+            ValueError: This release of neuronx_distributed cannot load them.
         """
         from neuronx_distributed import NxDModel
 
@@ -125,7 +127,7 @@ class ModelBuilderWay:
             path = Path(folder) / self.file
             path.write_bytes(content)
             model = NxDModel.load(str(path))
-        # Where it cannot restore its own class it gives back the bare ScriptModule.
+        # NxDModel.load returns a bare ScriptModule if it cannot restore its own class.
         if not isinstance(model, NxDModel):
             raise ValueError(
                 "programs must be loaded by the neuronx_distributed that saved them: "
@@ -139,7 +141,7 @@ class ModelBuilderWay:
 @contextmanager
 def _on_cores(degree: int) -> Iterator[None]:
     """
-    Trace and compile for so many cores.
+    Trace and compile for *degree* cores while the body runs.
 
     As in AWS Neuron SDK, `ModelBuilderV2 API Reference`, usage examples:
     neuronx_distributed/trace/parallel_context.py traces for the first of the cores, and the sum of
@@ -181,8 +183,8 @@ def _start(model: Any, known: Sequence[Mapping[str, Tensor]], weights: list[str]
     model.to_neuron()
 
 
-def _runs(decoder: "StaticDecoder", model: Any) -> Runs:
-    # By how many slots a decoder asks for; a span shorter than a width has no program at that width.
+def _runs(decoder: "StaticDecoder", model: Any) -> TracedPrograms:
+    # By width and number of slots; a span shorter than the width has no program at that width.
     attended = {
         (width, len(decoder.cache.addresses(span))): to_device(
             decoder.cache.addresses(max(span, spans_of(width, decoder.spans)[0]))
@@ -202,7 +204,7 @@ def _runs(decoder: "StaticDecoder", model: Any) -> Runs:
         return to_host(model(**given(TreeStep.kind, *inputs)))
 
     def sample(*inputs: Tensor) -> tuple[Tensor, Tensor]:
-        # By rank, inputs and outputs: so the logits stay where they are until somebody reads them.
+        # Inputs and outputs by rank, so that the logits stay on the device until they are read.
         ranked = {
             name: [tensor] * model.local_ranks_size
             for name, tensor in given(DecoderStep.kind, *inputs).items()
@@ -210,9 +212,9 @@ def _runs(decoder: "StaticDecoder", model: Any) -> Runs:
         chosen, logits = model(**ranked, forward_mode="ranked")
         return chosen[0].cpu(), logits[0]
 
-    choosing = () if decoder.fusion is None else decoder.fusion.widths
-    return Runs(
+    sampling = () if decoder.fusion is None else decoder.fusion.widths
+    return TracedPrograms(
         dict.fromkeys(decoder.shape.widths, run),
         dict.fromkeys(decoder.tree_widths, run_tree),
-        dict.fromkeys(choosing, sample),
+        dict.fromkeys(sampling, sample),
     )

@@ -1,4 +1,4 @@
-"""Programs that torch.compile makes: one for each width and span, and none later."""
+"""Running programs compiled by torch.compile: one for each width and span, compiled once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,29 +11,29 @@ from torch.fx import GraphModule
 from ..device_tensors import on_device
 
 Backend = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
-"""What :func:`torch.compile` takes: a graph and its inputs to something that can be called with them."""
+"""Backend of :func:`torch.compile`: a graph and its inputs to a callable."""
 
-# Numbers that do not fit into 32 bits are narrowed on the way to the device. None of them means
-# anything: they stand beside padding.
+# Integers are clamped to this before the device narrows them to 32 bits. Larger ones only occur beside
+# padding, where they have no meaning.
 _LARGEST = 2**30
 
 
 @attrs.define(eq=False)
 class OnceBackend:
-    """A *backend* that compiles the graph of one program, once."""
+    """A *backend* that compiles the graph of one program only once."""
 
     backend: Backend
     name: str
-    """What errors call the program."""
+    """Name of the program in errors."""
 
     compilations: int = attrs.field(default=0, init=False)
 
     def __call__(self, graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """
-        Compile.
+        Compile the graph.
 
         Raises:
-            RuntimeError: It has done so before.
+            RuntimeError: A graph was compiled before.
         """
         if self.compilations:
             raise RuntimeError(
@@ -42,7 +42,7 @@ class OnceBackend:
                 "the default dtype or device, or torch._dynamo.reset() was called"
             )
         compiled = self.backend(graph, inputs)
-        # Not before: torch.compile may give up an attempt and begin again.
+        # Counted after success, since torch.compile may abandon an attempt and start again.
         self.compilations += 1
         return compiled
 
@@ -53,30 +53,30 @@ class SpanProgram:
 
     run: Callable[..., Any]
     slots: Tensor
-    """What it attends to, on the device."""
+    """Addresses of the slots that it attends to, on the device."""
 
     backend: OnceBackend
 
     @classmethod
     def of(cls, graph: GraphModule, slots: Tensor, backend: Backend, name: str) -> "SpanProgram":
-        """Let torch.compile take *graph*, on the device, as a whole; the first call compiles it."""
+        """Wrap *graph*, which is on the device, in torch.compile; the first call compiles it as a whole."""
         once = OnceBackend(backend, name)
         return cls(torch.compile(graph, backend=once, fullgraph=True, dynamic=False), slots, once)
 
 
 class NativeProgram:
-    """What runs at one width: takes and gives tensors of the host, over weights and cache of a device."""
+    """The program of one width: host tensors in and out, over weights and cache on a device."""
 
     def __init__(self, spans: Mapping[int, SpanProgram], cache: Sequence[Tensor], device: torch.device):
         """
-        Put the programs of all spans together.
+        Combine the programs of all spans.
 
         Args:
-            spans: By the number of slots that they attend to, ascending.
+            spans: Programs by the number of slots that they attend to, ascending.
 
             cache: The buffers on *device*; written in place.
 
-            device: Where the programs run.
+            device: Device of the programs.
         """
         self.spans = dict(spans)
         self._cache = tuple(cache)
@@ -84,22 +84,23 @@ class NativeProgram:
 
     def __call__(self, *inputs: Tensor) -> Any:
         """
-        What the step takes before the cache, checked, to logits on the host.
+        Run on the step's checked inputs without the cache.
 
-        Of a step that chooses: to the choice and the logits, both on the device, since few of the
-        latter are ever read.
+        Returns:
+            Logits on the host. Of a step that samples: tokens and logits, both on the device, since the
+            logits are rarely read.
         """
         *others, slots = inputs
         attended = slots.shape[0]
         program = next(program for size, program in self.spans.items() if size >= attended)
-        # Whether the caller is in inference mode must not matter: programs are made outside of it.
+        # Not in the caller's inference mode, since programs are compiled outside of it.
         with torch.inference_mode(False), torch.no_grad(), on_device(self._device):
             given = program.run(*(self._send(tensor) for tensor in others), program.slots, *self._cache)
-            # Processors and samplers use operations that the device has no kernels for.
+            # To the host: processors and samplers use operations that the device lacks.
             return given.to("cpu") if isinstance(given, Tensor) else given
 
     def _send(self, tensor: Tensor) -> Tensor:
         if tensor.dtype == torch.int64:
             tensor = tensor.clamp(-_LARGEST, _LARGEST)
-        # A copy in any case: what comes from a caller in inference mode is of another kind.
+        # Always a copy, since a caller's tensors may be inference tensors.
         return tensor.to(self._device, copy=True).contiguous()

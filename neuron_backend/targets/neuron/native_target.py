@@ -1,4 +1,4 @@
-"""Decoders whose programs torch.compile makes for a device: TorchNeuron, on Trainium2 and later."""
+"""Target for TorchNeuron, on Trainium2 and later: programs compiled by torch.compile."""
 
 import os
 import sys
@@ -25,16 +25,23 @@ from ..device_tensors import place_cache, place_graph
 from ..target import NOT_SAVED
 from .detect import neuron_versions, probe
 from .native_program import Backend, NativeProgram, SpanProgram
-from .neuron_environment import CACHE_FOLDER, CORES, NO_FALLBACK, compiler_arguments, cores_of_rank, settled
+from .neuron_environment import (
+    CACHE_FOLDER,
+    CORES,
+    NO_FALLBACK,
+    compiler_arguments,
+    cores_of_rank,
+    environment_variables,
+)
 
 if TYPE_CHECKING:
     from ...static_decoder import StaticDecoder
 
 ARTIFACTS = "compiled.bin"
-"""A package: what :func:`torch.compiler.save_cache_artifacts` gives."""
+"""File of a saved decoder: the result of :func:`torch.compiler.save_cache_artifacts`."""
 
 NAMES = "compiled.txt"
-"""The other: what the programs in it are called, a line each."""
+"""File of a saved decoder: the names of the programs in :data:`ARTIFACTS`, one per line."""
 
 _SHOWN = 5
 
@@ -46,40 +53,40 @@ def _as_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def _as_path(folder: str | PathLike[str] | None) -> str | None:
-    # The process may change its folder before the variable is read.
+    # Absolute, since the process may change its folder before the variable is read.
     return None if folder is None else os.path.abspath(os.fspath(folder))
 
 
 @attrs.frozen(kw_only=True)
 class NativeTarget:
     """
-    One program for each width and span, over weights and a cache that lie on the device.
+    One program for each width and span, over weights and a cache on the device.
 
     The model and the decoder's steps stay on the host, for :meth:`CompiledDecoder.save`,
     :meth:`CompiledDecoder.early_exit` and the comparison with the stock model; the device gets
-    copies. A forward takes and gives tensors of the host.
+    copies. A forward takes and returns host tensors.
 
     Sources: AWS Neuron SDK 2.33, TorchNeuron (the device ``neuron``; ``torch.compile`` with
     ``backend="neuron"`` and ``dynamic=False``; inputs that a graph writes into become aliases) and
     its environment variables.
 
     Raises:
-        ValueError: An option breaks its rule.
+        ValueError: An option is invalid.
     """
 
     name: ClassVar[str] = "neuron-native"
 
     strict: bool = attrs.field(default=True, validator=validators.instance_of(bool))
     """
-    Whether a graph that breaks a rule of :mod:`...lint.graph_lint`, or an operation that the device left to the
-    host, is an error. Otherwise it is a warning. TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION is set
-    too, so that no program of this process that fails is run by the host instead.
+    Whether a graph that breaks a rule of :mod:`...lint.graph_lint`, or an operation that the device left
+    to the host, is an error; otherwise it is a warning. If True, TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION
+    is set too, so that the host does not run programs that fail on the device.
     """
 
     cache_folder: str | None = attrs.field(default=None, converter=_as_path)
     """
-    Where compiled programs are kept between processes: TORCH_NEURONX_NEFF_CACHE_DIR is set to it.
-    None: as that variable says, or TorchNeuron's default.
+    Folder that keeps compiled programs between processes: TORCH_NEURONX_NEFF_CACHE_DIR is set to it.
+    None: the variable's value, or TorchNeuron's default.
     """
 
     compiler_args: tuple[str, ...] = attrs.field(default=(), converter=_as_arguments)
@@ -89,20 +96,20 @@ class NativeTarget:
         default=None, validator=validators.optional(validators.matches_re(r"\d+([-,]\d+)*"))
     )
     """
-    Which cores this process gets, such as ``"0"`` or ``"4-7"``: NEURON_RT_VISIBLE_CORES is set to it,
-    before the runtime starts. Models in one process share its cores, one on each *device*. With
-    ``tp_degree``, those of all processes on this machine: each gets an equal share, in order. None:
-    what that variable says; else all of them, or with ``tp_degree`` one for each process.
+    Cores of this process, such as ``"0"`` or ``"4-7"``: NEURON_RT_VISIBLE_CORES is set to it before the
+    runtime starts. Models in one process share its cores, one on each *device*. With ``tp_degree``, the
+    cores of all processes on this machine: each gets an equal share, in order. None: the variable's
+    value; if unset, all cores, or with ``tp_degree`` one for each process.
     """
 
     device: str = attrs.field(default="neuron", validator=validators.instance_of(str))
     """
-    ``"neuron:0"`` is the first core that the process has, ``"neuron:1"`` the second, and
-    ``"neuron"`` the current one: the first unless somebody has chosen another.
+    ``"neuron:0"`` is the first core of the process, ``"neuron:1"`` the second, and ``"neuron"`` the
+    current one, by default the first.
     """
 
     backend: str | Backend = "neuron"
-    """What :func:`torch.compile` is given: the name of a registered backend, or one itself."""
+    """Backend of :func:`torch.compile`: a registered name, or a callable."""
 
     def require(self) -> None:
         """Refuse a machine without TorchNeuron or without a core."""
@@ -114,7 +121,7 @@ class NativeTarget:
 
     def compile(self, decoder: "StaticDecoder") -> None:
         """Compile every width and span, run each once, and compare with the stock model."""
-        with settled(self._variables(decoder.ranks)), CacheArtifactManager.with_fresh_cache():
+        with environment_variables(self._variables(decoder.ranks)), CacheArtifactManager.with_fresh_cache():
             self._require_device()
             self._put_programs(decoder, packages={}, compiled=True)
             saved = torch.compiler.save_cache_artifacts()
@@ -125,7 +132,7 @@ class NativeTarget:
             decoder.compare("the program compiled for the device")
 
     def check(self, manifest: Manifest) -> None:
-        """Refuse other versions than those that compiled, and a machine without the device."""
+        """Refuse other versions than those that compiled the programs, and a machine without the device."""
         here = {"torch": torch.__version__, **neuron_versions()}
         for package in ("torch", "torch-neuronx", "neuronx-cc"):
             saved, found = manifest.versions.get(package), here.get(package)
@@ -138,20 +145,20 @@ class NativeTarget:
 
     def load(self, decoder: "StaticDecoder", packages: Mapping[str, Package], trust_programs: bool) -> None:
         """
-        Give the compiler's cache what was saved, so that it finds the programs there.
+        Load the saved artifacts into the compiler's cache, and compile over it.
 
-        They are traced again in any case; what the cache does not have is compiled.
+        Programs are traced again in any case; those that are not in the cache are compiled.
         """
         package = packages.get(ARTIFACTS)
         if package is not None and not _names(decoder) <= _saved_names(packages):
             decoder.leave_unfused(NOT_SAVED)
         known = package is not None and (trust_programs or trust.is_recorded(package.content))
-        # Ranks that compile compare, and would wait for those that do not.
+        # All ranks must agree: those that compile also compare, and would wait for the others.
         agreed = known if decoder.ranks is None else decoder.ranks.all_agree(known)
         if package is None or not agreed:
             self.compile(decoder)
             return
-        with settled(self._variables(decoder.ranks)):
+        with environment_variables(self._variables(decoder.ranks)):
             self._require_device()
             if torch.compiler.load_cache_artifacts(package.content) is None:
                 raise ValueError(f"{ARTIFACTS} must be what this torch saves: got something else")
@@ -187,7 +194,7 @@ class NativeTarget:
         graphs = [lower_step(shape.step, shape.width, decoder.cache, shape.span) for shape in shapes]
         self._lint(shapes, graphs)
         cache = place_cache(torch.device(self.device), decoder.cache)
-        # With its number: the current device may be another later.
+        # With its index, since the current device may change.
         device = cache.keys[0].device
         spans: dict[str, dict[int, SpanProgram]] = {}
         for shape, graph in zip(shapes, graphs, strict=True):
@@ -212,7 +219,7 @@ class NativeTarget:
     def _backend(self) -> Backend:
         if not isinstance(self.backend, str):
             return self.backend
-        # Takes a second to import, and only who compiles needs it.
+        # Imported on demand: takes a second, and only compiling needs it.
         from torch._dynamo.backends.registry import lookup_backend
 
         found: Any = lookup_backend(self.backend)
@@ -233,7 +240,7 @@ class NativeTarget:
             )
 
     def _warm_up(self, decoder: "StaticDecoder", programs: Sequence[NativeProgram]) -> None:
-        # Where TorchNeuron is, it counts; elsewhere nothing is left to anybody.
+        # TorchNeuron lists the operations that it left to the host.
         runtime: Any = sys.modules.get("torch_neuronx")
         counts = hasattr(runtime, "get_fallback_ops")
         if counts:
@@ -258,7 +265,7 @@ class NativeTarget:
 
 
 def _names(decoder: "StaticDecoder") -> set[str]:
-    """Of its programs: those that choose are named after their chain."""
+    """Names of its programs; those that sample are named after their chain."""
     return {shape.name for shape in program_shapes(decoder)}
 
 

@@ -1,9 +1,8 @@
 """
-The variables that Neuron's runtime and compiler read.
+Environment variables of Neuron's runtime and compiler.
 
-Some are read once, when the runtime starts or first compiles; setting them later does nothing, so
-that is refused. None is taken away from whoever has set it, such as a launcher that has given this
-process its cores.
+Some are read only once, when the runtime starts or first compiles; setting them later has no effect and
+is refused. A variable that is already set, such as by a launcher, is never overwritten.
 """
 
 import contextlib
@@ -13,33 +12,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from .detect import runtime_started
 
 CORES = "NEURON_RT_VISIBLE_CORES"
-"""Which cores the process gets, such as ``"0"`` or ``"4-7"``; read when the runtime starts."""
+"""Cores of the process, such as ``"0"`` or ``"4-7"``; read when the runtime starts."""
 
 CACHE_FOLDER = "TORCH_NEURONX_NEFF_CACHE_DIR"
-"""Where compiled programs are kept between processes; read when the first one is looked for."""
+"""Folder that keeps compiled programs between processes; read at the first look-up."""
 
 NO_FALLBACK = "TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION"
-"""``"1"``: a program that fails is an error, and not run by the host instead."""
+"""``"1"``: a program that fails on the device is an error and not run by the host."""
 
 COMPILER_ARGUMENTS = "NEURON_CC_FLAGS"
 """Arguments of neuronx-cc, separated by spaces; read at each compilation."""
 
 _RANK, _RANKS = "LOCAL_RANK", "LOCAL_WORLD_SIZE"
-"""What ``torchrun`` says to a process: which of those on this machine it is, and how many there are."""
+"""Variables of ``torchrun``: index of the process on this machine, and number of these processes."""
 
 _READ_AT_START = (CORES, CACHE_FOLDER)
 
 
 @contextlib.contextmanager
-def settled(wanted: Mapping[str, str]) -> Iterator[None]:
+def environment_variables(wanted: Mapping[str, str]) -> Iterator[None]:
     """
-    Set variables for this process, all or none; what the body raises takes them back.
+    Set variables for this process, all or none; unset them again if the body raises.
 
     Args:
         wanted: Name to value.
 
     Raises:
-        ValueError: One is set to something else already, or comes too late to be read.
+        ValueError: One has another value already, or is set after it was read.
     """
     missing = {name: value for name, value in wanted.items() if os.environ.get(name) != value}
     for name, value in missing.items():
@@ -63,14 +62,13 @@ def settled(wanted: Mapping[str, str]) -> Iterator[None]:
 
 def cores_of_rank(cores: str | None) -> str | None:
     """
-    Which cores this process gets as one of several that ``torchrun`` has started on this machine.
+    The cores of this process, one of several that ``torchrun`` started on this machine.
 
     Args:
-        cores: Those of all of them, such as ``"4-7"``. None: the first, as many as there are processes.
+        cores: The cores of all processes, such as ``"4-7"``. None: the first, one per process.
 
     Returns:
-        Its equal share, in order. None if a launcher has given it cores of its own, and nobody says
-        otherwise.
+        Its equal share, in order. None if *cores* is None and a launcher has set the variable.
 
     Raises:
         ValueError: They cannot be divided equally.
@@ -86,14 +84,14 @@ def cores_of_rank(cores: str | None) -> str | None:
 
 
 def _numbers(cores: str) -> list[int]:
-    """``"0,4-6"`` is 0, 4, 5 and 6."""
+    """Core numbers: ``"0,4-6"`` is 0, 4, 5 and 6."""
     bounds = ([int(end) for end in part.split("-")] for part in cores.split(","))
     return [core for ends in bounds for core in range(ends[0], ends[-1] + 1)]
 
 
 @contextlib.contextmanager
 def compiler_arguments(arguments: Sequence[str]) -> Iterator[None]:
-    """Let the compiler have *arguments* after those that it has, while the body runs."""
+    """Append *arguments* to the compiler's while the body runs."""
     if not arguments:
         yield
         return

@@ -1,9 +1,9 @@
 """
-One program traced by ``torch_neuronx.trace``, for where there is no NxD.
+Tracing with ``torch_neuronx.trace``, without NxD: one program.
 
-Each program that torch_neuronx traces has a cache of its own, so there is one alone, of the widest
-width and all positions: narrower forwards are padded into it. If it chooses, it does so in every
-forward, and of those that nobody asks for a choice nobody reads it.
+Each program that torch_neuronx traces has its own cache, so there is only one, of the widest width and all
+positions: narrower forwards are padded. If it samples, it does so in every forward, and the tokens
+are ignored where they are not wanted.
 
 AWS Neuron SDK, `PyTorch NeuronX Tracing API for Inference`.
 """
@@ -21,8 +21,8 @@ from ...lowering.step_graphs import ProgramShape
 from ...on_device_sampling.fused_step import FusedStep
 from ...step import DecoderStep
 from ...tensor_parallel.cores import Cores
-from .functional_step import GIVEN, FunctionalStep, lower_choice, padding
-from .traced_program import Runs, Traced, to_device, to_host
+from .functional_step import GIVEN, FunctionalStep, lower_sampling, padding
+from .traced_program import TracedDecoder, TracedPrograms, to_device, to_host
 
 if TYPE_CHECKING:
     from ...static_decoder import StaticDecoder
@@ -41,32 +41,32 @@ class SingleTraceWay:
 
     def step(self, decoder: "StaticDecoder") -> FunctionalStep:
         """
-        What is traced: as many columns are scored as the widest forward that scores all of its own has.
+        The module to trace, which scores the last ``scored_width`` columns.
 
         Raises:
-            OverflowError: A choice needs more than 32 bits.
+            OverflowError: Sampling needs more than 32 bits.
         """
         fused, width = _fused(decoder), decoder.shape.widths[-1]
         if fused is None:
             return FunctionalStep(_scoring(decoder), decoder.cache)
-        choices = {width: lower_choice(fused, width, decoder.shape)}
-        return FunctionalStep(fused.step, decoder.cache, choices, fused.num_sampling_inputs)
+        samplers = {width: lower_sampling(fused, width, decoder.shape)}
+        return FunctionalStep(fused.step, decoder.cache, samplers, fused.num_sampling_inputs)
 
     def shapes(self, decoder: "StaticDecoder") -> list[ProgramShape]:
-        """The program."""
+        """Shape of the program."""
         step = _fused(decoder) or _scoring(decoder)
         return [ProgramShape(step, decoder.shape.widths[-1], decoder.shape.max_length)]
 
-    def compile(self, cores: Cores, step: FunctionalStep, top_ks: Sequence[int]) -> Traced:
+    def compile(self, cores: Cores, step: FunctionalStep, top_ks: Sequence[int]) -> TracedDecoder:
         """
         Trace, compile, and put the weights on the device.
 
         Args:
-            cores: One, of an eager decoder.
+            cores: The single core of an eager decoder.
 
             step: Its :meth:`step`.
 
-            top_ks: Would help with HLO; none is shown.
+            top_ks: Not used, since there is no HLO to lint.
         """
         import torch_neuronx
 
@@ -74,7 +74,7 @@ class SingleTraceWay:
         (shape,) = self.shapes(decoder)
         inputs = padding(shape, decoder.cache)
         neutral = {name: inputs[name] for name in GIVEN if name in inputs}
-        # The choice comes first, if there is one, and the logits before the states.
+        # Outputs are the sampled tokens, if any, the logits, and the states.
         outputs = 1 if decoder.fusion is None else 2
         with torch.no_grad():
             program = torch_neuronx.trace(
@@ -91,11 +91,13 @@ class SingleTraceWay:
             path = Path(folder) / self.file
             torch.jit.save(program, str(path))
             content = path.read_bytes()
-        return Traced(_runs(decoder, program, neutral), content, weights=[], tensors=neutral)
+        return TracedDecoder(_runs(decoder, program, neutral), content, weights=[], tensors=neutral)
 
-    def load(self, cores: Cores, content: bytes, weights: list[str], tensors: Mapping[str, Tensor]) -> Runs:
-        """Load what :meth:`compile` stored, which has its weights with it."""
-        # A ScriptModule with a program for Neuron is only known after this.
+    def load(
+        self, cores: Cores, content: bytes, weights: list[str], tensors: Mapping[str, Tensor]
+    ) -> TracedPrograms:
+        """Load the program that :meth:`compile` saved, which includes its weights."""
+        # Registers the class of a ScriptModule with a Neuron program.
         import torch_neuronx  # noqa: F401
 
         with tempfile.TemporaryDirectory() as folder:
@@ -114,13 +116,13 @@ def _fused(decoder: "StaticDecoder") -> FusedStep | None:
     if decoder.fusion is None:
         return None
     fused = decoder.fusion.step
-    return FusedStep(_scoring(decoder), fused.sampling, decoder.shape, fused.kind)
+    return FusedStep(_scoring(decoder), fused.choice, decoder.shape, fused.kind)
 
 
-def _runs(decoder: "StaticDecoder", program: Any, neutral: Mapping[str, Tensor]) -> Runs:
+def _runs(decoder: "StaticDecoder", program: Any, neutral: Mapping[str, Tensor]) -> TracedPrograms:
     import torch_neuronx
 
-    # Else the weights, being apart from the program, would travel to the device with every call.
+    # Otherwise the weights, which are not inlined, would be copied to the device at every call.
     torch_neuronx.move_trace_to_device(program, 0)
     padded = Padded(
         program,
@@ -129,16 +131,18 @@ def _runs(decoder: "StaticDecoder", program: Any, neutral: Mapping[str, Tensor])
         decoder.cache.addresses(decoder.shape.max_length),
         tuple(neutral[name] for name in GIVEN if name in neutral),
     )
-    choosing = () if decoder.fusion is None else decoder.fusion.widths
-    return Runs(dict.fromkeys(decoder.shape.widths, padded), choosing=dict.fromkeys(choosing, padded.sample))
+    sampling = () if decoder.fusion is None else decoder.fusion.widths
+    return TracedPrograms(
+        dict.fromkeys(decoder.shape.widths, padded), sampling=dict.fromkeys(sampling, padded.sample)
+    )
 
 
 @attrs.frozen(eq=False)
 class Padded:
-    """A program of one width that serves every narrower one."""
+    """A program of one width that serves every narrower width by padding."""
 
     program: Any
-    """int32 ids, cache_pos, slots, and what a choice is given, to that and the logits of its last columns."""
+    """int32 ids, cache_pos, slots and sampling inputs to tokens, if any, and logits of the last columns."""
 
     width: int
     scored_width: int
@@ -146,16 +150,16 @@ class Padded:
     """The addresses that it was compiled to attend to."""
 
     neutral: tuple[Tensor, ...] = ()
-    """What a choice is given that nobody wants."""
+    """Sampling inputs for forwards whose tokens are ignored."""
 
     def __call__(self, ids: Tensor, cache_pos: Tensor, slots: Tensor) -> Tensor:
-        """Padding stands in front, so that the last columns are the ones that are scored."""
+        """Logits of a forward. Padding precedes the tokens, so that the last columns are scored."""
         given = ids.shape[1]
         logits = to_host(self._run(ids, cache_pos, self.neutral))
         return logits[:, -(given if given <= self.scored_width else 1) :]
 
     def sample(self, ids: Tensor, cache_pos: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
-        """The choice in each column, and the logits; what belongs to columns is padded as they are."""
+        """Sampled tokens and logits of each column; inputs per column are padded like the tokens."""
         given = [
             torch.cat([neutral[:, : neutral.shape[1] - one.shape[1]], one], dim=1)
             if one.shape != neutral.shape

@@ -1,4 +1,4 @@
-"""What both ways of tracing for Neuron give."""
+"""Common parts of both ways of tracing for Neuron: programs, dtype conversion, lint of HLO."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,59 +12,59 @@ from ...lint.rules import Finding
 from ...models.unsupported import UnsupportedArchitecture
 
 Run = Callable[..., Tensor]
-"""What a step takes before the cache, int64 on the host, to logits there."""
+"""A step's inputs without the cache, int64 on the host, to logits on the host."""
 
-Choosing = Callable[..., tuple[Tensor, Tensor]]
-"""The same to the choice, on the host, and logits wherever they are."""
+RunAndSample = Callable[..., tuple[Tensor, Tensor]]
+"""The same to sampled tokens on the host, and logits on any device."""
 
 
 @attrs.frozen(eq=False)
-class Runs:
-    """What runs, by width."""
+class TracedPrograms:
+    """Callables that run the programs, by width."""
 
     plain: dict[int, Run]
     trees: dict[int, Run] = attrs.field(factory=dict)
-    choosing: dict[int, Choosing] = attrs.field(factory=dict)
+    sampling: dict[int, RunAndSample] = attrs.field(factory=dict)
 
 
 @attrs.frozen(eq=False)
-class Traced:
-    """A compiled decoder."""
+class TracedDecoder:
+    """The traced and compiled programs of a decoder."""
 
-    runs: Runs
+    runs: TracedPrograms
     content: bytes
-    """How it is stored."""
+    """Content of the saved file."""
 
     weights: list[str]
-    """The tensors that it has to be given when it is loaded, by name."""
+    """Names of the weights that it takes when it is loaded."""
 
     tensors: dict[str, Tensor] = attrs.field(factory=dict)
-    """What of it no model has: constants of choices, by name, or inputs for when nothing is to be chosen."""
+    """Tensors that are not the model's: samplers' constants, by name, or sampling inputs to ignore."""
 
 
 def to_device(tensor: Tensor) -> Tensor:
-    """An input as a traced program takes it: integers and truth values as int32."""
-    # The device has no int64 to speak of, and what compilers make of one changes from version to version.
+    """An input with the dtype of a traced program: integers and booleans as int32."""
+    # Devices hardly support int64, and compilers treat it differently from version to version.
     return (tensor if tensor.is_floating_point() else tensor.to(torch.int32)).contiguous()
 
 
 def to_host(outputs: Any) -> Tensor:
-    """Logits as a decoder gives them, the last of what a program does."""
+    """Logits, the last output of a program, as float32 on the host."""
     found: Tensor = outputs[-1] if isinstance(outputs, (list, tuple)) else outputs
     return found.cpu().float()
 
 
 def lint_proto(proto: bytes, top_k: int) -> list[Finding]:
     """
-    Look at the HLO in a serialized HloModuleProto.
+    Lint the HLO in a serialized HloModuleProto.
 
     Args:
         proto: The message.
 
-        top_k: How many calls of top-k it was made of. torch_neuronx has a custom call for them, the
-            torch_xla below it sorts; whether their form is one that is known has been looked at.
+        top_k: Number of top-k calls in its graph, which was linted before. torch_neuronx has a custom
+            call for them, while plain torch_xla sorts: as many sorts are allowed.
     """
-    # torch-neuronx 2.9 is built on it.
+    # Installed with torch-neuronx 2.9, which is built on it.
     import torch_xla.core.xla_builder as xb
 
     findings = lint_hlo(xb.get_computation_hlo(xb.computation_from_module_proto("graph", proto)))
@@ -74,10 +74,10 @@ def lint_proto(proto: bytes, top_k: int) -> list[Finding]:
 
 def refuse(findings: list[Finding], architecture: str, graph: str) -> None:
     """
-    Stop at what neuronx-cc is known to refuse.
+    Raise an error for *findings* of a lint, if there are any.
 
     Raises:
-        UnsupportedArchitecture: There is something.
+        UnsupportedArchitecture: There are findings.
     """
     if findings:
         listed = "; ".join(dict.fromkeys(map(str, findings)))

@@ -1,4 +1,4 @@
-"""Decoders for Inferentia2 and Trainium1, whose programs torch-neuronx 2.9 traces."""
+"""Target for Inferentia2 and Trainium1: programs traced by torch-neuronx 2.9."""
 
 import importlib
 import json
@@ -13,7 +13,7 @@ from attrs import validators
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...artifacts import trust
-from ...artifacts.fingerprint import Fitted, program_fingerprint
+from ...artifacts.fingerprint import ModelFingerprint, program_fingerprint
 from ...artifacts.manifest import Manifest
 from ...artifacts.packages import Package
 from ...kv_cache.buffers import CacheBuffers
@@ -26,7 +26,7 @@ from ..target import NOT_SAVED
 from .functional_step import INPUTS, FunctionalStep, padding
 from .model_builder import ModelBuilderWay
 from .single_trace import SingleTraceWay
-from .traced_program import Runs, refuse
+from .traced_program import TracedPrograms, refuse
 
 if TYPE_CHECKING:
     from ...static_decoder import StaticDecoder
@@ -44,50 +44,49 @@ Way = ModelBuilderWay | SingleTraceWay
 @attrs.frozen
 class TracedTarget:
     """
-    Traces with torch-neuronx 2.9, the last that knows Inf2 and Trn1. The cache stays on the device.
+    Traces with torch-neuronx 2.9, the last version for Inf2 and Trn1. The cache stays on the device.
 
-    With neuronx_distributed there is one program for each width and span over one cache, trees and
-    forwards that choose among them. Without it there is one program, of the widest width and all
-    positions, into which every forward is padded: every token costs what the widest of *widths*
-    does, so they are 1, 5 and 64 if none are asked for; a choice is made in every forward; and a
-    saved decoder holds its weights twice.
+    With neuronx_distributed there is one program for each width and span over one cache, including trees
+    and forwards that sample. Without it there is one program, of the widest width and all positions, into
+    which every forward is padded: every token costs as much as a forward of the widest of *widths*, whose
+    defaults are therefore 1, 5 and 64; every forward samples; and a saved decoder holds its weights twice.
 
-    With NxD a model is divided among ``tp_degree`` cores, all of which one process drives: it is not
-    started by ``torchrun``.
+    With NxD a model is divided among ``tp_degree`` cores, all driven by one process: it is not started by
+    ``torchrun``.
 
-    Which cores a process sees is set before it starts, as ``NEURON_RT_VISIBLE_CORES``; each of several
-    models in one machine has a process and cores of its own.
+    The cores of a process are set before it starts, as ``NEURON_RT_VISIBLE_CORES``; each of several
+    models on one machine needs its own process and cores.
 
     Raises:
-        ValueError: What it needs is not installed, or a decoder asks for trees or for several
-            cores without NxD.
+        ValueError: Required packages are not installed, or a decoder needs trees or several cores
+            without NxD.
     """
 
     name: ClassVar[str] = "neuron-traced"
 
     drives_cores: ClassVar[bool] = True
-    """Whether one process drives all cores that hold a model together (``tp_degree``)."""
+    """Whether one process drives all cores of a divided model (``tp_degree``)."""
 
     way: str = attrs.field(default="auto", validator=validators.in_(("auto", "nxd", "trace")))
-    """``"nxd"``, ``"trace"``, or the first of them that is installed. A decoder's ``compiler`` says which."""
+    """``"nxd"``, ``"trace"``, or ``"auto"``: the first installed one, named in a decoder's ``compiler``."""
 
     compiler_args: str = attrs.field(default=COMPILER_ARGS, validator=validators.instance_of(str))
-    """What neuronx-cc is given."""
+    """Arguments of neuronx-cc."""
 
     compiler_workdir: str | None = attrs.field(
         default=None, validator=validators.optional(validators.instance_of(str))
     )
-    """Where it leaves its logs and intermediate files. None: a place of its own."""
+    """Folder for its logs and intermediate files. None: chosen by the compiler."""
 
     strict: bool = attrs.field(default=True, validator=validators.instance_of(bool))
-    """Look at every graph before it is compiled; what neuronx-cc is known to refuse is an error."""
+    """Lint every graph before it is compiled; breaking a known rule of neuronx-cc is an error."""
 
     def require(self) -> None:
         """Refuse a machine without the packages that trace."""
         _installed(self.way)
 
     def default_widths(self, max_length: int) -> tuple[int, ...]:
-        """1, 5, and AWS's buckets for prompts; few columns where one program serves every forward."""
+        """1, 5, and AWS's buckets for prompts; fewer columns if one program serves every forward."""
         if _installed(self.way) is SingleTraceWay:
             return clip_widths(PADDED_WIDTHS, max_length)
         return neuron_widths(max_length)
@@ -126,7 +125,7 @@ class TracedTarget:
             )
 
     def load(self, decoder: "StaticDecoder", packages: Mapping[str, Package], trust_programs: bool) -> None:
-        """Run what was saved; compile what this machine does not know."""
+        """Run saved programs that are trusted; compile again otherwise."""
         if not trust_programs and not all(
             trust.is_recorded(package.content) for package in packages.values()
         ):
@@ -134,7 +133,7 @@ class TracedTarget:
             return
         facts = _facts(packages)
         way = attrs.evolve(self, way=facts["way"])._way(decoder)
-        # Before the part is made, which is to choose if the decoder does.
+        # Before the part is made, which samples if the decoder does.
         if decoder.fusion is not None and not {shape.name for shape in way.shapes(decoder)} <= set(
             facts["programs"]
         ):
@@ -154,25 +153,25 @@ class TracedTarget:
         self._run(decoder, way, runs, packages, compiled=False)
 
     def _way(self, decoder: "StaticDecoder") -> Way:
-        chosen = _installed(self.way)
-        if decoder.tree_widths and chosen is SingleTraceWay:
+        way = _installed(self.way)
+        if decoder.tree_widths and way is SingleTraceWay:
             raise ValueError(
-                f"'tree_widths' must be () for way {chosen.name!r} of target {self.name!r}, whose one "
+                f"'tree_widths' must be () for way {way.name!r} of target {self.name!r}, whose one "
                 f"program has no room for a tree: got {decoder.tree_widths}; way 'nxd' compiles trees"
             )
-        if decoder.tp_degree > 1 and chosen is SingleTraceWay:
+        if decoder.tp_degree > 1 and way is SingleTraceWay:
             raise ValueError(
                 f"'tp_degree' must be 1 for target {self.name!r} without NxD, whose program is one core's: "
                 f"got {decoder.tp_degree}; TracedTarget(way='nxd') takes more, with a neuronx-distributed "
                 "that has ModelBuilder v2, from https://pip.repos.neuron.amazonaws.com"
             )
-        return chosen(self.compiler_args, self.compiler_workdir, self.strict)
+        return way(self.compiler_args, self.compiler_workdir, self.strict)
 
     def _run(
         self,
         decoder: "StaticDecoder",
         way: Way,
-        runs: Runs,
+        runs: TracedPrograms,
         packages: Mapping[str, Package],
         compiled: bool,
     ) -> None:
@@ -182,21 +181,21 @@ class TracedTarget:
             target=attrs.evolve(self, way=way.name),
             packages=packages,
             compiled=compiled,
-            fused_programs=runs.choosing,
+            fused_programs=runs.sampling,
         )
-        # The device has the cache; whoever read this one would read something else.
+        # The cache is on the device; meta tensors make reads of the host's an error.
         decoder.cache = _without_memory(decoder.cache)
         decoder.warm_up()
 
 
 def _installed(wanted: str) -> type[ModelBuilderWay] | type[SingleTraceWay]:
     """
-    The way that goes by the name of *wanted*.
+    The way of tracing named *wanted*.
 
     Raises:
         ValueError: It is not installed.
     """
-    # Both names on the public index are empty stubs: what counts is what a module has.
+    # Both packages are empty stubs on the public index, so look for the functions.
     missing = [
         name for name in ("trace", "move_trace_to_device") if not hasattr(_module("torch_neuronx"), name)
     ]
@@ -222,15 +221,15 @@ def _module(name: str) -> ModuleType | None:
 
 
 def _versions(way: Way) -> dict[str, str]:
-    """Of what a program depends on."""
+    """Versions of the packages that a program depends on."""
     names = ("torch_neuronx", "neuronx_distributed") if way.name == "nxd" else ("torch_neuronx",)
     return {name: str(getattr(_module(name), "__version__", "unknown")) for name in names}
 
 
 def _fingerprint(decoder: "StaticDecoder") -> str:
     widest = decoder.shape.widths[-1]
-    fitted = Fitted.of(decoder.step)
-    return program_fingerprint(fitted, decoder.step.kind, decoder.shape, widest, decoder.spans, decoder.cache)
+    model = ModelFingerprint.of(decoder.step)
+    return program_fingerprint(model, decoder.step.kind, decoder.shape, widest, decoder.spans, decoder.cache)
 
 
 def _facts(packages: Mapping[str, Package]) -> dict[str, Any]:
@@ -249,25 +248,25 @@ def _facts(packages: Mapping[str, Package]) -> dict[str, Any]:
 
 
 def _divided(decoder: "StaticDecoder", way: Way) -> tuple[Cores, FunctionalStep]:
-    """Its cores, and what is traced for them; without a choice that the device cannot make."""
+    """The cores and the module traced for them, without sampling if the device cannot do it."""
     cores = Cores.of(decoder)
     try:
         return cores, way.step(cores.part)
     except OverflowError as error:
         decoder.leave_unfused(f"the device has no int64: {error}")
-    # Made again: the part has to be without it too.
+    # Again, so that the part does not sample either.
     cores = Cores.of(decoder)
     return cores, way.step(cores.part)
 
 
 def _lint(decoder: "StaticDecoder", shapes: Sequence[ProgramShape], step: FunctionalStep) -> list[int]:
-    """How many calls of top-k each graph has, once nothing is known against it."""
-    # The form that returns its cache: exporting takes no module that replaces its own buffers.
+    """Lint each graph, and return its number of top-k calls."""
+    # The form that returns its cache, since a module that reassigns its buffers cannot be exported.
     functional = FunctionalStep.like(step, decoder.cache)
     top_ks = []
     for shape in shapes:
         inputs = padding(shape, decoder.cache)
-        # As XLA takes it: attention in matrix products, not in a kernel of the host.
+        # As for XLA: attention as matrix products, not as a host kernel.
         with sdpa_kernel(SDPBackend.MATH):
             graph = lower(functional, tuple(inputs.get(name) for name in INPUTS))
         refuse(lint_graph(graph), type(decoder.step.model).__name__, f"the graph of {shape.name}")

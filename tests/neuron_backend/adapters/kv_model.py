@@ -1,4 +1,4 @@
-"""A tiny Hugging Face model over keys and values row by row, as a device holds them."""
+"""A tiny Hugging Face model with a KV cache per row, as a device holds it."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 
 class _Active:
-    """What layers see in one call: the slots of the cache, and behind them the call's own columns."""
+    """Keys and values of one call: the slots of the cache, then the call's own columns."""
 
     is_compileable = True
 
@@ -34,7 +34,7 @@ class KvModel:
     """
     Keys and values ``[rows, heads, slots, head_dim]`` of each layer, and the two ways to attend.
 
-    Slots that were never written hold large numbers: who looks at one gets other logits.
+    Slots that were never written hold large numbers, so that attending to one changes the logits.
     """
 
     def __init__(self, model: PreTrainedModel, rows: int, slots: int) -> None:
@@ -53,13 +53,13 @@ class KvModel:
         self.new: list[tuple[Tensor, Tensor]] = []
 
     def encode(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """Context encoding: the columns see those before them, the cache not at all."""
+        """Context encoding: columns attend to the columns before them, not to the cache."""
         columns = ids.shape[1]
         seen = torch.ones(columns, columns, dtype=torch.bool).tril().expand(len(ids), 1, -1, -1)
         return self._run(ids, positions, seen, None)
 
     def extend(self, ids: Tensor, positions: Tensor, before: Tensor, rows: slice | list[int]) -> Tensor:
-        """Columns behind the cache: of *rows* they see the slots where *before* is 1, and one another."""
+        """Token generation: columns attend to the slots of *rows* where *before* is 1, and to each other."""
         columns = ids.shape[1]
         own = torch.ones(columns, columns, dtype=torch.bool).tril().expand(len(ids), 1, -1, -1)
         held = before.bool()[:, None, None].expand(-1, 1, columns, -1)
@@ -77,7 +77,7 @@ class KvModel:
         """
         Write the columns of the last call to the slots at their *positions*.
 
-        Of several at one slot nobody knows which is kept: if they differ, it is spoilt.
+        Where several columns at one slot differ, the slot is spoilt: which one is kept is undefined.
         """
         at, slots = torch.tensor(rows)[:, None], positions.long()
         twice = (slots[:, :, None] == slots[:, None, :]).sum(dim=-1) > 1
@@ -109,13 +109,13 @@ class KvModel:
 
 
 def require_ints(dtype: torch.dtype, **tensors: Tensor) -> None:
-    """What a compiled graph says to inputs of another dtype."""
+    """Refuse inputs of another dtype, as a compiled graph does."""
     for name, tensor in tensors.items():
         if tensor.dtype != dtype:
             raise TypeError(f"{name}: expected {dtype}, got {tensor.dtype}")
 
 
 def require_shape(name: str, tensor: Tensor, *shape: int) -> None:
-    """What a compiled graph says to inputs of another shape."""
+    """Refuse inputs of another shape, as a compiled graph does."""
     if tuple(tensor.shape) != shape:
         raise RuntimeError(f"{name}: expected {shape}, got {tuple(tensor.shape)}")

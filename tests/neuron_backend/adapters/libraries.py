@@ -1,10 +1,10 @@
 """
-The libraries whose models are wrapped, each with its own calls: compile a model, and load what it saved.
+The wrapped libraries' own calls to compile a model and to load a saved one.
 
 Sources: neuronx-distributed-inference, test/integration (``compile`` and ``load`` of a
 ``NeuronLlamaForCausalLM``); optimum-neuron 0.4, tests/decoder (``NxDNeuronConfig``, ``export``);
-transformers-neuronx, base.py and the developer guide. Of transformers-neuronx there is no release for
-the torch that decodekit needs: its tests are for those who have built one.
+transformers-neuronx, base.py and the developer guide. There is no release of transformers-neuronx for
+the torch that decodekit needs, so its tests need a build of your own.
 """
 
 from pathlib import Path
@@ -22,18 +22,18 @@ from decodekit.neuron_backend.adapters import WrappedDecoder
 from ..on_device import require_module
 
 BATCH, LENGTH, CONTEXT, VERIFIED = 2, 128, 64, 5
-"""Rows, positions, those of a prompt that is encoded at once, and columns of a verification."""
+"""Rows, positions, positions of context encoding, and columns of a verification."""
 
 
 class Library(Protocol):
-    """One of them."""
+    """Interface of one library."""
 
     def compile(self, checkpoint: Path, folder: Path) -> WrappedDecoder:
-        """Compile the Llama that lies in *checkpoint*, save what came of it in *folder*, and wrap it."""
+        """Compile the Llama in *checkpoint*, save it in *folder*, and wrap it."""
         ...
 
     def load(self, checkpoint: Path, folder: Path) -> WrappedDecoder:
-        """Wrap what :meth:`compile` has saved, without compiling it again."""
+        """Wrap the model that :meth:`compile` saved, without compiling it again."""
         ...
 
 
@@ -43,7 +43,7 @@ class NxDInference:
     package = "neuronx-distributed-inference"
 
     def compile(self, checkpoint: Path, folder: Path) -> WrappedDecoder:
-        """With continuous batching, and a program that verifies."""
+        """Compile with continuous batching and a verification program."""
         configs = require_module("neuronx_distributed_inference.models.config", self.package)
         adapter = require_module("neuronx_distributed_inference.utils.hf_adapter", self.package)
         llama = self._llama()
@@ -66,7 +66,7 @@ class NxDInference:
         return NxDInferenceDecoder(model)
 
     def load(self, checkpoint: Path, folder: Path) -> WrappedDecoder:
-        """The configuration lies with the programs."""
+        """Load; the configuration is saved with the programs."""
         model = self._llama().NeuronLlamaForCausalLM(_with_slash(folder))
         model.load(_with_slash(folder))
         return NxDInferenceDecoder(model)
@@ -81,7 +81,7 @@ class OptimumNeuron:
     package = "optimum-neuron"
 
     def compile(self, checkpoint: Path, folder: Path) -> WrappedDecoder:
-        """With continuous batching, and a program that verifies."""
+        """Compile with continuous batching and a verification program."""
         configs = require_module("optimum.neuron.models.inference.backend.config", self.package)
         instance = require_module("optimum.neuron.utils.instance", self.package)
         settings = configs.NxDNeuronConfig(
@@ -101,7 +101,7 @@ class OptimumNeuron:
         return OptimumNeuronDecoder(model)
 
     def load(self, checkpoint: Path, folder: Path) -> WrappedDecoder:
-        """Its folder has everything."""
+        """Load; the folder holds everything."""
         return OptimumNeuronDecoder(self._models().from_pretrained(str(folder)))
 
     def _models(self) -> Any:
@@ -114,14 +114,14 @@ class TransformersNeuronx:
     package = "transformers-neuronx"
 
     def compile(self, checkpoint: Path, folder: Path) -> WrappedDecoder:
-        """With a position for each row, and a program that verifies."""
+        """Compile with a position per row and a verification program."""
         model = self._model(checkpoint)
         model.to_neuron()
         model.save(str(folder))
         return TransformersNeuronxDecoder(model)
 
     def load(self, checkpoint: Path, folder: Path) -> WrappedDecoder:
-        """It saves programs alone: the weights are those of *checkpoint*."""
+        """Load; only programs are saved, so the weights are those of *checkpoint*."""
         model = self._model(checkpoint)
         model.load(str(folder))
         model.to_neuron()
@@ -148,9 +148,9 @@ LIBRARIES: dict[str, Library] = {
     "optimum-neuron": OptimumNeuron(),
     "transformers-neuronx": TransformersNeuronx(),
 }
-"""All of them, by name."""
+"""All libraries, by name."""
 
 
 def _with_slash(folder: Path) -> str:
-    # Releases before 0.3 put a file name behind it as it is.
+    # Releases before 0.3 append a file name without a separator.
     return f"{folder}/"

@@ -1,8 +1,8 @@
 """
-The libraries' modules and the calls that :mod:`.libraries` makes of them, over the stand-ins of their models.
+Stand-ins for the libraries' modules that :mod:`.libraries` calls, over the stand-ins of their models.
 
-What a call would be refused for by a library is refused here: an argument that it does not know, and
-a folder in which it has saved nothing. A compilation is counted.
+They refuse what the libraries refuse: unknown arguments, and folders without a saved model. Compilations
+are counted.
 """
 
 import json
@@ -22,11 +22,11 @@ from .optimum_stand_in import OptimumModel
 from .tnx_stand_in import TnxModel
 
 COMPILED: list[str] = []
-"""What was compiled, by the library's name."""
+"""The compilations so far, by the library's name."""
 
 
 class NxDConfig:
-    """``NeuronConfig`` of neuronx-distributed-inference, as far as it is asked."""
+    """``NeuronConfig`` of neuronx-distributed-inference, with the settings in use."""
 
     KNOWN = frozenset(
         {
@@ -73,12 +73,12 @@ def nxd_inference_config(neuron_config: NxDConfig, load_config: Any = None) -> d
 
 
 def load_pretrained_config(model_path_or_name: str) -> Any:
-    """What fills such a configuration from a checkpoint's."""
+    """Fills such a configuration from a checkpoint's."""
     return lambda config: vars(config).update(AutoConfig.from_pretrained(model_path_or_name).to_dict())
 
 
 class OptimumConfig:
-    """``NxDNeuronConfig`` of optimum-neuron, as far as it is asked."""
+    """``NxDNeuronConfig`` of optimum-neuron, with the settings in use."""
 
     KNOWN = frozenset(
         {
@@ -123,7 +123,7 @@ class OptimumLlama(OptimumModel):
 
 
 class TnxConfig:
-    """``NeuronConfig`` of transformers-neuronx, as far as it is asked."""
+    """``NeuronConfig`` of transformers-neuronx, with the settings in use."""
 
     def __init__(self, *, padding_side: str) -> None:
         self.layout = {"right": "2-D", "left": "1-D"}[padding_side]
@@ -171,7 +171,7 @@ class TnxLlama(TnxModel):
 
 @contextmanager
 def installed() -> Iterator[None]:
-    """Let ``import`` find them."""
+    """Make the stand-ins importable while the body runs."""
     modules = {
         "neuronx_distributed_inference.models.config": {"NeuronConfig": NxDConfig},
         "neuronx_distributed_inference.utils.hf_adapter": {"load_pretrained_config": load_pretrained_config},

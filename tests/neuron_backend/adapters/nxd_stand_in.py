@@ -1,5 +1,5 @@
 """
-What neuronx-distributed-inference does with a call, over a tiny model.
+Stand-in for a model of neuronx-distributed-inference, over a tiny model.
 
 Routing, padding, buckets, dtypes and shared cache as in ``models/model_base.py``,
 ``models/model_wrapper.py`` and ``modules/kvcache/kv_cache_manager.py`` of 2026.
@@ -99,7 +99,7 @@ class NxDModel:
         return self._padded(tag, bucket, batch, ids, mask, positions, rows)
 
     def _padded(self, tag: str, bucket: int, batch: int, ids, mask, positions, rows) -> Tensor:
-        """Rows that are not in the call are given what the first row of it is given."""
+        """Pad the batch: rows that are not in the call get the inputs of its first row."""
         others = [row for row in range(batch) if row not in rows.tolist()]
         order = torch.tensor(rows.tolist() + others).argsort()
         padded = [
@@ -134,6 +134,6 @@ class NxDModel:
         if positions.max() >= bucket:
             raise RuntimeError(f"scatter: position {int(positions.max())} in a bucket of {bucket}")
         logits = device.extend(ids, positions, mask, slice(None))
-        # The graph takes the rows in order, whatever they are called.
+        # The graph takes rows in order of position, ignoring seq_ids.
         device.scatter(list(range(batch)), positions)
         return logits

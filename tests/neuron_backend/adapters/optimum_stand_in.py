@@ -1,5 +1,5 @@
 """
-What optimum-neuron does with a call, over a tiny model.
+Stand-in for a model of optimum-neuron, over a tiny model.
 
 Routing, padding, dtypes and shared cache as in ``models/inference/backend/modules/decoder`` and
 ``modules/kvcache`` of 0.4; the chunked prefill as its decoder wrappers describe it.
@@ -16,7 +16,7 @@ from .kv_model import KvModel, require_ints, require_shape
 
 
 class OptimumModel:
-    """A ``NeuronModelForCausalLM`` as it is loaded."""
+    """A loaded ``NeuronModelForCausalLM``."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class OptimumModel:
         self.routed.append("context")
         ids, positions, rows = (tensor.to(torch.int32) for tensor in (ids, positions, rows))
         if len(rows) < batch:
-            # As its wrapper pads a batch: with what the first row was given.
+            # As the library's wrapper pads a batch: with the inputs of the first row.
             ids, positions, sampling = (
                 torch.cat([t, t[:1].repeat(batch - len(t), 1)]) for t in (ids, positions, sampling)
             )
@@ -115,9 +115,9 @@ class OptimumModel:
 
 class MaskedOptimumModel(OptimumModel):
     """
-    The same in earlier versions.
+    The model of earlier versions.
 
-    Where it is given no mask it makes one, for several columns a wrong one; and its output is an object.
+    Without a mask it makes one, which is wrong for several columns; its output is an object.
     """
 
     def forward(self, input_ids, position_ids, seq_ids=None, attention_mask=None, sampling_params=None):

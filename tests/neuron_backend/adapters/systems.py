@@ -1,4 +1,4 @@
-"""Decoders over stand-ins of the systems they wrap, by name, and what they are measured by."""
+"""Wrapped decoders over stand-ins of the systems, by name, and the reference model."""
 
 import functools
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def tnx(layout: str, **options: object) -> Callable[[PreTrainedModel], WrappedDe
 
 
 class Programs:
-    """Fixed programs of one's own: what a callable is wrapped around."""
+    """A user's fixed programs, for CallableDecoder."""
 
     def __init__(self, model: PreTrainedModel, shape: DecoderShape, dtype: torch.dtype, shared: bool):
         self.device = KvModel(model, shape.batch_size, shape.max_length)
@@ -119,7 +119,7 @@ VERIFYING = [name for name in VERIFYING if "chunks" not in name and name != "tnx
 
 
 class Reference:
-    """The stock model over whole prefixes."""
+    """The stock model, run over whole prefixes."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model

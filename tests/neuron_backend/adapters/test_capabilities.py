@@ -8,37 +8,37 @@ def capabilities(*windows: Window, prefill: Prefill | None = None, **options: bo
 
 
 class TestShape:
-    """What the protocol is told."""
+    """The decoder shape that follows from the capabilities."""
 
-    def test_the_widest_scoring_window_is_what_can_be_verified(self):
+    def test_the_widest_scoring_window_is_the_scored_width(self):
         """Wider forwards, of prompts, score their last column."""
         shape = capabilities(Window(5), Window(1), prefill=Prefill(16, one_row=True)).shape
 
         assert ((1, 5, 16), 5) == (shape.widths, shape.scored_width)
         assert (2, 32, 61) == (shape.batch_size, shape.max_length, shape.vocab_size)
 
-    def test_a_prompts_program_no_wider_than_a_verification_adds_no_width(self):
-        """Forwards up to the scored width score every column, which that program does not."""
+    def test_a_prefill_no_wider_than_a_verification_adds_no_width(self):
+        """Forwards up to the scored width score every column, which a prefill does not."""
         shape = capabilities(Window(1), Window(5), prefill=Prefill(4, one_row=True)).shape
 
         assert ((1, 5), 5) == (shape.widths, shape.scored_width)
 
     def test_a_window_that_scores_nothing_is_a_width_for_prompts(self):
-        """Its last column's logits come from another call: a prompt of any length needs one."""
+        """A prompt of any length is one forward, whose last column takes another call."""
         shape = capabilities(Window(1), Window(8, scores="none")).shape
 
         assert ((1, 8, 32), 1) == (shape.widths, shape.scored_width)
 
 
 class TestLimits:
-    """What is declared in words."""
+    """Declared limits."""
 
-    def test_one_that_can_do_everything_says_nothing(self):
-        """Verification, positions row by row, prompts that leave others alone."""
+    def test_full_capabilities_have_no_limits(self):
+        """Verification, positions per row, prompts that leave other rows unchanged."""
         assert () == capabilities(Window(1), Window(5), prefill=Prefill(16, one_row=True)).limits
 
     @pytest.mark.parametrize(
-        ("made", "said"),
+        ("limited", "sentence"),
         [
             (capabilities(Window(1), prefill=Prefill(8, one_row=True)), "no speculation"),
             (capabilities(Window(1), Window(4), per_row_positions=False), "one position at a time"),
@@ -46,13 +46,13 @@ class TestLimits:
             (capabilities(Window(1)), "token by token"),
         ],
     )
-    def test_each_is_named(self, made, said):
-        """One sentence for each."""
-        assert any(said in limit for limit in made.limits)
+    def test_each_is_named(self, limited, sentence):
+        """Each limit has its sentence."""
+        assert any(sentence in limit for limit in limited.limits)
 
 
 class TestRefusals:
-    """What no forward could be made of."""
+    """Capabilities on which no forward can be built."""
 
     @pytest.mark.parametrize(
         ("windows", "prefill", "message"),
@@ -66,7 +66,7 @@ class TestRefusals:
             ((Window(1),), Prefill(33, one_row=True), "'prefill' must have <= 32 columns"),
         ],
     )
-    def test_are_said_when_it_is_built(self, windows, prefill, message):
+    def test_are_raised_on_construction(self, windows, prefill, message):
         """With the setting and the value."""
         with pytest.raises(ValueError, match=message):
             capabilities(*windows, prefill=prefill)

@@ -1,8 +1,8 @@
 """
-Decoders that others compiled, on a device, and over stand-ins of their systems: see ``on_device``.
+Wrapped decoders on a device, and over stand-ins of their libraries: see ``on_device``.
 
-The model is made here and compiled by each library's own calls. Its graphs are the library's, so there
-is nothing to lint.
+The model is made here and compiled by each library's own calls. The graphs are the library's, so they
+are not linted.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from .libraries import BATCH, CONTEXT, LENGTH, LIBRARIES, VERIFIED, Library
     params=[pytest.param(False, id="stand-in"), pytest.param(True, id="device", marks=ON_DEVICE)],
 )
 def on_device(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Whether the libraries are themselves."""
+    """Whether the real libraries are used."""
     if request.param:
         require_device()
         yield True
@@ -37,13 +37,13 @@ def on_device(request: pytest.FixtureRequest) -> Iterator[bool]:
 
 @pytest.fixture(scope="module", params=LIBRARIES)
 def library(request: pytest.FixtureRequest) -> Library:
-    """One of them."""
+    """One of the libraries."""
     return LIBRARIES[request.param]
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama with random weights, of sizes that every library takes, and text that varies."""
+    """A Llama with random weights, of sizes that every library takes, whose text varies."""
     config = transformers.LlamaConfig(
         vocab_size=256,
         hidden_size=128,
@@ -67,13 +67,13 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a library leaves what it has compiled."""
+    """Folder for the compiled programs."""
     return tmp_path_factory.mktemp("programs")
 
 
 @pytest.fixture(scope="module")
 def pair(on_device: bool, library: Library, checkpoint: Path, programs: Path) -> Pair:
-    """A wrapped decoder and an eager one; what its cache holds is the last test's."""
+    """A wrapped decoder and an eager one; the cache holds the previous test's tokens."""
     wrapped = library.compile(checkpoint, programs / type(library).__name__)
     eager = compile_decoder(
         checkpoint, batch_size=BATCH, max_length=LENGTH, widths=(1, VERIFIED, CONTEXT), target="eager"
@@ -84,11 +84,11 @@ def pair(on_device: bool, library: Library, checkpoint: Path, programs: Path) ->
 @pytest.mark.parametrize("parts", PARTS)
 class TestText:
     def test_is_eagers(self, parts: str, pair: Pair) -> None:
-        """Ragged prompts, each encoded on its own or all at once."""
+        """Ragged prompts, encoded one by one or together."""
         pair.check(PARTS[parts])
 
-    def test_is_eagers_with_a_draft_ahead(self, parts: str, pair: Pair, checkpoint: Path) -> None:
-        """One that is right in part: some of what it guesses is kept, the rest rewound."""
+    def test_is_eagers_with_a_draft_model(self, parts: str, pair: Pair, checkpoint: Path) -> None:
+        """A draft model that is right in part: some draft tokens are accepted, the rest rewound."""
         draft = compile_decoder(
             checkpoint,
             batch_size=BATCH,
@@ -101,8 +101,8 @@ class TestText:
 
         assert 0 < sum(found.statistics.accepted)
 
-    def test_is_eagers_with_guesses_from_the_prompt(self, parts: str, pair: Pair) -> None:
-        """Most of them wrong."""
+    def test_is_eagers_with_prompt_lookup(self, parts: str, pair: Pair) -> None:
+        """With draft tokens that are mostly wrong."""
         pair.check(PARTS[parts], PromptLookup())
 
 
@@ -114,7 +114,7 @@ def test_the_contract_is_kept(pair: Pair) -> None:
 
 
 def test_nothing_is_compiled_for_a_text(pair: Pair) -> None:
-    """Whatever it is fed."""
+    """For any text."""
     before = list(library_stand_ins.COMPILED)
     with compiler_forbidden():
         pair.check(PARTS["greedy"], PromptLookup())
@@ -123,8 +123,8 @@ def test_nothing_is_compiled_for_a_text(pair: Pair) -> None:
     assert before == library_stand_ins.COMPILED
 
 
-def test_what_was_saved_comes_back(pair: Pair, library: Library, checkpoint: Path, programs: Path) -> None:
-    """Nothing is compiled for it, and its text is the same."""
+def test_a_saved_model_is_loaded(pair: Pair, library: Library, checkpoint: Path, programs: Path) -> None:
+    """Nothing is compiled, and the text is the same."""
     before = list(library_stand_ins.COMPILED)
     with compiler_forbidden():
         loaded = library.load(checkpoint, programs / type(library).__name__)

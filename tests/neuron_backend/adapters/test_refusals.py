@@ -1,4 +1,4 @@
-"""What a wrapped decoder cannot do is said when it is built, or when something is built upon it."""
+"""What a wrapped decoder cannot do is refused on its construction, or on that of a generator over it."""
 
 from types import SimpleNamespace
 
@@ -52,7 +52,7 @@ def test_nxd_settings(settings, message, model):
 
 
 def test_buckets_limit_what_a_row_and_a_prompt_may_be(model):
-    """Whatever else the configuration says."""
+    """Whatever the configuration's other settings."""
     system = NxDModel(model, max_length=64, token_buckets=(16, 40), max_context_length=30)
 
     shape = NxDInferenceDecoder(system).shape
@@ -61,7 +61,7 @@ def test_buckets_limit_what_a_row_and_a_prompt_may_be(model):
 
 
 def test_a_configuration_without_lengths(model):
-    """No guessing."""
+    """No default is assumed."""
     system = NxDModel(model)
     system.neuron_config.max_length = system.neuron_config.seq_len = None
     with pytest.raises(ValueError, match="must have 'max_length' or 'seq_len', >= 1"):
@@ -88,7 +88,7 @@ def test_optimum_settings(settings, message, model):
 
 
 def test_tnx_settings(model):
-    """Tokens in place of logits; rows, columns or a verification that it was not compiled for."""
+    """Tokens instead of logits; rows, columns or a verification that it was not compiled for."""
     system = TnxModel(model, "1-D", speculation_length=4)
     with pytest.raises(ValueError, match=r"'batch_size' must be one of \[3\], which the model has: got 2"):
         TransformersNeuronxDecoder(system, batch_size=2)
@@ -102,7 +102,7 @@ def test_tnx_settings(model):
 
 
 def test_tnx_of_earlier_versions(model):
-    """Its programs that verify have no number of rows in their names."""
+    """The keys of its verification programs have no number of rows."""
     system = TnxModel(model, "1-D")
     system.decoder_lm_head_for_speculation = {3: None, 4: None}
 
@@ -112,7 +112,7 @@ def test_tnx_of_earlier_versions(model):
 
 @pytest.mark.parametrize("name", ["sliding_window", "attention_chunk_size"])
 def test_a_cache_that_may_be_a_ring(name, model):
-    """What was overwritten cannot be rewound to. One as long as a row is none, nor one that is not used."""
+    """A rewind cannot restore overwritten tokens. A window as long as a row, or unused, is allowed."""
     system = NxDModel(model)
     setattr(system.config, name, 16)
     with pytest.raises(ValueError, match=f"'{name}' must be >= 48, .*: got 16 .*rewound"):
@@ -146,7 +146,7 @@ SHAPE = DecoderShape(2, 32, 61, (1, 4, 16), 4)
     ],
 )
 def test_callables(options, error, message):
-    """What cannot be called, and shapes that leave it nothing to do."""
+    """Arguments that are not callable, and shapes without a width for the callable."""
     given = {"function": lambda ids, positions: None, "shape": SHAPE} | options
     with pytest.raises(error, match=message):
         CallableDecoder(**given)
@@ -162,7 +162,7 @@ def test_callables(options, error, message):
     ],
 )
 def test_speculation_over_one_that_cannot_verify(name, advice, model):
-    """Refused when the generator is built, in the words of whoever compiles it."""
+    """Refused when the generator is built, with the library's own setting."""
     decoder = SYSTEMS[name](model)
 
     assert 1 == decoder.shape.scored_width
@@ -172,7 +172,7 @@ def test_speculation_over_one_that_cannot_verify(name, advice, model):
 
 
 def test_speculation_longer_than_compiled(model):
-    """The program for 5 columns verifies 4 guesses."""
+    """The program for 5 columns verifies 4 draft tokens."""
     decoder = SYSTEMS["tnx at one position"](model)
     with pytest.raises(ValueError, match=r"at most 4.*got 6. Call enable_speculative_decoder\(7\)"):
         SpeculativeGenerator(decoder, PromptLookup(), num_draft_tokens=6)
@@ -194,5 +194,5 @@ def test_speculation_longer_than_compiled(model):
     ],
 )
 def test_limits_are_declared(name, limits, model):
-    """In words, beside the shape."""
+    """As sentences, beside the shape."""
     assert limits == SYSTEMS[name](model).limits

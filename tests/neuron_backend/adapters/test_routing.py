@@ -1,4 +1,4 @@
-"""Which calls a forward becomes."""
+"""The calls of a wrapped system that a forward becomes."""
 
 import attrs
 import pytest
@@ -36,7 +36,7 @@ def reference(model: PreTrainedModel) -> Reference:
 
 @attrs.define
 class Fed:
-    """Rows that are fed through Slots, as generators do."""
+    """Feeds rows through Slots, as generators do."""
 
     decoder: WrappedDecoder
 
@@ -49,7 +49,7 @@ class Fed:
 
 
 def calls(system, fed: Fed, *texts: list[int], need: int = 1) -> list[str]:
-    """What the system is asked for as rows are brought up to *texts*."""
+    """The system's calls while rows are brought up to *texts*."""
     before = len(system.routed)
     fed(*texts, need=need)
     return system.routed[before:]
@@ -59,7 +59,7 @@ class TestNxD:
     """neuronx-distributed-inference."""
 
     def test_prompts_are_encoded_row_by_row_and_tokens_together(self, model):
-        """A call a prompt, one for all next tokens, one for a verification of all rows."""
+        """One call per prompt, one for all next tokens, one for a verification of all rows."""
         system = NxDModel(model, speculation_length=4)
         fed = Fed(NxDInferenceDecoder(system))
 
@@ -69,13 +69,13 @@ class TestNxD:
         assert [VERIFY] == calls(system, fed, *more, need=3)
 
     def test_without_continuous_batching_they_are_encoded_at_once(self, model):
-        """All rows in one call, whatever they are long."""
+        """All rows in one call, whatever their lengths."""
         system = NxDModel(model, is_continuous_batching=False)
 
         assert [CONTEXT] == calls(system, Fed(NxDInferenceDecoder(system)), TEXT, [4, 4, 4, 4, 4, 4], [1, 2])
 
-    def test_a_newcomer_never_shares_a_call_with_a_running_row(self, model):
-        """Its prompt by itself, then the other's token."""
+    def test_a_new_row_never_shares_a_call_with_a_running_row(self, model):
+        """Its prompt first, then the other's token."""
         system = NxDModel(model, speculation_length=4)
         fed = Fed(NxDInferenceDecoder(system))
         fed(TEXT)
@@ -84,13 +84,13 @@ class TestNxD:
         assert [CONTEXT, TOKEN] == calls(system, fed, [*TEXT, 1, 2], [3, 3, 3, 3, 3, 3, 3, 1], [60])
 
     def test_a_prompt_longer_than_its_context_goes_on_through_verifications(self, model):
-        """24 tokens in a bucket, then 4 by 4."""
+        """24 tokens in a bucket, then 4 per call."""
         system = NxDModel(model, speculation_length=4)
 
         assert [CONTEXT, *[VERIFY] * 2] == calls(system, Fed(NxDInferenceDecoder(system)), list(range(1, 33)))
 
-    def test_much_behind_a_common_prefix_is_sooner_encoded_anew(self, model, reference):
-        """One call of context encoding in place of 18 of token generation; a few are taken as they come."""
+    def test_many_tokens_after_a_common_prefix_are_prefilled_again(self, model, reference):
+        """One call of context encoding instead of 18 of token generation; a few go through the latter."""
         system = NxDModel(model)
         fed = Fed(NxDInferenceDecoder(system))
         fed(TEXT)
@@ -100,8 +100,8 @@ class TestNxD:
         assert [TOKEN] * 5 == calls(system, fed, [*text[:16], 1, 2, 3, 4, 5])
         torch.testing.assert_close(fed(text)[0, 0], reference.after(tuple(text)), atol=1e-5, rtol=1e-5)
 
-    def test_what_lies_behind_a_context_is_kept_as_it_is(self, model):
-        """A newcomer takes the others through context encoding again, and not a token more."""
+    def test_positions_after_the_context_are_kept(self, model):
+        """A new row makes the others go through context encoding again, and feeds no more tokens."""
         system = NxDModel(model, speculation_length=4, is_continuous_batching=False)
         fed = Fed(NxDInferenceDecoder(system))
         fed(list(range(1, 33)))
@@ -110,7 +110,7 @@ class TestNxD:
         assert [TOKEN] == calls(system, fed, list(range(1, 34)), [*TEXT, 1])
 
     def test_scored_columns_at_the_beginning(self, model, reference):
-        """The first is encoded, the others verified: context encoding scores one alone."""
+        """The first is encoded, the others verified: context encoding scores one column only."""
         system = NxDModel(model, speculation_length=4)
         fed = Fed(NxDInferenceDecoder(system))
         logits = fed(TEXT[:4], need=4)
@@ -121,7 +121,7 @@ class TestNxD:
             torch.testing.assert_close(logits[0, column], expected, atol=1e-5, rtol=1e-5)
 
     def test_padding_alone_runs_its_program_once(self, model):
-        """Who times a forward of padding sees what a forward takes."""
+        """So that timing a forward of padding measures a call."""
         system = NxDModel(model, speculation_length=4)
         decoder = NxDInferenceDecoder(system)
         start = torch.zeros(3, dtype=torch.int64)
@@ -130,8 +130,8 @@ class TestNxD:
 
         assert [TOKEN, VERIFY] == system.routed
 
-    def test_one_that_samples_on_the_device_is_read_through_its_logits(self, model, reference):
-        """Where it gives them besides; its graph wants parameters for what nobody looks at."""
+    def test_logits_of_a_model_that_samples_on_the_device(self, model, reference):
+        """If it returns them too; its graph still takes sampling parameters."""
         system = NxDModel(model, on_device_sampling_config=object(), output_logits=True)
 
         logits = Fed(NxDInferenceDecoder(system))(TEXT)
@@ -142,8 +142,8 @@ class TestNxD:
 class TestOptimum:
     """optimum-neuron."""
 
-    def test_as_nxd_but_for_single_tokens(self, model):
-        """Those go through token generation, at position 0 as well."""
+    def test_as_nxd_except_for_single_tokens(self, model):
+        """Those go through token generation, even at position 0."""
         system = OptimumModel(model, speculation_length=4)
         fed = Fed(OptimumNeuronDecoder(system))
 
@@ -152,7 +152,7 @@ class TestOptimum:
         assert ["token", "speculation"] == calls(system, fed, *[TEXT[:4]] * 3, need=4)
 
     def test_chunks_are_written_and_the_last_token_is_scored(self, model):
-        """7 + 7 + 2 tokens, the last of them once more."""
+        """7 + 7 + 2 tokens, the last of them again."""
         system = OptimumModel(model, prefill_chunk_size=7)
 
         assert ["chunk", "chunk", "chunk", "token"] == calls(
@@ -164,7 +164,7 @@ class TestTnx:
     """transformers-neuronx."""
 
     def test_rows_at_one_position_share_a_call(self, model):
-        """And those at others take one each."""
+        """Rows at other positions take one each."""
         system = TnxModel(model, "1-D", speculation_length=4)
         fed = Fed(TransformersNeuronxDecoder(system))
 
@@ -174,7 +174,7 @@ class TestTnx:
         assert ["context", "token", "token"] == calls(system, fed, TEXT, [1, 2, 3], [*TEXT, 1, 4, 5])
 
     def test_ragged_prompts_at_one_position_are_scored_one_by_one(self, model):
-        """The longest by context encoding, the others by their last token."""
+        """The longest by context encoding, the others by token generation of their last token."""
         system = TnxModel(model, "1-D")
 
         assert ["context", "token", "token"] == calls(
@@ -182,7 +182,7 @@ class TestTnx:
         )
 
     def test_rows_at_many_positions_share_every_call(self, model):
-        """Ragged prompts are encoded at once, too."""
+        """Ragged prompts are encoded together, too."""
         system = TnxModel(model, "2-D", speculation_length=4)
         fed = Fed(TransformersNeuronxDecoder(system))
 
@@ -195,7 +195,7 @@ class TestTnx:
 
 @pytest.mark.parametrize("layout", ["optimum", "2-D", "continuous"])
 def test_a_prompt_of_one_token_is_a_token(layout, model, reference):
-    """In a forward of any width, alone or beside others of one: context encoding would cost a bucket."""
+    """In a forward of any width, alone or beside others: context encoding would cost a whole bucket."""
     system = OptimumModel(model) if layout == "optimum" else TnxModel(model, layout)
     decoder = (OptimumNeuronDecoder if layout == "optimum" else TransformersNeuronxDecoder)(system)
     width = decoder.shape.widths[-1]
@@ -209,7 +209,7 @@ def test_a_prompt_of_one_token_is_a_token(layout, model, reference):
 
 
 class Watched(CallableDecoder):
-    """Where each call feeds each row."""
+    """Records the positions at which each call feeds each row."""
 
     def __init__(self, model: PreTrainedModel, shape: DecoderShape) -> None:
         own = Programs(model, shape, torch.int64, shared=False)
@@ -218,10 +218,10 @@ class Watched(CallableDecoder):
 
 
 class TestIdleRows:
-    """Rows that have to come along."""
+    """Rows without new tokens in a call of all rows."""
 
-    def test_are_fed_behind_what_they_hold(self, model):
-        """Where nothing stands that could be changed, not even by rounding."""
+    def test_are_fed_after_their_tokens(self, model):
+        """At unused positions, so that no token changes, not even by rounding."""
         decoder = Watched(model, DecoderShape(3, LENGTH, model.config.vocab_size, (1, 4, 8), 4))
         fed = Fed(decoder)
         fed(TEXT, TEXT[:3])
@@ -233,7 +233,7 @@ class TestIdleRows:
         assert [[[7], [3], [0]], [[7, 8, 9, 10], [4, 5, 6, 7], [0, 1, 2, 3]]] == decoder.fed
 
     def test_that_are_full_are_fed_their_own_last_tokens(self, model, reference):
-        """There is no position behind them."""
+        """No unused position is left."""
         decoder = Watched(model, DecoderShape(3, 8, model.config.vocab_size, (1, 4), 4))
         text = [*TEXT, 4]
         for start in (0, 4):
@@ -252,7 +252,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("fails_at", [0, 1, 2])
     def test_loses_nothing(self, fails_at, model, reference, monkeypatch):
-        """What it may have spoilt is fed again, in rows that were not asked for as well."""
+        """Positions that it may have spoilt are fed again, in idle rows as well."""
         system = NxDModel(model, speculation_length=4, is_continuous_batching=False)
         decoder = NxDInferenceDecoder(system)
         fed = Fed(decoder)
@@ -263,7 +263,7 @@ class TestFailures:
             nonlocal count
             count += 1
             if count == fails_at + 1:
-                # Whatever it has written where it was to write, it was not that.
+                # Spoil the positions that the call writes.
                 tag, bucket, _, _, positions, _ = args
                 for row in range(3):
                     slots = range(bucket) if tag == CONTEXT else positions[row].tolist()
@@ -274,7 +274,7 @@ class TestFailures:
 
         monkeypatch.setattr(system, "_graph", breaks)
         texts = [*TEXT, 1, 2], [*TEXT[:5], 3], list(range(20, 50))
-        # The system's own error, not one of ours.
+        # The system's own error is raised unchanged.
         with pytest.raises(RuntimeError, match="the device is gone"):
             fed(*texts)
 
@@ -284,8 +284,8 @@ class TestFailures:
             torch.testing.assert_close(logits[row, 0], reference.after(tuple(text)), atol=1e-5, rtol=1e-5)
 
 
-def test_a_failure_over_what_stands_loses_nothing(model, reference):
-    """A full row has to be fed its own tokens; the call that does so may spoil them."""
+def test_a_failure_over_recorded_tokens_loses_nothing(model, reference):
+    """A full row is fed its own tokens, which a failing call may spoil."""
     shape = DecoderShape(3, 8, model.config.vocab_size, (1, 4), 4)
     own = Programs(model, shape, torch.int64, shared=False)
     broken = False
@@ -312,7 +312,7 @@ def test_a_failure_over_what_stands_loses_nothing(model, reference):
 
 
 def test_reset_forgets_what_was_fed(model, reference):
-    """After somebody else has fed the model, everything is fed again."""
+    """After something else has fed the model, everything is fed again."""
     system = NxDModel(model)
     decoder = NxDInferenceDecoder(system)
     fed = Fed(decoder)

@@ -1,4 +1,4 @@
-"""What goes wrong when the systems are called carelessly: else the other tests would prove nothing."""
+"""The stand-ins fail as the libraries do when called wrongly, so that the other tests prove something."""
 
 import pytest
 import torch
@@ -44,8 +44,8 @@ def agree(logits: Tensor, expected: Tensor) -> bool:
 class TestNxD:
     """neuronx-distributed-inference."""
 
-    def test_called_with_care_it_is_right(self, model, reference):
-        """A prompt a row, and a token for each."""
+    def test_correct_calls_are_right(self, model, reference):
+        """One prompt per row, then a token for each."""
         system = NxDModel(model, batch_size=2)
         assert agree(prompt(system, TEXT, 0)[0, -1], reference.after(tuple(TEXT)))
         assert agree(prompt(system, TEXT[:3], 1)[0, -1], reference.after(tuple(TEXT[:3])))
@@ -56,7 +56,7 @@ class TestNxD:
         assert agree(logits[1, 0], reference.after((*TEXT[:3], 2)))
 
     def test_a_row_at_position_0_takes_all_rows_to_context_encoding(self, model, reference):
-        """A newcomer's first token beside a running row: it is taken for a prompt and loses all."""
+        """A new row's first token beside a running row: the running row is treated as a prompt and lost."""
         system = NxDModel(model, batch_size=2)
         prompt(system, TEXT, 0)
 
@@ -68,7 +68,7 @@ class TestNxD:
         assert not agree(after[0, 0], reference.after((*TEXT, 1, 4)))
 
     def test_rows_left_out_of_a_call_are_overwritten(self, model, reference):
-        """A token for row 1 alone writes into row 0 what row 1 was given."""
+        """A token for row 1 alone is written to row 0 as well."""
         system = NxDModel(model, batch_size=2)
         prompt(system, TEXT, 0)
         prompt(system, TEXT[:3], 1)
@@ -79,7 +79,7 @@ class TestNxD:
         assert not agree(after[0, 0], reference.after((*TEXT, 1)))
 
     def test_a_repeated_last_token_spoils_a_verification(self, model, reference):
-        """Its second copy sees its first, so their keys differ, and which stays nobody knows."""
+        """Its second copy attends to its first, so their keys differ, and which is kept is undefined."""
         system = NxDModel(model, batch_size=1, speculation_length=4)
         prompt(system, TEXT, 0)
 
@@ -89,12 +89,12 @@ class TestNxD:
         assert agree(scored[0, 1], reference.after((*TEXT, 1, 2)))
         assert not agree(after[0, 0], reference.after((*TEXT, 1, 2, 4)))
 
-    def test_a_prompt_of_one_token_is_scored_behind_its_padding(self, model, reference):
+    def test_a_prompt_of_one_token_is_scored_at_padding(self, model, reference):
         """The library pads with position 1, which is the highest."""
         assert not agree(prompt(NxDModel(model, batch_size=1), [5], 0)[0, -1], reference.after((5,)))
 
-    def test_a_prompt_wipes_out_what_its_bucket_covers(self, model, reference):
-        """The same first tokens again cost the row those behind them."""
+    def test_a_prompt_overwrites_its_whole_bucket(self, model, reference):
+        """Encoding the same first tokens again loses the tokens after them."""
         system = NxDModel(model, batch_size=1)
         prompt(system, TEXT, 0)
         prompt(system, TEXT[:3], 0)
@@ -102,7 +102,7 @@ class TestNxD:
         assert not agree(call_nxd(system, [[1]], [[7]], [0])[0, 0], reference.after((*TEXT, 1)))
 
     def test_lengths_beyond_the_buckets_raise(self, model):
-        """Of a prompt, and of a row with the columns that are to be verified."""
+        """Of a prompt, and of a row with the columns to be verified."""
         system = NxDModel(model, batch_size=1, speculation_length=4)
         with pytest.raises(ValueError, match="exceeds largest bucket"):
             prompt(system, list(range(25)), 0)
@@ -124,8 +124,8 @@ def call_optimum(model: OptimumModel, ids: list[list[int]], positions: list[list
 class TestOptimum:
     """optimum-neuron."""
 
-    def test_a_single_token_at_position_0_is_no_prompt(self, model, reference):
-        """It goes through token generation, beside running rows as well."""
+    def test_a_single_token_at_position_0_is_not_a_prompt(self, model, reference):
+        """It goes through token generation, even beside running rows."""
         system = OptimumModel(model, batch_size=2)
 
         logits = call_optimum(system, [[5], [9]], [[0], [0]])
@@ -134,7 +134,7 @@ class TestOptimum:
         assert agree(logits[0, -1], reference.after((5,)))
 
     def test_a_verification_with_a_row_at_position_0_is_taken_for_prompts(self, model, reference):
-        """And what the other row held is gone."""
+        """And the other row's tokens are lost."""
         system = OptimumModel(model, batch_size=2, speculation_length=3)
         for position, token in enumerate(TEXT):
             call_optimum(system, [[token], [token]], [[position], [position]])
@@ -145,8 +145,8 @@ class TestOptimum:
         assert "context" == system.routed[-2]
         assert not agree(after[0, 0], reference.after((*TEXT, 1, 2, 3, 4)))
 
-    def test_sampling_params_have_to_be_there(self, model):
-        """The graph has an input for them, also where it does not sample."""
+    def test_sampling_params_are_required(self, model):
+        """The graph has an input for them even if it does not sample."""
         with pytest.raises(AttributeError):
             OptimumModel(model, batch_size=1).forward(
                 torch.tensor([[5]]), torch.tensor([[3]]), torch.arange(1)
@@ -173,8 +173,8 @@ class TestTnx:
         assert not agree(after[0], reference.after((*TEXT, 1)))
         assert agree(after[1], reference.after((9, 2)))
 
-    def test_ragged_prompts_at_one_position_are_scored_behind_padding(self, model, reference):
-        """One number says for all rows which column is scored."""
+    def test_ragged_prompts_at_one_position_are_scored_at_padding(self, model, reference):
+        """One number selects the scored column of all rows."""
         system = TnxModel(model, "1-D", batch_size=2)
         ids = torch.tensor([TEXT, [*TEXT[:3], 0, 0, 0, 0]])
 
@@ -184,6 +184,6 @@ class TestTnx:
         assert not agree(logits[1], reference.after(tuple(TEXT[:3])))
 
     def test_cache_ids_are_int32(self, model):
-        """As its graphs have them."""
+        """As the library's graphs take them."""
         with pytest.raises(TypeError, match="cache_ids"):
             TnxModel(model, "1-D", batch_size=1)(torch.tensor([[5]]), torch.tensor([3]))

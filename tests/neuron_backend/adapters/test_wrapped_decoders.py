@@ -1,4 +1,4 @@
-"""Every wrapped decoder keeps the contract, whatever its system does with a call."""
+"""Every wrapped decoder keeps the decoder contract, whatever its system does in a call."""
 
 import pytest
 import torch
@@ -31,21 +31,21 @@ def reference(model: PreTrainedModel) -> Reference:
 
 @pytest.fixture(scope="module")
 def own(model: PreTrainedModel) -> StaticDecoder:
-    """The same model served by this package."""
+    """The same model in a StaticDecoder."""
     return StaticDecoder(model, batch_size=BATCH, max_length=LENGTH, widths=(1, 5, 16))
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_the_contract_is_kept(name: str, model: PreTrainedModel):
-    """In every width, ragged, under padding, over leavings, to the last position; and the refusals."""
+    """Every width, ragged rows, padding, stale slots, the last position, and refusals."""
     check_decoder(SYSTEMS[name](model))
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
 @pytest.mark.parametrize("sampler", [Greedy(), Sample(seed=3)], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("prompts", [PROMPTS, LONG, PROMPTS[:1]], ids=["ragged", "long", "alone"])
-def test_texts_are_those_of_a_decoder_of_ours(name, sampler, prompts, model, own):
-    """Ragged prompts, of one token, longer than the context encoding, or fewer than there are rows."""
+def test_texts_are_those_of_a_static_decoder(name, sampler, prompts, model, own):
+    """Ragged prompts, of one token, longer than the context encoding, or fewer than the rows."""
     parts = {"sampler": sampler, "stop": MaxNewTokens(12)}
 
     result = Generator(SYSTEMS[name](model), **parts)(prompts)
@@ -70,13 +70,13 @@ def test_speculation_changes_nothing(name, sampler, model, own, tiny_model):
 
     assert expected == copied.ids
     assert expected == looked_up.ids
-    # The copy guesses right but for rounding: fewer rounds than tokens.
+    # The copy drafts right except for rounding: fewer steps than tokens.
     assert copied.statistics.mean_accepted_length > 2
 
 
 @pytest.mark.parametrize("name", VERIFYING[:2])
 def test_it_drafts_as_well(name, model, own):
-    """A wrapped decoder behind a DraftModel."""
+    """A wrapped decoder as a DraftModel."""
     parts = {"stop": MaxNewTokens(20)}
 
     result = SpeculativeGenerator(own, DraftModel(SYSTEMS[name](model)), num_draft_tokens=4, **parts)(PROMPTS)
@@ -86,7 +86,7 @@ def test_it_drafts_as_well(name, model, own):
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_prompt_joins_a_running_batch(name, model, reference):
-    """Rows that start, lag, and start anew beside others score as they do alone."""
+    """Rows that start, lag, and restart beside others score as they do alone."""
     decoder = SYSTEMS[name](model)
     slots = Slots.of(decoder)
     texts = [list(PROMPTS[0]), [], []]
@@ -113,7 +113,7 @@ def test_a_prompt_joins_a_running_batch(name, model, reference):
             texts[row].append(int(logits[row, 0].argmax()))
 
 
-# One row's part of a forward: how far it goes back, and the tokens that it is given then.
+# One row's part of a forward: how far it rewinds, and the tokens it is then fed.
 PARTS = st.none() | st.tuples(st.integers(0, 8), st.lists(st.integers(0, 4), min_size=1, max_size=20))
 
 
@@ -121,7 +121,7 @@ PARTS = st.none() | st.tuples(st.integers(0, 8), st.lists(st.integers(0, 4), min
 @settings(max_examples=25)
 @given(forwards=st.lists(st.tuples(*[PARTS] * BATCH, st.integers(0, 9)), min_size=1, max_size=8))
 def test_any_order_of_forwards_scores_as_the_stock_model(name, model, reference, forwards):
-    """Rows start, go on, go back, and stand still, each on its own; every column scores as its prefix."""
+    """Rows start, continue, rewind and idle independently; every column scores as its prefix does."""
     decoder = SYSTEMS[name](model)
     shape = decoder.shape
     texts: list[list[int]] = [[] for _ in range(BATCH)]
@@ -132,7 +132,7 @@ def test_any_order_of_forwards_scores_as_the_stock_model(name, model, reference,
         for row, part in enumerate(parts):
             if part is None:
                 continue
-            # 8 goes back to the beginning.
+            # 8 rewinds to the beginning.
             kept = 0 if part[0] == 8 else max(0, len(texts[row]) - part[0])
             new = part[1][: min(width, LENGTH - kept)]
             if not new:
@@ -157,8 +157,8 @@ def _compare(reference, texts, ids: Tensor, start: Tensor, logits: Tensor, right
 
 @pytest.mark.parametrize("name", SYSTEMS)
 @pytest.mark.parametrize("wide", [False, True], ids=["a token", "a prompt"])
-def test_the_same_tokens_again_leave_what_follows_them(name, wide, model, reference):
-    """A first token fed anew must not cost the row what its bucket wipes out behind it."""
+def test_feeding_the_same_tokens_again_keeps_those_after_them(name, wide, model, reference):
+    """A first token that is fed again must not lose the tokens that its bucket overwrites."""
     decoder = SYSTEMS[name](model)
     text = PROMPTS[2]
     for position, token in enumerate(text):

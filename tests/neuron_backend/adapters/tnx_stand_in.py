@@ -1,5 +1,5 @@
 """
-What transformers-neuronx does with a call, over a tiny model.
+Stand-in for a model of transformers-neuronx, over a tiny model.
 
 Layouts, padding and shared cache as in ``base.py`` and ``llama/model.py`` of its last versions.
 """
@@ -50,7 +50,7 @@ class TnxModel:
             return self._context(input_ids, cache_ids, start_ids)
         self.routed.append("token")
         if self.layout == "continuous":
-            # Rows that are not in the call are given token 0 at position 0.
+            # Rows that are not in the call get token 0 at position 0.
             ids, cache = torch.zeros(self.batch_size, 1), torch.zeros(self.batch_size, 1)
             for at, row in enumerate(start_ids.tolist()):
                 ids[row], cache[row] = input_ids[at], cache_ids[at]

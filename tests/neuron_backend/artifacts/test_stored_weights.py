@@ -1,4 +1,4 @@
-"""Weights that are read once, and their hash."""
+"""Reading a safetensors file once, and its hash."""
 
 import json
 from pathlib import Path
@@ -10,26 +10,26 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from decodekit.neuron_backend.artifacts.manifest import file_sha256
-from decodekit.neuron_backend.artifacts.stored_weights import StoredWeights, entries_of
+from decodekit.neuron_backend.artifacts.file_hashes import file_sha256
+from decodekit.neuron_backend.artifacts.stored_weights import StoredWeights, tensor_entries
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int8, torch.int64, torch.bool)
 SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
 
 
 def numbers(dtype: torch.dtype, shape: tuple[int, ...], seed: int) -> Tensor:
-    """Some of any kind."""
+    """Random numbers of any dtype and shape."""
     generator = torch.Generator().manual_seed(seed)
     return (8 * torch.randn(shape, generator=generator)).to(dtype)
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Dtype, shape and bits."""
+    """Whether dtype, shape and values are equal."""
     return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
 
 
 def raw(header: object, content: bytes = b"") -> bytes:
-    """A file of that header."""
+    """The bytes of a file with that header."""
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + content
 
@@ -39,7 +39,7 @@ def raw(header: object, content: bytes = b"") -> bytes:
 def test_reads_what_safetensors_reads(
     tmp_path: Path, kinds: list[tuple[torch.dtype, tuple[int, ...]]], metadata: bool
 ) -> None:
-    """Any dtypes and shapes, empty ones too; aligned; with the hash of the file."""
+    """Any dtypes and shapes, also empty ones; aligned; with the hash of the file."""
     path = tmp_path / "any.safetensors"
     saved = {f"tensor {index}": numbers(*kind, index) for index, kind in enumerate(kinds)}
     save_file(saved, path, metadata={"format": "pt"} if metadata else None)
@@ -53,15 +53,15 @@ def test_reads_what_safetensors_reads(
     assert file_sha256(path) == read.sha256()
 
 
-def test_rows_lie_together(tmp_path: Path) -> None:
-    """Those that are to are rows of one aligned tensor, in the order that was asked for."""
+def test_a_group_is_one_tensor(tmp_path: Path) -> None:
+    """Its members are rows of one aligned tensor, in the given order."""
     path = tmp_path / "rows.safetensors"
     saved = {name: numbers(torch.bfloat16, (rows, 5), rows) for name, rows in (("a", 3), ("b", 1), ("c", 2))}
     save_file(saved, path)
 
     read = StoredWeights.read(path, {"both": ["c", "a"]})
 
-    both = read.together["both"]
+    both = read.fused["both"]
     assert torch.equal(torch.cat([saved["c"], saved["a"]]), both)
     assert [0, 0] == [both.data_ptr() % 64, read.tensors["b"].data_ptr() % 64]
     assert both.data_ptr() == read.tensors["c"].data_ptr()
@@ -70,7 +70,7 @@ def test_rows_lie_together(tmp_path: Path) -> None:
 
 
 def test_the_hash_is_of_what_is_in_memory(tmp_path: Path) -> None:
-    """A file that changes after it was read is of no concern, and a number that changed is."""
+    """A later change of the file does not count, and a change of the tensor does."""
     path = tmp_path / "one.safetensors"
     save_file({"a": torch.zeros(3)}, path)
     read, before = StoredWeights.read(path, {}), file_sha256(path)
@@ -108,7 +108,7 @@ ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     ],
 )
 def test_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
-    """What does not say where its tensors lie, or says it wrong."""
+    """Missing or inconsistent headers."""
     path = tmp_path / "broken.safetensors"
     path.write_bytes(content)
 
@@ -117,8 +117,8 @@ def test_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("members", [["a", "b"], ["a", "c"], ["a", "missing"], ["d", "d"]])
-def test_rows_of_different_kinds_cannot_lie_together(members: list[str], tmp_path: Path) -> None:
-    """Of another length or dtype, not there, or no rows at all."""
+def test_rows_of_different_kinds_cannot_be_fused(members: list[str], tmp_path: Path) -> None:
+    """Another row length or dtype, a missing tensor, or one without rows."""
     path = tmp_path / "mixed.safetensors"
     save_file(
         {
@@ -129,7 +129,7 @@ def test_rows_of_different_kinds_cannot_lie_together(members: list[str], tmp_pat
         },
         path,
     )
-    assert {"a", "b", "c", "d"} == set(entries_of(path))
+    assert {"a", "b", "c", "d"} == set(tensor_entries(path))
 
-    with pytest.raises(ValueError, match="must hold what lies together"):
+    with pytest.raises(ValueError, match="must hold tensors of one dtype and row shape to fuse"):
         StoredWeights.read(path, {"both": members})

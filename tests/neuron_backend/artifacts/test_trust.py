@@ -1,8 +1,9 @@
 from decodekit.neuron_backend.artifacts import trust
+from decodekit.neuron_backend.artifacts.file_hashes import sha256
 
 
-def test_is_for_what_was_recorded(monkeypatch, tmp_path):
-    """A program is known by its content."""
+def test_recorded_programs_are_trusted(monkeypatch, tmp_path):
+    """A program is identified by its content."""
     monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path))
     trust.record(b"ours")
 
@@ -10,8 +11,8 @@ def test_is_for_what_was_recorded(monkeypatch, tmp_path):
     assert not trust.is_recorded(b"theirs")
 
 
-def test_without_a_place_to_write_nothing_is_known(monkeypatch, tmp_path):
-    """A home that cannot be written makes no compilation fail."""
+def test_an_unwritable_cache_records_nothing(monkeypatch, tmp_path):
+    """And does not make compilation fail."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path / "file"))
     trust.record(b"ours")
@@ -20,9 +21,9 @@ def test_without_a_place_to_write_nothing_is_known(monkeypatch, tmp_path):
 
 
 def test_is_kept_below_the_users_cache(monkeypatch, tmp_path):
-    """Where the variable names none, that of the desktop's convention."""
+    """Without DECODEKIT_CACHE, below XDG_CACHE_HOME."""
     monkeypatch.delenv("DECODEKIT_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     trust.record(b"ours")
 
-    assert [trust.sha256(b"ours")] == [path.name for path in (tmp_path / "decodekit" / "programs").iterdir()]
+    assert [sha256(b"ours")] == [path.name for path in (tmp_path / "decodekit" / "programs").iterdir()]

@@ -1,4 +1,4 @@
-"""When two chains are the same program."""
+"""When two chains count as the same program."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ from ...processors.test_catalogue import CATALOGUE
 
 @attrs.frozen(eq=False)
 class Mine(Composable):
-    """Somebody else's processor."""
+    """A processor from outside decodekit."""
 
     by: float = 2.0
 
@@ -38,13 +38,13 @@ class Mine(Composable):
     [
         pytest.param(Temperature(0.7), Temperature(0.7), id="a-number"),
         pytest.param(Temperature(0.7), Chain([Temperature(0.7)]), id="alone-or-in-a-chain"),
-        pytest.param(TopK([5, 7]), TopK(torch.tensor([5, 7])), id="one-a-row"),
+        pytest.param(TopK([5, 7]), TopK(torch.tensor([5, 7])), id="one-per-row"),
         pytest.param(LogitBias({3: 1.0}), LogitBias({3: 1}), id="a-mapping"),
         pytest.param(None, Chain(), id="nothing"),
     ],
 )
 def test_equal_parameters_are_the_same(one: Any, other: Any) -> None:
-    """However they came."""
+    """Whatever their form: list or tensor, alone or in a chain."""
     assert chain_digest(one, Greedy()) == chain_digest(other, Greedy())
     assert same_chain((one, Greedy()), (other, Greedy()))
 
@@ -54,7 +54,7 @@ def test_equal_parameters_are_the_same(one: Any, other: Any) -> None:
     [
         pytest.param(Temperature(0.7), Temperature(0.7000001), id="a-number"),
         pytest.param(TopK(5), TopK(5, ties="first"), id="an-option"),
-        pytest.param(TopK([5, 7]), TopK([7, 5]), id="one-a-row"),
+        pytest.param(TopK([5, 7]), TopK([7, 5]), id="one-per-row"),
         pytest.param(LogitBias({3: 1.0}), LogitBias({4: 1.0}), id="a-mapping"),
         pytest.param(SuppressTokens([1, 2]), SuppressTokens([1, 3]), id="ids"),
         pytest.param(Temperature(2.0) | TopK(5), TopK(5) | Temperature(2.0), id="order"),
@@ -63,13 +63,13 @@ def test_equal_parameters_are_the_same(one: Any, other: Any) -> None:
     ],
 )
 def test_other_parameters_are_not(one: Any, other: Any) -> None:
-    """One is enough."""
+    """A single different parameter changes the digest."""
     assert chain_digest(one, Greedy()) != chain_digest(other, Greedy())
     assert not same_chain((one, Greedy()), (other, Greedy()))
 
 
-def test_a_selection_is_its_kind() -> None:
-    """A seed is part of the noise, which comes from outside."""
+def test_a_sampler_counts_by_its_class() -> None:
+    """The seed does not count: noise is an input of the program."""
     chain = Temperature(0.7)
 
     assert same_chain((chain, Sample(seed=1)), (chain, Sample(seed=2)))
@@ -78,8 +78,8 @@ def test_a_selection_is_its_kind() -> None:
     assert chain_digest(chain, Sample()) != chain_digest(chain, Greedy())
 
 
-def test_somebody_elses_is_itself_alone() -> None:
-    """What another of its kind computes is not known."""
+def test_a_foreign_processor_equals_only_itself() -> None:
+    """What another instance of its class computes is not known."""
     mine = Mine()
 
     assert chain_digest(mine, Greedy()) is None
@@ -89,7 +89,7 @@ def test_somebody_elses_is_itself_alone() -> None:
 
 
 def test_every_processor_for_the_device_has_a_digest() -> None:
-    """Whatever it was given; and no two of them the same."""
+    """No two digests are equal."""
     safe = [e.make(e.example) for e in CATALOGUE.values() if e.make(e.example).device_safe]  # type: ignore[attr-defined]
     digests = [chain_digest(processor, Greedy()) for processor in safe]
 
@@ -98,7 +98,7 @@ def test_every_processor_for_the_device_has_a_digest() -> None:
 
 
 def test_knows_which_chains_have_rows() -> None:
-    """Tensors that a processor made of what it was given are no parameters."""
+    """Tensors that a processor derives from its options are not parameters."""
     assert has_rows(Temperature(1.0) | TopK([1, 2]))
     assert not has_rows(Temperature(2.0) | SuppressTokens([1, 2]))
     assert not has_rows(None)

@@ -14,13 +14,13 @@ from decodekit.neuron_backend.tensor_parallel.ranks import Ranks
 
 from ...hub_stand_in import forget_client, running_hub
 
-REPOSITORY = "somebody/tiny"
+REPOSITORY = "user/tiny"
 PAIR = pathlib.Path(__file__).parents[3] / "examples" / "pair"
 
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    """A hub of our own and an empty cache."""
+    """A hub stand-in and an empty cache."""
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     with running_hub(monkeypatch, tmp_path / "hub") as hub:
         yield hub
@@ -28,13 +28,13 @@ def hub(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="module")
 def eager(tiny_model):
-    """Without programs."""
+    """A decoder without programs."""
     return compile_decoder(tiny_model("llama"), max_length=32, widths=(1, 2), target="eager")
 
 
 @pytest.fixture(scope="module")
 def compiled(tiny_model):
-    """One program of width 2, so that compiling it again is quick."""
+    """A decoder with one program, of width 2, so that compiling it again is quick."""
     return compile_decoder(tiny_model("llama"), max_length=32, widths=(2,), target="cpu")
 
 
@@ -46,7 +46,7 @@ def elsewhere(monkeypatch, tmp_path):
 
 @pytest.fixture
 def offline(monkeypatch):
-    """Call it to cut the line."""
+    """A function that switches to offline mode."""
 
     def cut():
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -67,7 +67,7 @@ def change(hub, folder, files, **facts):
 
 
 def logits(decoder):
-    """Of two tokens."""
+    """Logits of two tokens."""
     return decoder.forward(torch.tensor([[3, 5]]), torch.tensor([0])).clone()
 
 
@@ -75,7 +75,7 @@ class TestRoundTrip:
     """push_to_hub, then load_decoder."""
 
     def test_gives_the_same_bits(self, hub, eager):
-        """Every file of the folder, and the card."""
+        """The loaded decoder equals the pushed one, and the address is that of the commit."""
         address = eager.push_to_hub(REPOSITORY)
         loaded = load_decoder(REPOSITORY)
 
@@ -84,14 +84,14 @@ class TestRoundTrip:
         assert address.endswith(f"/{REPOSITORY}/commit/{hub.branches[REPOSITORY]['main']}")
 
     def test_with_a_tokenizer(self, hub, eager):
-        """It lies beside the model, where transformers finds it."""
+        """It is saved beside the model, where transformers finds it."""
         eager.push_to_hub(REPOSITORY, AutoTokenizer.from_pretrained(PAIR / "target"))
 
         assert "tokenizer.json" in hub.files(REPOSITORY)
         assert (download_decoder(REPOSITORY) / "tokenizer.json").is_file()
 
     def test_of_a_revision(self, hub, eager, tiny_model):
-        """A branch is made; it and each commit stay what they were."""
+        """A branch is created; it and each commit stay unchanged by later pushes."""
         wider = compile_decoder(tiny_model("llama"), max_length=48, widths=(1,), target="eager")
         eager.push_to_hub(REPOSITORY)
         wider.push_to_hub(REPOSITORY, revision="wider", commit_message="More room")
@@ -103,13 +103,11 @@ class TestRoundTrip:
         assert "More room" in hub.messages
 
     def test_in_private(self, hub, eager):
-        """Everything that is asked for comes with the token, and without it there is no such repository."""
+        """Every request carries the token; without it, the repository does not exist."""
         eager.push_to_hub(REPOSITORY, private=True, token="secret")
         hub.tokens.discard("secret")
 
-        with pytest.raises(
-            ValueError, match="must exist, and be readable with the token: got 'somebody/tiny'"
-        ):
+        with pytest.raises(ValueError, match="must exist, and be readable with the token: got 'user/tiny'"):
             load_decoder(REPOSITORY, token=False)
         hub.tokens.clear()
         assert torch.equal(logits(eager), logits(load_decoder(REPOSITORY, token="secret")))
@@ -117,7 +115,7 @@ class TestRoundTrip:
 
     @pytest.mark.parametrize("rank", [0, 1])
     def test_of_several_processes_is_pushed_by_the_first(self, rank, hub, tiny_model, monkeypatch):
-        """Each gets the address; a failure of one is one of all."""
+        """Each gets the address; a failure on one rank is raised on all."""
         decoder = compile_decoder(tiny_model("llama"), max_length=32, widths=(1,), target="eager")
         waited = []
         monkeypatch.setattr(Ranks, "exchange", lambda self, error: waited.append(error))
@@ -130,7 +128,7 @@ class TestRoundTrip:
         assert [None, None] == waited
 
     def test_with_quantised_weights(self, hub, tiny_model):
-        """As they are stored, and the card says so."""
+        """Stored quantised, and the card names the format."""
         decoder = compile_decoder(
             tiny_model("llama"), max_length=32, widths=(1, 2), target="eager", weights="int8"
         )
@@ -140,7 +138,7 @@ class TestRoundTrip:
         assert b"| linear layers | int8 |" in hub.files(REPOSITORY)["README.md"]
 
     def test_of_a_path_is_of_a_folder(self, hub, eager, tmp_path, monkeypatch):
-        """What lies here is taken before what is called the same on the hub."""
+        """A local folder takes precedence over a repository of the same name."""
         monkeypatch.chdir(tmp_path)
         eager.save(REPOSITORY)
 
@@ -149,10 +147,10 @@ class TestRoundTrip:
 
 
 class TestFiles:
-    """What goes up and comes down."""
+    """Which files are uploaded and downloaded."""
 
-    def test_programs_that_are_no_more_are_taken_away(self, hub, eager, compiled):
-        """A decoder of other widths has others."""
+    def test_stale_programs_are_deleted(self, hub, eager, compiled):
+        """A decoder of other widths has other programs."""
         compiled.push_to_hub(REPOSITORY)
         before = [name for name in hub.files(REPOSITORY) if name.startswith("programs/")]
         eager.push_to_hub(REPOSITORY)
@@ -160,8 +158,8 @@ class TestFiles:
         assert ["programs/width_2.pt2"] == before
         assert not [name for name in hub.files(REPOSITORY) if name.startswith("programs/")]
 
-    def test_weights_in_another_form_are_taken_away(self, hub, eager, tiny_model):
-        """A repository holds one model: the other way round as well, and each time in one commit."""
+    def test_stale_weights_are_deleted(self, hub, eager, tiny_model):
+        """Plain weights by quantised ones and the reverse, each in one commit."""
         quantised = compile_decoder(
             tiny_model("llama"), max_length=32, widths=(1,), target="eager", weights="int8"
         )
@@ -170,23 +168,23 @@ class TestFiles:
             before = len(hub.commits)
             decoder.push_to_hub(REPOSITORY)
             held.append({name for name in hub.files(REPOSITORY) if name.endswith(".safetensors")})
-            # One more where there was no repository.
+            # One more to create the repository.
             assert len(hub.commits) - before == (2 if len(held) == 1 else 1)
 
         plain, other = {"model.safetensors"}, {"weights.safetensors"}
         assert [plain, other, plain] == [names - {"constants.safetensors"} for names in held]
         assert torch.equal(logits(eager), logits(load_decoder(REPOSITORY)))
 
-    def test_what_somebody_wrote_stays(self, hub, eager):
-        """A card, and files of other names."""
+    def test_other_files_are_kept(self, hub, eager):
+        """An edited card, and files of other names."""
         written = {"notes.txt": b"mine", "README.md": b"my card"}
         hub.commit(REPOSITORY, written)
         eager.push_to_hub(REPOSITORY)
 
         assert written == {name: hub.files(REPOSITORY)[name] for name in written}
 
-    def test_only_what_is_listed_comes_down(self, hub, eager):
-        """Nothing that transformers might read besides."""
+    def test_only_listed_files_are_downloaded(self, hub, eager):
+        """No other file that transformers might read."""
         eager.push_to_hub(REPOSITORY)
         hub.commit(REPOSITORY, {**hub.files(REPOSITORY), "adapter_config.json": b"{}", "x.bin": b""})
         folder = download_decoder(REPOSITORY)
@@ -202,7 +200,7 @@ class TestFiles:
 
         assert "README.md" not in Manifest.read(download_decoder(REPOSITORY)).files
         assert card.startswith("---\nlibrary_name: decodekit\n")
-        assert 'load_decoder("somebody/tiny")' in card
+        assert 'load_decoder("user/tiny")' in card
         for row in (
             "| architecture | LlamaForCausalLM |",
             "| positions | 32 |",
@@ -231,7 +229,7 @@ class TestFiles:
             load_decoder(REPOSITORY)
 
     def test_another_torch_is_refused(self, hub, compiled, tmp_path):
-        """Before anything is loaded."""
+        """Checked before anything is loaded."""
         compiled.push_to_hub(REPOSITORY)
         change(hub, tmp_path, {}, versions={"torch": "1.0"})
 
@@ -240,16 +238,16 @@ class TestFiles:
 
 
 class TestTrust:
-    """Which native code is run."""
+    """Which native code is run, and which compiled again."""
 
     @pytest.fixture
     def no_compiler(self, monkeypatch):
-        """Anything that would compile fails."""
+        """Compiling fails."""
         monkeypatch.setattr("decodekit.neuron_backend.targets.cpu.aoti.compile_package", None)
 
     @pytest.mark.usefixtures("no_compiler")
     def test_programs_made_here_are_run(self, hub, compiled):
-        """The way over the hub changes nothing."""
+        """The hub changes nothing about trust."""
         compiled.push_to_hub(REPOSITORY)
         loaded = load_decoder(REPOSITORY)
 
@@ -258,7 +256,7 @@ class TestTrust:
 
     @pytest.mark.usefixtures("elsewhere")
     def test_programs_of_others_are_compiled_again(self, hub, compiled, tmp_path):
-        """What came down is not run, whatever decoder.json says of it."""
+        """The downloaded program is not run, even if its hash matches decoder.json."""
         compiled.push_to_hub(REPOSITORY)
         change(hub, tmp_path, {"programs/width_2.pt2": b"not to be run"})
         loaded = load_decoder(REPOSITORY)
@@ -268,7 +266,7 @@ class TestTrust:
 
     @pytest.mark.usefixtures("elsewhere", "no_compiler")
     def test_can_be_given(self, hub, compiled):
-        """trust_programs runs what the repository brings."""
+        """trust_programs runs the repository's programs."""
         compiled.push_to_hub(REPOSITORY)
         loaded = load_decoder(REPOSITORY, trust_programs=True)
 
@@ -277,10 +275,10 @@ class TestTrust:
 
 
 class TestOffline:
-    """HF_HUB_OFFLINE."""
+    """Loading with HF_HUB_OFFLINE."""
 
     def test_the_cache_serves(self, hub, eager, offline):
-        """By branch and by commit, with no request."""
+        """By branch and by commit, without a request."""
         eager.push_to_hub(REPOSITORY)
         load_decoder(REPOSITORY)
         commit = hub.branches[REPOSITORY]["main"]
@@ -293,29 +291,29 @@ class TestOffline:
         assert not hub.downloads
         assert not hub.tokens
 
-    def test_what_is_not_cached_is_said(self, hub, eager, offline):
-        """What it looked for, and that it did not ask."""
+    def test_a_missing_download_is_an_error(self, hub, eager, offline):
+        """The message names the repository and HF_HUB_OFFLINE."""
         eager.push_to_hub(REPOSITORY)
         offline()
 
-        with pytest.raises(FileNotFoundError, match=r"HF_HUB_OFFLINE is set.*somebody/tiny, revision main"):
+        with pytest.raises(FileNotFoundError, match=r"HF_HUB_OFFLINE is set.*user/tiny, revision main"):
             load_decoder(REPOSITORY)
 
     def test_half_a_download_is_not_a_decoder(self, hub, eager, offline):
-        """A file that did not arrive is missed."""
+        """A missing file is an error."""
         eager.push_to_hub(REPOSITORY)
         (download_decoder(REPOSITORY) / "model.safetensors").unlink()
         offline()
 
-        with pytest.raises((FileNotFoundError, ValueError), match=r"no whole somebody/tiny|got no "):
+        with pytest.raises((FileNotFoundError, ValueError), match=r"no whole user/tiny|got no "):
             load_decoder(REPOSITORY)
 
-    def test_a_hub_that_does_not_answer_is_as_good_as_none(self, hub, eager, monkeypatch):
-        """The cache serves then too, and what it has not got is said."""
+    def test_an_unreachable_hub_is_as_offline(self, hub, eager, monkeypatch):
+        """The cache serves, and a repository that is not in it is an error."""
         eager.push_to_hub(REPOSITORY)
         load_decoder(REPOSITORY)
         nowhere = "http://127.0.0.1:9"
-        # The client asks again and again, and waits longer each time.
+        # The client retries with growing pauses.
         monkeypatch.setattr("time.sleep", lambda seconds: None)
         template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, nowhere)
         monkeypatch.setattr(constants, "ENDPOINT", nowhere)
@@ -323,59 +321,59 @@ class TestOffline:
 
         assert torch.equal(logits(eager), logits(load_decoder(REPOSITORY)))
         with pytest.raises(FileNotFoundError, match="the hub cannot be reached"):
-            load_decoder("somebody/else")
+            load_decoder("user/else")
 
 
 class TestRefusals:
-    """What is no decoder on the hub."""
+    """Names and repositories that are no decoder on the hub."""
 
     def test_no_such_repository(self, hub):
-        """Nor a folder."""
-        with pytest.raises(ValueError, match="got 'nobody/nothing'; no folder is called so either"):
-            load_decoder("nobody/nothing")
+        """And no folder of that name."""
+        with pytest.raises(ValueError, match="got 'user/missing'; no folder is called so either"):
+            load_decoder("user/missing")
 
     def test_no_such_revision(self, hub, eager):
         """The error names it."""
         eager.push_to_hub(REPOSITORY)
 
-        with pytest.raises(ValueError, match="'revision' must be one of somebody/tiny's: got 'v9'"):
+        with pytest.raises(ValueError, match="'revision' must be one of user/tiny's: got 'v9'"):
             load_decoder(REPOSITORY, revision="v9")
 
     def test_a_model_is_no_decoder(self, hub):
-        """And none of its weights come down."""
-        hub.commit("somebody/model", {"config.json": b"{}", "model.safetensors": b"much"})
+        """And its weights are not downloaded."""
+        hub.commit("user/model", {"config.json": b"{}", "model.safetensors": b"much"})
 
-        with pytest.raises(ValueError, match=r"saved decoder with a decoder\.json: got 'somebody/model'"):
-            load_decoder("somebody/model")
+        with pytest.raises(ValueError, match=r"saved decoder with a decoder\.json: got 'user/model'"):
+            load_decoder("user/model")
         assert not hub.downloads
 
     def test_another_decoder_json_is_no_decoder(self, hub):
-        """Of a name that others may use."""
-        hub.commit("somebody/model", {"decoder.json": b"{}", "model.safetensors": b"much"})
+        """A decoder.json of another tool."""
+        hub.commit("user/model", {"decoder.json": b"{}", "model.safetensors": b"much"})
 
         with pytest.raises(ValueError, match="must be of format"):
-            load_decoder("somebody/model")
+            load_decoder("user/model")
         assert ["decoder.json"] == hub.downloads
 
-    @pytest.mark.parametrize("name", ["tiny", "a/b/c", "", "../tiny", "somebody/ti ny", None])
+    @pytest.mark.parametrize("name", ["tiny", "a/b/c", "", "../tiny", "user/ti ny", None])
     def test_a_name_that_no_repository_has(self, name, eager):
-        """Nothing is saved or sent."""
+        """Nothing is saved or uploaded."""
         with pytest.raises(ValueError, match="'repo_id' must be of the form 'user/name': got"):
             eager.push_to_hub(name)
 
     @pytest.mark.parametrize("option", [{"revision": "main"}, {"token": "secret"}])
     def test_a_folder_has_no_revision(self, option, eager, tmp_path):
-        """What would be ignored is refused."""
+        """Options that would be ignored are refused."""
         eager.save(tmp_path / "decoder")
 
         with pytest.raises(ValueError, match=f"'{next(iter(option))}' must be None for a folder"):
             load_decoder(tmp_path / "decoder", **option)
 
     def test_what_is_a_repository(self, tmp_path, monkeypatch):
-        """Strings of two parts that no folder here has for a name."""
+        """Strings of two parts that name no existing path."""
         monkeypatch.chdir(tmp_path)
         (tmp_path / "here/is").mkdir(parents=True)
 
-        assert is_repository("somebody/tiny-1.5_b")
-        for name in ("tiny", "./tiny", "/somebody/tiny", "here/is", "a/b/c", tmp_path / "a", "a/"):
+        assert is_repository("user/tiny-1.5_b")
+        for name in ("tiny", "./tiny", "/user/tiny", "here/is", "a/b/c", tmp_path / "a", "a/"):
             assert not is_repository(name)

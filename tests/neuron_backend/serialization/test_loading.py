@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from decodekit.neuron_backend import compile_decoder, load_decoder
-from decodekit.neuron_backend.artifacts.manifest import Manifest, file_sha256
+from decodekit.neuron_backend.artifacts.file_hashes import file_sha256
+from decodekit.neuron_backend.artifacts.manifest import Manifest
 
 
 def script(decoder):
@@ -30,7 +31,7 @@ def rewrite(folder, **changes):
 
 @pytest.fixture(scope="module")
 def compiled(tiny_model):
-    """One program of width 2, so that compiling it again is quick."""
+    """A decoder with one program, of width 2, so that compiling it again is quick."""
     return compile_decoder(tiny_model("llama"), max_length=32, widths=(2,), target="cpu")
 
 
@@ -42,7 +43,7 @@ def saved(compiled, tmp_path):
 
 @pytest.fixture
 def no_compiler(monkeypatch):
-    """Anything that would compile fails."""
+    """Compiling fails."""
     monkeypatch.setattr("decodekit.neuron_backend.targets.cpu.aoti.compile_package", None)
     monkeypatch.setattr(torch.export, "export", None)
 
@@ -58,7 +59,7 @@ class TestRoundTrip:
 
     @pytest.mark.usefixtures("no_compiler")
     def test_gives_the_same_bits_and_compiles_nothing(self, compiled, saved):
-        """A second start is a load."""
+        """A second start only loads."""
         loaded = load_decoder(saved)
 
         assert ("cpu", False, compiled.shape) == (loaded.target, loaded.compiled, loaded.shape)
@@ -93,7 +94,7 @@ class TestRoundTrip:
 
 
 class TestTrust:
-    """Which native code is run."""
+    """Which native code is run, and which compiled again."""
 
     @pytest.mark.usefixtures("elsewhere")
     def test_programs_of_others_are_compiled_again(self, compiled, saved):
@@ -109,7 +110,7 @@ class TestTrust:
 
     @pytest.mark.usefixtures("elsewhere")
     def test_without_a_compiler_they_are_refused(self, saved, monkeypatch):
-        """Neither run nor replaced by something slower behind the caller's back."""
+        """Neither run nor silently replaced by something slower."""
         monkeypatch.setenv("CXX", "no-such-compiler")
 
         with pytest.raises(ValueError, match=r"needs a C\+\+ compiler"):
@@ -117,7 +118,7 @@ class TestTrust:
 
     @pytest.mark.usefixtures("elsewhere", "no_compiler")
     def test_can_be_given(self, compiled, saved):
-        """trust_programs runs what the folder brings."""
+        """trust_programs runs the folder's programs."""
         loaded = load_decoder(saved, trust_programs=True)
 
         assert not loaded.compiled
@@ -125,10 +126,10 @@ class TestTrust:
 
 
 class TestMismatch:
-    """What is not what was saved."""
+    """Folders that differ from what was saved."""
 
     def test_a_changed_file_is_refused(self, saved):
-        """Whatever its kind, and even if it is trusted."""
+        """Whatever its kind, and even with trust_programs."""
         for name in Manifest.read(saved).files:
             before = (saved / name).read_bytes()
             (saved / name).write_bytes(before + b" ")
@@ -157,7 +158,7 @@ class TestMismatch:
     @pytest.mark.parametrize("change", [{"max_length": 64}, {"batch_size": 2}])
     @pytest.mark.parametrize("trusted", [True, False])
     def test_a_shape_that_the_programs_were_not_compiled_for_is_refused(self, change, trusted, saved):
-        """A forged checksum does not help: the program knows what it fits."""
+        """Even with a consistent checksum: the program carries a fingerprint of what it fits."""
         shape = Manifest.read(saved).shape
         rewrite(
             saved,
@@ -169,7 +170,7 @@ class TestMismatch:
             load_decoder(saved, trust_programs=trusted)
 
     def test_a_shape_that_no_decoder_has_is_refused(self, saved):
-        """Before anything is read that would have that shape."""
+        """Before the weights are read."""
         shape = Manifest.read(saved).shape
         object.__setattr__(shape, "scored_width", 1)
         rewrite(saved, shape=shape)
@@ -183,13 +184,13 @@ class TestMismatch:
         ("changes", "message"),
         [
             ({"versions": {"torch": "1.0"}}, r"by the torch that compiled them, 1\.0: got"),
-            ({"processor": "pdp11"}, "on a processor like the one they were compiled on, pdp11"),
+            ({"cpu_family": "pdp11"}, "on a processor like the one they were compiled on, pdp11"),
             ({"instruction_sets": ["avx9000"]}, "without avx9000"),
             ({"dtype": "float16"}, r"that of the weights, float32: got float16"),
         ],
     )
     def test_of_versions_or_processor_is_refused(self, changes, message, saved):
-        """The error says what the programs need and what is here."""
+        """The error says what the programs need and what the machine has."""
         rewrite(saved, **changes)
 
         with pytest.raises(ValueError, match=message):
@@ -197,10 +198,15 @@ class TestMismatch:
 
     @pytest.mark.parametrize(
         ("text", "message"),
-        [(None, "must hold a saved decoder"), ("{", "must be JSON"), ('{"format": 9}', "of format 3: got 9")],
+        [
+            (None, "must hold a saved decoder"),
+            ("{", "must be JSON"),
+            ('{"format": 9}', "of format 4: got 9"),
+            ('{"format": 3}', r"got 3 in .*older release of decodekit; compile .* with compile_decoder\(\)"),
+        ],
     )
     def test_a_folder_that_is_no_saved_decoder_is_refused(self, text, message, tmp_path):
-        """Missing, broken, or from another time."""
+        """A missing or broken decoder.json, or one of another format."""
         if text is not None:
             (tmp_path / "decoder.json").write_text(text)
 
@@ -209,7 +215,7 @@ class TestMismatch:
 
 
 def test_pickles_are_not_read(saved, tmp_path):
-    """A folder that has its weights in a pickle has no weights."""
+    """A folder with its weights in a pickle is refused as one without weights."""
     shutil.move(saved / "model.safetensors", saved / "pytorch_model.bin")
     manifest = Manifest.read(saved)
     files = {
@@ -227,6 +233,6 @@ def test_pickles_are_not_read(saved, tmp_path):
     ("name", "value"), [("trust_programs", "no"), ("trust_programs", 1), ("target", "cpu")]
 )
 def test_loading_refuses_what_is_of_another_type(name, value, tmp_path):
-    """A word that is meant to say no is not taken for a yes, before the folder is looked at."""
+    """A string such as "no" does not count as True; checked before the folder is read."""
     with pytest.raises(TypeError, match=f"'{name}' must be"):
         load_decoder(tmp_path, **{name: value})

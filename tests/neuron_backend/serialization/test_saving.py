@@ -20,7 +20,7 @@ def saved(llama, tmp_path):
 
 
 def test_versions_of_neurons_packages_are_kept(llama, tmp_path, monkeypatch):
-    """Beside those that every decoder has; programs depend on them."""
+    """Beside the versions that every decoder has; programs depend on them."""
     monkeypatch.setattr(saving, "neuron_versions", lambda: {"neuronx-cc": "2.28.7631.0"})
     llama.save(tmp_path / "decoder")
     versions = Manifest.read(tmp_path / "decoder").versions
@@ -29,7 +29,7 @@ def test_versions_of_neurons_packages_are_kept(llama, tmp_path, monkeypatch):
 
 
 def test_tied_weights_are_stored_once(tiny_model, tmp_path):
-    """OPT's head is its embedding."""
+    """OPT's output head is its embedding."""
     decoder = CompiledDecoder(tiny_model("opt"), max_length=16, widths=(1,))
     decoder.save(tmp_path / "decoder")
 
@@ -38,7 +38,7 @@ def test_tied_weights_are_stored_once(tiny_model, tmp_path):
 
 
 def test_a_folder_of_something_else_is_refused(llama, tmp_path):
-    """What is in it stays."""
+    """Its files are kept."""
     (tmp_path / "thesis.txt").write_text("all of it")
 
     with pytest.raises(ValueError, match="'folder' must be new, empty or a saved decoder"):
@@ -47,7 +47,7 @@ def test_a_folder_of_something_else_is_refused(llama, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_a_saved_decoder_with_a_strangers_file_is_refused(llama, saved):
+def test_a_saved_decoder_with_a_foreign_file_is_refused(llama, saved):
     """Replacing the folder would lose the file."""
     (saved / "notes.txt").write_text("mine")
 
@@ -58,7 +58,7 @@ def test_a_saved_decoder_with_a_strangers_file_is_refused(llama, saved):
 
 
 def test_a_saved_decoder_is_replaced(saved, tiny_model):
-    """As a whole, with nothing left beside it."""
+    """As a whole, with no temporary folder left."""
     CompiledDecoder(tiny_model("gpt2"), max_length=16, widths=(1,)).save(saved)
 
     assert load_decoder(saved).shape.max_length == 16
@@ -66,7 +66,7 @@ def test_a_saved_decoder_is_replaced(saved, tiny_model):
 
 
 def test_a_save_that_fails_loses_nothing(llama, saved, monkeypatch):
-    """What was there is there, and nothing is left beside it."""
+    """The old folder is unchanged, and no temporary folder is left."""
     before = contents(saved)
     monkeypatch.setattr("decodekit.neuron_backend.artifacts.manifest.Manifest.write", lambda *_: 1 / 0)
 
@@ -77,8 +77,8 @@ def test_a_save_that_fails_loses_nothing(llama, saved, monkeypatch):
     assert [saved] == list(saved.parent.iterdir())
 
 
-def test_the_tokenizer_comes_along(llama, tmp_path):
-    """It is asked to write itself beside the model."""
+def test_the_tokenizer_is_saved_too(llama, tmp_path):
+    """By its own save_pretrained, beside the model."""
 
     class Tokenizer:
         """Writes one file."""
@@ -93,7 +93,7 @@ def test_the_tokenizer_comes_along(llama, tmp_path):
 
 
 def test_buffers_that_are_not_weights_come_back_exactly(tiny_model, tmp_path):
-    """A model converted as a whole has rotary frequencies of low precision: they are its own."""
+    """A model converted as a whole has rotary frequencies of low precision, which are kept."""
     model = copy.deepcopy(tiny_model("llama")).to(torch.bfloat16)
     decoder = CompiledDecoder(model, max_length=64, widths=(4,))
     decoder.save(tmp_path / "decoder")

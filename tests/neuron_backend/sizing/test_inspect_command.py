@@ -14,24 +14,24 @@ from decodekit.neuron_backend.static_decoder import StaticDecoder
 
 @pytest.fixture
 def config(tiny_model, tmp_path):
-    """The config.json of a Llama of four heads, two of keys and values, alone."""
+    """A config.json without weights, of a Llama with four heads, two of keys and values."""
     tiny_model("llama").config.save_pretrained(tmp_path)
     return str(tmp_path / "config.json")
 
 
 def inspect(capsys, *arguments):
-    """What the command prints as JSON."""
+    """The command's JSON output."""
     assert 0 == main(["inspect", *arguments, "--json"])
     return json.loads(capsys.readouterr().out)
 
 
 def refused(capsys, *arguments):
-    """What the command says to arguments that it refuses."""
+    """The command's error message."""
     assert 1 == main(["inspect", *arguments])
     return capsys.readouterr().err
 
 
-def test_says_what_a_decoder_would_have(config, tiny_model, capsys):
+def test_reports_what_a_decoder_would_have(config, tiny_model, capsys):
     """Sizes, widths and spans of the decoder that compile_decoder would make."""
     report = inspect(capsys, config, "--batch", "3", "--length", "120", "--instance", "inf2.xlarge")
     decoder = StaticDecoder(tiny_model("llama"), batch_size=3, max_length=120, widths=(1, 5))
@@ -43,7 +43,7 @@ def test_says_what_a_decoder_would_have(config, tiny_model, capsys):
     assert (2, 4, 2) == (report["layers"], report["heads"], report["key_value_heads"])
 
 
-def test_the_length_is_the_models_if_none_is_given(config, capsys):
+def test_the_default_length_is_the_models(config, capsys):
     """As for compile_decoder."""
     assert 128 == inspect(capsys, config, "--instance", "inf2.xlarge")["max_length"]
 
@@ -59,7 +59,7 @@ def test_the_length_is_the_models_if_none_is_given(config, capsys):
     ],
 )
 def test_widths_are_those_of_compile_decoder(arguments, widths, tmp_path, capsys, monkeypatch):
-    """On Neuron a prompt goes through in as few forwards as can be; or the ones that were asked for."""
+    """On Neuron, a prompt takes few forwards; or the given widths."""
     monkeypatch.setattr("decodekit.neuron_backend.sizing.bandwidth.buffer_size", lambda cache, memory: 2**20)
     transformers.GPT2Config(n_layer=1, n_embd=8, n_head=2, n_positions=512).save_pretrained(tmp_path)
 
@@ -67,7 +67,7 @@ def test_widths_are_those_of_compile_decoder(arguments, widths, tmp_path, capsys
 
 
 def test_an_instance_is_sized_by_its_cores(config, capsys):
-    """Each number is the one of Sizing, at the degree that was asked for."""
+    """Each number is that of Sizing, at the given degree."""
     report = inspect(
         capsys, config, "--batch", "2", "--spans", "16", "128", "--instance", "trn2.3xlarge", "--lnc", "1",
         "--tp-degree", "4", "--weights", "int8", "--dtype", "bfloat16",
@@ -92,7 +92,7 @@ def test_an_instance_is_sized_by_its_cores(config, capsys):
 
 
 def test_this_machine_is_measured(config, capsys, monkeypatch):
-    """The limit is the measured bandwidth over the bytes of a token; the method is said."""
+    """The limit is the measured bandwidth over the bytes of a token; the method is reported."""
     size = "decodekit.neuron_backend.sizing.bandwidth.buffer_size"
     monkeypatch.setattr(size, lambda cache, memory: 2**22)
     report = inspect(capsys, config)
@@ -105,8 +105,8 @@ def test_this_machine_is_measured(config, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("spare", [0, -1])
-def test_what_stays_in_the_processors_cache_is_said(spare, config, capsys, monkeypatch):
-    """Memory is no limit for a model that is read from the cache, to the last byte."""
+def test_a_model_in_the_cpu_cache_is_reported(spare, config, capsys, monkeypatch):
+    """Memory is not the limit for a model that fits into the cache, to the last byte."""
     command = "decodekit.neuron_backend.sizing.inspect_command"
     monkeypatch.setattr("decodekit.neuron_backend.sizing.bandwidth.buffer_size", lambda cache, memory: 2**20)
     report = inspect(capsys, config)
@@ -117,7 +117,7 @@ def test_what_stays_in_the_processors_cache_is_said(spare, config, capsys, monke
     assert (spare == 0) == ("what follows is no limit then" in capsys.readouterr().out)
 
 
-def test_people_read_the_same(tmp_path, capsys):
+def test_the_text_report(tmp_path, capsys):
     """The guide's example as text: estimate, exact sizes, cores and a line for each span."""
     transformers.OPTConfig(
         num_hidden_layers=64, hidden_size=9216, num_attention_heads=72, ffn_dim=36864,
@@ -134,8 +134,8 @@ def test_people_read_the_same(tmp_path, capsys):
     assert ["128", "256", "512", "1024", "2048"] == [line.split()[0] for line in text.splitlines()[-5:]]
 
 
-def test_what_does_not_fit_is_said(tmp_path, capsys):
-    """With all cores that may share it, and how much each would hold."""
+def test_a_model_that_does_not_fit_is_reported(tmp_path, capsys):
+    """With the largest degree, and the bytes per core."""
     transformers.OPTConfig(
         num_hidden_layers=64, hidden_size=9216, num_attention_heads=72, ffn_dim=36864,
         word_embed_proj_dim=9216, dtype="float16",
@@ -161,7 +161,7 @@ def test_the_guides_cores_divide_the_heads_too(tmp_path, capsys):
     assert (None, None, False) == (report["cores_needed"], report["guide"]["cores_needed"], report["fits"])
 
 
-def test_key_value_heads_that_cores_share_are_said(config, capsys):
+def test_shared_key_value_heads_are_reported(config, capsys):
     """Two heads on four cores."""
     for degree, shared in (("2", False), ("4", True)):
         assert 0 == main(["inspect", config, "--instance", "trn2.3xlarge", "--tp-degree", degree])
@@ -169,7 +169,7 @@ def test_key_value_heads_that_cores_share_are_said(config, capsys):
 
 
 def test_experts_are_named(tiny_model, tmp_path, capsys):
-    """How many of them a token meets."""
+    """With the number that a token is routed to."""
     tiny_model("mixtral").config.save_pretrained(tmp_path)
 
     assert 0 == main(["inspect", str(tmp_path), "--instance", "inf2.xlarge"])
@@ -190,13 +190,13 @@ def test_experts_are_named(tiny_model, tmp_path, capsys):
         (["--instance", "inf2.xlarge", "--dtype", "int8"], "'dtype' must be one of float32"),
     ],
 )
-def test_what_cannot_be_is_refused(arguments, message, config, capsys):
-    """The rule and what was given."""
+def test_invalid_arguments_are_refused(arguments, message, config, capsys):
+    """With the rule and the value."""
     assert message in refused(capsys, config, *arguments)
 
 
-def test_a_model_that_is_not_there_is_refused(tmp_path, capsys):
-    """Neither folder nor file nor in the cache of the hub."""
+def test_a_missing_model_is_refused(tmp_path, capsys):
+    """Not a folder, a file, or a model in the hub's cache."""
     assert "decodekit: " in refused(capsys, str(tmp_path / "none"), "--instance", "inf2.xlarge")
 
 
@@ -208,7 +208,7 @@ def config_of(tiny_model, folder, **changes):
 
 
 class TestConfigs:
-    """What is wrong with a config is said in a line or two, and without a traceback."""
+    """Errors of a config take a line or two, without a traceback."""
 
     @pytest.mark.parametrize(
         "changes",
@@ -225,21 +225,21 @@ class TestConfigs:
         ids=str,
     )
     def test_with_impossible_values(self, changes, tiny_model, tmp_path, capsys):
-        """Named, with what transformers says of them."""
+        """The message has transformers' own."""
         said = refused(capsys, config_of(tiny_model, tmp_path, **changes), "--instance", "inf2.xlarge")
 
         assert said.startswith("decodekit: 'model' must have ")
         assert f"'{tmp_path}', " in said
 
     @pytest.mark.parametrize("content", ["", "{", "null", "[]", "{}", "\x00"], ids=repr)
-    def test_that_are_none(self, content, tmp_path, capsys):
+    def test_that_are_not_configs(self, content, tmp_path, capsys):
         """Files of another kind."""
         (tmp_path / "config.json").write_text(content)
 
         assert str(tmp_path) in refused(capsys, str(tmp_path), "--instance", "inf2.xlarge")
 
     def test_of_other_models(self, tmp_path, capsys):
-        """Without the list of all models that there are."""
+        """Without transformers' list of all models."""
         transformers.T5Config().save_pretrained(tmp_path)
 
         said = refused(capsys, str(tmp_path), "--instance", "inf2.xlarge")
@@ -249,7 +249,7 @@ class TestConfigs:
 
     @pytest.mark.parametrize("name", ["LlavaConfig", "Gemma3Config"])
     def test_of_multimodal_models(self, name, tmp_path, capsys):
-        """Their text may be looked at alone."""
+        """The message advises to pass the text model's config."""
         config = getattr(transformers, name)()
         config.save_pretrained(tmp_path)
 
@@ -261,7 +261,7 @@ class TestConfigs:
 
     @pytest.mark.parametrize("place", ["no/such/folder", "./folder", "a model"])
     def test_of_nothing(self, place, capsys):
-        """A path that is none is not called a wrong repository."""
+        """The message for a missing path does not speak of a repository."""
         said = refused(capsys, place, "--instance", "inf2.xlarge")
 
         assert f"got '{place}', which is neither: there is no such file" in said

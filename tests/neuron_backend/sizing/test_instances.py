@@ -21,7 +21,7 @@ from decodekit.neuron_backend.sizing.instances import GIB, instance_named, insta
         ("trn3-gen2-ultraserver", 576, 20_736 * GIB, 705.6e12),
     ],
 )
-def test_cores_add_up_to_what_the_instance_is_documented_to_have(name, cores, memory, bandwidth):
+def test_cores_add_up_to_the_documented_instance(name, cores, memory, bandwidth):
     """Device memory and bandwidth as the Neuron documentation gives them for whole instances."""
     instance = instance_named(name)
 
@@ -29,8 +29,8 @@ def test_cores_add_up_to_what_the_instance_is_documented_to_have(name, cores, me
     assert pytest.approx(bandwidth) == instance.cores * instance.bandwidth
 
 
-def test_the_names_are_those_that_are_known():
-    """Each of them can be asked for, in capitals too."""
+def test_all_names_are_accepted():
+    """In capitals too."""
     assert list(instance_names()) == [instance_named(name.upper()).name for name in instance_names()]
 
 
@@ -47,13 +47,13 @@ def test_the_names_are_those_that_are_known():
     ],
 )
 def test_a_core_has_its_memory_and_the_degrees_end_with_the_cores(name, memory, degrees):
-    """16 GiB a NeuronCore-v2, 24 a logical NeuronCore-v3."""
+    """16 GiB per NeuronCore-v2, 24 per logical NeuronCore-v3."""
     instance = instance_named(name)
 
     assert (memory, degrees) == (instance.memory, instance.degrees)
 
 
-def test_logical_cores_share_what_there_is():
+def test_logical_cores_share_memory_and_bandwidth():
     """With LNC=1 there are twice as many cores with half of memory and bandwidth each."""
     single, double = instance_named("trn2.48xlarge", 1), instance_named("trn2.48xlarge", 2)
 
@@ -63,7 +63,7 @@ def test_logical_cores_share_what_there_is():
 
 
 def test_an_unknown_instance_is_refused():
-    """The error lists those that are known."""
+    """The error lists the known ones."""
     with pytest.raises(ValueError, match="'instance' must be one of ") as caught:
         instance_named("p5.48xlarge")
 
@@ -73,7 +73,7 @@ def test_an_unknown_instance_is_refused():
 @pytest.mark.parametrize(
     ("name", "logical"), [("inf2.xlarge", 2), ("trn2.3xlarge", 4), ("trn2.3xlarge", True)]
 )
-def test_a_logical_config_that_there_is_not_is_refused(name, logical):
-    """Two cores make a logical one at most, and none before Trainium2."""
+def test_an_unsupported_logical_config_is_refused(name, logical):
+    """At most two cores make a logical one, from Trainium2 on."""
     with pytest.raises(ValueError, match=f"must be 1.*: got {logical}"):
         instance_named(name, logical)

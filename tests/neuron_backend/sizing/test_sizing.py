@@ -34,7 +34,7 @@ def sizing_of(model, *, batch_size=1, max_length=2048, spans=None, **more):
 
 
 def written(config, folder):
-    """The path of a config.json, with nothing beside it."""
+    """The path of a config.json in a folder without weights."""
     config.save_pretrained(folder)
     return folder / "config.json"
 
@@ -45,7 +45,7 @@ def made(config):
 
 
 def grouped(key_value_heads):
-    """A Llama with four heads and so many key/value heads."""
+    """The config of a Llama with four heads and *key_value_heads* key/value heads."""
     return made(
         transformers.LlamaConfig(
             vocab_size=61,
@@ -60,7 +60,7 @@ def grouped(key_value_heads):
 
 @pytest.fixture(scope="module")
 def opt_66b(tmp_path_factory):
-    """From its config alone."""
+    """Facts from its config."""
     path = written(transformers.OPTConfig(**OPT_66B), tmp_path_factory.mktemp("opt-66b"))
     return facts_of_config(path, None)[0]
 
@@ -77,8 +77,8 @@ class TestGuide:
         assert 24 == guide.cores_needed(instance_named("inf2.48xlarge"))
         assert guide.cores_needed(instance_named("inf2.24xlarge")) is None
 
-    def test_the_exact_sizes_are_what_it_leaves_out_larger(self, opt_66b):
-        """Embeddings, biases and norms; and the two slots that are no positions."""
+    def test_the_exact_sizes_add_what_it_leaves_out(self, opt_66b):
+        """Embeddings, biases and norms; and the two slots besides the positions."""
         sizing = sizing_of(opt_66b, batch_size=16)
         guide = GuideEstimate.of(sizing)
         width, layers = 9216, 64
@@ -89,7 +89,7 @@ class TestGuide:
         assert 24 == sizing.cores_needed(instance_named("inf2.48xlarge"))
 
     def test_int8_halves_its_weights(self, opt_66b):
-        """Its formula has 1 byte for int8, and the cache stays."""
+        """Its formula has 1 byte per weight in int8; the cache is unchanged."""
         plain, stored = (GuideEstimate.of(sizing_of(opt_66b, storage=storage)) for storage in (None, "int8"))
 
         assert (plain.weight_bytes, plain.cache_bytes) == (2 * stored.weight_bytes, stored.cache_bytes)
@@ -119,7 +119,7 @@ class TestMemory:
     @pytest.mark.parametrize("name", ["llama", "gpt2", "opt", "mixtral", "gemma2", "bloom"])
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     def test_needs_no_weights(self, name, dtype, tiny_model, tmp_path):
-        """The config alone says the same as the model that loads in that dtype."""
+        """The config gives the same sizes as the model loaded in that dtype."""
         tiny_model(name).save_pretrained(tmp_path / "model")
         model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=dtype)
         facts, _ = facts_of_config(written(model.config, tmp_path), getattr(torch, dtype))
@@ -127,7 +127,7 @@ class TestMemory:
         assert ModelFacts.of(model) == facts
 
     def test_of_the_configs_own_dtype(self, tmp_path):
-        """What the config names, unless another is asked for."""
+        """The default dtype is the config's."""
         path = written(transformers.GPT2Config(n_layer=1, n_embd=8, n_head=2, dtype="bfloat16"), tmp_path)
         facts, _ = facts_of_config(path, None)
 
@@ -138,10 +138,10 @@ class TestMemory:
         with pytest.raises(UnsupportedArchitecture, match="recurrent state cannot be rewound"):
             facts_of_config(written(tiny_model("mamba").config, tmp_path), None)
 
-    def test_a_config_that_does_not_say_its_heads_is_refused(self, tiny_model):
+    def test_a_config_without_heads_is_refused(self, tiny_model):
         """The error names what is missing."""
         model = copy.deepcopy(tiny_model("llama"))
-        # A property that nobody can read.
+        # A property that raises.
         model.config.__class__ = type(
             "Config", (transformers.LlamaConfig,), {"num_attention_heads": property()}
         )
@@ -150,7 +150,7 @@ class TestMemory:
             ModelFacts.of(model)
 
     def test_layers_that_keep_nothing_are_layers(self, tiny_model):
-        """Gemma-3n's last ones look at what an earlier one keeps."""
+        """Gemma-3n's last layers share an earlier layer's cache."""
         model = tiny_model("gemma3n")
         facts = ModelFacts.of(model)
 
@@ -164,8 +164,8 @@ class TestMemory:
         assert sizing_of(whole).cache_bytes == sizing_of(windowed).cache_bytes
 
     @pytest.mark.parametrize("key_value_heads", [1, 2, 4])
-    def test_shared_heads_are_kept_once(self, key_value_heads):
-        """The cache is as large as there are key/value heads."""
+    def test_the_cache_has_the_key_value_heads_only(self, key_value_heads):
+        """Its size is proportional to their number."""
         assert (
             key_value_heads * sizing_of(grouped(1)).cache_bytes
             == sizing_of(grouped(key_value_heads)).cache_bytes
@@ -177,7 +177,7 @@ class TestCores:
 
     @pytest.mark.parametrize(("key_value_heads", "shares"), [(4, (4, 2, 1)), (2, (2, 1, 1)), (1, (1, 1, 1))])
     def test_a_key_value_head_is_not_split(self, key_value_heads, shares):
-        """Each core of 1, 2 and 4 holds whole heads, the same one where there are too few."""
+        """Each core of 1, 2 and 4 holds whole heads, shared if there are too few."""
         sizing = sizing_of(grouped(key_value_heads))
         head = sizing.cache_bytes // key_value_heads
 
@@ -185,7 +185,7 @@ class TestCores:
             assert -(-sizing.weight_bytes // degree) + share * head == sizing.core_bytes(degree)
 
     def test_degrees_divide_the_heads(self, opt_66b):
-        """72 heads go on 24 cores and not on 16; 71 on 1."""
+        """72 heads are divisible among 24 cores but not 16; 71 only among 1."""
         inf2, trn1 = instance_named("inf2.48xlarge"), instance_named("trn1.32xlarge")
         odd = attrs.evolve(opt_66b, heads=71)
 
@@ -210,7 +210,7 @@ class TestCores:
         st.integers(1, 10**6),
     )
     def test_needed_are_the_fewest_that_hold_it(self, name, heads, groups, layers, max_length):
-        """Against trying each degree that AWS names with the sizes of each core."""
+        """Against a search over AWS's degrees with the sizes per core."""
         instance = instance_named(name)
         geometry = Geometry("", (LayerGeometry(groups, 128, groups, 64),) * layers, 7, torch.bfloat16)
         facts = ModelFacts("", "bfloat16", 0, 64 * heads, heads, layers, geometry, (), 0, 0)
@@ -226,8 +226,8 @@ class TestCores:
 class TestReading:
     """Bytes that a decode step reads."""
 
-    def test_all_but_the_embedding_and_what_is_attended_to(self, tiny_model):
-        """A row of the embedding a token; the slots of the span and the spare one."""
+    def test_all_weights_but_the_embedding_and_the_span(self, tiny_model):
+        """One row of the embedding per token; the slots of the span and the spare one."""
         model = tiny_model("llama")
         sizing = sizing_of(model, batch_size=3, spans=(128, 2048))
         embedding = model.get_input_embeddings().weight
@@ -238,7 +238,7 @@ class TestReading:
             assert weights + attended == sizing.step_bytes(span)
 
     def test_scratch_is_attended_to(self, tiny_model):
-        """As many slots as a forward of the decoder is given."""
+        """As in a forward of the decoder."""
         decoder = StaticDecoder(
             tiny_model("llama"), max_length=40, widths=(1,), tree_widths=(7,), spans=(8, 40)
         )
@@ -251,13 +251,13 @@ class TestReading:
         assert (slots - 9) * without.position_bytes == with_trees.step_bytes(8) - without.step_bytes(8)
 
     def test_an_embedding_is_read_once_at_most(self, tiny_model):
-        """By more rows than it has tokens."""
+        """For more rows than tokens in the vocabulary."""
         sizing = sizing_of(tiny_model("llama"), batch_size=62)
 
         assert sizing.weight_bytes + 62 * 129 * sizing.position_bytes == sizing.step_bytes(128)
 
     def test_an_embedding_that_is_the_output_too_is_read_whole(self, tiny_model):
-        """OPT's is tied; its table of positions is looked up alone."""
+        """OPT's is tied; its position embedding is only looked up."""
         model = tiny_model("opt")
         positions = model.model.decoder.embed_positions.weight
         sizing = sizing_of(model)
@@ -265,8 +265,8 @@ class TestReading:
 
         assert weights + 129 * sizing.position_bytes == sizing.step_bytes(128)
 
-    def test_of_experts_those_that_a_token_is_sent_to(self, tiny_model):
-        """2 of 4 for one row; as many as random choices meet for more."""
+    def test_only_routed_experts_are_read(self, tiny_model):
+        """2 of 4 for one row; the expected number under random routing for more."""
         model = tiny_model("mixtral")
         experts = sum(p.nbytes for name, p in model.named_parameters() if ".experts." in name)
         assert (4, 2) == (ModelFacts.of(model).experts, ModelFacts.of(model).active_experts)
@@ -283,7 +283,7 @@ class TestReading:
         assert pytest.approx(experts / 4 * sum(met) / len(met)) == read(2)
 
     def test_experts_in_fewer_bits_too(self, tiny_model):
-        """As layers of their own, which transformers 4 has them as."""
+        """As separate layers, as in transformers 4."""
         facts = ModelFacts.of(tiny_model("mixtral"))
         expert = Weight("experts.0.w1.weight", (64, 32), 4, True, False, False, True)
         sizing = sizing_of(attrs.evolve(facts, weights=(expert,)), storage="int8")
@@ -292,13 +292,13 @@ class TestReading:
         assert sizing.weight_bytes / 2 + 129 * sizing.position_bytes == sizing.step_bytes(128)
 
     def test_cores_share_it(self, tiny_model):
-        """Two cores read half of the weights and half of the heads each."""
+        """Two cores read half the weights and half the heads each."""
         sizing = sizing_of(tiny_model("llama"), batch_size=2)
 
         assert sizing.step_bytes(128) == 2 * sizing.step_bytes(128, 2)
 
     def test_bandwidth_limits_the_tokens_of_all_rows(self, tiny_model):
-        """Steps a second are bandwidth over bytes, and a step gives a token of each row."""
+        """Steps per second are bandwidth over bytes, and a step gives one token per row."""
         sizing = sizing_of(tiny_model("llama"), batch_size=4)
         step = sizing.step_bytes(128)
 
@@ -307,13 +307,13 @@ class TestReading:
 
 
 class TestStorage:
-    """Weights in fewer bits."""
+    """Quantised weights."""
 
     @pytest.mark.parametrize("storage", ["int8", "int4"])
     @pytest.mark.parametrize("name", ["llama", "gpt2", "opt", "mixtral", "phi"])
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     def test_is_what_a_decoder_holds(self, name, storage, dtype, tiny_model):
-        """Embeddings, norms, biases, routers and stacked experts stay; a tied head is one of its own then."""
+        """Embeddings, norms, biases, routers and stacked experts stay; a tied head is untied."""
         options = {"max_length": 40, "widths": (1,), "dtype": dtype}
         plain = StaticDecoder(tiny_model(name), **options)
         model = StaticDecoder(tiny_model(name), weights=storage, **options).step.model
@@ -323,7 +323,7 @@ class TestStorage:
 
     @pytest.mark.parametrize("name", ["llama", "opt"])
     def test_the_embedding_is_looked_up(self, name, tiny_model):
-        """Whether it was the head too or not: a row a token, as before, and the head besides."""
+        """Tied or not: one row per token, and the head in addition."""
         model = tiny_model(name)
         gathered = [m.weight for m in model.modules() if isinstance(m, torch.nn.Embedding)]
         sizing = sizing_of(model, batch_size=3, storage="int8")
@@ -331,8 +331,8 @@ class TestStorage:
 
         assert sizing.weight_bytes + rows + 3 * 129 * sizing.position_bytes == sizing.step_bytes(128)
 
-    def test_inputs_that_are_no_whole_groups_stay(self):
-        """33 of them are none; 96 are three groups; 65 outputs are two blocks."""
+    def test_inputs_without_whole_groups_are_not_quantised(self):
+        """33 inputs are not whole groups; 96 are three; 65 outputs are two blocks."""
         assert 7 * 33 * 2 == int4_bytes(7, 33, 2)
         assert 64 * (48 + 3 * 2 * 2) == int4_bytes(64, 96, 2)
         assert 128 * (48 + 3 * 2 * 2) == int4_bytes(65, 96, 2)

@@ -1,4 +1,4 @@
-"""Tensors of a decoder on another device: here one that has shapes alone."""
+"""Tensors of a decoder on another device: here the meta device, which has shapes only."""
 
 import gc
 from collections.abc import Callable
@@ -17,23 +17,23 @@ META = torch.device("meta")
 
 class TestCopyTo:
     def test_a_tensor_has_one_copy(self) -> None:
-        """Several programs, and several decoders, use the same."""
+        """Shared by several programs and decoders."""
         tensor = torch.nn.Parameter(torch.ones(2))
         copy = copy_to(META, tensor)
 
         assert copy is copy_to(META, tensor)
         assert ("meta", False) == (copy.device.type, copy.requires_grad)
 
-    def test_it_is_made_anew_once_the_tensor_has_been_written(self) -> None:
-        """Or it would be another weight."""
+    def test_it_is_copied_again_after_a_write(self) -> None:
+        """Or it would be stale."""
         tensor = torch.ones(2)
         before = copy_to(META, tensor)
         tensor.add_(1)
 
         assert before is not copy_to(META, tensor)
 
-    def test_it_goes_with_the_tensor(self) -> None:
-        """Nobody can ask for it any more."""
+    def test_it_is_freed_with_the_tensor(self) -> None:
+        """It cannot be looked up any more."""
         tensor = torch.ones(2)
         copy_to(META, tensor)
         kept = len(placement_module._COPIES[META])
@@ -42,8 +42,8 @@ class TestCopyTo:
 
         assert kept - 1 == len(placement_module._COPIES[META])
 
-    def test_what_is_there_stays(self) -> None:
-        """The same memory."""
+    def test_a_tensor_on_the_device_is_not_copied(self) -> None:
+        """It keeps its memory."""
         tensor = torch.ones(2)
 
         assert tensor.data_ptr() == copy_to(torch.device("cpu"), tensor).data_ptr()
@@ -51,21 +51,21 @@ class TestCopyTo:
 
 class TestOnDevice:
     def test_a_device_with_a_number_becomes_the_current_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """By the module that PyTorch has for devices of its kind."""
+        """By PyTorch's module for devices of its kind."""
         monkeypatch.setattr(torch.cuda, "device", lambda device: ("current", device))
 
         assert ("current", torch.device("cuda:1")) == on_device(torch.device("cuda:1"))
 
     @pytest.mark.parametrize("device", ["cpu", "cuda", "meta:0"])
-    def test_where_there_is_no_choice_nothing_happens(self, device: str) -> None:
-        """One device, no number, or a kind without a module."""
+    def test_without_a_numbered_device_nothing_happens(self, device: str) -> None:
+        """A single device, no number, or a kind without a module."""
         with on_device(torch.device(device)) as entered:
             assert entered is None
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "opt"])
 def test_a_placed_graph_runs_there(name: str, tiny_model: Callable[..., PreTrainedModel]) -> None:
-    """Nothing of the host is left in it, or it would refuse; the model stays where it was."""
+    """It holds no host tensor, or it would raise; the model stays on the host."""
     decoder = StaticDecoder(tiny_model(name), batch_size=2, max_length=32, widths=(3,))
     graph = lower_step(decoder.step, 3, decoder.cache, 32)
     place_graph(META, graph)
@@ -79,8 +79,8 @@ def test_a_placed_graph_runs_there(name: str, tiny_model: Callable[..., PreTrain
     assert {"cpu"} == {buffer.device.type for buffer in decoder.cache.tensors}
 
 
-def test_a_device_may_stand_anywhere() -> None:
-    """Conversions name it by place."""
+def test_a_device_may_be_a_positional_argument() -> None:
+    """As in conversions."""
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     there = graph.call_function(torch.ops.aten.to.device, (x, torch.device("cpu"), torch.float32))
@@ -92,10 +92,10 @@ def test_a_device_may_stand_anywhere() -> None:
 
 
 def test_a_placed_graph_makes_its_tensors_there() -> None:
-    """Random numbers are what lowering leaves to be made."""
+    """Such as random numbers."""
 
     class Noisy(torch.nn.Module):
-        """Adds some."""
+        """Adds noise."""
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + torch.rand(2, device="cpu")

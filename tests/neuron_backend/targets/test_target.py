@@ -1,4 +1,4 @@
-"""Which target a name stands for on which machine."""
+"""The target of each name on each machine."""
 
 import sys
 from collections.abc import Callable
@@ -20,14 +20,14 @@ Machine = Callable[..., None]
 
 @attrs.frozen
 class FakeTraced:
-    """Stands for the target of packages that trace."""
+    """Stand-in for TracedTarget."""
 
     name: str = "neuron-traced"
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """One on which the probe finds just that."""
+    """Sets what the probe finds."""
 
     def of(kind: Any, **facts: Any) -> None:
         found = NeuronFound(kind, "as the test says", **facts)
@@ -38,7 +38,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 @pytest.fixture(autouse=True)
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module that has that target, whatever it needs."""
+    """Replaces the module of TracedTarget, which needs torch-neuronx."""
     module = ModuleType("decodekit.neuron_backend.targets.neuron.traced_target")
     module.TracedTarget = FakeTraced  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -46,14 +46,16 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class TestNeuron:
     @pytest.mark.parametrize(("kind", "expected"), [("native", "neuron-native"), ("traced", "neuron-traced")])
-    def test_is_what_the_packages_are_for(self, kind: str, expected: str, machine: Machine) -> None:
-        """With or without a device: some packages compile without one."""
+    def test_is_the_target_of_the_installed_packages(
+        self, kind: str, expected: str, machine: Machine
+    ) -> None:
+        """With or without a device: packages may only compile."""
         machine(kind)
 
         assert expected == target_named("neuron").name
 
-    def test_without_packages_says_what_is_there(self, machine: Machine) -> None:
-        """The whole report."""
+    def test_without_packages_is_an_error(self, machine: Machine) -> None:
+        """With the whole report of the probe."""
         machine("none", stubs={"torch-neuronx": "1.0"})
 
         with pytest.raises(
@@ -62,7 +64,7 @@ class TestNeuron:
             target_named("neuron")
 
     def test_may_be_named_in_full(self, machine: Machine) -> None:
-        """Whatever the probe finds."""
+        """For any result of the probe."""
         machine("none")
 
         assert NativeTarget() == target_named("neuron-native")
@@ -80,7 +82,7 @@ class TestAuto:
             pytest.param("none", {"devices": 1}, "cpu", id="a-device-alone"),
         ],
     )
-    def test_is_neuron_where_a_device_is_really_there(
+    def test_is_neuron_if_there_is_a_device(
         self,
         kind: str,
         facts: dict[str, int],
@@ -88,7 +90,7 @@ class TestAuto:
         machine: Machine,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """And something to run on it."""
+        """And a package to run on it."""
         machine(kind, **facts)
         monkeypatch.setattr(aoti, "has_compiler", lambda: True)
 
@@ -97,7 +99,7 @@ class TestAuto:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_name_stands_for_a_target(name: str, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which has one of these names itself."""
+    """Whose own name is one of them."""
     machine("native", cores=1)
     monkeypatch.setattr(CudaRuntime, "lack", lambda self: None)
 
@@ -109,6 +111,6 @@ def test_each_name_stands_for_a_target(name: str, machine: Machine, monkeypatch:
     [("cpu", (1, 5, 128)), ("eager", (1, 5, 128)), ("neuron-native", (1, 5, 128, 256, 512, 600))],
 )
 def test_default_widths_are_the_targets(name: str, expected: tuple[int, ...]) -> None:
-    """A device takes a prompt in as few forwards as can be."""
+    """On a device, a prompt takes few forwards."""
     assert expected == target_named(name).default_widths(600)
     assert (1, 5, 100) == target_named(name).default_widths(100)

@@ -14,14 +14,14 @@ from transformers import PreTrainedModel
 
 def written_by_ranks(program: str | None, model: PreTrainedModel, folder: Path) -> list[dict[str, Any]]:
     """
-    What each rank has written.
+    Run *program* on two ranks, and return what each has written.
 
     Args:
-        program: A file that is given *folder*, finds ``model`` there, and writes ``RANK.json``.
+        program: Script that takes *folder* with ``model`` in it, and writes ``RANK.json``.
 
-        model: Saved for it.
+        model: Model to save in *folder*.
 
-        folder: Empty.
+        folder: An empty folder.
     """
     assert program is not None
     model.save_pretrained(folder / "model")

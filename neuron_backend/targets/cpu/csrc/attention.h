@@ -1,9 +1,9 @@
-// Attention of a few columns over the cache: what takes time is reading keys and values, once.
+// Attention of a few columns over the KV cache, bound by reading keys and values once from memory.
 //
-// Slots are taken in pieces, each with a softmax of its own, which are joined by their largest scores
+// Slots are split into pieces, each with its own softmax, which are combined by their largest scores
 // (Milakov & Gimelshein 2018, arXiv:1805.02867, theorem 1; over threads as in Flash-Decoding, Dao et al.
-// 2023). Pieces begin at the same slots whatever the columns and the span, and one that a column does not
-// see adds nothing: a column's numbers are the same, to the last bit, alone and among others.
+// 2023). Pieces begin at the same slots whatever the columns and the span, and a piece that is masked for a
+// column adds nothing: a column's result is bit-identical alone and among others.
 
 #pragma once
 
@@ -14,26 +14,26 @@
 #include <limits>
 #include <vector>
 
-#include "float_rows.h"
-#include "floats.h"
-#include "rows.h"
+#include "float_gemm.h"
+#include "float_vectors.h"
+#include "skinny_gemm.h"
 
 namespace decodekit {
 
 constexpr int64_t PIECE = 64;
 
-// Rows that share keys and are multiplied by them at once.
+// Rows that share keys and are multiplied at once.
 constexpr int TOGETHER = 4;
 
 struct Sizes {
   int64_t batch, width, heads, groups, slots, key_dim, value_dim;
 
-  // Rows of one group: its heads of every column.
+  // Rows of one group: its heads in every column.
   int64_t sharing() const { return heads / groups; }
   int64_t rows() const { return width * sharing(); }
 };
 
-// Numbers of [batch, groups or heads, slots or width, ...], and how far apart the first three are.
+// A tensor [batch, groups or heads, slots or width, ...] with the strides of its first three dimensions.
 template <class T>
 struct Strided {
   const T* data;
@@ -44,10 +44,10 @@ struct Strided {
   }
 };
 
-// Fewer products than that take less time than handing another thread what it reads, and taking what it found.
+// Fewer products than this take less time than moving inputs and results between threads.
 constexpr int64_t WORTH_SHARING = 1 << 18;
 
-// What one row finds in one piece: its largest score, the sum of weights, and the weighted values.
+// Partial result of one row in one piece: its largest score, the sum of weights, and the weighted values.
 struct Found {
   float* of;
 
@@ -71,7 +71,7 @@ inline void multiply_keys(
   for (; n < slots; ++n) some(n, std::integral_constant<int, 1>());
 }
 
-// Scores to weights, in place: exponentials of what they lack of the largest.
+// Scores to unnormalised softmax weights, in place.
 inline void weigh(float* scores, const float* bias, float scale, const Found& found) {
   Floats most(-FLT_MAX), sum(0);
   for (int64_t n = 0; n < PIECE; n += Floats::size()) {
@@ -79,7 +79,7 @@ inline void weigh(float* scores, const float* bias, float scale, const Found& fo
     score.store(scores + n);
     most = at::vec::maximum(most, score);
   }
-  // What is no number is the largest, and makes everything of the row none.
+  // NaN counts as the largest, and makes the whole row NaN.
   const auto larger = [](const Floats& a, const Floats& b) { return at::vec::maximum(a, b); };
   const auto plus = [](const Floats& a, const Floats& b) { return a + b; };
   found.largest() = at::vec::vec_reduce_all<float>(larger, most);
@@ -91,7 +91,7 @@ inline void weigh(float* scores, const float* bias, float scale, const Found& fo
   found.sum() = at::vec::vec_reduce_all<float>(plus, sum);
 }
 
-// Sums of `slots` values by the weights of COUNT rows.
+// Sums of `slots` values, weighted for each of COUNT rows.
 template <class T, int COUNT>
 inline void add_values(
     const float (*weights)[PIECE], const T* values, int64_t slots, int64_t dim, const Found* found) {
@@ -122,7 +122,7 @@ inline void add_values(
   }
 }
 
-// Up to TOGETHER rows of one group in one piece.
+// Attention of up to TOGETHER rows of one group to one piece.
 template <class T, int COUNT>
 inline void attend(
     const typename Lanes<T>::Input* rows, const T* keys, const T* values, const float (*bias)[PIECE], int64_t slots,
@@ -133,9 +133,9 @@ inline void attend(
   add_values<T, COUNT>(weights, values, slots, sizes.value_dim, found);
 }
 
-// Of one row, what `count` pieces found, `apart` floats from one to the next, to the mean of its values.
+// Combines the partial results of one row in `count` pieces, `apart` floats apart, to its output.
 template <class T>
-inline void join(float* pieces, int64_t count, int64_t apart, int64_t dim, T* out) {
+inline void combine_pieces(float* pieces, int64_t count, int64_t apart, int64_t dim, T* out) {
   float most = -FLT_MAX, sum = 0;
   for (int64_t i = 0; i < count; ++i) most = std::max(most, Found{pieces + i * apart}.largest());
   float* const total = Found{pieces}.values();
@@ -156,13 +156,13 @@ inline void join(float* pieces, int64_t count, int64_t apart, int64_t dim, T* ou
   for (int64_t d = 0; d < dim; ++d) out[d] = static_cast<T>(total[d] / sum);
 }
 
-// Which pieces are read: those that any column of their row sees, in the order of rows, groups and slots.
+// The pieces to read: those that some column of their row attends to, ordered by row, group and slot.
 struct Plan {
   struct Piece {
     int64_t row, group, first;
   };
   std::vector<Piece> pieces;
-  std::vector<int64_t> begins;  // Where the pieces of a row do; and behind the last row.
+  std::vector<int64_t> begins;  // Index of each row's first piece, and the end of the last row's.
 
   template <class T>
   void make(const Strided<T>& mask, const Sizes& sizes) {
@@ -190,7 +190,7 @@ struct Plan {
   }
 };
 
-// [batch][width][heads][dim] to [batch][groups][rows of a group][dim]: column by column, its heads of each.
+// Reorders [batch][width][heads][dim] to [batch][groups][rows of a group][dim], columns before heads.
 template <class T, class Input>
 inline void gather(const T* query, const Sizes& sizes, Input* to) {
   const int64_t heads = sizes.sharing();
@@ -202,7 +202,7 @@ inline void gather(const T* query, const Sizes& sizes, Input* to) {
       }
 }
 
-// All rows of a group in one piece, to Found one after the other.
+// Attention of all rows of a group to one piece; writes one Found per row.
 template <class T>
 inline void attend_piece(
     const Plan::Piece& piece, const typename Lanes<T>::Input* rows, const Strided<T>& keys, const Strided<T>& values,
@@ -227,8 +227,8 @@ inline void attend_piece(
   }
 }
 
-// query and out are [batch][width][heads][dim]; of keys, values and mask the last dimension is contiguous,
-// and of keys and values the last but one.
+// query and out are [batch][width][heads][dim]. The last dimension of keys, values and mask is contiguous,
+// and the last two of keys and values.
 template <class T>
 void attention(
     const T* query, const Strided<T>& keys, const Strided<T>& values, const Strided<T>& mask, T* out,
@@ -243,7 +243,7 @@ void attention(
   const int64_t count = kept_plan.pieces.size(), apart = sizes.rows() * Found::size(sizes.value_dim);
   kept_found.resize(count * apart);
 
-  // The other threads' own are empty.
+  // Pointers, since the thread-local vectors of other threads are empty.
   const Plan& plan = kept_plan;
   const Input* const queries = kept_queries.data();
   float* const found = kept_found.data();
@@ -263,7 +263,7 @@ void attention(
       const int64_t seen = (plan.begins[row + 1] - plan.begins[row]) / sizes.groups;
       float* const first = found + (plan.begins[row] + head / sharing * seen) * apart;
       const int64_t own = (column * sharing + head % sharing) * Found::size(sizes.value_dim);
-      join(first + own, seen, apart, sizes.value_dim, out + i * sizes.value_dim);
+      combine_pieces(first + own, seen, apart, sizes.value_dim, out + i * sizes.value_dim);
     }
   }
 }

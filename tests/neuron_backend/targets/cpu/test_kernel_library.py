@@ -1,4 +1,4 @@
-"""The C++ products against the same products in torch, as compiled for this processor and for any."""
+"""The skinny GEMM kernels against torch's products, compiled for this CPU and portably."""
 
 import os
 from functools import cache
@@ -16,10 +16,10 @@ from decodekit.neuron_backend.targets.cpu.kernel_library import DTYPES, MOST_ROW
 
 pytestmark = pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler")
 
-# One row, several at once, more than are at once in registers or a cache, and what is left of them then.
+# One row, several, and more than are held in registers or cache at once, with a remainder.
 ROWS = (1, 2, 5, 9, 13, 52)
 
-# Of a sum in single precision, and of a result's own dtype.
+# Rounding of a float32 sum, and of a result's own dtype.
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 
@@ -33,30 +33,30 @@ def library(dtype, kind):
 
 
 def numbers(rows, columns, dtype, seed):
-    """Normal, with rows of very different size."""
+    """Normal numbers, with rows of very different magnitude."""
     generator = torch.Generator().manual_seed(seed)
     sizes = torch.logspace(-1, 1, rows)[:, None]
     return (torch.randn(rows, columns, generator=generator) * sizes).to(dtype)
 
 
 def check_near(found, x, weight):
-    """A result is as near as rounding of its terms and of itself lets it be."""
+    """The error is within the rounding of the terms and of the result."""
     assert (x.dtype, (len(x), len(weight))) == (found.dtype, found.shape)
     terms = x.double().abs() @ weight.double().abs().T
-    # What is too small for an exponent loses bits, or all of them.
+    # Subnormal numbers lose bits, or all of them.
     own = torch.finfo(x.dtype)
     bound = ROUNDING[x.dtype] * terms + max(own.tiny * own.eps, torch.finfo(torch.float32).tiny)
     assert ((found.double() - x.double() @ weight.double().T).abs() <= bound).all()
 
 
 def check_alone(product, found, x):
-    """Each row is what it is without the others, to the last bit."""
+    """Each row is bit-identical to the row alone."""
     assert torch.equal(torch.cat([product(row[None]) for row in x]), found)
 
 
 cases = {
     "rows": st.sampled_from(ROWS),
-    # Whole tiles of inputs are multiplied by other instructions.
+    # Whole tiles of inputs use other instructions.
     "inputs": st.integers(1, 200) | st.sampled_from([64, 128, 192, 320, 448]),
     "outputs": st.integers(1, 150),
     "dtype": st.sampled_from(sorted(DTYPES, key=str)),
@@ -68,24 +68,24 @@ cases = {
 @settings(deadline=None)
 @given(**cases)
 def test_floats(rows, inputs, outputs, dtype, kind, seed):
-    """Whatever the sizes."""
+    """For any sizes."""
     x, weight = numbers(rows, inputs, dtype, seed), numbers(outputs, inputs, dtype, seed + 1)
     code = library(dtype, kind)
 
-    found = code.float_rows(x, weight)
+    found = code.float_gemm(x, weight)
 
     check_near(found, x, weight)
-    check_alone(lambda row: code.float_rows(row, weight), found, x)
+    check_alone(lambda row: code.float_gemm(row, weight), found, x)
 
 
 @settings(deadline=None)
 @given(**cases)
 def test_integers_of_8_bits(rows, inputs, outputs, dtype, kind, seed):
-    """The digits' own product, to the last bit: prompts are multiplied by that."""
+    """Bit-identical to int8_activation_split.product, which multiplies prompts."""
     x = numbers(rows, inputs, dtype, seed)
     layer = Int8Linear.of(numbers(outputs, inputs, dtype, seed + 1), None)
 
-    found = library(dtype, kind).int8_rows(x, layer.quantized, layer.scale)
+    found = library(dtype, kind).int8_gemm(x, layer.quantized, layer.scale)
 
     check_near(found, x, layer.dequantized(torch.float64))
     if can_split(dtype, inputs):
@@ -96,25 +96,25 @@ def test_integers_of_8_bits(rows, inputs, outputs, dtype, kind, seed):
 @settings(deadline=None)
 @given(**{**cases, "inputs": st.integers(1, 6).map(GROUP.__mul__)})
 def test_integers_of_4_bits(rows, inputs, outputs, dtype, kind, seed):
-    """With their groups' scales and zeros."""
+    """With scale and zero of each group."""
     x = numbers(rows, inputs, dtype, seed)
     layer = Int4Linear.of(numbers(outputs, inputs, dtype, seed + 1), None)
     code = library(dtype, kind)
 
-    found = code.int4_rows(x, layer.packed, layer.levels)
+    found = code.int4_gemm(x, layer.packed, layer.levels)
 
     check_near(found[:, :outputs].contiguous(), x, layer.dequantized(torch.float64))
-    check_alone(lambda row: code.int4_rows(row, layer.packed, layer.levels), found, x)
+    check_alone(lambda row: code.int4_gemm(row, layer.packed, layer.levels), found, x)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_number_stays_in_its_row(kind):
-    """Of results, all of the row's, and no other's."""
+def test_nan_stays_in_its_row(kind):
+    """All results of the row are NaN, and no other row's."""
     x = numbers(5, 64, torch.float32, 0)
     x[1, 3], x[2, 40], x[4] = float("nan"), float("inf"), 0
     layer = Int8Linear.of(numbers(30, 64, torch.float32, 1), None)
 
-    found = library(torch.float32, kind).int8_rows(x, layer.quantized, layer.scale)
+    found = library(torch.float32, kind).int8_gemm(x, layer.quantized, layer.scale)
 
     assert [False, True, True, False, False] == found.isnan().all(dim=1).tolist()
     assert [True, False, False, True, True] == found.isfinite().all(dim=1).tolist()
@@ -122,16 +122,16 @@ def test_what_is_no_number_stays_in_its_row(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_work_enough_for_threads(kind):
-    """Outputs that several threads share, and some that are left over."""
+def test_several_threads(kind):
+    """Outputs divided among several threads, with a remainder."""
     x, weight = numbers(5, 576, torch.bfloat16, 0), numbers(1539, 576, torch.bfloat16, 1)
-    found = library(torch.bfloat16, kind).float_rows(x, weight)
+    found = library(torch.bfloat16, kind).float_gemm(x, weight)
 
     check_near(found, x, weight)
 
 
 def test_takes_its_own_dtype_and_rows():
-    """Others are refused where they are called, and left to torch where programs are made."""
+    """A call with others raises; when programs are compiled, torch takes them."""
     code = library(torch.float32, KINDS[0])
 
     assert code.takes(torch.zeros(5, 3))
@@ -140,11 +140,11 @@ def test_takes_its_own_dtype_and_rows():
     assert code.takes(torch.zeros(52, 3), MOST_ROWS_BY_4_BITS)
     assert not code.takes(torch.zeros(5, 3, dtype=torch.bfloat16))
     with pytest.raises(ValueError, match=r"the rows must be one of \[1, 2, 5, 9, 13, 52\]: got 3"):
-        code.float_rows(torch.zeros(3, 3), torch.zeros(2, 3))
+        code.float_gemm(torch.zeros(3, 3), torch.zeros(2, 3))
 
 
-def test_the_environment_is_what_it_was(monkeypatch):
-    """After programs were linked."""
+def test_the_environment_is_restored(monkeypatch):
+    """After programs are linked."""
     for before in (None, "/somewhere"):
         monkeypatch.delenv("LIBRARY_PATH", raising=False)
         if before:

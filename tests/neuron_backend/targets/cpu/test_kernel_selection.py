@@ -1,4 +1,4 @@
-"""Which code multiplies, and that a decoder's tokens do not depend on it."""
+"""Selection of kernels, and that a decoder's tokens do not depend on it."""
 
 from pathlib import Path
 
@@ -11,65 +11,65 @@ from decodekit.neuron_backend.quantization.int4_linear import Int4Linear
 from decodekit.neuron_backend.targets.cpu import aoti
 from decodekit.neuron_backend.targets.cpu import kernel_selection as kernel_selection
 from decodekit.neuron_backend.targets.cpu.kernel_library import Library, NoLibrary
-from decodekit.neuron_backend.targets.cpu.kernel_selection import chosen_rows, measured, quickest
+from decodekit.neuron_backend.targets.cpu.kernel_selection import measured, select_kernels, select_rows
 
 pytestmark = pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler")
 
 
-class TestChosenRows:
-    """From seconds of both sides."""
+class TestSelectRows:
+    """From the times of both kernels."""
 
     def test_each_by_itself(self):
-        """The quicker side has it; where both take as long, torch."""
+        """The faster kernel is selected; torch's if both take as long."""
         seconds = {1: (1.0, 2.0), 2: (2.0, 1.0), 3: (1.0, 1.0), 4: (1.0, 1.5)}
 
-        assert (1, 4) == chosen_rows(seconds, set())
+        assert (1, 4) == select_rows(seconds, set())
 
     @pytest.mark.parametrize(("together", "rows"), [({1, 5}, (1, 5)), ({1, 5, 8}, ()), ({1, 99}, (1,))])
     def test_some_as_one(self, together, rows):
-        """By their sum; rows that are not measured count for nothing."""
+        """By the sum of their times; rows that are not timed are ignored."""
         seconds = {1: (2.0, 5.0), 5: (4.0, 3.0), 8: (9.0, 5.0)}
 
-        assert rows == chosen_rows(seconds, together)
+        assert rows == select_rows(seconds, together)
 
 
 def linear_layers(dtype=torch.float32):
-    """Two, of different sizes."""
+    """Two layers of different sizes."""
     return torch.nn.Sequential(torch.nn.Linear(40, 24), torch.nn.Linear(24, 8)).to(dtype)
 
 
-class TestQuickest:
-    """What is measured, and when nothing is."""
+class TestSelectKernels:
+    """What is timed, and when nothing is."""
 
     def test_measures_both_sides(self, tiny_model):
-        """Every kind of layer, in every dtype, without leaving a trace in the model."""
+        """Every kind of layer, in every dtype, without changing the model."""
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             layers = linear_layers(dtype)
             seconds = measured(Library.compiled(dtype, (2,)), list(layers), 2)
             assert min(seconds) > 0
 
-    def test_the_quicker_is_taken(self, monkeypatch):
-        """Rows of the same tokens together, and wide ones never."""
+    def test_the_faster_is_selected(self, monkeypatch):
+        """Rows with equal tokens together, and wide ones never."""
         monkeypatch.setattr(
             kernel_selection, "measured", lambda library, layers, rows: (1.0, 3.0 if rows < 4 else 0.5)
         )
-        found = quickest(linear_layers(), torch.float32, [1, 2, 5, 64], [1, 2])
+        found = select_kernels(linear_layers(), torch.float32, [1, 2, 5, 64], [1, 2])
         assert (1, 2) == found.rows
 
-        found = quickest(linear_layers(), torch.float32, [1, 2, 5, 64], [1, 5])
+        found = select_kernels(linear_layers(), torch.float32, [1, 2, 5, 64], [1, 5])
         assert (1, 2, 5) == found.rows
 
     @pytest.mark.parametrize(("rows", "expected"), [(64, (1, 64)), (65, (1,))])
-    def test_more_rows_are_tried_by_4_bits(self, monkeypatch, rows, expected):
-        """A prompt's, up to some width."""
+    def test_more_rows_are_timed_for_int4(self, monkeypatch, rows, expected):
+        """Those of a prompt, up to MOST_ROWS_BY_4_BITS."""
         monkeypatch.setattr(kernel_selection, "measured", lambda *_: (1.0, 2.0))
         layers = torch.nn.Sequential(Int4Linear.of(torch.zeros(64, 32), None))
 
-        assert expected == quickest(layers, torch.float32, [1, rows], [1]).rows
+        assert expected == select_kernels(layers, torch.float32, [1, rows], [1]).rows
 
     @pytest.mark.parametrize(("at_five", "expected"), [(1.9, "tiled"), (2.1, "by vectors")])
-    def test_of_two_kinds_the_one_that_takes_less_for_all_rows(self, monkeypatch, at_five, expected):
-        """Slower for one row, and quicker for five by more than that, or not."""
+    def test_tiles_or_vectors_by_the_total_time(self, monkeypatch, at_five, expected):
+        """Slower for one row, and faster for five by more than that, or not."""
         seconds = {"by vectors": {1: 1.0, 5: 3.0}, "tiled": {1: 2.0, 5: at_five}}
         monkeypatch.setattr(kernel_selection, "tiled_dtypes", lambda: {torch.bfloat16})
         monkeypatch.setattr(
@@ -83,7 +83,7 @@ class TestQuickest:
             lambda library, layers, rows: (seconds[library.folder.name][rows], 9.0),
         )
 
-        found = quickest(linear_layers(torch.bfloat16), torch.bfloat16, [1, 5, 64], [1, 5])
+        found = select_kernels(linear_layers(torch.bfloat16), torch.bfloat16, [1, 5, 64], [1, 5])
 
         assert (expected, (1, 5)) == (found.folder.name, found.rows)
 
@@ -98,20 +98,20 @@ class TestQuickest:
         ids=["wide", "another dtype", "double", "no product"],
     )
     def test_nothing_to_measure(self, monkeypatch, model, dtype, rows):
-        """Nothing is compiled then."""
+        """Nothing is compiled."""
         monkeypatch.setattr(Library, "compiled", None)
 
-        assert isinstance(quickest(model, dtype, rows, rows), NoLibrary)
+        assert isinstance(select_kernels(model, dtype, rows, rows), NoLibrary)
 
-    def test_never_quicker(self, monkeypatch):
-        """Then a decoder goes without."""
+    def test_never_faster(self, monkeypatch):
+        """Then a decoder uses torch's kernels only."""
         monkeypatch.setattr(kernel_selection, "measured", lambda *_: (2.0, 1.0))
 
-        assert isinstance(quickest(linear_layers(), torch.float32, [1], [1]), NoLibrary)
+        assert isinstance(select_kernels(linear_layers(), torch.float32, [1], [1]), NoLibrary)
 
 
 def logits(decoder, widths):
-    """Of forwards of *widths* over random tokens, after the first."""
+    """Logits of forwards of *widths* on random tokens, without the first forward's."""
     ids = torch.randint(0, 60, (1, 25), generator=torch.Generator().manual_seed(5))
     found, start = [], 0
     for width in widths:
@@ -123,8 +123,8 @@ def logits(decoder, widths):
 
 @pytest.mark.parametrize("weights", [None, "int8", "int4"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_columns_are_what_they_are_alone(tiny_model, monkeypatch, tmp_path, weights, dtype):
-    """A verification's logits are decoding's, to the last bit; near the stock model's; saved and loaded."""
+def test_columns_do_not_depend_on_the_width(tiny_model, monkeypatch, tmp_path, weights, dtype):
+    """A verification's logits are bit-identical to decoding's, near the stock model's, also after loading."""
     monkeypatch.setattr(kernel_selection, "measured", lambda *_: (1.0, 2.0))
     model = tiny_model("llama")
     shapes = {"max_length": 32, "widths": (1, 5, 20), "weights": weights, "dtype": dtype}
@@ -137,13 +137,13 @@ def test_columns_are_what_they_are_alone(tiny_model, monkeypatch, tmp_path, weig
     assert torch.equal(alone, together)
     assert torch.equal(together, logits(loaded, (20, 5)))
     if dtype == torch.float32:
-        # bfloat16 is compared when it is compiled.
+        # bfloat16 is compared on compilation.
         torch.testing.assert_close(together, logits(eager, (20, 5)), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_columns_of_a_deep_model_are_what_they_are_alone(monkeypatch, dtype):
-    """Sums over many layers round alike, wherever the compiler ends a loop."""
+def test_columns_of_a_deep_model_do_not_depend_on_the_width(monkeypatch, dtype):
+    """Sums over many layers round equally, wherever the compiler ends a loop."""
     monkeypatch.setattr(kernel_selection, "measured", lambda *_: (1.0, 2.0))
     torch.manual_seed(0)
     config = LlamaConfig(

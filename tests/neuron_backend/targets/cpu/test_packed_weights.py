@@ -1,4 +1,4 @@
-"""What a program for the CPU is handed packed, and that it says the same."""
+"""Packed weights of CPU programs, which give the same results."""
 
 import copy
 
@@ -11,13 +11,13 @@ from decodekit.neuron_backend.targets.cpu import aoti, packed_weights
 from decodekit.neuron_backend.targets.cpu.kernel_library import MOST_ROWS
 from decodekit.neuron_backend.targets.cpu.packed_weights import PackedNames, PackedWeights
 
-# Of more rows than are multiplied by anything else than oneDNN.
+# More rows than any kernel but oneDNN's takes.
 WIDTHS = (MOST_ROWS + 1, MOST_ROWS + 4)
 
 
 @pytest.fixture
-def handed(monkeypatch):
-    """Every constant that a program was handed since, by name."""
+def given_constants(monkeypatch):
+    """Every constant that programs are given during the test, by name."""
     seen = {}
     wanted = aoti._wanted
 
@@ -29,31 +29,31 @@ def handed(monkeypatch):
     return seen
 
 
-def layouts(handed):
-    """Names of opaque constants, and of integers that are."""
-    opaque = {name for name, tensor in handed.items() if tensor.layout is torch._mkldnn}
-    return opaque, {name for name in opaque if handed[name].dtype is torch.int8}
+def layouts(given_constants):
+    """Names of opaque constants, and of opaque integers."""
+    opaque = {name for name, tensor in given_constants.items() if tensor.layout is torch._mkldnn}
+    return opaque, {name for name in opaque if given_constants[name].dtype is torch.int8}
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("weights", [None, "int8"])
-def test_every_product_reads_packed_weights(tiny_model, handed, tied, weights, tmp_path):
-    """The head too, even where it is the embedding; and logits stay what they were, saved and loaded."""
+def test_every_product_reads_packed_weights(tiny_model, given_constants, tied, weights, tmp_path):
+    """Also the head, even if it is tied; logits are the same after loading."""
     config = copy.deepcopy(tiny_model("llama").config)
     config.tie_word_embeddings = tied
     model = AutoModelForCausalLM.from_config(config).eval()
     shapes = {"max_length": 32, "widths": WIDTHS, "weights": weights}
     eager = compile_decoder(model, target="eager", **shapes)
     compiled = compile_decoder(model, target="cpu", **shapes)
-    opaque, integers = layouts(handed)
+    opaque, integers = layouts(given_constants)
     compiled.save(tmp_path / "saved")
-    handed.clear()
+    given_constants.clear()
     loaded = load_decoder(tmp_path / "saved")
 
     layers = model.config.num_hidden_layers
-    # Queries, keys and values are one, gate and up another; outputs, down, and the head.
+    # Fused queries, keys and values; fused gate and up; output; down; and the head.
     assert 4 * layers + 1 == len(opaque)
-    assert opaque == layouts(handed)[0]
+    assert opaque == layouts(given_constants)[0]
     assert (opaque if weights else set()) == integers
     assert tied == (model.get_output_embeddings().weight is model.get_input_embeddings().weight)
     ids, start = torch.arange(WIDTHS[0])[None], torch.tensor([0])
@@ -62,8 +62,8 @@ def test_every_product_reads_packed_weights(tiny_model, handed, tied, weights, t
     assert torch.equal(compiled.forward(ids, start), loaded.forward(ids, start))
 
 
-def test_programs_share_what_is_packed(tiny_model, handed, monkeypatch):
-    """One copy of each weight, whatever the number of widths."""
+def test_programs_share_packed_weights(tiny_model, given_constants, monkeypatch):
+    """One copy of each weight for any number of widths."""
     made = []
     pack = PackedWeights._float
     monkeypatch.setattr(PackedWeights, "_float", lambda self, plain: made.append(plain) or pack(self, plain))
@@ -73,8 +73,8 @@ def test_programs_share_what_is_packed(tiny_model, handed, monkeypatch):
     assert 4 * model.config.num_hidden_layers + 1 == len(made)
 
 
-def test_a_weight_with_another_reader_stays_as_it_is():
-    """Such as one that is looked up by rows."""
+def test_a_weight_with_another_reader_is_not_packed():
+    """Such as an embedding."""
 
     class Tied(torch.nn.Module):
         def __init__(self):

@@ -1,10 +1,10 @@
 """
-What every rank of the tensor-parallel test of the target for CUDA runs.
+Program of every rank in the tensor-parallel test of the CUDA target.
 
     torchrun --nproc-per-node 2 cuda_ranks_program.py FOLDER
 
-FOLDER/model is a model. Each rank writes what it found to FOLDER/RANK.json. On a machine without a GPU
-the ranks have stand-ins for one each, and sum over gloo.
+FOLDER/model is a model. Each rank writes its results to FOLDER/RANK.json. On a machine without a GPU,
+each rank has a stand-in for one, and sums go through gloo.
 """
 
 import importlib.util
@@ -25,7 +25,7 @@ PARTS: dict[str, Any] = {"processors": Temperature(0.8) | TopK(20), "sampler": S
 
 
 def target() -> CudaTarget:
-    """With a stand-in, or for the GPU of this rank."""
+    """The target over a stand-in, or over the GPU of this rank."""
     if torch.cuda.device_count() > 1:
         return CudaTarget()
     spec: Any = importlib.util.spec_from_file_location(
@@ -38,7 +38,7 @@ def target() -> CudaTarget:
 
 
 def main(folder: pathlib.Path) -> None:
-    """Compile, write text, save and load."""
+    """Compile, generate text, save and load."""
     stop = MaxNewTokens(20)
     decoder = compile_decoder(
         folder / "model",

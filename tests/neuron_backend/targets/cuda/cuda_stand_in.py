@@ -1,12 +1,12 @@
 """
-A GPU that there is not: records a program by remembering it, and replays it by running it again.
+Stand-in for a GPU: records a program by keeping it, and replays it by running it again.
 
-What a real recording would get wrong in silence is an error here. A replay uses the memory that the
-recording used: a tensor from elsewhere, that was replaced since, or of another process' making, is
-found by its address. Nothing is read by the host within a program, and no shape depends on data.
-What was left in staging memory is poison after every upload, and so is what a program is about
-to write and never reads: whoever looks at an old result sees NaN. Whoever does not wait for one
-is found out by the next replay.
+Mistakes that a real recording would not notice are errors here. A replay must use the memory that the
+recording used: a tensor with another address, such as one that was replaced since, is an
+error. The host may not read within a program, and no shape may depend on data.
+Staging memory is poisoned after every upload, and so is memory that a program writes without
+reading it: stale results are NaN. A result that is read without waiting is
+detected by the next replay.
 """
 
 from collections.abc import Callable
@@ -21,11 +21,11 @@ from decodekit.neuron_backend.targets.cuda.cuda_runtime import Gpu
 _HOST_READS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "_unique2"}
 
 _POISON = 255
-"""Bytes of which every float is NaN, and every integer -1."""
+"""Byte with which every float is NaN, and every integer -1."""
 
 
 class _Watch(TorchDispatchMode):
-    """Which memory a run uses that it has not made: what it reads, and what it writes."""
+    """Records the memory that a run reads and writes but has not allocated."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class _Watch(TorchDispatchMode):
             leaf for leaf in torch.utils._pytree.tree_leaves((args, kwargs or {})) if isinstance(leaf, Tensor)
         ]
         written = inputs[:1] if func._schema.is_mutable else []
-        # What copy_ overwrites it does not read.
+        # copy_ does not read its target.
         looked_at = inputs[1:] if name == "copy_" else inputs
         for tensors, into in ((looked_at, self.read), (written, self.written)):
             for tensor in tensors:
@@ -51,20 +51,20 @@ class _Watch(TorchDispatchMode):
         for leaf in torch.utils._pytree.tree_leaves(out):
             is_new = isinstance(leaf, Tensor) and all(_address(leaf) != _address(known) for known in inputs)
             if is_new and _address(leaf) not in self.read | self.written:
-                # Kept, so that no other tensor gets its address.
+                # Kept alive, so that no other tensor gets its address.
                 self._own[_address(leaf)] = leaf
         return out
 
 
 class Recording:
-    """A program that was recorded."""
+    """A recorded program."""
 
     def __init__(self, stand_in: "CudaStandIn", run: Callable[[], None]):
         self._stand_in, self._run = stand_in, run
         self._watch = self._watched()
 
     def __call__(self) -> None:
-        """Run it again, over the same memory."""
+        """Replay it, over the same memory."""
         stand_in = self._stand_in
         stand_in.replays += 1
         assert not stand_in.waiting, "a program must not begin before the host has waited for the last"
@@ -95,11 +95,11 @@ class CudaStandIn:
         Stand for a GPU of that *capability* and *name*.
 
         Args:
-            capability: Of its kernels.
+            capability: Compute capability.
 
-            name: What it calls itself.
+            name: Name of the GPU.
 
-            compiled: Whether programs come from torch.compile: what they do with memory cannot be watched.
+            compiled: Whether programs come from torch.compile, whose memory accesses cannot be watched.
         """
         self._gpu = Gpu(name, capability, "none")
         self.compiled = compiled
@@ -107,13 +107,13 @@ class CudaStandIn:
         self.recordings = 0
         self.replays = 0
         self.sealed = False
-        """Whether a recording is an error."""
+        """Whether recording is an error."""
 
         self.waiting = False
-        """Whether the host has not waited for the last replay yet."""
+        """Whether the last replay was not waited for yet."""
 
     def lack(self) -> str | None:
-        """None: it stands for one."""
+        """None, as with a GPU."""
         return None
 
     def device(self, name: str, spread: bool) -> torch.device:
@@ -121,11 +121,11 @@ class CudaStandIn:
         return torch.device("cpu")
 
     def gpu(self, device: torch.device) -> Gpu:
-        """What it is to pass for."""
+        """The GPU that it stands for."""
         return self._gpu
 
     def staging(self, size: int) -> Tensor:
-        """Memory that is poison until it is written."""
+        """Memory that is poisoned until it is written."""
         self.staged.append(torch.full((size,), _POISON, dtype=torch.uint8))
         return self.staged[-1]
 
@@ -134,14 +134,14 @@ class CudaStandIn:
         return self
 
     def record(self, run: Callable[[], None]) -> Recording:
-        """Warm up, and run once more to see which memory is used."""
+        """Warm up, and run again to watch the memory used."""
         assert not self.sealed, "a forward must not record"
         self.recordings += 1
         run()
         return Recording(self, run)
 
     def wait(self, device: torch.device) -> None:
-        """Nothing is under way."""
+        """Mark the last replay as waited for."""
         self.waiting = False
 
 

@@ -1,4 +1,4 @@
-"""What PyTorch is asked for, and in which order: with ``torch.cuda`` replaced by a list of calls."""
+"""The calls of ``torch.cuda`` and their order, with ``torch.cuda`` replaced by a list of calls."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ DEVICE = torch.device("cuda:1")
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What was asked for."""
+    """The recorded calls."""
     asked: list[Any] = []
 
     def stream(name: str) -> Any:
@@ -52,7 +52,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_a_recording_is_made_as_pytorch_says(calls: list[Any]) -> None:
-    """Warm-up on a side stream that waits and is waited for; the recording there, into the decoder's pool."""
+    """Warm-up on a synchronised side stream; the recording there, into the decoder's pool."""
     replay = CudaRecorder(DEVICE).record(lambda: calls.append("run"))
     options = {"pool": "pool", "stream": "side", "capture_error_mode": "thread_local"}
 
@@ -74,15 +74,15 @@ def test_a_recording_is_made_as_pytorch_says(calls: list[Any]) -> None:
     assert ["replay"] == calls
 
 
-def test_the_host_waits_for_the_stream_that_it_gave_work_to(calls: list[Any]) -> None:
-    """And for no other."""
+def test_the_host_waits_for_the_current_stream(calls: list[Any]) -> None:
+    """And for no other stream."""
     CudaRuntime().wait(DEVICE)
 
     assert [("current", "synchronize")] == calls
 
 
 class TestDevice:
-    """With its number: the current one may be another later."""
+    """With its index, since the current one may change."""
 
     @pytest.fixture(autouse=True)
     def current(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,18 +98,18 @@ class TestDevice:
         ],
     )
     def test_is_found(self, name: str, spread: bool, expected: str) -> None:
-        """For ``"cuda"``, by who asks."""
+        """``"cuda"`` depends on the process."""
         assert torch.device(expected) == CudaRuntime().device(name, spread)
 
     def test_without_torchrun_is_the_current_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A program may have made its process group itself, and chosen a GPU."""
+        """A program may create its process group and select a GPU itself."""
         monkeypatch.delenv("LOCAL_RANK")
 
         assert torch.device("cuda:3") == CudaRuntime().device("cuda", True)
 
 
 class TestLack:
-    """Why there is no GPU."""
+    """The reason why there is no GPU."""
 
     def test_may_be_the_build(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.version, "cuda", None)
@@ -135,5 +135,5 @@ class TestLack:
 
 @pytest.mark.cuda
 def test_staging_is_pinned() -> None:
-    """So that copies do not make the host wait."""
+    """So that copies are asynchronous."""
     assert CudaRuntime().staging(8).is_pinned()

@@ -1,4 +1,4 @@
-"""What the target for CUDA does besides giving eager's text, on a stand-in: :mod:`.test_on_cuda` has that."""
+"""The CUDA target on a stand-in. That its text equals eager's is tested in :mod:`.test_on_cuda`."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ NO_GPU = r"target 'cuda' needs a CUDA GPU, and a torch that is built for it: got
 
 @pytest.fixture(scope="module")
 def small(tiny_model: Models) -> PreTrainedModel:
-    """Of one layer."""
+    """A model of one layer."""
     return first_layers(tiny_model("llama"), 1)
 
 
@@ -55,7 +55,7 @@ def step(decoder: StaticDecoder, position: int = 0) -> torch.Tensor:
 
 class TestRecording:
     def test_is_of_each_width_and_span_once(self, small: PreTrainedModel) -> None:
-        """A span shorter than the width has no program; a forward takes the next one."""
+        """A span shorter than the width has no program; such a forward uses the next span's."""
         runtime = CudaStandIn()
         decoder = compile_decoder(
             small, target=stand_in(runtime), max_length=32, widths=(1, 12), spans=(8, 32), sampler=Greedy()
@@ -67,15 +67,15 @@ class TestRecording:
         assert torch.isfinite(logits[0, :2]).all()
 
     def test_shares_memory(self, small: PreTrainedModel) -> None:
-        """Inputs and logits have one place, as large as the widest needs it."""
+        """Inputs and logits have one buffer each, of the size that the widest program needs."""
         runtime = CudaStandIn()
         compile_decoder(small, target=stand_in(runtime), max_length=16, widths=(1, 5, 12))
 
-        # Ids and the position of one row, each on its own 256 bytes; and 12 columns of 61 logits.
+        # Ids and the position of one row, 256 bytes each; and 12 columns of 61 logits.
         assert [512, 3072] == [len(block) for block in runtime.staged]
 
     def test_is_over_memory_that_stays(self, small: PreTrainedModel) -> None:
-        """What the stand-in is for: a buffer that somebody replaces would be left behind."""
+        """The stand-in detects that a buffer was replaced, which a recording would not see."""
         decoder = compile_decoder(small, target=stand_in(), **ONE)
         program = decoder.programs[1]
         assert isinstance(program, CudaProgram)
@@ -89,7 +89,7 @@ class TestRecording:
             step(decoder)
 
     def test_writes_all_that_is_read(self, small: PreTrainedModel) -> None:
-        """Outputs are poison when a program begins."""
+        """Outputs are poisoned before a program runs."""
         runtime = CudaStandIn()
         decoder = compile_decoder(small, target=stand_in(runtime), **ONE)
         logits = step(decoder)
@@ -97,7 +97,7 @@ class TestRecording:
         assert torch.isfinite(logits).all()
         kept = logits.clone()
         step(decoder, 1)
-        # Valid until the next forward, and no longer.
+        # Valid only until the next forward.
         assert not torch.equal(kept, logits)
 
     def test_is_refused_beyond_a_number(self, small: PreTrainedModel) -> None:
@@ -113,19 +113,19 @@ class TestRecording:
         assert 0 == runtime.recordings
 
     def test_takes_the_inputs_that_it_was_made_for(self, small: PreTrainedModel) -> None:
-        """Others would be spread over the place of a whole batch."""
+        """Others would be broadcast into the buffer of a whole batch."""
         decoder = compile_decoder(small, target=stand_in(), batch_size=2, **ONE)
         with pytest.raises(ValueError, match="inputs must be"):
             decoder.programs[1](torch.tensor([[1]]), torch.tensor([0]), decoder.cache.addresses(16))
 
 
 def replay_of(program: CudaProgram) -> Any:
-    """What one program runs."""
+    """The recorded callable of a program."""
     return next(iter(program.replays.values())).kept[0]
 
 
 class TestCompiler:
-    """What is recorded has gone through torch.compile."""
+    """Programs are compiled by torch.compile before they are recorded."""
 
     def test_gets_each_program_once(self, small: PreTrainedModel) -> None:
         """As one graph of fixed shapes, and a forward compiles nothing."""
@@ -145,7 +145,7 @@ class TestCompiler:
             for node in graph.graph.find_nodes(op="placeholder"):
                 assert all(type(size) is int for size in node.meta["example_value"].shape)
 
-    def test_that_is_wrong_is_found_out(self, small: PreTrainedModel) -> None:
+    def test_that_is_wrong_is_detected(self, small: PreTrainedModel) -> None:
         """By the comparison with the stock model."""
 
         def backend(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -163,7 +163,7 @@ class TestCompiler:
             compile_decoder(small, target=stand_in(CudaStandIn(compiled=True), backend=backend), **ONE)
 
     def test_may_be_inductor(self, small: PreTrainedModel) -> None:
-        """The default. Of the GPU's kernels nothing is known here, but that it takes the graph as a whole."""
+        """The default. Only that it compiles the graph as a whole is tested here, not the GPU's kernels."""
         target = CudaTarget(runtime=CudaStandIn(compiled=True), options={"max_autotune": False})
         decoder = compile_decoder(small, target=target, weights="float8", **ONE)
         eager = StaticDecoder(small, weights="float8", **ONE)
@@ -181,7 +181,7 @@ class TestCompiler:
 
 
 class TestWithoutAGpu:
-    """Said at once, with what is there."""
+    """Raised at once, with what the machine has."""
 
     def test_the_name_is_refused(self, small: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -219,8 +219,8 @@ class TestWithoutAGpu:
 
 
 class TestFloat8:
-    def test_needs_a_gpu_that_has_it(self, small: PreTrainedModel) -> None:
-        """Others could not even widen it."""
+    def test_needs_a_gpu_that_supports_it(self, small: PreTrainedModel) -> None:
+        """Others cannot even convert it."""
         with pytest.raises(
             ValueError, match=r"weights='float8' needs .* capability 8\.9 or more: got A100, 8\.0; 'int8'"
         ):
@@ -233,8 +233,8 @@ class TestFloat8:
         ):
             compile_decoder(small, target=NativeTarget(), weights="float8", **ONE)
 
-    def test_is_taken_where_it_is(self, small: PreTrainedModel) -> None:
-        """From Ada on. The head stays int8, as in every format."""
+    def test_is_accepted_from_ada_on(self, small: PreTrainedModel) -> None:
+        """The head stays int8, as in every format."""
         decoder = compile_decoder(small, target=stand_in(CudaStandIn((8, 9))), weights="float8", **ONE)
 
         assert {"float8": 7, "int8": 1} == {
@@ -253,7 +253,7 @@ def folder(small: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> 
 
 class TestSaved:
     def test_holds_facts_and_no_native_code(self, folder: Path) -> None:
-        """So there is nothing to trust."""
+        """So trust does not apply."""
         (found,) = (folder / "programs").iterdir()
         facts = json.loads(found.read_text())
 
@@ -261,8 +261,8 @@ class TestSaved:
         assert {"name": "stand-in", "capability": "9.0", "cuda": "none"} == facts["gpu"]
         assert "width_1_span_16" in facts["programs"]
 
-    def test_comes_back_with_its_chain(self, folder: Path) -> None:
-        """Recorded again; another chain stays on the host, as none was asked for."""
+    def test_is_loaded_with_its_chain(self, folder: Path) -> None:
+        """Recorded again; another chain runs on the host."""
         runtime = CudaStandIn()
         loaded = load_decoder(folder, target=stand_in(runtime), processors=RepetitionPenalty(1.2))
         other = load_decoder(folder, target=stand_in(), processors=TopP(0.5))
@@ -274,7 +274,7 @@ class TestSaved:
 
     @pytest.mark.parametrize("gpu", [CudaStandIn((9, 0), "another"), CudaStandIn((8, 9))])
     def test_is_refused_by_another_gpu(self, gpu: CudaStandIn, folder: Path) -> None:
-        """It was compared with the stock model on that one."""
+        """It was compared with the stock model on the GPU that compiled it."""
         with pytest.raises(ValueError, match=r"on the kind of GPU that it was made on, .*stand-in.*: got"):
             load_decoder(folder, target=stand_in(gpu))
 

@@ -1,10 +1,10 @@
 """
-What a person with a GPU runs: ``pytest -m cuda tests/neuron_backend``.
+Tests on a GPU: ``pytest -m cuda tests/neuron_backend``.
 
-The usual suite leaves these out and runs the same tests through a stand-in on the CPU, so that the
-tests themselves are known to work, and with them all that is not a kernel. Rounding is the GPU's own:
-where a text parts from the eager one, the smallest gap between two choices must have been within
-what the logits are known to differ by; on the stand-in none may part.
+The default suite leaves these out and runs the same tests through a stand-in on the CPU, so that the
+tests themselves are tested, and everything but the kernels. Rounding is the GPU's own:
+where a text differs from the eager one, the smallest gap between the top two tokens must be within
+the known error of the logits; on the stand-in no text may differ.
 """
 
 from collections.abc import Callable
@@ -46,12 +46,12 @@ PARTS: dict[str, dict[str, Any]] = {
 
 
 def stand_in(**options: Any) -> CudaTarget:
-    """As far as it goes without a GPU."""
+    """The target over the stand-in."""
     return CudaTarget(**{"backend": None, "runtime": CudaStandIn(), **options})
 
 
 def gpu(**options: Any) -> CudaTarget:
-    """The current one."""
+    """The target over the current GPU."""
     return attrs.evolve(target_named("cuda"), **options)
 
 
@@ -62,9 +62,9 @@ class Pair(on_device.Pair):
     @classmethod
     def of(cls, model: PreTrainedModel, target: CudaTarget, parts: Any = None, **options: Any) -> "Pair":
         """
-        Both over *model*; the first with *parts* behind its forwards.
+        Both over *model*; the first samples with *parts* in its forwards.
 
-        In float32, on the stand-in, no text may part.
+        In float32, on the stand-in, no text may differ.
         """
         compiled = compile_decoder(model, target=target, **options, **(parts or {}))
         if isinstance(target.runtime, CudaStandIn):
@@ -81,7 +81,7 @@ class Pair(on_device.Pair):
         prompts: list[list[int]] = PROMPTS,
         stop: StopCondition = STOP,
     ) -> Generation:
-        """As everywhere, over longer texts."""
+        """Compare longer texts."""
         return super().check(parts, drafter, prompts=prompts, stop=stop)
 
 
@@ -93,75 +93,75 @@ class Pair(on_device.Pair):
     ],
 )
 def target(request: pytest.FixtureRequest) -> Targets:
-    """Makes one."""
+    """Makes a target."""
     made: Targets = request.param
     return made
 
 
 @pytest.fixture(scope="module")
 def pair(target: Targets, tiny_model: Models) -> Pair:
-    """Three widths and a tree width, over two spans; nothing chooses there."""
+    """Three widths and a tree width, over two spans, without sampling."""
     return Pair.of(tiny_model("llama"), target(), tree_widths=(4,), **SHAPE)
 
 
 @pytest.fixture(scope="module")
 def choosing(target: Targets, tiny_model: Models) -> Pair:
-    """With a chain behind the forwards."""
+    """With a chain and a sampler in the forwards."""
     return Pair.of(tiny_model("llama"), target(), PARTS["chain"], **SMALL)
 
 
 @pytest.fixture(scope="module")
 def draft(tiny_model: Models) -> CompiledDecoder:
-    """One that is right in part: the same weights, under a window of 16."""
+    """A draft that is right in part: the same weights, with a window of 16."""
     return compile_decoder(tiny_model("mistral"), target="eager", **{**SMALL, "widths": (1, 2)})
 
 
 @pytest.mark.parametrize("parts", PARTS)
 class TestText:
     def test_is_eagers(self, parts: str, pair: Pair) -> None:
-        """A prompt of two chunks beside a short one, from one span into the next."""
+        """A prompt of two chunks beside a short one, across two spans."""
         pair.check(PARTS[parts])
 
-    def test_is_eagers_with_a_draft_ahead(self, parts: str, pair: Pair, draft: CompiledDecoder) -> None:
-        """Rewinds, where the draft was wrong."""
+    def test_is_eagers_with_a_draft_model(self, parts: str, pair: Pair, draft: CompiledDecoder) -> None:
+        """With rewinds where the draft was wrong."""
         found = pair.check(PARTS[parts], DraftModel(draft))
 
         assert 0 < sum(found.statistics.accepted) < sum(found.statistics.drafted)
 
-    def test_is_eagers_with_trees_ahead(self, parts: str, pair: Pair, draft: CompiledDecoder) -> None:
+    def test_is_eagers_with_trees(self, parts: str, pair: Pair, draft: CompiledDecoder) -> None:
         """Columns in scratch slots."""
         pair.check(PARTS[parts], DraftTree(draft, tree=Tree.comb(2, 1)))
 
 
-class TestChoice:
-    """Chain and sampler behind the logits, with the host's noise."""
+class TestSampling:
+    """Chain and sampler within the forward, with the host's noise."""
 
     def test_is_the_hosts(self, choosing: Pair) -> None:
-        """Plain."""
+        """Plain decoding."""
         assert choosing.compiled.can_sample(PARTS["chain"]["processors"], PARTS["chain"]["sampler"], 2)
         choosing.check(PARTS["chain"])
 
-    def test_is_the_hosts_with_a_draft_ahead(self, choosing: Pair, draft: CompiledDecoder) -> None:
+    def test_is_the_hosts_with_a_draft_model(self, choosing: Pair, draft: CompiledDecoder) -> None:
         """In each column."""
         choosing.check(PARTS["chain"], DraftModel(draft))
 
     def test_is_the_hosts_with_another_seed(self, choosing: Pair) -> None:
-        """It is part of the noise, which comes in."""
+        """The seed only changes the noise, an input."""
         choosing.check({**PARTS["chain"], "sampler": Sample(seed=8)})
 
     def test_another_chain_runs_on_the_host(self, choosing: Pair) -> None:
-        """Nothing is lost."""
+        """With the same text."""
         choosing.check(PARTS["sampled"])
 
-    def test_is_kept_by_who_asked_for_it(self, choosing: Pair) -> None:
-        """What comes to the host is ids alone; the logits stay until somebody reads them."""
+    def test_tokens_stay_valid(self, choosing: Pair) -> None:
+        """Only tokens are copied to the host; logits stay on the device until they are read."""
         decoder = choosing.compiled
         step, span = decoder.fused_steps()[0][0], decoder.spans[-1]
         program = decoder.fused_programs[1]
         inputs = step.padding(1, decoder.cache, span)[: -len(decoder.cache.tensors)]
         chosen, logits = program(*inputs)
 
-        # Not where the next forward leaves its own.
+        # In other memory than the next forward's.
         assert chosen.data_ptr() != program(*inputs)[0].data_ptr()
         assert ("cpu", decoder.cache.keys[0].device) == (chosen.device.type, logits.device)
 
@@ -171,8 +171,8 @@ class TestDecoder:
         """Rewinds, ragged rows, padding, the last position, refusals."""
         check_decoder(pair.compiled)
 
-    def test_makes_nothing_later(self, pair: Pair) -> None:
-        """A graph for each width and span that is worth it, and no other after a text."""
+    def test_records_nothing_later(self, pair: Pair) -> None:
+        """One graph for each width and span, and no other after a text."""
         programs = [*pair.compiled.programs.values(), *pair.compiled.tree_programs.values()]
         before = [dict(program.replays) for program in programs if isinstance(program, CudaProgram)]
         pair.check(PARTS["greedy"])
@@ -181,21 +181,21 @@ class TestDecoder:
         assert before == [dict(p.replays) for p in programs if isinstance(p, CudaProgram)]
 
     def test_never_moves_its_cache(self, pair: Pair) -> None:
-        """Graphs write where it lay."""
+        """Graphs write to fixed addresses."""
         before = [buffer.data_ptr() for buffer in pair.compiled.cache.tensors]
         pair.check(PARTS["sampled"])
 
         assert before == [buffer.data_ptr() for buffer in pair.compiled.cache.tensors]
 
     def test_gives_ordinary_tensors_of_the_host(self, pair: Pair) -> None:
-        """Whoever gets logits may write into them, whatever mode the caller was in."""
+        """Callers may write to logits, in or out of inference mode."""
         with torch.inference_mode():
             logits = pair.compiled.forward(torch.tensor([[1], [2]]), torch.tensor([0, 0]))
 
         assert ("cpu", False, False) == (logits.device.type, logits.requires_grad, logits.is_inference())
 
     def test_can_be_left_early(self, pair: Pair, target: Targets) -> None:
-        """A draft of its first layer, by the same target."""
+        """An early exit after the first layer, by the same target."""
         early = pair.compiled.early_exit(1, widths=(1,), target=target())
 
         assert "cuda" == early.target
@@ -204,23 +204,23 @@ class TestDecoder:
 
 @pytest.mark.parametrize("weights", ["int8", "int4", "float8"])
 def test_weights_in_few_bits(weights: str, target: Targets, tiny_model: Models) -> None:
-    """Against the same weights without a compiler."""
+    """Against the same quantised weights, eager."""
     Pair.of(tiny_model("llama"), target(), weights=weights, **SMALL).check(PARTS["greedy"])
 
 
 @pytest.mark.parametrize("name", ["gemma2", "mixtral", "gpt2", "bloom"])
 def test_other_architectures(name: str, target: Targets, tiny_model: Models) -> None:
-    """Layers of two kinds, experts, transposed layers, biases by distance."""
+    """Layers of two kinds, experts, transposed weights, ALiBi."""
     Pair.of(tiny_model(name), target(), **SMALL).check(PARTS["greedy"])
 
 
 def test_half_precision(target: Targets, tiny_model: Models) -> None:
-    """What a GPU is for."""
+    """In bfloat16."""
     Pair.of(tiny_model("llama"), target(), dtype="bfloat16", **SMALL).check(PARTS["chain"])
 
 
-def test_a_saved_decoder_comes_back(target: Targets, tiny_model: Models, tmp_path: Path) -> None:
-    """It is saved from the host's weights, recorded again, and gives the same bits; its choice too."""
+def test_a_saved_decoder_is_loaded(target: Targets, tiny_model: Models, tmp_path: Path) -> None:
+    """Saved from the host's weights, recorded again, bit-identical; sampling too."""
     small = {**SMALL, "widths": (1,)}
     decoder = compile_decoder(tiny_model("llama"), target=target(), **small, **PARTS["chain"])
     decoder.save(tmp_path / "decoder")

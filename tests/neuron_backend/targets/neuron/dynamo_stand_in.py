@@ -1,10 +1,10 @@
 """
-What TorchNeuron's backend of torch.compile does before its own compiler sees a graph, on a CPU.
+Stand-in for TorchNeuron's backend of torch.compile, up to its own compiler, on a CPU.
 
-As it does, this hands Dynamo's graph to AOTAutograd with ``keep_inference_input_mutations``, and takes
-from a cache that travels with torch.compiler.save_cache_artifacts() what was compiled before. What
-would become a program for the device is run by PyTorch. Read in TorchNeuron's sources
-(neuron_dynamo_backend/backend.py, compile.py and cache_artifact.py), of which nothing is here.
+Like TorchNeuron, it passes Dynamo's graph to AOTAutograd with ``keep_inference_input_mutations``, and takes
+programs compiled before from a cache that torch.compiler.save_cache_artifacts() saves. The graphs
+that would be compiled for the device are run by PyTorch. After TorchNeuron's sources
+(neuron_dynamo_backend/backend.py, compile.py and cache_artifact.py), without copying any.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from torch.fx import GraphModule, Node
 KIND = "decodekit_stand_in"
 
 PERSISTENT: dict[str, bytes] = {}
-"""The cache of compiled programs: key to content. A test that stands for a fresh machine clears it."""
+"""The cache of compiled programs: key to content. Tests clear it to simulate a fresh machine."""
 
 
 if KIND not in CacheArtifactFactory._artifact_types:
@@ -31,30 +31,30 @@ if KIND not in CacheArtifactFactory._artifact_types:
         """A compiled program."""
 
         def populate_cache(self) -> None:
-            """Into the cache, as a fresh process does."""
+            """Fill the cache, as a fresh process does."""
             PERSISTENT[self.key] = self.content
 
         @staticmethod
         def type() -> str:
-            """By which it is found again."""
+            """Key of this kind of artifact."""
             return KIND
 
 
 @attrs.define(eq=False)
 class StandIn:
-    """A backend for :func:`torch.compile`, and what it was given."""
+    """A backend for :func:`torch.compile` that records its graphs."""
 
     traced: list[GraphModule] = attrs.field(factory=list)
-    """What Dynamo traced: more than one for a program means a graph break."""
+    """Graphs traced by Dynamo: more than one per program means a graph break."""
 
     graphs: list[GraphModule] = attrs.field(factory=list)
-    """What AOTAutograd made of them: what a compiler would be given."""
+    """The same after AOTAutograd, as a compiler gets them."""
 
     compiled: list[str] = attrs.field(factory=list)
     """Keys of the programs that were not in the cache."""
 
     def __call__(self, graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        """Compile a graph of Dynamo's."""
+        """Compile a graph traced by Dynamo."""
         self.traced.append(graph)
         compiler = aot_autograd(fw_compiler=self._compile, keep_inference_input_mutations=True)
         compiled: Callable[..., Any] = compiler(graph, inputs)

@@ -1,9 +1,9 @@
 """
-What every rank of the tensor-parallel test of the native target runs.
+Program of every rank in the tensor-parallel test of the native target.
 
     torchrun --nproc-per-node 2 native_ranks_program.py FOLDER
 
-FOLDER/model is a model. Each rank writes what it found to FOLDER/RANK.json.
+FOLDER/model is a model. Each rank writes its results to FOLDER/RANK.json.
 """
 
 import importlib.util
@@ -23,7 +23,7 @@ PROMPTS = [[5, 9, 2, 44, 17], [60, 1, 30]]
 
 
 def main(folder: pathlib.Path) -> None:
-    """Compile, write text, save and load."""
+    """Compile, generate text, save and load."""
     spec: Any = importlib.util.spec_from_file_location(
         "dynamo_stand_in", pathlib.Path(__file__).with_name("dynamo_stand_in.py")
     )

@@ -1,4 +1,4 @@
-"""What the probe says of packages that are there, half there, or called the same."""
+"""The probe on machines with packages, partial packages and stubs."""
 
 import importlib
 import sys
@@ -31,7 +31,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Puts a package where Python looks for one, with a version of its own, until the test ends."""
+    """Installs a package with a version until the test ends."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(torch, "neuron", None, raising=False)
     names = []
@@ -53,7 +53,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 @pytest.fixture
 def devices(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Lets the driver show so many devices."""
+    """Sets the number of the driver's devices."""
 
     def show(count: int) -> None:
         found = [f"/dev/neuron{number}" for number in range(count)]
@@ -64,7 +64,7 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, devices: Callable[[int], None]) -> None:
-    """A machine without any of it, wherever the suite runs."""
+    """A machine without packages or devices, wherever the suite runs."""
     monkeypatch.setattr(detect, "_version", lambda name: None)
     devices(0)
 
@@ -72,7 +72,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, devices: Callable[[int], None]) -> Non
 class TestProbe:
     @pytest.mark.usefixtures("bare")
     def test_finds_nothing_on_a_machine_without(self) -> None:
-        """And says what is not there."""
+        """And reports what is missing."""
         found = probe()
 
         assert ("none", False, {}) == (found.kind, found.has_device, dict(found.versions))
@@ -80,7 +80,7 @@ class TestProbe:
         assert "torch-neuronx is not installed" in str(found)
 
     def test_finds_torch_neuron(self, install: Install) -> None:
-        """By the device that it gives PyTorch, and the count of what was left to the host."""
+        """By its PyTorch device, and its list of operations left to the host."""
         install("torch-neuronx", "2.14.3.0", NATIVE)
         install("neuronx-cc", "2.28.7631.0")
         found = probe()
@@ -97,7 +97,7 @@ class TestProbe:
         assert ("native", 0, False) == (found.kind, found.cores, found.has_device)
 
     def test_finds_the_package_that_traces(self, install: Install, devices: Callable[[int], None]) -> None:
-        """With the devices that the driver shows, since it has no device of PyTorch's."""
+        """With the driver's devices, since it has no PyTorch device."""
         install("torch-neuronx", "2.9.0.2.15.32035", TRACED)
         devices(2)
         found = probe()
@@ -110,7 +110,7 @@ class TestProbe:
         )
         assert "at one width" in found.reason
 
-    def test_a_traced_package_may_be_there_to_compile_alone(self, install: Install) -> None:
+    def test_a_traced_package_may_only_compile(self, install: Install) -> None:
         """neuronx-cc needs no device."""
         install("torch-neuronx", "2.9.0.2.15.32035", TRACED)
 
@@ -125,7 +125,7 @@ class TestProbe:
         ],
     )
     def test_looks_for_a_model_builder(self, code: str, expected: bool, install: Install) -> None:
-        """Which shares one state among several widths."""
+        """Which shares a state among several widths."""
         install("torch-neuronx", "2.9.0.2.15.32035", TRACED)
         install("neuronx-distributed", "0.17.26814", code)
         found = probe()
@@ -134,7 +134,7 @@ class TestProbe:
         assert ("ModelBuilder" in found.reason) == expected
 
     def test_knows_stubs_by_their_version(self, install: Install) -> None:
-        """Whatever they pretend to be; the report says where the real ones are."""
+        """Whatever they contain; the report names the index of the real ones."""
         install("torch-neuronx", "1.0", NATIVE)
         install("neuronx-cc", "1.0.post1")
         found = probe()
@@ -149,7 +149,7 @@ class TestProbe:
         assert "torch-neuronx 1.0 is an empty package of the public index" in str(found)
         assert detect.INDEX in str(found)
 
-    def test_a_stub_of_the_compiler_is_no_compiler(self, install: Install) -> None:
+    def test_a_stub_of_the_compiler_is_not_a_compiler(self, install: Install) -> None:
         """Beside a real torch-neuronx."""
         install("torch-neuronx", "2.14.3.0", NATIVE)
         install("neuronx-cc", "1.0.post1")
@@ -165,7 +165,7 @@ class TestProbe:
         ],
     )
     def test_says_what_is_wrong_with_a_package(self, code: str, reason: str, install: Install) -> None:
-        """Of a version that is real, and of no use."""
+        """Of a real version, but unusable."""
         install("torch-neuronx", "2.14.3.0", code)
         found = probe()
 
@@ -174,21 +174,21 @@ class TestProbe:
             raise ValueError(str(found))
 
     def test_changes_nothing(self, install: Install) -> None:
-        """Asked twice it says the same."""
+        """A second probe gives the same result."""
         install("torch-neuronx", "2.14.3.0", NATIVE)
 
         assert probe() == probe()
 
 
 def test_versions_are_read_without_an_import(install: Install) -> None:
-    """Of real packages alone."""
+    """Of real packages only."""
     install("torch-neuronx", "2.14.3.0", "raise AssertionError")
     install("neuronx-cc", "1.0.post1")
 
     assert {"torch-neuronx": "2.14.3.0"} == neuron_versions()
 
 
-def test_the_runtime_has_started_if_the_package_says_so(install: Install) -> None:
+def test_the_runtime_has_started_if_the_package_reports_it(install: Install) -> None:
     """And not before it is imported."""
     install("torch-neuronx", "2.14.3.0", NATIVE)
     before = runtime_started()
@@ -197,8 +197,8 @@ def test_the_runtime_has_started_if_the_package_says_so(install: Install) -> Non
     assert (False, True) == (before, runtime_started())
 
 
-def test_a_report_is_read_line_by_line() -> None:
-    """What was found, and what is missing."""
+def test_the_report_has_a_line_for_each_fact() -> None:
+    """Packages found, and packages missing."""
     found = NeuronFound("traced", "because", {"torch-neuronx": "2.9.0"}, {"neuronx-cc": "1.0.post1"}, 2)
 
     assert [

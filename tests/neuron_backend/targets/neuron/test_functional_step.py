@@ -1,4 +1,4 @@
-"""The step that owns its cache."""
+"""Steps that own their cache."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from decodekit.neuron_backend.lowering.step_graphs import ProgramShape
 from decodekit.neuron_backend.targets.neuron.functional_step import (
     FunctionalStep,
     ReassigningStep,
-    lower_choice,
+    lower_sampling,
     named,
     padding,
 )
@@ -21,7 +21,7 @@ from decodekit.processors import Temperature
 
 @pytest.fixture(params=["llama", "gemma2", "opt"])
 def decoder(request, tiny_model) -> StaticDecoder:
-    """Grouped, windowed and tied; eager."""
+    """Eager decoders: shared key heads, a sliding window, tied weights."""
     return StaticDecoder(
         tiny_model(request.param), batch_size=2, max_length=48, widths=(1, 4), scored_width=1, spans=(32, 48)
     )
@@ -31,13 +31,13 @@ FORWARDS = [
     (torch.tensor([[3, 4, 5, 6], [-1, -1, 7, 8]]), torch.tensor([0, -2]), 32),
     (torch.tensor([[7], [9]]), torch.tensor([4, 2]), 32),
     (torch.tensor([[-1], [10]]), torch.tensor([0, 3]), 48),
-    # Back over what has been written.
+    # A rewind.
     (torch.tensor([[1, 2, 3, -1], [4, 5, 6, 7]]), torch.tensor([2, 1]), 48),
 ]
 
 
 def run(step, decoder, keep):
-    """Logits of the script; *keep* takes what a forward gives and returns its logits."""
+    """Logits of the script; *keep* stores a forward's outputs and returns its logits."""
     return [
         keep(step, step(ids.int(), cache_pos.int(), decoder.cache.addresses(span).int()))
         for ids, cache_pos, span in FORWARDS
@@ -45,12 +45,12 @@ def run(step, decoder, keep):
 
 
 def expected(decoder):
-    """The same from the step that writes in place."""
+    """The same from the step that writes the cache in place."""
     return [decoder.forward(*forward).clone() for forward in FORWARDS]
 
 
 def put_back(step, result):
-    """What a device does: the outputs become the states."""
+    """Assign outputs to states, as a device does."""
     logits, *cache = result
     with torch.no_grad():
         for state, tensor in zip(step.states.values(), cache, strict=True):
@@ -60,9 +60,9 @@ def put_back(step, result):
 
 class TestFunctionalStep:
     def test_gives_the_logits_and_the_cache(self, decoder):
-        """Bit for bit, in int32: padding, rewinds and either span."""
+        """Bit-identical, in int32: padding, rewinds and both spans."""
         step = FunctionalStep(decoder.step, decoder.cache)
-        # The decoder's cache still holds the comparison that its construction makes.
+        # The decoder's cache still holds the comparison made on its construction.
         put_back(step, [None, *decoder.cache.tensors])
 
         found = run(step, decoder, put_back)
@@ -81,14 +81,14 @@ class TestFunctionalStep:
         assert all(map(torch.equal, before, decoder.cache.tensors))
 
     def test_has_parameters_for_states(self, decoder):
-        """As torch_neuronx.trace takes them; they are no weights."""
+        """As torch_neuronx.trace takes them; they do not count as weights."""
         step = FunctionalStep(decoder.step, decoder.cache)
 
         assert all(isinstance(state, nn.Parameter) for state in step.states.values())
         assert not set(step.states) & set(step.weights)
 
     def test_shares_the_weights(self, decoder):
-        """No copy, all of them, and what a state dict leaves out."""
+        """All of them without a copy, including buffers outside the state dict."""
         step = FunctionalStep(decoder.step, decoder.cache)
         model = decoder.step.model
         tensors = [*model.parameters(), *model.buffers()]
@@ -98,7 +98,7 @@ class TestFunctionalStep:
         }
 
     def test_is_moved_alone(self, decoder):
-        """As XLA does it, with other parameters in place of the old: the decoder's model stays."""
+        """XLA replaces its parameters; the decoder's model stays on the host."""
         before = torch.__future__.get_overwrite_module_params_on_conversion()
         torch.__future__.set_overwrite_module_params_on_conversion(True)
         try:
@@ -111,7 +111,7 @@ class TestFunctionalStep:
 
 
 class TestReassigningStep:
-    def test_gives_the_logits_alone_and_keeps_the_cache(self, decoder):
+    def test_returns_only_the_logits_and_keeps_the_cache(self, decoder):
         """Its buffers are other tensors after every forward."""
         step = ReassigningStep(decoder.step, decoder.cache)
         put_back(step, [None, *decoder.cache.tensors])
@@ -125,27 +125,27 @@ class TestReassigningStep:
         assert all(map(torch.equal, decoder.cache.tensors, step.states.values()))
 
     def test_has_buffers_for_states(self, decoder):
-        """As ModelBuilder v2 takes them, and no parameter among them."""
+        """As ModelBuilder v2 takes them, and no parameters."""
         step = ReassigningStep(decoder.step, decoder.cache)
 
         assert set(step.states) <= set(dict(step.named_buffers()))
         assert not set(step.states) & set(dict(step.named_parameters()))
 
 
-class TestChoosing:
-    """A step with a choice behind it."""
+class TestSampling:
+    """A step that samples."""
 
     @pytest.fixture
     def choosing(self, decoder):
-        """One that draws in forwards of one column, over what the decoder's cache holds."""
+        """A step that samples in forwards of one column, over the decoder's cache."""
         decoder.fuse(Temperature(0.8), Sample(seed=3))
         fused = decoder.fusion.step
-        choices = {1: lower_choice(fused, 1, decoder.shape)}
-        step = ReassigningStep(decoder.step, decoder.cache, choices, fused.num_sampling_inputs)
+        samplers = {1: lower_sampling(fused, 1, decoder.shape)}
+        step = ReassigningStep(decoder.step, decoder.cache, samplers, fused.num_sampling_inputs)
         put_back(step, [None, *decoder.cache.tensors])
         return step
 
-    def test_chooses_as_the_host_does(self, decoder, choosing):
+    def test_samples_as_the_host_does(self, decoder, choosing):
         """From the same logits and with the same noise, in int32."""
         history = History(*(torch.ones(shape).long() for shape in ((2, 1, 49), (2, 1), (2,), (2,))))
         ids, start = torch.tensor([[7], [9]]), torch.tensor([4, 2])
@@ -158,15 +158,15 @@ class TestChoosing:
         assert expected.tolist() == chosen.tolist()
         assert torch.equal(scores.logits, logits)
 
-    def test_scores_alone_where_nothing_is_given(self, decoder, choosing):
-        """And at widths that have no choice."""
+    def test_only_scores_without_sampling_inputs(self, decoder, choosing):
+        """And at widths without a sampler."""
         logits = choosing(**padding(ProgramShape(decoder.step, 1, 48), decoder.cache))
         wide = choosing(**padding(ProgramShape(decoder.step, 4, 48), decoder.cache))
 
         assert ((2, 1), (2, 1)) == (logits.shape[:2], wide.shape[:2])
 
 
-def test_a_tree_is_scored_as_by_its_own_step(tiny_model):
+def test_a_tree_is_scored_as_by_the_tree_step(tiny_model):
     """Branches in scratch slots: the same logits and the same cache, out of place and in int32."""
     decoder = StaticDecoder(
         tiny_model("llama"), batch_size=2, max_length=32, widths=(1,), tree_widths=(4,), spans=(32,)
@@ -184,7 +184,7 @@ def test_a_tree_is_scored_as_by_its_own_step(tiny_model):
 
 
 def test_padding_is_int32(decoder):
-    """One row of ids and one position a row, and a span's addresses."""
+    """Ids, one position per row, and a span's addresses."""
     found = padding(ProgramShape(decoder.step, 4, 32), decoder.cache)
 
     assert ["ids", "cache_pos", "slots"] == list(found)

@@ -1,4 +1,4 @@
-"""One compilation a program, and which span serves which forward."""
+"""One compilation per program, and the span that serves a forward."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from decodekit.neuron_backend.targets.neuron.native_program import NativeProgram
 
 
 def serves(size: int) -> SpanProgram:
-    """A program that says of how many slots it is, and what it was given."""
+    """A program that returns its number of slots and its inputs."""
 
     def run(*inputs: Tensor) -> Tensor:
         return torch.tensor([size, len(inputs[1]), *inputs[0].flatten().tolist()])
@@ -23,7 +23,7 @@ def serves(size: int) -> SpanProgram:
 
 class TestOnceBackend:
     def test_compiles_once(self) -> None:
-        """And names the program that is asked for again."""
+        """A second compilation raises an error that names the program."""
         once = OnceBackend(lambda graph, inputs: lambda: inputs, "width_1_span_128")
         graph: Any = None
 
@@ -32,7 +32,7 @@ class TestOnceBackend:
             once(graph, [8])
 
     def test_an_attempt_that_fails_does_not_count(self) -> None:
-        """torch.compile may begin again."""
+        """torch.compile may start again."""
         attempts = iter([True, False])
 
         def backend(graph: Any, inputs: Any) -> Any:
@@ -51,21 +51,21 @@ class TestOnceBackend:
 
 class TestNativeProgram:
     @pytest.mark.parametrize(("asked", "served"), [(33, 65), (65, 65), (66, 129)])
-    def test_the_shortest_span_that_holds_what_is_asked_for_serves(self, asked: int, served: int) -> None:
-        """A width has no program for spans that are shorter than it."""
+    def test_the_shortest_sufficient_span_serves(self, asked: int, served: int) -> None:
+        """A width has no program for shorter spans."""
         program = NativeProgram({65: serves(65), 129: serves(129)}, (), torch.device("cpu"))
 
         assert [served, served, 5] == program(torch.tensor([[5]]), torch.arange(asked)).tolist()
 
-    def test_numbers_that_mean_nothing_fit_into_32_bits(self) -> None:
-        """They stand beside padding; those that mean something are small."""
+    def test_meaningless_numbers_fit_into_32_bits(self) -> None:
+        """Large positions occur beside padding only."""
         program = NativeProgram({65: serves(65)}, (), torch.device("cpu"))
         given = torch.tensor([[2**62, -(2**62), 7, -1]])
 
         assert [2**30, -(2**30), 7, -1] == program(given, torch.arange(65)).tolist()[2:]
 
     def test_its_device_is_the_current_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """For as long as it runs, and no longer."""
+        """Only while it runs."""
         current = []
 
         @contextlib.contextmanager

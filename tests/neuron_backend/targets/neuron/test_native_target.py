@@ -57,20 +57,20 @@ copy_ = torch.ops.aten.copy_.default
 
 @attrs.frozen(eq=False)
 class Made:
-    """A decoder, and the backend that has compiled it."""
+    """A decoder, and the backend that compiled it."""
 
     decoder: CompiledDecoder
     backend: StandIn
 
     def run(self, parts: dict[str, Any], drafter: Any = None) -> list[list[int]]:
-        """Text, plain or with a draft ahead."""
+        """Text, by plain decoding or with a drafter."""
         return run(self.decoder, parts, drafter)
 
 
 def run(decoder: CompiledDecoder, parts: dict[str, Any], drafter: Any = None) -> list[list[int]]:
-    """Text long enough to leave the first span."""
+    """Text that is long enough to leave the first span."""
     stop = MaxNewTokens(45)
-    # Forwards that went past them have written over what they know.
+    # Earlier tests' forwards have overwritten the recorded tokens.
     Slots.of(decoder).forget()
     if drafter is None:
         return Generator(decoder, stop=stop, **parts)(PROMPTS).ids
@@ -87,32 +87,32 @@ def made(tiny_model: Models) -> Made:
 
 @pytest.fixture(scope="module")
 def eager(tiny_model: Models) -> CompiledDecoder:
-    """The same without a compiler."""
+    """The same decoder, eager."""
     return CompiledDecoder(tiny_model("llama"), **SHAPE)
 
 
 @pytest.fixture(scope="module")
 def one(tiny_model: Models) -> CompiledDecoder:
-    """One program."""
+    """A decoder with one program."""
     return compile_one(tiny_model("llama"))
 
 
 @pytest.fixture
 def variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None is set, and none will be."""
+    """No variable is set, before and after a test."""
     for name in (CORES, CACHE_FOLDER, NO_FALLBACK, COMPILER_ARGUMENTS):
         monkeypatch.setenv(name, "to be removed")
         monkeypatch.delenv(name)
 
 
 def compile_one(model: PreTrainedModel, **options: Any) -> CompiledDecoder:
-    """The least that can be compiled: one program, of one layer."""
+    """The smallest decoder: one program, of one layer."""
     target = NativeTarget(**{"backend": StandIn(), "device": "cpu", **options})
     return compile_decoder(first_layers(model, 1), max_length=16, widths=(1,), target=target)
 
 
 class TestGraphs:
-    """What the compiler is given."""
+    """Graphs that the compiler gets."""
 
     def test_there_is_one_for_each_width_and_span(self, made: Made) -> None:
         """No graph break, and no second compilation for a shape."""
@@ -121,15 +121,15 @@ class TestGraphs:
         assert 6 == programs == len(made.backend.traced) == len(made.backend.graphs)
 
     def test_they_write_each_tensor_of_the_cache_once(self, made: Made) -> None:
-        """Into an input, at the end: what becomes an alias on the device."""
+        """Into an input, at the end, which becomes an alias on the device."""
         for graph in made.backend.graphs:
             written = [node.args[0] for node in calls(graph, copy_)]
 
             assert len(made.decoder.cache.tensors) == len(written) == len(set(written))
             assert all(node.op == "placeholder" for node in written)
 
-    def test_they_give_the_logits_alone(self, made: Made) -> None:
-        """And no cache that would be copied back."""
+    def test_they_return_only_the_logits(self, made: Made) -> None:
+        """And no cache, which would be copied back."""
         shapes = Counter()
         for graph in made.backend.graphs:
             (output,) = graph.graph.find_nodes(op="output")
@@ -140,22 +140,22 @@ class TestGraphs:
         assert {(2, 1, 61): 2, (2, 5, 61): 2, (2, 4, 61): 2} == dict(shapes)
 
     def test_they_hold_nothing_that_is_refused(self, made: Made) -> None:
-        """As Dynamo and AOTAutograd leave them, after our own lowering."""
+        """After decodekit's lowering, Dynamo and AOTAutograd."""
         assert [] == [finding for graph in made.backend.graphs for finding in lint_graph(graph)]
 
     def test_they_are_of_fixed_shape(self, made: Made) -> None:
-        """No input has a dimension that is no number."""
+        """No input has a symbolic dimension."""
         for graph in made.backend.graphs:
             for node in graph.graph.find_nodes(op="placeholder"):
                 assert all(type(size) is int for size in node.meta["val"].shape)
 
 
 class TestTokens:
-    """The text is eager's, and nothing is compiled for it."""
+    """The text equals eager's, and generation compiles nothing."""
 
     @pytest.fixture(autouse=True)
     def untouched(self, made: Made) -> Iterator[None]:
-        """No graph is made, and no buffer of the cache moves."""
+        """No graph is compiled, and no buffer of the cache moves."""
         before = len(made.backend.traced), [buffer.data_ptr() for buffer in made.decoder.cache.tensors]
         yield
         assert before == (
@@ -165,40 +165,38 @@ class TestTokens:
 
     @pytest.mark.parametrize("parts", PARTS)
     def test_of_plain_decoding(self, parts: str, made: Made, eager: CompiledDecoder) -> None:
-        """Ragged rows, from one span into the next."""
+        """Ragged rows, across two spans."""
         text = made.run(PARTS[parts])
 
         assert run(eager, PARTS[parts]) == text
         assert sum(len(set(row)) for row in text) > 20
 
     @pytest.mark.parametrize("parts", PARTS)
-    def test_with_a_draft_ahead(
+    def test_with_a_draft_model(
         self, parts: str, made: Made, eager: CompiledDecoder, tiny_model: Models
     ) -> None:
-        """One that is right in part: the same weights, under a window of 16."""
+        """A draft that is right in part: the same weights, with a window of 16."""
         draft = DraftModel(CompiledDecoder(tiny_model("mistral"), batch_size=2, max_length=64, widths=(1, 2)))
 
         assert run(eager, PARTS[parts]) == made.run(PARTS[parts], draft)
 
     @pytest.mark.parametrize("parts", PARTS)
-    def test_with_trees_ahead(
-        self, parts: str, made: Made, eager: CompiledDecoder, tiny_model: Models
-    ) -> None:
-        """Columns in scratch slots, too."""
+    def test_with_trees(self, parts: str, made: Made, eager: CompiledDecoder, tiny_model: Models) -> None:
+        """With columns in scratch slots."""
         draft = CompiledDecoder(tiny_model("mistral"), batch_size=2, max_length=64, widths=(1, 2))
         trees = DraftTree(draft, tree=Tree.comb(2, 1))
 
         assert run(eager, PARTS[parts]) == made.run(PARTS[parts], trees)
 
     def test_in_inference_mode(self, made: Made, eager: CompiledDecoder) -> None:
-        """What the caller's thread is in does not reach the programs."""
+        """The caller's inference mode does not reach the programs."""
         with torch.inference_mode():
             text = made.run(PARTS["greedy"])
 
         assert run(eager, PARTS["greedy"]) == text
 
-    def test_wherever_an_idle_row_points(self, made: Made, eager: CompiledDecoder) -> None:
-        """A device has 32 bits for a position; what stands beside padding may have more."""
+    def test_with_any_position_of_an_idle_row(self, made: Made, eager: CompiledDecoder) -> None:
+        """Positions have 32 bits on a device; those beside padding may have more."""
         ids = torch.tensor([[-1, -1, -1, -1, -1], [1, 2, 3, -1, -1]])
         for start in (-(2**62), 2**62, 2**31):
             cache_pos = torch.tensor([start, 4])
@@ -209,17 +207,17 @@ class TestTokens:
 
 class TestDecoder:
     def test_gives_ordinary_tensors_of_the_host(self, made: Made) -> None:
-        """Whoever gets logits may write into them."""
+        """Callers may write to logits."""
         logits = made.decoder.forward(torch.tensor([[1], [2]]), torch.tensor([0, 0]))
 
         assert ("cpu", False, False) == (logits.device.type, logits.requires_grad, logits.is_inference())
 
-    def test_says_what_it_is(self, made: Made) -> None:
-        """And that a compiler has run."""
+    def test_has_its_target_and_compiled(self, made: Made) -> None:
+        """``compiled`` is True."""
         assert ("neuron-native", True) == (made.decoder.target, made.decoder.compiled)
 
     def test_refuses_to_compile_later(self, one: CompiledDecoder) -> None:
-        """Rather than waiting minutes in the middle of a text: the error names the program."""
+        """Instead of compiling for minutes during generation: the error names the program."""
         with (
             torch.autocast("cpu", dtype=torch.bfloat16),
             pytest.raises(
@@ -229,7 +227,7 @@ class TestDecoder:
             one.forward(torch.tensor([[1]]), torch.tensor([0]))
 
     def test_takes_a_registered_backend_by_name(self, tiny_model: Models) -> None:
-        """As TorchNeuron's is."""
+        """As TorchNeuron's."""
         backend = StandIn()
 
         @torch._dynamo.register_backend(name="decodekit_stand_in")
@@ -241,14 +239,14 @@ class TestDecoder:
         assert 1 == len(backend.graphs)
 
     def test_can_be_left_early(self, made: Made, eager: CompiledDecoder) -> None:
-        """A draft of its first layer, compiled by the same target."""
+        """An early exit after the first layer, compiled by the same target."""
         draft = made.decoder.early_exit(1, widths=(1,))
 
         assert "neuron-native" == draft.target
         assert run(eager, PARTS["greedy"]) == made.run(PARTS["greedy"], DraftModel(draft))
 
     def test_is_compared_with_the_stock_model(self, tiny_model: Models) -> None:
-        """A compiler that computes something else is found out."""
+        """A compiler that computes something else is detected."""
 
         def wrong(graph: GraphModule, inputs: Any) -> Callable[..., Any]:
             return lambda *given: tuple(1.01 * logits for logits in graph(*given))
@@ -258,17 +256,17 @@ class TestDecoder:
 
 
 class TestSaving:
-    """Compiled programs travel in the compiler's own cache."""
+    """Compiled programs are saved as artifacts of the compiler's cache."""
 
     @pytest.fixture
     def saved(self, one: CompiledDecoder, tmp_path: Path) -> Any:
-        """A folder, on a machine that has never compiled what is in it."""
+        """A saved decoder, on a machine that did not compile it."""
         one.save(tmp_path / "decoder")
         PERSISTENT.clear()
         return tmp_path / "decoder"
 
     def test_a_second_start_is_a_load(self, saved: Path, one: CompiledDecoder) -> None:
-        """The compiler is not asked, and the logits are the same to the bit."""
+        """The compiler is not called, and the logits are bit-identical."""
         backend = StandIn()
         loaded = load_decoder(saved, target=NativeTarget(backend=backend, device="cpu"))
 
@@ -277,7 +275,7 @@ class TestSaving:
         assert torch.equal(one.forward(ids, cache_pos), loaded.forward(ids, cache_pos))
 
     def test_a_loaded_decoder_can_be_saved(self, saved: Path, tmp_path: Path) -> None:
-        """With the programs that it was loaded with."""
+        """With the programs that it was loaded from."""
         load_decoder(saved, target=NativeTarget(backend=StandIn(), device="cpu")).save(tmp_path / "copy")
         program = "programs/compiled.bin"
 
@@ -297,7 +295,7 @@ class TestSaving:
         assert (1, True) == (len(second.compiled), again.compiled)
 
     def test_versions_have_to_match(self, saved: Path, monkeypatch: Any) -> None:
-        """Those of the packages that compiled, here and there."""
+        """The versions of the packages that compiled."""
         target = NativeTarget(backend=StandIn(), device="cpu")
         manifest = Manifest.read(saved)
         for saved_versions, here, message in (
@@ -315,19 +313,19 @@ class TestSaving:
                 target.check(attrs.evolve(manifest, versions={**manifest.versions, **saved_versions}))
 
     def test_a_name_is_refused(self, saved: Path) -> None:
-        """The folder has it."""
+        """The folder names the target; an option must be a target object."""
         with pytest.raises(TypeError, match="'target' must be a target such as"):
             load_decoder(saved, target="neuron-native")  # type: ignore[arg-type]
 
     def test_another_target_is_refused(self, saved: Path) -> None:
-        """A folder says which it was saved by."""
+        """The folder names the one that it was saved by."""
         with pytest.raises(ValueError, match="must be the one that was saved, 'neuron-native': got 'eager'"):
             load_decoder(saved, target=CompiledDecoder.compiler)
 
 
 class TestStrict:
     def test_a_refused_graph_is_an_error(self, tiny_model: Models) -> None:
-        """No device has float64; nothing is given to the compiler."""
+        """No device has float64; the compiler is not called."""
         backend = StandIn()
         with pytest.raises(
             ValueError, match=r"refuse: got\n  width_1_span_16: .*no float64(.|\n)*more\n.*strict=False"
@@ -337,17 +335,17 @@ class TestStrict:
         assert [] == backend.traced
 
     def test_without_it_is_a_warning(self, tiny_model: Models) -> None:
-        """The compiler has the last word."""
+        """Then the compiler is called anyway."""
         with pytest.warns(UserWarning, match="no float64"):
             decoder = compile_one(tiny_model("llama", torch.float64), strict=False)
 
         assert decoder.compiled
 
     @pytest.mark.parametrize("strict", [True, False])
-    def test_what_was_left_to_the_host_is_named(
+    def test_operations_left_to_the_host_are_named(
         self, strict: bool, tiny_model: Models, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """By this decoder: what others have left before does not count."""
+        """Only this decoder's operations count."""
         left = ["aten::multinomial"]
         runtime = SimpleNamespace(
             clear_op_tracking=lambda: left.__setitem__(slice(None), ["aten::sort", "aten::sort"]),
@@ -363,7 +361,7 @@ class TestStrict:
             compile_one(tiny_model("llama"), strict=strict)
 
     def test_torch_compile_has_to_be_on(self, tiny_model: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Otherwise everything would quietly run as PyTorch runs it."""
+        """Otherwise everything would silently run eager."""
         monkeypatch.setattr(torch, "compile", lambda graph, **options: graph)
         with pytest.raises(RuntimeError, match="must make one graph of width_1_span_16: got 0"):
             compile_one(tiny_model("llama"))
@@ -372,7 +370,7 @@ class TestStrict:
 @pytest.mark.usefixtures("variables")
 class TestOptions:
     def test_reach_the_runtime_and_the_compiler(self, tiny_model: Models, tmp_path: Path) -> None:
-        """Arguments while it compiles; cores and cache for good."""
+        """Arguments during compilation; cores and cache permanently."""
         seen = []
 
         def backend(graph: GraphModule, inputs: Any) -> Callable[..., Any]:
@@ -390,7 +388,7 @@ class TestOptions:
         assert [("-O1 --lnc=1", "4-7", str(tmp_path / "cache"))] == seen
         assert ("4-7", None) == (os.environ.get(CORES), os.environ.get(COMPILER_ARGUMENTS))
 
-    def test_that_agree_with_no_launcher_are_refused(self, tiny_model: Models) -> None:
+    def test_that_contradict_a_launcher_are_refused(self, tiny_model: Models) -> None:
         """Before anything is compiled."""
         os.environ[CORES] = "0"
         backend = StandIn()
@@ -400,13 +398,13 @@ class TestOptions:
         assert [] == backend.traced
 
     def test_strict_lets_no_failed_program_run_on_the_host(self) -> None:
-        """Where there is a device."""
+        """If there is a device."""
         assert {NO_FALLBACK: "1"} == NativeTarget()._variables(None)
         assert (
             {} == NativeTarget(strict=False)._variables(None) == NativeTarget(device="cpu")._variables(None)
         )
 
-    def test_ranks_have_cores_of_their_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_each_rank_has_its_own_cores(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Unless there is no device, or only one process."""
         monkeypatch.delenv(CORES, raising=False)
         monkeypatch.setenv("LOCAL_RANK", "2")
@@ -428,13 +426,13 @@ class TestOptions:
             ({"device": None}, "'device' must be"),
         ],
     )
-    def test_that_make_no_sense_are_refused(self, options: dict[str, Any], message: str) -> None:
-        """When the target is made."""
+    def test_that_are_invalid_are_refused(self, options: dict[str, Any], message: str) -> None:
+        """When the target is constructed."""
         with pytest.raises((ValueError, TypeError), match=message):
             NativeTarget(**options)
 
-    def test_without_a_device_the_report_says_what_is_there(self, tiny_model: Models) -> None:
-        """A stub, nothing, or a package for other devices; no variable stays."""
+    def test_without_a_device_the_error_has_the_report(self, tiny_model: Models) -> None:
+        """A stub, no package, or one for other devices; no variable stays set."""
         found = NeuronFound("traced", "programs are made by torch_neuronx.trace", devices=1)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(native_target_module, "probe", lambda: found)
@@ -444,13 +442,13 @@ class TestOptions:
         assert CORES not in os.environ
 
 
-class TestChoosing:
-    """A chain and a sampler that are part of the graphs."""
+class TestSampling:
+    """A chain and a sampler within the graphs."""
 
     @pytest.fixture(scope="class")
     @staticmethod
     def choosing(tiny_model: Models) -> Made:
-        """One width that scores, one span."""
+        """A decoder with one scored width and one span."""
         backend = StandIn()
         return Made(
             compile_decoder(
@@ -466,7 +464,7 @@ class TestChoosing:
         )
 
     def test_is_one_more_graph_with_one_more_output(self, choosing: Made) -> None:
-        """The cache is written as ever, and nothing in it is refused."""
+        """The cache is written as before, and the lint finds nothing."""
         scoring, fused = choosing.backend.graphs
         (output,) = fused.graph.find_nodes(op="output")
 
@@ -475,7 +473,7 @@ class TestChoosing:
         assert [] == lint_graph(fused)
 
     def test_gives_the_hosts_text(self, choosing: Made, eager: CompiledDecoder) -> None:
-        """And the decoder says that the device chooses."""
+        """And explain() says that the device samples."""
         compiled = len(choosing.backend.graphs)
 
         assert choosing.decoder.can_sample(PARTS["sampled"]["processors"], PARTS["sampled"]["sampler"], 2)
@@ -490,10 +488,10 @@ class TestChoosing:
             pytest.param(None, FusedForwards._refusal, id="none"),
         ],
     )
-    def test_comes_back_with_the_chain_it_was_saved_with(
+    def test_is_loaded_with_the_same_chain(
         self, chain: Processor | None, why: str, choosing: Made, eager: CompiledDecoder, tmp_path: Path
     ) -> None:
-        """For another the host chooses, and says why; in no case is anything compiled."""
+        """With another chain the host samples, and explain() says why; nothing is compiled."""
         backend, parts = StandIn(), PARTS["sampled"]
         choosing.decoder.save(tmp_path / "decoder")
 
@@ -510,17 +508,17 @@ class TestChoosing:
 
 
 class TestDevice:
-    """Where things lie: on a device that has shapes alone, whose programs give zeros."""
+    """Tensors on a device that has shapes only, whose programs return zeros."""
 
     @pytest.fixture
     def given(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """The devices of what programs were given."""
+        """The devices of the programs' inputs."""
         monkeypatch.setattr(CompiledDecoder, "compare", lambda self, whose: None)
         return []
 
     @pytest.fixture
     def decoder(self, given: list[str], tiny_model: Models) -> CompiledDecoder:
-        """Compiled for it."""
+        """A decoder compiled for that device."""
 
         def backend(graph: GraphModule, inputs: Any) -> Callable[..., Any]:
             def program(*tensors: torch.Tensor) -> tuple[torch.Tensor]:
@@ -531,8 +529,8 @@ class TestDevice:
 
         return compile_one(tiny_model("llama"), backend=backend, device="meta")
 
-    def test_a_program_is_given_nothing_of_the_host(self, decoder: CompiledDecoder, given: list[str]) -> None:
-        """Weights, constants, cache and inputs are there; logits come back."""
+    def test_a_program_gets_no_host_tensors(self, decoder: CompiledDecoder, given: list[str]) -> None:
+        """Weights, constants, cache and inputs are on the device; logits are copied back."""
         given.clear()
         logits = decoder.forward(torch.tensor([[1]]), torch.tensor([0]))
 
@@ -540,22 +538,24 @@ class TestDevice:
         assert len(given) > len(list(decoder.step.model.parameters()))
         assert "cpu" == logits.device.type
 
-    def test_the_cache_is_there_and_the_model_here(self, decoder: CompiledDecoder, tmp_path: Path) -> None:
-        """So it can be saved."""
+    def test_the_cache_is_on_the_device_and_the_model_on_the_host(
+        self, decoder: CompiledDecoder, tmp_path: Path
+    ) -> None:
+        """So that it can be saved."""
         assert {"meta"} == {buffer.device.type for buffer in decoder.cache.tensors}
         assert {"cpu"} == {weight.device.type for weight in decoder.step.model.parameters()}
         decoder.save(tmp_path / "decoder")
 
     def test_a_model_of_the_device_is_refused(self, tiny_model: Models) -> None:
-        """It is the target that brings it there."""
+        """The target moves it there."""
         model = copy.deepcopy(tiny_model("llama")).to("meta")
 
         with pytest.raises(ValueError, match="'model' must be on the CPU: got meta"):
             compile_decoder(model, max_length=16, widths=(1,), target=NativeTarget(device="meta"))
 
 
-def test_weights_are_on_the_host_for_what_needs_them(made: Made, tiny_model: Models) -> None:
-    """The steps are as they were: saved, compared and cut from there."""
+def test_weights_stay_on_the_host(made: Made, tiny_model: Models) -> None:
+    """For saving, comparison and early exit."""
     weight = tiny_model("llama").lm_head.weight
 
     assert weight is made.decoder.step.model.lm_head.weight

@@ -18,13 +18,13 @@ from . import native_ranks_program
 def found(
     tiny_model: Callable[..., PreTrainedModel], tmp_path_factory: pytest.TempPathFactory
 ) -> list[dict[str, Any]]:
-    """What each rank has written."""
+    """The results that each rank has written."""
     return written_by_ranks(
         native_ranks_program.__file__, tiny_model("llama"), tmp_path_factory.mktemp("ranks")
     )
 
 
-def test_the_text_is_one_processes(
+def test_the_text_is_that_of_one_process(
     found: list[dict[str, Any]], tiny_model: Callable[..., PreTrainedModel]
 ) -> None:
     """Greedy and sampled, on both ranks, and after loading."""
@@ -39,7 +39,7 @@ def test_the_text_is_one_processes(
 
 
 def test_each_rank_has_a_whole_graph_over_its_heads(found: list[dict[str, Any]]) -> None:
-    """Sums over the ranks are part of it; each tensor of the cache is written once; nothing is refused."""
+    """With sums over the ranks; each tensor of the cache is written once; the lint finds nothing."""
     for rank in found:
         assert (1, 4, 1) == (rank["graphs"], rank["writes"], rank["heads"])
         assert rank["sums"] > 0

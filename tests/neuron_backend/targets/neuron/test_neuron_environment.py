@@ -1,4 +1,4 @@
-"""Variables that are read once, and those that are read again."""
+"""Environment variables of Neuron's runtime and compiler."""
 
 import os
 import sys
@@ -14,13 +14,13 @@ from decodekit.neuron_backend.targets.neuron.neuron_environment import (
     NO_FALLBACK,
     compiler_arguments,
     cores_of_rank,
-    settled,
+    environment_variables,
 )
 
 
 @pytest.fixture(autouse=True)
 def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As nobody has set them, and as they are to be again."""
+    """No variable is set, before and after a test."""
     for name in (CORES, CACHE_FOLDER, NO_FALLBACK, COMPILER_ARGUMENTS):
         monkeypatch.setenv(name, "to be removed")
         monkeypatch.delenv(name)
@@ -28,17 +28,17 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A runtime that runs."""
+    """A runtime that has started."""
     monkeypatch.setitem(sys.modules, "torch_neuronx", SimpleNamespace())
     monkeypatch.setattr(torch, "neuron", SimpleNamespace(is_initialized=lambda: True), raising=False)
 
 
 class TestCoresOfRank:
-    """Which cores a process has among several on a machine."""
+    """The cores of one of several processes on a machine."""
 
     @pytest.fixture(autouse=True)
     def second_of_two(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """As torchrun says it."""
+        """The variables that torchrun sets."""
         monkeypatch.setenv("LOCAL_RANK", "1")
         monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
 
@@ -46,54 +46,54 @@ class TestCoresOfRank:
         ("cores", "expected"), [(None, "1"), ("4,5", "5"), ("4-7", "6,7"), ("0,4-6", "5,6"), ("3-3,9", "9")]
     )
     def test_are_its_share(self, cores: str | None, expected: str) -> None:
-        """No two processes have one in common."""
+        """Shares do not overlap."""
         assert expected == cores_of_rank(cores)
 
     @pytest.mark.parametrize("cores", ["4", "4-6", "0,2-3"])
     def test_must_be_equal_shares(self, cores: str) -> None:
-        """One more or less would be idle, or shared."""
+        """Otherwise a core would be idle, or shared."""
         with pytest.raises(
             ValueError, match=f"'cores' must be as many for each of 2 processes: got '{cores}'"
         ):
             cores_of_rank(cores)
 
     def test_are_the_launchers_if_it_gives_any(self) -> None:
-        """It knows what else runs there."""
+        """The launcher knows what else runs on the machine."""
         os.environ[CORES] = "8"
 
         assert cores_of_rank(None) is None
 
     def test_of_a_process_alone_are_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Whatever has started it."""
+        """However it was started."""
         monkeypatch.delenv("LOCAL_RANK")
         monkeypatch.delenv("LOCAL_WORLD_SIZE")
 
         assert "4,5,6,7" == cores_of_rank("4-7")
 
 
-class TestSettled:
-    def test_sets_what_is_wanted_for_good(self) -> None:
-        """The runtime may read it at any time after."""
-        with settled({CORES: "4-7", NO_FALLBACK: "1"}):
+class TestEnvironmentVariables:
+    def test_sets_variables_permanently(self) -> None:
+        """The runtime may read them later."""
+        with environment_variables({CORES: "4-7", NO_FALLBACK: "1"}):
             pass
 
         assert ("4-7", "1") == (os.environ[CORES], os.environ[NO_FALLBACK])
 
-    def test_takes_back_what_a_failure_leaves(self) -> None:
-        """Only what it has set itself."""
+    def test_a_failure_unsets_them(self) -> None:
+        """Only those that it has set."""
         os.environ[NO_FALLBACK] = "1"
-        with pytest.raises(ZeroDivisionError), settled({CORES: "4-7", NO_FALLBACK: "1"}):
+        with pytest.raises(ZeroDivisionError), environment_variables({CORES: "4-7", NO_FALLBACK: "1"}):
             _ = 1 // 0
 
         assert (None, "1") == (os.environ.get(CORES), os.environ.get(NO_FALLBACK))
 
-    def test_does_not_take_cores_from_a_launcher(self) -> None:
-        """Nothing is set if anything cannot be."""
+    def test_does_not_overwrite_a_launchers_cores(self) -> None:
+        """If one cannot be set, none is."""
         os.environ[CORES] = "0,1"
 
         with (
             pytest.raises(ValueError, match=f"{CORES} must be unset or '4', as the target says: got '0,1'"),
-            settled({NO_FALLBACK: "1", CORES: "4"}),
+            environment_variables({NO_FALLBACK: "1", CORES: "4"}),
         ):
             pass
 
@@ -101,21 +101,21 @@ class TestSettled:
 
     @pytest.mark.usefixtures("started")
     @pytest.mark.parametrize("name", [CORES, CACHE_FOLDER])
-    def test_refuses_what_comes_too_late(self, name: str) -> None:
-        """Who has read it does not read it again."""
+    def test_refuses_variables_that_were_read_already(self, name: str) -> None:
+        """They are not read again."""
         with (
             pytest.raises(ValueError, match=f"{name} must be set before the Neuron runtime starts: got '3'"),
-            settled({name: "3"}),
+            environment_variables({name: "3"}),
         ):
             pass
 
         assert name not in os.environ
 
     @pytest.mark.usefixtures("started")
-    def test_takes_late_what_is_read_late_or_set_already(self) -> None:
-        """The same cores again, and what each execution looks at."""
+    def test_accepts_variables_that_are_read_later_or_unchanged(self) -> None:
+        """The same cores again, and a variable that each execution reads."""
         os.environ[CORES] = "3"
-        with settled({CORES: "3", NO_FALLBACK: "1"}):
+        with environment_variables({CORES: "3", NO_FALLBACK: "1"}):
             pass
 
         assert "1" == os.environ[NO_FALLBACK]
@@ -125,8 +125,8 @@ class TestCompilerArguments:
     @pytest.mark.parametrize(
         ("before", "inside"), [(None, "-O1 --lnc=1"), ("--verbose=info", "--verbose=info -O1 --lnc=1")]
     )
-    def test_stand_behind_those_there_are(self, before: str | None, inside: str) -> None:
-        """For the body alone, even one that fails."""
+    def test_are_appended(self, before: str | None, inside: str) -> None:
+        """For the body only, even if it raises."""
         if before is not None:
             os.environ[COMPILER_ARGUMENTS] = before
         seen = []
@@ -143,6 +143,6 @@ class TestCompilerArguments:
         assert before == os.environ.get(COMPILER_ARGUMENTS)
 
     def test_of_none_change_nothing(self) -> None:
-        """Not even to an empty string."""
+        """Not to an empty string either."""
         with compiler_arguments(()):
             assert COMPILER_ARGUMENTS not in os.environ

@@ -33,18 +33,18 @@ SMALL: dict[str, Any] = {**SHAPE, "widths": (1, 5)}
 
 
 def stand_in() -> Target:
-    """The native target, as far as it goes without a device."""
+    """The native target with the stand-in backend."""
     return NativeTarget(backend=StandIn(), device="cpu")
 
 
 def device() -> Target:
-    """It, on the first core."""
+    """The native target on the first core."""
     require_kind(require_device(), "native", "torch-neuronx 2.13 or later (TorchNeuron)")
     return NativeTarget()
 
 
 def pair_of(model: PreTrainedModel, target: Target, **options: Any) -> Pair:
-    """Two decoders over *model*, the one compiled for *target*."""
+    """A decoder over *model* compiled for *target*, and an eager one."""
     compiled = compile_decoder(model, target=target, **options)
     return Pair(compiled, compile_decoder(model, target="eager", **options), "cpu" == _place(target))
 
@@ -61,20 +61,20 @@ def _place(target: Target) -> str:
     ],
 )
 def target(request: pytest.FixtureRequest) -> Callable[[], Target]:
-    """Makes one."""
+    """Makes a target."""
     made: Callable[[], Target] = request.param
     return made
 
 
 @pytest.fixture(scope="module")
 def pair(target: Callable[[], Target], tiny_model: Models) -> Pair:
-    """Three widths, and a tree width."""
+    """Decoders of three widths and a tree width."""
     return pair_of(tiny_model("llama"), target(), tree_widths=(4,), **SHAPE)
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_to_the_host() -> Iterator[None]:
-    """Nor has anything been before; only TorchNeuron can tell."""
+    """No operation is left to the host, as far as TorchNeuron reports it."""
     runtime: Any = sys.modules.get("torch_neuronx")
     if hasattr(runtime, "clear_op_tracking"):
         runtime.clear_op_tracking()
@@ -88,12 +88,12 @@ class TestText:
         """A prompt of two chunks beside a short one."""
         pair.check(PARTS[parts])
 
-    def test_is_eagers_with_a_draft_ahead(self, parts: str, pair: Pair, tiny_model: Models) -> None:
-        """One that is right in part."""
+    def test_is_eagers_with_a_draft_model(self, parts: str, pair: Pair, tiny_model: Models) -> None:
+        """A draft that is right in part."""
         draft = compile_decoder(tiny_model("mistral"), target="eager", **{**SMALL, "widths": (1, 2)})
         pair.check(PARTS[parts], DraftModel(draft))
 
-    def test_is_eagers_with_trees_ahead(self, parts: str, pair: Pair, tiny_model: Models) -> None:
+    def test_is_eagers_with_trees(self, parts: str, pair: Pair, tiny_model: Models) -> None:
         """Columns in scratch slots."""
         draft = compile_decoder(tiny_model("mistral"), target="eager", **{**SMALL, "widths": (1, 2)})
         pair.check(PARTS[parts], DraftTree(draft, tree=Tree.comb(2, 1)))
@@ -117,7 +117,7 @@ def test_nothing_is_compiled_for_a_text(pair: Pair) -> None:
 
 
 def test_no_rule_of_the_compiler_is_broken(pair: Pair) -> None:
-    """By none of the graphs; NativeTarget would have refused them."""
+    """In any graph; NativeTarget would have refused it."""
     found = pair.compiled.lint()
 
     assert pair.compiled.compiler.strict
@@ -127,16 +127,16 @@ def test_no_rule_of_the_compiler_is_broken(pair: Pair) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16"])
 def test_text_in_half_precision(dtype: str, target: Callable[[], Target], tiny_model: Models) -> None:
-    """What a device is for. Its rounding is its own, so the text may part where two tokens are close."""
+    """The device rounds differently, so the text may differ where two tokens are close."""
     pair = attrs.evolve(pair_of(tiny_model("llama"), target(), dtype=dtype, **SMALL), exact=False)
     pair.check(PARTS["greedy"])
     pair.check(PARTS["sampled"])
 
 
-def test_a_saved_decoder_comes_back(
+def test_a_saved_decoder_is_loaded(
     target: Callable[[], Target], pair: Pair, tmp_path: Path, tiny_model: Models
 ) -> None:
-    """It is saved from the host's weights, and gives the same bits."""
+    """Saved from the host's weights, bit-identical."""
     decoder = compile_decoder(tiny_model("llama"), target=target(), **{**SMALL, "widths": (1,)})
     decoder.save(tmp_path / "decoder")
     loaded = load_decoder(tmp_path / "decoder", target=target())
@@ -150,13 +150,13 @@ def test_a_saved_decoder_comes_back(
 def test_two_decoders_do_not_disturb_each_other(
     pair: Pair, target: Callable[[], Target], tiny_model: Models
 ) -> None:
-    """A target and a draft of its own layers, on one core: the weights lie there once."""
+    """A target and an early exit of it, on one core, with shared weights."""
     draft = pair.compiled.early_exit(1, widths=(1,), target=target())
     pair.check(PARTS["sampled"], DraftModel(draft))
 
 
-def test_a_choice_on_the_device(target: Callable[[], Target], tiny_model: Models) -> None:
-    """Chain and sampler behind the logits, with the host's noise."""
+def test_sampling_on_the_device(target: Callable[[], Target], tiny_model: Models) -> None:
+    """Chain and sampler within the forward, with the host's noise."""
     small = {**SMALL, "widths": (1,)}
     decoder = compile_decoder(tiny_model("llama"), target=target(), **small, **PARTS["sampled"])
     eager = compile_decoder(tiny_model("llama"), target="eager", **small)
@@ -167,12 +167,12 @@ def test_a_choice_on_the_device(target: Callable[[], Target], tiny_model: Models
 
 
 def test_weights_in_8_bits(target: Callable[[], Target], tiny_model: Models) -> None:
-    """Against the same weights without a compiler."""
+    """Against the same quantised weights, eager."""
     pair_of(tiny_model("llama"), target(), weights="int8", **SMALL).check(PARTS["greedy"])
 
 
-def test_a_program_of_ones_own(pair: Pair) -> None:
-    """A callable over the device, behind the rules for decoders that others compiled."""
+def test_a_callable_over_the_device(pair: Pair) -> None:
+    """A CallableDecoder over the program."""
     shape = copy.copy(pair.compiled.shape)
     wrapped = CallableDecoder(lambda ids, positions: pair.compiled.forward(ids, positions[:, 0]), shape)
     parts: dict[str, Any] = {**PARTS["greedy"], "stop": MaxNewTokens(28)}

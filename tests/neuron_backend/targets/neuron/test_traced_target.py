@@ -1,7 +1,7 @@
 """
-What a traced target does before anything is traced.
+The traced target, up to tracing.
 
-What it does with torch_neuronx is tested beside its stand-in, in tests/neuron_stand_in.
+Tracing itself is tested with a stand-in for torch_neuronx, in tests/neuron_stand_in.
 """
 
 import copy
@@ -23,7 +23,7 @@ from decodekit.processors import Temperature, Typical
 
 
 def package(name: str, monkeypatch: pytest.MonkeyPatch, **attributes: Any) -> ModuleType:
-    """A package of that name, with these attributes and no others."""
+    """A package of that name, with only these attributes."""
     module = ModuleType(name)
     for attribute, value in attributes.items():
         setattr(module, attribute, value)
@@ -31,39 +31,39 @@ def package(name: str, monkeypatch: pytest.MonkeyPatch, **attributes: Any) -> Mo
     return module
 
 
-class Reached(Exception):  # noqa: N818 (no error: where the test wants to come)
+class Reached(Exception):  # noqa: N818 (not an error: the point that a test is to reach)
     """Tracing has begun."""
 
 
 def reached(*args: Any, **kwargs: Any) -> Any:
-    """Stands for every function that traces."""
+    """Stand-in for every function that traces."""
     raise Reached
 
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both packages, as far as they are looked at before tracing."""
+    """Both packages, with what is used before tracing."""
     package("torch_neuronx", monkeypatch, trace=reached, move_trace_to_device=reached)
     package("neuronx_distributed", monkeypatch, ModelBuilder=reached, NxDModel=object)
 
 
 def build(model: Any, **options: Any) -> StaticDecoder:
-    """One width, one span."""
+    """A decoder of one width and one span."""
     return compile_decoder(model, max_length=16, widths=(2,), **{"target": "neuron-traced", **options})
 
 
 class TestInstalled:
-    """Which packages are there."""
+    """Which packages are installed."""
 
-    def test_nothing_is_an_error(self, tiny_model, monkeypatch):
-        """That says what to install, and from where."""
+    def test_no_package_is_an_error(self, tiny_model, monkeypatch):
+        """The message says what to install, and from where."""
         monkeypatch.setitem(sys.modules, "torch_neuronx", None)
 
         with pytest.raises(ValueError, match=r"needs torch-neuronx 2\.9, from https://pip\.repos\.neuron"):
             build(tiny_model("llama"))
 
-    def test_the_stub_of_the_public_index_is_nothing(self, tiny_model, monkeypatch):
-        """It can be imported, and has nothing in it."""
+    def test_the_stub_of_the_public_index_is_an_error(self, tiny_model, monkeypatch):
+        """It can be imported, but is empty."""
         package("torch_neuronx", monkeypatch)
 
         with pytest.raises(ValueError, match="got none that has trace and move_trace_to_device"):
@@ -71,7 +71,7 @@ class TestInstalled:
 
     @pytest.mark.usefixtures("installed")
     def test_a_stub_of_nxd_leaves_the_single_program(self, tiny_model, monkeypatch):
-        """And is an error for who asked for NxD."""
+        """And is an error if NxD is required."""
         package("neuronx_distributed", monkeypatch)
 
         with pytest.raises(Reached):
@@ -79,15 +79,15 @@ class TestInstalled:
         with pytest.raises(ValueError, match="way 'nxd' needs a neuronx-distributed with ModelBuilder v2"):
             build(tiny_model("llama"), target=TracedTarget(way="nxd"))
 
-    def test_nothing_is_imported_before_it_is_asked_for(self, tiny_model, monkeypatch):
-        """Other targets do without."""
+    def test_nothing_is_imported_before_use(self, tiny_model, monkeypatch):
+        """Other targets do not need the packages."""
         monkeypatch.setitem(sys.modules, "torch_neuronx", None)
 
         assert "eager" == build(tiny_model("llama"), target="eager").target
 
 
 class Sorted(nn.Module):
-    """An activation that neuronx-cc does not take."""
+    """An activation that neuronx-cc refuses."""
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.silu(x.sort(dim=-1)[0])
@@ -95,7 +95,7 @@ class Sorted(nn.Module):
 
 @pytest.fixture
 def sorting(tiny_model) -> PreTrainedModel:
-    """A model with one of these."""
+    """A model with that activation."""
     model = copy.deepcopy(tiny_model("llama"))
     model.model.layers[0].mlp.act_fn = Sorted()
     return model
@@ -103,33 +103,33 @@ def sorting(tiny_model) -> PreTrainedModel:
 
 @pytest.mark.usefixtures("installed")
 class TestRefusals:
-    """What is said before anything is compiled."""
+    """Errors before anything is compiled."""
 
     @pytest.mark.parametrize("way", ["nxd", "trace"])
     def test_of_graphs_that_cannot_be_compiled(self, way, sorting):
-        """What it holds, by which rule, and where."""
+        """The message has the operation, the rule and the place."""
         with pytest.raises(UnsupportedArchitecture, match=r"Llama.*width_2_span_16 .*NCC_EVRF029"):
             build(sorting, target=TracedTarget(way=way))
 
     def test_may_be_done_without(self, sorting):
-        """Then the compiler is asked."""
+        """With strict=False, the compiler decides."""
         with pytest.raises(Reached):
             build(sorting, target=TracedTarget(strict=False))
 
     def test_of_mixtures_of_experts_are_avoided(self, tiny_model):
-        """They sort, unless they are told to gather."""
+        """Their default implementation sorts; the one used does not."""
         with pytest.raises(Reached):
             build(tiny_model("mixtral"))
 
     def test_of_trees_without_nxd(self, tiny_model):
-        """By name, before the first trace; with NxD there is room."""
+        """Before tracing; with NxD they are possible."""
         with pytest.raises(ValueError, match=r"'tree_widths' must be \(\) for way 'trace' .*: got \(4,\)"):
             build(tiny_model("llama"), tree_widths=(4,), target=TracedTarget(way="trace"))
         with pytest.raises(Reached):
             build(tiny_model("llama"), tree_widths=(4,), target=TracedTarget(way="nxd"))
 
     def test_of_several_cores_without_nxd(self, tiny_model, monkeypatch):
-        """Such a program has one; the error says what has more."""
+        """Such a program has one core; the error says what supports more."""
         package("neuronx_distributed", monkeypatch)
 
         with pytest.raises(
@@ -138,12 +138,12 @@ class TestRefusals:
             build(tiny_model("llama"), tp_degree=2)
 
     def test_of_an_nxd_that_knows_no_cores(self, tiny_model):
-        """By the name that it has not got."""
+        """The message names the missing class."""
         with pytest.raises(ValueError, match="tp_degree 2 needs a neuronx-distributed with NxDParallelState"):
             build(tiny_model("llama"), tp_degree=2)
 
     def test_of_a_part_of_another_process(self, llama):
-        """One process divides the model, so it has to have the whole of it."""
+        """One process divides the model, so it needs the whole model."""
         llama.ranks = SimpleNamespace(degree=2)
 
         with pytest.raises(ValueError, match="must divide a whole model: got the part of one of 2 processes"):
@@ -159,13 +159,13 @@ class TestRefusals:
         ],
     )
     def test_of_options(self, options, message):
-        """When they are given."""
+        """When the target is constructed."""
         with pytest.raises((TypeError, ValueError), match=message):
             TracedTarget(**options)
 
 
 class Shifted:
-    """A stage that computes with a number of 42 bits."""
+    """A processor that computes with a number of 42 bits."""
 
     device_safe = True
 
@@ -174,8 +174,8 @@ class Shifted:
 
 
 @pytest.mark.usefixtures("installed")
-class TestChoices:
-    """What is said of a choice before it is compiled."""
+class TestSampling:
+    """Sampling that the device cannot do."""
 
     @pytest.mark.parametrize("way", ["nxd", "trace"])
     @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ class TestChoices:
         ],
         ids=["no-form", "too-wide"],
     )
-    def test_that_the_device_cannot_make_are_the_hosts(self, way, stage, why, tiny_model):
-        """As a whole, and every part says why; the programs are compiled without it."""
+    def test_stays_on_the_host(self, way, stage, why, tiny_model):
+        """As a whole, with the reason for every part; the programs are compiled without it."""
         decoder = StaticDecoder(tiny_model("llama"), max_length=16, widths=(2,))
         decoder.fuse(Temperature(0.5) | stage, Sample(seed=1))
 
@@ -201,7 +201,7 @@ class TestChoices:
 
 
 def test_is_known_by_name(tiny_model):
-    """Among the others."""
+    """Among the other targets."""
     with pytest.raises(ValueError, match="neuron-traced"):
         build(tiny_model("llama"), target="tpu")
 
@@ -210,8 +210,8 @@ class TestPadded:
     """One program for every width."""
 
     @pytest.mark.parametrize("scored", [1, 3, 8])
-    def test_is_what_the_narrow_program_is(self, scored, tiny_model):
-        """Tokens stand last, so that the columns that are scored are theirs."""
+    def test_equals_the_narrow_program(self, scored, tiny_model):
+        """Tokens come last, so that their columns are scored."""
         widths = (1, 3, 8)
         decoder, narrow = (
             StaticDecoder(
@@ -241,8 +241,8 @@ class TestPadded:
             assert expected.shape == found.shape
             torch.testing.assert_close(found[kept], expected[kept], atol=1e-5, rtol=1e-5)
 
-    def test_chooses_in_the_columns_that_hold_tokens(self):
-        """What belongs to columns is padded in front as they are; the rest goes in as it is."""
+    def test_samples_in_the_columns_of_tokens(self):
+        """Inputs per column are padded in front like the tokens; others are unchanged."""
         seen: list[list[int]] = []
 
         def program(ids: Tensor, cache_pos: Tensor, slots: Tensor, length: Tensor, prompt: Tensor) -> Any:

@@ -1,9 +1,9 @@
 """
-A stand-in for the part of neuronx-distributed that compiles one module for top_choices shapes.
+Stand-in for the part of neuronx-distributed that compiles one module for several shapes.
 
 After AWS's `ModelBuilderV2 API Reference`: one list of states for all programs, made of the
-first one's, routing by the shapes of the inputs. A program is traced for the first of the cores, and
-run for each of them, with weights and states of its own; sums among them are made on the host.
+first one's, and routing by the shapes of the inputs. A program is traced for the first core, and
+run for each core, with its own weights and states; sums among cores are computed on the host.
 """
 
 from .model_builder import ModelBuilder

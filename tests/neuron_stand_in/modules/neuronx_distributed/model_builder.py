@@ -1,4 +1,4 @@
-"""ModelBuilder v2: traces a module at several shapes, and compiles what it traced."""
+"""ModelBuilder v2: traces a module at several shapes, and compiles the traces."""
 
 import inspect
 import traceback
@@ -16,7 +16,7 @@ from .nxd_model import NxDModel
 
 @attrs.frozen(eq=False)
 class Hlo:
-    """What stands for a HloModuleProto."""
+    """Stand-in for a HloModuleProto."""
 
     proto: bytes
 
@@ -27,12 +27,12 @@ class Hlo:
 
 @attrs.frozen(eq=False)
 class TraceArtifacts:
-    """What tracing left, as far as it is documented and of use here."""
+    """Results of tracing, as far as they are documented and used here."""
 
     hlo: Hlo
     weight_name_to_idx: dict[str, int]
     parameters: dict[str, bool]
-    """Of the model's signature: whether it is required, by name."""
+    """Parameters of the model's signature: name to whether it is required."""
 
     recording: Recording
 
@@ -62,12 +62,12 @@ class ModelBuilder:
         required = {name for name, is_required in parameters.items() if is_required}
         if not required <= set(kwargs) <= set(parameters):
             raise ValueError(f"kwargs must be among {list(parameters)}: got {list(kwargs)}")
-        # What is left out has its default, None, and is no input of this program.
+        # Parameters left out have their default, None, and are not inputs of this program.
         inputs = {name: kwargs[name] for name in parameters if name in kwargs}
         try:
             recording = record(self.model, inputs, _reassigned, by_name=True)
         except Exception as error:
-            # What has been recorded is run with the rest for as long as somebody holds it.
+            # Recorded operations are run with later ones as long as their tensors are referenced.
             traceback.clear_frames(error.__traceback__)
             raise RuntimeError(f"HLO generation failed: {error}") from error
         weights = [name for name in recording.tensors if name not in recording.states]
@@ -86,7 +86,7 @@ class ModelBuilder:
         compiler_args: str | Mapping[str, str] | None = None,
         max_workers: int | None = None,
     ) -> NxDModel:
-        """Put everything traced into one model; weight layouts are not emulated."""
+        """Combine all traces in one model; weight layouts are not emulated."""
         if priority_model_key is not None:
             raise NotImplementedError("the stand-in has one layout of weights")
         if not self.trace_artifacts_collection:
@@ -102,7 +102,7 @@ class ModelBuilder:
 
 
 def _parameters(model: nn.Module) -> dict[str, bool]:
-    """The names of what the model takes, and whether it must: a list that is open at no end."""
+    """The model's parameters, name to whether it is required; *args and **kwargs are refused."""
     parameters = inspect.signature(model.forward).parameters.values()
     if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in parameters):
         raise NotImplementedError("Methods with *args or **kwargs are not supported.")
@@ -112,7 +112,7 @@ def _parameters(model: nn.Module) -> dict[str, bool]:
 
 
 def _reassigned(module: nn.Module, before: Mapping[str, Tensor], outputs: list[Tensor]) -> dict[str, int]:
-    """The buffers that have become other tensors, which are outputs from now on."""
+    """The buffers that were reassigned, whose new tensors are added to the outputs."""
     parameters = dict(module.named_parameters(remove_duplicate=False))
     after = {**parameters, **dict(module.named_buffers(remove_duplicate=False))}
     states = {}

@@ -26,7 +26,7 @@ class NxDModel:
         self.loaded_on_neuron = False
 
     def add(self, key: str, parameters: dict[str, bool], recording: Recording) -> "NxDModel":
-        """One more program; its states must be those of the first, of which they are made."""
+        """Add a program; its states must equal those of the first program."""
         if self.recordings:
             if parameters != self.parameters:
                 raise AssertionError("The model provided appears to have a different signature")
@@ -57,12 +57,12 @@ class NxDModel:
         ]
 
     def to_neuron(self) -> None:
-        """Make the states, zeros, and load every program over them."""
+        """Create the states, zeros, and load every program over them."""
         if self.loaded_on_neuron:
             return
         shapes = _states(next(iter(self.recordings.values())))
         zeros = {name: torch.zeros(shape, dtype=_dtype(dtype)) for name, (shape, dtype) in shapes.items()}
-        # One dictionary of a core for all programs: that is what makes its states one.
+        # One dictionary per core, shared by all programs, so that they share states.
         self.states = [make_states(zeros) for _ in range(self.world_size)]
         self.spmd_models = {
             key: [
@@ -100,9 +100,9 @@ class NxDModel:
             raise AssertionError(f"Got {len(keys)} possible routes but model_name wasn't provided.")
         outputs = run(self.spmd_models[model_name or keys[0]], inputs)
         if ranked:
-            # By output and rank, where the device has them.
+            # By output and rank, on the device.
             return [list(each) for each in zip(*outputs, strict=True)]
-        # Every core was given the same; what the first has is what comes back.
+        # All cores got the same inputs; the first core's outputs are returned.
         found = [output.cpu() for output in outputs[0]]
         return found[0] if len(found) == 1 else tuple(found)
 
@@ -125,7 +125,7 @@ class NxDModel:
     def load(
         cls, path_to_model: str, start_rank: int | None = None, local_ranks_size: int | None = None
     ) -> "NxDModel":
-        """What :meth:`save` stored; it has neither weights nor states yet."""
+        """Load what :meth:`save` stored, without weights and states."""
         with zipfile.ZipFile(path_to_model) as archive:
             world_size, parameters = json.loads(archive.read("facts.json"))
             model = cls(world_size, start_rank, local_ranks_size)

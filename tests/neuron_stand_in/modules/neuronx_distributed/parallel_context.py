@@ -1,4 +1,4 @@
-"""The state in which a program for several cores is traced."""
+"""The parallel state for tracing a program for several cores."""
 
 from contextlib import ExitStack
 from types import TracebackType
@@ -17,11 +17,11 @@ class Distributed:
         self._world_size = world_size
 
     def is_initialized(self) -> bool:
-        """As if."""
+        """True, as with several processes."""
         return True
 
     def get_world_size(self, group: Any = None) -> int:
-        """How many cores there are."""
+        """Number of cores."""
         return self._world_size
 
     def get_rank(self, group: Any = None) -> int:

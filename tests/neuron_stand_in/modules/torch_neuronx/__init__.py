@@ -1,9 +1,9 @@
 """
-A stand-in for torch-neuronx 2.9: lowers with torch_xla, runs on XLA's CPU client.
+Stand-in for torch-neuronx 2.9: lowers with torch_xla, runs on XLA's CPU client.
 
-The signatures are those of AWS's `PyTorch NeuronX Tracing API for Inference`. What the real package
-would refuse is refused here: operations without an XLA lowering, what neuronx-cc is known to reject,
-shapes other than those that were traced. Numbers are float32 as on a CPU, not as on the device.
+The signatures are those of AWS's `PyTorch NeuronX Tracing API for Inference`. It refuses what the real
+package refuses: operations without an XLA lowering, operations that neuronx-cc is known to refuse,
+and shapes that were not traced. Arithmetic is the CPU's float32, not the device's.
 """
 
 from .tracing import move_trace_to_device, trace

@@ -1,4 +1,4 @@
-"""From a module to HLO, and what is to be known to run it."""
+"""Recording of a module as HLO, with the facts needed to run it."""
 
 import collections
 import copy
@@ -20,11 +20,11 @@ from .sums import cut_out
 _PROTOS = ("proto", "program")
 
 Aliases = Callable[[nn.Module, Mapping[str, Tensor], list[Tensor]], dict[str, int]]
-"""Finds which outputs become which states, and may add outputs: what has been traced, on what, to what."""
+"""Finds which output updates which state, and may add outputs; takes module, tensors and outputs."""
 
 
 class CompileError(RuntimeError):
-    """What neuronx-cc would not compile."""
+    """A graph that neuronx-cc would not compile."""
 
 
 @attrs.frozen(eq=False)
@@ -32,32 +32,32 @@ class Recording:
     """One graph of fixed shapes, without weights."""
 
     proto: bytes
-    """A serialized HloModuleProto, as a compiler is given it."""
+    """A serialized HloModuleProto, as a compiler gets it."""
 
     program: bytes
-    """What is run: the same, with the sums among cores cut out of it (:mod:`.sums`)."""
+    """The graph that is run: the same without the sums among cores (:mod:`.sums`)."""
 
     names: list[str]
-    """Of the inputs."""
+    """Names of the inputs."""
 
     inputs: list[tuple[list[int], str]]
-    """Shape and dtype of each."""
+    """Shape and dtype of each input."""
 
     outputs: list[tuple[list[int], str]]
     parameters: list[tuple[str, str]]
     """
-    Of the program, in order: ``("input", index)``, ``("tensor", name)``, ``("constant", name)``, or
-    ``("sum", index)`` for what takes the place of a sum among cores.
+    The program's parameters, in order: ``("input", index)``, ``("tensor", name)``, ``("constant", name)``, or
+    ``("sum", index)`` for the input that replaces a sum among cores.
     """
 
     partials: list[int]
-    """The outputs that are to be summed among cores, in order."""
+    """Outputs that are summed among cores, in order."""
 
     layouts: dict[str, tuple[list[int], str]]
     """Shape and dtype of each weight and state, by name."""
 
     states: dict[str, int]
-    """Name of a tensor to the output that it becomes."""
+    """Name of a state to the output that updates it."""
 
     constants: dict[str, Tensor]
 
@@ -68,13 +68,13 @@ class Recording:
 
     @property
     def text(self) -> str:
-        """The HLO, to be read."""
+        """The HLO as text."""
         import torch_xla.core.xla_builder as xb
 
         return xb.get_computation_hlo(xb.computation_from_module_proto("graph", self.proto))
 
     def dump(self) -> bytes:
-        """To be stored."""
+        """The content to store."""
         facts = attrs.asdict(self, filter=lambda field, _: field.name not in (*_PROTOS, "constants"))
         protos = {
             name: torch.frombuffer(bytearray(getattr(self, name)), dtype=torch.uint8) for name in _PROTOS
@@ -84,7 +84,7 @@ class Recording:
 
     @classmethod
     def parse(cls, content: bytes) -> "Recording":
-        """What :meth:`dump` stored."""
+        """Read what :meth:`dump` stored."""
         size = int.from_bytes(content[:8], "little")
         facts = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["facts"])
         tensors = safetensors.torch.load(content)
@@ -96,21 +96,21 @@ def record(
     module: nn.Module, inputs: Mapping[str, Tensor], aliases: Aliases, by_name: bool = False, **kwargs: Any
 ) -> Recording:
     """
-    Trace *module* on the XLA device, lower what it did, and check it.
+    Trace *module* on the XLA device, lower its operations, and check them.
 
     Args:
-        module: Copied, so that nothing that tracing does to it stays.
+        module: Copied, so that tracing does not change it.
 
         inputs: Example inputs by name, in their order.
 
-        aliases: See there.
+        aliases: See :data:`Aliases`.
 
-        by_name: Whether the module is called by these names, or in this order.
+        by_name: Whether inputs are passed by name, or in this order.
 
-        kwargs: None; here to refuse what the stand-in does not know.
+        kwargs: Must be empty; unknown options are refused.
 
     Raises:
-        CompileError: Something ran on the host, depends on data, or is known to be refused.
+        CompileError: An operation ran on the host, depends on data, or is known to be refused.
     """
     assert not kwargs, f"the stand-in knows no {sorted(kwargs)}"
     whole, operations = _recorded(module, inputs, aliases, by_name)
@@ -132,7 +132,7 @@ def _recorded(
     by_name: bool,
     cuts: Sequence[tuple[Tensor, Tensor]] = (),
 ) -> tuple[Recording, collections.Counter[str]]:
-    """The graph, and how often each operation was called."""
+    """The graph, and the number of calls of each operation."""
     import torch_xla
 
     device = torch_xla.device()
@@ -142,7 +142,7 @@ def _recorded(
     given = [tensor.to(device) for tensor in inputs.values()]
     try:
         with torch.no_grad(), _watched() as operations:
-            # By name where they have one: what stands between two of them may have been left out.
+            # By name if they have one, since inputs in between may have been left out.
             result = twin(**dict(zip(inputs, given, strict=True))) if by_name else twin(*given)
         outputs = [result] if isinstance(result, Tensor) else list(result)
         _refuse_writes(tensors, versions)
@@ -154,9 +154,9 @@ def _recorded(
 
 def _forget(module: nn.Module) -> None:
     """
-    Let go of what has been recorded into buffers.
+    Drop the tensors recorded into buffers.
 
-    As long as it is held, it is run with whatever the device runs next, and a sum among cores cannot be.
+    While referenced, they are computed with the device's next run, which a sum among cores cannot be.
     """
     for part in module.modules():
         part._buffers.clear()
@@ -164,11 +164,11 @@ def _forget(module: nn.Module) -> None:
 
 @contextmanager
 def _watched() -> Iterator[collections.Counter[str]]:
-    """Which operations are called; all of them must have been recorded only."""
+    """Count operations while the body runs; all must only be recorded, not run."""
     import torch_xla
     import torch_xla.debug.metrics as metrics
 
-    # Moving tensors to the device is a computation too, and must not be counted later.
+    # Moving tensors to the device is a computation too; finish it before counting.
     torch_xla.sync(wait=True)
     metrics.clear_all()
     with _Operations() as mode:
@@ -225,7 +225,7 @@ def _lower(
     totals = {index: total for index, (_, total) in enumerate(cuts)}
     for kind, named in (("input", dict(enumerate(given))), ("tensor", tensors), ("sum", totals)):
         for name, tensor in named.items():
-            # -1 where the graph does not use it; tied tensors are known by the first of their names.
+            # -1 if the graph does not use it; tied tensors have the first of their names.
             found.setdefault(context.tensor_parameter_id(tensor), (kind, str(name)))
     found.pop(-1, None)
     constants = {}
@@ -256,7 +256,7 @@ def _lower(
 
 def _lint(text: str, operations: collections.Counter[str]) -> None:
     findings = lint_hlo(text)
-    # torch_neuronx lowers these to custom calls of its own.
+    # torch_neuronx lowers these to its own custom calls.
     spared = {"sort": operations["topk"], "variadic-reduce": operations["argmax"] + operations["argmin"]}
     for rule, count in spared.items():
         if sum(finding.rule == rule for finding in findings) == count:

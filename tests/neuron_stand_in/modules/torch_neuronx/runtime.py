@@ -1,4 +1,4 @@
-"""The device: tensors that live there, and programs that run over them, on each of its cores."""
+"""Emulated device: its tensors, and programs that run over them on each core."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from .recording import Recording
 
 
 def core_count() -> int:
-    """How many cores this process sees. They are sets of tensors on one device of XLA's."""
+    """Number of cores that this process sees. Each is a set of tensors on one XLA device."""
     return int(os.environ.get("NEURON_RT_NUM_CORES", "2"))
 
 
@@ -22,7 +22,7 @@ def to_device(tensor: Tensor) -> Tensor:
     if tensor.dim():
         moved = tensor.detach().to(torch_xla.device())
     else:
-        # What .to() makes of some numbers is a constant, for which a program would be compiled.
+        # .to() makes constants of some numbers, for which a program would be compiled.
         (moved,) = send_cpu_data_to_device([tensor.detach()], torch_xla.device())
     torch_xla.sync()
     return moved
@@ -30,10 +30,10 @@ def to_device(tensor: Tensor) -> Tensor:
 
 class State:
     """
-    A tensor that programs write, where it lies.
+    A tensor that programs write in place.
 
-    XLA's CPU client puts a result into any donated memory of its size. So that it can only be the
-    state's own, each is a little longer than the last.
+    XLA's CPU client puts a result into any donated memory of its size. So that this can only be the
+    state's own, each state is a little longer than the previous.
     """
 
     def __init__(self, value: Tensor, index: int):
@@ -43,25 +43,25 @@ class State:
 
     @property
     def address(self) -> int:
-        """Where it lies in the device's memory."""
+        """Address in the device's memory."""
         from torch_xla import _XLAC
 
         return int(_XLAC._unsafe_buffer_pointer(self._memory))
 
     @property
     def value(self) -> Tensor:
-        """What it holds, on the device."""
-        # Not a view: the first program to read one would be compiled once more when it had been written to.
+        """The value, on the device."""
+        # Not a view, which would make the first program that reads it compile again after a write.
         return torch.narrow_copy(self._memory, 0, 0, self.shape.numel()).reshape(self.shape)
 
     def write(self, value: Tensor, final: Tensor | None = None) -> None:
         """
-        In place: the memory that a program has read is donated to what it gives back.
+        Write in place: the memory that a program has read is donated to its output.
 
         Args:
-            value: The result.
+            value: The new value.
 
-            final: On the device, whether it is one; else what was there stays. None: it is.
+            final: Boolean on the device: False keeps the old value. None: True.
         """
         spare = value.new_zeros(self._memory.numel() - value.numel())
         written = torch.cat([value.flatten(), spare])
@@ -71,11 +71,11 @@ class State:
 States = dict[str, State]
 
 resident: list[States] = []
-"""For tests: the states of each model on each of its cores, in the order in which models were loaded."""
+"""For tests: states of each model on each core, in the order of loading."""
 
 
 def make_states(initial: Mapping[str, Tensor]) -> States:
-    """Put the states of one model on a core."""
+    """Create the states of one model on a core."""
     states = {name: State(value, index) for index, (name, value) in enumerate(initial.items())}
     resident.append(states)
     return states
@@ -89,9 +89,9 @@ class Program:
         Bind a recording to weights on the device, and to states, which it writes.
 
         Raises:
-            KeyError: One that it takes is missing.
+            KeyError: A tensor is missing.
 
-            RuntimeError: One is not as it was traced.
+            RuntimeError: A tensor has another shape or dtype than traced.
         """
         import torch_xla.core.xla_builder as xb
 
@@ -108,7 +108,7 @@ class Program:
         self._constants = {name: to_device(tensor) for name, tensor in recording.constants.items()}
 
     def empty_sums(self) -> list[Tensor]:
-        """What stands for sums among cores as long as they are not known."""
+        """Placeholders for sums among cores that are not known yet."""
         described = (self.recording.outputs[index] for index in self.recording.partials)
         return [
             torch.zeros(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
@@ -117,17 +117,17 @@ class Program:
 
     def __call__(self, inputs: Sequence[Tensor], sums: Sequence[Tensor], final: bool) -> list[Tensor]:
         """
-        Run with these *sums* among cores; the outputs that become no state, on the device.
+        Run with these *sums* among cores; return the outputs besides the states, on the device.
 
         Args:
             inputs: Of the program.
 
-            sums: Of what the cores have, in order.
+            sums: Sums among cores, in order.
 
-            final: Whether all of them are known. Only then are states written.
+            final: Whether all sums are known. Only then are states written.
 
         Raises:
-            RuntimeError: A shape or a dtype is not the one that was traced.
+            RuntimeError: A shape or dtype differs from the traced one.
         """
         import torch_xla
 
@@ -137,7 +137,7 @@ class Program:
         given = {str(index): tensor.to(torch_xla.device()) for index, tensor in enumerate(inputs)}
         held = {name: state.value for name, state in self._states.items()}
         totals = {str(index): tensor.to(torch_xla.device()) for index, tensor in enumerate(sums)}
-        # A number alone would be a constant of XLA's, with a program for each value.
+        # A Python number would be a constant of XLA, with one program per value.
         flag = torch.tensor([final]).to(torch_xla.device()) if totals else None
         pools = {
             "input": given,
@@ -157,10 +157,10 @@ class Program:
 
 def run(programs: Sequence[Program], inputs: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
     """
-    Run the programs of a model, one for each core; what each of them gives, on the device.
+    Run the programs of a model, one per core, and return each one's outputs, on the device.
 
-    A sum depends on those before it alone. So they become known one by one: every run of all cores
-    makes one more of the partial sums right.
+    A sum depends only on the sums before it, so they become known one by one: every run of all cores
+    makes one more of them right.
 
     Args:
         programs: By core.

@@ -1,8 +1,8 @@
 """
 Sums among cores.
 
-What is compiled has an all-reduce for each. XLA's CPU client here is one device, so what is run is the
-same module with every sum cut out of it: a partial sum goes out, and the total comes in.
+The compiled graph has an all-reduce for each. XLA's CPU client is one device, so the graph that is run is
+the same without the sums: each partial sum is an output, and each total an input.
 """
 
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ _cuts: list[list[tuple[Tensor, Tensor]]] = []
 
 
 def sum_in_place(partial: Tensor, groups: list[list[int]]) -> None:
-    """Make *partial* the sum of what the cores of a group have."""
+    """Replace *partial* by its sum over the cores of each group."""
     import torch_xla.core.xla_model as xm
 
     if not _cuts:
-        # Tensors in a list are written in place; layouts that are not pinned may differ among programs.
+        # In a list, the tensor is written in place; without pinned layouts, programs may differ in them.
         xm.all_reduce(xm.REDUCE_SUM, [partial], groups=groups, pin_layout=False)
         return
     total = torch.zeros(partial.shape, dtype=partial.dtype).to(partial.device)
@@ -29,7 +29,7 @@ def sum_in_place(partial: Tensor, groups: list[list[int]]) -> None:
 
 @contextmanager
 def cut_out() -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """While it lasts, sums are cut: what they were of, and what takes their place, in order."""
+    """Cut sums while the body runs; gives pairs of summand and replacement, in order."""
     _cuts.append([])
     try:
         yield _cuts[-1]

@@ -13,7 +13,7 @@ from .runtime import Program, make_states, run, to_device
 _library = torch.library.Library("neuron_stand_in", "DEF")
 _library.define("forward(Tensor[] inputs, Tensor[] tensors, Tensor program) -> Tensor[]")
 
-# By the address of what a ScriptModule holds; the tensors are kept, so that no other takes its place.
+# By the address of a ScriptModule's tensor; the tensors are kept alive, so that addresses stay unique.
 _loaded: dict[int, tuple[Program, Tensor]] = {}
 _on_device: set[int] = set()
 _scripting: list[bool] = []
@@ -64,7 +64,7 @@ def trace(
 
 
 def move_trace_to_device(trace: torch.jit.ScriptModule, device_id: int) -> None:
-    """Put the weights on the device for good; without it they would travel with every call."""
+    """Move the weights to the device permanently; otherwise every call would copy them."""
     if device_id != 0:
         raise RuntimeError(f"the stand-in has one core: got {device_id}")
     _on_device.add(trace.program.data_ptr())
@@ -112,7 +112,7 @@ def _forward(inputs: list[Tensor], tensors: list[Tensor], program: Tensor) -> li
 
 
 def _described(recording: Recording) -> list[Tensor]:
-    """Tensors of the right shapes, for torch.jit.trace to look at."""
+    """Tensors of the right shapes for torch.jit.trace."""
     kept = set(recording.states.values())
     return [
         torch.zeros(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))

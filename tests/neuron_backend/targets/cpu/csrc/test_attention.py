@@ -1,4 +1,4 @@
-"""The C++ attention of few columns against a softmax in double precision."""
+"""The attention kernel against a softmax in double precision."""
 
 from functools import cache
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ com
 
 SCALE = 0.2
 
-# Of sums in single precision and a result's own dtype; and of an exponential, which has 20 bits.
+# Rounding of float32 sums, of a result's own dtype, and of exponentials, which have 20 bits.
 ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
 
@@ -25,7 +25,7 @@ def library(dtype, portable):
 
 
 def columns_over_a_cache(batch, width, groups, sharing, slots, key_dim, value_dim, dtype, seed):
-    """Queries; keys and values, which are the first slots of longer buffers; a mask that leaves some."""
+    """Queries; keys and values, the first slots of longer buffers; a mask of some slots."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*sizes):
@@ -34,7 +34,7 @@ def columns_over_a_cache(batch, width, groups, sharing, slots, key_dim, value_di
     query = normal(batch, width, groups * sharing, key_dim)
     keys = normal(batch, groups, slots + 3, key_dim)[:, :, :slots]
     values = normal(batch, groups, slots + 5, value_dim)[:, :, :slots]
-    # Of every density, and where nothing at all is seen of many slots on end.
+    # Of any density, with long runs of hidden slots.
     seen = torch.rand(batch, 1, width, slots, generator=generator) < torch.rand(1, generator=generator)
     seen[..., slots // 3 : slots // 3 + 100] = False
     seen.scatter_(3, torch.randint(slots, (batch, 1, width, 1), generator=generator), True)
@@ -43,7 +43,7 @@ def columns_over_a_cache(batch, width, groups, sharing, slots, key_dim, value_di
 
 
 def softmax_attention(query, keys, values, mask):
-    """As the formula has it."""
+    """Attention by the formula."""
     sharing = query.shape[2] // keys.shape[1]
     keys, values = (states.double().repeat_interleave(sharing, 1) for states in (keys, values))
     scores = query.double().transpose(1, 2) @ keys.mT * SCALE + mask.double()
@@ -56,7 +56,7 @@ cases = {
         st.integers(1, 6),
         st.integers(1, 3),
         st.sampled_from([1, 2, 3, 4, 7]),
-        # Less than a piece, whole pieces, and some left over.
+        # Less than a piece, whole pieces, and a remainder.
         st.integers(1, 70) | st.sampled_from([128, 300]),
         st.integers(1, 40) | st.sampled_from([64, 80, 128]),
         st.integers(1, 40) | st.sampled_from([64, 80, 128]),
@@ -70,7 +70,7 @@ cases = {
 @settings(deadline=None)
 @given(**cases)
 def test_is_the_mean_of_values_by_a_softmax_of_scores(sizes, dtype, portable, seed):
-    """Whatever the sizes, heads of their own or shared."""
+    """For any sizes, with shared key heads or not."""
     given = columns_over_a_cache(*sizes, dtype, seed)
 
     found = library(dtype, portable).attention(*given, SCALE)
@@ -81,8 +81,8 @@ def test_is_the_mean_of_values_by_a_softmax_of_scores(sizes, dtype, portable, se
 
 @settings(deadline=None)
 @given(**cases, more=st.integers(1, 200))
-def test_a_column_is_what_it_is_alone(sizes, dtype, portable, seed, more):
-    """To the last bit: without the other rows and columns, and over a span with more that is hidden."""
+def test_a_column_does_not_depend_on_others(sizes, dtype, portable, seed, more):
+    """Bit-identical without the other rows and columns, and over a longer span of hidden slots."""
     query, keys, values, mask = columns_over_a_cache(*sizes, dtype, seed)
     attention = library(dtype, portable).attention
     found = attention(query, keys, values, mask, SCALE)
@@ -106,7 +106,7 @@ def test_a_column_is_what_it_is_alone(sizes, dtype, portable, seed, more):
 
 
 def test_biases_by_head():
-    """As ALiBi adds them: each head has a mask of its own, and sees other slots."""
+    """As in ALiBi: each head has its own mask, and sees other slots."""
     query, keys, values, _ = columns_over_a_cache(2, 2, 2, 2, 300, 16, 16, torch.float32, 0)
     slots, head = torch.arange(300), torch.arange(4)[:, None, None]
     biases = torch.where(slots // 70 == head, -slots / 50 * (head + 1), torch.finfo(torch.float32).min)
@@ -119,8 +119,8 @@ def test_biases_by_head():
     )
 
 
-def test_what_is_no_number_is_seen_by_who_looks():
-    """It makes the result none, and lies in the cache unread where pieces are hidden."""
+def test_nan_affects_only_columns_that_attend_to_it():
+    """It makes their result NaN, and is not read in hidden pieces."""
     query, keys, values, mask = columns_over_a_cache(1, 1, 1, 1, 130, 16, 16, torch.float32, 0)
     keys[0, 0, 100] = float("nan")
     attention = library(torch.float32, False).attention
@@ -131,8 +131,8 @@ def test_what_is_no_number_is_seen_by_who_looks():
     assert attention(query, keys, values, hidden, SCALE).isfinite().all()
 
 
-def test_work_enough_for_threads():
-    """Pieces that several threads share."""
+def test_several_threads():
+    """Pieces divided among several threads."""
     given = columns_over_a_cache(2, 4, 3, 3, 2000, 64, 64, torch.bfloat16, 0)
 
     found = library(torch.bfloat16, False).attention(*given, SCALE)

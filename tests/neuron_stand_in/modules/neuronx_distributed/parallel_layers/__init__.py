@@ -1,1 +1,1 @@
-"""What the layers of a model that is divided among cores need."""
+"""Parts for the layers of a model that is divided among cores."""

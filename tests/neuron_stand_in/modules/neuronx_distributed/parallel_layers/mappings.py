@@ -1,4 +1,4 @@
-"""What is computed among cores."""
+"""Collective operations among cores."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from .parallel_state import tensor_model_parallel_groups
 
 
 def reduce_from_tensor_model_parallel_region(input_: Tensor, process_group: Any = None) -> Tensor:
-    """The sum over the cores, written into what is given."""
+    """Sum over the cores, in place."""
     if process_group is not None:
         raise NotImplementedError("the stand-in has one group")
     groups = tensor_model_parallel_groups()

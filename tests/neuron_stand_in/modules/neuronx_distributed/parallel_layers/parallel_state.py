@@ -1,4 +1,4 @@
-"""Which cores belong together."""
+"""Groups of cores."""
 
 _groups: list[list[int]] = []
 
@@ -15,11 +15,11 @@ def initialize_model_parallel(world_size: int, tensor_model_parallel_size: int) 
 
 
 def destroy_model_parallel() -> None:
-    """As before."""
+    """Leave the parallel state."""
     _groups.clear()
 
 
 def tensor_model_parallel_groups() -> list[list[int]]:
-    """The numbers of the cores, by group."""
+    """Core numbers of each group."""
     assert _groups, "intra_layer_model parallel group is not initialized"
     return _groups

@@ -1,4 +1,4 @@
-"""Saved decoders that run without their model."""
+"""Saved decoders that are loaded and run without building their model."""
 
 import json
 import shutil
@@ -16,13 +16,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
-from decodekit.neuron_backend.artifacts.manifest import Manifest, file_sha256, weights_file
+from decodekit.neuron_backend.artifacts.file_hashes import file_sha256
+from decodekit.neuron_backend.artifacts.manifest import Manifest, weights_file
 from decodekit.neuron_backend.artifacts.stored_weights import StoredWeights
 from decodekit.neuron_backend.serialization.saving import blueprint_of
 from decodekit.testing import check_decoder
 
 MODELS: dict[str, dict[str, Any]] = {
-    # Projections that lie together, as they are and in integers; one weight that is two; biases.
+    # Fused projections, plain and in int8; tied weights; biases.
     "llama": {},
     "qwen2": {"weights": "int8"},
     "opt": {"dtype": "bfloat16"},
@@ -31,7 +32,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module", params=MODELS)
 def compiled(request: pytest.FixtureRequest, tiny_model: Callable[..., PreTrainedModel]) -> CompiledDecoder:
-    """One program of width 2."""
+    """A decoder with one program, of width 2."""
     return compile_decoder(
         tiny_model(request.param), max_length=32, widths=(2,), target="cpu", **MODELS[request.param]
     )
@@ -39,14 +40,14 @@ def compiled(request: pytest.FixtureRequest, tiny_model: Callable[..., PreTraine
 
 @pytest.fixture
 def saved(compiled: CompiledDecoder, tmp_path: Path) -> Path:
-    """Its folder."""
+    """The folder of that decoder."""
     compiled.save(tmp_path / "decoder")
     return tmp_path / "decoder"
 
 
 @pytest.fixture
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever builds a model fails."""
+    """Building a model fails."""
 
     def fail(*args: object, **kwargs: object) -> None:
         raise AssertionError("a model was built")
@@ -55,7 +56,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def logits(decoder: CompiledDecoder) -> list[Tensor]:
-    """Of a few forwards, one of them a rewind."""
+    """Logits of a few forwards, one of them after a rewind."""
     ids = torch.randint(61, (3, 1, 2), generator=torch.Generator().manual_seed(1))
     return [
         decoder.forward(each, torch.tensor([at])).clone() for each, at in zip(ids, (0, 2, 1), strict=True)
@@ -70,7 +71,7 @@ def altered(folder: Path, **changes: object) -> None:
 
 
 class TestWithoutModel:
-    """What takes no model."""
+    """What works without a model."""
 
     @pytest.mark.usefixtures("no_model")
     def test_forwards_give_the_same_bits(self, compiled: CompiledDecoder, saved: Path) -> None:
@@ -81,7 +82,7 @@ class TestWithoutModel:
         assert all(map(torch.equal, logits(compiled), logits(loaded)))
 
     def test_nothing_imports_the_model_library(self, saved: Path) -> None:
-        """In a process of its own."""
+        """Checked in a separate process."""
         code = (
             "import sys; from decodekit.decoding import Generator, MaxNewTokens;"
             "from decodekit.neuron_backend import load_decoder;"
@@ -95,22 +96,22 @@ class TestWithoutModel:
         assert "3 False\n" == done.stdout
 
     def test_it_is_a_decoder(self, saved: Path) -> None:
-        """By every rule that decoders have."""
+        """It passes the contract checks."""
         check_decoder(load_decoder(saved))
 
 
 class TestLateModel:
-    """What asks for the model gets it."""
+    """The model, built when it is first used."""
 
     def test_it_agrees_with_the_programs(self, saved: Path) -> None:
-        """It is built when it is first asked for, from what was read: the folder may be gone."""
+        """It is built from what was read on loading: the folder may be gone."""
         loaded = load_decoder(saved)
         shutil.rmtree(saved)
 
         loaded.compare("the loaded program")
 
     def test_it_is_the_saved_one(self, compiled: CompiledDecoder, saved: Path) -> None:
-        """Module by module, over memory that the programs use as well."""
+        """Module by module, over the memory that the programs use."""
         loaded = load_decoder(saved)
         model, expected = loaded.step.model, compiled.step.model
 
@@ -121,7 +122,7 @@ class TestLateModel:
         assert all(torch.equal(tensor, state[name]) for name, tensor in expected.state_dict().items())
 
     def test_a_loaded_decoder_is_saved_as_it_was(self, saved: Path, tmp_path: Path) -> None:
-        """Every fact and every file, but that a config that said no dtype now says which."""
+        """Every fact and every file, except that a config without a dtype gets one."""
         load_decoder(saved).save(tmp_path / "copy")
 
         facts = []
@@ -134,10 +135,10 @@ class TestLateModel:
 
 
 class TestMismatch:
-    """What is not what was saved."""
+    """Folders that differ from what was saved."""
 
     def test_a_changed_number_is_refused(self, saved: Path) -> None:
-        """Of the same length, in the last of the weights."""
+        """A flipped bit in the last weight."""
         path = saved / weights_file(bool(Manifest.read(saved).quantized))
         content = bytearray(path.read_bytes())
         content[-1] ^= 1
@@ -148,7 +149,7 @@ class TestMismatch:
 
     @pytest.mark.parametrize("change", ["layers", "masks", "architecture", "cache_dtype"])
     def test_a_forged_blueprint_is_refused(self, change: str, saved: Path) -> None:
-        """Programs know the cache that they write into, and the model that they are of."""
+        """Programs carry a fingerprint of the cache and the model that they were compiled for."""
         plan = Manifest.read(saved).blueprint
         assert plan is not None
         heads, *rest = plan.layers[0]
@@ -164,7 +165,7 @@ class TestMismatch:
             load_decoder(saved)
 
     def test_other_ties_are_refused(self, saved: Path) -> None:
-        """A weight that is none of the model's, or is one that is not there."""
+        """A tie of a weight that is not the model's, or to a missing one."""
         for ties in ({"more.weight": next(iter(Manifest.read(saved).weights))}, {"more.weight": "missing"}):
             altered(saved, ties=ties)
 
@@ -175,7 +176,7 @@ class TestMismatch:
 def test_one_that_must_be_compiled_again_gets_its_model(
     compiled: CompiledDecoder, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a machine that does not know the programs, as ever."""
+    """On a machine that did not compile the programs."""
     monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path / "another machine"))
 
     loaded = load_decoder(saved)
@@ -191,7 +192,7 @@ ARCHITECTURES = ("llama", "mistral", "gpt2", "gpt_neox", "opt", "phi", "mixtral"
 def test_a_blueprint_says_where_every_weight_is(
     name: str, tiny_model: Callable[..., PreTrainedModel], tmp_path: Path
 ) -> None:
-    """The file and the ties are the state dict, or there is no blueprint."""
+    """The file and the ties together make up the state dict, or there is no blueprint."""
     decoder = CompiledDecoder(tiny_model(name), max_length=32, widths=(1,))
     decoder.save(tmp_path / "eager")
     path = tmp_path / "eager" / "model.safetensors"

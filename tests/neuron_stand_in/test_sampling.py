@@ -1,4 +1,4 @@
-"""Traced decoders whose programs choose."""
+"""Traced decoders whose programs sample."""
 
 import json
 import os
@@ -20,7 +20,8 @@ from decodekit.decoding import Generator, Greedy, Logprobs, MaxNewTokens, Sample
 from decodekit.decoding.cache.slots import Slots
 from decodekit.decoding.history import History
 from decodekit.neuron_backend import CompiledDecoder, load_decoder
-from decodekit.neuron_backend.artifacts.manifest import Manifest, file_sha256
+from decodekit.neuron_backend.artifacts.file_hashes import file_sha256
+from decodekit.neuron_backend.artifacts.manifest import Manifest
 from decodekit.neuron_backend.lint.hlo_lint import lint_hlo
 from decodekit.neuron_backend.targets.neuron.traced_target import TracedTarget
 from decodekit.neuron_backend.targets.target import NOT_SAVED
@@ -31,60 +32,60 @@ from .conftest import Built, build
 
 pytestmark = pytest.mark.stand_in
 
-# Of different length, and long enough together with the text to leave the shorter span.
+# Of different lengths, and with the text long enough to leave the shorter span.
 PROMPTS = [[5, 9, 2, 44, 17, 3, 8, 5, 9, 2], [60, 1, 30]]
 STOP = MaxNewTokens(45)
 CHAIN = RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.95) | MinP(0.02)
 CHOSEN: dict[str, Any] = {"processors": CHAIN, "sampler": Sample(seed=7)}
 
-# Of its own: XLA knows programs that another decoder had compiled.
+# A model of its own, since XLA caches other decoders' programs.
 LENGTH: dict[str, Any] = {"max_length": 62, "spans": (12, 62)}
 
 PROGRAMS = {"nxd": 9, "trace": 1}
-"""Two widths by two spans, once with a choice, and the widest with the longer one; or one for all."""
+"""Two widths by two spans, one with sampling, and the widest with the longer span; or one program."""
 
 
 @pytest.fixture(scope="module", params=["nxd", "trace"])
-def choosing(
+def sampling(
     request: pytest.FixtureRequest,
     tiny_model: Callable[..., PreTrainedModel],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Built:
-    """One decoder for each way of tracing, with the chain; its HLO lies in the compiler's folder."""
+    """One decoder for each way of tracing, with the chain; its HLO is in the compiler's folder."""
     workdir = str(tmp_path_factory.mktemp("compiler"))
     target = TracedTarget(way=request.param, compiler_workdir=workdir)
     return build(tiny_model("llama"), target, **LENGTH, **CHOSEN)
 
 
 class TestTexts:
-    """Token for token what the host chooses from an eager decoder's logits."""
+    """Token for token what the host samples from an eager decoder's logits."""
 
-    def test_plain(self, choosing, eager, asked):
-        """Over both spans, every token but the first of each row chosen by the program of one column."""
+    def test_plain(self, sampling, eager, sampled_widths):
+        """Over both spans; the program of one column samples every token but each row's first."""
         expected = Generator(eager, stop=STOP, **CHOSEN)(PROMPTS).ids
 
-        assert expected == Generator(choosing.decoder, stop=STOP, **CHOSEN)(PROMPTS).ids
-        assert {1} == set(asked)
-        assert len(asked) >= 44
+        assert expected == Generator(sampling.decoder, stop=STOP, **CHOSEN)(PROMPTS).ids
+        assert {1} == set(sampled_widths)
+        assert len(sampled_widths) >= 44
 
-    def test_with_a_draft_from_the_prompt(self, choosing, eager, asked):
-        """Windows of several tokens, most of them rewound, verified by choices of the wider program."""
+    def test_with_prompt_lookup(self, sampling, eager, sampled_widths):
+        """Verifications of several columns, mostly rewound, sampled by the wider program."""
         expected = Generator(eager, stop=STOP, **CHOSEN)(PROMPTS).ids
 
         found = SpeculativeGenerator(
-            choosing.decoder, PromptLookup(), num_draft_tokens=4, stop=STOP, **CHOSEN
+            sampling.decoder, PromptLookup(), num_draft_tokens=4, stop=STOP, **CHOSEN
         )
 
         assert expected == found(PROMPTS).ids
-        assert 5 in asked
+        assert 5 in sampled_widths
 
-    def test_with_a_draft_model_that_chooses(self, choosing, eager):
-        """A second traced decoder with the chain, beside the first."""
-        draft = choosing.decoder.early_exit(1, widths=(1, 16), **CHOSEN)
+    def test_with_a_draft_model_that_samples(self, sampling, eager):
+        """A second traced decoder with the chain."""
+        draft = sampling.decoder.early_exit(1, widths=(1, 16), **CHOSEN)
         expected = Generator(eager, stop=STOP, **CHOSEN)(PROMPTS).ids
 
         fast = SpeculativeGenerator(
-            choosing.decoder, DraftModel(draft), num_draft_tokens=4, stop=STOP, **CHOSEN
+            sampling.decoder, DraftModel(draft), num_draft_tokens=4, stop=STOP, **CHOSEN
         )
         found = fast(PROMPTS)
 
@@ -92,27 +93,27 @@ class TestTexts:
         assert expected == found.ids
         assert 0 < sum(found.statistics.accepted) < sum(found.statistics.drafted)
 
-    def test_with_another_seed(self, choosing, eager, asked):
-        """The noise comes from outside: one program serves every seed."""
+    def test_with_another_seed(self, sampling, eager, sampled_widths):
+        """Noise is an input: one program serves every seed."""
         other = {"processors": CHAIN, "sampler": Sample(seed=8)}
         expected = Generator(eager, stop=STOP, **other)(PROMPTS).ids
 
-        assert expected == Generator(choosing.decoder, stop=STOP, **other)(PROMPTS).ids
-        assert asked
+        assert expected == Generator(sampling.decoder, stop=STOP, **other)(PROMPTS).ids
+        assert sampled_widths
 
-    def test_of_another_chain(self, choosing, eager, asked):
-        """The host chooses, from the plain forwards, and the decoder says so."""
-        generator = Generator(choosing.decoder, stop=STOP)
+    def test_of_another_chain(self, sampling, eager, sampled_widths):
+        """The host samples from plain forwards, and explain() says so."""
+        generator = Generator(sampling.decoder, stop=STOP)
 
         assert Generator(eager, stop=STOP)(PROMPTS).ids == generator(PROMPTS).ids
-        assert [] == asked
+        assert [] == sampled_widths
         assert "another chain or sampler" in str(generator.explain())
 
-    def test_with_their_scores(self, choosing, eager):
-        """The logits of a forward that chose are there for who asks."""
+    def test_with_their_scores(self, sampling, eager):
+        """The logits of a forward that sampled can be read."""
         expected, found = (
             Generator(decoder, stop=STOP, **CHOSEN)(PROMPTS, logprobs=Logprobs(stage="processed"))
-            for decoder in (eager, choosing.decoder)
+            for decoder in (eager, sampling.decoder)
         )
 
         assert expected.ids == found.ids
@@ -122,20 +123,20 @@ class TestTexts:
             )
 
 
-def test_explain_says_device(choosing):
-    """Of every part."""
-    placement = Generator(choosing.decoder, stop=STOP, **CHOSEN).explain()
+def test_explain_names_the_device(sampling):
+    """For every part."""
+    placement = Generator(sampling.decoder, stop=STOP, **CHOSEN).explain()
 
     assert placement.on_device
     assert 6 == len(placement.places)
-    assert (1, 5) == choosing.decoder.sampling_widths
+    assert (1, 5) == sampling.decoder.sampling_widths
 
 
 @pytest.mark.parametrize("way", ["nxd", "trace"])
-def test_greedy_choice_of_raw_logits_takes_no_program_more(way, tiny_model, eager, tmp_path):
-    """NxD would not know two of the same inputs apart: one gives both choice and logits."""
+def test_greedy_sampling_of_raw_logits_needs_no_further_program(way, tiny_model, eager, tmp_path):
+    """NxD cannot route between programs of equal inputs: one returns both tokens and logits."""
     target = TracedTarget(way=way)
-    # A length of its own: XLA knows programs that another decoder had compiled.
+    # A length of its own, since XLA caches other decoders' programs.
     shape: dict[str, Any] = {"max_length": 63, "widths": (1, 16), "scored_width": 1, "spans": (63,)}
     built = build(tiny_model("llama"), target, **shape, sampler=Greedy())
 
@@ -150,57 +151,57 @@ def test_greedy_choice_of_raw_logits_takes_no_program_more(way, tiny_model, eage
 
 
 class TestPrograms:
-    """What XLA has compiled."""
+    """Programs that XLA compiled."""
 
-    def test_are_one_for_each_shape(self, choosing):
-        """The comparisons and the warm-up included; every one writes the cache in place."""
-        programs = PROGRAMS[choosing.decoder.compiler.way]
+    def test_are_one_for_each_shape(self, sampling):
+        """Including comparison and warm-up; every one writes the cache in place."""
+        programs = PROGRAMS[sampling.decoder.compiler.way]
 
-        assert (programs, 4 * programs) == (choosing.executables, choosing.aliased)
+        assert (programs, 4 * programs) == (sampling.executables, sampling.aliased)
 
-    def test_no_forward_compiles(self, choosing):
-        """Neither text nor speculation, with the chain or without; a value that became a constant would."""
+    def test_no_forward_compiles(self, sampling):
+        """Neither text nor speculation, with or without the chain; a value traced as a constant would."""
         import torch_xla.debug.metrics as metrics
 
         metrics.clear_all()
 
-        Generator(choosing.decoder, stop=STOP, **CHOSEN)(PROMPTS)
-        SpeculativeGenerator(choosing.decoder, PromptLookup(), stop=STOP, **CHOSEN)(PROMPTS)
-        Generator(choosing.decoder, stop=STOP)(PROMPTS)
+        Generator(sampling.decoder, stop=STOP, **CHOSEN)(PROMPTS)
+        SpeculativeGenerator(sampling.decoder, PromptLookup(), stop=STOP, **CHOSEN)(PROMPTS)
+        Generator(sampling.decoder, stop=STOP)(PROMPTS)
 
         assert metrics.counter_value("UncachedCompile") is None
         assert metrics.counter_value("CachedCompile") > 40
 
-    def test_hold_nothing_that_is_refused(self, choosing):
-        """No more sorts than there are calls of top-k, which torch_neuronx has a custom call for."""
-        texts = hlo_of(choosing)
+    def test_hold_nothing_that_is_refused(self, sampling):
+        """As many sorts as top-k calls, for which torch_neuronx has a custom call."""
+        texts = hlo_of(sampling)
 
-        assert PROGRAMS[choosing.decoder.compiler.way] == len(texts)
+        assert PROGRAMS[sampling.decoder.compiler.way] == len(texts)
         for name, text in texts.items():
             rules = [finding.rule for finding in lint_hlo(text)]
             # One of top-k, one of top-p among its survivors.
             assert (["sort"] * 2 if "fused" in name else []) == rules
 
-    def test_compute_nothing_in_64_bits(self, choosing):
-        """XLA compares with a number in 64 bits what is int32; nothing else has more than 32."""
-        for text in hlo_of(choosing).values():
+    def test_compute_nothing_in_64_bits(self, sampling):
+        """XLA compares int32 with 64-bit numbers; nothing else has more than 32 bits."""
+        for text in hlo_of(sampling).values():
             wide = set(re.findall(r" = [su]64\[\d[^ ]* ([a-z\-]+)\(", text))
 
             assert wide <= {"convert", "broadcast"}
             assert "f64[" not in text
 
-    def test_leave_the_logits_on_the_device(self, choosing):
-        """With NxD: 4 bytes a token come back, until somebody reads the scores."""
+    def test_leave_the_logits_on_the_device(self, sampling):
+        """With NxD, 4 bytes per token are copied back until the scores are read."""
         import torch_xla.debug.metrics as metrics
 
-        decoder = choosing.decoder
+        decoder = sampling.decoder
         if decoder.compiler.way != "nxd":
-            # What torch_neuronx traces gives everything to the host.
+            # torch_neuronx.trace copies all outputs to the host.
             return
         history = History(*(torch.ones(shape).long() for shape in ((2, 1, 63), (2, 1), (2,), (2,))))
         metrics.clear_all()
 
-        # Whoever has fed the decoder does not see this forward.
+        # This forward is not in the record of fed tokens.
         Slots.of(decoder).forget()
         _, scores = decoder.forward_and_sample(torch.tensor([[3], [4]]), torch.tensor([0, 0]), history)
 
@@ -210,9 +211,9 @@ class TestPrograms:
 
 
 def hlo_of(built: Built) -> dict[str, str]:
-    """By program, what the compiler was given."""
+    """The compiler's input by program."""
     folder = Path(built.decoder.compiler.compiler_workdir)
-    # torch_neuronx.trace knows one graph, which chooses.
+    # torch_neuronx.trace has one graph, which samples.
     return {
         str(path.parent.relative_to(folder)).replace(".", "fused"): path.read_text()
         for path in folder.rglob("graph.hlo")
@@ -220,15 +221,15 @@ def hlo_of(built: Built) -> dict[str, str]:
 
 
 @pytest.fixture
-def saved(choosing: Built, tmp_path: Path) -> Path:
-    """The folder of a decoder that chooses."""
-    choosing.decoder.save(tmp_path / "decoder")
+def saved(sampling: Built, tmp_path: Path) -> Path:
+    """The folder of a decoder that samples."""
+    sampling.decoder.save(tmp_path / "decoder")
     return tmp_path / "decoder"
 
 
 @pytest.fixture
 def no_tracing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anything that would trace fails."""
+    """Tracing fails."""
     import neuronx_distributed
     import torch_neuronx
 
@@ -237,15 +238,15 @@ def no_tracing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def text(decoder: CompiledDecoder, **parts: Any) -> list[list[int]]:
-    """What a decoder writes."""
+    """Text generated with a decoder."""
     return Generator(decoder, stop=STOP, **parts)(PROMPTS).ids
 
 
 class TestSaved:
-    """In folders."""
+    """Saving and loading."""
 
-    def test_into_another_process(self, choosing, saved, modules):
-        """Which traces nothing, chooses in the programs and writes the same text."""
+    def test_into_another_process(self, sampling, saved, modules):
+        """It traces nothing, samples in the programs and generates the same text."""
         code = f"""
             import json
             import torch_neuronx
@@ -253,7 +254,7 @@ class TestSaved:
             from decodekit.neuron_backend import load_decoder
             from decodekit.processors import MinP, RepetitionPenalty, Temperature, TopK, TopP
             torch_neuronx.trace = None
-            if {choosing.decoder.compiler.way!r} == "nxd":
+            if {sampling.decoder.compiler.way!r} == "nxd":
                 import neuronx_distributed
                 neuronx_distributed.ModelBuilder.trace = None
             chain = RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.95) | MinP(0.02)
@@ -273,38 +274,38 @@ class TestSaved:
         )
 
         assert 0 == process.returncode, process.stderr
-        expected = [False, True, text(choosing.decoder, **CHOSEN)]
+        expected = [False, True, text(sampling.decoder, **CHOSEN)]
         assert expected == json.loads(process.stdout.splitlines()[-1])
 
     @pytest.mark.usefixtures("no_tracing")
-    def test_without_their_chain_leave_the_choice_to_the_host(self, choosing, saved):
-        """Of plain programs, or of one that is given something neutral to choose with."""
+    def test_without_their_chain_the_host_samples(self, sampling, saved):
+        """From plain programs, or from one with neutral sampling inputs."""
         loaded = load_decoder(saved)
 
         assert () == loaded.sampling_widths
-        assert text(choosing.decoder) == text(loaded)
-        assert text(choosing.decoder, **CHOSEN) == text(loaded, **CHOSEN)
+        assert text(sampling.decoder) == text(loaded)
+        assert text(sampling.decoder, **CHOSEN) == text(loaded, **CHOSEN)
 
     @pytest.mark.usefixtures("no_tracing")
-    def test_with_another_chain_do_not_choose_by_it(self, choosing, saved):
-        """Nor by their own: a load compiles nothing, and says so."""
+    def test_with_another_chain_the_host_samples(self, sampling, saved):
+        """A load compiles nothing, and explain() says so."""
         loaded = load_decoder(saved, processors=Temperature(0.5), sampler=Sample(seed=7))
 
         assert NOT_SAVED in str(loaded.explain())
-        assert text(choosing.decoder, **CHOSEN) == text(loaded, **CHOSEN)
+        assert text(sampling.decoder, **CHOSEN) == text(loaded, **CHOSEN)
 
     @pytest.mark.usefixtures("no_tracing")
-    def test_can_be_saved_again(self, choosing, saved, tmp_path):
-        """With what belongs to the choice."""
+    def test_can_be_saved_again(self, sampling, saved, tmp_path):
+        """With the samplers' constants."""
         load_decoder(saved, **CHOSEN).save(tmp_path / "copy")
 
         loaded = load_decoder(tmp_path / "copy", **CHOSEN)
 
         assert (1, 5) == loaded.sampling_widths
-        assert text(choosing.decoder, **CHOSEN) == text(loaded, **CHOSEN)
+        assert text(sampling.decoder, **CHOSEN) == text(loaded, **CHOSEN)
 
-    def test_are_not_trusted_with_other_constants(self, choosing, saved, monkeypatch):
-        """What belongs to a choice counts as the programs do: of somebody else it is made again."""
+    def test_are_not_trusted_with_other_constants(self, sampling, saved, monkeypatch):
+        """Constants are trusted like programs: those of another machine are compiled again."""
         name = "traced.safetensors"
         tensors = load_file(saved / "programs" / name)
         assert tensors
@@ -322,5 +323,5 @@ class TestSaved:
             load_decoder(saved, **CHOSEN)
 
 
-class Reached(Exception):  # noqa: N818 (no error: where the test wants to come)
-    """Something is compiled."""
+class Reached(Exception):  # noqa: N818 (not an error: the point that a test is to reach)
+    """Compilation has begun."""

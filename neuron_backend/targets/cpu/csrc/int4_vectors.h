@@ -1,26 +1,26 @@
-// Products by one group of 4-bit weights, in integers.
+// Sums of products of one group of int4 weights, with vector instructions.
 
 #pragma once
 
 #include <algorithm>
 
-#include "rows.h"
+#include "skinny_gemm.h"
 
 namespace decodekit {
 
-// 4-bit weights, as quantization/int4_linear.py stores them: [blocks][in][32] bytes of two outputs, 32
-// apart, and for each group of 32 inputs of an output a scale and the weight of integer 8.
+// Format of quantization/int4_linear.py: [blocks][in][32] bytes, each with two outputs 32 apart, and a scale
+// and the value of integer 8 for each output's group of 32 inputs.
 
 constexpr int GROUP = 32;
 constexpr int BLOCK = 64;
 constexpr int HALF = BLOCK / 2;
 
-// nibble_sums: the sums of one group of inputs, [COUNT][BLOCK], for COUNT rows of digits, `in` apart.
+// nibble_sums: sums of one group of inputs, [COUNT][BLOCK], for COUNT rows of int8 terms, `in` apart.
 
 #if defined(DECODEKIT_AVX512) && defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
 #define DECODEKIT_NIBBLES
 
-// Calls f(part, weights) for four inputs, `weights` being those of 16 outputs with their inputs side by side.
+// Calls f(part, weights) for four inputs; `weights` are those of 16 outputs, four inputs adjacent per output.
 template <class F>
 inline void each_part(const uint8_t* packed, F f) {
   alignas(64) static constexpr auto ORDER = [] {

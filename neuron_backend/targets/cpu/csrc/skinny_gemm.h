@@ -1,9 +1,9 @@
-// Products of few rows by weights: what takes time is reading the weights, once, at the speed of memory.
+// Skinny GEMM: products of few rows by weights, bound by reading the weights once from memory.
 //
 //     y[row][n] = sum over k of x[row][k] * weight[n][k]
 //
-// A row's sum has the same order whatever the number of rows, so that a verification of several
-// columns finds, to the last bit, what decoding column by column finds. Here is what weights of every kind share.
+// The order of a row's sum does not depend on the number of rows, so that a verification of several
+// columns is bit-identical to decoding column by column. This file holds what all weight formats share.
 
 #pragma once
 
@@ -26,27 +26,27 @@ using std::int8_t;
 using std::uint32_t;
 using std::uint8_t;
 
-// Rows whose sums are in registers at a time; more take the weights from the nearest cache again.
+// Rows whose sums are kept in registers at a time; further rows read the weights again from the L1 cache.
 constexpr int ROWS_AT_ONCE = 8;
 
-// Bytes that are asked for ahead of the sums. Without, two threads of a Xeon read bfloat16 weights at
-// 24 GB/s and 8-bit ones at 23; with 8 KiB, at 32 and 54.
+// Prefetch distance in bytes. Without prefetch, two threads of a Xeon read bfloat16 weights at 24 GB/s and
+// int8 weights at 23; with 8 KiB, at 32 and 54.
 constexpr int64_t AHEAD = 8192;
 
-// Fewer products than that are done before a second thread has begun.
+// Fewer products than this are done before a second thread has started.
 constexpr int64_t WORTH_THREADS = 1 << 15;
 
 inline void fetch_ahead(const void* weights) {
   __builtin_prefetch(static_cast<const char*>(weights) + AHEAD);
 }
 
-// Calls f with the number of rows as a constant; whether it is a known one.
+// Calls f with the number of rows as a constant; returns whether it is a known one.
 template <class F, int... KNOWN>
 inline bool with_rows(int64_t rows, std::integer_sequence<int, KNOWN...>, F f) {
   return ((rows == KNOWN && (f(std::integral_constant<int, KNOWN>()), true)) || ...);
 }
 
-// Calls f(n, count) for runs of up to AT_ONCE outputs, over the threads; count is a constant.
+// Calls f(n, count) for runs of up to AT_ONCE outputs, in parallel; count is a constant.
 template <int AT_ONCE, class F>
 void each_output(int64_t outputs, int64_t products, F f) {
   const int64_t whole = outputs / AT_ONCE;
@@ -59,7 +59,7 @@ void each_output(int64_t outputs, int64_t products, F f) {
   }
 }
 
-// Calls f(first, count) for all rows, as many at once as there are registers for; count is a constant.
+// Calls f(first, count) for all rows, up to AT_ONCE at a time; count is a constant.
 template <int ROWS, int AT_ONCE, int FIRST = 0, class F>
 inline void each_row(F&& f) {
   constexpr int COUNT = std::min(ROWS - FIRST, AT_ONCE);
@@ -82,8 +82,8 @@ inline __m512i bits(__m512i a) { return a; }
 inline void keep(float* to, __m512i a) { _mm_storeu_ps(to, _mm_castsi128_ps(_mm512_castsi512_si128(a))); }
 inline void keep(int32_t* to, __m512i a) { _mm_storeu_si128((__m128i*)to, _mm512_castsi512_si128(a)); }
 
-// The sum of all numbers of each of four vectors: a third of the instructions that one by one takes, and
-// in the same order for each of the four.
+// Horizontal sums of four vectors: a third of the instructions of four single sums, and in the same order
+// for each of the four.
 template <class Vector>
 inline Vector sums_of_four(const Vector (&of)[4]) {
   const Vector first = plus(low_pairs(of[0], of[1]), high_pairs(of[0], of[1]));
@@ -95,7 +95,7 @@ inline Vector sums_of_four(const Vector (&of)[4]) {
   return plus(sum, (Vector)_mm512_shuffle_i64x2(bits(sum), bits(sum), 0b10110001));
 }
 
-// Of COUNT vectors, to as many numbers.
+// Horizontal sums of COUNT vectors, to as many numbers.
 template <int COUNT, class Vector, class Number>
 inline void sum_each(const Vector* of, Number* found) {
   Number four[4];

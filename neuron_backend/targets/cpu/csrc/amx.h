@@ -1,4 +1,4 @@
-// Tiles of numbers that one instruction multiplies, on processors with AMX.
+// AMX tiles: configuration, and detection at run time.
 
 #pragma once
 
@@ -6,7 +6,7 @@ namespace decodekit {
 
 constexpr int TILE = 16;
 
-// Rows in as few parts of up to TILE as they need, all of one size: together they may be a few more.
+// Splits rows into the fewest parts of up to TILE, all of one size, so that ALL may exceed ROWS.
 template <int ROWS>
 struct EqualParts {
   static constexpr int COUNT = (ROWS + TILE - 1) / TILE, SIZE = (ROWS + COUNT - 1) / COUNT, ALL = COUNT * SIZE;
@@ -25,7 +25,7 @@ struct EqualParts {
 
 namespace decodekit {
 
-// Whether the system lets this process have tiles; asked once.
+// Whether the kernel lets this process use tiles; asked once.
 inline bool has_tiles() {
   constexpr int REQUEST = 0x1023, TILE_DATA = 18;
   static const bool found = syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
@@ -36,8 +36,8 @@ struct TileSize {
   int rows, bytes;
 };
 
-// Of the eight tiles, as the processor reads it. To be a constant: the intrinsic tells the compiler of its
-// first bytes alone, so that others would not have to be written before.
+// Configuration of the eight tiles, in the CPU's format. Must be a constant: the intrinsic declares only the
+// first bytes as read, so the compiler could drop stores to the others.
 struct alignas(64) TileSizes {
   uint8_t palette = 1, start = 0, reserved[14] = {};
   uint16_t bytes[16] = {};
@@ -51,7 +51,7 @@ struct alignas(64) TileSizes {
   }
 };
 
-// Tiles of these sizes, for as long as this lives, in one thread.
+// Configures tiles of these sizes in the current thread, and releases them on destruction.
 struct Tiles {
   explicit Tiles(const TileSizes& sizes) { _tile_loadconfig(&sizes); }
   ~Tiles() { _tile_release(); }

@@ -1,27 +1,27 @@
-// Weights of 4 bits, with a scale and a zero for each group of inputs.
+// Skinny GEMM over int4 weights, with a scale and a zero for each group of inputs.
 
 #pragma once
 
 #include <vector>
 
-#include "digits.h"
-#include "floats.h"
-#include "int4_tiles.h"
-#include "nibbles.h"
-#include "rows.h"
+#include "int8_split.h"
+#include "float_vectors.h"
+#include "int4_amx.h"
+#include "int4_vectors.h"
+#include "skinny_gemm.h"
 
 namespace decodekit {
 
 constexpr float MIDDLE = 8;
 
-// Of each of ROWS rows of digits and each group, the sum of the inputs, to [ROWS][groups].
+// The sum of the inputs of each group, [ROWS][groups], from split inputs of COUNT terms.
 template <int COUNT, int ROWS>
-inline void sum_groups(const int8_t* digits, int64_t in, float* sums) {
+inline void sum_groups(const int8_t* terms, int64_t in, float* sums) {
   const int64_t groups = in / GROUP;
   for (int row = 0; row < ROWS; ++row) {
     for (int64_t group = 0; group < groups; ++group) {
-      sums[row * groups + group] = joined<COUNT>([&](int d) {
-        const int8_t* of = digits + (d * ROWS + row) * in + group * GROUP;
+      sums[row * groups + group] = combine<COUNT>([&](int d) {
+        const int8_t* of = terms + (d * ROWS + row) * in + group * GROUP;
         int32_t sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int k = 0; k < GROUP; ++k) sum += of[k];
@@ -31,8 +31,8 @@ inline void sum_groups(const int8_t* digits, int64_t in, float* sums) {
   }
 }
 
-// Adds one group to what ROWS rows have, [ROWS][BLOCK]: `found` are the sums of their digits, `levels` the
-// scale and the weight of integer 8 of each output, `inputs` the sums of a row's inputs, `apart` from row to row.
+// Adds one group to the totals [ROWS][BLOCK]: `found` are the sums of the terms, `levels` the scale and the
+// value of integer 8 of each output, `inputs` the sums of a row's inputs, with row stride `apart`.
 template <class T, int ROWS>
 inline void add_group(
     const int32_t (*found)[BLOCK], const T* levels, const float* inputs, int64_t apart, float (*total)[BLOCK]) {
@@ -42,35 +42,35 @@ inline void add_group(
     const auto [scale, middle] = at::vec::deinterleave2(as_floats(of), as_floats(of + LANES));
     const Floats zero = middle - Floats(MIDDLE) * scale;
     for (int row = 0; row < ROWS; ++row) {
-      const Floats sum = joined<DIGITS<T>>([&](int d) { return as_floats(found[d * ROWS + row] + n); });
+      const Floats sum = combine<SPLIT_TERMS<T>>([&](int d) { return as_floats(found[d * ROWS + row] + n); });
       const Floats more = sum * scale + Floats(inputs[row * apart]) * zero;
       (Floats::loadu(total[row] + n) + more).store(total[row] + n);
     }
   }
 }
 
-// x is [ROWS][in], levels [groups][outputs][2], y [ROWS][outputs], of all blocks.
+// x is [ROWS][in], levels [groups][outputs][2], y [ROWS][outputs]; outputs are those of all blocks.
 template <class T, int ROWS>
-void int4_rows(const T* x, const uint8_t* packed, const T* levels, T* y, int64_t blocks, int64_t in) {
-  static thread_local Digits made;
+void int4_gemm(const T* x, const uint8_t* packed, const T* levels, T* y, int64_t blocks, int64_t in) {
+  static thread_local Int8Split split;
   static thread_local std::vector<float> kept_inputs;
-  constexpr int SUMS = ROWS * DIGITS<T>;
+  constexpr int SUMS = ROWS * SPLIT_TERMS<T>;
   using Parts = EqualParts<SUMS>;
   const int64_t groups = in / GROUP, outputs = blocks * BLOCK;
-  made.of<T, ROWS>(x, in, in, 0);
+  split.of<T, ROWS>(x, in, in, 0);
   kept_inputs.resize(ROWS * groups);
-  sum_groups<DIGITS<T>, ROWS>(made.digits.data(), in, kept_inputs.data());
+  sum_groups<SPLIT_TERMS<T>, ROWS>(split.terms.data(), in, kept_inputs.data());
 
-  // The other threads' own are empty.
-  const int8_t* const digits = made.digits.data();
-  const float* const largest = made.largest.data();
+  // Pointers, since the thread-local vectors of other threads are empty.
+  const int8_t* const terms = split.terms.data();
+  const float* const largest = split.largest.data();
   const float* const inputs = kept_inputs.data();
-  // One block of outputs; sums(x, packed, found) finds those of one group, [SUMS][BLOCK].
+  // Multiplies one block of outputs; sums(x, packed, found) computes the sums of one group, [SUMS][BLOCK].
   const auto multiply = [=](int64_t block, auto sums) {
     alignas(64) float total[ROWS][BLOCK] = {};
     for (int64_t group = 0; group < groups; ++group) {
       alignas(64) int32_t found[Parts::ALL][BLOCK];
-      sums(digits + group * GROUP, packed + (block * in + group * GROUP) * HALF, found);
+      sums(terms + group * GROUP, packed + (block * in + group * GROUP) * HALF, found);
       const T* of = levels + (group * outputs + block * BLOCK) * 2;
       add_group<T, ROWS>(found, of, inputs + group, groups, total);
     }
@@ -85,7 +85,7 @@ void int4_rows(const T* x, const uint8_t* packed, const T* levels, T* y, int64_t
   };
   const bool threads = outputs * in * SUMS >= WORTH_THREADS;
 #ifdef DECODEKIT_NIBBLE_TILES
-  // Of six sums tiles take as long as the loops, of ten 3.7 ms where those take 5.0.
+  // For six sums tiles take as long as the loops; for ten they take 3.7 ms where the loops take 5.0.
   if (SUMS > 6 && has_tiles()) {
 #pragma omp parallel if (threads)
     {

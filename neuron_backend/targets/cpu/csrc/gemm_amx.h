@@ -1,13 +1,13 @@
-// Sums of products in tiles of 16 outputs by up to 16 rows: rows cost little beside reading the weights,
-// which stay as they are, [out][in].
+// Skinny GEMM in AMX tiles of 16 outputs by up to 16 rows: rows cost little beside reading the weights,
+// whose layout stays [out][in].
 //
-// A tile of weights is 16 outputs by 64 bytes of inputs; the inputs of all rows are laid out once to go with
-// it. Two tiles of weights are multiplied by each of inputs, and the tiles of weights that follow are added to sums of
-// their own, since an addition waits for the one before it.
+// A tile of weights is 16 outputs by 64 bytes of inputs; the inputs of all rows are rearranged once to match.
+// Two tiles of weights are multiplied by each tile of inputs, and alternate blocks add to separate sums,
+// since an addition waits for the previous one.
 
 #pragma once
 
-#include "tiles.h"
+#include "amx.h"
 
 #ifdef DECODEKIT_TILES
 
@@ -22,7 +22,7 @@ namespace decodekit {
 
 constexpr int TILE_BYTES = 64;
 
-// By what instructions weights are multiplied.
+// Tile instructions by dtype of the weights.
 template <class T>
 struct Multiplied;
 
@@ -60,27 +60,27 @@ struct Multiplied<c10::BFloat16> {
 };
 #endif
 
-// Whether weights of that size are whole tiles, two at a time.
+// Whether weights of that size consist of whole tiles, two at a time.
 template <class T>
 bool in_tiles(int64_t out, int64_t in) {
   return out >= 2 * TILE && in * sizeof(T) % TILE_BYTES == 0 && has_tiles();
 }
 
-// Tiles 0 to 3 are sums, 4 and 5 weights, 6 and 7 inputs of so many rows.
+// Tiles 0 to 3 hold sums, 4 and 5 weights, 6 and 7 inputs of COLUMNS rows.
 template <int COLUMNS>
 inline constexpr TileSizes WEIGHT_TILES({
     {TILE, COLUMNS * 4}, {TILE, COLUMNS * 4}, {TILE, COLUMNS * 4}, {TILE, COLUMNS * 4},
     {TILE, TILE_BYTES},  {TILE, TILE_BYTES},  {TILE, COLUMNS * 4}, {TILE, COLUMNS * 4},
 });
 
-// Rows of 16 numbers to columns, which is what the stored rows of a tile are wanted as.
+// Transposes 16 x 16 numbers: rows of a stored tile to columns.
 inline void transpose(const __m512i (&rows)[TILE], __m512i (&columns)[TILE]) {
   __m512i pairs[TILE], fours[TILE];
   for (int i = 0; i < TILE; i += 2) {
     pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
     pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
   }
-  // Lane l of fours[i + c] has of column 4 * l + c the rows from i on.
+  // Lane l of fours[i + c] holds rows i to i + 3 of column 4 * l + c.
   for (int i = 0; i < TILE; i += 4)
     for (int half = 0; half < 2; ++half) {
       fours[i + 2 * half] = _mm512_unpacklo_epi64(pairs[i + half], pairs[i + 2 + half]);
@@ -100,8 +100,8 @@ inline void transpose(const __m512i (&rows)[TILE], __m512i (&columns)[TILE]) {
   }
 }
 
-// Calls finish(n, sums), sums being [ROWS][16], for every run of 16 outputs from n on: the last two begin
-// where they are whole, and so may find again what those before them found.
+// Calls finish(n, sums) with sums [ROWS][16] for every run of 16 outputs from n on. The last two runs start
+// early enough to be whole, and so may overlap the runs before them.
 //
 // x is [ROWS][in], weights [out][in].
 template <int ROWS, class T, class F>
@@ -111,7 +111,7 @@ void tile_sums(const T* x, const T* weights, int64_t out, int64_t in, bool threa
   constexpr int TURNS = EqualParts<ROWS>::COUNT, COLUMNS = EqualParts<ROWS>::SIZE;
   constexpr int64_t LAID = TILE * COLUMNS * 4;
   const int64_t bytes = in * sizeof(T), blocks = bytes / TILE_BYTES, pairs = (out + 2 * TILE - 1) / (2 * TILE);
-  // Four bytes of each row side by side, for every four bytes of inputs.
+  // Inputs in groups of four bytes, the rows' groups adjacent.
   static thread_local std::vector<char> laid;
   laid.assign(TURNS * blocks * LAID, 0);
   for (int row = 0; row < ROWS; ++row) {

@@ -1,8 +1,8 @@
 """
-The graphs that a GPU is given, on a GPU that has shapes alone.
+Graphs lowered for a GPU, on a fake GPU that has shapes only.
 
-PyTorch's fake tensors know devices without having them. An operation of a GPU's tensor and the host's
-is an error among them, as it is on the GPU, and so is a shape that depends on data.
+Fake tensors may be on devices that do not exist. An operation on tensors of the GPU and of the host
+is an error, as on a real GPU, and so is a shape that depends on data.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,9 +22,9 @@ from decodekit.neuron_backend.lowering.step_graphs import ProgramShape, program_
 from decodekit.neuron_backend.models.early_exit import first_layers
 from decodekit.neuron_backend.models.fused_projections import fuse_projections
 from decodekit.neuron_backend.targets import device_tensors as placement
-from decodekit.neuron_backend.targets.cuda.cuda_graph import lower_for_cuda
-from decodekit.neuron_backend.targets.cuda.cuda_staging import Place
-from decodekit.neuron_backend.targets.cuda.cuda_target import _given, _made
+from decodekit.neuron_backend.targets.cuda.cuda_recording import input_specs, output_specs
+from decodekit.neuron_backend.targets.cuda.cuda_staging import TensorSpec
+from decodekit.neuron_backend.targets.cuda.cuda_step import lower_for_cuda
 from decodekit.neuron_backend.targets.device_tensors import place_graph
 from decodekit.processors import MinP, RepetitionPenalty, Temperature, TopK, TopP
 
@@ -53,35 +53,35 @@ aten: Any = torch.ops.aten
 
 @attrs.frozen(eq=False)
 class Program:
-    """One of a decoder's, and what it is run over."""
+    """One of a decoder's programs, and its inputs."""
 
     graph: GraphModule
-    places: list[Place]
+    places: list[TensorSpec]
 
     @classmethod
     def all_of(cls, decoder: StaticDecoder) -> "list[Program]":
-        """As the target lowers them."""
+        """All programs, as the target lowers them."""
         return [cls.of(decoder, shape) for shape in program_shapes(decoder)]
 
     @classmethod
     def of(cls, decoder: StaticDecoder, shape: ProgramShape) -> "Program":
-        """One of them."""
-        made = _made(decoder, shape)
+        """A decoder with one program."""
+        made = output_specs(decoder, shape)
         there = [decoder.cache.addresses(shape.span), *decoder.cache.tensors]
         return cls(
             lower_for_cuda(shape.step, shape.width, shape.span, decoder.cache, made),
-            [*made, *_given(decoder, shape), *map(Place.of, there)],
+            [*made, *input_specs(decoder, shape), *map(TensorSpec.of, there)],
         )
 
     def run(self) -> None:
-        """Over tensors of the GPU alone."""
+        """Run it on tensors of the GPU only."""
         with torch.no_grad():
             self.graph(*(torch.empty(place.shape, dtype=place.dtype, device=GPU) for place in self.places))
 
 
 @contextmanager
 def a_gpu() -> Iterator[None]:
-    """A machine with one; afterwards no copies of weights are left on it."""
+    """A fake GPU, whose copies of weights are dropped afterwards."""
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
             yield
@@ -90,7 +90,7 @@ def a_gpu() -> Iterator[None]:
 
 
 def run_on_gpu(programs: list[Program]) -> None:
-    """Place and run each."""
+    """Move each program to the GPU and run it."""
     with a_gpu():
         for program in programs:
             place_graph(GPU, program.graph)
@@ -110,14 +110,14 @@ def test_no_tensor_of_the_host_is_in_a_step(name: str, tiny_model: Models) -> No
 
 @pytest.mark.parametrize("weights", ["int8", "int4", "float8"])
 def test_nor_in_weights_of_few_bits(weights: str, tiny_model: Models) -> None:
-    """Of a few rows and of many."""
+    """For few rows and for many."""
     model, few = first_layers(tiny_model("llama"), 1), {"max_length": 16, "widths": (1, 12)}
     run_on_gpu(Program.all_of(StaticDecoder(model, weights=weights, dtype="bfloat16", **few)))
 
 
 @pytest.mark.parametrize("chain", CHAINS)
-def test_nor_in_a_choice(chain: str, tiny_model: Models) -> None:
-    """Every stage that may be part of a forward."""
+def test_nor_in_sampling(chain: str, tiny_model: Models) -> None:
+    """With every processor that can be part of a forward."""
     model = first_layers(tiny_model("llama"), 1)
     decoder = StaticDecoder(model, batch_size=2, max_length=16, widths=(3,))
     decoder.fuse(*CHAINS[chain])
@@ -127,7 +127,7 @@ def test_nor_in_a_choice(chain: str, tiny_model: Models) -> None:
 
 
 def test_a_tensor_of_the_host_would_be_found(tiny_model: Models) -> None:
-    """What the tests above rely on."""
+    """As the tests above assume."""
     decoder = StaticDecoder(tiny_model("llama"), **SHAPE)
     program = Program.of(decoder, program_shapes(decoder)[0])
     with a_gpu():
@@ -141,33 +141,33 @@ def test_a_tensor_of_the_host_would_be_found(tiny_model: Models) -> None:
 
 @pytest.fixture(scope="module")
 def graph(tiny_model: Models) -> GraphModule:
-    """Of one column, with joined projections."""
+    """The graph of one column, with fused projections."""
     decoder = StaticDecoder(tiny_model("llama"), **SHAPE)
     decoder.step.fused = fuse_projections(decoder.step.model)
     return Program.of(decoder, program_shapes(decoder)[0]).graph
 
 
 class TestGraph:
-    """What a compiler can make much of."""
+    """Structure of the lowered graph."""
 
     def count(self, graph: GraphModule, target: Any) -> int:
-        """Calls of an operation."""
+        """Number of calls of an operation."""
         return len(graph.graph.find_nodes(op="call_function", target=target))
 
     def test_leaves_attention_whole(self, graph: GraphModule) -> None:
-        """One call a layer, for a kernel of the GPU's own; no key is repeated for the heads that share it."""
+        """One call per layer, for a GPU kernel; keys are not repeated for the heads that share them."""
         calls = graph.graph.find_nodes(op="call_function", target=aten.scaled_dot_product_attention.default)
 
         assert [2, 2] == [call.args[1].meta["val"].shape[1] for call in calls]
         expanded = graph.graph.find_nodes(op="call_function", target=aten.expand.default)
         assert [] == [node for node in expanded if node.args[0].meta["val"].dim() == 5]
 
-    def test_multiplies_joined_projections_once(self, graph: GraphModule) -> None:
-        """Of two layers: queries, keys and values; the output; gate and up; down. And of the head."""
+    def test_multiplies_fused_projections_once(self, graph: GraphModule) -> None:
+        """In two layers: queries, keys and values; output; gate and up; down. And the head."""
         assert 4 * 2 + 1 == self.count(graph, aten.linear.default)
 
-    def test_writes_the_cache_where_it_lies(self, graph: GraphModule) -> None:
-        """Keys and values of two layers, and the logits into their place; it gives nothing."""
+    def test_writes_the_cache_in_place(self, graph: GraphModule) -> None:
+        """Keys and values of two layers, and the logits into their buffer; it returns nothing."""
         assert (4, 1) == (
             self.count(graph, aten.index_put_.default),
             self.count(graph, aten.copy_.default),

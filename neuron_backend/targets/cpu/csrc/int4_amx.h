@@ -1,23 +1,23 @@
-// Sums of products of 4-bit weights in tiles: 16 outputs by the 32 inputs of a group, by up to 16 rows.
+// Sums of products of int4 weights in AMX tiles: 16 outputs by the 32 inputs of a group, by up to 16 rows.
 
 #pragma once
 
-#include "nibbles.h"
-#include "tiles.h"
+#include "int4_vectors.h"
+#include "amx.h"
 
 #if defined(DECODEKIT_TILES) && defined(DECODEKIT_NIBBLES)
 #define DECODEKIT_NIBBLE_TILES
 
 namespace decodekit {
 
-// Tiles 0 to 3 are sums of 16 outputs each, 4 inputs, 5 to 7 weights.
+// Tiles 0 to 3 hold sums of 16 outputs each, tile 4 inputs, tiles 5 to 7 weights.
 template <int ROWS>
 inline constexpr TileSizes NIBBLE_TILES({
     {ROWS, 4 * TILE}, {ROWS, 4 * TILE}, {ROWS, 4 * TILE}, {ROWS, 4 * TILE},
     {ROWS, GROUP},    {GROUP / 4, 64},  {GROUP / 4, 64},  {GROUP / 4, 64},
 });
 
-// The sums of one group of inputs, [TURNS * ROWS][BLOCK], as nibble_sums.
+// Sums of one group of inputs, [TURNS * ROWS][BLOCK], as nibble_sums.
 template <int ROWS, int TURNS>
 inline void nibble_tile_sums(const int8_t* x, int64_t in, const uint8_t* packed, int32_t (*found)[BLOCK]) {
   alignas(64) uint8_t parts[4][GROUP / 4][64];

@@ -1,5 +1,5 @@
-// Products and attention as programs and Python call them, for one dtype, and products for the numbers of
-// rows in ROWS.
+// C functions that programs and Python call: skinny GEMM and attention for one dtype, GEMM for the numbers
+// of rows in DECODEKIT_ROWS.
 
 #include <initializer_list>
 #include <utility>
@@ -7,9 +7,9 @@
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
 #include "attention.h"
-#include "float_rows.h"
-#include "int4_rows.h"
-#include "int8_rows.h"
+#include "float_gemm.h"
+#include "int4_gemm.h"
+#include "int8_gemm.h"
 
 namespace {
 
@@ -42,7 +42,7 @@ const int64_t* strides(AtenTensorHandle tensor) {
   return found;
 }
 
-// A contiguous tensor of the dtype that `like` has.
+// An uninitialised contiguous tensor with the dtype of `like`.
 AtenTensorHandle empty(AtenTensorHandle like, std::initializer_list<int64_t> sizes) {
   int64_t strides[4] = {1, 1, 1, 1};
   for (int i = static_cast<int>(sizes.size()) - 2; i >= 0; --i) strides[i] = strides[i + 1] * sizes.begin()[i + 1];
@@ -57,38 +57,38 @@ AtenTensorHandle empty(AtenTensorHandle like, std::initializer_list<int64_t> siz
 
 extern "C" {
 
-// True where the number of rows is one of those compiled for.
+// The GEMM functions return whether the number of rows is one of those compiled for.
 
-bool decodekit_float_rows(int64_t rows, const void* x, const void* weights, void* y, int64_t out, int64_t in) {
+bool decodekit_float_gemm(int64_t rows, const void* x, const void* weights, void* y, int64_t out, int64_t in) {
   return with_rows(rows, Rows(), [=](auto count) {
-    decodekit::float_rows<Number, count()>(
+    decodekit::float_gemm<Number, count()>(
         static_cast<const Number*>(x), static_cast<const Number*>(weights), static_cast<Number*>(y), out, in);
   });
 }
 
-bool decodekit_int8_rows(
+bool decodekit_int8_gemm(
     int64_t rows, const void* x, const void* weights, const void* scale, void* y, int64_t out, int64_t in) {
   return with_rows(rows, Rows(), [=](auto count) {
-    decodekit::int8_rows<Number, count()>(
+    decodekit::int8_gemm<Number, count()>(
         static_cast<const Number*>(x), static_cast<const int8_t*>(weights), static_cast<const Number*>(scale),
         static_cast<Number*>(y), out, in);
   });
 }
 
-bool decodekit_int4_rows(
+bool decodekit_int4_gemm(
     int64_t rows, const void* x, const void* packed, const void* levels, void* y, int64_t blocks, int64_t in) {
-  // The sums of more rows than that leave the nearest cache.
+  // Sums of more rows at a time do not fit into the L1 cache.
   constexpr int AT_ONCE = 32;
   return with_rows(rows, Rows(), [=](auto count) {
     decodekit::each_row<count(), AT_ONCE>([=](int first, auto some) {
-      decodekit::int4_rows<Number, some()>(
+      decodekit::int4_gemm<Number, some()>(
           static_cast<const Number*>(x) + first * in, static_cast<const uint8_t*>(packed),
           static_cast<const Number*>(levels), static_cast<Number*>(y) + first * blocks * BLOCK, blocks, in);
     });
   });
 }
 
-// Strides are those of the first three dimensions.
+// Strides of the first three dimensions.
 
 void decodekit_attention(
     const void* query, const void* keys, const int64_t* key_strides, const void* values,
@@ -100,27 +100,27 @@ void decodekit_attention(
       {batch, width, heads, groups, slots, key_dim, value_dim}, static_cast<float>(scale));
 }
 
-// The same as programs call operations: tensors in, a tensor out.
+// The same with the interface that programs use to call operations: tensors in, a tensor out.
 
-AOTITorchError aoti_torch_cpu_float_rows(AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle* y) {
+AOTITorchError aoti_torch_cpu_float_gemm(AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle* y) {
   const int64_t out = size(weights, 0);
   *y = empty(x, {size(x, 0), out});
-  return !decodekit_float_rows(size(x, 0), data<void>(x), data<void>(weights), data<void>(*y), out, size(x, 1));
+  return !decodekit_float_gemm(size(x, 0), data<void>(x), data<void>(weights), data<void>(*y), out, size(x, 1));
 }
 
-AOTITorchError aoti_torch_cpu_int8_rows(
+AOTITorchError aoti_torch_cpu_int8_gemm(
     AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle scale, AtenTensorHandle* y) {
   const int64_t out = size(weights, 0);
   *y = empty(x, {size(x, 0), out});
-  return !decodekit_int8_rows(
+  return !decodekit_int8_gemm(
       size(x, 0), data<void>(x), data<void>(weights), data<void>(scale), data<void>(*y), out, size(x, 1));
 }
 
-AOTITorchError aoti_torch_cpu_int4_rows(
+AOTITorchError aoti_torch_cpu_int4_gemm(
     AtenTensorHandle x, AtenTensorHandle packed, AtenTensorHandle levels, AtenTensorHandle* y) {
   const int64_t blocks = size(packed, 0);
   *y = empty(x, {size(x, 0), blocks * BLOCK});
-  return !decodekit_int4_rows(
+  return !decodekit_int4_gemm(
       size(x, 0), data<void>(x), data<void>(packed), data<void>(levels), data<void>(*y), blocks, size(x, 1));
 }
 

@@ -1,21 +1,21 @@
-// Weights of 8 bits, with one scale for each output.
+// Skinny GEMM over int8 weights, with one scale per output.
 
 #pragma once
 
 #include <algorithm>
 
-#include "digits.h"
-#include "rows.h"
-#include "weight_tiles.h"
+#include "int8_split.h"
+#include "skinny_gemm.h"
+#include "gemm_amx.h"
 
 namespace decodekit {
 
-// Digits are read in runs of so many bytes.
+// Bytes of one vector of split inputs.
 constexpr int64_t RUN = 64;
 
 #if defined(DECODEKIT_AVX512) && defined(__AVX512VNNI__)
 
-// The instruction takes inputs from 0 to 255, so each is 128 too large, as are the sums for it.
+// The instruction takes unsigned inputs, so 128 is added to each, and its share subtracted from the sums.
 constexpr int INPUT_OFFSET = 128;
 
 template <int COUNT, int OUTPUTS>
@@ -67,42 +67,42 @@ inline void integer_sums(
 
 #endif
 
-// x is [ROWS][in], weights [out][in] with one scale an output, y [ROWS][out].
+// x is [ROWS][in], weights [out][in] with one scale per output, y [ROWS][out].
 template <class T, int ROWS>
-void int8_rows(const T* x, const int8_t* weights, const T* scale, T* y, int64_t out, int64_t in) {
-  static thread_local Digits made;
-  constexpr int SUMS = ROWS * DIGITS<T>;
+void int8_gemm(const T* x, const int8_t* weights, const T* scale, T* y, int64_t out, int64_t in) {
+  static thread_local Int8Split split;
+  constexpr int SUMS = ROWS * SPLIT_TERMS<T>;
   const int64_t padded = (in + RUN - 1) / RUN * RUN;
   const auto finish = [=](const float* largest, int64_t n, auto& found) {
     constexpr int OUTPUTS = sizeof(found[0]) / sizeof(int32_t);
     for (int row = 0; row < ROWS; ++row) {
       const float unit = largest[row] / LARGEST;
       for (int i = 0; i < OUTPUTS; ++i) {
-        const float total = joined<DIGITS<T>>([&](int d) { return static_cast<float>(found[d * ROWS + row][i]); });
+        const float total = combine<SPLIT_TERMS<T>>([&](int d) { return static_cast<float>(found[d * ROWS + row][i]); });
         y[row * out + n + i] = static_cast<T>(total * unit * static_cast<float>(scale[n + i]));
       }
     }
   };
 #ifdef DECODEKIT_TILES
-  // Of up to six sums the loops below take as long; of ten 5.2 ms where tiles take 3.1.
+  // For up to six sums the loops below take as long; for ten they take 5.2 ms where tiles take 3.1.
   if (SUMS > 4 && in_tiles<int8_t>(out, in)) {
-    made.of<T, ROWS>(x, in, in, 0);
-    const float* largest = made.largest.data();
+    split.of<T, ROWS>(x, in, in, 0);
+    const float* largest = split.largest.data();
     const bool threads = out * in >= WORTH_THREADS;
-    tile_sums<SUMS>(made.digits.data(), weights, out, in, threads, [=](int64_t n, auto& found) {
+    tile_sums<SUMS>(split.terms.data(), weights, out, in, threads, [=](int64_t n, auto& found) {
       finish(largest, n, found);
     });
     return;
   }
 #endif
-  made.of<T, ROWS>(x, in, padded, INPUT_OFFSET);
-  const int8_t* digits = made.digits.data();
-  const float* largest = made.largest.data();
+  split.of<T, ROWS>(x, in, padded, INPUT_OFFSET);
+  const int8_t* terms = split.terms.data();
+  const float* largest = split.largest.data();
   constexpr int AT_ONCE = SUMS <= 4 ? 4 : 1;
   each_output<AT_ONCE>(out, out * in * SUMS, [=](int64_t n, auto outputs) {
     int32_t found[SUMS][outputs()];
     each_row<SUMS, 2 * ROWS_AT_ONCE>([&](int first, auto count) {
-      integer_sums<count(), outputs()>(digits + first * padded, padded, weights + n * in, in, found + first);
+      integer_sums<count(), outputs()>(terms + first * padded, padded, weights + n * in, in, found + first);
     });
     finish(largest, n, found);
   });

@@ -1,4 +1,4 @@
-// Inputs as integers, for weights that are.
+// Split of inputs into int8 terms, for integer weights.
 
 #pragma once
 
@@ -7,34 +7,34 @@
 #include <cmath>
 #include <vector>
 
-#include "rows.h"
-#include "tiles.h"
+#include "skinny_gemm.h"
+#include "amx.h"
 
 namespace decodekit {
 
-// Inputs as a few digits of 8 bits each, as quantization/digits.py has it: the same operations in the
-// same order, so that the numbers are the same to the last bit.
+// The same operations in the same order as in quantization/int8_activation_split.py, so that results are
+// bit-identical.
 
 constexpr float LARGEST = 127;
 constexpr float BASE = 254;
 constexpr float INVERSE = static_cast<float>(1.0 / 254);
 
 template <class T>
-constexpr int DIGITS = sizeof(T) == 4 ? 3 : 2;
+constexpr int SPLIT_TERMS = sizeof(T) == 4 ? 3 : 2;
 
-// Of ROWS rows: digit d of row r at [(d * ROWS + r) * padded], which zeros fill up to `padded`, and to equal
-// parts of rows. `offset` is added to each, in 8 bits.
-struct Digits {
-  std::vector<int8_t> digits;
+// Terms of ROWS rows: term d of row r begins at [(d * ROWS + r) * padded]. Zeros fill rows up to `padded`,
+// and the number of rows up to equal parts. `offset` is added to each term, modulo 256.
+struct Int8Split {
+  std::vector<int8_t> terms;
   std::vector<float> largest;
   std::vector<float> wide;
 
   template <class T, int ROWS>
   void of(const T* x, int64_t in, int64_t padded, int offset) {
-    digits.assign(EqualParts<DIGITS<T> * ROWS>::ALL * padded, 0);
+    terms.assign(EqualParts<SPLIT_TERMS<T> * ROWS>::ALL * padded, 0);
     largest.resize(ROWS);
     wide.resize(in);
-    // Bytes may be anybody's: without the promise that they are not, the loops go number by number.
+    // int8_t may alias anything; without __restrict the loops are not vectorised.
     float* __restrict rest = wide.data();
     for (int row = 0; row < ROWS; ++row) {
       const T* from = x + row * in;
@@ -45,26 +45,26 @@ struct Digits {
         most = std::max(most, std::fabs(rest[k]));
         unordered += rest[k] - rest[k];
       }
-      // What is no number makes the row's results none, whichever inputs it is.
+      // NaN or infinity in any input makes the row's results NaN.
       largest[row] = most + unordered;
 #pragma omp simd
       for (int64_t k = 0; k < in; ++k) rest[k] = rest[k] / most * LARGEST;
-      for (int d = 0; d < DIGITS<T>; ++d) {
-        int8_t* __restrict to = digits.data() + (d * ROWS + row) * padded;
+      for (int d = 0; d < SPLIT_TERMS<T>; ++d) {
+        int8_t* __restrict to = terms.data() + (d * ROWS + row) * padded;
 #pragma omp simd
         for (int64_t k = 0; k < in; ++k) {
-          const float digit = std::nearbyint(rest[k]);
-          to[k] = static_cast<int8_t>(static_cast<int32_t>(digit) + offset);
-          rest[k] = (rest[k] - digit) * BASE;
+          const float term = std::nearbyint(rest[k]);
+          to[k] = static_cast<int8_t>(static_cast<int32_t>(term) + offset);
+          rest[k] = (rest[k] - term) * BASE;
         }
       }
     }
   }
 };
 
-// Parts of one product, part(d) being that of digit d and the largest digit's the first, to its value.
+// The value of a product from those of its terms: part(d) is that of term d, the most significant first.
 template <int COUNT, class F>
-inline auto joined(F part) {
+inline auto combine(F part) {
   auto total = part(COUNT - 1);
   for (int d = COUNT - 2; d >= 0; --d) total = part(d) + total * decltype(total)(INVERSE);
   return total;

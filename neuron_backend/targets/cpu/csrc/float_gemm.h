@@ -1,4 +1,4 @@
-// Weights in float32, bfloat16 and float16.
+// Skinny GEMM over float32, bfloat16 and float16 weights.
 
 #pragma once
 
@@ -8,16 +8,16 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
-#include "rows.h"
-#include "weight_tiles.h"
+#include "skinny_gemm.h"
+#include "gemm_amx.h"
 
 namespace decodekit {
 
-// Sums of products of COUNT rows by OUTPUTS rows of weights, in single precision.
+// Sums of products of COUNT rows by OUTPUTS rows of weights, in single precision: `sums`.
 
 #ifdef DECODEKIT_AVX512
 
-// How many weights one instruction takes, what inputs it multiplies them by, and the instruction.
+// Weights per instruction, type of the inputs, and the multiply-add instruction.
 template <class T>
 struct Lanes;
 
@@ -102,10 +102,10 @@ inline void sums(const float* x, const T* weights, int64_t in, float (*found)[OU
 
 // x is [ROWS][in], weights [out][in], y [ROWS][out].
 template <class T, int ROWS>
-void float_rows(const T* x, const T* weights, T* y, int64_t out, int64_t in) {
+void float_gemm(const T* x, const T* weights, T* y, int64_t out, int64_t in) {
 #if defined(DECODEKIT_TILED) && defined(DECODEKIT_TILES) && defined(__AMX_BF16__)
-  // One row takes 6.0 ms so where the loops below take 5.1, but five take 6.2 where they take 8.3, and
-  // sixteen 7.5 where they take 22. The sums have another order, so that all rows are multiplied in one way.
+  // With tiles, one row takes 6.0 ms where the loops below take 5.1, but five take 6.2 instead of 8.3, and
+  // sixteen 7.5 instead of 22. The order of the sums differs, so all numbers of rows must use the same way.
   if constexpr (std::is_same_v<T, c10::BFloat16>) {
     if (in_tiles<T>(out, in)) {
       tile_sums<ROWS>(x, weights, out, in, out * in * ROWS >= WORTH_THREADS, [=](int64_t n, const auto& found) {
@@ -125,7 +125,7 @@ void float_rows(const T* x, const T* weights, T* y, int64_t out, int64_t in) {
     converted.assign(x, x + ROWS * in);
     inputs = converted.data();
   }
-  // As many as leave registers for the weights themselves.
+  // Outputs per run, leaving registers for the weights.
   constexpr int AT_ONCE = ROWS <= 5 ? 4 : 2;
   each_output<AT_ONCE>(out, out * in * ROWS, [=](int64_t n, auto outputs) {
     each_row<ROWS, ROWS_AT_ONCE>([=](int first, auto count) {

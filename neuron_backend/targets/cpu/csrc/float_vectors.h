@@ -1,4 +1,4 @@
-// Vectors of numbers in single precision, as wide as the processor's, from and to numbers of any dtype.
+// Vectors of float32, as wide as the CPU's, loaded from and stored to any dtype.
 
 #pragma once
 
@@ -13,7 +13,7 @@ using Floats = at::vec::Vectorized<float>;
 
 inline Floats as_floats(const float* p) { return Floats::loadu(p); }
 
-// Of as many as there are floats: not everywhere has a vector of integers no more.
+// Of Floats::size() integers: integer vectors are wider on some CPUs.
 inline Floats as_floats(const int32_t* p) {
   return at::vec::convert<float>(at::vec::Vectorized<int32_t>::loadu(p, Floats::size()));
 }
@@ -25,7 +25,7 @@ inline Floats as_floats(const T* p) {
   return loaded;
 }
 
-// Two vectors, one behind the other.
+// Stores two consecutive vectors.
 
 inline void store(float* to, const Floats& a, const Floats& b) {
   a.store(to);

@@ -1,4 +1,4 @@
-"""Traced decoders that are divided among cores, choose in their programs, and score trees."""
+"""Traced decoders that are divided among cores, sample in their programs, and score trees."""
 
 from typing import Any
 
@@ -35,72 +35,74 @@ STOP = MaxNewTokens(30)
 
 
 @pytest.fixture(scope="module")
-def choosing(tiny_model, trace_decoder):
-    """Two cores with the chain: two widths with a choice and without, and one of trees."""
+def sampling(tiny_model, trace_decoder):
+    """A decoder on two cores with the chain: two widths with and without sampling, and one of trees."""
     return trace_decoder(tiny_model("llama"), TracedTarget(way="nxd"), tp_degree=2, **SHAPE, **CHOSEN)
 
 
 @pytest.fixture(scope="module")
 def eager(tiny_model):
-    """The whole model as PyTorch runs it; the host chooses."""
+    """The whole model, eager; the host samples."""
     return compile_decoder(tiny_model("llama"), target="eager", **SHAPE)
 
 
 @pytest.fixture(autouse=True)
-def nothing_fed(choosing, eager) -> None:
-    """Some tests feed by hand, which no generator sees."""
-    for decoder in (choosing.decoder, eager):
+def nothing_fed(sampling, eager) -> None:
+    """Forget fed tokens: some tests call forward directly, without the record."""
+    for decoder in (sampling.decoder, eager):
         Slots.of(decoder).forget()
 
 
 class TestChoices:
-    """Token for token what the host chooses from an eager decoder's logits."""
+    """Token for token what the host samples from an eager decoder's logits."""
 
-    def test_plain(self, choosing, eager, asked):
-        """All but the first token of each row come from the device."""
-        generator = Generator(choosing.decoder, stop=STOP, **CHOSEN)
+    def test_plain(self, sampling, eager, sampled_widths):
+        """The device samples all but each row's first token."""
+        generator = Generator(sampling.decoder, stop=STOP, **CHOSEN)
 
         assert Generator(eager, stop=STOP, **CHOSEN)(PROMPTS).ids == generator(PROMPTS).ids
-        assert len(asked) >= 29
+        assert len(sampled_widths) >= 29
         assert generator.explain().on_device
 
-    def test_with_a_draft_from_the_prompt(self, choosing, eager, asked):
-        """Windows of several tokens are verified by what the device chose in them."""
-        fast = SpeculativeGenerator(choosing.decoder, PromptLookup(), num_draft_tokens=4, stop=STOP, **CHOSEN)
+    def test_with_prompt_lookup(self, sampling, eager, sampled_widths):
+        """Verifications of several columns, sampled by the device."""
+        fast = SpeculativeGenerator(sampling.decoder, PromptLookup(), num_draft_tokens=4, stop=STOP, **CHOSEN)
 
         assert Generator(eager, stop=STOP, **CHOSEN)(PROMPTS).ids == fast(PROMPTS).ids
-        assert 5 in asked
+        assert 5 in sampled_widths
 
-    def test_greedy_on_the_host(self, choosing, eager, asked):
-        """The plain programs stand beside those that choose, over the same caches."""
-        assert Generator(eager, stop=STOP)(PROMPTS).ids == Generator(choosing.decoder, stop=STOP)(PROMPTS).ids
-        assert [] == asked
+    def test_greedy_on_the_host(self, sampling, eager, sampled_widths):
+        """Plain programs share the caches with those that sample."""
+        assert Generator(eager, stop=STOP)(PROMPTS).ids == Generator(sampling.decoder, stop=STOP)(PROMPTS).ids
+        assert [] == sampled_widths
 
 
 class TestTrees:
-    """Scored by all cores together."""
+    """Trees scored by all cores."""
 
-    def test_as_by_the_eager_decoder(self, choosing, eager):
-        """Side branches and padding, behind chains of the same caches."""
+    def test_as_by_the_eager_decoder(self, sampling, eager):
+        """Side branches and padding, after chains in the same caches."""
         parents = torch.tensor([[-1, 0, 0, 1, 2, -1, 5], [-1, 0, 1, 0, -1, -1, -1]])
         ids = torch.tensor([[3, 4, 5, 6, 7, 8, 9], [9, 8, 7, 6, -1, -1, -1]])
         text = torch.randint(61, (2, 5), generator=torch.Generator().manual_seed(0))
-        for decoder in (choosing.decoder, eager):
+        for decoder in (sampling.decoder, eager):
             decoder.forward(text, torch.tensor([0, 0]))
 
         found, expected = (
-            decoder.forward_tree(ids, torch.tensor([5, 4]), parents) for decoder in (choosing.decoder, eager)
+            decoder.forward_tree(ids, torch.tensor([5, 4]), parents) for decoder in (sampling.decoder, eager)
         )
 
         torch.testing.assert_close(found[ids >= 0], expected[ids >= 0], atol=1e-4, rtol=1e-4)
 
-    @pytest.mark.parametrize("chosen", [{}, CHOSEN], ids=["greedy", "sampled"])
-    def test_write_the_text_of_plain_decoding(self, choosing, eager, chosen):
-        """With guesses of the first layer, some of which are right."""
+    @pytest.mark.parametrize("sampling_parts", [{}, CHOSEN], ids=["greedy", "sampled"])
+    def test_write_the_text_of_plain_decoding(self, sampling, eager, sampling_parts):
+        """With draft tokens of the first layer, some of which are accepted."""
         draft = eager.early_exit(1, widths=(1, 2, 5))
-        expected = Generator(eager, stop=STOP, **chosen)(PROMPTS).ids
+        expected = Generator(eager, stop=STOP, **sampling_parts)(PROMPTS).ids
 
-        fast = SpeculativeGenerator(choosing.decoder, DraftTree(draft, Tree.comb(2, 2)), stop=STOP, **chosen)
+        fast = SpeculativeGenerator(
+            sampling.decoder, DraftTree(draft, Tree.comb(2, 2)), stop=STOP, **sampling_parts
+        )
         found = fast(PROMPTS)
 
         assert expected == found.ids
@@ -108,47 +110,47 @@ class TestTrees:
 
 
 class TestDevice:
-    """What is on the cores."""
+    """State and programs on the cores."""
 
-    def test_programs_are_compiled_once_for_all_cores(self, choosing):
-        """Plain, choosing and of trees; each writes the cache of two layers in place."""
-        assert (5, 4 * 5) == (choosing.executables, choosing.aliased)
+    def test_programs_are_compiled_once_for_all_cores(self, sampling):
+        """Plain, sampling and tree programs; each writes the cache of two layers in place."""
+        assert (5, 4 * 5) == (sampling.executables, sampling.aliased)
 
-    def test_every_program_writes_every_cores_heads(self, choosing, eager):
-        """A choosing forward and a tree leave what the eager decoder's cache has, where it was."""
+    def test_every_program_writes_every_cores_heads(self, sampling, eager):
+        """After sampling and a tree, the cache equals the eager decoder's, and has not moved."""
         history = (torch.ones(shape).long() for shape in ((2, 1, 65), (2, 1), (2,), (2,)))
         ids, start = torch.tensor([[3], [4]]), torch.tensor([0, 0])
-        # One branch, all of which is kept.
+        # One branch, which is kept entirely.
         tree = torch.tensor([[5, 6, 7, 8, 9, 10, 11]] * 2), start + 1, torch.arange(-1, 6).repeat(2, 1)
-        before = [[state.address for state in states.values()] for states in choosing.cores]
+        before = [[state.address for state in states.values()] for states in sampling.cores]
 
-        choosing.decoder.forward_and_sample(ids, start, History(*history))
+        sampling.decoder.forward_and_sample(ids, start, History(*history))
         eager.forward(ids, start)
-        for decoder in (choosing.decoder, eager):
+        for decoder in (sampling.decoder, eager):
             decoder.forward_tree(*tree)
 
         for name, expected in zip(state_names(eager.cache), eager.cache.tensors, strict=True):
-            whole = torch.cat([states[name].value.cpu() for states in choosing.cores], dim=1)
-            # Behind the slots where padding and side branches leave what they like.
+            whole = torch.cat([states[name].value.cpu() for states in sampling.cores], dim=1)
+            # After the slots with undefined content, of padding and side branches.
             kept = slice(eager.cache.reserved, eager.cache.reserved + 8)
             torch.testing.assert_close(whole[:, :, kept], expected[:, :, kept])
-        assert before == [[state.address for state in states.values()] for states in choosing.cores]
+        assert before == [[state.address for state in states.values()] for states in sampling.cores]
 
 
 class TestSaving:
-    """What is loaded traces nothing."""
+    """Loading traces nothing."""
 
     @pytest.fixture
-    def saved(self, choosing, tmp_path, monkeypatch):
-        """The folder."""
+    def saved(self, sampling, tmp_path, monkeypatch):
+        """The folder of the saved decoder."""
         import neuronx_distributed
 
-        choosing.decoder.save(tmp_path / "decoder")
+        sampling.decoder.save(tmp_path / "decoder")
         monkeypatch.setattr(neuronx_distributed.ModelBuilder, "trace", None)
         return tmp_path / "decoder"
 
-    def test_with_the_chain_it_chooses(self, saved, eager):
-        """Every core is given the constants of the choice again."""
+    def test_with_the_chain_the_device_samples(self, saved, eager):
+        """Every core gets the samplers' constants again."""
         loaded = load_decoder(saved, **CHOSEN)
 
         assert (2, (1, 5), False) == (loaded.tp_degree, loaded.sampling_widths, loaded.compiled)
@@ -157,8 +159,8 @@ class TestSaving:
             == Generator(loaded, stop=STOP, **CHOSEN)(PROMPTS).ids
         )
 
-    def test_with_another_chain_the_host_chooses(self, saved, eager):
-        """By the plain programs."""
+    def test_with_another_chain_the_host_samples(self, saved, eager):
+        """From the plain programs."""
         other: dict[str, Any] = {"processors": Temperature(0.5), "sampler": Sample(seed=3)}
         loaded = load_decoder(saved, **other)
 
@@ -170,7 +172,7 @@ class TestSaving:
 
 
 class Sums(nn.Module):
-    """A sum among cores, and what each had for it; a state that is kept."""
+    """A sum among cores, each core's summand, and a state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,7 +188,7 @@ class Sums(nn.Module):
 
 
 def test_the_stand_in_gives_each_rank_its_own():
-    """By output and rank, on the device, of inputs by rank."""
+    """With inputs by rank, outputs are by output and rank, on the device."""
     from neuronx_distributed import ModelBuilder, NxDParallelState
 
     x = torch.tensor([1.0, 2.0, 3.0])
