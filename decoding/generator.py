@@ -30,7 +30,8 @@ from .sampling import noise
 from .sampling.greedy import Greedy
 from .sampling.pipeline import SamplingPipeline
 from .sampling.stateful_sampler import begin_sampler
-from .stopping.composition import MaxNewTokens, begin
+from .stopping.composition import begin
+from .stopping.max_new_tokens import MaxNewTokens
 from .validation import as_whole, stream_numbers
 
 if TYPE_CHECKING:

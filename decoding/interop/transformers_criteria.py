@@ -34,8 +34,8 @@ def stop_from_transformers(
     padding; but a criterion sees every row as row 0 of its batch. It has to be a function of what
     it is given: rows take turns, and some tokens are dropped later.
 
-    Ours do the same in less time for what they know: :class:`~..stopping.composition.EndOfSequence`,
-    :class:`~..stopping.composition.MaxLength`, :class:`~..stopping.stop_strings.StopStrings`,
+    Ours do the same in less time for what they know: :class:`~..stopping.end_of_sequence.EndOfSequence`,
+    :class:`~..stopping.max_length.MaxLength`, :class:`~..stopping.stop_strings.StopStrings`,
     :class:`~..stopping.low_confidence.LowConfidence`, and :class:`~..stopping.max_time.MaxTime`, whose clock starts
     anew with every call, while theirs starts when it is built.
 

@@ -1,15 +1,13 @@
-"""Where a row ends: what all stop conditions share, and the ones that look at ids."""
+"""Stop conditions: what they share, and their composition with ``|`` and ``&``."""
 
 import abc
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import Any
 
 import attrs
 import numpy as np
 import torch
-from attrs import validators
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..history import History
@@ -23,7 +21,6 @@ from ..optional_protocols import (
 )
 from ..protocols import Finish, StopCondition
 from ..scores import Scores
-from ..validation import counts, token_ids
 
 
 class Stop(abc.ABC):
@@ -90,14 +87,6 @@ def how_to_wrap(other: Any) -> str:
     """A hint for who gave a function, or Hugging Face's criteria, for a stop condition."""
     hint = " (wrap a function in StopWhen, Hugging Face's criteria in stop_from_transformers)"
     return hint if callable(other) else ""
-
-
-def newest(history: History) -> Tensor:
-    """The newest token of each column, its own: ``[batch, width]``; anything in a column without tokens."""
-    # A few numbers for each row: numpy takes a fraction of torch's time for them.
-    ids, last = history.ids.numpy(), np.maximum(history.length.numpy() - 1, 0)
-    path = np.arange(last.shape[1]) if ids.shape[1] > 1 else 0
-    return torch.from_numpy(ids[np.arange(len(last))[:, None], path, last])
 
 
 @has_short_cuts
@@ -190,109 +179,3 @@ class AllOf(Stop):
             return (a - 1) * pairs + b if a and b else 0
 
         return both
-
-
-@has_short_cuts
-@attrs.frozen(eq=False)
-class MaxNewTokens(Stop):
-    """End a row after *n* new tokens."""
-
-    n: Tensor = attrs.field(converter=counts)
-    """One number for all rows, or one for each; at least 1."""
-
-    @property
-    def finishes(self) -> tuple[Finish, ...]:
-        """One."""
-        return (Finish("max_new_tokens"),)
-
-    def __call__(self, scores: Scores, history: History) -> Tensor:
-        """Codes ``[batch, width]``."""
-        generated = history.length.numpy() - history.prompt.numpy()[:, None]
-        return torch.from_numpy((generated >= limits(self.n, history)).astype(np.int64))
-
-    def by_token(self) -> TokenCode:
-        """The code of one token."""
-        limit = _limit_of_a_row(self.n)
-        return lambda token, length, prompt, row: int(length - prompt >= limit(row))
-
-
-@has_short_cuts
-@attrs.frozen(eq=False)
-class MaxLength(Stop):
-    """
-    End a row when it has *n* tokens, the prompt's among them.
-
-    One token is always chosen, however long the prompt.
-    """
-
-    n: Tensor = attrs.field(converter=counts)
-    """One number for all rows, or one for each; at least 1."""
-
-    @property
-    def finishes(self) -> tuple[Finish, ...]:
-        """One."""
-        return (Finish("max_length"),)
-
-    def __call__(self, scores: Scores, history: History) -> Tensor:
-        """Codes ``[batch, width]``."""
-        return torch.from_numpy((history.length.numpy() >= limits(self.n, history)).astype(np.int64))
-
-    def by_token(self) -> TokenCode:
-        """The code of one token."""
-        limit = _limit_of_a_row(self.n)
-        return lambda token, length, prompt, row: int(length >= limit(row))
-
-
-def limits(n: Tensor, history: History) -> NDArray[np.int64]:
-    """One limit for all rows or one for each, ``[1, 1]`` or ``[rows, 1]``."""
-    rows = len(history.length)
-    if len(n) not in (1, rows):
-        raise ValueError(f"'n' must be one number or one for each of the {rows} rows: got {len(n)}")
-    return n.numpy()[:, None]
-
-
-def _limit_of_a_row(n: Tensor) -> Callable[[int], int]:
-    """The limit of a row by its number, from one for all rows or one for each."""
-    numbers: list[int] = n.tolist()
-    one = numbers[0]
-    return numbers.__getitem__ if len(numbers) > 1 else lambda row: one
-
-
-def _ids(value: Any) -> tuple[int, ...]:
-    return token_ids("ids", value)
-
-
-@has_short_cuts
-@attrs.frozen(eq=False)
-class StopTokens(Stop):
-    """End a row with any of the tokens *ids*."""
-
-    ids: tuple[int, ...] = attrs.field(converter=_ids)
-    hide: bool = attrs.field(default=False, validator=validators.instance_of(bool))
-    """Whether the text leaves the token out. The ids keep it."""
-
-    reason: ClassVar[str] = "stop_token"
-
-    @property
-    def finishes(self) -> tuple[Finish, ...]:
-        """One for each token."""
-        return tuple(Finish(self.reason, matched=i, hide=self.hide) for i in self.ids)
-
-    def __call__(self, scores: Scores, history: History) -> Tensor:
-        """Codes ``[batch, width]``."""
-        hit = newest(history).numpy()[..., None] == np.array(self.ids)
-        return torch.from_numpy(np.where(hit.any(axis=-1), hit.argmax(axis=-1) + 1, 0))
-
-    def by_token(self) -> TokenCode:
-        """The code of one token."""
-        # Of an id that is named twice, the first counts.
-        codes = {token: i + 1 for i, token in reversed(list(enumerate(self.ids)))}
-        return lambda token, length, prompt, row: codes.get(token, 0)
-
-
-@has_short_cuts
-@attrs.frozen(eq=False)
-class EndOfSequence(StopTokens):
-    """End a row with the model's own end-of-sequence token, or any of several."""
-
-    reason: ClassVar[str] = "end_of_sequence"

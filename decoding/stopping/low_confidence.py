@@ -7,7 +7,8 @@ from ..history import History
 from ..protocols import Finish
 from ..scores import Scores
 from ..validation import as_real, one_real
-from .composition import Stop, newest
+from .composition import Stop
+from .newest_token import newest
 
 
 @attrs.frozen(eq=False)

@@ -8,7 +8,8 @@ from ..history import History
 from ..protocols import Finish, StopCondition
 from ..scores import Scores
 from ..validation import counts
-from .composition import Stop, a_condition, begin, limits
+from .composition import Stop, a_condition, begin
+from .row_limits import limits
 
 
 @attrs.frozen(eq=False)

@@ -11,7 +11,8 @@ from ..history import History
 from ..protocols import Finish
 from ..scores import Scores
 from ..validation import a_whole_number
-from .composition import Stop, newest
+from .composition import Stop
+from .newest_token import newest
 
 
 @attrs.frozen(eq=False)

@@ -12,7 +12,8 @@ from ..history import History
 from ..protocols import Finish
 from ..scores import Scores
 from ..validation import as_list, token_ids
-from .composition import Stop, newest
+from .composition import Stop
+from .newest_token import newest
 
 
 class TokenSequence(tuple[int, ...]):
