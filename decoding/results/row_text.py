@@ -9,7 +9,8 @@ from ..history import History
 from ..protocols import Finish
 from ..stopping.aho_corasick import AhoCorasick
 from ..stopping.stop_sequences import TokenSequence
-from ..text.detokenizer import Detokenizer, agreement
+from ..text.detokenizer import Detokenizer
+from ..text.tokenizer import common_prefix_length
 
 
 @attrs.define(eq=False)
@@ -150,7 +151,7 @@ def _completed(strings: Sequence[str], before: str, text: str) -> tuple[int, int
     Returns:
         Its index in *strings* and where it begins in *text*; None when there is none.
     """
-    known = agreement(before, text)
+    known = common_prefix_length(before, text)
     found = []
     for index, string in enumerate(strings):
         start = text.find(string, max(0, known - len(string) + 1))

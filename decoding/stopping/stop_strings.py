@@ -13,7 +13,8 @@ from torch import Tensor
 from ..history import History
 from ..protocols import Finish
 from ..scores import Scores
-from ..text.detokenizer import Detokenizer, agreement
+from ..text.detokenizer import Detokenizer
+from ..text.tokenizer import common_prefix_length
 from .aho_corasick import AhoCorasick
 from .composition import Stop
 
@@ -53,7 +54,7 @@ class _Row:
         final, before = self.detokenizer.push([token]), self.held
         self.held = self.detokenizer.preview()
         text = final + self.held
-        known = agreement(before, text)
+        known = common_prefix_length(before, text)
         # What was held is held still, or final now: no need to read it again. If not, what looked
         # like a character has become bad bytes, say.
         goes_on = known == len(before) and not 0 < len(final) < known
