@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .decoding.checks import check_inputs, check_tree_inputs, check_tree_widths
 from .decoding.protocols import Decoder, DecoderShape, ScoresTrees
-from .decoding.tree_arrays import depths, first_branch, paths
+from .decoding.trees import depths, first_branch, paths
 
 __all__ = ["ScriptedDecoder", "check_decoder", "last_token", "whole_prefix"]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .protocols import Decoder, DecoderShape
-from .tree_arrays import depths
+from .trees import depths
 
 
 def require_decoder(decoder: object) -> None:

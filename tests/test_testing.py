@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from decodekit.decoding.checks import check_tree_inputs
-from decodekit.decoding.tree_arrays import depths
+from decodekit.decoding.trees import depths
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.testing import ScriptedDecoder, check_decoder, last_token, whole_prefix
 

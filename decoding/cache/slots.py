@@ -15,7 +15,7 @@ from ..history import History
 from ..optional_protocols import HasSpans, tree_widths
 from ..protocols import Decoder, SamplesOnDevice, ScoresTrees
 from ..scores import Scores
-from ..tree_arrays import first_branch
+from ..trees import first_branch
 from .columns import columns_of
 from .fed_record import FedRecord
 

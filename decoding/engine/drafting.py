@@ -5,11 +5,11 @@ import torch
 from torch import Tensor
 
 from ..cache.slots import Slots
-from ..draft_trees import depths, pruned, tokens_ahead
 from ..history import History
 from ..optional_protocols import compares_scores, takes_trees
 from ..protocols import Draft, Drafter, DraftLength, SpeculationStep, Verification
 from ..sampling.pipeline import SamplingPipeline
+from ..trees import draft_depths, pruned, tokens_ahead
 from ..validation import is_whole
 
 
@@ -83,7 +83,9 @@ class Drafting:
         fits = (draft.ids >= 0) & (draft.ids < shape.vocab_size)
         if draft.parents is not None:
             # The row's last token is a column of the tree as well, and of the chain.
-            left = pruned(draft, fits & (depths(draft) <= budget[:, None]), self.slots.tree_widths[-1] - 1)
+            left = pruned(
+                draft, fits & (draft_depths(draft) <= budget[:, None]), self.slots.tree_widths[-1] - 1
+            )
             return left if left.ids.shape[1] else Draft(left.ids)
         # Who guesses trees may give a chain instead, and its budget may be more than is scored of one.
         fits &= torch.arange(draft.ids.shape[1]) < budget[:, None].clamp(max=shape.scored_width - 1)

@@ -6,12 +6,12 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..draft_trees import Branch
 from ..history import History
 from ..placement import part_name
 from ..results.logprobs import Logprobs, TokenLogprob, token_logprob
 from ..sampling.pipeline import SamplingPipeline
 from ..scores import Scores
+from ..trees import Branch
 
 
 @attrs.frozen(eq=False)
@@ -46,7 +46,7 @@ class LogprobRecorder:
         """
         if self.stages == len(self.pipeline.stages):
             return self._read(scores.logits, ids)
-        return self._read(branch.of(self.pipeline.after(self.stages, logits, seen)), ids)
+        return self._read(branch.gather(self.pipeline.after(self.stages, logits, seen)), ids)
 
     def given(
         self, logits: Tensor, seen: History, ids: Sequence[Sequence[int]]

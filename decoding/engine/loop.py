@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..cache.slots import Slots
-from ..draft_trees import Branch, chosen_branch, tokens_ahead, tree_window
 from ..history import History
 from ..optional_protocols import reads_target_tokens
 from ..protocols import Draft, Finish, StopCondition, Verification
@@ -19,6 +18,7 @@ from ..results.events import MAX_LENGTH, StepOutput
 from ..results.timers import Timers
 from ..sampling.pipeline import SamplingPipeline
 from ..scores import Scores
+from ..trees import Branch, target_branch, tokens_ahead, tree_window
 from .drafting import Drafting, nothing
 from .exact_match import ExactMatch
 from .plain_step import PlainStep, known_codes
@@ -168,8 +168,8 @@ class Loop:
             )
             branch, window = Branch(draft), seen
             if draft.parents is not None:
-                branch = chosen_branch(draft, choices)
-                choices, scores = branch.of(choices), branch.scores(scores)
+                branch = target_branch(draft, choices)
+                choices, scores = branch.gather(choices), branch.scores(scores)
                 window = _chain_window(now, branch.draft)
             stood, next_ids = self.verification(branch.draft, choices, scores, window)
             accepted, following = stood.numpy(), np.where(active, next_ids.numpy(), -1)

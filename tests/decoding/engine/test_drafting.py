@@ -176,7 +176,7 @@ class TestDrafting:
             drafter=Says(lambda rows: tree), verification=RejectionSampling(), sampler=Sample()
         )
 
-        with pytest.raises(ValueError, match=r"Rejection\(\) takes no trees"):
+        with pytest.raises(ValueError, match=r"RejectionSampling\(\) takes no trees"):
             drafting([1])
 
     def test_a_tree_out_of_the_blue_needs_a_decoder_that_scores_it(self) -> None:
