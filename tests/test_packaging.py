@@ -28,6 +28,7 @@ ROOMS = (
     "bench",
     "bench/contenders",
     "decoding",
+    "decoding/testing",
     "neuron_backend",
     *(f"neuron_backend/{room}" for room in BACKEND),
     "processors",
