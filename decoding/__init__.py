@@ -1,4 +1,4 @@
-"""The contracts, the loop, and everything that the loop is made of."""
+"""The protocols, the decoding loop, and its parts."""
 
 from typing import TYPE_CHECKING
 

@@ -58,7 +58,7 @@ class RandomTree:
         )
 
     def steps(self, ends: Sequence[int]) -> Iterator[list[int]]:
-        """The paths to one column of each row (-1: none), step by step: one column a row, -1 after its end."""
+        """The path to a column of each row (-1: none), step by step: one column a row, -1 after its end."""
         path = paths(self.ids.numpy(), self.parents.numpy())
         ways = [np.flatnonzero(path[row, end]).tolist() if end >= 0 else [] for row, end in enumerate(ends)]
         return map(list, zip_longest(*ways, fillvalue=-1))

@@ -190,5 +190,5 @@ class TestDrafting:
 
     def test_rejection_takes_no_trees(self) -> None:
         """It is said when the generator is built."""
-        with pytest.raises(ValueError, match="'verification' must take trees, as Agreement does"):
+        with pytest.raises(ValueError, match="'verification' must take trees, as ExactMatch does"):
             generator(drafter=Says(None, tree_nodes=3), verification=RejectionSampling(), sampler=Sample())
