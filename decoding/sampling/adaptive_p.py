@@ -1,4 +1,4 @@
-"""Tokens of a chosen probability."""
+"""Tokens of a sampled probability."""
 
 from typing import ClassVar
 
@@ -21,7 +21,7 @@ class AdaptiveP:
     Draw tokens whose probability is near *target*, on average over the text.
 
     Each token's logit becomes a function of how far its probability lies from a target: 5 on it,
-    falling first quadratically, then linearly. The chosen tokens' own probabilities are averaged,
+    falling first quadratically, then linearly. The sampled tokens' own probabilities are averaged,
     the last about 1 / (1 - *decay*) of them; as far as the average is above *target*, the next
     token's target lies below it, and the other way round, within 0 and 1.
 
@@ -68,15 +68,15 @@ class AdaptivePRun(StatefulRun):
     def _on_target(self) -> Tensor:
         return torch.full((self.batch,), self.settings.target, dtype=torch.float64)
 
-    def _choose(self, logits: Tensor, history: History, advancing: Tensor) -> Tensor:
+    def _sample(self, logits: Tensor, history: History, advancing: Tensor) -> Tensor:
         probs = logits.double().softmax(dim=-1)
         target = (2 * self.settings.target - self.average).clamp(0, 1)
         distance = (probs - target[:, None, None]).abs() / WIDTH
         adapted = PEAK - SHARPNESS * distance.square() / (1 + distance)
-        chosen = Sample()(adapted.masked_fill(logits == -torch.inf, -torch.inf), history)
-        probability = probs.gather(-1, chosen[..., None])[:, 0, 0]
+        sampled = Sample()(adapted.masked_fill(logits == -torch.inf, -torch.inf), history)
+        probability = probs.gather(-1, sampled[..., None])[:, 0, 0]
         average = (1 - self.settings.decay) * probability + self.settings.decay * self.average
         # A row that has no token left ends here: it has nothing to learn.
         learning = advancing & probability.isfinite()
         self.average = torch.where(learning, average, self.average)
-        return chosen[:, 0]
+        return sampled[:, 0]

@@ -52,7 +52,7 @@ class TakesCandidates(Protocol):
 
 
 @runtime_checkable
-class ChoosesAmong(Protocol):
+class SamplesAmong(Protocol):
     """A sampler with a short cut that needs no logits but those of the tokens that are left."""
 
     def among(self, candidates: Candidates, history: History) -> Tensor:

@@ -1,4 +1,4 @@
-"""Text of a chosen surprise."""
+"""Text of a sampled surprise."""
 
 import math
 from typing import Any, ClassVar
@@ -84,17 +84,17 @@ class MirostatRun(StatefulRun):
     def _twice_tau(self) -> Tensor:
         return torch.full((self.batch,), 2 * self.settings.tau, dtype=torch.float64)
 
-    def _choose(self, logits: Tensor, history: History, advancing: Tensor) -> Tensor:
+    def _sample(self, logits: Tensor, history: History, advancing: Tensor) -> Tensor:
         surprise = _surprise(logits[:, 0])
         keep = _below_limit if self.settings.version == 2 else _by_zipf
         kept = logits.masked_fill(~keep(surprise, self.mu)[:, None], -torch.inf)
-        chosen = Sample()(kept, history)
+        sampled = Sample()(kept, history)
         observed = surprise if self.settings.of_model else _surprise(kept[:, 0])
-        error = observed.gather(-1, chosen)[:, 0] - self.settings.tau
+        error = observed.gather(-1, sampled)[:, 0] - self.settings.tau
         # A row that has no token left ends here: it has nothing to learn.
         learning = advancing & error.isfinite()
         self.mu = torch.where(learning, self.mu - self.settings.eta * error, self.mu)
-        return chosen[:, 0]
+        return sampled[:, 0]
 
 
 def _surprise(logits: Tensor) -> Tensor:
@@ -104,8 +104,8 @@ def _surprise(logits: Tensor) -> Tensor:
 
 def _below_limit(surprise: Tensor, mu: Tensor) -> Tensor:
     """Which tokens are no more surprising than *mu* ``[batch]``, ``[batch, vocab]`` bool."""
-    top_tokens = surprise.argmin(dim=-1, keepdim=True)
-    return (surprise <= mu[:, None]).scatter(-1, top_tokens, True)
+    most_probable = surprise.argmin(dim=-1, keepdim=True)
+    return (surprise <= mu[:, None]).scatter(-1, most_probable, True)
 
 
 def _by_zipf(surprise: Tensor, mu: Tensor) -> Tensor:

@@ -21,8 +21,8 @@ from ..optional_protocols import (
 )
 from ..protocols import Processor, Sampler
 from ..scores import Scores
-from .candidates import Candidates, ChoosesAmong, GivesCandidates, TakesCandidates
-from .quick_choice import Quick, quick_choice
+from .candidates import Candidates, GivesCandidates, SamplesAmong, TakesCandidates
+from .fast_sampling import FastSampler, fast_sampler
 from .scratch import Workspace
 
 Left = Tensor | Candidates
@@ -95,7 +95,7 @@ class SamplingPipeline:
     _needed: int = attrs.field(init=False, repr=False)
     """How many of the stages bear on the choice, unless the two largest logits are too close."""
 
-    quick: Quick | None = attrs.field(init=False, repr=False)
+    fast: FastSampler | None = attrs.field(init=False, repr=False)
     """For the chains that come down to a few tokens."""
 
     @stages.default
@@ -104,7 +104,7 @@ class SamplingPipeline:
 
     @_among.default
     def _among_candidates(self) -> Callable[[Candidates, History], Tensor] | None:
-        if offers_short_cuts(self.sampler) and isinstance(self.sampler, ChoosesAmong):
+        if offers_short_cuts(self.sampler) and isinstance(self.sampler, SamplesAmong):
             return self.sampler.among
         return None
 
@@ -116,9 +116,9 @@ class SamplingPipeline:
                 needed -= 1
         return needed
 
-    @quick.default
-    def _quick_choice(self) -> Quick | None:
-        return quick_choice(self.stages, self.sampler)
+    @fast.default
+    def _fast_sampler(self) -> FastSampler | None:
+        return fast_sampler(self.stages, self.sampler)
 
     def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores]:
         """
@@ -136,7 +136,7 @@ class SamplingPipeline:
         Raises:
             ValueError: A part gave something of another shape.
         """
-        found = None if self.quick is None else self.quick(logits, history)
+        found = None if self.fast is None else self.fast(logits, history)
         return self.at_length(logits, history) if found is None else found
 
     def at_length(self, logits: Tensor, history: History) -> tuple[Tensor, Scores]:
@@ -258,12 +258,12 @@ def _at(logits: Tensor, ids: Tensor) -> NDArray[Any]:
     """The logit of each column's choice, ``[batch, width]``."""
     if logits.device.type != "cpu":
         return logits.gather(-1, ids[..., None]).squeeze(-1).numpy(force=True)
-    values, chosen = logits.numpy(force=True), ids.numpy()
+    values, sampled = logits.numpy(force=True), ids.numpy()
     # To numpy, -1 is the last.
-    if ((chosen < 0) | (chosen >= values.shape[-1])).any():
-        raise ValueError(f"'sampler' must give ids 0 to {values.shape[-1] - 1}: got {chosen.tolist()}")
-    best = values.reshape(-1, values.shape[-1])[np.arange(chosen.size), chosen.ravel()]
-    return np.asarray(best.reshape(chosen.shape))
+    if ((sampled < 0) | (sampled >= values.shape[-1])).any():
+        raise ValueError(f"'sampler' must give ids 0 to {values.shape[-1] - 1}: got {sampled.tolist()}")
+    best = values.reshape(-1, values.shape[-1])[np.arange(sampled.size), sampled.ravel()]
+    return np.asarray(best.reshape(sampled.shape))
 
 
 def _within(history: History) -> History:

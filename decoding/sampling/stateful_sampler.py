@@ -35,14 +35,14 @@ class StatefulRun(abc.ABC):
     length: Tensor = attrs.field(init=False)
     """``[batch]`` int64: how many tokens preceded each row's latest choice; -1 before the first."""
 
-    chosen: Tensor = attrs.field(init=False)
+    sampled: Tensor = attrs.field(init=False)
     """``[batch]`` int64: each row's latest choice."""
 
     @length.default
     def _nowhere(self) -> Tensor:
         return torch.full((self.batch,), -1)
 
-    @chosen.default
+    @sampled.default
     def _nothing(self) -> Tensor:
         return torch.zeros(self.batch, dtype=torch.int64)
 
@@ -55,13 +55,13 @@ class StatefulRun(abc.ABC):
         """
         advancing = self._advancing(history.length)
         if advancing.any():
-            chosen = self._choose(logits, history, advancing)
-            self.chosen = torch.where(advancing, chosen, self.chosen)
+            sampled = self._sample(logits, history, advancing)
+            self.sampled = torch.where(advancing, sampled, self.sampled)
             self.length = torch.where(advancing, history.length[:, 0], self.length)
-        return self.chosen[:, None]
+        return self.sampled[:, None]
 
     @abc.abstractmethod
-    def _choose(self, logits: Tensor, history: History, advancing: Tensor) -> Tensor:
+    def _sample(self, logits: Tensor, history: History, advancing: Tensor) -> Tensor:
         """Ids ``[batch]``; the rows that are *advancing* learn from theirs."""
 
     def _advancing(self, length: Tensor) -> Tensor:

@@ -35,14 +35,14 @@ class Stop(abc.ABC):
     @property
     @abc.abstractmethod
     def finishes(self) -> tuple[Finish, ...]:
-        """Every ending that this condition can give."""
+        """All finishes that this condition can give."""
 
     @abc.abstractmethod
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``: 0 to go on, *i* to end with ``finishes[i - 1]``."""
 
     def begin(self) -> StopCondition:
-        """The condition for one run: itself, unless it keeps something while a run lasts."""
+        """The condition for one run: itself, unless it has state."""
         return self
 
     def __or__(self, other: StopCondition) -> "AnyOf":
@@ -56,12 +56,12 @@ class Stop(abc.ABC):
 
 
 def begin(condition: StopCondition) -> StopCondition:
-    """*condition*, made ready for one run."""
+    """*condition* for one run."""
     return condition.begin() if isinstance(condition, BeginsStop) else condition
 
 
 def parts(condition: StopCondition) -> Iterator[StopCondition]:
-    """The conditions that *condition* is composed of; itself if it is not."""
+    """The conditions that *condition* is composed of, or *condition* itself."""
     if isinstance(condition, CombinesConditions):
         for part in condition.conditions:
             yield from parts(part)
@@ -70,21 +70,21 @@ def parts(condition: StopCondition) -> Iterator[StopCondition]:
 
 
 def by_token(condition: StopCondition) -> TokenCode | None:
-    """What *condition* says of one new token by its numbers alone; None if it looks at more."""
+    """The short cut of *condition* for one new token; None if it depends on more than the ids."""
     if offers_short_cuts(condition) and isinstance(condition, TellsByToken):
         return condition.by_token()
     return None
 
 
 def a_condition(other: StopCondition) -> StopCondition:
-    """*other*, if it is a stop condition."""
+    """*other*, checked to be a stop condition."""
     if not isinstance(other, StopCondition):
         raise TypeError(f"a stop condition composes with stop conditions{how_to_wrap(other)}: got {other!r}")
     return other
 
 
 def how_to_wrap(other: Any) -> str:
-    """A hint for who gave a function, or Hugging Face's criteria, for a stop condition."""
+    """A hint for an error message if *other* is a function or a Hugging Face criterion."""
     hint = " (wrap a function in StopWhen, Hugging Face's criteria in stop_from_transformers)"
     return hint if callable(other) else ""
 
@@ -92,25 +92,25 @@ def how_to_wrap(other: Any) -> str:
 @has_short_cuts
 @attrs.frozen(eq=False)
 class AnyOf(Stop):
-    """End at the first of *conditions*; at one token, at the first of them in order."""
+    """End a row where any of *conditions* holds; at the same token, the first of them in order."""
 
     conditions: tuple[StopCondition, ...]
 
     _before: tuple[int, ...] = attrs.field(init=False, repr=False)
-    """How many finishes stand before each one's own."""
+    """The number of finishes before each condition's own."""
 
     @_before.default
-    def _endings_before(self) -> tuple[int, ...]:
+    def _finishes_before(self) -> tuple[int, ...]:
         counts = (len(condition.finishes) for condition in self.conditions[:-1])
         return tuple(itertools.accumulate(counts, initial=0))
 
     @property
     def finishes(self) -> tuple[Finish, ...]:
-        """The finishes of all of them, in order."""
+        """The finishes of all conditions, in order."""
         return tuple(finish for condition in self.conditions for finish in condition.finishes)
 
     def begin(self) -> "AnyOf":
-        """All of them made ready."""
+        """All conditions for one run."""
         return AnyOf(tuple(begin(condition) for condition in self.conditions))
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
@@ -118,13 +118,13 @@ class AnyOf(Stop):
         result = np.zeros(history.length.shape, dtype=np.int64)
         for before, condition in zip(self._before, self.conditions, strict=True):
             code = condition(scores, history).numpy(force=True)
-            # Mostly none fires.
+            # Usually none holds.
             if code.any():
                 result = np.where((result == 0) & (code > 0), code + before, result)
         return torch.from_numpy(result)
 
     def by_token(self) -> TokenCode | None:
-        """The code of one token, if all of them can tell by its numbers."""
+        """The code of one token, if all conditions have this short cut."""
         known = [by_token(condition) for condition in self.conditions]
         codes = [(code, before) for code, before in zip(known, self._before, strict=True) if code is not None]
 
@@ -140,19 +140,19 @@ class AnyOf(Stop):
 @has_short_cuts
 @attrs.frozen(eq=False)
 class AllOf(Stop):
-    """End at a token at which *first* and *second* both hold; the text hides both if either is hidden."""
+    """End a row at a token where both hold; both matches are hidden if either is."""
 
     first: StopCondition
     second: StopCondition
 
     @property
     def conditions(self) -> tuple[StopCondition, StopCondition]:
-        """Both."""
+        """Both conditions."""
         return (self.first, self.second)
 
     @property
     def finishes(self) -> tuple[Finish, ...]:
-        """One for each pair."""
+        """One for each pair of their finishes."""
         return tuple(
             Finish(f"{a.reason} and {b.reason}", (a.matched, b.matched), a.hide or b.hide)
             for a in self.first.finishes
@@ -160,7 +160,7 @@ class AllOf(Stop):
         )
 
     def begin(self) -> "AllOf":
-        """Both made ready."""
+        """Both conditions for one run."""
         return AllOf(begin(self.first), begin(self.second))
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
@@ -169,7 +169,7 @@ class AllOf(Stop):
         return torch.where((a > 0) & (b > 0), (a - 1) * len(self.second.finishes) + b, 0)
 
     def by_token(self) -> TokenCode | None:
-        """The code of one token, if both can tell by its numbers."""
+        """The code of one token, if both have this short cut."""
         first, second, pairs = by_token(self.first), by_token(self.second), len(self.second.finishes)
         if first is None or second is None:
             return None

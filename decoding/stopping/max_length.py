@@ -18,9 +18,9 @@ from .row_limits import limit_of_row, limits
 @attrs.frozen(eq=False)
 class MaxLength(Stop):
     """
-    End a row when it has *n* tokens, the prompt's among them.
+    End a row when it has *n* tokens, including the prompt.
 
-    One token is always chosen, however long the prompt.
+    At least one token is sampled, however long the prompt.
     """
 
     n: Tensor = attrs.field(converter=counts)

@@ -28,7 +28,7 @@ class StopTokens(Stop):
 
     ids: tuple[int, ...] = attrs.field(converter=_ids)
     hide: bool = attrs.field(default=False, validator=validators.instance_of(bool))
-    """Whether the text leaves the token out. The ids keep it."""
+    """Whether the token is left out of the text. The ids keep it."""
 
     reason: ClassVar[str] = "stop_token"
 
@@ -44,6 +44,6 @@ class StopTokens(Stop):
 
     def by_token(self) -> TokenCode:
         """The code of one token."""
-        # Of an id that is named twice, the first counts.
+        # Of duplicate ids the first counts.
         codes = {token: i + 1 for i, token in reversed(list(enumerate(self.ids)))}
         return lambda token, length, prompt, row: codes.get(token, 0)

@@ -64,15 +64,15 @@ class TestDrafting:
             ),
             (
                 lambda rows: Draft(torch.zeros(rows, 2).long(), parents=torch.zeros(rows, 2).long()),
-                "-1 or the number of an earlier guess each",
+                "-1 or the index of an earlier draft token each",
             ),
             (
                 lambda rows: Draft(torch.zeros(rows, 2).long(), parents=torch.full((rows, 1), -1)),
-                "-1 or the number of an earlier guess each",
+                "-1 or the index of an earlier draft token each",
             ),
             (
                 lambda rows: Draft(torch.zeros(rows, 2).long(), parents=torch.full((rows, 2), -1.0)),
-                "-1 or the number of an earlier guess each",
+                "-1 or the index of an earlier draft token each",
             ),
         ],
         ids=["scores", "its own parent", "too few parents", "no numbers"],

@@ -26,8 +26,8 @@ from decodekit.decoding import (
 )
 from decodekit.decoding.engine.loop import Loop
 from decodekit.decoding.engine.plain_step import PlainStep
+from decodekit.decoding.sampling.fast_sampling import FastGreedy
 from decodekit.decoding.sampling.few import Cell
-from decodekit.decoding.sampling.quick_choice import QuickGreedy
 from decodekit.decoding.scores import Scores
 from decodekit.processors import (
     Chain,
@@ -184,13 +184,13 @@ def test_nor_among_few_tokens(seed: int, chain: Chain, prompts: list[list[int]])
 def test_rows_that_have_ended_are_not_chosen_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three rows of which one ends after the second token, one after the third, one after the fourth."""
     asked: list[int] = []
-    of_cell = QuickGreedy.of_cell
+    of_cell = FastGreedy.of_cell
 
-    def counted(self: QuickGreedy, logits: Any, cell: Cell) -> Any:
+    def counted(self: FastGreedy, logits: Any, cell: Cell) -> Any:
         asked.append(len(cell.tokens))
         return of_cell(self, logits, cell)
 
-    monkeypatch.setattr(QuickGreedy, "of_cell", counted)
+    monkeypatch.setattr(FastGreedy, "of_cell", counted)
     Generator(ScriptedDecoder(TABLE, batch_size=3), stop=MaxNewTokens([2, 3, 4]))([[1], [2], [3]])
 
     assert [2, 2, 2, 3, 3, 4] == asked

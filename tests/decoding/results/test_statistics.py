@@ -486,10 +486,10 @@ class TestReport:
 10 tokens in 2.000 s: 5.0 tokens/s, the first after 12.5 ms
 5 forwards of the target; after the first tokens 12 columns, 3 wasted (25 %), 0 of them padding
 τ = 2.250 ± 0.938 (95 %); verifications: 4
-stood times                           guess stands  if those before do
-    0     1 ████████████
-    1     1 ████████████                     0.750               0.750
-    2     2 ████████████████████████         0.500               0.667
+accepted times                           acceptance  if all before
+       0     1 ████████████
+       1     1 ████████████                   0.750          0.750
+       2     2 ████████████████████████       0.500          0.667
 seconds: draft 0.500, target 1.250, host 0.250"""
 
         assert expected == str(known())
@@ -511,10 +511,10 @@ seconds: draft 0.500, target 1.250, host 0.250"""
     def test_figure(self) -> None:
         """Three plots, of the numbers that the statistics have, and without a window."""
         pytest.importorskip("matplotlib")
-        lengths, guesses, seconds = known().plot().axes
+        lengths, rates, seconds = known().plot().axes
 
         assert [1, 1, 2] == [bar.get_height() for bar in lengths.patches]
-        assert [[0.75, 0.5], [0.75, 2 / 3]] == [list(line.get_ydata()) for line in guesses.lines]
+        assert [[0.75, 0.5], [0.75, 2 / 3]] == [list(line.get_ydata()) for line in rates.lines]
         assert [0.5, 1.25, 0.25] == [bar.get_width() for bar in seconds.patches]
         assert "matplotlib.pyplot" not in sys.modules
 
@@ -538,7 +538,7 @@ class TestClock:
         monkeypatch.setattr(time, "perf_counter", lambda: now[0])
         statistics = Statistics(seconds={"draft": 5.0})
         timers = Timers(statistics)
-        clock = timers.round()
+        clock = timers.step_clock()
         with timers.phase("draft"):
             now[0] += 1
         now[0] += 100

@@ -148,7 +148,7 @@ class TestGeneration:
 
         assert ("no_token_left", repr(chain.processors[1])) == (finish.reason, finish.matched)
 
-    def test_the_first_layers_may_choose_too(self, tiny_model, forbidden):
+    def test_the_first_layers_may_sample_too(self, tiny_model, forbidden):
         """A draft of the target's own, compiled with the target's chain."""
         parts = {"processors": CHAINS["default"], "sampler": Sample(seed=7)}
         target = build(tiny_model("llama"), **parts)

@@ -21,7 +21,7 @@ _STAGES = 8
 
 
 @attrs.frozen(eq=False)
-class QuickChoice:
+class FastSampling:
     """
     A chain that comes down to a few tokens, and a sampler that draws from those.
 
@@ -52,22 +52,22 @@ class QuickChoice:
         return None if few is None or token is None else (token, few)
 
     def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores] | None:
-        """As :class:`~.pipeline.SamplingPipeline`, of raw logits ``[batch, width, vocab]``; None for the long way."""
+        """Ids and scores from raw logits ``[batch, width, vocab]``; None if only the general path applies."""
         scores = on_host(logits)
         if scores is None:
             return None
         ids, lengths = history.ids.numpy(), history.length.tolist()
         prompts, random_streams = history.prompt.tolist(), history.random_stream.tolist()
         batch, width, vocab = scores.shape
-        chosen, one_path = np.empty((batch, width), dtype=np.int64), ids.shape[1] == 1
+        sampled, one_path = np.empty((batch, width), dtype=np.int64), ids.shape[1] == 1
         left: dict[tuple[int, int], Few] = {}
         for row, column in np.ndindex(batch, width):
             tokens = ids[row, 0 if one_path else column, : lengths[row][column]]
             found = self.of_cell(scores[row, column], Cell(tokens, prompts[row], random_streams[row], vocab))
             if found is None:
                 return None
-            chosen[row, column], left[row, column] = found
-        return torch.from_numpy(chosen), self.scores(logits, left)
+            sampled[row, column], left[row, column] = found
+        return torch.from_numpy(sampled), self.scores(logits, left)
 
     def scores(self, logits: Tensor, left: Mapping[tuple[int, int], Any]) -> Scores:
         """The processed *logits*, given what is *left* in some columns, by row and column."""
@@ -75,27 +75,27 @@ class QuickChoice:
 
 
 @attrs.frozen(eq=False)
-class QuickGreedy:
+class FastGreedy:
     """The likeliest token of the raw logits."""
 
     def of_cell(self, logits: Floats, cell: Cell) -> tuple[int, None]:
-        """As :class:`QuickChoice`; the id is -1 where there is none."""
+        """As :class:`FastSampling`; the id is -1 where there is none."""
         best = int(logits.argmax())
         # A comparison with NaN is false as well, so garbage is never taken for a choice.
         return best if logits.item(best) > -math.inf else -1, None
 
     def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores] | None:
-        """As :class:`QuickChoice`; the id is -1 where there is none."""
+        """As :class:`FastSampling`; the id is -1 where there is none."""
         scores = on_host(logits)
         if scores is None:
             return None
         batch, width, _ = scores.shape
-        chosen = scores.argmax(axis=-1)
+        sampled = scores.argmax(axis=-1)
         for row in range(batch):
             for column in range(width):
-                if not scores.item(row, column, chosen.item(row, column)) > -math.inf:
-                    chosen[row, column] = -1
-        return torch.from_numpy(chosen), self.scores(logits, {})
+                if not scores.item(row, column, sampled.item(row, column)) > -math.inf:
+                    sampled[row, column] = -1
+        return torch.from_numpy(sampled), self.scores(logits, {})
 
     def scores(self, logits: Tensor, left: Mapping[tuple[int, int], Any]) -> Scores:
         """The *logits* as they are."""
@@ -103,7 +103,7 @@ class QuickGreedy:
 
 
 def on_host(logits: Tensor) -> Floats | None:
-    """*logits* as they are quickly chosen from; None where they are elsewhere or otherwise."""
+    """*logits* as they are quickly sampled from; None where they are elsewhere or otherwise."""
     if logits.is_cpu and logits.dtype is torch.float32 and not logits.requires_grad:
         scores: Floats = logits.numpy()
         return scores
@@ -119,13 +119,13 @@ def _dense(left: Mapping[tuple[int, int], Few], shape: Sequence[int]) -> Tensor:
     return torch.from_numpy(whole)
 
 
-Quick = QuickChoice | QuickGreedy
+FastSampler = FastSampling | FastGreedy
 
 
-def quick_choice(stages: Sequence[Processor], sampler: Sampler) -> Quick | None:
+def fast_sampler(stages: Sequence[Processor], sampler: Sampler) -> FastSampler | None:
     """The quick way to choose as *stages* and *sampler* do; None if there is none."""
     if not stages and type(sampler) is Greedy:
-        return QuickGreedy()
+        return FastGreedy()
     if not (offers_short_cuts(sampler) and isinstance(sampler, DrawsFromFew)):
         return None
     for index, stage in enumerate(stages):
@@ -133,7 +133,7 @@ def quick_choice(stages: Sequence[Processor], sampler: Sampler) -> Quick | None:
             before, after = stages[:index], stages[index + 1 :]
             bounded = all(isinstance(one, Pointwise) for one in before)
             if all(map(_takes_few, stages)) and bounded and len(stages) <= _STAGES:
-                return QuickChoice(tuple(before), stage, tuple(after), sampler.from_few())
+                return FastSampling(tuple(before), stage, tuple(after), sampler.from_few())
             return None
     return None
 
