@@ -56,7 +56,8 @@ class PlainStep:
     def __attrs_post_init__(self) -> None:
         self._code = by_token(self.stop)
         self._ids = self.history.ids.numpy()[:, 0]
-        XX
+        self._prompt = self.history.prompt.tolist()
+        self._random_streams = self.history.random_stream.tolist()
         phases = (self.timers.phase(name) for name in ("target", "pipeline", "stop"))
         self._scoring, self._sampling, self._stopping = phases
 
