@@ -260,7 +260,7 @@ class Generator:
 
     def _begun(self, rows: int) -> SamplingPipeline:
         begun = begin_sampler(self.sampler, rows)
-        return self._pipeline if begun is self.sampler else self._pipeline.drawing_with(begun)
+        return self._pipeline if begun is self.sampler else self._pipeline.with_sampler(begun)
 
     def _recorder(self, logprobs: Logprobs, pipeline: SamplingPipeline) -> "LogprobRecorder":
         # Imported late: log-probabilities are rarely requested.

@@ -104,7 +104,7 @@ class Drafting:
         sampler = self.verification.drafting(self.pipeline.sampler, now.length[:, 0])
         if sampler is self.pipeline.sampler and not self._compares_scores:
             return self.pipeline
-        return self.pipeline.drawing_with(sampler, self._compares_scores)
+        return self.pipeline.with_sampler(sampler, self._compares_scores)
 
 
 def no_draft(rows: int) -> Draft:

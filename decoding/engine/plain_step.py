@@ -132,7 +132,7 @@ class PlainStep:
                 sampled.append(token)
             else:
                 return sampled, fast.scores(logits, left)
-        tokens, processed = self.pipeline.at_length(logits, self._seen(length))
+        tokens, processed = self.pipeline.run_stages(logits, self._seen(length))
         every = tokens[:, 0].tolist()
         return [every[row] for row in rows], processed
 

@@ -1,4 +1,4 @@
-"""Samplers that learn from what they chose."""
+"""Samplers with state."""
 
 import abc
 from typing import ClassVar
@@ -13,18 +13,18 @@ from ..protocols import Sampler
 
 
 def begin_sampler(sampler: Sampler | StatefulSampler, batch: int) -> Sampler:
-    """*sampler*, made ready for one run over *batch* rows."""
+    """*sampler* for one run over *batch* rows."""
     return sampler.begin(batch) if isinstance(sampler, BeginsRuns) else sampler
 
 
 @attrs.define(eq=False)
 class StatefulRun(abc.ABC):
     """
-    One run of a sampler that follows the logits, state and all.
+    One run of a sampler that depends on past logits, with its state.
 
-    A row advances when it is asked for the position after the one at which it stands, the first
-    wherever that is. Asked for the same position again, as rows are that have ended, it answers
-    the same and learns nothing.
+    A row advances when it is called for the position after its current one; the first position may be
+    any. Called for the same position again, as rows that have ended are, it returns the same token and
+    keeps its state.
     """
 
     is_stateful: ClassVar[bool] = True
@@ -33,17 +33,17 @@ class StatefulRun(abc.ABC):
     """The rows of the run."""
 
     length: Tensor = attrs.field(init=False)
-    """``[batch]`` int64: how many tokens preceded each row's latest choice; -1 before the first."""
+    """``[batch]`` int64: the number of tokens before each row's latest sample; -1 before the first."""
 
     sampled: Tensor = attrs.field(init=False)
-    """``[batch]`` int64: each row's latest choice."""
+    """``[batch]`` int64: each row's latest sample."""
 
     @length.default
-    def _nowhere(self) -> Tensor:
+    def _no_length(self) -> Tensor:
         return torch.full((self.batch,), -1)
 
     @sampled.default
-    def _nothing(self) -> Tensor:
+    def _no_sample(self) -> Tensor:
         return torch.zeros(self.batch, dtype=torch.int64)
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
@@ -62,7 +62,7 @@ class StatefulRun(abc.ABC):
 
     @abc.abstractmethod
     def _sample(self, logits: Tensor, history: History, advancing: Tensor) -> Tensor:
-        """Ids ``[batch]``; the rows that are *advancing* learn from theirs."""
+        """Ids ``[batch]``; the rows that are *advancing* update their state."""
 
     def _advancing(self, length: Tensor) -> Tensor:
         """Which rows are at the next position, ``[batch]`` bool."""
