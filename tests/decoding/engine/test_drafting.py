@@ -1,4 +1,4 @@
-"""How the loop comes to its guesses."""
+"""Drafting."""
 
 import contextlib
 from typing import Any
@@ -19,7 +19,7 @@ COUNTING = torch.eye(9).roll(1, dims=1) * 30
 
 @attrs.define(eq=False)
 class Says:
-    """Guesses what *draft* makes of the number of rows."""
+    """Proposes what *draft* returns for the number of rows."""
 
     draft: Any
     tree_nodes: int | None = None
@@ -86,8 +86,8 @@ class TestDrafting:
         assert [[2, 3, 4, 5, 6, 7]] == generator()([1]).ids
 
     def test_asks_a_policy_round_by_round(self) -> None:
-        """With the rows that go on; it hears what was allowed, guessed and kept, of these rows."""
-        # The second row is always guessed wrongly, and ends first.
+        """With the rows that go on; it learns the allowed, drafted and accepted lengths of these rows."""
+        # The second row is always drafted wrongly, and ends first.
         wrong = Says(lambda rows: Draft(torch.tensor([[2, 3, 4], [0, 0, 0]])))
         policy = Policy([3, 0, 1])
         result = generator(drafter=wrong, num_draft_tokens=policy, stop=EndOfSequence(5) | MaxNewTokens(6))(
@@ -143,7 +143,7 @@ class TestDrafting:
         assert [[2, 3, 4, 5, 6, 7]] == result.ids
 
     def test_a_tree_is_cut_to_what_the_decoder_scores(self) -> None:
-        """Its last guesses go first."""
+        """Its last draft tokens are dropped first."""
         tree = Draft(torch.arange(9).repeat(1, 1), parents=torch.arange(-1, 8).repeat(1, 1))
         counted = generator(drafter=Says(lambda rows: tree, tree_nodes=3), num_draft_tokens=9)([0])
 
@@ -170,7 +170,7 @@ class TestDrafting:
         assert 2 == len(result.statistics.drafted)
 
     def test_a_tree_out_of_the_blue_is_refused_by_rejection(self) -> None:
-        """Where nobody said that there would be trees."""
+        """When trees were not declared."""
         tree = Draft(torch.tensor([[2]]), parents=torch.tensor([[-1]]))
         drafting = generator(
             drafter=Says(lambda rows: tree), verification=RejectionSampling(), sampler=Sample()

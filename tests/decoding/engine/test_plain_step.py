@@ -1,4 +1,4 @@
-"""A step of its own gives what the loop's rounds give."""
+"""The plain step gives the same as the loop's general step."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ TABLE = torch.randn(53, VOCAB, generator=torch.Generator().manual_seed(3))
 
 @attrs.define(eq=False)
 class Recording(ScriptedDecoder):
-    """Keeps what it was fed."""
+    """Records its inputs."""
 
     fed: list[tuple[list[list[int]], list[int]]] = attrs.field(factory=list, init=False)
 
@@ -79,7 +79,7 @@ STOPS = {
 SAMPLERS = {
     "greedy": Greedy(),
     "sample": Sample(seed=3),
-    "nobody's": lambda logits, history: logits.argmin(dim=-1),
+    "custom": lambda logits, history: logits.argmin(dim=-1),
 }
 
 
@@ -146,7 +146,7 @@ class Reading:
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Nothing."""
         for row, length in enumerate(history.length[:, 0].tolist()):
-            # Of a row that has ended, nobody says what is there.
+            # A row that has ended is undefined.
             self.seen.setdefault((row, length), scores.logits[row, 0].tolist())
         return torch.zeros_like(history.length)
 
@@ -219,7 +219,7 @@ def test_is_taken_after_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class Otherwise(ExactMatch):
-    """Somebody's own verification."""
+    """A custom verification."""
 
 
 @pytest.mark.parametrize(

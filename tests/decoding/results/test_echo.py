@@ -27,7 +27,7 @@ def position(prefix: Sequence[int]) -> int:
 
 
 def saying(ids: list[int], vocab_size: int) -> ScriptedDecoder:
-    """A decoder whose rows go on as *ids* do, whatever stood there."""
+    """A decoder whose rows go on as *ids* do, whatever the prompt."""
     table = torch.zeros(len(ids), vocab_size)
     table[range(len(ids) - 1), ids[1:]] = 1.0
     return ScriptedDecoder(table, max_length=len(ids), line=position, batch_size=2)

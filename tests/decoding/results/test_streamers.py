@@ -122,7 +122,7 @@ class TestForward:
 
     @pytest.mark.parametrize("streamer", [object(), print, [], HuggingFace, None])
     def test_anything_else_is_refused(self, streamer: Any) -> None:
-        """With what a streamer is. Nothing is decoded, nobody is told."""
+        """The message says what a streamer is. Nothing is decoded or reported."""
         if streamer is HuggingFace:
             streamer = type("OnlyPut", (), {"put": lambda self, ids: None})()
         with pytest.raises(TypeError, match=r"put_event\(event\) and end\(\), or put\(ids\) and end\(\)"):
@@ -154,7 +154,7 @@ class TestForward:
         assert source.closed
         assert [repr(told) for told in streamer.told] == ["OSError('disk full')"]
 
-    def test_a_streamer_that_nobody_reads_stops_quietly(self) -> None:
+    def test_an_abandoned_streamer_stops_quietly(self) -> None:
         """When it says so: with what has been told before, and then the end."""
 
         class Left(Failing):
@@ -170,7 +170,7 @@ class TestForward:
         assert source.closed
         assert [EVENTS[0], "end"] == streamer.told
 
-    def test_a_streamer_that_nobody_reads_may_say_so_at_once(self) -> None:
+    def test_an_abandoned_streamer_may_say_so_at_once(self) -> None:
         """Then nothing is decoded."""
 
         class Left(Failing):

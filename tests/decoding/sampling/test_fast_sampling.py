@@ -10,7 +10,7 @@ from torch import Tensor
 
 from decodekit.decoding import Greedy, History, Processor, Sample, Sampler, SamplingPipeline
 from decodekit.decoding.sampling import noise
-from decodekit.decoding.sampling.fast_sampler import FastGreedy, FastSampling, fast_sampler
+from decodekit.decoding.sampling.fast_sampling import FastGreedy, FastSampling, fast_sampler
 from decodekit.processors import (
     Chain,
     Composable,

@@ -83,7 +83,7 @@ class TestInAGenerator:
 
     @every
     def test_is_refused_under_speculation(self, sampler: Any) -> None:
-        """By name: what a rejected guess taught would have to be unlearnt."""
+        """By name: the state of rejected draft tokens would have to be undone."""
         name = type(sampler).__name__
         with pytest.raises(ValueError, match=rf"^{name}\(.*\) depends on past logits: it cannot run under"):
             generator(sampler, drafter=PromptLookup())
@@ -120,7 +120,7 @@ class TestFollowingRun:
 
     @every
     def test_what_was_read_stays(self, sampler: Any) -> None:
-        """The state that somebody looked at is not written to."""
+        """State tensors that were read are not written to."""
         run: Any = sampler.begin(1)
         run(TABLE[:1, None], history_at([2], STREAMS[:1]))
         seen = [getattr(run, name) for name in ("length", "chosen")]

@@ -1,4 +1,4 @@
-"""What is true of every stop condition."""
+"""Properties of every stop condition."""
 
 import random
 from collections.abc import Callable
@@ -157,7 +157,7 @@ class TestAnyWindow:
             assert ask(make(), logits, history) == ask(used, logits, history)
 
     @every_one
-    def test_gives_codes_of_its_endings(self, make: Callable[[], StopCondition]) -> None:
+    def test_gives_codes_of_its_finishes(self, make: Callable[[], StopCondition]) -> None:
         """As many as there are, int64, of the shape of the window; none is written into the history."""
         codes = set()
         for seed in range(40):
@@ -189,7 +189,7 @@ def scripted(seed: int, off: float = 0.0) -> ScriptedDecoder:
 
 
 class Garbage:
-    """Guesses that are right now and then."""
+    """Draft tokens that are sometimes right."""
 
     def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         """By the length alone."""

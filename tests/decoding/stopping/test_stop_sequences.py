@@ -1,4 +1,4 @@
-"""Ending rows with sequences of tokens."""
+"""Stop sequences."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ def test_a_row_of_ids_is_one_sequence() -> None:
     assert ((4,), (5, 6)) == StopSequences([[4], [5, 6]]).sequences
 
 
-def test_endings_hide_if_they_are_to() -> None:
+def test_hide_reaches_the_finish() -> None:
     """One for each sequence."""
     hidden = StopSequences([[1], [2, 3]], hide=True).finishes
 

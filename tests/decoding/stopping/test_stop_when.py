@@ -1,4 +1,4 @@
-"""Ending rows where a function says so."""
+"""A function as a stop condition."""
 
 from typing import Any
 
