@@ -12,7 +12,7 @@ from .sample import Sample
 from .stateful_sampler import StatefulRun
 
 PEAK, SHARPNESS, WIDTH = 5.0, 10.0, 0.3
-"""The logit of a token on the target, how fast it falls beside it, and in what unit of probability."""
+"""The logit of a token at the target, its rate of decay, and the unit of distance in probability."""
 
 
 @attrs.frozen(eq=False)

@@ -71,11 +71,11 @@ class StatefulRun(abc.ABC):
             raise ValueError(f"{name} depends on past logits and chooses one column at a time: got {width}")
         if batch != self.batch:
             raise ValueError(f"{name} was begun for {self.batch} rows: got {batch}")
-        now, stands = length[:, 0], self.length
-        advancing = (now == stands + 1) | (stands < 0)
-        if not (advancing | (now == stands)).all():
+        now, current = length[:, 0], self.length
+        advancing = (now == current + 1) | (current < 0)
+        if not (advancing | (now == current)).all():
             raise ValueError(
-                f"{name} stands at {stands.tolist()} and goes on at the next position or stays: "
+                f"{name} is at {current.tolist()} and must continue at the next position or stay: "
                 f"got {now.tolist()}"
             )
         return advancing

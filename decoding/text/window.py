@@ -55,7 +55,7 @@ class TextWindow:
     _open: bytes = b""
     # The last tokens up to the invalid byte, while such a run lasts.
     _bad: list[int] = attrs.field(factory=list)
-    # None until it is asked for.
+    # None until first used.
     _preview: _Preview | None = None
 
     def push(self, ids: Sequence[int]) -> str:

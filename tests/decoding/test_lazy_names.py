@@ -36,7 +36,7 @@ class TestPackage:
         assert seen == {each: getattr(package, each) for each in package.__all__}
 
     def test_lists_its_names(self, name: str) -> None:
-        """For people at a prompt, before anything was asked for."""
+        """For interactive use, before any name was imported."""
         code = f"import decodekit.{name} as p; assert set(p.__all__) <= set(dir(p)); print(p.__name__)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

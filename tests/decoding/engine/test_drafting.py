@@ -39,7 +39,7 @@ def generator(**parts: Any) -> Generator:
 
 @attrs.define(eq=False)
 class Policy:
-    """Allows what *lengths* says, one round after the other, and notes what it hears."""
+    """Allows *lengths* one after another, and records the outcomes."""
 
     lengths: list[int]
     most: int = 3
@@ -100,7 +100,7 @@ class TestDrafting:
         assert all(r.target_seconds > 0 and r.other_seconds > 0 for r in policy.heard)
 
     def test_a_policy_that_breaks_loses_no_token(self) -> None:
-        """What the round gave has been said by then, and the next call is right."""
+        """The step's outputs were delivered before, and the next call is right."""
 
         @attrs.define(eq=False)
         class Broken(Policy):
@@ -119,7 +119,7 @@ class TestDrafting:
         assert [[1, 2, 3, 4, 5, 6]] == speculating([0]).ids
 
     def test_a_policy_that_says_nought_is_plain_decoding(self) -> None:
-        """The drafter is not asked, and the policy hears of every round."""
+        """The drafter is not called, and the policy learns of every step."""
         policy = Policy([0])
         result = generator(drafter=Says(lambda rows: 1 / 0), num_draft_tokens=policy)([1])
 
@@ -189,6 +189,6 @@ class TestDrafting:
             drafting([1])
 
     def test_rejection_takes_no_trees(self) -> None:
-        """It is said when the generator is built."""
+        """Refused when the generator is built."""
         with pytest.raises(ValueError, match="'verification' must take trees, as ExactMatch does"):
             generator(drafter=Says(None, tree_nodes=3), verification=RejectionSampling(), sampler=Sample())

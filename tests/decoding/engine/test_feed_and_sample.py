@@ -125,7 +125,7 @@ class TestGeneration:
             assert 2 * (12 - calls) == counted.batches.count(1)
 
     def test_samples_with_another_chain_on_the_host(self) -> None:
-        """Nothing is asked of the decoder that it was not made for."""
+        """The decoder samples only with the chain that it was compiled with."""
         decoder = SamplingDecoder(TABLE, processors=CHAIN)
         parts: dict[str, Any] = {"processors": Temperature(0.5), "stop": MaxNewTokens(10)}
 

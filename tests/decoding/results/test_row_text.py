@@ -173,7 +173,7 @@ class TestStopStrings:
         assert row_text(both).push(ids_of("a", "bb"), Finish("both", both, hide=True)) == "a"
 
     def test_beside_a_string_ids_hide_nothing(self) -> None:
-        """The text ends where the string says, not a token earlier."""
+        """The text ends at the string, not a token earlier."""
         row = row_text(("b", 5))
 
         assert row.push(ids_of("c", "bb"), Finish("both", ("b", 5), hide=True)) == "c"

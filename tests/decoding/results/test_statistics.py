@@ -218,7 +218,7 @@ def run(seed: int) -> tuple[Generation, Recount]:
 class TestAgainstARecount:
     @pytest.mark.parametrize("block", range(4))
     def test_every_number(self, block: int) -> None:
-        """Of 192 runs, each number is what a recount of forwards, verifications and events says."""
+        """In 192 runs, each number equals a recount of forwards, verifications and events."""
         whole = verifications = 0
         for seed in range(48 * block, 48 * (block + 1)):
             result, recount = run(seed)
@@ -254,7 +254,7 @@ class TestAgainstARecount:
         assert 50 < whole < verifications - 50
 
     def test_added_runs_are_one_after_another(self) -> None:
-        """The sum of two runs says what a recount of both says; the empty one changes nothing."""
+        """The sum of two runs equals a recount of both; the empty one changes nothing."""
         (one, a), (two, b) = run(5), run(22)
         total = sum([one.statistics, two.statistics], Statistics())
         lengths = [*a.lengths, *b.lengths]
@@ -495,7 +495,7 @@ seconds: draft 0.500, target 1.250, host 0.250"""
         assert expected == str(known())
 
     def test_text_of_plain_runs(self) -> None:
-        """Nothing is said of drafts where there were none, and of gaps where they were measured."""
+        """Drafts are left out if there were none; gaps are shown if they were measured."""
         statistics = Statistics(tokens=3, forwards=3, smallest_gap=0.00123)
 
         assert str(statistics).splitlines()[1:] == [

@@ -76,7 +76,7 @@ class TestChoose:
         assert [-1] * 5 == top_choices[0, 1].tolist()
 
     def test_a_selection_without_several_is_named(self) -> None:
-        """A tree's children cannot be asked of a sampler that knows one choice only."""
+        """A sampler without a ranking cannot give a tree's children."""
         sample = SamplingPipeline(None, lambda logits, history: logits.argmax(dim=-1))
 
         with pytest.raises(ValueError, match=r"a tree's children take a sampler that has several\(\)"):
@@ -100,7 +100,7 @@ class TestChoose:
         )
 
     def test_the_stage_is_found_under_parameters_of_rows(self) -> None:
-        """A chain with one value a row is asked about the batch, and names NaN as what it is."""
+        """A chain with one value per row is run on the whole batch, and NaN is named."""
 
         def broken(logits: torch.Tensor, history: History) -> torch.Tensor:
             return torch.cat([logits[..., :1] * torch.nan, logits[..., 1:]], dim=-1)

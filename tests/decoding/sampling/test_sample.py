@@ -50,7 +50,7 @@ class TestSample:
         assert ((frequency - p).abs() <= 5 * (p * (1 - p) / n).sqrt()).all()
 
     def test_draws_of_neighbouring_positions_are_independent(self) -> None:
-        """Pairs of draws at adjacent positions follow the product distribution (chi-square, 5 sigma)."""
+        """Pairs at adjacent positions follow the product distribution (chi-square, 15 cells, 5 sigma)."""
         n, p = 100_000, torch.tensor([0.5, 0.3, 0.15, 0.05])
         drawn = Sample()(p.log().expand(n, 2, 4), at_positions(n, 2))
         counts = torch.bincount(drawn[:, 0] * 4 + drawn[:, 1], minlength=16)

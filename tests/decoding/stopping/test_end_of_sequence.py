@@ -7,7 +7,7 @@ from decodekit.decoding import EndOfSequence, Finish
 
 class TestEndOfSequence:
     def test_end_of_sequence_is_named_as_such(self) -> None:
-        """The model's own end is told from a stop that the caller set."""
+        """The model's own end is distinguished from the caller's stop tokens."""
         assert (Finish("end_of_sequence", 2),) == EndOfSequence(2).finishes
 
     @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ class TestAnyWindow:
     def test_remembers_nothing_wrong(
         self, make: Callable[[], StopCondition], first: tuple[Tensor, History], second: tuple[Tensor, History]
     ) -> None:
-        """Asked about other texts, longer or shorter, one that has been asked says what a fresh one says."""
+        """After calls with other texts, longer or shorter, a condition gives what a fresh one gives."""
         used = begin(make())
         for window in (first, second, first):
             logits, history = tidy(*window)

@@ -35,7 +35,7 @@ def completes(sequences: list[list[int]], generated: list[int]) -> int:
     st.data(),
 )
 def test_equals_the_definition(sequences: list[list[int]], ids: list[int], data: st.DataObject) -> None:
-    """The longest sequence that the generated tokens end in, asked at any lengths."""
+    """The longest sequence at the end of the generated tokens, at any lengths."""
     prompt = data.draw(st.integers(1, len(ids) - 1))
     lengths = data.draw(st.lists(st.integers(prompt, len(ids)), min_size=1, max_size=6))
     expected = [completes(sequences, ids[prompt:length]) for length in lengths]
