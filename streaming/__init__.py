@@ -23,7 +23,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "..decoding.streamers": "ClosedError",
+            "..decoding.results.streamers": "ClosedError",
             ".async_event_iterator": "AsyncEventIterator",
             ".async_text_iterator": "AsyncTextIterator",
             ".batch_display": "BatchDisplay",
