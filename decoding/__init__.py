@@ -1,4 +1,4 @@
-"""The contracts, the loop, and everything that the loop is made of."""
+"""The protocols, the decoding loop, and its parts."""
 
 from typing import TYPE_CHECKING
 
@@ -36,52 +36,60 @@ if TYPE_CHECKING:
     from .sampling.mirostat import Mirostat, MirostatRun
     from .sampling.pipeline import SamplingPipeline
     from .sampling.sample import Sample
-    from .stopping.composition import EndOfSequence, MaxLength, MaxNewTokens, Stop, StopTokens
+    from .stopping.composition import Stop
     from .stopping.consecutive import Consecutive
+    from .stopping.end_of_sequence import EndOfSequence
     from .stopping.entropy import HighEntropy, LowEntropy
     from .stopping.low_confidence import LowConfidence
+    from .stopping.max_length import MaxLength
+    from .stopping.max_new_tokens import MaxNewTokens
     from .stopping.max_time import MaxTime
     from .stopping.not_before import NotBefore
     from .stopping.repetition_loop import RepetitionLoop
     from .stopping.stop_sequences import StopSequences, TokenSequence
     from .stopping.stop_strings import StopStrings
+    from .stopping.stop_tokens import StopTokens
     from .stopping.stop_when import StopWhen
     from .text.detokenizer import Detokenizer
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            ".sampling.adaptive_p": "AdaptiveP AdaptivePRun",
+            ".cache.slots": "Slots",
             ".engine.exact_match": "ExactMatch",
-            ".sampling.pipeline": "SamplingPipeline",
-            ".stopping.consecutive": "Consecutive",
-            ".stopping.entropy": "HighEntropy LowEntropy",
-            ".results.events": "Event",
-            ".results.generation": "Generation",
             ".generator": "Generator",
-            ".sampling.greedy": "Greedy",
             ".history": "History",
-            ".results.logprobs": "Logprobs TokenLogprob",
-            ".stopping.low_confidence": "LowConfidence",
-            ".stopping.max_time": "MaxTime",
-            ".sampling.mirostat": "Mirostat MirostatRun",
-            ".stopping.not_before": "NotBefore",
+            ".interop.transformers_criteria": "TransformersCriteria stop_from_transformers",
             ".optional_protocols": "StatefulSampler has_short_cuts",
             ".placement": "Place Placement",
             ".protocols": (
-                "SamplesOnDevice Decoder DecoderShape Draft Drafter DraftLength Finish Processor SpeculationStep "
-                "ScoresTrees Sampler StopCondition Verification"
+                "Decoder DecoderShape Draft DraftLength Drafter Finish Processor Sampler SamplesOnDevice "
+                "ScoresTrees SpeculationStep StopCondition Verification"
             ),
-            ".stopping.repetition_loop": "RepetitionLoop",
-            ".sampling.sample": "Sample",
-            ".cache.slots": "Slots",
+            ".results.events": "Event",
+            ".results.generation": "Generation",
+            ".results.logprobs": "Logprobs TokenLogprob",
             ".results.statistics": "Statistics",
+            ".sampling.adaptive_p": "AdaptiveP AdaptivePRun",
+            ".sampling.greedy": "Greedy",
+            ".sampling.mirostat": "Mirostat MirostatRun",
+            ".sampling.pipeline": "SamplingPipeline",
+            ".sampling.sample": "Sample",
+            ".stopping.composition": "Stop",
+            ".stopping.consecutive": "Consecutive",
+            ".stopping.end_of_sequence": "EndOfSequence",
+            ".stopping.entropy": "HighEntropy LowEntropy",
+            ".stopping.low_confidence": "LowConfidence",
+            ".stopping.max_length": "MaxLength",
+            ".stopping.max_new_tokens": "MaxNewTokens",
+            ".stopping.max_time": "MaxTime",
+            ".stopping.not_before": "NotBefore",
+            ".stopping.repetition_loop": "RepetitionLoop",
             ".stopping.stop_sequences": "StopSequences TokenSequence",
             ".stopping.stop_strings": "StopStrings",
+            ".stopping.stop_tokens": "StopTokens",
             ".stopping.stop_when": "StopWhen",
-            ".stopping.composition": "EndOfSequence MaxLength MaxNewTokens Stop StopTokens",
             ".text.detokenizer": "Detokenizer",
-            ".interop.transformers_criteria": "TransformersCriteria stop_from_transformers",
         },
     )
 

@@ -1,8 +1,8 @@
 """
-The checks that a forward makes on the host, before anything is written.
+Input checks of a forward, on the host, before anything is written.
 
-A compiled program does not look at what it is given: a wrong width reads beyond the input, and
-what a write out of range does depends on the compiler. They cost a few microseconds.
+A compiled program does not check its inputs: a wrong width reads beyond the input, and the effect of
+a write out of range depends on the compiler. The checks cost a few microseconds.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from .protocols import Decoder, DecoderShape
-from .tree_arrays import depths
+from .trees import depths
 
 
 def require_decoder(decoder: object) -> None:
     """
-    Refuse what is no decoder, such as a model.
+    Refuse an object that is not a decoder, such as a model.
 
     Raises:
         TypeError: *decoder* has no shape or no forward.
@@ -31,10 +31,10 @@ def require_decoder(decoder: object) -> None:
 
 def refuse_foreign(processor: object) -> None:
     """
-    Refuse a processor of transformers', which takes other arguments.
+    Refuse a transformers processor, which takes other arguments.
 
     Raises:
-        TypeError: *processor* is one.
+        TypeError: *processor* is from transformers.
     """
     if any(base.__module__.startswith("transformers.generation") for base in type(processor).__mro__):
         raise TypeError(
@@ -63,7 +63,7 @@ def check_inputs(ids: Tensor, cache_pos: Tensor, shape: DecoderShape) -> None:
 
 def check_tree_widths(widths: Sequence[int]) -> None:
     """
-    Check the widths of the forwards over trees; there may be none.
+    Check the widths of the tree forwards; there may be none.
 
     Raises:
         ValueError: They are not positive and ascending.
@@ -119,7 +119,7 @@ def _check_parents(ids: Tensor, parents: Tensor) -> None:
 
 def _check_tree_positions(ids: Tensor, cache_pos: Tensor, parents: Tensor, max_length: int) -> None:
     depth = depths(ids.numpy(), parents.numpy())
-    # Where there is no token, any position will do.
+    # Padding may be at any position.
     positions = np.where(ids.numpy() >= 0, cache_pos.numpy()[:, None] + depth, 0)
     outside = (positions < 0) | (positions >= max_length)
     if outside.any():
@@ -164,7 +164,7 @@ def _check_positions(ids: Tensor, cache_pos: Tensor, max_length: int) -> None:
     low, high = torch.aminmax(cache_pos)
     if low.item() >= 0 and high.item() + ids.shape[1] <= max_length:
         return
-    # Only padding may lie outside, so now the columns count.
+    # Only padding may lie outside, so check column by column.
     positions = cache_pos[:, None] + torch.arange(ids.shape[1])
     outside = ((positions < 0) | (positions >= max_length)) & (ids >= 0)
     if not outside.any():

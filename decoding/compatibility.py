@@ -1,4 +1,4 @@
-"""What cannot work together in one generation."""
+"""Checks that the parts of a generation fit together."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ from .validation import a_whole_number, is_whole
 
 
 def a_draft_length(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    """Refuse what is neither a whole number >= 0 nor a :class:`~.protocols.DraftLength`."""
+    """Check that a parameter is a whole number >= 0 or a :class:`~.protocols.DraftLength`."""
     if isinstance(value, type):
         raise TypeError(f"'{attribute.name}' must be an instance: got the class {value.__name__}")
     if isinstance(value, DraftLength):
@@ -46,7 +46,7 @@ def check_parts(
     drafter: object,
 ) -> None:
     """
-    Refuse parts of a generation that are none.
+    Check the types of the parts.
 
     Raises:
         TypeError: One is a class, cannot be called, or belongs in another place.
@@ -70,12 +70,12 @@ def check_parts(
 
 def check_text(stop: StopCondition, tokenizer: Any, skip_special_tokens: bool, echo_prompt: bool) -> None:
     """
-    Refuse conditions that read the ids otherwise than they are shown, and text without a tokenizer.
+    Refuse conditions that decode the ids differently from the output, and echo without a tokenizer.
 
     Raises:
-        ValueError: That is so.
+        ValueError: A condition decodes differently, or an echo has no tokenizer.
     """
-    # What one reading of the ids finds, the other would not know where to cut.
+    # A match in one decoding of the ids has no defined place in the other.
     for part in parts(stop):
         alike = not isinstance(part, ReadsText) or part.skip_special_tokens == skip_special_tokens
         if tokenizer is not None and not alike:
@@ -89,12 +89,12 @@ def check_text(stop: StopCondition, tokenizer: Any, skip_special_tokens: bool, e
 
 def check_gap(sampler: object, verification: Verification) -> None:
     """
-    Refuse a record of gaps that cannot be made.
+    Check that gaps can be recorded.
 
     Raises:
         TypeError: The sampler measures none.
 
-        ValueError: The verification does not go by the sampler's choices.
+        ValueError: The verification does not keep the sampler's own tokens.
     """
     if not isinstance(sampler, MeasuresGap):
         raise TypeError(
@@ -116,7 +116,7 @@ def check_drafter(
     exact_width: bool,
 ) -> None:
     """
-    Refuse speculation that cannot work, and show the target to the drafter and to the draft *length*.
+    Check the parts of speculation, and let the drafter and the draft *length* examine the target.
 
     Raises:
         TypeError: There is no drafter, or no verification.
@@ -124,7 +124,7 @@ def check_drafter(
         ValueError: A part does not fit another.
     """
     if not isinstance(drafter, Drafter):
-        raise TypeError(f"'drafter' must have propose(history, budget, choose): got {drafter!r}")
+        raise TypeError(f"'drafter' must have propose(history, budget, sample): got {drafter!r}")
     if not isinstance(verification, Verification):
         raise TypeError(f"'verification' must have drafting(sampler, start): got {verification!r}")
     if is_stateful(sampler):
@@ -152,12 +152,12 @@ def _check_trees(
     widths = tree_widths(decoder)
     if max(widths, default=0) < nodes + 1:
         raise ValueError(
-            f"'decoder' must score trees of {nodes} guesses and the token before them: it has the tree "
+            f"'decoder' must score trees of {nodes} draft tokens and the token before them: it has the tree "
             f"widths {widths}. Compile it with tree_widths=({nodes + 1},), or a few more, which lets it "
             "catch up in the same forward"
         )
     if not takes_trees(verification):
-        raise ValueError(f"'verification' must take trees, as Agreement does: got {verification!r}")
+        raise ValueError(f"'verification' must take trees, as ExactMatch does: got {verification!r}")
     if not isinstance(sampler, RanksTokens):
         raise ValueError(f"'sampler' must have top_choices() for a tree's children: got {sampler!r}")
     if exact_width:
@@ -165,7 +165,7 @@ def _check_trees(
 
 
 def _how_to_score(decoder: Decoder, columns: int) -> str:
-    """What its owner can do: one that others compiled knows better what they call it."""
+    """Advice on how to compile the decoder; adapters name their toolkit's own setting."""
     if isinstance(decoder, AdvisesWidth):
         return decoder.advise_width(columns)
     return f"Compile it with {columns} among its widths"

@@ -1,4 +1,4 @@
-"""The generator: a decoder and the parts around it."""
+"""The generator: a decoder with its processors, sampler, stop condition and drafter."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -29,7 +29,8 @@ from .sampling import noise
 from .sampling.greedy import Greedy
 from .sampling.pipeline import SamplingPipeline
 from .sampling.stateful_sampler import begin_sampler
-from .stopping.composition import MaxNewTokens, begin
+from .stopping.composition import begin
+from .stopping.max_new_tokens import MaxNewTokens
 from .validation import as_whole, stream_numbers
 
 if TYPE_CHECKING:
@@ -40,74 +41,73 @@ if TYPE_CHECKING:
 @attrs.frozen(eq=False, kw_only=True)
 class Generator:
     """
-    Generates from prompts with a decoder and the parts around it.
+    Generate from prompts with a decoder, processors, a sampler, a stop condition and a drafter.
 
     Every part may be any object of its protocol (:mod:`decodekit.decoding.protocols`). A row's
-    text is a function of its prompt, its stream and the parts alone: neighbours, batch and
-    drafter do not change it. (With a verification that compares distributions the drafter and
-    its lengths do, though not the text's distribution.)
+    text depends only on its prompt, its random stream and the parts; neighbours, batch and drafter
+    do not change it. (With a verification that compares distributions, the drafter and its lengths
+    change the text, but not its distribution.)
 
-    Threads may share a generator, and generators a decoder: they take turns by the round, and
-    each says what it says alone (see :class:`~.cache.slots.Slots`).
+    Threads may share a generator, and generators may share a decoder: they take turns by the step,
+    with the same results as alone (see :class:`~.cache.slots.Slots`).
     """
 
     decoder: Decoder = attrs.field(kw_only=False)
-    """What scores."""
+    """Computes the logits."""
 
     processors: Processor | None = None
     """A processor or a chain of them; None leaves the logits as they are."""
 
     sampler: Sampler | StatefulSampler = attrs.field(factory=Greedy)
-    """What chooses from the processed logits."""
+    """Samples from the processed logits."""
 
     stop: StopCondition = attrs.field(factory=lambda: MaxNewTokens(128))
-    """Where a row ends; at the latest where the decoder has no position left."""
+    """Where a row ends; at the latest when the decoder has no position left."""
 
     drafter: Drafter | None = None
-    """What guesses ahead; None for plain decoding."""
+    """Proposes draft tokens; None for plain decoding."""
 
     num_draft_tokens: int | DraftLength = attrs.field(default=4, converter=as_whole, validator=a_draft_length)
     """
-    How far ahead to guess in each round, k, or what decides it, such as
-    :class:`~decodekit.speculation.AdaptiveLength`. The decoder has to score k + 1 columns.
+    The draft length k of each step, or a policy, such as
+    :class:`~decodekit.speculation.AdaptiveLength`. The decoder must score k + 1 columns.
     """
 
     verification: Verification = attrs.field(factory=ExactMatch)
-    """What decides how much of a draft stands."""
+    """Decides how many draft tokens are accepted."""
 
     tokenizer: Any = attrs.field(default=None, repr=False)
-    """Makes ids of strings, and text of ids."""
+    """Encodes strings and decodes ids."""
 
     skip_special_tokens: bool = attrs.field(default=True, validator=validators.instance_of(bool))
     """Whether the text leaves special tokens out."""
 
     echo_prompt: bool = attrs.field(default=False, validator=validators.instance_of(bool))
     """
-    Whether the text begins with the prompt's: each row's first event carries it before its own.
-    Then both are decoded as one, so that a space or a character between them is what it is.
-    Stop strings do not look into the prompt: they read the new ids alone, so where the prompt
-    ends within a character they may see another text than is shown.
+    Whether the text begins with the prompt, in each row's first event. Prompt and new ids are then
+    decoded together, so that a space or a character across the boundary is right. Stop strings read
+    the new ids only; if the prompt ends inside a character, they may see another text than is shown.
     """
 
     exact_width: bool = attrs.field(default=False, validator=validators.instance_of(bool))
     """
-    Whether every token goes through one program, the widest that scores all its columns.
-    Then not even rounding tells speculation from plain decoding on a decoder, or a row beside
-    others from the row beside idle ones. Prompts take longer.
+    Whether every token goes through one program, the widest that scores all its columns. Then
+    speculation and plain decoding, and a row beside others and the row alone, agree to the last bit.
+    Prompts take longer.
     """
 
     record_gap: bool = attrs.field(default=False, validator=validators.instance_of(bool))
     """
-    Whether to measure how close each choice came to falling otherwise; the smallest such gap is
-    in the statistics. Where texts of two runs part that differ in rounding alone, it is less
-    than twice the difference of the processed logits. It needs all of them, which takes time.
+    Whether to measure the margin of each sampled token; the smallest is in the statistics. If two runs
+    that differ only in rounding diverge, it is less than twice the difference of their processed
+    logits. Needs all processed logits, which takes time.
     """
 
     _pipeline: SamplingPipeline = attrs.field(init=False, repr=False)
-    """The chain and the sampler, looked at once."""
+    """The chain and the sampler, analysed once."""
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what cannot work together."""
+        """Check that the parts fit together."""
         sampler, verification = self.sampler, self.verification
         check_parts(self.decoder, self.processors, sampler, self.stop, verification, self.drafter)
         check_text(self.stop, self.tokenizer, self.skip_special_tokens, self.echo_prompt)
@@ -116,7 +116,7 @@ class Generator:
         if self.drafter is not None:
             length, exact = self.num_draft_tokens, self.exact_width
             check_drafter(self.drafter, length, verification, self.decoder, sampler, exact)
-        # Each run has one of its own, which looks at no processor again.
+        # Each run has a pipeline of its own, which examines no processor again.
         object.__setattr__(self, "_pipeline", SamplingPipeline(self.processors, cast("Sampler", sampler)))
 
     def __call__(
@@ -127,26 +127,26 @@ class Generator:
         logprobs: Logprobs | None = None,
     ) -> Generation:
         """
-        Generate until every row has ended.
+        Generate until all rows have ended.
 
         Args:
             prompts: One list of ids, a list of them, an integer array ``[batch, length]``
                 (torch or numpy), or with a tokenizer a string or several. At most as many as
                 the decoder has rows.
 
-            random_streams: The rows' random streams, one number each; 0, 1, 2, ... if not given. Give
-                a row the same one to get the same text from it alone or in a batch.
+            random_streams: The rows' random streams, one number each; 0, 1, 2, ... if not given. With
+                the same number a row gives the same text alone or in a batch.
 
-            streamer: Told of every event as it happens: an object with ``put_event`` and
-                ``end``, or one of Hugging Face's with ``put`` and ``end``.
+            streamer: Receives every event as it occurs: an object with ``put_event`` and ``end``, or a
+                Hugging Face streamer with ``put`` and ``end``.
 
-            logprobs: Which log-probabilities to tell of the new tokens; None for none. Where a
-                verification compares distributions, they are the target's all the same.
+            logprobs: Which log-probabilities of the new tokens to return; None for none. They are
+                always the target's, also where a verification compares distributions.
 
         Raises:
-            TypeError: A prompt that is no ids, or a streamer that is none.
+            TypeError: An invalid prompt or streamer.
 
-            ValueError: A prompt that is empty, too long or outside the vocabulary, or too many;
+            ValueError: A prompt that is empty, too long or outside the vocabulary, or too many prompts;
                 log-probabilities after a stage that the chain does not have.
         """
         try:
@@ -156,7 +156,7 @@ class Generator:
             if streamer is not None:
                 events = forward(events, streamer, rows)
         except BaseException as error:
-            # Somebody may be waiting at the streamer's other end.
+            # A consumer may be waiting at the streamer's other end.
             report_failure(streamer, error)
             raise
         return collect(events, rows, loop.timers.statistics)
@@ -167,9 +167,8 @@ class Generator:
         """
         Generate event by event; arguments as in a call.
 
-        Nothing runs ahead: the next round is decoded when the next event is asked for. Closing
-        the iterator ends decoding, and so does leaving a loop over it; the generator is ready for
-        the next call.
+        Nothing runs ahead: the next step runs when the next event is requested. Closing the iterator,
+        or leaving a loop over it, ends the generation; the generator is ready for the next call.
         """
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
         return self._events(self._loop(len(rows), logprobs), self._history(rows, random_streams))
@@ -180,8 +179,8 @@ class Generator:
         """
         Generate event by event without blocking the event loop; arguments as in a call.
 
-        As in :meth:`stream` nothing runs ahead. A consumer that breaks off, raises or is cancelled
-        ends decoding; ``aclose()`` comes back when no thread is inside any more.
+        As in :meth:`stream`, nothing runs ahead. A consumer that breaks off, raises or is cancelled
+        ends the generation; ``aclose()`` returns when its thread has finished.
         """
         return in_threads(self.stream(prompts, random_streams, logprobs))
 
@@ -189,20 +188,20 @@ class Generator:
         self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
     ) -> list[list[TokenLogprob | None]]:
         """
-        What the decoder thinks of the tokens of *prompts* themselves.
+        The log-probabilities of the prompts' own tokens.
 
-        After a stage of the chain, a token is seen as the first new one after a prompt that ends
-        before it. A generation that follows has nothing of the prompts to feed but the last token.
+        After a stage of the chain, a token is scored as the first new token after a prompt that ends
+        before it. A following generation only needs to feed the last token of each prompt.
 
         Args:
             prompts: As in a call.
 
             random_streams: As in a call.
 
-            logprobs: Which log-probabilities; those of ``Logprobs()`` if not given.
+            logprobs: Which log-probabilities; ``Logprobs()`` if not given.
 
         Returns:
-            For each prompt one for each of its tokens. The first is None: nothing precedes it.
+            One for each token of each prompt; the first is None, as nothing precedes it.
 
         Raises:
             TypeError: As in a call.
@@ -219,7 +218,7 @@ class Generator:
 
     def logits(self, prompts: Any, random_streams: Sequence[int] | None = None) -> tuple[Tensor, History]:
         """
-        What the decoder says after *prompts*, before any processor: for a look at a chain.
+        The decoder's logits after *prompts*, before any processor.
 
         Args:
             prompts: As in a call.
@@ -237,7 +236,7 @@ class Generator:
             return slots.feed(history.ids[:, 0], length, need, self.exact_width).clone(), history
 
     def explain(self) -> "Placement":
-        """Say which part of the choice runs in the decoder's forward, which on the host, and why."""
+        """Which stages run in the decoder's forward, which on the host, and why."""
         placement = placement_of(self.decoder, self._pipeline)
         if not placement.on_device:
             return placement
@@ -245,23 +244,25 @@ class Generator:
         if self.record_gap:
             notes.append("'record_gap' reads the scores of every token")
         if self.drafter is not None and not reads_target_tokens(self.verification):
-            notes.append(f"where tokens were guessed, {self.verification!r} reads the scores, and no choice")
+            notes.append(
+                f"where tokens were drafted, {self.verification!r} reads the scores, not the sampled tokens"
+            )
         return attrs.evolve(placement, notes=tuple(notes))
 
     def _history(self, rows: list[list[int]], random_streams: Sequence[int] | None) -> History:
         numbers = stream_numbers(random_streams, len(rows))
-        # Only a sampler that draws has a seed.
+        # Only random samplers have a seed.
         seed = self.sampler.seed if isinstance(self.sampler, Seeded) else 0
-        # Ordinary tensors, whatever mode the caller is in: the rounds write to them, perhaps elsewhere.
+        # Not inference tensors, in any mode of the caller: later steps write to them.
         with torch.inference_mode(False):
-            # One more than there are positions: the last token need not be fed.
+            # One more than the decoder's positions: the last token need not be fed.
             return first_history(rows, noise.random_streams(numbers, seed), self.decoder.shape.max_length + 1)
 
     def _begun(self, rows: int) -> SamplingPipeline:
-        return self._pipeline.drawing_with(begin_sampler(self.sampler, rows))
+        return self._pipeline.with_sampler(begin_sampler(self.sampler, rows))
 
     def _recorder(self, logprobs: Logprobs, pipeline: SamplingPipeline) -> "LogprobRecorder":
-        # Few ask for log-probabilities.
+        # Imported late: log-probabilities are rarely requested.
         from .engine.logprob_recorder import recorder
 
         return recorder(logprobs, pipeline, self.decoder.shape.vocab_size)
@@ -287,7 +288,7 @@ class Generator:
     def _events(self, loop: Loop, history: History) -> EventStream:
         texts = None
         if self.tokenizer is not None:
-            # Ids alone take none of it.
+            # Imported late: not needed for ids alone.
             from .results.row_text import row_texts
 
             finishes, skip = self.stop.finishes, self.skip_special_tokens

@@ -1,4 +1,4 @@
-"""The tokens so far, as every part sees them."""
+"""The tokens so far, in the form that all parts share."""
 
 import attrs
 import torch
@@ -10,9 +10,9 @@ class History:
     """
     The tokens before each column of a window.
 
-    One code path serves plain decoding and verification: a step is a window of one column, and
-    each column of a wider window simply has a longer :attr:`length`. Beyond it there may be
-    anything, rejected drafts included; a part that reads there is wrong.
+    One code path serves plain decoding and verification: a plain step is a window of one column, and
+    the columns of a wider window differ in :attr:`length`. Ids beyond it are undefined, rejected draft
+    tokens for example; parts must not read them.
     """
 
     ids: Tensor
@@ -22,26 +22,26 @@ class History:
     """``[batch, width]`` int64: ``ids[b, path, :length[b, i]]`` precede column *i*."""
 
     prompt: Tensor
-    """``[batch]`` int64: how many of them are prompt."""
+    """``[batch]`` int64: the number of prompt tokens."""
 
     random_stream: Tensor
     """``[batch]`` int64: the random stream of each row, the seed folded in."""
 
     def at(self, length: Tensor) -> "History":
-        """The same texts, seen from columns that have *length* ``[batch, width]`` tokens before them."""
+        """The same ids, for columns with *length* ``[batch, width]`` tokens before them."""
         return History(self.ids, length, self.prompt, self.random_stream)
 
     def rows(self, index: Tensor | slice) -> "History":
-        """The rows at *index* alone."""
+        """The rows at *index*."""
         return History(self.ids[index], self.length[index], self.prompt[index], self.random_stream[index])
 
     def before(self, row: int, column: int) -> Tensor:
-        """The ids that precede one column, ``[length]``: a view, not to be written to."""
+        """The ids before one column, ``[length]``: a read-only view."""
         path = column if self.ids.shape[1] > 1 else 0
         return self.ids[row, path, : int(self.length[row, column])]
 
     def num_generated(self) -> Tensor:
-        """``[batch, width]`` int64: how many of the tokens before each column are no prompt."""
+        """``[batch, width]`` int64: the number of new tokens before each column."""
         return self.length - self.prompt[:, None]
 
     def valid(self) -> Tensor:
@@ -50,6 +50,6 @@ class History:
         return slots < self.length[..., None]
 
     def generated(self) -> Tensor:
-        """``[batch, width, capacity]`` bool: :meth:`valid`, the prompt left out."""
+        """``[batch, width, capacity]`` bool: :meth:`valid` without the prompt."""
         slots = torch.arange(self.ids.shape[-1], device=self.ids.device)
         return (slots < self.length[..., None]) & (slots >= self.prompt[:, None, None])

@@ -1,8 +1,8 @@
 """
-Names of a package that are imported when somebody asks for them.
+Package names that are imported on first access.
 
-A program uses a dozen of the parts that there are. Each is a module whose classes take time to
-make, and all of them together took top_choices times as long to import as those that are used.
+A program uses a dozen of the parts. Creating their classes takes time, and importing all of them
+took several times as long as importing those that are used.
 """
 
 import sys
@@ -17,13 +17,13 @@ def lazy_names(
     """
     The ``__getattr__`` and ``__dir__`` of a *package* (PEP 562).
 
-    What type checkers are to see stands beside it, under ``if TYPE_CHECKING``.
+    For type checkers, import the names under ``if TYPE_CHECKING`` as well.
 
     Args:
         package: Its ``__name__``.
 
-        modules: A module, as ``from`` takes it, such as ``".top_k"``, to the names that come from
-            it, with blanks between them.
+        modules: A module, as in ``from``, such as ``".top_k"``, to the names that come from
+            it, separated by blanks.
     """
     homes = {name: module for module, names in modules.items() for name in names.split()}
 
@@ -33,7 +33,7 @@ def lazy_names(
         module = import_module(homes[name], package)
         # A name of "." is a module of the package.
         found = import_module(f".{name}", package) if homes[name] == "." else getattr(module, name)
-        # So that nobody asks a second time.
+        # Cache it: __getattr__ runs once per name.
         setattr(sys.modules[package], name, found)
         return found
 

@@ -1,11 +1,11 @@
 """
-What a part may offer beyond its protocol.
+Optional capabilities of the parts.
 
-Each class here is one capability. A part offers it by having its names, whatever it inherits
-from. What reads it looks once, when it is built: a generator, a chain, the slots of a decoder.
+Each class here is one capability. A part offers it by having its members, whatever it inherits
+from. It is looked up once, when a generator, a chain or the slots of a decoder are built.
 
-Short cuts, which say in another way what a call says, are taken of classes that are declared by
-:func:`has_short_cuts`, and not of their subclasses: one of those may change what a call says.
+Short cuts compute the result of a call in a faster way. They are used for classes declared by
+:func:`has_short_cuts` and not for their subclasses, which may change the result of a call.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,13 +22,13 @@ _with_short_cuts: set[type] = set()
 
 
 def has_short_cuts(kind: Kind) -> Kind:
-    """Declare, as the outermost decorator, that short cuts of this class say what its calls say."""
+    """Declare, as the outermost decorator, that this class's short cuts give the results of its calls."""
     _with_short_cuts.add(kind)
     return kind
 
 
 def offers_short_cuts(part: object) -> bool:
-    """Whether the very class of *part* has declared short cuts."""
+    """Whether the exact class of *part* has declared short cuts."""
     return type(part) in _with_short_cuts
 
 
@@ -37,14 +37,14 @@ def offers_short_cuts(part: object) -> bool:
 
 @runtime_checkable
 class Composed(Protocol):
-    """A processor that applies others one after another. What runs or names them takes it apart."""
+    """A processor that applies others in order, such as a chain."""
 
     processors: tuple[Processor, ...]
-    """In the order in which they are applied."""
+    """The processors, in order."""
 
 
 def stages_of(processors: Processor | None) -> tuple[Processor, ...]:
-    """The processors of a chain one by one; one processor alone; none of None."""
+    """The processors of a chain, a single processor as a tuple of one, or none for None."""
     if isinstance(processors, Composed):
         return processors.processors
     return () if processors is None else (processors,)
@@ -52,7 +52,7 @@ def stages_of(processors: Processor | None) -> tuple[Processor, ...]:
 
 @runtime_checkable
 class KeepsArgmax(Protocol):
-    """A processor that leaves the largest logit the largest. A greedy choice does without it at the end."""
+    """A processor that leaves the largest logit the largest, so greedy runs omit it at the chain's end."""
 
     keeps_argmax: bool
     """Whether it does. Rounding may tie the largest with another."""
@@ -60,7 +60,7 @@ class KeepsArgmax(Protocol):
 
 @runtime_checkable
 class ShiftInvariant(Protocol):
-    """A processor whose distribution a constant added to a row of logits does not change."""
+    """A processor whose distribution does not change when a constant is added to a row of logits."""
 
     shift_invariant: bool
     """Whether it is."""
@@ -68,15 +68,15 @@ class ShiftInvariant(Protocol):
 
 @runtime_checkable
 class Local(Protocol):
-    """A processor that looks at no ids and ignores ``-inf``. It runs on the survivors of an earlier one."""
+    """A processor that reads no ids and ignores ``-inf``, so it may run on the survivors of a truncation."""
 
     local: bool
-    """Whether it is. One that declares this, True or False, keeps no reference to its logits."""
+    """Whether it is. One that declares this, True or False, must keep no reference to its logits."""
 
 
 @runtime_checkable
 class DeviceSafe(Protocol):
-    """A processor made of operations that neuronx-cc takes. It may become part of a decoder's forward."""
+    """A processor of operations that neuronx-cc compiles, so it may become part of a forward."""
 
     device_safe: bool
     """Whether it is."""
@@ -84,10 +84,10 @@ class DeviceSafe(Protocol):
 
 @runtime_checkable
 class WritesInto(Protocol):
-    """A processor with a short cut that allocates nothing. The host's choice runs it in its workspace."""
+    """A processor with a short cut that writes its result into given memory."""
 
     def into(self, logits: Tensor, history: History, out: Tensor) -> Tensor:
-        """What a call gives, written into *out*, which may be *logits* itself."""
+        """Write the result of a call into *out*, which may be *logits* itself."""
 
 
 # Samplers
@@ -95,7 +95,7 @@ class WritesInto(Protocol):
 
 @runtime_checkable
 class Seeded(Protocol):
-    """A sampler whose seed a generator folds into the rows' random streams."""
+    """A sampler with a seed, which a generator folds into the rows' random streams."""
 
     seed: int
     """Any integer."""
@@ -103,7 +103,7 @@ class Seeded(Protocol):
 
 @runtime_checkable
 class TakesArgmax(Protocol):
-    """A sampler that chooses the largest logit. Last stages that keep it are left out."""
+    """A sampler that takes the largest logit, so final stages that keep the argmax are omitted."""
 
     takes_argmax: bool
     """Whether it does."""
@@ -111,7 +111,7 @@ class TakesArgmax(Protocol):
 
 @runtime_checkable
 class DrawsSoftmax(Protocol):
-    """A sampler that draws from the softmax of the logits, as comparing distributions requires."""
+    """A sampler that samples from the softmax, as verifications that compare distributions require."""
 
     draws_softmax: bool
     """Whether it does."""
@@ -119,23 +119,23 @@ class DrawsSoftmax(Protocol):
 
 @runtime_checkable
 class RanksTokens(Protocol):
-    """A sampler that ranks tokens. The children of a draft tree are taken from that."""
+    """A sampler that ranks tokens, as draft trees require."""
 
     def top_choices(self, logits: Tensor, history: History, n: int) -> Tensor:
-        """The *n* likeliest choices ``[batch, width, n]``, first what a call chooses."""
+        """The *n* top choices ``[batch, width, n]``, first the token that a call samples."""
 
 
 @runtime_checkable
 class MeasuresGap(Protocol):
-    """A sampler that measures how close its choice is, for :attr:`~.generator.Generator.record_gap`."""
+    """A sampler that measures the margin of its choice, for :attr:`~.generator.Generator.record_gap`."""
 
     def gap(self, logits: Tensor, history: History) -> Tensor:
-        """How far each column's choice is ahead, ``[batch, width]`` float64."""
+        """The margin of each column's token over the next, ``[batch, width]`` float64."""
 
 
 @runtime_checkable
 class DeclaresState(Protocol):
-    """A sampler that says whether it depends on past logits. Such a one is refused under speculation."""
+    """A sampler that may depend on past logits; if so, it is refused under speculation."""
 
     is_stateful: ClassVar[bool]
     """Whether it does."""
@@ -143,7 +143,7 @@ class DeclaresState(Protocol):
 
 @runtime_checkable
 class BeginsRuns(Protocol):
-    """A sampler that is a configuration. A generator begins one for each run."""
+    """A sampler that is a configuration; each run begins its own."""
 
     def begin(self, batch: int) -> Sampler:
         """The sampler of one run over *batch* rows."""
@@ -154,9 +154,8 @@ class StatefulSampler(DeclaresState, BeginsRuns, Protocol):
     """
     A sampler that depends on past logits, and so is no function of the history.
 
-    It is a configuration; each run has a sampler of its own, which :meth:`begin` makes and
-    which holds its state. It cannot run under speculation: what a rejected guess taught it
-    would have to be unlearnt.
+    It is a configuration; :meth:`begin` makes the sampler of one run, which holds its state. It
+    cannot run under speculation, which would have to undo the state of rejected draft tokens.
     """
 
 
@@ -173,20 +172,20 @@ def is_stateful(sampler: object) -> bool:
 # Stop conditions
 
 TokenCode: TypeAlias = Callable[[int, int, int, int], int]
-"""The code of one new token: ``(token, length, prompt, row)``, the token itself among the *length*."""
+"""The code of one new token: ``(token, length, prompt, row)``; *length* includes the token."""
 
 
 @runtime_checkable
 class TellsByToken(Protocol):
-    """A condition with a short cut for one token a row, which spares arrays of one number."""
+    """A condition with a short cut for one token a row, without arrays."""
 
     def by_token(self) -> TokenCode | None:
-        """What it says of one new token by these numbers alone; None if it looks at more."""
+        """The code of one new token as a function of these numbers; None if it depends on more."""
 
 
 @runtime_checkable
 class BeginsStop(Protocol):
-    """A condition that keeps something while a run lasts. A generator begins one for each run."""
+    """A condition with state; each run begins its own."""
 
     def begin(self) -> StopCondition:
         """The condition for one run."""
@@ -194,15 +193,15 @@ class BeginsStop(Protocol):
 
 @runtime_checkable
 class CombinesConditions(Protocol):
-    """A condition that is composed of others, which a generator checks one by one."""
+    """A condition that is composed of others."""
 
     conditions: Sequence[StopCondition]
-    """Those."""
+    """The others."""
 
 
 @runtime_checkable
 class ReadsText(Protocol):
-    """A condition that reads the ids as text. A generator with a tokenizer has to read them alike."""
+    """A condition that decodes the ids, which a generator with a tokenizer must decode in the same way."""
 
     skip_special_tokens: bool
     """Whether special tokens are left out."""
@@ -213,18 +212,18 @@ class ReadsText(Protocol):
 
 @runtime_checkable
 class HearsPrompts(Protocol):
-    """A streamer that is told of the prompts before anything is decoded."""
+    """A streamer that receives the prompts before the generation starts."""
 
     def begin(self, prompts: list[list[int]]) -> None:
-        """Take every row's ids."""
+        """Take the ids of every row's prompt."""
 
 
 @runtime_checkable
 class HearsFailure(Protocol):
-    """A streamer that is told of an error; one without this is ended."""
+    """A streamer that receives errors; others get ``end``."""
 
     def fail(self, error: BaseException) -> None:
-        """Take what the generation raised, in place of ``end``."""
+        """Take the exception of the generation, in place of ``end``."""
 
 
 # Speculation
@@ -232,47 +231,47 @@ class HearsFailure(Protocol):
 
 @runtime_checkable
 class PreparesLength(Protocol):
-    """A draft length that is shown the target when a generator is built."""
+    """A draft length that examines the target when a generator is built."""
 
     def prepare(self, decoder: Decoder, exact_width: bool) -> None:
-        """Look at the target, whose cache stays as it is."""
+        """Examine the target without changing its cache."""
 
 
 @runtime_checkable
 class TakesTrees(Protocol):
-    """A verification that takes trees of guesses."""
+    """A verification that accepts draft trees."""
 
     takes_trees: bool
-    """Whether it keeps nothing of a tree but the branch that the target's own choices take."""
+    """Whether it accepts tokens on the branch of the target's own tokens only."""
 
 
 @runtime_checkable
 class ComparesScores(Protocol):
-    """A verification for which a drafter gives the logits that it drew from."""
+    """A verification that compares distributions, for which a drafter gives its logits."""
 
     compares_scores: bool
-    """Whether it looks at :attr:`~.protocols.Draft.scores`."""
+    """Whether it reads :attr:`~.protocols.Draft.scores`."""
 
 
 @runtime_checkable
 class ReadsTargetTokens(Protocol):
-    """A verification that says whether the target has to choose in rows with guesses."""
+    """A verification that declares whether it reads the target's tokens in rows with draft tokens."""
 
     reads_target_tokens: bool
-    """False if it looks at the target's own choices in rows without guesses alone."""
+    """False if it reads the target's own tokens only in rows without draft tokens."""
 
 
 @runtime_checkable
 class GrowsTrees(Protocol):
-    """A drafter that guesses trees, which the decoder and the parts have to take."""
+    """A drafter that proposes trees, which the decoder and the parts must support."""
 
     tree_nodes: int | None
-    """The most guesses that a tree of its has; None if it grows none."""
+    """The largest number of draft tokens in a tree; None if it proposes none."""
 
 
 @runtime_checkable
 class ChecksTarget(Protocol):
-    """A drafter that does not fit every target. A generator asks when it is built."""
+    """A drafter that does not fit every target; checked when a generator is built."""
 
     def check_target(self, target: DecoderShape) -> None:
         """Raise ``ValueError`` where it cannot draft for a target of that shape."""
@@ -280,29 +279,29 @@ class ChecksTarget(Protocol):
 
 @runtime_checkable
 class GivesEvidence(Protocol):
-    """A drafter whose guess is a function of the history and costs next to nothing, as a mixture reads it."""
+    """A drafter that is a cheap function of the history, with evidence that a mixture compares."""
 
     def evidence(self, history: History, budget: Tensor) -> Tensor:
-        """How much speaks for its guess in each row, ``[batch]`` int64; 0 where it has none."""
+        """The evidence for each row's draft, ``[batch]`` int64; 0 where there is no draft."""
 
 
 def takes_trees(verification: object) -> bool:
-    """Whether *verification* takes trees of guesses; False where it does not say."""
+    """Whether *verification* accepts draft trees; False if undeclared."""
     return isinstance(verification, TakesTrees) and verification.takes_trees
 
 
 def compares_scores(verification: object) -> bool:
-    """Whether *verification* looks at a draft's scores; False where it does not say."""
+    """Whether *verification* reads a draft's scores; False if undeclared."""
     return isinstance(verification, ComparesScores) and verification.compares_scores
 
 
 def reads_target_tokens(verification: object) -> bool:
-    """Whether *verification* looks at choices in rows with guesses; True where it does not say."""
+    """Whether *verification* reads the target's tokens in rows with draft tokens; True if undeclared."""
     return verification.reads_target_tokens if isinstance(verification, ReadsTargetTokens) else True
 
 
 def tree_nodes(drafter: object) -> int | None:
-    """How many guesses a tree of *drafter* has at most; None if it grows none."""
+    """The largest number of draft tokens in a tree of *drafter*; None if it proposes none."""
     return drafter.tree_nodes if isinstance(drafter, GrowsTrees) else None
 
 
@@ -311,20 +310,20 @@ def tree_nodes(drafter: object) -> int | None:
 
 @runtime_checkable
 class HasSpans(Protocol):
-    """A decoder that attends to the leading positions alone, and takes ``span=`` in a forward."""
+    """A decoder with KV buckets: it may attend to leading positions only (``span=`` of a forward)."""
 
     spans: Sequence[int]
-    """How many positions, ascending; the last is all of them."""
+    """The spans (KV buckets) in positions, ascending; the last is all of them."""
 
 
 @runtime_checkable
 class AdvisesWidth(Protocol):
-    """A decoder that others compiled, which knows what its maker calls a width."""
+    """An adapter of another toolkit's decoder, which can name that toolkit's setting for a width."""
 
     def advise_width(self, columns: int) -> str:
-        """How to get it to score so many columns, a sentence for an error."""
+        """How to make it score so many columns, as a sentence for an error message."""
 
 
 def tree_widths(decoder: object) -> tuple[int, ...]:
-    """Columns of the forwards over trees of *decoder*; none where it scores none."""
+    """Columns of the tree forwards of *decoder*; empty if there are none."""
     return tuple(decoder.tree_widths) if isinstance(decoder, ScoresTrees) else ()

@@ -1,4 +1,4 @@
-"""Which part of a choice runs where, and why."""
+"""Placement of processors and sampler: device or host, and why."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ _NAME_WIDTH = 60
 
 @attrs.frozen
 class Place:
-    """Where one part runs."""
+    """The placement of one part."""
 
     part: str
     """The ``repr`` of a stage or of the sampler."""
@@ -22,17 +22,17 @@ class Place:
 
 @attrs.frozen
 class Placement:
-    """Where the stages of a chain run, and the sampler; ``print`` it for a table."""
+    """The placement of a chain's stages and of the sampler; ``print`` it for a table."""
 
     places: tuple[Place, ...]
-    """The stages in their order, the sampler last."""
+    """The stages in order, then the sampler."""
 
     notes: tuple[str, ...] = ()
-    """What runs on the host all the same, and when."""
+    """Work that remains on the host nevertheless, and when."""
 
     @property
     def on_device(self) -> bool:
-        """Whether the whole choice runs within the decoder's forward."""
+        """Whether all stages and the sampler run within the decoder's forward."""
         return all(place.where == "device" for place in self.places)
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Placement:
 
 
 def part_name(part: object) -> str:
-    """The name of a function, or of the class of anything else."""
+    """The name of a function, or the class name of another object."""
     name: str = getattr(part, "__name__", type(part).__name__)
     return name
 

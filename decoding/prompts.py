@@ -1,4 +1,4 @@
-"""What callers may pass as prompts, made into one thing."""
+"""Conversion and validation of prompts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,13 +21,13 @@ def as_rows(prompts: Any, shape: DecoderShape, tokenizer: Any = None) -> list[li
 
         shape: What the decoder was compiled for.
 
-        tokenizer: Makes ids of strings.
+        tokenizer: Encodes strings.
 
     Raises:
-        TypeError: Something else.
+        TypeError: Another type.
 
-        ValueError: No prompt, an empty one, more than the decoder has rows, one that does not
-            fit, or an id that the vocabulary does not have.
+        ValueError: No prompt, an empty prompt, more prompts than the decoder has rows, one that does not
+            fit, or an id outside the vocabulary.
     """
     rows = _rows(prompts, tokenizer)
     if not 1 <= len(rows) <= shape.batch_size:

@@ -1,14 +1,14 @@
 """
-What the parts ask of each other.
+The protocols between the parts of a generation.
 
 Shapes are written ``[batch, width, vocab]``: *batch* rows, *width* columns of one forward,
-one for a plain step and one more than the draft for a verification. Ids and positions are
+one for a plain step and one more than the draft tokens for a verification. Ids and positions are
 int64 on the host; logits are float32.
 
-A :class:`Decoder` scores. A :class:`Processor` reshapes the scores. A :class:`Sampler`
-turns them into ids. A :class:`StopCondition` looks at what was chosen. A :class:`Drafter`
-guesses ahead, and a :class:`Verification` says how much of the guess stands. What a part may
-offer beyond its protocol is declared in :mod:`~decodekit.decoding.optional_protocols`.
+A :class:`Decoder` computes logits. A :class:`Processor` transforms them. A :class:`Sampler` samples
+ids from them. A :class:`StopCondition` ends rows. A :class:`Drafter` proposes draft tokens, and a
+:class:`Verification` decides how many are accepted. Optional capabilities of a part are declared in
+:mod:`~decodekit.decoding.optional_protocols`.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,25 +30,25 @@ def _as_tuple(widths: Iterable[int]) -> tuple[int, ...]:
 
 @attrs.frozen
 class DecoderShape:
-    """What a decoder was compiled for."""
+    """The shapes that a decoder was compiled for."""
 
     batch_size: int
     """Rows of every forward."""
 
     max_length: int
-    """Positions that a row's cache holds."""
+    """Positions of a row's KV cache."""
 
     vocab_size: int
     """Logits per column."""
 
     widths: tuple[int, ...] = attrs.field(converter=_as_tuple)
-    """Columns of the compiled forwards, ascending."""
+    """Columns of the compiled forwards (token buckets), ascending."""
 
     scored_width: int
-    """One of them: forwards up to this width score every column, wider ones only the last."""
+    """One of the widths: forwards up to it score every column, wider ones only the last."""
 
     def __attrs_post_init__(self) -> None:
-        """Refuse widths that nothing could be fed in."""
+        """Refuse invalid widths."""
         if not self.widths or self.widths[0] < 1 or list(self.widths) != sorted(set(self.widths)):
             raise ValueError(f"'widths' must be positive and ascending: got {self.widths}")
         if self.scored_width not in self.widths:
@@ -58,34 +58,34 @@ class DecoderShape:
 @runtime_checkable
 class Decoder(Protocol):
     """
-    A decoder of fixed shapes that owns its cache.
+    A decoder of fixed shapes that owns its KV cache.
 
     The cache is addressed by position: slot *p* of a row belongs to the token at position *p*
     of that row. A forward writes its own slots before it reads, and the query at position *t*
-    sees positions up to *t* of its own row. So nothing is ever rolled back: the next forward
-    at a smaller *cache_pos* overwrites what has become wrong before anything reads it.
+    attends to positions up to *t* of its own row. So nothing is ever rolled back: the next forward
+    at a smaller *cache_pos* overwrites stale slots before anything reads them.
     """
 
     @property
     def shape(self) -> DecoderShape:
-        """The shapes that :meth:`forward` takes and gives."""
+        """The shapes of :meth:`forward`."""
         ...
 
     def forward(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
         """
-        Write *ids* into the cache and score what may follow them.
+        Write *ids* into the cache and compute the logits of their successors.
 
         Args:
             ids: Tokens to feed, ``[batch, width]`` int64, *width* one of ``shape.widths``.
-                -1 is padding: it writes nothing and nothing sees it.
+                -1 is padding: it writes nothing and is not attended to.
 
             cache_pos: Position of the first column of each row, ``[batch]`` int64. Under
                 padding it may be negative.
 
         Returns:
             Logits ``[batch, width, vocab]`` float32, or ``[batch, 1, vocab]`` of the last
-            column when *width* exceeds ``shape.scored_width``. What stands in padding columns
-            means nothing. Valid until the next forward.
+            column when *width* exceeds ``shape.scored_width``. Padding columns are undefined. Valid
+            until the next forward.
 
         Raises:
             ValueError: A wrong width, batch, id or position. Nothing has been written.
@@ -99,15 +99,15 @@ Processor: TypeAlias = Callable[[Tensor, History], Tensor]
 """
 Logits ``[batch, width, vocab]`` and the tokens before each column, to logits of the same shape.
 
-A processor is pure: it never writes into the logits that it is given, forbids with ``-inf``,
-and reads nothing of the history beyond ``length``.
+A processor is pure: it never writes into its input, forbids tokens with ``-inf``, and reads nothing
+of the history beyond ``length``.
 """
 
 Sampler: TypeAlias = Callable[[Tensor, History], Tensor]
 """
-Processed logits ``[batch, width, vocab]`` to the chosen ids ``[batch, width]``.
+Processed logits ``[batch, width, vocab]`` to sampled ids ``[batch, width]``.
 
-Pure as well: a sampler that draws takes its numbers from :mod:`decodekit.decoding.sampling.noise`.
+Pure as well: random samplers take their noise from :mod:`decodekit.decoding.sampling.noise`.
 """
 
 
@@ -116,34 +116,34 @@ class Finish:
     """Why a row ended."""
 
     reason: str
-    """In one word: ``"end_of_sequence"``, ``"max_new_tokens"``, ``"stop_string"``, ..."""
+    """An identifier: ``"end_of_sequence"``, ``"max_new_tokens"``, ``"stop_string"``, ..."""
 
     matched: Any = None
-    """What was met: a token, a tuple of them, a string; a pair of such for ``a & b``; None for a limit."""
+    """The match: a token, a tuple of tokens or a string; a pair of these for ``a & b``; None for a limit."""
 
     hide: bool = False
-    """Whether the text leaves the match out. The ids keep it."""
+    """Whether the match is left out of the text. The ids keep it."""
 
 
 @runtime_checkable
 class StopCondition(Protocol):
     """
-    Says where a row ends.
+    Decides where a row ends.
 
     Conditions compose: ``a | b`` ends at the first of the two, ``a & b`` where both hold.
     """
 
     @property
     def finishes(self) -> tuple[Finish, ...]:
-        """Every ending that this condition can give."""
+        """All finishes that this condition can give."""
         ...
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """
-        Look at newly chosen tokens.
+        Check newly sampled tokens.
 
         Args:
-            scores: The processed logits that each was chosen from; ``scores.logits`` builds them,
+            scores: The processed logits that each was sampled from; ``scores.logits`` builds them,
                 ``[batch, width, vocab]``.
 
             history: The tokens, each column's own included: the newest of column *i* is
@@ -156,122 +156,122 @@ class StopCondition(Protocol):
 
 
 class SamplesTokens(Protocol):
-    """A chain of processors and a sampler, seen as one."""
+    """A chain of processors and a sampler as one callable."""
 
     @property
     def draft_scores(self) -> bool:
-        """Whether the verification looks at :attr:`Draft.scores`, so that a drafter is to give them."""
+        """Whether a drafter must give :attr:`Draft.scores`, because the verification reads them."""
         ...
 
     def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores]:
-        """Raw logits to ids ``[batch, width]``, -1 where no token is left, and the processed scores."""
+        """Raw logits to ids ``[batch, width]``, -1 where no token is possible, and the processed scores."""
         ...
 
     def top_choices(self, logits: Tensor, history: History, n: int) -> Tensor:
-        """Raw logits to the *n* likeliest choices ``[batch, width, n]``, the choice first, -1 for none."""
+        """Raw logits to the *n* top choices ``[batch, width, n]``, the sampled token first, -1 for none."""
         ...
 
 
 @attrs.frozen(eq=False)
 class Draft:
-    """What a drafter guesses."""
+    """The draft tokens that a drafter proposes."""
 
     ids: Tensor
-    """``[batch, k]`` int64, left-aligned; -1 where a row has no more guesses."""
+    """``[batch, k]`` int64, left-aligned; -1 where a row has no more draft tokens."""
 
     scores: Tensor | None = None
-    """The processed logits that they were drawn from, ``[batch, k, vocab]``; None for a point mass."""
+    """The processed logits that they were sampled from, ``[batch, k, vocab]``; None for a point mass."""
 
     parents: Tensor | None = None
     """
-    Of a tree: which guess each guess follows, ``[batch, k]`` int64, smaller than its own number;
-    -1 for one that follows the row's last token. None for a chain, where each follows the one
+    Of a tree: the index of the draft token that each one follows, ``[batch, k]`` int64, smaller than
+    its own; -1 if it follows the row's last token. None for a chain, where each follows the one
     before it.
     """
 
 
 @attrs.frozen(eq=False)
 class SpeculationStep:
-    """What one verification came to: what a :class:`DraftLength` learns from."""
+    """The outcome of one verification, from which a :class:`DraftLength` learns."""
 
     allowed: int
-    """How many tokens ahead a drafter was allowed to guess; 0 if it was not asked."""
+    """The allowed draft length; 0 if the drafter was not called."""
 
     drafted: tuple[int, ...]
-    """How many tokens ahead it did, a number for each row that was not idle."""
+    """The draft length of each row that was not idle."""
 
     accepted: tuple[int, ...]
-    """How many of them stood."""
+    """The accepted draft tokens of each of these rows."""
 
     draft_seconds: float
-    """That the drafter took."""
+    """Time in the drafter."""
 
     target_seconds: float
-    """That the target took to score: one forward, mostly."""
+    """Time of scoring with the target, usually one forward."""
 
     other_seconds: float
-    """That everything else took."""
+    """Time of everything else."""
 
 
 @runtime_checkable
 class DraftLength(Protocol):
     """
-    Says how far ahead to guess, round by round.
+    Chooses the draft length of each speculation step.
 
-    It may look at what past rounds came to, never at the guesses that it decides on: that would
-    bias what a sampled text says under any verification but agreement.
+    It may depend on past steps, never on the draft tokens that it decides on: that would bias sampled
+    text under every verification but exact match.
     """
 
     @property
     def most(self) -> int:
-        """It never says more than this: the decoder has to score one column more."""
+        """The largest draft length; the decoder must score one column more."""
         ...
 
     def __call__(self, rows: int) -> int:
-        """How many tokens ahead each of *rows* rows may be guessed in the round that begins."""
+        """The draft length of each of *rows* rows in the next step."""
         ...
 
     def learn(self, outcome: SpeculationStep) -> None:
-        """Hear what a round came to."""
+        """Learn from the outcome of a step."""
         ...
 
 
 @runtime_checkable
 class SamplesOnDevice(Protocol):
-    """What a :class:`Decoder` offers besides, if a chain and a sampler are part of its forwards."""
+    """An optional capability of a :class:`Decoder`: a chain and a sampler compiled into its forwards."""
 
     @property
     def sampling_widths(self) -> tuple[int, ...]:
-        """Columns of the forwards that choose, ascending; empty for one that has none."""
+        """Columns of the sampling forwards, ascending; empty if there are none."""
         ...
 
     def can_sample(self, processors: Processor | None, sampler: Sampler, rows: int) -> bool:
         """
-        Whether :meth:`forward_and_sample` chooses as these do, with the noise of each history's streams.
+        Whether :meth:`forward_and_sample` samples as these do, with the noise of the history's streams.
 
         Args:
             processors: A chain, one processor, or None.
 
-            sampler: What chooses.
+            sampler: The sampler.
 
-            rows: How many rows a run has; the decoder may have more.
+            rows: Rows of the run; the decoder may have more.
         """
         ...
 
     def forward_and_sample(self, ids: Tensor, cache_pos: Tensor, history: History) -> tuple[Tensor, Scores]:
         """
-        Write *ids* into the cache, as :meth:`Decoder.forward` does, and choose what follows them.
+        Write *ids* into the cache, as :meth:`Decoder.forward` does, and sample their successors.
 
         Args:
             ids: Tokens to feed, ``[batch, width]`` int64, *width* one of :attr:`sampling_widths`.
 
             cache_pos: As in a forward.
 
-            history: The tokens before the choice of each column: up to the column's own, ``[batch,
+            history: The tokens before each column's sample, the column's own included: ``[batch,
                 width]`` or, where a forward of that width scores the last column alone, ``[batch, 1]``.
 
         Returns:
-            Ids ``[batch, columns]`` int64 on the host, -1 where no token is left, and the raw logits.
+            Ids ``[batch, columns]`` int64 on the host, -1 where no token is possible, and the raw logits.
 
         Raises:
             ValueError: As in a forward, or a history of another shape. Nothing has been written.
@@ -281,45 +281,44 @@ class SamplesOnDevice(Protocol):
         ...
 
     def explain(self, processors: Processor | None, sampler: Sampler) -> "Placement":
-        """Which part of a choice runs in the forward, which on the host, and why."""
+        """Which stages run in the forward, which on the host, and why."""
         ...
 
 
 @runtime_checkable
 class ScoresTrees(Protocol):
     """
-    What a :class:`Decoder` offers besides, if it can score a tree of guesses in one forward.
+    An optional capability of a :class:`Decoder`: scoring a tree of draft tokens in one forward.
 
-    A tree is a forward whose columns need not follow one another: each names the column that
-    precedes it.
+    In a tree forward, columns need not follow one another: each names the column that precedes it.
     """
 
     @property
     def tree_widths(self) -> tuple[int, ...]:
-        """Columns of the compiled forwards over trees, ascending; empty for one that has none."""
+        """Columns of the compiled tree forwards, ascending; empty if there are none."""
         ...
 
     def forward_tree(self, ids: Tensor, cache_pos: Tensor, parents: Tensor) -> Tensor:
         """
-        Score what may follow each column of a tree.
+        Compute the logits after each column of a tree.
 
-        A column sees the cache before *cache_pos*, the columns on its way there, and itself. The
-        first branch (the first column, its first child, that one's first child, and so on) is
-        written into the cache as :meth:`Decoder.forward` writes; of the other columns nothing
-        remains. So a chain is the tree whose parents are -1, 0, 1, 2, ...
+        A column attends to the cache before *cache_pos*, its ancestors, and itself. The first branch
+        (the first column, its first child, that one's first child, and so on) is written into the
+        cache as by :meth:`Decoder.forward`; the other columns leave nothing. So a chain is the tree
+        whose parents are -1, 0, 1, 2, ...
 
         Args:
             ids: Tokens, ``[batch, width]`` int64, *width* one of ``tree_widths``. -1 is padding,
-                behind the tokens of its row.
+                after the tokens of its row.
 
             cache_pos: Position of the columns that have no parent, ``[batch]`` int64.
 
             parents: ``[batch, width]`` int64: the column before each, smaller than its own
-                number, or -1 for none. Not looked at under padding.
+                number, or -1 for none. Ignored under padding.
 
         Returns:
-            Logits ``[batch, width, vocab]`` float32. What stands in padding columns means
-            nothing. Valid until the next forward.
+            Logits ``[batch, width, vocab]`` float32. Padding columns are undefined. Valid until the
+            next forward.
 
         Raises:
             ValueError: A wrong width, batch, id, parent or position. Nothing has been written.
@@ -331,45 +330,45 @@ class ScoresTrees(Protocol):
 
 @runtime_checkable
 class Drafter(Protocol):
-    """Guesses what the target is going to choose."""
+    """Proposes tokens that the target may sample."""
 
     def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         """
-        Guess the next tokens of each row.
+        Propose the next tokens of each row.
 
-        A wrong guess costs time, never correctness: the target's choice stands.
+        A wrong draft token costs time, never correctness: the target decides.
 
         Args:
-            history: The tokens so far; width 1. Not to be written to.
+            history: The tokens so far; width 1, read-only.
 
-            budget: How many tokens ahead each row may be guessed, ``[batch]`` int64; 0 for idle
-                rows. For a chain that is its number of guesses.
+            budget: The allowed draft length of each row, ``[batch]`` int64; 0 for idle rows. Of a
+                tree, the depth.
 
-            sample: The target's own chain and sampler. A drafter that draws uses it, so that
-                both sides meet the same noise at the same position.
+            sample: The target's own chain and sampler. A drafter that samples uses it, so that
+                both sides use the same noise at the same position.
 
         Returns:
-            Up to *budget* guesses of each row, ``[batch, k]`` of any k. The first that is no id
-            of the vocabulary ends a row's draft; what exceeds its budget is not looked at.
+            Up to *budget* draft tokens of each row, ``[batch, k]`` of any k. The first that is no id
+            of the vocabulary ends a row's draft; tokens beyond the budget are ignored.
         """
         ...
 
 
 @runtime_checkable
 class Verification(Protocol):
-    """Decides how much of a draft stands, and what follows it."""
+    """Decides how many draft tokens are accepted, and the token after them."""
 
     def drafting(self, sampler: Sampler, start: Tensor) -> Sampler:
         """
-        The sampler with which a drafter is to draw in one round.
+        The sampler that a drafter must use in one step.
 
         Args:
             sampler: The target's.
 
-            start: How many tokens each row has as the round begins, ``[batch]``.
+            start: Tokens of each row at the start of the step, ``[batch]``.
 
         Raises:
-            ValueError: This verification does not know how *sampler* chooses.
+            ValueError: This verification does not support *sampler*.
         """
         ...
 
@@ -380,18 +379,18 @@ class Verification(Protocol):
         Compare a draft with the target.
 
         Args:
-            draft: The guesses, ``[batch, k]``.
+            draft: The draft tokens, ``[batch, k]``.
 
-            choices: The target's own choice in each column, ``[batch, k + 1]``; column *i*
-                has the first *i* guesses before it.
+            choices: The target's own token in each column, ``[batch, k + 1]``; column *i*
+                has the first *i* draft tokens before it.
 
-            scores: The processed logits behind them; ``scores.logits`` builds them,
+            scores: The processed logits they were sampled from; ``scores.logits`` builds them,
                 ``[batch, k + 1, vocab]``.
 
             window: The tokens before each column.
 
         Returns:
-            How many guesses stand, ``[batch]``, and the token after them, ``[batch]``
-            (-1 when no token was left there).
+            The number of accepted draft tokens, ``[batch]``, and the token after them, ``[batch]``
+            (-1 where no token was possible).
         """
         ...

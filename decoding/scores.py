@@ -1,4 +1,4 @@
-"""Logits that are built when somebody reads them."""
+"""Logits that are built on first access."""
 
 from collections.abc import Callable
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 class Scores:
     """
-    The processed logits that a choice was made from, built when somebody reads them.
+    The processed logits that a token was sampled from, built on first access.
 
-    Few do, and for a vocabulary of 150,000 building them can cost more than the choice. Read
-    them before the decoder's next forward, which ends the life of what they are made of. A decoder
-    that chooses gives its raw logits so: they stay on the device until they are wanted.
+    They are rarely read, and for a vocabulary of 150,000 building them can cost more than sampling.
+    Read them before the decoder's next forward, which invalidates their source. A decoder that samples
+    on the device returns its raw logits in this form: they stay there until they are read.
     """
 
     def __init__(self, build: Callable[[], Tensor]) -> None:
@@ -20,7 +20,7 @@ class Scores:
 
     @property
     def logits(self) -> Tensor:
-        """``[batch, width, vocab]``, ``-inf`` where a token is forbidden. Not to be written to."""
+        """``[batch, width, vocab]``, ``-inf`` where a token is forbidden. Read-only."""
         if self._logits is None:
             self._logits = self._build()
         return self._logits

@@ -1,4 +1,4 @@
-"""Converters and validators of numbers and token ids, shared by all rooms."""
+"""Converters and validators of numbers and token ids."""
 
 import numbers
 from collections.abc import Callable, Iterable, Sequence
@@ -13,23 +13,23 @@ Validator: TypeAlias = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
 
 def as_list(value: Any) -> Any:
-    """An array (torch or numpy) as numbers of Python's; anything else as it is."""
+    """An array (torch or numpy) as Python numbers; anything else unchanged."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def as_several(value: Any) -> tuple[Any, ...]:
-    """The elements of an array or an iterable; a string or a scalar as the only one."""
+    """The elements of an array or an iterable; a string or a scalar as the only element."""
     values = as_list(value)
     return tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else (values,)
 
 
 def is_whole(value: Any) -> bool:
-    """Whether *value* is an integer of Python's or numpy's. True and False are a mistake, not 1 and 0."""
+    """Whether *value* is a Python or numpy integer; bool is not."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def as_whole(value: Any) -> Any:
-    """A whole number of numpy's as one of Python's; anything else as it is, for a validator to refuse."""
+    """A numpy integer as a Python int; anything else unchanged, for a validator to refuse."""
     return int(value) if is_whole(value) else value
 
 
@@ -38,7 +38,7 @@ def as_tuple(name: str, values: Any) -> tuple[Any, ...]:
     A sequence of numbers as a tuple.
 
     Raises:
-        TypeError: *values* cannot be iterated over. The message calls them *name*.
+        TypeError: *values* is not iterable. The message names it *name*.
     """
     if not isinstance(values, Iterable):
         raise TypeError(f"'{name}' must be a sequence of whole numbers: got {values!r}")
@@ -46,13 +46,13 @@ def as_tuple(name: str, values: Any) -> tuple[Any, ...]:
 
 
 def a_whole_number(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    """Check that a parameter is one."""
+    """Check that a parameter is a whole number."""
     if not is_whole(value):
         raise TypeError(f"'{attribute.name}' must be a whole number: got {value!r}")
 
 
 def as_real(value: Any) -> Any:
-    """A number of Python's or numpy's as a float; anything else as it is, for a validator to refuse."""
+    """A Python or numpy number as a float; anything else unchanged, for a validator to refuse."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     return float(value) if is_number else value
 
@@ -64,7 +64,7 @@ def one_real(rule: str, holds: Callable[[float], bool]) -> Validator:
     Args:
         rule: What the message says after "must be".
 
-        holds: The rule. False for NaN.
+        holds: The rule; must be False for NaN.
     """
 
     def check(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
@@ -77,7 +77,7 @@ def one_real(rule: str, holds: Callable[[float], bool]) -> Validator:
 
 
 def counts(value: Any) -> Tensor:
-    """A whole number *n* of at least 1, or one a row, as ``[1]`` or ``[rows]``."""
+    """A whole number *n* >= 1 as ``[1]``, or one per row as ``[rows]``."""
     values = as_list(value)
     found = list(values) if isinstance(values, Sequence) else [values]
     if not found or not all(map(is_whole, found)):
@@ -88,7 +88,7 @@ def counts(value: Any) -> Tensor:
 
 
 def token_ids(name: str, value: Any) -> tuple[int, ...]:
-    """One token id or several; *name* is the parameter's, for the error."""
+    """One token id or several as a tuple; *name* is the parameter's, for the error message."""
     ids = as_several(value)
     if not ids or not all(is_whole(i) for i in ids):
         raise TypeError(f"'{name}' must be a token id or several: got {value!r}")
@@ -99,12 +99,12 @@ def token_ids(name: str, value: Any) -> tuple[int, ...]:
 
 def stream_numbers(random_streams: Any, rows: int) -> Tensor:
     """
-    The rows' random streams as a tensor ``[rows]``: 0, 1, 2, ... where *random_streams* is None.
+    The numbers of the rows' random streams, ``[rows]``: 0, 1, 2, ... if *random_streams* is None.
 
     Raises:
-        TypeError: Something else than whole numbers.
+        TypeError: Not whole numbers.
 
-        ValueError: Not one for each row, or one that 64 bits do not hold.
+        ValueError: Not one for each row, or one that does not fit into 64 bits.
     """
     if random_streams is None:
         return torch.arange(rows)

@@ -28,7 +28,8 @@ from torch import Tensor
 from ..decoding.engine.exact_match import ExactMatch
 from ..decoding.protocols import Decoder, Drafter, Processor, Sampler, StopCondition, Verification
 from ..decoding.sampling.greedy import Greedy
-from ..decoding.stopping.composition import EndOfSequence, MaxLength
+from ..decoding.stopping.end_of_sequence import EndOfSequence
+from ..decoding.stopping.max_length import MaxLength
 from ..decoding.validation import a_whole_number, is_whole
 from .drafters.draft_model import DraftModel
 from .speculative_generator import SpeculativeGenerator as Generator

@@ -1,5 +1,5 @@
 """
-Random texts in twelve scripts, tokenizers of every family trained on them, and bursts of ids.
+Random texts in twelve scripts, tokenizers of every family trained on them, and chunks of ids.
 
 Whoever streams text takes its cases from :func:`cases`: what was streamed has to add up to
 :attr:`Case.text`.
@@ -22,7 +22,7 @@ from transformers.convert_slow_tokenizer import TikTokenConverter
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 from transformers.models.ctrl.tokenization_ctrl import CTRLTokenizer
 
-from decodekit.decoding.text.detokenizer import BYTE_OF
+from decodekit.decoding.text.token_pieces import BYTE_OF
 from decodekit.decoding.text.utf8 import open_from
 
 SCRIPTS = {
@@ -291,7 +291,7 @@ def whole_characters(tokenizer: Any, ids: list[int], skip: bool) -> str:
 
 @attrs.frozen(eq=False)
 class Case:
-    """A text, as one family of tokenizers has it, to be streamed in bursts."""
+    """A text, as one family of tokenizers has it, to be streamed in chunks."""
 
     script: str
     family: str
@@ -306,10 +306,10 @@ class Case:
 
     @property
     def text(self) -> str:
-        """What the bursts have to add up to."""
+        """What the chunks have to add up to."""
         return decoded(self.tokenizer, self.ids, self.skip_special_tokens)
 
-    def bursts(self) -> Iterator[list[int]]:
+    def chunks(self) -> Iterator[list[int]]:
         """The ids, 1 to 8 at a time."""
         start = 0
         for size in self.sizes:

@@ -1,1 +1,1 @@
-"""Which tokens a decoder's cache holds, and how the missing ones are fed."""
+"""The tokens in a decoder's KV cache, and feeding the missing ones."""

@@ -14,25 +14,25 @@ def columns_of(
     history: History, starts: NDArray[np.int64], ends: NDArray[np.int64], columns: int, shape: DecoderShape
 ) -> History:
     """
-    What precedes the choice in each scored column of a forward.
+    The history before the sample of each scored column.
 
     Args:
         history: The rows of a run, on one path.
 
         starts: The position of each row's first token, ``[rows]``.
 
-        ends: One more than the position of its last, ``[rows]``. A row that is fed nothing has both
+        ends: One more than the position of its last, ``[rows]``. For an idle row both are
             equal.
 
-        columns: How many are scored: all, the tokens left-aligned, or the last one alone, the
-            tokens right-aligned.
+        columns: Number of scored columns: all, with left-aligned tokens, or only the last, with
+            right-aligned tokens.
 
-        shape: The decoder's.
+        shape: The decoder's shape.
 
     Returns:
-        A window of all of the decoder's rows. What stands in columns of padding, in idle rows and
-        in rows that the run does not have means nothing, but is no length that there could not be:
-        an idle row may have more tokens than the decoder has positions.
+        A window of all of the decoder's rows. Padding columns, idle rows and rows outside the run are
+        undefined but have valid lengths: an idle row may have more tokens than the decoder has
+        positions.
     """
     first = ends - 1 if columns == 1 else starts
     length = np.minimum(first[:, None] + np.arange(1, columns + 1), ends[:, None]).clip(1, shape.max_length)
@@ -46,5 +46,5 @@ def columns_of(
 
 
 def _filled(values: Tensor, missing: int, value: int) -> Tensor:
-    """*values* and as many rows more."""
+    """*values* and *missing* further rows."""
     return pad(values, (*[0] * (2 * values.dim() - 1), missing), value=value) if missing else values

@@ -1,27 +1,27 @@
-"""How the loop comes to its guesses."""
+"""Drafting: calls the drafter and validates its draft."""
 
 import attrs
 import torch
 from torch import Tensor
 
 from ..cache.slots import Slots
-from ..draft_trees import depths, pruned, tokens_ahead
 from ..history import History
 from ..optional_protocols import compares_scores, takes_trees
 from ..protocols import Draft, Drafter, DraftLength, SpeculationStep, Verification
 from ..sampling.pipeline import SamplingPipeline
+from ..trees import draft_depths, pruned, tokens_ahead
 from ..validation import is_whole
 
 
 @attrs.frozen(eq=False)
 class Drafting:
-    """A drafter, how far ahead it guesses, and with what it draws."""
+    """A drafter with its draft length, verification and sampling pipeline."""
 
     drafter: Drafter
     length: int | DraftLength
     verification: Verification
     pipeline: SamplingPipeline
-    """The target's own."""
+    """The target's."""
 
     slots: Slots
     """The target's."""
@@ -30,15 +30,15 @@ class Drafting:
     _compares_scores: bool = attrs.field(init=False, repr=False)
 
     @_takes_trees.default
-    def _look_for_trees(self) -> bool:
+    def _resolve_trees(self) -> bool:
         return takes_trees(self.verification)
 
     @_compares_scores.default
-    def _look_for_comparison(self) -> bool:
+    def _resolve_comparison(self) -> bool:
         return compares_scores(self.verification)
 
     def allowed(self, rows: int) -> int:
-        """How many tokens ahead each of *rows* rows may be guessed."""
+        """The draft length for each of *rows* rows."""
         if isinstance(self.length, int):
             return self.length
         allowed, most = self.length(rows), self.length.most
@@ -46,26 +46,26 @@ class Drafting:
             raise ValueError(f"a draft length must say whole numbers >= 0 and <= {most}: got {allowed!r}")
         return int(allowed)
 
-    # Not around the whole run: between its rounds the caller's code runs, perhaps in another thread.
+    # Not around the whole run: between steps the caller's code runs, perhaps in another thread.
     @torch.no_grad()
-    def guess(self, now: History, rows: Tensor, allowed: int) -> Draft:
+    def propose(self, now: History, rows: Tensor, allowed: int) -> Draft:
         """
-        A draft that fits: no guess that is beyond a row's budget, behind what is no id, or not scored.
+        A valid draft: cut at a row's budget, at the first invalid id, and to the scored columns.
 
         Args:
             now: The tokens so far, width 1.
 
-            rows: Which rows to guess for, ``[batch]`` bool.
+            rows: The rows to draft for, ``[batch]`` bool.
 
-            allowed: How many tokens ahead.
+            allowed: The draft length.
         """
         room = now.ids.shape[-1] - 1 - now.length[:, 0]
         budget = torch.where(rows, room.clamp(0, allowed), 0)
         if not budget.any():
-            return nothing(len(rows))
-        # A copy: what a drafter does to it is to be nobody's length.
+            return no_draft(len(rows))
+        # A copy, so that a drafter cannot change the loop's lengths.
         shown = now.at(now.length.clone())
-        draft = self.drafter.propose(shown, budget, self._pipeline_of_the_drafter(now))
+        draft = self.drafter.propose(shown, budget, self._drafter_pipeline(now))
         _check(draft, len(rows), self.slots.decoder.shape.vocab_size)
         if draft.parents is not None:
             self._require_trees()
@@ -78,14 +78,16 @@ class Drafting:
             raise ValueError(f"the decoder must score trees: got one from {self.drafter!r}")
 
     def _fitted(self, draft: Draft, budget: Tensor) -> Draft:
-        """*draft* without what is beyond a row's budget, no id or not scored, and what follows that."""
+        """*draft* without tokens beyond a row's budget, invalid or unscored ones, and their descendants."""
         shape = self.slots.decoder.shape
         fits = (draft.ids >= 0) & (draft.ids < shape.vocab_size)
         if draft.parents is not None:
-            # The row's last token is a column of the tree as well, and of the chain.
-            left = pruned(draft, fits & (depths(draft) <= budget[:, None]), self.slots.tree_widths[-1] - 1)
+            # The row's last token takes a column of the tree too, and of the chain.
+            left = pruned(
+                draft, fits & (draft_depths(draft) <= budget[:, None]), self.slots.tree_widths[-1] - 1
+            )
             return left if left.ids.shape[1] else Draft(left.ids)
-        # Who guesses trees may give a chain instead, and its budget may be more than is scored of one.
+        # A tree drafter may return a chain, for which its budget may exceed the scored width.
         fits &= torch.arange(draft.ids.shape[1]) < budget[:, None].clamp(max=shape.scored_width - 1)
         kept = fits.cumprod(dim=-1).bool()
         columns = int(kept.sum(dim=-1).max())
@@ -93,25 +95,25 @@ class Drafting:
         return Draft(draft.ids.masked_fill(~kept, -1)[:, :columns], scores)
 
     def learn(self, allowed: int, draft: Draft, accepted: Tensor, rows: Tensor, **seconds: float) -> None:
-        """Tell the length policy, if it is one, what a round over *rows* came to."""
+        """Report the outcome of a step over *rows* to the draft length policy, if there is one."""
         if not isinstance(self.length, int):
-            drafted, stood = (ahead[rows].tolist() for ahead in (tokens_ahead(draft), accepted))
-            self.length.learn(SpeculationStep(allowed, tuple(drafted), tuple(stood), **seconds))
+            drafted, num_accepted = (ahead[rows].tolist() for ahead in (tokens_ahead(draft), accepted))
+            self.length.learn(SpeculationStep(allowed, tuple(drafted), tuple(num_accepted), **seconds))
 
-    def _pipeline_of_the_drafter(self, now: History) -> SamplingPipeline:
+    def _drafter_pipeline(self, now: History) -> SamplingPipeline:
         sampler = self.verification.drafting(self.pipeline.sampler, now.length[:, 0])
         if sampler is self.pipeline.sampler and not self._compares_scores:
             return self.pipeline
-        return self.pipeline.drawing_with(sampler, self._compares_scores)
+        return self.pipeline.with_sampler(sampler, self._compares_scores)
 
 
-def nothing(rows: int) -> Draft:
-    """No guess for any row."""
+def no_draft(rows: int) -> Draft:
+    """An empty draft for each row."""
     return Draft(torch.empty(rows, 0, dtype=torch.int64))
 
 
 def _check(draft: Draft, rows: int, vocab: int) -> None:
-    """Refuse what is not of the types and shapes that the protocol says."""
+    """Check the types and shapes of a draft."""
     ids = draft.ids if isinstance(draft, Draft) else None
     rule = f"a drafter must propose a Draft of int64 ids [{rows}, k]"
     if not isinstance(ids, Tensor) or ids.dtype != torch.int64:
@@ -127,4 +129,6 @@ def _check(draft: Draft, rows: int, vocab: int) -> None:
         and parents.shape == ids.shape
         and bool(((parents >= -1) & (parents < torch.arange(ids.shape[1]))).all())
     ):
-        raise ValueError(f"{rule} and parents, -1 or the number of an earlier guess each: got {parents!r}")
+        raise ValueError(
+            f"{rule} and parents, -1 or the index of an earlier draft token each: got {parents!r}"
+        )

@@ -1,4 +1,4 @@
-"""Verification by agreement."""
+"""Verification by exact match."""
 
 from typing import ClassVar
 
@@ -14,31 +14,31 @@ from ..scores import Scores
 @attrs.frozen(eq=False)
 class ExactMatch:
     """
-    Keep the longest prefix on which the draft agrees with the target's own choices.
+    Accept the longest prefix of the draft that equals the target's own tokens.
 
-    Sampling is pure, so the target's choice in a column is the one that plain decoding makes
-    there, as long as the column's prefix holds accepted tokens only; up to and including the
-    first mismatch it does. Greedy and sampling are the same line, and the output is plain
-    decoding's, token for token, whatever the draft.
+    Sampling is pure, so the target's token in a column is that of plain decoding as long as the
+    column's prefix holds accepted tokens only, which is so up to and including the first mismatch.
+    Greedy and random sampling need no distinction, and the output equals plain decoding's, token for
+    token, whatever the draft.
 
-    Sharing the noise of a position between both sides is Gumbel coupling (Daliri, Musco and
+    Using the same noise for draft and target at each position is Gumbel coupling (Daliri, Musco and
     Suresh, 2024, `Coupling without Communication and Drafter-Invariant Speculative Decoding
     <https://arxiv.org/abs/2408.07978>`_).
     """
 
     takes_trees: ClassVar[bool] = True
-    """The branch that the target's choices take is all that agrees."""
+    """In a tree, only the branch of the target's own tokens can match."""
 
     def drafting(self, sampler: Sampler, start: Tensor) -> Sampler:
-        """The target's sampler itself: both sides are to meet the same noise."""
+        """The target's sampler itself, so that both sides use the same noise."""
         return sampler
 
     def __call__(
         self, draft: Draft, choices: Tensor, scores: Scores, window: History
     ) -> tuple[Tensor, Tensor]:
-        """Guesses ``[batch, k]`` against choices ``[batch, k + 1]``: accepted and following, ``[batch]``."""
+        """Draft ``[batch, k]`` against choices ``[batch, k + 1]``: accepted and next token, ``[batch]``."""
         if not draft.ids.shape[1]:
             return torch.zeros(len(choices), dtype=torch.int64), choices[:, 0]
-        agree = (draft.ids == choices[:, :-1]) & (draft.ids >= 0)
-        accepted = agree.cumprod(dim=-1).sum(dim=-1)
+        agrees = (draft.ids == choices[:, :-1]) & (draft.ids >= 0)
+        accepted = agrees.cumprod(dim=-1).sum(dim=-1)
         return accepted, choices.gather(-1, accepted[:, None]).squeeze(-1)

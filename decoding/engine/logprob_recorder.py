@@ -1,4 +1,4 @@
-"""How a run comes to its log-probabilities."""
+"""Log-probabilities of a run."""
 
 from collections.abc import Sequence
 
@@ -6,64 +6,64 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..draft_trees import Branch
 from ..history import History
 from ..placement import part_name
 from ..results.logprobs import Logprobs, TokenLogprob, token_logprob
 from ..sampling.pipeline import SamplingPipeline
 from ..scores import Scores
+from ..trees import Branch
 
 
 @attrs.frozen(eq=False)
 class LogprobRecorder:
-    """Reads the log-probabilities that were asked for off a round's logits, while they live."""
+    """Compute the requested log-probabilities from a step's logits while they are valid."""
 
     pipeline: SamplingPipeline
-    """The target's own."""
+    """The target's."""
 
     stages: int
-    """How many stages of its chain the logits have gone through by then."""
+    """After how many stages of its chain."""
 
     top: int
-    """How many of the likeliest tokens to tell besides."""
+    """How many top tokens to include."""
 
-    def chosen(
+    def of_new_tokens(
         self, logits: Tensor, seen: History, branch: Branch, scores: Scores, ids: Sequence[Sequence[int]]
     ) -> list[tuple[TokenLogprob, ...]]:
         """
-        Of the tokens that a round kept.
+        The log-probabilities of the tokens that a step kept.
 
         Args:
-            logits: The round's raw logits, ``[batch, n + 1, vocab]``.
+            logits: The step's raw logits, ``[batch, n + 1, vocab]``.
 
             seen: The tokens before each of their columns.
 
-            branch: The columns that the tokens were chosen in.
+            branch: The columns that the tokens were sampled in.
 
-            scores: The processed logits in those, which are not made a second time.
+            scores: The processed logits of these columns, reused where possible.
 
             ids: The tokens of each row.
         """
         if self.stages == len(self.pipeline.stages):
             return self._read(scores.logits, ids)
-        return self._read(branch.of(self.pipeline.after(self.stages, logits, seen)), ids)
+        return self._read(branch.gather(self.pipeline.after(self.stages, logits, seen)), ids)
 
-    def given(
+    def of_prompt(
         self, logits: Tensor, seen: History, ids: Sequence[Sequence[int]]
     ) -> list[tuple[TokenLogprob, ...]]:
         """
-        Of tokens that stand in a prompt, each seen as the first one after a prompt that ends there.
+        The log-probabilities of prompt tokens, each scored as the first token after a prompt.
 
         Args:
             logits: Raw logits, ``[batch, width, vocab]``.
 
             seen: The tokens before each column.
 
-            ids: The tokens of each row, from its first column on.
+            ids: The tokens of each row, from the first column on.
         """
         if not self.stages:
             return self._read(self.pipeline.after(0, logits, seen), ids)
-        # For each column the prompt is another one.
+        # Each column has a prompt of its own.
         columns = [
             self.pipeline.after(self.stages, logits[:, column : column + 1], _cut(seen, column))
             for column in range(logits.shape[1])
@@ -71,7 +71,7 @@ class LogprobRecorder:
         return self._read(torch.cat(columns, dim=1), ids)
 
     def _read(self, logits: Tensor, ids: Sequence[Sequence[int]]) -> list[tuple[TokenLogprob, ...]]:
-        """Of the tokens in each row's first columns."""
+        """The log-probabilities of *ids* in each row's first columns."""
         return [
             tuple(token_logprob(column, token, self.top) for column, token in zip(row, new, strict=False))
             for row, new in zip(logits, ids, strict=True)
@@ -80,12 +80,12 @@ class LogprobRecorder:
 
 def recorder(request: Logprobs, pipeline: SamplingPipeline, vocab_size: int) -> LogprobRecorder:
     """
-    What records as *request* has it.
+    The recorder for *request*.
 
     Raises:
-        TypeError: *request* is none.
+        TypeError: *request* is not a :class:`~..results.logprobs.Logprobs`.
 
-        ValueError: The chain has no such stage, or several; or more tokens than there are.
+        ValueError: The chain has no such stage or several; or *top* exceeds the vocabulary.
     """
     if not isinstance(request, Logprobs):
         raise TypeError(f"'logprobs' must be a request, such as Logprobs(top=5): got {request!r}")
@@ -112,6 +112,6 @@ def _stages_until(stage: str | int, chain: Sequence[object]) -> int:
 
 
 def _cut(seen: History, column: int) -> History:
-    """*seen* before one column, all of which is prompt."""
+    """*seen* for one column, with everything before it as the prompt."""
     length = seen.length[:, column : column + 1]
     return attrs.evolve(seen, length=length, prompt=length[:, 0])

@@ -1,4 +1,4 @@
-"""One token a row: what the loop does most of the time."""
+"""The plain decoding step: one token per row."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,9 +15,9 @@ from ..optional_protocols import TokenCode
 from ..protocols import Finish, StopCondition
 from ..results.events import MAX_LENGTH, StepOutput
 from ..results.timers import Phase, Timers
+from ..sampling.fast_sampling import on_host
 from ..sampling.few import Cell
 from ..sampling.pipeline import SamplingPipeline
-from ..sampling.quick_choice import on_host
 from ..scores import Scores
 from ..stopping.composition import by_token
 
@@ -27,10 +27,10 @@ Ints = NDArray[np.int64]
 @attrs.define(eq=False)
 class PlainStep:
     """
-    A round without a draft, after another: feed each row its newest token, choose one, stop.
+    A step without a draft: feed each row its newest token, sample the next one, check the stop.
 
-    What the loop's own rounds give, with less around it: there is one column, nothing is compared,
-    and nothing but the newest token has to be fed as long as nobody else has used the decoder.
+    Equivalent to the loop's general step with less overhead: there is one column and nothing to
+    verify, and only the newest token must be fed as long as no other user changed the cache.
     """
 
     slots: Slots
@@ -39,46 +39,47 @@ class PlainStep:
     finishes: tuple[Finish, ...]
     timers: Timers
     history: History
-    """The run's; its ids are written to."""
+    """The run's history; its ids are written to."""
 
     _follows: int = attrs.field(init=False, default=-1)
-    """The slots' count of changes when the last round was over; -1 before the first."""
+    """The slots' count of changes after the last step; -1 before the first."""
 
     _code: TokenCode | None = attrs.field(init=False)
-    # What stays the same from step to step, as Python and numpy have it.
+    # Constants of the run as Python and numpy objects.
     _ids: Ints = attrs.field(init=False)
     _prompt: list[int] = attrs.field(init=False)
-    _stream: list[int] = attrs.field(init=False)
+    _random_streams: list[int] = attrs.field(init=False)
     _scoring: Phase = attrs.field(init=False)
-    _choosing: Phase = attrs.field(init=False)
+    _sampling: Phase = attrs.field(init=False)
     _stopping: Phase = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._code = by_token(self.stop)
         self._ids = self.history.ids.numpy()[:, 0]
-        self._prompt, self._stream = self.history.prompt.tolist(), self.history.random_stream.tolist()
+        self._prompt = self.history.prompt.tolist()
+        self._random_streams = self.history.random_stream.tolist()
         phases = (self.timers.phase(name) for name in ("target", "pipeline", "stop"))
-        self._scoring, self._choosing, self._stopping = phases
+        self._scoring, self._sampling, self._stopping = phases
 
     def follows(self) -> bool:
-        """Whether the cache is as the last round has left it, so that a call will do."""
+        """Whether the cache is unchanged since the last step, so that a call is valid."""
         return self._follows == self.slots.changes
 
     def note(self) -> None:
-        """A round is over, in which every row that goes on was fed all of its tokens, and gained one."""
+        """Note the end of a step that fed all tokens of every active row and added one to each."""
         self._follows = self.slots.changes
 
     def __call__(self, length: Ints, rows: Sequence[int]) -> tuple[list[StepOutput], Ints]:
         """
-        Go on by a token.
+        Add one token to each active row.
 
         Args:
-            length: How many tokens each row has, ``[batch]``. The new ones are written behind them.
+            length: Tokens of each row, ``[batch]``. The new ones are written after them.
 
-            rows: Those that have not ended, ascending.
+            rows: The rows that have not ended, ascending.
 
         Returns:
-            Bursts of those rows, and how many tokens each of all rows has then.
+            The outputs of these rows, and the new length of every row.
         """
         ids, ends = self._ids, length.tolist()
         with self._scoring:
@@ -88,18 +89,18 @@ class PlainStep:
             logits = logits if self.slots.batch_size == len(ends) else logits[: len(ends)]
         self.slots.logits_in_use = True
         try:
-            with self._choosing:
-                chosen, scores = self._pipeline(logits, length, ends, rows)
-            # Not in place: a part may keep what it was shown.
+            with self._sampling:
+                sampled, scores = self._sample(logits, length, ends, rows)
+            # Not in place: a part may keep a reference.
             after = length.copy()
-            for row, token in zip(rows, chosen, strict=True):
+            for row, token in zip(rows, sampled, strict=True):
                 if token >= 0:
                     ids[row, ends[row]] = token
                     after[row] += 1
             with self._stopping:
-                codes = self._codes(scores, rows, chosen, after)
+                codes = self._codes(scores, rows, sampled, after)
             outputs = []
-            for row, token, code in zip(rows, chosen, codes, strict=True):
+            for row, token, code in zip(rows, sampled, codes, strict=True):
                 if token < 0:
                     emptied_by = self.pipeline.emptied_by(logits, self._seen(length), row, 0)
                     finish: Finish | None = Finish("no_token_left", emptied_by)
@@ -113,36 +114,36 @@ class PlainStep:
         self._count(outputs)
         return outputs, after
 
-    def _pipeline(
+    def _sample(
         self, logits: Tensor, length: Ints, ends: Sequence[int], rows: Sequence[int]
     ) -> tuple[list[int], Scores]:
-        """A token of each of *rows*, -1 where there is none, and the processed logits."""
-        quick, scores = self.pipeline.quick, on_host(logits)
-        if quick is not None and scores is not None:
-            ids, prompt, stream, vocab = self._ids, self._prompt, self._stream, scores.shape[-1]
-            chosen: list[int] = []
+        """A token for each of *rows*, -1 where none is possible, and the processed logits."""
+        fast, scores = self.pipeline.fast, on_host(logits)
+        if fast is not None and scores is not None:
+            ids, prompt, vocab = self._ids, self._prompt, scores.shape[-1]
+            sampled: list[int] = []
             left: dict[tuple[int, int], Any] = {}
             for row in rows:
-                cell = Cell(ids[row, : ends[row]], prompt[row], stream[row], vocab)
-                found = quick.of_cell(scores[row, 0], cell)
+                cell = Cell(ids[row, : ends[row]], prompt[row], self._random_streams[row], vocab)
+                found = fast.of_cell(scores[row, 0], cell)
                 if found is None:
                     break
                 token, left[row, 0] = found
-                chosen.append(token)
+                sampled.append(token)
             else:
-                return chosen, quick.scores(logits, left)
-        choices, processed = self.pipeline.at_length(logits, self._seen(length))
-        every = choices[:, 0].tolist()
+                return sampled, fast.scores(logits, left)
+        tokens, processed = self.pipeline.run_stages(logits, self._seen(length))
+        every = tokens[:, 0].tolist()
         return [every[row] for row in rows], processed
 
     def _seen(self, length: Ints) -> History:
-        """The run's texts, seen from behind *length* tokens of each row."""
+        """The run's history at *length* tokens of each row."""
         return self.history.at(torch.from_numpy(length[:, None]))
 
     def _codes(
-        self, scores: Scores, rows: Sequence[int], chosen: Sequence[int], after: Ints
+        self, scores: Scores, rows: Sequence[int], sampled: Sequence[int], after: Ints
     ) -> Sequence[int]:
-        """The stop's codes of each of *rows*; anything where no token was chosen."""
+        """The stop codes of *rows*; undefined where no token was sampled."""
         if self._code is None:
             seen = self._seen(after)
             codes: list[int] = known_codes(self.stop(scores, seen), seen, len(self.finishes))[
@@ -150,10 +151,10 @@ class PlainStep:
             ].tolist()
             return codes
         code, prompt, lengths = self._code, self._prompt, after.tolist()
-        return [code(token, lengths[row], prompt[row], row) for row, token in zip(rows, chosen, strict=True)]
+        return [code(token, lengths[row], prompt[row], row) for row, token in zip(rows, sampled, strict=True)]
 
     def _count(self, outputs: Sequence[StepOutput]) -> None:
-        """Count a forward, and what each row gained by it."""
+        """Count a forward and each row's new token."""
         statistics, columns = self.timers.statistics, self.slots.batch_size
         statistics.forwards += 1
         statistics.columns += columns
@@ -164,10 +165,10 @@ class PlainStep:
 
 def known_codes(codes: Tensor, after: History, finishes: int) -> NDArray[np.int64]:
     """
-    *codes*, if they are those of a stop condition with so many *finishes*.
+    *codes* as an array, checked for a stop condition with so many *finishes*.
 
     Raises:
-        ValueError: They are not: of another shape than the columns *after* which it was asked, or unknown.
+        ValueError: The shape is not that of *after*, or a code is unknown.
     """
     shape = after.length.shape
     if isinstance(codes, Tensor) and codes.shape == shape:
@@ -175,6 +176,6 @@ def known_codes(codes: Tensor, after: History, finishes: int) -> NDArray[np.int6
         if ((known >= 0) & (known <= finishes)).all():
             return known
     raise ValueError(
-        f"'stop' must give codes 0 to {finishes}, one for each ending, of the shape {list(shape)}: "
+        f"'stop' must give codes 0 to {finishes}, one for each finish, of the shape {list(shape)}: "
         f"got {codes!r}"
     )

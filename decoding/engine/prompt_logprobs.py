@@ -1,4 +1,4 @@
-"""What a decoder thinks of a prompt."""
+"""Log-probabilities of prompts."""
 
 import torch
 from torch import Tensor
@@ -15,23 +15,23 @@ def score_prompts(
     """
     The log-probabilities of the prompts' tokens, None for each prompt's first.
 
-    They are fed in forwards of the scored width, also where the cache holds them already: it
-    keeps no logits. What it holds stays valid, and other users of the decoder may have their
-    turns between the forwards.
+    They are fed in forwards of the scored width, even if they are cached already, since the cache
+    holds no logits. The cache stays valid, and other users of the decoder may run between the
+    forwards.
 
     Args:
-        slots: The decoder's.
+        slots: The decoder's slots.
 
         history: The prompts, width 1.
 
-        recorder: What reads off the log-probabilities.
+        recorder: Computes the log-probabilities.
 
         exact_width: As in a generation.
     """
     length = history.length[:, 0]
     found: list[list[TokenLogprob | None]] = [[None] for _ in length]
     width = slots.decoder.shape.scored_width
-    # Nothing follows a prompt's last token.
+    # The last token has no successor in the prompt.
     for start in range(0, int(length.max()) - 1, width):
         end = (length - 1).clamp(max=start + width)
         need = (end - start).clamp(min=0)
@@ -39,12 +39,12 @@ def score_prompts(
         ids = [history.ids[row, 0, start + 1 : stop + 1].tolist() for row, stop in enumerate(end.tolist())]
         with slots.lock, torch.no_grad():
             logits = slots.feed(history.ids[:, 0], end, need, exact_width)
-            chunk = recorder.given(logits, seen, ids)
+            chunk = recorder.of_prompt(logits, seen, ids)
         for row, logprobs in zip(found, chunk, strict=True):
             row += logprobs
     return found
 
 
 def _lengths(start: int, end: Tensor, width: int) -> Tensor:
-    """How many tokens precede each column of a chunk, ``[batch, width]``; a row's last again behind it."""
+    """How many tokens precede each column of a chunk, ``[batch, width]``; clamped at a row's last."""
     return (start + 1 + torch.arange(width)).minimum(end[:, None]).clamp(min=1)

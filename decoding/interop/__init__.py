@@ -1,1 +1,1 @@
-"""Bridges to Hugging Face transformers."""
+"""Interoperation with Hugging Face transformers."""

@@ -1,4 +1,4 @@
-"""Hugging Face's stopping criteria among our stop conditions."""
+"""Hugging Face stopping criteria as stop conditions."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
@@ -18,7 +18,7 @@ Criterion: TypeAlias = Callable[..., Any]
 """As ``transformers.StoppingCriteria``: ids ``[1, length]`` and scores or None to a bool, or to ``[1]``."""
 
 _REFUSED = {
-    "EncoderExhaustedCriteria": "it asks the model how far its encoder has come",
+    "EncoderExhaustedCriteria": "it depends on the state of the model's encoder",
     "PocketTTSEosThresholdCriteria": "it counts its calls",
 }
 
@@ -27,38 +27,38 @@ def stop_from_transformers(
     criteria: Criterion | Iterable[Criterion], *, scores: bool = False
 ) -> "TransformersCriteria":
     """
-    A ``transformers.StoppingCriteria``, a ``StoppingCriteriaList`` or a function, as one of our conditions.
+    A ``transformers.StoppingCriteria``, a ``StoppingCriteriaList`` or a function as a stop condition.
 
-    Each is called for each row and each new token, with the row's own tokens up to that one,
-    ``[1, length]``, prompt and all. So speculation works, rows end one by one, and there is no
-    padding; but a criterion sees every row as row 0 of its batch. It has to be a function of what
-    it is given: rows take turns, and some tokens are dropped later.
+    Each criterion is called for each row and each new token, with the row's tokens up to that one,
+    prompt included, ``[1, length]``. So speculation works, rows end one by one, and there is no
+    padding, but a criterion sees every row as row 0 of its batch. It must be a function of its
+    arguments: rows take turns, and some tokens are dropped later.
 
-    Ours do the same in less time for what they know: :class:`~..stopping.composition.EndOfSequence`,
-    :class:`~..stopping.composition.MaxLength`, :class:`~..stopping.stop_strings.StopStrings`,
-    :class:`~..stopping.low_confidence.LowConfidence`, and :class:`~..stopping.max_time.MaxTime`, whose clock starts
-    anew with every call, while theirs starts when it is built.
+    The built-in conditions are faster: :class:`~..stopping.end_of_sequence.EndOfSequence`,
+    :class:`~..stopping.max_length.MaxLength`, :class:`~..stopping.stop_strings.StopStrings`,
+    :class:`~..stopping.low_confidence.LowConfidence`, and :class:`~..stopping.max_time.MaxTime`,
+    whose clock starts with every call, while Hugging Face's starts when it is built.
 
     Args:
         criteria: Callable as ``criterion(input_ids, scores)``, giving a bool, of Python's or as
-            an array of one; or a list of such. The ending's ``matched`` is the number in the list
-            of the one that ended the row, the first if several did.
+            an array of one; or a list of such. The finish's ``matched`` is the index of the criterion
+            that ended the row, the first if several did.
 
-        scores: Whether they look at the scores. If so they get a tuple of one, the processed
-            logits ``[1, vocab]`` that the newest token was chosen from, which takes time to build;
-            earlier ones are gone. Otherwise None, which is what ``generate`` gives by default.
+        scores: Whether they read the scores. If so, they get a tuple of one, the processed logits
+            ``[1, vocab]`` that the newest token was sampled from, which take time to build; earlier
+            ones are not available. Otherwise None, as ``generate`` gives by default.
 
     Raises:
-        TypeError: No callable.
+        TypeError: Not callable.
 
-        ValueError: One of Hugging Face's that depends on more than it is given;
+        ValueError: A Hugging Face criterion that depends on more than its arguments;
             ``ConfidenceCriteria`` without *scores*.
     """
     return TransformersCriteria(criteria, scores)
 
 
 def _as_tuple(criteria: Any) -> Any:
-    # Their list is a list, and callable.
+    # A StoppingCriteriaList is both a list and callable.
     return tuple(criteria) if isinstance(criteria, list | tuple) else (criteria,)
 
 
@@ -77,13 +77,13 @@ def _check(instance: "TransformersCriteria", attribute: "attrs.Attribute[Any]", 
 
 @attrs.frozen(eq=False)
 class TransformersCriteria(Stop):
-    """What :func:`stop_from_transformers` makes."""
+    """The result of :func:`stop_from_transformers`."""
 
     criteria: tuple[Criterion, ...] = attrs.field(converter=_as_tuple, validator=_check)
-    """Theirs."""
+    """The criteria."""
 
     scores: bool = attrs.field(default=False, validator=validators.instance_of(bool))
-    """Whether they get them."""
+    """Whether they get the scores."""
 
     @property
     def finishes(self) -> tuple[Finish, ...]:
@@ -109,8 +109,8 @@ class TransformersCriteria(Stop):
         return 0
 
 
-def _holds(criterion: Criterion, said: Any) -> bool:
-    ends = as_bools(said)
+def _holds(criterion: Criterion, result: Any) -> bool:
+    ends = as_bools(result)
     if ends is None or ends.numel() != 1:
-        raise TypeError(f"a criterion must give a bool, or [1] of them: got {said!r} from {criterion!r}")
+        raise TypeError(f"a criterion must give a bool, or [1] of them: got {result!r} from {criterion!r}")
     return bool(ends)

@@ -1,4 +1,4 @@
-"""A blocking iterator for an event loop."""
+"""A blocking iterator as an asynchronous one."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator
@@ -9,10 +9,10 @@ T = TypeVar("T")
 
 async def in_threads(items: Generator[T, Any, Any]) -> AsyncGenerator[T, None]:
     """
-    Pass on *items*, each asked for in a thread, so that other tasks run meanwhile.
+    Yield *items*, each computed in a thread, so that other tasks can run meanwhile.
 
-    However the consumer ends (it breaks off, raises, is cancelled, even more than once), the
-    thread comes back first and *items* is closed: nobody is left inside.
+    However the consumer ends (it breaks off, raises, or is cancelled, even more than once), the thread
+    finishes first and *items* is closed.
     """
     done: Any = object()
     step: asyncio.Future[Any] | None = None
@@ -29,7 +29,7 @@ async def in_threads(items: Generator[T, Any, Any]) -> AsyncGenerator[T, None]:
 
 
 async def returned(step: "asyncio.Future[Any] | None") -> None:
-    """Wait until *step* is over; cancels that come meanwhile are raised after it."""
+    """Wait until *step* is over; a cancellation meanwhile is raised afterwards."""
     cancelled: asyncio.CancelledError | None = None
     while step is not None and not step.done():
         try:
@@ -37,6 +37,6 @@ async def returned(step: "asyncio.Future[Any] | None") -> None:
         except asyncio.CancelledError as error:
             cancelled = error
     if step is not None and not step.cancelled():
-        step.exception()  # looked at, or asyncio would report what nobody waits for any more
+        step.exception()  # retrieved, or asyncio would log it as never retrieved
     if cancelled is not None:
         raise cancelled

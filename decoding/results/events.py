@@ -1,4 +1,4 @@
-"""What a running generation tells the outside."""
+"""Events of a running generation."""
 
 import math
 from collections.abc import AsyncGenerator, Generator
@@ -18,35 +18,45 @@ class Event:
     """Index of the prompt."""
 
     ids: tuple[int, ...]
-    """The new ids, one or a burst."""
+    """The new ids, one or several."""
 
     text: str | None = None
-    """The text that has become final; it may lag behind the ids. None without a tokenizer."""
+    """The text that became final; it may lag behind the ids. None without a tokenizer."""
 
     finish: Finish | None = None
     """Why the row ended; set on its last event."""
 
     logprobs: tuple[TokenLogprob, ...] | None = None
-    """One for each of the ids; None unless they were asked for."""
+    """One for each of the ids; None unless requested."""
+
+    @property
+    def finish_reason(self) -> str | None:
+        """
+        The reason of :attr:`finish`; None while the row goes on.
+
+        >>> Event(0, (5,)).finish_reason, Event(0, (6,), finish=Finish("max_new_tokens")).finish_reason
+        (None, 'max_new_tokens')
+        """
+        return None if self.finish is None else self.finish.reason
 
     def as_dict(self) -> dict[str, Any]:
         """
-        The same in what JSON knows, without what is not set.
+        The event as a JSON object, without fields that are not set.
 
-        A log-probability of ``-inf`` is None: JSON has no infinity.
+        A log-probability of ``-inf`` becomes None: JSON has no infinity.
 
         >>> Event(0, (5, 6), "Hello", Finish("stop_string", "END", hide=True)).as_dict()
         {'row': 0, 'ids': [5, 6], 'text': 'Hello', 'finish': {'reason': 'stop_string', 'matched': 'END'}}
         """
-        said: dict[str, Any] = {"row": self.row, "ids": list(self.ids)}
+        fields: dict[str, Any] = {"row": self.row, "ids": list(self.ids)}
         if self.text is not None:
-            said["text"] = self.text
+            fields["text"] = self.text
         if self.finish is not None:
             matched = {} if self.finish.matched is None else {"matched": self.finish.matched}
-            said["finish"] = {"reason": self.finish.reason, **matched}
+            fields["finish"] = {"reason": self.finish.reason, **matched}
         if self.logprobs is not None:
-            said["logprobs"] = [_logprob_as_dict(logprob) for logprob in self.logprobs]
-        return said
+            fields["logprobs"] = [_logprob_as_dict(logprob) for logprob in self.logprobs]
+        return fields
 
 
 def _logprob_as_dict(one: TokenLogprob) -> dict[str, Any]:
@@ -60,7 +70,7 @@ def _finite(logprob: float) -> float | None:
 
 @attrs.define(eq=False)
 class StepOutput:
-    """What one round gave to one row. Treat as immutable (not frozen, for speed)."""
+    """The result of one step for one row. Treat as immutable (not frozen, for speed)."""
 
     row: int
     ids: tuple[int, ...]
@@ -68,15 +78,15 @@ class StepOutput:
     logprobs: tuple[TokenLogprob, ...] | None = None
 
     def event(self, text: str | None) -> Event:
-        """What the outside is told of it."""
+        """The public event."""
         return Event(self.row, self.ids, text, self.finish, self.logprobs)
 
 
 MAX_LENGTH = Finish("max_length")
-"""The row's last token has no position left to be fed at."""
+"""The finish of a row whose cache is full."""
 
 EventStream: TypeAlias = Generator[Event, None, None]
-"""Events as they happen; ``close()`` ends the decoding."""
+"""Events as they occur; ``close()`` ends the generation."""
 
 AsyncEventStream: TypeAlias = AsyncGenerator[Event, None]
-"""The same for an event loop, with ``aclose()``."""
+"""The asynchronous counterpart, with ``aclose()``."""

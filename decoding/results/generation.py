@@ -12,16 +12,16 @@ from .statistics import Statistics
 
 @attrs.frozen(eq=False)
 class Generation:
-    """What the events of a run add up to, row by row."""
+    """The collected result of a run, row by row."""
 
     prompts: list[list[int]]
-    """The ids that each row began with."""
+    """The prompt of each row."""
 
     ids: list[list[int]]
     """New tokens only."""
 
     text: list[str] | None
-    """The new text, behind the prompt's if that is echoed; None without a tokenizer."""
+    """The new text, after the prompt's if that is echoed; None without a tokenizer."""
 
     finishes: list[Finish | None]
     """Why each row ended."""
@@ -30,7 +30,17 @@ class Generation:
     """Counts and seconds."""
 
     logprobs: list[list[TokenLogprob]] | None = None
-    """One for each of the new tokens; None unless they were asked for."""
+    """One for each of the new tokens; None unless requested."""
+
+    @property
+    def finish_reasons(self) -> list[str | None]:
+        """
+        The reason of each row's finish.
+
+        >>> Generation([[1]], [[2]], None, [Finish("max_new_tokens")], Statistics()).finish_reasons
+        ['max_new_tokens']
+        """
+        return [None if finish is None else finish.reason for finish in self.finishes]
 
     @property
     def sequences(self) -> list[list[int]]:

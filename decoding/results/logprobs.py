@@ -1,4 +1,4 @@
-"""What a token's probability was."""
+"""Log-probabilities of tokens."""
 
 import math
 from typing import Any
@@ -16,23 +16,23 @@ from ..validation import a_whole_number, as_whole, is_whole
 @attrs.frozen
 class Logprobs:
     """
-    A request for log-probabilities: of each new token, and of the likeliest in its place.
+    A request for log-probabilities of each new token and of the top tokens in its place.
 
-    They are those of the softmax of the logits at one stage of the chain. A token that has been
-    forbidden by then has ``-inf``. Where NaN or ``inf`` is among the logits, all others have NaN.
+    They are those of the softmax of the logits at one stage of the chain. A token that is forbidden
+    at that stage has ``-inf``. If NaN or ``inf`` is among the logits, all others have NaN.
 
     >>> Logprobs(top=5, stage="TopK")
     Logprobs(top=5, stage='TopK')
     """
 
     top: int = attrs.field(default=0, converter=as_whole, validator=[a_whole_number, validators.ge(0)])
-    """How many of the likeliest tokens to tell besides the one chosen; at most the vocabulary."""
+    """Number of top tokens to return besides the sampled one; at most the vocabulary."""
 
     stage: str | int = attrs.field(default="raw", converter=as_whole)
     """
-    ``"raw"``: what the decoder said. ``"processed"``: what the token was chosen from, at the end
-    of the chain. Or after one stage of the chain: its class's name, such as ``"TopK"``, or where
-    several are of one class its place, 0 for the first.
+    ``"raw"``: the decoder's logits. ``"processed"``: the logits that the token was sampled from, at
+    the end of the chain. Or one stage of the chain, after which to read them: its class name, such as
+    ``"TopK"``, or its index, 0 for the first, if several have that class.
     """
 
     @stage.validator
@@ -43,37 +43,37 @@ class Logprobs:
 
 @attrs.frozen
 class TokenLogprob:
-    """The log-probability of one token, and of the likeliest in its place."""
+    """The log-probability of one token, and of the top tokens in its place."""
 
     id: int
     """The token."""
 
     logprob: float
-    """Natural logarithm of its probability; ``-inf`` for a token that was forbidden."""
+    """Natural logarithm of its probability; ``-inf`` for a forbidden token."""
 
     rank: int
-    """1 for the likeliest; tokens of equal probability share the best rank among them."""
+    """1 for the most probable token; tokens of equal probability share the best rank among them."""
 
     top: tuple[tuple[int, float], ...] = ()
     """
-    The likeliest tokens and their log-probabilities, the likeliest first, as many as were asked
-    for; of equals the lowest id, as :class:`~..sampling.greedy.Greedy` has it.
+    The requested number of top tokens with their log-probabilities, in descending order; ties by
+    lowest id, as in :class:`~..sampling.greedy.Greedy`.
     """
 
 
 def token_logprob(logits: Tensor, token: int, top: int) -> TokenLogprob:
     """
-    What logits say of one token.
+    The log-probability and rank of one token.
 
-    Ranks and the likeliest are read from the logits themselves; the logarithms are taken in
-    float64. All of it depends on nothing but the column's own logits.
+    Ranks and top tokens are read from the logits themselves; logarithms are taken in float64. The
+    result depends on the column's own logits only.
 
     Args:
         logits: ``[vocab]`` float32 or float64.
 
-        token: Which one.
+        token: The token's id.
 
-        top: How many of the likeliest to tell besides.
+        top: Number of top tokens to include.
     """
     scores = logits.numpy(force=True)
     best = scores.max()
@@ -89,7 +89,7 @@ def token_logprob(logits: Tensor, token: int, top: int) -> TokenLogprob:
 
 def _log_total(logits: Tensor, best: float) -> float:
     """The logarithm of the sum of all exponentials, relative to that of the *best* logit."""
-    # What is e⁻⁷⁰⁰ of the best adds nothing; exponentials of -inf take their time.
+    # Terms below e⁻⁷⁰⁰ of the largest add nothing; exponentials of -inf are slow.
     relative = logits.to(torch.float64, copy=True).sub_(best).clamp_(min=-700.0).exp_()
-    # Numpy adds up in an order of its own, torch in one that the number of threads decides.
+    # Numpy's summation order is fixed; torch's depends on the number of threads.
     return math.log(relative.numpy(force=True).sum())

@@ -1,4 +1,4 @@
-"""The text of one row, up to and including the way it ends."""
+"""The text of one row, cut at its finish."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,38 +9,39 @@ from ..history import History
 from ..protocols import Finish
 from ..stopping.aho_corasick import AhoCorasick
 from ..stopping.stop_sequences import TokenSequence
-from ..text.detokenizer import Detokenizer, agreement
+from ..text.detokenizer import Detokenizer
+from ..text.tokenizer import common_prefix_length
 
 
 @attrs.define(eq=False)
 class RowText:
     """
-    Detokenise one row and leave out of its text what its ending hides.
+    Detokenise one row and remove what its finish hides from the text.
 
-    What may turn out to be hidden must not be shown before, so the end of the text is held back
-    while it is the beginning of a hidden string or sequence of tokens, and no longer.
+    Text that may turn out to be hidden must not be shown, so the end of the text is held back as long
+    as it is a prefix of a hidden string or token sequence.
 
     Args:
         detokenizer: A fresh one.
 
-        finishes: Every ending that the row's stop condition can give.
+        finishes: All finishes that the row's stop condition can give.
 
-        prompt: The ids of the row's prompt, if the text is to begin with it. No string is looked
-            for in what it says by itself.
+        prompt: The ids of the row's prompt, if the text is to begin with it. Stop strings are not
+            searched in the prompt's own text.
     """
 
     detokenizer: Detokenizer
     finishes: tuple[Finish, ...] = ()
     prompt: Sequence[int] = attrs.field(default=(), repr=False)
-    # Finds the hidden strings, and where in them the text is that has become final.
+    # The automaton of the hidden strings, and its state after the final text.
     _machine: AhoCorasick = attrs.field(init=False, repr=False)
     _state: int = attrs.field(init=False, repr=False, default=0)
-    # The same of the hidden sequences of tokens, and the newest ids, as long as they are the
-    # beginning of one: not detokenised yet.
+    # The same for hidden token sequences, and the newest ids while they are a prefix of one: not yet
+    # detokenised.
     _sequences: AhoCorasick = attrs.field(init=False, repr=False)
     _sequence: int = attrs.field(init=False, repr=False, default=0)
     _waiting: list[int] = attrs.field(init=False, repr=False, factory=list)
-    # How much of the text that is out a string may have begun in, and that text.
+    # The number of trailing returned characters in which a string may have begun, and those characters.
     _reach: int = attrs.field(init=False, repr=False)
     _tail: str = attrs.field(init=False, repr=False, default="")
     _held: str = attrs.field(init=False, repr=False, default="")
@@ -68,15 +69,14 @@ class RowText:
         Take the row's next *ids* and return the text that has become final.
 
         Args:
-            ids: One or a burst.
+            ids: One or several.
 
-            finish: Set when the last of them ended the row: nothing is held any more. The stop
-                string that ends first in the newest token's text cuts the text, before it when
-                the ending hides it and else after it. Without one, a hidden token or sequence of
-                tokens is left out.
+            finish: Set if the last id ended the row; then nothing is held. The stop string that ends
+                first in the newest token's text cuts the text: before it if the finish hides it, else
+                after it. Without one, a hidden token or token sequence is removed.
 
         Returns:
-            The text; what the prompt says stands before the first.
+            The text; the first piece begins with an echoed prompt.
         """
         echo, self._echo = self._echo, ""
         waiting = [*self._waiting, *ids]
@@ -93,7 +93,7 @@ class RowText:
         return text[:final]
 
     def _decided(self, ids: Sequence[int]) -> list[int]:
-        """The ids, now with *ids*, that no sequence may come to hide any more."""
+        """The ids, including *ids*, that no hidden sequence can contain any more."""
         self._sequence = self._sequences.read(self._sequence, ids)
         known = [*self._waiting, *ids]
         decided = len(known) - self._sequences.live[self._sequence]
@@ -101,7 +101,7 @@ class RowText:
         return known[:decided]
 
     def _end(self, ids: Sequence[int], finish: Finish) -> str:
-        # What took the last token away is named, not met in the text.
+        # Here ``matched`` names a part, not text.
         strings = [] if finish.reason == "no_token_left" else list(_strings([finish]))
         if finish.hide and not strings:
             ids = ids[: max(0, len(ids) - max(map(_tokens, _parts(finish.matched)), default=0))]
@@ -118,7 +118,7 @@ class RowText:
 def row_texts(
     tokenizer: Any, skip_special_tokens: bool, finishes: tuple[Finish, ...], history: History, echo: bool
 ) -> list[RowText]:
-    """The texts of the rows of *history*, which begin with what it holds if they are to *echo* that."""
+    """The texts of the rows of *history*, which begin with the prompts if *echo* is set."""
     detokenizer = Detokenizer(tokenizer, skip_special_tokens)
     prompts = [history.before(row, 0).tolist() if echo else () for row in range(len(history.length))]
     return [RowText(detokenizer.another(), finishes, prompt) for prompt in prompts]
@@ -130,7 +130,7 @@ def _strings(finishes: Sequence[Finish]) -> Iterator[str]:
 
 
 def _parts(matched: Any) -> Iterator[Any]:
-    """The single matches: two conditions that end a row together (``a & b``) give a pair."""
+    """The single matches in *matched*, which is nested pairs for ``a & b``."""
     if isinstance(matched, tuple) and not isinstance(matched, TokenSequence):
         for match in matched:
             yield from _parts(match)
@@ -139,18 +139,18 @@ def _parts(matched: Any) -> Iterator[Any]:
 
 
 def _tokens(match: Any) -> int:
-    """How many tokens *match* consists of; 0 if it is not one of tokens."""
+    """The number of tokens in *match*; 0 if it is no match of tokens."""
     return len(match) if isinstance(match, TokenSequence) else int(isinstance(match, int))
 
 
 def _completed(strings: Sequence[str], before: str, text: str) -> tuple[int, int] | None:
     """
-    Find the string that ends first in what *text* has new since *before*; then the longest.
+    Find the string that ends first in the part of *text* that is new since *before*; then the longest.
 
     Returns:
-        Its index in *strings* and where it begins in *text*; None when there is none.
+        Its index in *strings* and its start in *text*; None if there is none.
     """
-    known = agreement(before, text)
+    known = common_prefix_length(before, text)
     found = []
     for index, string in enumerate(strings):
         start = text.find(string, max(0, known - len(string) + 1))

@@ -1,4 +1,4 @@
-"""What a run counted."""
+"""Statistics of a run: counters, ratios and seconds."""
 
 import itertools
 import math
@@ -11,18 +11,18 @@ _BAR = 24
 """Characters of the longest bar."""
 
 _PHASES = ("prefill", "draft", "target", "sample", "gap", "stop", "logprobs")
-"""In the order of a round."""
+"""In the order of a step."""
 
 
 @attrs.define(eq=False)
 class Statistics:
     """
-    Counts and seconds of one run, or with ``a + b`` of several, one after another.
+    Counters and seconds of one run, or of several runs in sequence (``a + b``).
 
-    Guesses count by their place in the draft, in a tree by their depth. What a stop cut off is
-    counted as no token and no guess, only among the :attr:`columns` that it took.
+    Draft tokens count by their position in the draft, in a tree by their depth. Tokens and draft
+    tokens after a stop are not counted, except among the :attr:`columns`.
 
-    Of four drafts of two guesses, one fell at once, one stood half and two stood whole:
+    Of four drafts of two tokens, one has none accepted, one has one, and two have both:
 
     >>> statistics = Statistics()
     >>> for accepted in (0, 1, 2, 2):
@@ -44,13 +44,13 @@ class Statistics:
     """Forwards of the target, prompts included."""
 
     steps: int = 0
-    """Verifications, summed over the rows: each row's target forwards after its first token."""
+    """Verifications, summed over the rows: the target forwards of each row after its first token."""
 
     drafted: list[int] = attrs.field(factory=list)
-    """Guesses by their place in the draft."""
+    """Draft tokens by position in the draft."""
 
     accepted: list[int] = attrs.field(factory=list)
-    """Those of them that stood."""
+    """Accepted draft tokens by position in the draft."""
 
     seconds: dict[str, float] = attrs.field(factory=dict)
     """
@@ -62,55 +62,54 @@ class Statistics:
     """From the call to the first token of any row."""
 
     total_seconds: float = 0.0
-    """From the call to the end, without what the consumer of the events does between them."""
+    """From the call to the end, without the consumer's time between events."""
 
     reached: list[int] = attrs.field(factory=list)
-    """Guesses by their place in the draft, where all before them stood."""
+    """Draft tokens by position in the draft, if all before them were accepted."""
 
     row_steps: list[int] = attrs.field(factory=list)
-    """Verifications of each row; those of an added run stand behind."""
+    """Verifications of each row; the rows of an added run follow."""
 
     row_accepted: list[int] = attrs.field(factory=list)
-    """Guesses of each row that stood."""
+    """Accepted draft tokens of each row."""
 
     first_tokens: int = 0
-    """Those of the tokens that followed a prompt: one a row."""
+    """The tokens that directly followed a prompt: one per row."""
 
     columns: int = 0
-    """Columns of the target's forwards after the first tokens, in all of the decoder's rows."""
+    """Columns of the target's forwards after the first tokens, over all of the decoder's rows."""
 
     padding: int = 0
-    """Those of them that held no token: idle rows, and what a forward is wider than its tokens."""
+    """Columns without a token: idle rows, and forwards wider than their tokens."""
 
     smallest_gap: float | None = None
     """
-    How close a choice that was kept came to falling otherwise: see
-    :attr:`~..generator.Generator.record_gap`. None where it was not measured.
+    The smallest margin of a kept token over the next: see
+    :attr:`~..generator.Generator.record_gap`. None if not measured.
     """
 
     @property
     def mean_accepted_length(self) -> float:
-        """τ: accepted guesses + 1 per target forward of a row; 1 without a draft."""
+        """τ: accepted draft tokens + 1 per target forward of a row; 1 without a draft."""
         return 1.0 + sum(self.accepted) / self.steps if self.steps else 1.0
 
     def mean_accepted_length_interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """
-        Bounds between which τ lies with a probability of *confidence*.
+        A confidence interval for τ.
 
-        The normal interval of a ratio over the rows, accepted guesses to verifications: fit from
-        some ten rows on. Rows are texts of their own, while guesses at one text succeed or fail in
-        stretches: on the bundled pair, verifications taken as independent give less than half
-        the width. Where there is one row alone they are taken so all the same.
+        The normal interval of a ratio over the rows, accepted draft tokens to verifications: valid
+        from about ten rows on. Rows are independent texts, while acceptance within a text is
+        correlated: on the bundled pair, treating verifications as independent gives less than half
+        the width. With a single row they are treated so nevertheless.
 
         Args:
             confidence: Above 0 and below 1.
 
         Returns:
-            The lower and the upper bound; 1 and infinity, which always hold, where there are
-            fewer than two verifications.
+            The lower and the upper bound; 1 and infinity if there are fewer than two verifications.
 
         Raises:
-            ValueError: *confidence* is something else.
+            ValueError: *confidence* is out of range.
         """
         if not 0 < confidence < 1:
             raise ValueError(f"'confidence' must be above 0 and below 1: got {confidence!r}")
@@ -124,7 +123,7 @@ class Statistics:
             samples = self.steps
             squares = sum(n * (i + 1 - tau) ** 2 for i, n in enumerate(self.accepted_lengths))
         error = math.sqrt(squares * samples / (samples - 1)) / self.steps
-        # With all that it is built on it would be a good part of importing decodekit.
+        # Imported late: it would be a large part of decodekit's import time.
         from statistics import NormalDist
 
         margin = NormalDist().inv_cdf((1 + confidence) / 2) * error
@@ -132,22 +131,22 @@ class Statistics:
 
     @property
     def accepted_lengths(self) -> list[int]:
-        """Verifications by how many guesses stood: none, 1, 2, ..."""
+        """Verifications by number of accepted draft tokens: 0, 1, 2, ..."""
         return _by_length(self.steps, self.accepted)
 
     @property
     def draft_lengths(self) -> list[int]:
-        """Verifications by how many guesses there were: none, 1, 2, ..."""
+        """Verifications by draft length: 0, 1, 2, ..."""
         return _by_length(self.steps, self.drafted)
 
     @property
     def acceptance(self) -> list[float]:
-        """The share of the guesses that stood, by their place in the draft."""
+        """The acceptance rate by position in the draft."""
         return _shares(self.accepted, self.drafted)
 
     @property
     def conditional_acceptance(self) -> list[float]:
-        """The same among guesses before which all others stood; NaN where there was none."""
+        """The acceptance rate given that all earlier tokens were accepted; NaN if there were none."""
         return _shares(self.accepted, self.reached)
 
     @property
@@ -155,13 +154,13 @@ class Statistics:
         """
         Columns of the target's forwards after the first tokens that gave no token.
 
-        Padding, rejected guesses, what a stop cut off, and tokens that had to be fed again.
+        Padding, rejected draft tokens, tokens after a stop, and tokens that had to be fed again.
         """
         return self.columns - (self.tokens - self.first_tokens)
 
     @property
     def host_seconds(self) -> float:
-        """What the run took besides its phases: the loop's own work, and waiting for a shared decoder."""
+        """Time outside the phases: the loop's own work, and waiting for a shared decoder."""
         return self.total_seconds - sum(self.seconds.values())
 
     @property
@@ -170,7 +169,7 @@ class Statistics:
         return self.tokens / self.total_seconds if self.total_seconds else 0.0
 
     def __add__(self, other: "Statistics") -> "Statistics":
-        """Those of both runs, *other* after this one; ``sum(runs, Statistics())`` adds several."""
+        """The statistics of both runs, *other* after this one; ``sum(runs, Statistics())`` adds several."""
         first = self.first_token_seconds
         return Statistics(
             tokens=self.tokens + other.tokens,
@@ -194,7 +193,7 @@ class Statistics:
         )
 
     def record(self, tokens: int, drafted: int, accepted: int, row: int = 0) -> None:
-        """Count one verification of one row: *tokens* kept, and how far the draft went and stood."""
+        """Count one verification of one row: *tokens* kept, draft tokens *drafted* and *accepted*."""
         self.steps += 1
         self.tokens += tokens
         if row >= len(self.row_steps):
@@ -215,12 +214,12 @@ class Statistics:
             self.reached[i] += i <= accepted
 
     def record_first(self, tokens: int) -> None:
-        """Count a row's first token, for which nothing was verified; 0 *tokens* if none was left."""
+        """Count a row's first token, which is no verification; 0 *tokens* if none was possible."""
         self.tokens += tokens
         self.first_tokens += tokens
 
     def record_gaps(self, gaps: Iterable[float]) -> None:
-        """Note how close the choices of one round were."""
+        """Record the gaps of one step."""
         self.smallest_gap = _smallest([self.smallest_gap, *gaps])
 
     def __str__(self) -> str:
@@ -253,20 +252,20 @@ class Statistics:
             from matplotlib.figure import Figure
         except ImportError as error:
             raise ImportError('a figure needs matplotlib: pip install "decodekit[plot]"') from error
-        # Not through pyplot, which would keep it, and choose a window system.
+        # Not through pyplot, which would keep the figure and select a GUI backend.
         figure = Figure(figsize=(12, 3.5), layout="constrained")
-        lengths, guesses, seconds = figure.subplots(1, 3)
+        lengths, rates, seconds = figure.subplots(1, 3)
 
         tau, times = self.mean_accepted_length, self.accepted_lengths
         lengths.bar(range(len(times)), times)
-        lengths.set(title=f"τ = {tau:.3f}", xlabel="guesses that stood", ylabel="verifications")
+        lengths.set(title=f"τ = {tau:.3f}", xlabel="accepted draft tokens", ylabel="verifications")
 
         places = range(1, len(self.drafted) + 1)
-        guesses.plot(places, self.acceptance, marker="o", label="of all")
-        guesses.plot(places, self.conditional_acceptance, marker="s", label="where those before stood")
-        guesses.set(title="acceptance", xlabel="guess", ylabel="share that stood", ylim=(0, 1.02))
-        guesses.xaxis.get_major_locator().set_params(integer=True)
-        guesses.legend()
+        rates.plot(places, self.acceptance, marker="o", label="of all")
+        rates.plot(places, self.conditional_acceptance, marker="s", label="if all before were accepted")
+        rates.set(title="acceptance", xlabel="position in the draft", ylabel="rate", ylim=(0, 1.02))
+        rates.xaxis.get_major_locator().set_params(integer=True)
+        rates.legend()
 
         spent = self._spent()
         seconds.barh(list(spent), list(spent.values()))
@@ -284,26 +283,26 @@ class Statistics:
         )
 
     def _histogram(self) -> list[str]:
-        """A line for each accepted length, with what became of the guess that makes it."""
+        """A line for each accepted length, with the acceptance at that position."""
         times = self.accepted_lengths
         longest, digits = max(times), max(5, len(str(max(times))))
-        lines = [f"stood {'times':>{digits}} {'':{_BAR}}  guess stands  if those before do"]
+        lines = [f"accepted {'times':>{digits}} {'':{_BAR}}  acceptance  if all before"]
         for i, n in enumerate(times):
-            line = f"{i:5} {n:{digits}} {'█' * round(_BAR * n / longest):{_BAR}}"
+            line = f"{i:8} {n:{digits}} {'█' * round(_BAR * n / longest):{_BAR}}"
             if i:
                 given, conditional = self.acceptance[i - 1], self.conditional_acceptance[i - 1]
-                line += f"  {given:12.3f}  {conditional:18.3f}"
+                line += f"  {given:10.3f}  {conditional:13.3f}"
             lines.append(line.rstrip())
         return lines
 
     def _spent(self) -> dict[str, float]:
         spent = {phase: self.seconds[phase] for phase in _PHASES if phase in self.seconds}
-        # What somebody else's part calls otherwise comes behind.
+        # Phases of other names come last.
         return {**spent, **self.seconds, "host": self.host_seconds}
 
 
 def _by_length(verifications: int, reaching: Sequence[int]) -> list[int]:
-    """How many have the length 0, 1, 2, ..., given how many have at least 1, 2, ..."""
+    """Counts of the lengths 0, 1, 2, ..., given the counts of at least 1, 2, ..."""
     return [some - more for some, more in itertools.pairwise([verifications, *reaching, 0])]
 
 
@@ -316,5 +315,5 @@ def _smallest(gaps: Iterable[float | None]) -> float | None:
 
 
 def _added(some: Sequence[int], others: Sequence[int]) -> list[int]:
-    """Place by place; the shorter has zeros behind it."""
+    """Element by element; the shorter is padded with zeros."""
     return [a + b for a, b in itertools.zip_longest(some, others, fillvalue=0)]

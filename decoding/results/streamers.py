@@ -1,4 +1,4 @@
-"""Who listens to a generation: streamers of ours, and Hugging Face's."""
+"""Streamers: consumers of a generation's events, and Hugging Face streamers."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -11,39 +11,39 @@ from .events import Event, EventStream
 
 
 class ClosedError(Exception):
-    """What a streamer raises when nobody reads on: the generation ends there, and nothing is wrong."""
+    """Raised by a streamer whose consumer has gone: ends the generation without an error."""
 
 
 @runtime_checkable
 class Ends(Protocol):
-    """Whatever is told of the end of a generation."""
+    """A consumer that is notified of the end of a generation."""
 
     def end(self) -> None:
-        """There are no more events: the generation is complete, or nobody reads on."""
+        """There are no more events: the generation is complete or was closed."""
         ...
 
 
 @runtime_checkable
 class Streamer(Ends, Protocol):
     """
-    Is told every event while it happens.
+    A consumer of events as they occur.
 
-    It may also be told of the prompts (:class:`~..optional_protocols.HearsPrompts`) and of an
-    error (:class:`~..optional_protocols.HearsFailure`).
+    It may also receive the prompts (:class:`~..optional_protocols.HearsPrompts`) and errors
+    (:class:`~..optional_protocols.HearsFailure`).
     """
 
     def put_event(self, event: Event) -> None:
         """
         Take an event.
 
-        Raising stops the generation; :class:`ClosedError` stops it quietly, here and in ``begin``.
+        Raising stops the generation; :class:`ClosedError`, here or in ``begin``, stops it quietly.
         """
         ...
 
 
 @runtime_checkable
 class HuggingFaceStreamer(Ends, Protocol):
-    """What ``generate`` of transformers takes."""
+    """The streamer interface of transformers' ``generate``."""
 
     def put(self, value: torch.Tensor) -> None:
         """Take a prompt ``[1, length]``, then new ids ``[n]``."""
@@ -52,11 +52,11 @@ class HuggingFaceStreamer(Ends, Protocol):
 
 def forward(events: Iterator[Event], streamer: Any, prompts: list[list[int]]) -> EventStream:
     """
-    Tell *streamer* of every event, and pass the events on.
+    Pass every event to *streamer* and yield it.
 
-    The streamer hears of the end whatever happens, so that nobody waits for it in vain: ``end()``
-    when the events are exhausted or the returned iterator is closed, ``fail(error)`` when the
-    events or the streamer itself raised, which goes on to the caller.
+    The streamer is notified of the end in any case: ``end()`` when the events are exhausted or the
+    returned iterator is closed, ``fail(error)`` when the events or the streamer raised; the error is
+    re-raised.
 
     Args:
         events: Closed along with the returned iterator.
@@ -76,7 +76,7 @@ def forward(events: Iterator[Event], streamer: Any, prompts: list[list[int]]) ->
 
 
 def report_failure(streamer: Any, error: BaseException) -> None:
-    """Tell *streamer*, if it is one, that the generation ended with *error* before it began."""
+    """Notify *streamer*, if it is one, that the generation failed with *error* before it started."""
     if isinstance(streamer, type):
         return
     if isinstance(streamer, HearsFailure):
@@ -87,9 +87,9 @@ def report_failure(streamer: Any, error: BaseException) -> None:
 
 def _forward(events: Iterator[Event], listener: "Listener") -> EventStream:
     try:
-        if _hears(listener.begin):
+        if _accepts(listener.begin):
             for event in events:
-                if not _hears(listener.put_event, event):
+                if not _accepts(listener.put_event, event):
                     break
                 yield event
         _close(events)
@@ -104,10 +104,10 @@ def _forward(events: Iterator[Event], listener: "Listener") -> EventStream:
     listener.end()
 
 
-def _hears(tell: Callable[..., None], *said: Event) -> bool:
-    """Whether the listener that is told wants to hear more. A part that raises the same is not asked."""
+def _accepts(tell: Callable[..., None], *event: Event) -> bool:
+    """Whether the listener wants more events. ClosedError counts from the listener only."""
     try:
-        tell(*said)
+        tell(*event)
     except ClosedError:
         return False
     return True
@@ -118,21 +118,21 @@ def _close(events: Iterator[Event]) -> None:
 
 
 def takes_events(streamer: Any) -> bool:
-    """Whether *streamer* is a :class:`Streamer`."""
-    # A class has the functions, and nobody to call them on.
+    """Whether *streamer* is an instance of :class:`Streamer`."""
+    # A class has the methods too, but is no instance.
     return isinstance(streamer, Streamer) and not isinstance(streamer, type)
 
 
 def takes_ids(streamer: Any) -> bool:
-    """Whether *streamer* is one as Hugging Face's are; one that takes events as well is told those."""
+    """Whether *streamer* is a Hugging Face streamer; one that takes events as well gets those."""
     return isinstance(streamer, HuggingFaceStreamer) and not isinstance(streamer, type)
 
 
 def listener(streamer: Any, prompts: list[list[int]]) -> "Listener":
     """
-    *streamer* for a generation from *prompts*; arguments and errors as of :func:`forward`.
+    A listener for one generation from *prompts*; arguments and errors as of :func:`forward`.
 
-    It has been told of nothing yet.
+    Nothing has been passed to the streamer yet.
     """
     if takes_events(streamer):
         return _Ours(streamer, prompts)
@@ -184,7 +184,7 @@ class _HuggingFace:
         self._streamer.end()
 
     def fail(self, error: BaseException) -> None:
-        # There is no other way to tell it, and who waits for it must not wait for ever.
+        # It has no other method, and its consumer must not wait for ever.
         self._streamer.end()
 
 

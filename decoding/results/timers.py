@@ -1,4 +1,4 @@
-"""The clock of a run, which fills in the seconds of its statistics."""
+"""Timers of a run, which fill in the seconds of its statistics."""
 
 import time
 
@@ -9,7 +9,7 @@ class Timers:
     """
     Measure one run, from construction on.
 
-    There are several phases and a pause in a round, so these are plain classes.
+    Each step has several phases and a pause, so these are plain classes for speed.
     """
 
     __slots__ = ("_since", "statistics")
@@ -18,23 +18,23 @@ class Timers:
         self.statistics, self._since = statistics, time.perf_counter()
 
     def phase(self, name: str) -> "Phase":
-        """Add the time that the body takes to *name*."""
+        """Add the body's time to phase *name*."""
         return Phase(self.statistics.seconds, name)
 
     def paused(self) -> "Pause":
-        """Leave the time that the body takes out of the run's: it is the consumer's."""
+        """Exclude the body's time, which is the consumer's, from the run."""
         return Pause(self)
 
-    def round(self) -> "RoundClock":
-        """A clock of one round, which begins now."""
-        return RoundClock(self.statistics.seconds)
+    def step_clock(self) -> "StepClock":
+        """A clock of one step, which starts now."""
+        return StepClock(self.statistics.seconds)
 
     def resume(self) -> None:
-        """Count the time from now on."""
+        """Start counting again."""
         self._since = time.perf_counter()
 
     def touch(self) -> None:
-        """Note the time: of the first token, and of the latest."""
+        """Update the total time and the time to the first token."""
         now, counted = time.perf_counter(), self.statistics
         counted.total_seconds, self._since = counted.total_seconds + now - self._since, now
         if counted.first_token_seconds is None and counted.tokens:
@@ -42,7 +42,7 @@ class Timers:
 
 
 class Phase:
-    """A stretch of time that belongs to a name."""
+    """A context manager that adds its body's time to a phase."""
 
     __slots__ = ("_name", "_seconds", "_start")
 
@@ -58,7 +58,7 @@ class Phase:
 
 
 class Pause:
-    """A stretch of time that belongs to the consumer."""
+    """A context manager whose body's time is not counted."""
 
     __slots__ = ("_timers",)
 
@@ -72,18 +72,18 @@ class Pause:
         self._timers.resume()
 
 
-class RoundClock:
-    """What a round has spent since the clock was made, given the *seconds* of its run's phases."""
+class StepClock:
+    """The time of one step since construction, given the *seconds* of its run's phases."""
 
     def __init__(self, seconds: dict[str, float]) -> None:
         self._started, self._seconds, self._before = time.perf_counter(), seconds, dict(seconds)
 
     def leave_out(self, seconds: float) -> None:
-        """Not count *seconds* of that: those of waiting for another user of a decoder."""
+        """Exclude *seconds* of waiting for another user of the decoder."""
         self._started += seconds
 
     def read(self) -> dict[str, float]:
-        """Seconds of drafter, target and everything else, as :class:`~..protocols.SpeculationStep` names them."""
+        """The seconds of drafter, target and the rest, by their names in a SpeculationStep."""
         draft, target = (
             self._seconds.get(phase, 0.0) - self._before.get(phase, 0.0) for phase in ("draft", "target")
         )

@@ -1,1 +1,1 @@
-"""From logits to token ids: the pipeline of processors and sampler, the samplers, and their noise."""
+"""From logits to token ids: the sampling pipeline, the samplers, and their noise."""

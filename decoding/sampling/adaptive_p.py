@@ -1,4 +1,4 @@
-"""Tokens of a chosen probability."""
+"""Adaptive-p: sampling near a target probability."""
 
 from typing import ClassVar
 
@@ -12,27 +12,27 @@ from .sample import Sample
 from .stateful_sampler import StatefulRun
 
 PEAK, SHARPNESS, WIDTH = 5.0, 10.0, 0.3
-"""The logit of a token on the target, how fast it falls beside it, and in what unit of probability."""
+"""The logit of a token at the target, its rate of decay, and the unit of distance in probability."""
 
 
 @attrs.frozen(eq=False)
 class AdaptiveP:
     """
-    Draw tokens whose probability is near *target*, on average over the text.
+    Sample tokens whose probability is near *target*, on average over the text.
 
-    Each token's logit becomes a function of how far its probability lies from a target: 5 on it,
-    falling first quadratically, then linearly. The chosen tokens' own probabilities are averaged,
-    the last about 1 / (1 - *decay*) of them; as far as the average is above *target*, the next
-    token's target lies below it, and the other way round, within 0 and 1.
+    Each token's logit becomes a function of its probability's distance from a target: 5 at the
+    target, falling first quadratically, then linearly. The probabilities of about the last
+    1 / (1 - *decay*) sampled tokens are averaged; the next token's target lies as far below *target*
+    as the average lies above it, and vice versa, within 0 and 1.
 
-    Forbidden tokens stay forbidden, and others may become likely that were not: put it behind a
+    Forbidden tokens stay forbidden, but improbable ones may become probable: use it after a
     truncation such as a min-p of 0.05. It depends on past logits: each run begins an
-    :class:`AdaptivePRun` of its own, and there is no speculation.
+    :class:`AdaptivePRun` of its own, and speculation is refused.
 
     llama.cpp, 2026, `implement adaptive-p sampler
-    <https://github.com/ggml-org/llama.cpp/pull/17927>`_. There a weighted sum and a total weight
-    are kept, which start so that the weight never changes: an average. A negative target, which
-    is off there, is refused here: that is :class:`Sample`.
+    <https://github.com/ggml-org/llama.cpp/pull/17927>`_. Its weighted sum and total weight start such
+    that the weight is constant, so they are an average. A negative target, which disables it there, is
+    refused here: use :class:`Sample`.
     """
 
     is_stateful: ClassVar[bool] = True
@@ -40,12 +40,12 @@ class AdaptiveP:
     target: float = attrs.field(
         converter=as_real, validator=one_real("in [0, 1]", lambda target: 0 <= target <= 1)
     )
-    """The probability to keep to. Typically 0.3-0.8."""
+    """The target probability. Typically 0.3-0.8."""
 
     decay: float = attrs.field(
         default=0.9, converter=as_real, validator=one_real("in [0, 0.99]", lambda decay: 0 <= decay <= 0.99)
     )
-    """How much of the average a new token leaves."""
+    """The weight of the old average at each new token."""
 
     seed: int = attrs.field(default=0, validator=a_whole_number)
     """Any integer. Equal seeds, streams and logits give equal text."""
@@ -62,21 +62,21 @@ class AdaptivePRun(StatefulRun):
     settings: AdaptiveP
 
     average: Tensor = attrs.field(init=False)
-    """``[batch]`` float64: of the probabilities of the tokens that each row chose."""
+    """``[batch]`` float64: the average probability of each row's sampled tokens."""
 
     @average.default
     def _on_target(self) -> Tensor:
         return torch.full((self.batch,), self.settings.target, dtype=torch.float64)
 
-    def _choose(self, logits: Tensor, history: History, advancing: Tensor) -> Tensor:
+    def _sample(self, logits: Tensor, history: History, advancing: Tensor) -> Tensor:
         probs = logits.double().softmax(dim=-1)
         target = (2 * self.settings.target - self.average).clamp(0, 1)
         distance = (probs - target[:, None, None]).abs() / WIDTH
         adapted = PEAK - SHARPNESS * distance.square() / (1 + distance)
-        chosen = Sample()(adapted.masked_fill(logits == -torch.inf, -torch.inf), history)
-        probability = probs.gather(-1, chosen[..., None])[:, 0, 0]
+        sampled = Sample()(adapted.masked_fill(logits == -torch.inf, -torch.inf), history)
+        probability = probs.gather(-1, sampled[..., None])[:, 0, 0]
         average = (1 - self.settings.decay) * probability + self.settings.decay * self.average
-        # A row that has no token left ends here: it has nothing to learn.
-        learning = advancing & probability.isfinite()
-        self.average = torch.where(learning, average, self.average)
-        return chosen[:, 0]
+        # A row without a possible token ends here and keeps its state.
+        updating = advancing & probability.isfinite()
+        self.average = torch.where(updating, average, self.average)
+        return sampled[:, 0]

@@ -1,4 +1,4 @@
-"""The tokens that are still in play."""
+"""Candidates: the few tokens left after a truncation."""
 
 from typing import Protocol, runtime_checkable
 
@@ -12,46 +12,46 @@ from ..history import History
 @attrs.frozen(eq=False)
 class Candidates:
     """
-    What a processor left of the vocabulary, when that is little of it.
+    The tokens that a processor left, if they are few.
 
-    Everything that follows then works on a few dozen numbers a column in place of all of them.
+    Later stages then work on a few dozen numbers per column instead of the whole vocabulary.
     """
 
     ids: Tensor
-    """``[batch, width, n]`` int64, ascending in each column, so that ties fall as in the whole."""
+    """``[batch, width, n]`` int64, ascending in each column, so that ties resolve as in the vocabulary."""
 
     logits: Tensor
     """``[batch, width, n]``, ``-inf`` where a column has fewer than *n*; ids may repeat there."""
 
     vocab: int
-    """How many tokens there are in all."""
+    """Size of the vocabulary."""
 
     def dense(self) -> Tensor:
-        """``[batch, width, vocab]``: ``-inf`` for all tokens but these."""
+        """``[batch, width, vocab]``: ``-inf`` for all other tokens."""
         whole = self.logits.new_full((*self.logits.shape[:-1], self.vocab), -torch.inf)
-        # The largest counts, since an id may be repeated at -inf.
+        # The maximum, since an id may be repeated at -inf.
         return whole.scatter_reduce_(-1, self.ids, self.logits, "amax")
 
 
 @runtime_checkable
 class GivesCandidates(Protocol):
-    """A processor with a short cut that finds the few tokens that it leaves, such as a top-k."""
+    """A processor with a short cut that returns candidates, such as a top-k."""
 
     def narrow(self, logits: Tensor, history: History) -> Tensor | Candidates:
-        """What a call gives, as candidates where they are few."""
+        """The result of a call, as candidates if they are few."""
 
 
 @runtime_checkable
 class TakesCandidates(Protocol):
-    """A local processor with a short cut that is faster on candidates than a call on their logits."""
+    """A local processor with a short cut for candidates that is faster than a call on their logits."""
 
     def among(self, left: Candidates, history: History) -> Candidates:
-        """What a call makes of the tokens that are left."""
+        """The result of a call for the candidates."""
 
 
 @runtime_checkable
-class ChoosesAmong(Protocol):
-    """A sampler with a short cut that needs no logits but those of the tokens that are left."""
+class SamplesAmong(Protocol):
+    """A sampler with a short cut that needs the logits of the candidates only."""
 
     def among(self, candidates: Candidates, history: History) -> Tensor:
-        """What a call on all of the vocabulary chooses, ``[batch, width]``."""
+        """The ids that a call on the whole vocabulary samples, ``[batch, width]``."""

@@ -1,4 +1,4 @@
-"""Drawing one of a few tokens, as from all of the vocabulary."""
+"""The exponential race: sampling one of a few tokens as from the whole vocabulary."""
 
 import math
 from typing import Any
@@ -14,23 +14,23 @@ from .noise_cache import NoiseCache
 
 _CLEAR = math.exp(-1e-4)
 """
-A rival with less of the winner's score than this is beaten. Single precision is wrong by some 3e-6: by
-half a unit in the last place of a gap to the largest logit, and no token wins across one of 40.
+A ratio below this share of the largest is clearly smaller. The error of single precision is about 3e-6:
+half a unit in the last place of a gap to the largest logit, and no token wins across a gap of 40.
 """
 
 
 @attrs.define(eq=False)
 class ExponentialRace:
     """
-    What :class:`~.sample.Sample` draws: a block by its mass, and a token in it.
+    Sample as :class:`~.sample.Sample` does: a block by its mass, and a token in it.
 
-    The largest logit + Gumbel noise is the largest weight / exponential noise, which takes fewer logarithms.
+    The argmax of logit + Gumbel noise is that of weight / exponential noise, with fewer logarithms.
     """
 
     _for_blocks: NoiseCache = attrs.field(factory=lambda: NoiseCache(noise.BLOCK), init=False)
 
     def __call__(self, few: Few, cell: Cell) -> int | None:
-        """The token; None where it is not clear which one, or where some logit is out of the ordinary."""
+        """The token; None if the winner is not clear, or a logit is not finite."""
         best = few.largest()
         if not math.isfinite(best):
             return None
@@ -38,7 +38,7 @@ class ExponentialRace:
         size, position, weights = block_size(cell.vocab), len(cell.tokens), np.exp(scores - best)
         block_of = ids // size
         numbers = self._for_blocks.at(cell.random_stream, position, -(-cell.vocab // size))
-        # A block runs as often as it has tokens, which stand side by side.
+        # One entry per token; the tokens of a block are adjacent.
         ahead = _ahead(np.bincount(block_of, weights).take(block_of), numbers.take(block_of))
         first, last = ahead.item(0), ahead.item(-1)
         if first == last:
@@ -53,7 +53,7 @@ class ExponentialRace:
 
 
 def _ahead(weights: NDArray[Any], numbers: NDArray[np.float64]) -> Ints:
-    """Where the largest ratio ``[n]`` stands, and all that come close."""
+    """The indices of the largest ratio ``[n]`` and of all that are close to it."""
     ratios = weights / numbers
     ahead: Ints = (ratios >= np.maximum.reduce(ratios) * _CLEAR).nonzero()[0]
     return ahead

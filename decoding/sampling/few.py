@@ -1,4 +1,4 @@
-"""A few tokens of one column, as arrays of numpy's: what there is to choose from after a top-k."""
+"""The few tokens of one column that remain after a top-k, as numpy arrays."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -13,19 +13,19 @@ Floats = NDArray[np.floating[Any]]
 
 @attrs.define(eq=False)
 class Cell:
-    """One column of one row. Not to be changed; that is not looked after, for it takes time."""
+    """One column of one row. Treat as immutable (not frozen, for speed)."""
 
     tokens: Ints
-    """The ids before it, ``[length]``: a view, not to be written to."""
+    """The ids before it, ``[length]``: a read-only view."""
 
     prompt: int
-    """How many of them are prompt."""
+    """The number of prompt tokens among them."""
 
     random_stream: int
     """The row's random stream."""
 
     vocab: int
-    """How many tokens there are in all."""
+    """Size of the vocabulary."""
 
 
 @attrs.define(eq=False)
@@ -33,8 +33,8 @@ class Few:
     """
     Some tokens of one column and their logits; all others are at ``-inf``.
 
-    They are sorted once for all stages that want to know their order. Those that a stage leaves out
-    are taken out of the arrays when somebody asks for these, once for all stages that leave some out.
+    They are sorted once for all stages that need their order. Tokens that stages drop are removed from
+    the arrays on the next access, once for all of these stages.
     """
 
     _ids: Ints
@@ -42,17 +42,17 @@ class Few:
     _ascending: Floats | None = None
 
     _floor: float | None = None
-    """What is below it has been left out, though the arrays may still have it."""
+    """Tokens below it have been dropped, though the arrays may still contain them."""
 
     def arrays(self) -> tuple[Ints, Floats]:
-        """The ids ``[n]``, ascending, and their logits ``[n]`` float32; neither is to be written to."""
+        """The ids ``[n]``, ascending, and their logits ``[n]`` float32; both read-only."""
         if self._floor is not None:
             kept = (self._scores >= self._floor).nonzero()[0]
             self._ids, self._scores, self._floor = self._ids.take(kept), self._scores.take(kept), None
         return self._ids, self._scores
 
     def ascending(self) -> Floats:
-        """The logits in their order ``[n]``; not to be written to."""
+        """The logits in ascending order ``[n]``; read-only."""
         if self._ascending is None:
             _, scores = self.arrays()
             self._ascending = scores.copy()
@@ -60,12 +60,12 @@ class Few:
         return self._ascending
 
     def largest(self) -> float:
-        """The largest logit; NaN if there is one."""
+        """The largest logit; NaN if any logit is NaN."""
         found: float = self.ascending().item(-1)
         return found
 
     def without_smallest(self, n: int) -> "Few":
-        """All but the *n* smallest, fewer than there are; those that tie with one that stays do so too."""
+        """All but the *n* smallest (fewer than all); tokens that tie with a remaining one remain."""
         ascending = self.ascending()
         floor = ascending.item(n)
         while n and ascending.item(n - 1) == floor:
@@ -75,43 +75,43 @@ class Few:
 
 @runtime_checkable
 class OfFew(Protocol):
-    """What a processor may offer to run on a few tokens."""
+    """A processor with a short cut for a few tokens."""
 
     takes_few: bool
-    """Whether it does so with its parameters."""
+    """Whether the short cut applies with its parameters."""
 
     def of_few(self, few: Few, cell: Cell) -> Few | None:
-        """What a call makes of these tokens, bit for bit; None where that takes a call."""
+        """The result of a call for these tokens, bit for bit; None if a call is needed."""
 
 
 @runtime_checkable
 class Pointwise(OfFew, Protocol):
     """
-    What a processor may offer to run before a top-k, on the few tokens that may come through it.
+    A processor with a short cut to run before a top-k, on the few tokens that may survive it.
 
-    What becomes of a token depends on its own logit and the history alone, and no token that had less
-    than another's logit ends above what :meth:`at_most` says of that.
+    A token's result depends on its own logit and the history only, and is bounded by :meth:`at_most`
+    of any logit that is not smaller.
     """
 
     def at_most(self, logit: np.float32) -> np.float32:
-        """No token whose logit is at most *logit* has more than this afterwards."""
+        """An upper bound for the results of all tokens whose logit is at most *logit*."""
 
 
 @runtime_checkable
 class Narrows(OfFew, Protocol):
-    """What a processor may offer to find the tokens that come through it, and through those before it."""
+    """A processor with a short cut that finds the tokens that survive it and the stages before it."""
 
     def to_few(self, logits: Floats, before: Sequence[Pointwise], cell: Cell) -> Few | None:
-        """What calls of those *before* and then this make of ``[vocab]``; None where that takes calls."""
+        """The result of calls of *before* and then this on ``[vocab]``; None if calls are needed."""
 
 
 DrawFromFew: TypeAlias = Callable[[Few, Cell], int | None]
-"""Chooses from what is left of one column what a call on all of the vocabulary does; None for a call."""
+"""Samples from a few tokens what a call on the whole vocabulary samples; None if a call is needed."""
 
 
 @runtime_checkable
 class DrawsFromFew(Protocol):
-    """What a sampler may offer."""
+    """A sampler with a short cut for a few tokens."""
 
     def from_few(self) -> DrawFromFew:
-        """What draws in one run: it may remember something from step to step."""
+        """The short cut for one run; it may have state."""

@@ -1,4 +1,4 @@
-"""Always the likeliest token."""
+"""Greedy sampling."""
 
 from typing import ClassVar
 
@@ -16,32 +16,32 @@ from .top_tokens import top2_margin, top_tokens
 @attrs.frozen(eq=False)
 class Greedy:
     """
-    Choose the token with the highest score; among equals, the lowest id.
+    Take the token with the largest logit; of ties, the lowest id.
 
-    This is temperature 0. Scaling the logits has no bearing on it, and neither has a seed.
+    Equivalent to temperature 0; independent of the logits' scale and of any seed.
     """
 
     takes_argmax: ClassVar[bool] = True
-    """What does not move the largest logit makes no difference here, and need not be run."""
+    """Processors that keep the argmax may be omitted."""
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Logits ``[batch, width, vocab]`` to ids ``[batch, width]``."""
-        # On the host numpy looks through them some ten times as fast.
+        # On the host, numpy's argmax is about ten times as fast as torch's.
         return torch.from_numpy(logits.numpy(force=True).argmax(axis=-1))
 
     def among(self, candidates: Candidates, history: History) -> Tensor:
-        """What a call on all of the vocabulary chooses, from the tokens that are left of it."""
+        """The ids that a call on the whole vocabulary samples, from the candidates."""
         best = candidates.logits.argmax(dim=-1, keepdim=True)
         return candidates.ids.gather(-1, best).squeeze(-1)
 
     def top_choices(self, logits: Tensor, history: History, n: int) -> Tensor:
-        """The *n* likeliest tokens ``[batch, width, n]``, first what a call chooses; *n* <= vocab."""
+        """The *n* most probable tokens ``[batch, width, n]``, in descending order; *n* <= vocab."""
         return top_tokens(logits, n)
 
     def gap(self, logits: Tensor, history: History) -> Tensor:
         """
-        How far each column's choice is ahead, ``[batch, width]`` float64: 0 among equals.
+        The margin of each column's token over the next, ``[batch, width]`` float64; 0 for ties.
 
-        It stands as long as no logit changes by half of that.
+        The token does not change as long as no logit changes by half of it.
         """
         return top2_margin(logits.double())

@@ -1,10 +1,10 @@
 """
-The only source of randomness: numbers that are a function of where they are used.
+Counter-based random numbers, the only source of randomness.
 
-Every number is keyed by (row stream, position, purpose, index). There is no generator and no
-state, so a row's numbers do not depend on its neighbours, on the order of the calls, or on
-whether a draft asked for them first. Keys are mixed one into the other; a linear sum of them
-would collide (stream 1 at position 0 with stream 0 at position 1).
+Every number is a function of its key (row stream, position, purpose, index). There is no generator
+and no state, so a row's numbers do not depend on its neighbours, on the order of calls, or on
+whether a draft used them first. The parts of a key are mixed one after another; a linear sum would
+collide (stream 1 at position 0 with stream 0 at position 1).
 
 The mixer is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014, `Fast Splittable
 Pseudorandom Number Generators <https://doi.org/10.1145/2660193.2660195>`_, section 5).
@@ -12,9 +12,9 @@ Pseudorandom Number Generators <https://doi.org/10.1145/2660193.2660195>`_, sect
 Numbers are made by eager float64 on the host and passed *into* compiled graphs: a float32
 uniform has ties and gives infinite Gumbels, and a compiled ``log`` differs in its last bits.
 
-Besides numbers there are two questions, :func:`coin` and :func:`draw`. Where code asks nothing
-else, an :class:`Oracle` can answer in place of the noise, one way after the other. So
-:mod:`decodekit.speculation.exactness.exactness` finds what a loop does with which probability.
+Besides numbers there are two discrete draws, :func:`coin` and :func:`draw`. Code that uses only
+these can be run with an :class:`Oracle` in place of the noise, which enumerates the outcomes. So
+:mod:`decodekit.speculation.exactness.exactness` computes the exact distribution of a loop's output.
 """
 
 import contextlib
@@ -31,13 +31,13 @@ from torch import Tensor
 BLOCK, TOKEN, XTC, DRAFT, ACCEPT, RESIDUAL = 1, 2, 3, 4, 5, 6
 """
 Purposes: which block of the vocabulary, and which token inside it (:class:`Sample`); whether
-the top choices go (:class:`~decodekit.processors.XTC`). And where a verification compares
-distributions: everything that a drafter draws, whether a guess stands, and what comes in its place.
+the top choices are removed (:class:`~decodekit.processors.XTC`). And where a verification compares
+distributions: all samples of a drafter, the acceptance of a draft token, and its replacement.
 """
 
 
 def block_size(vocab: int) -> int:
-    """How many tokens there are in each block of the vocabulary but the last: √vocab, rounded up."""
+    """The number of tokens in each block of the vocabulary but the last: √vocab, rounded up."""
     return math.isqrt(vocab - 1) + 1
 
 
@@ -51,7 +51,7 @@ _30, _27, _31, _12 = (np.uint64(by) for by in (30, 27, 31, 12))
 
 
 def _bits(numbers: Tensor | NDArray[np.int64]) -> Bits:
-    # Numpy has unsigned shifts, and takes a third of torch's time on keys this small.
+    # Numpy has unsigned shifts, and takes a third of torch's time for small keys.
     bits: Bits = (numbers.numpy() if isinstance(numbers, Tensor) else numbers).view(np.uint64)
     return bits
 
@@ -65,7 +65,7 @@ def mix(key: Bits, value: Bits | np.uint64) -> Bits:
 
 
 def _begin(value: Bits) -> Bits:
-    # A first key has to be mixed by itself: unmixed, (key, value) pairs of one sum would meet.
+    # The first part is mixed by itself: otherwise pairs with equal sums would collide.
     return mix(np.zeros_like(value), value)
 
 
@@ -79,18 +79,18 @@ Key = Tensor | NDArray[np.int64]
 
 
 class Oracle(Protocol):
-    """What may answer in place of the noise; a *key* is (stream, position, purpose, index)."""
+    """A replacement for the noise; a *key* is (stream, position, purpose, index)."""
 
     def coin(self, key: tuple[int, ...], probability: float) -> bool:
         """Whether the number of *key* is below *probability*."""
         ...
 
     def draw(self, key: tuple[int, ...], weights: Sequence[float]) -> int:
-        """Where the number of *key*, times the weights' sum, falls among their partial sums."""
+        """The index at which the number of *key*, times the weights' sum, falls in their partial sums."""
         ...
 
     def folded(self, stream: int, result: int) -> None:
-        """Hear that *result* is one more of the streams of the row whose stream is *stream*."""
+        """Record that *result* is a further stream of the row with *stream*."""
         ...
 
 
@@ -99,7 +99,7 @@ _oracle: contextvars.ContextVar[Oracle | None] = contextvars.ContextVar("oracle"
 
 @contextlib.contextmanager
 def answered_by(oracle: Oracle) -> Iterator[None]:
-    """Let *oracle* answer what this thread asks while the body runs; nothing else can be asked."""
+    """Use *oracle* in place of the noise in this thread during the body; numbers are refused."""
     token = _oracle.set(oracle)
     try:
         yield
@@ -109,17 +109,17 @@ def answered_by(oracle: Oracle) -> Iterator[None]:
 
 def require_numbers() -> None:
     """
-    Refuse who is about to use numbers where there are none.
+    Check that numbers are available.
 
     Raises:
-        RuntimeError: An oracle answers in their place.
+        RuntimeError: An oracle is in use.
     """
     if _oracle.get() is not None:
         raise RuntimeError("a number cannot be enumerated: ask noise.coin or noise.draw instead")
 
 
 def folded(stream: Tensor, purpose: int, start: Tensor) -> Tensor:
-    """Streams for one *purpose* alone, others for each *start*; all ``[batch]`` int64."""
+    """Streams for one *purpose*, different for each *start*; all ``[batch]`` int64."""
     with np.errstate(over="ignore"):
         key = mix(mix(_begin(_bits(stream)), np.uint64(purpose)), _bits(start))
     result = torch.from_numpy(key.view(np.int64))
@@ -133,10 +133,10 @@ def uniform(stream: Key, position: Key, purpose: Key | int, index: Key) -> Tenso
     """
     Numbers in the open interval (0, 1), float64, of the four int64 keys' broadcast shape.
 
-    52 random bits and a half: the ends are never met, so a logarithm is always finite.
+    52 random bits plus one half: never 0 or 1, so a logarithm is always finite.
     """
     require_numbers()
-    # Numpy warns of scalars that wrap around, though not of arrays.
+    # Numpy warns of overflow of scalars, but not of arrays.
     with np.errstate(over="ignore"):
         key = mix(_begin(_bits(stream)), _bits(position))
         key = mix(key, np.uint64(purpose) if isinstance(purpose, int) else _bits(purpose))
@@ -158,9 +158,9 @@ def exponential_of_one(
     stream: int, position: int, purpose: int, index: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """
-    :func:`exponential` of one stream, position and purpose, but for the last bits of its logarithm.
+    :func:`exponential` of one stream, position and purpose, except for the last bits of its logarithm.
 
-    For who needs few and looks whether their order is clear; it takes a third of the time.
+    For a few numbers whose order is checked to be clear; takes a third of the time.
     """
     require_numbers()
     key = _mix_one(_mix_one(_mix_one(0, stream), position), purpose)
@@ -183,13 +183,13 @@ def exponential_of_one(
 
 
 _FEW = 4
-"""Numbers that Python mixes before numpy has begun."""
+"""Up to so many numbers Python is faster than numpy."""
 
 _STEP, _FACTORS = int(_GOLDEN), (int(_FIRST), int(_SECOND))
 
 
 def _mix_one(key: int, value: int) -> int:
-    """As :func:`mix`, of Python's own numbers."""
+    """:func:`mix` for Python integers."""
     x = (key + _STEP + value) & _ALL
     x = ((x ^ (x >> 30)) * _FACTORS[0]) & _ALL
     x = ((x ^ (x >> 27)) * _FACTORS[1]) & _ALL
@@ -213,7 +213,7 @@ def coin(stream: Key, position: Key, purpose: Key | int, index: Key, probability
 
 def draw(stream: Key, position: Key, purpose: Key | int, index: Key, weights: Tensor) -> Tensor:
     """
-    A draw from *weights* for each key, by the inverse of their partial sums.
+    A sample from *weights* for each key, by inverse transform.
 
     Args:
         stream: With the three that follow, the keys, of the broadcast shape ``[...]``.
@@ -236,12 +236,12 @@ def draw(stream: Key, position: Key, purpose: Key | int, index: Key, weights: Te
         return torch.tensor(answers, dtype=torch.int64).reshape(sums.shape)
     partial = weights.cpu().cumsum(dim=-1)
     point = uniform(stream, position, purpose, index) * partial[..., -1]
-    # Rounding leaves the point below the last sum, and the first sum above it is one that has grown.
+    # Despite rounding the point is below the last sum, and the first sum above it has a positive weight.
     drawn = (partial <= point[..., None]).sum(dim=-1)
     return drawn.masked_fill(drawn == weights.shape[-1], -1)
 
 
 def _cells(keys: Sequence[NDArray[np.int64]]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Where each key stands, and the key."""
+    """The index of each key, and the key."""
     for cell in np.ndindex(keys[0].shape):
         yield cell, tuple(int(key[cell]) for key in keys)

@@ -1,4 +1,4 @@
-"""A chain of processors and a sampler, as one."""
+"""The sampling pipeline: a chain of processors and a sampler."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -21,23 +21,23 @@ from ..optional_protocols import (
 )
 from ..protocols import Processor, Sampler
 from ..scores import Scores
-from .candidates import Candidates, ChoosesAmong, GivesCandidates, TakesCandidates
-from .quick_choice import Quick, quick_choice
+from .candidates import Candidates, GivesCandidates, SamplesAmong, TakesCandidates
+from .fast_sampling import FastSampler, fast_sampler
 from .scratch import Workspace
 
 Left = Tensor | Candidates
-"""Logits of all of the vocabulary, or of what is left of it."""
+"""Logits of the whole vocabulary, or of the remaining candidates."""
 
 
 @attrs.frozen(eq=False)
 class _Stage:
-    """A processor, and what it offers."""
+    """A processor with its declarations and short cuts."""
 
     processor: Processor
     keeps_argmax: bool
     local: bool
     may_keep: bool
-    """Whether it may keep what it is shown: nothing is known of one that declares nothing."""
+    """Whether it may keep a reference to its input; unknown for a processor without declarations."""
 
     into: Callable[[Tensor, History, Tensor], Tensor] | None
     narrow: Callable[[Tensor, History], Left] | None
@@ -64,14 +64,14 @@ def _resolved(sample: "SamplingPipeline") -> tuple[_Stage, ...]:
 @attrs.frozen(eq=False)
 class SamplingPipeline:
     """
-    Run *processors*, if any, and let *sampler* choose from what they leave.
+    Run *processors*, if any, and sample from the result with *sampler*.
 
-    The result is that of running every stage on all of the vocabulary. Three things are not
-    done where nobody could tell the difference:
+    The result is that of running every stage on the whole vocabulary. Three optimisations do not
+    change it:
 
     - After a stage with a short cut to ``narrow``, such as a top-k, the ``local`` stages that follow,
-      and a sampler that can choose ``among`` candidates, work on the survivors alone.
-    - A sampler that ``takes_argmax`` does without the last stages if they ``keeps_argmax``.
+      and a sampler that can sample ``among`` candidates, work on the survivors only.
+    - For a sampler that ``takes_argmax``, final stages that ``keeps_argmax`` are omitted.
     - The processed scores are built when they are read.
     """
 
@@ -79,24 +79,24 @@ class SamplingPipeline:
     sampler: Sampler
 
     draft_scores: bool = False
-    """Whether a drafter that chooses with this is to give the scores as well."""
+    """Whether a drafter that samples with this pipeline must return the scores too."""
 
-    # Given by a choice of the same processors alone, so that they are looked at once.
+    # Passed on by a pipeline of the same processors, so that they are analysed once.
     _plan: tuple[_Stage, ...] = attrs.field(
         default=attrs.Factory(_resolved, takes_self=True), kw_only=True, repr=False
     )
 
     stages: tuple[Processor, ...] = attrs.field(init=False, repr=False)
-    """The processors one by one."""
+    """The processors, in order."""
 
     _among: Callable[[Candidates, History], Tensor] | None = attrs.field(init=False, repr=False)
-    """The sampler's own short cut."""
+    """The sampler's short cut for candidates."""
 
     _needed: int = attrs.field(init=False, repr=False)
-    """How many of the stages bear on the choice, unless the two largest logits are too close."""
+    """The number of stages that affect the sample, unless the two largest logits are too close."""
 
-    quick: Quick | None = attrs.field(init=False, repr=False)
-    """For the chains that come down to a few tokens."""
+    fast: FastSampler | None = attrs.field(init=False, repr=False)
+    """The fast path for chains that leave a few tokens; None if there is none."""
 
     @stages.default
     def _all_stages(self) -> tuple[Processor, ...]:
@@ -104,7 +104,7 @@ class SamplingPipeline:
 
     @_among.default
     def _among_candidates(self) -> Callable[[Candidates, History], Tensor] | None:
-        if offers_short_cuts(self.sampler) and isinstance(self.sampler, ChoosesAmong):
+        if offers_short_cuts(self.sampler) and isinstance(self.sampler, SamplesAmong):
             return self.sampler.among
         return None
 
@@ -116,13 +116,13 @@ class SamplingPipeline:
                 needed -= 1
         return needed
 
-    @quick.default
-    def _quick_choice(self) -> Quick | None:
-        return quick_choice(self.stages, self.sampler)
+    @fast.default
+    def _fast_sampler(self) -> FastSampler | None:
+        return fast_sampler(self.stages, self.sampler)
 
     def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores]:
         """
-        Choose in each column.
+        Sample in each column.
 
         Args:
             logits: Raw logits, ``[batch, width, vocab]``; not modified.
@@ -134,13 +134,13 @@ class SamplingPipeline:
             processed scores.
 
         Raises:
-            ValueError: A part gave something of another shape.
+            ValueError: A part returned a wrong shape.
         """
-        found = None if self.quick is None else self.quick(logits, history)
-        return self.at_length(logits, history) if found is None else found
+        found = None if self.fast is None else self.fast(logits, history)
+        return self.run_stages(logits, history) if found is None else found
 
-    def at_length(self, logits: Tensor, history: History) -> tuple[Tensor, Scores]:
-        """As a call, where the :attr:`quick` way leads nowhere."""
+    def run_stages(self, logits: Tensor, history: History) -> tuple[Tensor, Scores]:
+        """A call without the :attr:`fast` path."""
         seen = _within(history)
         needed, skipped = self._plan[: self._needed], self._plan[self._needed :]
         work, raw = Workspace(), _full_precision(logits.detach() if logits.requires_grad else logits)
@@ -150,7 +150,7 @@ class SamplingPipeline:
                 left, skipped = _run(skipped, left, seen, work), ()
             ids = self._select(left, history, work)
             if not isinstance(left, Candidates) and work.holds(left):
-                # What lies in the workspace does not leave the call.
+                # Tensors in the workspace must not leave the call.
                 left, skipped = raw, self._plan
         finally:
             work.close()
@@ -161,34 +161,34 @@ class SamplingPipeline:
             ids, best = self._among(left, history), left.logits.numpy(force=True).max(axis=-1)
         else:
             left = _dense(left)
-            # Somebody else's may keep what it is shown.
+            # A custom sampler may keep a reference to its input.
             ids = self.sampler(left.clone() if self._among is None and work.holds(left) else left, history)
             _check_shape("sampler", self.sampler, ids, left.shape[:2])
             best = _at(left, ids)
-        # A comparison with NaN is false as well, so garbage is never taken for a choice.
+        # Comparisons with NaN are false, so NaN never yields a token.
         return ids if (best > -np.inf).all() else ids.masked_fill(torch.from_numpy(~(best > -np.inf)), -1)
 
-    def drawing_with(self, sampler: Sampler, draft_scores: bool = False) -> "SamplingPipeline":
-        """The same processors and another *sampler*."""
+    def with_sampler(self, sampler: Sampler, draft_scores: bool = False) -> "SamplingPipeline":
+        """A pipeline of the same processors and another *sampler*."""
         return SamplingPipeline(self.processors, sampler, draft_scores, plan=self._plan)
 
     def scores(self, raw: Scores, history: History) -> Scores:
-        """The processed scores of a choice that was made elsewhere, from *raw* logits."""
+        """The processed scores, from *raw* logits, of tokens that were sampled elsewhere."""
         return Scores(lambda: self.after(len(self.stages), raw.logits.detach(), history))
 
     def top_choices(self, logits: Tensor, history: History, n: int) -> Tensor:
         """
-        The likeliest choices of each column, the choice itself first.
+        The top choices of each column, the sampled token first.
 
         Args:
             logits: As in a call.
 
             history: As in a call.
 
-            n: How many.
+            n: Number of choices.
 
         Returns:
-            Ids ``[batch, width, n]``, each once; -1 where no more tokens are possible.
+            Distinct ids ``[batch, width, n]``; -1 where no more tokens are possible.
 
         Raises:
             ValueError: The sampler has no ``top_choices``.
@@ -202,22 +202,22 @@ class SamplingPipeline:
         return torch.nn.functional.pad(others.masked_fill(~possible, -1), (0, n - left), value=-1)
 
     def after(self, stages: int, logits: Tensor, history: History) -> Tensor:
-        """Raw logits after the first so many *stages*, ``[batch, width, vocab]``; arguments as in a call."""
+        """The logits after the first *stages* stages, ``[batch, width, vocab]``; arguments as in a call."""
         return _dense(_run(self._plan[:stages], _full_precision(logits), _within(history)))
 
     def emptied_by(self, logits: Tensor, history: History, row: int, column: int) -> str:
-        """Name the stage after which one *column* of *row* has no choice; arguments as in a call."""
-        if _has_choice(logits[row, column]):
+        """The name of the stage that left no token in *column* of *row*; arguments as in a call."""
+        if _has_possible_token(logits[row, column]):
             for stage in self.stages:
                 logits = stage(logits, history)
-                if not _has_choice(logits[row, column]):
+                if not _has_possible_token(logits[row, column]):
                     return _blame(repr(stage), logits[row, column])
             return repr(self.sampler)
         return _blame("the decoder", logits[row, column])
 
 
 def _run(stages: Iterable[_Stage], left: Left, history: History, work: Workspace | None = None) -> Left:
-    """Run *stages*, on the survivors alone once there are few, and in a workspace where they can."""
+    """Run *stages*, on candidates once there are few, and in the workspace where possible."""
     for stage in stages:
         if isinstance(left, Candidates):
             if stage.local:
@@ -232,10 +232,10 @@ def _run(stages: Iterable[_Stage], left: Left, history: History, work: Workspace
 
 
 def _step(stage: _Stage, left: Tensor, history: History, work: Workspace | None) -> Left:
-    """What *stage* makes of all of the vocabulary."""
+    """Run *stage* on the whole vocabulary."""
     if left.device.type != "cpu":
         return stage.processor(left, history)
-    # A view of the workspace, as a part of somebody else's may return, cannot be overwritten.
+    # A view of the workspace, as a custom part may return, must not be overwritten.
     if work is not None and stage.into is not None and (left is work.logits or not work.holds(left)):
         out = left if left is work.logits else work.room(left)
         stage.into(left, history, out)
@@ -255,25 +255,25 @@ def _among(stage: _Stage, left: Candidates, history: History) -> Candidates:
 
 
 def _at(logits: Tensor, ids: Tensor) -> NDArray[Any]:
-    """The logit of each column's choice, ``[batch, width]``."""
+    """The logit of each column's sampled token, ``[batch, width]``."""
     if logits.device.type != "cpu":
         return logits.gather(-1, ids[..., None]).squeeze(-1).numpy(force=True)
-    values, chosen = logits.numpy(force=True), ids.numpy()
-    # To numpy, -1 is the last.
-    if ((chosen < 0) | (chosen >= values.shape[-1])).any():
-        raise ValueError(f"'sampler' must give ids 0 to {values.shape[-1] - 1}: got {chosen.tolist()}")
-    best = values.reshape(-1, values.shape[-1])[np.arange(chosen.size), chosen.ravel()]
-    return np.asarray(best.reshape(chosen.shape))
+    values, sampled = logits.numpy(force=True), ids.numpy()
+    # Numpy would take -1 as the last index.
+    if ((sampled < 0) | (sampled >= values.shape[-1])).any():
+        raise ValueError(f"'sampler' must give ids 0 to {values.shape[-1] - 1}: got {sampled.tolist()}")
+    best = values.reshape(-1, values.shape[-1])[np.arange(sampled.size), sampled.ravel()]
+    return np.asarray(best.reshape(sampled.shape))
 
 
 def _within(history: History) -> History:
-    """*history* without what lies beyond every column's tokens, so that nobody looks through it."""
+    """*history* cut to the longest column, to save time."""
     ids = history.ids[..., : max(1, int(history.length.numpy().max()))]
     return History(ids, history.length, history.prompt, history.random_stream)
 
 
 def _full_precision(logits: Tensor) -> Tensor:
-    """Half precision among floats, which is exact: numpy does not know all of its kinds."""
+    """Half precision converted to float32, which is exact: numpy does not support all half types."""
     if logits.dtype is torch.float32:
         return logits
     return logits.float() if torch.finfo(logits.dtype).bits < 32 else logits
@@ -284,7 +284,7 @@ def _dense(left: Left) -> Tensor:
 
 
 def _has_clear_argmax(left: Left) -> bool:
-    """Whether in each column one logit is larger than the others by more than rounding undoes."""
+    """Whether each column's largest logit exceeds the others by more than rounding errors."""
     logits = (left.logits if isinstance(left, Candidates) else left).numpy(force=True)
     best = logits.max(axis=-1, keepdims=True)
     if not np.isfinite(best).all():
@@ -301,7 +301,7 @@ def _check_shape(name: str, part: object, result: object, shape: torch.Size) -> 
         )
 
 
-def _has_choice(logits: Tensor) -> bool:
+def _has_possible_token(logits: Tensor) -> bool:
     return bool((logits > -torch.inf).any() and not logits.isnan().any())
 
 

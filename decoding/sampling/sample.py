@@ -1,4 +1,4 @@
-"""Drawing a token from its distribution."""
+"""Random sampling from the softmax."""
 
 import math
 from typing import Any, ClassVar
@@ -21,27 +21,27 @@ from .scratch import scratch
 from .top_tokens import top2_margin
 
 _CLOSE = 1e-3
-"""Far more than what single precision is wrong by in the logarithm of a block's mass, some 1e-5."""
+"""Far above the error of single precision in the logarithm of a block's mass, about 1e-5."""
 
 
 @has_short_cuts
 @attrs.frozen(eq=False)
 class Sample:
     """
-    Draw a token from the softmax of the logits.
+    Sample a token from the softmax of the logits.
 
-    By Gumbel-max: the largest of logit + Gumbel noise is a draw from the softmax (Maddison,
+    By Gumbel-max: the argmax of logit + Gumbel noise is a sample from the softmax (Maddison,
     Tarlow and Minka, 2014, `A* Sampling <https://arxiv.org/abs/1411.0030>`_, section 2). In two
-    levels: one Gumbel a block of about √vocab tokens picks a block by its mass, one a token
-    inside picks the token. The distribution is the same, for 2√vocab numbers in place of vocab.
+    levels: one Gumbel number per block of about √vocab tokens selects a block by its mass, one per token
+    inside selects the token. The distribution is the same, with 2√vocab numbers instead of vocab.
 
-    The noise belongs to the row's stream and to the position, not to the call: a draft and a
-    target that face alike logits at one position draw the same token, which is what makes
-    speculation agree, and a row draws the same text in any batch.
+    The noise depends on the row's random stream and the position, not on the call: a draft and a
+    target with similar logits at one position sample the same token, so draft tokens are accepted, and
+    a row samples the same text in any batch.
     """
 
     draws_softmax: ClassVar[bool] = True
-    """What a verification that compares distributions has to know."""
+    """Required by verifications that compare distributions."""
 
     seed: int = attrs.field(default=0, validator=a_whole_number)
     """Any integer. Equal seeds, streams and logits give equal text."""
@@ -61,20 +61,20 @@ class Sample:
         return index.gather(-1, token).squeeze(-1)
 
     def among(self, candidates: Candidates, history: History) -> Tensor:
-        """What a call on all of the vocabulary draws, from the tokens that are left of it."""
+        """The ids that a call on the whole vocabulary samples, from the candidates."""
         size = block_size(candidates.vocab)
         for_blocks, for_tokens = self.noise(history, candidates.vocab)
         ids, logits, at_places = candidates.ids.numpy(), candidates.logits.numpy(), for_tokens.numpy()
         block_of = ids // size
         rough = _rough_masses_among(logits, block_of, for_blocks.shape[-1]) + for_blocks.numpy()
         second, first = np.partition(rough, -2)[..., -2:].T if rough.shape[-1] > 1 else (-np.inf, rough.T)
-        # A comparison with NaN is false: nothing is clear about garbage.
+        # Comparisons with NaN are false: NaN is never clear.
         if not (first - second > _CLOSE).all():
             return self(candidates.dense(), history)
         block = rough.argmax(axis=-1)
         drawn = np.empty(block.shape, dtype=np.int64)
         for cell in np.ndindex(*drawn.shape):
-            # A dozen tokens of many: those of one block.
+            # The few tokens of the sampled block.
             inside = np.flatnonzero(block_of[cell] == block[cell])
             place = ids[cell][inside] - block[cell] * size
             score = logits[cell][inside] + at_places[cell][place]
@@ -87,24 +87,24 @@ class Sample:
 
     def top_choices(self, logits: Tensor, history: History, n: int) -> Tensor:
         """
-        The *n* tokens that this position's noise favours ``[batch, width, n]``, first what a call draws.
+        The *n* tokens that this position's noise favours ``[batch, width, n]``, the sampled one first.
 
-        What another model that is much the same draws under the same noise is likely to be among
-        them. Where fewer than *n* are possible, impossible ones follow.
+        A similar model's sample under the same noise is likely to be among them. If fewer than *n*
+        tokens are possible, impossible ones follow.
         """
         vocab = logits.shape[-1]
         size = block_size(vocab)
         for_blocks, for_tokens = self.noise(history, vocab)
         blocks = _in_blocks(logits)
         of_block = blocks.logsumexp(dim=-1) + for_blocks
-        # A token of the n-th best block at best comes n-th.
+        # A token of the n-th best block ranks at best n-th.
         order = of_block.argsort(dim=-1, descending=True, stable=True)[..., :n]
         within = blocks.gather(-2, order[..., None].expand(*order.shape, size)) + for_tokens[..., None, :]
-        # How much the noise would have to be kinder to a token for it to be drawn: in both levels.
+        # The additional noise that a token would need to be sampled, in both levels.
         behind = within - within.amax(dim=-1, keepdim=True)
         behind += (of_block.gather(-1, order) - of_block.amax(dim=-1, keepdim=True))[..., None]
         ids = order[..., None] * size + torch.arange(size)
-        # What is impossible comes last, and what is no token not at all.
+        # Impossible tokens come last; padding beyond the vocabulary not at all.
         lowest = torch.finfo(behind.dtype).min
         behind = behind.nan_to_num(nan=lowest, neginf=lowest).masked_fill(ids >= vocab, -torch.inf)
         best = behind.flatten(-2).argsort(dim=-1, descending=True, stable=True)[..., :n]
@@ -112,10 +112,10 @@ class Sample:
 
     def gap(self, logits: Tensor, history: History) -> Tensor:
         """
-        How far each column's choice is ahead, ``[batch, width]`` float64.
+        The margin of each column's token over the next, ``[batch, width]`` float64.
 
-        The smaller of two leads: of the drawn block over the next, of the drawn token over the
-        next in its block. The choice stands as long as no logit changes by half of that.
+        The smaller of two margins: of the sampled block over the next, and of the sampled token over
+        the next in its block. The token does not change as long as no logit changes by half of it.
         """
         for_blocks, for_tokens = self.noise(history, logits.shape[-1])
         blocks = _in_blocks(logits)
@@ -128,12 +128,11 @@ class Sample:
         """
         The Gumbel numbers of each column.
 
-        A token's number is that of its place in the block, whichever block: only one is drawn
-        from.
+        All blocks share the numbers of the tokens, since only one block is sampled from.
 
         Returns:
-            One a block, ``[batch, width, blocks]``, and one a place, ``[batch, width, size]``,
-            float64.
+            One per block, ``[batch, width, blocks]``, and one per index in a block, ``[batch, width,
+            size]``, float64.
         """
         size = block_size(vocab)
         numbers = noise.gumbel(
@@ -154,7 +153,7 @@ def _rough_masses(logits: Tensor) -> Tensor:
     size = block_size(vocab)
     bound = torch.finfo(logits.dtype).max
     peak = logits.amax(dim=-1, keepdim=True).clamp_(-bound, bound)
-    # By powers of 2, which torch has several times as fast as those of e.
+    # Powers of 2, which torch computes several times as fast as powers of e.
     relative = torch.sub(logits, peak, out=scratch(logits, "masses")).mul_(math.log2(math.e)).exp2_()
     whole = vocab - vocab % size
     masses = relative[..., :whole].reshape(*logits.shape[:-1], -1, size).sum(dim=-1)
@@ -166,9 +165,9 @@ def _rough_masses(logits: Tensor) -> Tensor:
 def _rough_masses_among(
     logits: NDArray[np.floating[Any]], block_of: NDArray[np.int64], blocks: int
 ) -> NDArray[np.float64]:
-    """As of all of the vocabulary, of candidates' logits, given the block that each of them is of."""
+    """:func:`_rough_masses` from candidates' logits, given the block of each candidate."""
     shape = (*logits.shape[:-1], blocks)
-    # All columns' blocks in one row, to be counted together.
+    # Number the blocks of all columns, for a single bincount.
     first = np.arange(0, math.prod(shape), blocks).reshape(*logits.shape[:-1], 1)
     with np.errstate(invalid="ignore", divide="ignore"):
         relative = np.exp(logits - logits.max(axis=-1, keepdims=True))
@@ -177,17 +176,17 @@ def _rough_masses_among(
 
 
 def _clear_argmax(scores: Tensor) -> Tensor | None:
-    """Where the largest of ``[..., n]`` stands, ``[..., 1]``; None if somewhere another comes close."""
+    """The argmax of ``[..., n]``, ``[..., 1]``; None if another value is close to it anywhere."""
     if scores.shape[-1] == 1:
         return torch.zeros_like(scores, dtype=torch.int64)
     largest = scores.topk(2, dim=-1)
     gap = largest.values[..., 0] - largest.values[..., 1]
-    # A comparison with NaN is false: nothing is clear about garbage.
+    # Comparisons with NaN are false: NaN is never clear.
     return largest.indices[..., :1] if bool((gap > _CLOSE).all()) else None
 
 
 def _in_blocks(logits: Tensor) -> Tensor:
-    """``[..., vocab]`` to ``[..., blocks, size]`` float64, the last block filled up with ``-inf``."""
+    """``[..., vocab]`` to ``[..., blocks, size]`` float64, the last block padded with ``-inf``."""
     vocab = logits.shape[-1]
     size = block_size(vocab)
     filled = torch.nn.functional.pad(logits.double(), (0, -vocab % size), value=-torch.inf)

@@ -1,9 +1,9 @@
 """
-Memory for what does not outlive a call.
+Scratch memory for the temporaries of a call.
 
-A step's largest temporaries are too large for the allocator to keep: it takes them fresh from
-the system every time, and the page faults cost more than the arithmetic. So each thread keeps
-some. All of it is on the host.
+The largest temporaries of a step are too large for the allocator to cache: they are requested from the
+system every time, and the page faults cost more than the arithmetic. So each thread keeps some memory,
+all of it on the host.
 """
 
 import threading
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class _Own(threading.local):
-    """What one thread keeps."""
+    """The memory of one thread."""
 
     def __init__(self) -> None:
         self.scratch: dict[str, Tensor] = {}
@@ -25,10 +25,10 @@ _own = _Own()
 
 def scratch(like: Tensor, purpose: str) -> Tensor:
     """
-    An uninitialised tensor of the shape and dtype of *like*: the thread's own.
+    An uninitialised tensor of the shape and dtype of *like*, private to the thread.
 
-    It is valid until the thread asks for the next one of that *purpose*: for code that calls
-    nobody else's in between.
+    It is valid until the thread's next call with the same *purpose*, so no foreign code may be called
+    in between.
     """
     memory = _own.scratch[purpose] = _large_enough(_own.scratch.get(purpose), like)
     return _shaped(memory, like)
@@ -38,16 +38,16 @@ class Workspace:
     """
     Memory that one call writes into, from :meth:`room` to :meth:`close`.
 
-    A call inside the call, by a part of somebody else's, gets a workspace of its own.
+    A nested call by a custom part gets a workspace of its own.
     """
 
     def __init__(self) -> None:
         self._memory: Tensor | None = None
         self.logits: Tensor | None = None
-        """What :meth:`room` gave."""
+        """The latest result of :meth:`room`."""
 
     def room(self, like: Tensor) -> Tensor:
-        """An uninitialised tensor of the shape and dtype of *like*, in place of the one before it."""
+        """An uninitialised tensor of the shape and dtype of *like*, replacing the previous one."""
         if self._memory is None and _own.free:
             self._memory = _own.free.pop()
         self._memory = _large_enough(self._memory, like)
@@ -55,12 +55,12 @@ class Workspace:
         return self.logits
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether *tensor* lies in this memory, whole or in part."""
+        """Whether *tensor* uses this memory, wholly or partly."""
         memory = self._memory
         return memory is not None and 0 <= tensor.data_ptr() - memory.data_ptr() < memory.numel()
 
     def close(self) -> None:
-        """Leave the memory to the thread's next call."""
+        """Return the memory for the thread's next call."""
         if self._memory is not None:
             _own.free.append(self._memory)
             self._memory = self.logits = None

@@ -1,4 +1,4 @@
-"""Samplers that learn from what they chose."""
+"""Samplers with state."""
 
 import abc
 from typing import ClassVar
@@ -13,18 +13,18 @@ from ..protocols import Sampler
 
 
 def begin_sampler(sampler: Sampler | StatefulSampler, batch: int) -> Sampler:
-    """*sampler*, made ready for one run over *batch* rows."""
+    """*sampler* for one run over *batch* rows."""
     return sampler.begin(batch) if isinstance(sampler, BeginsRuns) else sampler
 
 
 @attrs.define(eq=False)
 class StatefulRun(abc.ABC):
     """
-    One run of a sampler that follows the logits, state and all.
+    One run of a sampler that depends on past logits, with its state.
 
-    A row advances when it is asked for the position after the one at which it stands, the first
-    wherever that is. Asked for the same position again, as rows are that have ended, it answers
-    the same and learns nothing.
+    A row advances when it is called for the position after its current one; the first position may be
+    any. Called for the same position again, as rows that have ended are, it returns the same token and
+    keeps its state.
     """
 
     is_stateful: ClassVar[bool] = True
@@ -33,17 +33,17 @@ class StatefulRun(abc.ABC):
     """The rows of the run."""
 
     length: Tensor = attrs.field(init=False)
-    """``[batch]`` int64: how many tokens preceded each row's latest choice; -1 before the first."""
+    """``[batch]`` int64: the number of tokens before each row's latest sample; -1 before the first."""
 
-    chosen: Tensor = attrs.field(init=False)
-    """``[batch]`` int64: each row's latest choice."""
+    sampled: Tensor = attrs.field(init=False)
+    """``[batch]`` int64: each row's latest sample."""
 
     @length.default
-    def _nowhere(self) -> Tensor:
+    def _no_length(self) -> Tensor:
         return torch.full((self.batch,), -1)
 
-    @chosen.default
-    def _nothing(self) -> Tensor:
+    @sampled.default
+    def _no_sample(self) -> Tensor:
         return torch.zeros(self.batch, dtype=torch.int64)
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
@@ -55,14 +55,14 @@ class StatefulRun(abc.ABC):
         """
         advancing = self._advancing(history.length)
         if advancing.any():
-            chosen = self._choose(logits, history, advancing)
-            self.chosen = torch.where(advancing, chosen, self.chosen)
+            sampled = self._sample(logits, history, advancing)
+            self.sampled = torch.where(advancing, sampled, self.sampled)
             self.length = torch.where(advancing, history.length[:, 0], self.length)
-        return self.chosen[:, None]
+        return self.sampled[:, None]
 
     @abc.abstractmethod
-    def _choose(self, logits: Tensor, history: History, advancing: Tensor) -> Tensor:
-        """Ids ``[batch]``; the rows that are *advancing* learn from theirs."""
+    def _sample(self, logits: Tensor, history: History, advancing: Tensor) -> Tensor:
+        """Ids ``[batch]``; the rows that are *advancing* update their state."""
 
     def _advancing(self, length: Tensor) -> Tensor:
         """Which rows are at the next position, ``[batch]`` bool."""
@@ -71,11 +71,11 @@ class StatefulRun(abc.ABC):
             raise ValueError(f"{name} depends on past logits and chooses one column at a time: got {width}")
         if batch != self.batch:
             raise ValueError(f"{name} was begun for {self.batch} rows: got {batch}")
-        now, stands = length[:, 0], self.length
-        advancing = (now == stands + 1) | (stands < 0)
-        if not (advancing | (now == stands)).all():
+        now, current = length[:, 0], self.length
+        advancing = (now == current + 1) | (current < 0)
+        if not (advancing | (now == current)).all():
             raise ValueError(
-                f"{name} stands at {stands.tolist()} and goes on at the next position or stays: "
+                f"{name} is at {current.tolist()} and must continue at the next position or stay: "
                 f"got {now.tolist()}"
             )
         return advancing

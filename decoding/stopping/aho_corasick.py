@@ -1,4 +1,4 @@
-"""Finding any of many sequences at the cost of finding one."""
+"""The Aho-Corasick automaton: search for many sequences at once."""
 
 import functools
 from collections import deque
@@ -10,12 +10,12 @@ import attrs
 @attrs.frozen(eq=False)
 class AhoCorasick:
     """
-    A machine that reads a text, of characters or of tokens, and knows which strings end there.
+    An automaton that reads a text, of characters or tokens, and finds the strings that end there.
 
     Aho and Corasick, 1975, `Efficient String Matching: An Aid to Bibliographic Search
     <https://doi.org/10.1145/360825.360855>`_, algorithms 1 to 3: amortised constant time per
-    symbol, however many strings there are. A state is a number, 0 at first, and stands for the
-    longest end of the text that some string begins with. The machine itself never changes.
+    symbol, however many strings there are. A state is a number, initially 0, and represents the
+    longest suffix of the text that is a prefix of a string. The automaton is immutable.
 
     >>> machine = AhoCorasick.of(("he", "she", "hers"))
     >>> state = machine.read(0, "us")
@@ -28,7 +28,7 @@ class AhoCorasick:
     """For each state, the index of the longest string that ends there."""
 
     live: list[int]
-    """For each state, how many symbols at the end may be the beginning of a string to come."""
+    """For each state, the length of the suffix that may be the beginning of a string."""
 
     _goto: list[dict[Hashable, int]] = attrs.field(repr=False)
     _failure: list[int] = attrs.field(repr=False)
@@ -36,7 +36,7 @@ class AhoCorasick:
     @staticmethod
     @functools.lru_cache(maxsize=64)
     def of(strings: tuple[Sequence[Hashable], ...]) -> "AhoCorasick":
-        """The machine for *strings*, none of them empty; the same one if they are the same."""
+        """The automaton for *strings*, none of them empty; cached."""
         goto: list[dict[Hashable, int]] = [{}]
         found: list[int | None] = [None]
         for index, string in enumerate(strings):
@@ -47,7 +47,7 @@ class AhoCorasick:
                     goto.append({})
                     found.append(None)
                 state = goto[state][symbol]
-            # Of two that are the same the first is meant.
+            # Of duplicates the first counts.
             found[state] = index if found[state] is None else found[state]
 
         machine = AhoCorasick(found, [0] * len(goto), goto, [0] * len(goto))
@@ -55,7 +55,7 @@ class AhoCorasick:
         while states:
             state = states.popleft()
             failure = machine._failure[state]
-            # A string that is complete here is longer than any that ends in the failure state.
+            # A string that ends here is longer than any that ends in the failure state.
             found[state] = found[failure] if found[state] is None else found[state]
             machine.live[state] = depth[state] if goto[state] else machine.live[failure]
             for symbol, child in goto[state].items():

@@ -1,4 +1,4 @@
-"""Asking for a stretch of tokens, not for one."""
+"""A condition that must hold for several consecutive tokens."""
 
 import attrs
 import numpy as np
@@ -18,28 +18,28 @@ _Ints = NDArray[np.int64]
 
 @attrs.define(eq=False)
 class _Row:
-    """What was said of each token of one row, as long as the tokens are those."""
+    """The codes of one row's tokens, valid as long as the tokens are the same."""
 
     ids: _Ints
     codes: _Ints
     known: int = 0
-    """Of how many tokens, the prompt's among them."""
+    """The number of tokens with codes, including the prompt."""
 
     def take(self, ids: _Ints, code: int) -> None:
         """
-        Note the code of the last of *ids*, unless it is known.
+        Record the code of the last of *ids*, unless it is known.
 
-        The scores of a token that is shown again may be no longer its own: the first counts.
+        When a token is shown again, its scores may not be its own any more, so the first code counts.
         """
-        length, agreed = len(ids), self._agreement(ids)
-        if agreed == length:
+        length, common = len(ids), self._common_prefix_length(ids)
+        if common == length:
             return
-        self.ids[agreed:length] = ids[agreed:]
-        self.codes[agreed:length] = 0
+        self.ids[common:length] = ids[common:]
+        self.codes[common:length] = 0
         self.codes[length - 1] = code
         self.known = length
 
-    def _agreement(self, ids: _Ints) -> int:
+    def _common_prefix_length(self, ids: _Ints) -> int:
         both = min(self.known, len(ids))
         differing = np.flatnonzero(self.ids[:both] != ids[:both])
         return int(differing[0]) if len(differing) else both
@@ -48,25 +48,25 @@ class _Row:
 @attrs.frozen(eq=False)
 class Consecutive(Stop):
     """
-    End a row where *condition* has held at each of its last *n* tokens.
+    End a row where *condition* holds at each of its last *n* tokens.
 
-    For a stretch of uncertain tokens: ``Consecutive(4, HighEntropy(2.5))``. The prompt's tokens do
-    not count. What a condition says of past scores cannot be asked again, so it is noted, by row
-    and tokens: tokens that are replaced take their notes with them. So it has to be shown a row's
-    tokens in order, one path at a time, as a generator does.
+    For a run of uncertain tokens: ``Consecutive(4, HighEntropy(2.5))``. The prompt does not count.
+    Codes of past scores cannot be computed again, so they are recorded by row and tokens and dropped
+    when the tokens are replaced. Therefore it must be called with a row's tokens in order, one path
+    at a time, as a generator does.
     """
 
     n: int = attrs.field(validator=[a_whole_number, validators.ge(1)])
-    """In tokens; 1 changes nothing."""
+    """Number of tokens; no-op at 1."""
 
     condition: StopCondition = attrs.field(converter=a_condition)
-    """The ending is the one that it gives for the newest token."""
+    """Its finish at the newest token is the finish of the row."""
 
     _rows: dict[int, _Row] = attrs.field(factory=dict, init=False, repr=False)
 
     @property
     def conditions(self) -> tuple[StopCondition]:
-        """The one that has to hold."""
+        """The condition that must hold."""
         return (self.condition,)
 
     @property
@@ -75,7 +75,7 @@ class Consecutive(Stop):
         return self.condition.finishes
 
     def begin(self) -> "Consecutive":
-        """A copy that has seen nothing yet, its condition made ready."""
+        """A fresh copy, with its condition for one run."""
         return Consecutive(self.n, begin(self.condition))
 
     def __call__(self, scores: Scores, history: History) -> Tensor:

@@ -1,4 +1,4 @@
-"""Ending a row where the model is uncertain, or sure of itself."""
+"""Entropy thresholds."""
 
 import attrs
 import torch
@@ -27,22 +27,22 @@ def entropy(logits: Tensor) -> Tensor:
     # -inf times 0 would be NaN.
     log_p.clamp_(min=torch.finfo(log_p.dtype).min)
     terms = torch.exp(log_p, out=scratch(logits, "p")).mul_(log_p)
-    # By numpy, which sums each column by itself: torch splits a lone one among threads, and so
-    # rounds it otherwise than in a batch.
+    # Numpy sums each column separately: torch splits a single one among threads, so that it rounds
+    # differently than in a batch.
     return torch.from_numpy(-terms.numpy().sum(axis=-1))
 
 
 @attrs.frozen(eq=False)
 class HighEntropy(Stop):
     """
-    End a row with a token that was chosen from a distribution of an entropy above *nats*.
+    End a row at a token that was sampled from a distribution with an entropy above *nats*.
 
-    The distribution is the softmax of the processed logits. Builds them, which takes time.
-    For a stretch of uncertain tokens: ``Consecutive(n, HighEntropy(nats))``.
+    The distribution is the softmax of the processed logits, which take time to build.
+    For a run of uncertain tokens: ``Consecutive(n, HighEntropy(nats))``.
     """
 
     nats: float = attrs.field(converter=as_real, validator=one_real(">= 0", lambda nats: nats >= 0))
-    """A uniform choice among n tokens has the entropy log n: 0.69 for two, 2.3 for ten."""
+    """The uniform distribution over n tokens has the entropy log n: 0.69 for two, 2.3 for ten."""
 
     @property
     def finishes(self) -> tuple[Finish, ...]:
@@ -57,9 +57,9 @@ class HighEntropy(Stop):
 @attrs.frozen(eq=False)
 class LowEntropy(Stop):
     """
-    End a row with a token that was chosen from a distribution of an entropy below *nats*.
+    End a row at a token that was sampled from a distribution with an entropy below *nats*.
 
-    The distribution is the softmax of the processed logits. Builds them, which takes time.
+    The distribution is the softmax of the processed logits, which take time to build.
     """
 
     nats: float = attrs.field(converter=as_real, validator=one_real("> 0", lambda nats: nats > 0))

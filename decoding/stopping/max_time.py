@@ -1,4 +1,4 @@
-"""Ending rows by the clock."""
+"""A time limit."""
 
 import time
 from typing import Any, Literal
@@ -24,16 +24,16 @@ class MaxTime(Stop):
     """
     End a row *seconds* after the call of the generator or of its ``stream``, or after its first token.
 
-    The one condition that is no function of the tokens: no promise of equal text covers it.
+    The only condition that does not depend on the tokens alone, so texts are not reproducible.
     """
 
     seconds: float = attrs.field(converter=as_real, validator=one_real("> 0", lambda s: s > 0))
-    """At least one token is chosen, however short the time."""
+    """At least one token is sampled, however short the time."""
 
     since: Literal["call", "first_token"] = attrs.field(default="call", validator=_a_start)
     """
-    When the clock starts: with the call, so that the time to read the prompt counts, or for each
-    row by itself when its first token has been chosen.
+    When the clock starts: with the call, so that prefill counts, or for each row when its first token
+    has been sampled.
     """
 
     _call: float = attrs.field(init=False, repr=False, factory=lambda: time.monotonic())

@@ -1,4 +1,4 @@
-"""Letting a condition wait."""
+"""A minimum number of new tokens before a condition may end a row."""
 
 import attrs
 import torch
@@ -8,27 +8,27 @@ from ..history import History
 from ..protocols import Finish, StopCondition
 from ..scores import Scores
 from ..validation import counts
-from .composition import Stop, a_condition, begin, limits
+from .composition import Stop, a_condition, begin
+from .row_limits import limits
 
 
 @attrs.frozen(eq=False)
 class NotBefore(Stop):
     """
-    Let *condition* end a row from its *n*-th new token on, and not before.
+    Ignore *condition* before a row's *n*-th new token.
 
-    No row has fewer than *n* new tokens by it, the last one included; the finishes are those of
-    *condition*. What it meets before that is text like any other, a token that ends sequences
+    The finishes are those of *condition*. Earlier matches remain in the text, end-of-sequence tokens
     too: :class:`~decodekit.processors.MinNewTokens` forbids that token instead.
     """
 
     n: Tensor = attrs.field(converter=counts)
-    """One number for all rows, or one for each; at least 1, which changes nothing."""
+    """One number for all rows, or one for each; at least 1, a no-op."""
 
     condition: StopCondition = attrs.field(converter=a_condition)
 
     @property
     def conditions(self) -> tuple[StopCondition]:
-        """The one that waits."""
+        """The wrapped condition."""
         return (self.condition,)
 
     @property
@@ -37,7 +37,7 @@ class NotBefore(Stop):
         return self.condition.finishes
 
     def begin(self) -> "NotBefore":
-        """The condition made ready."""
+        """The condition for one run."""
         return NotBefore(self.n, begin(self.condition))
 
     def __call__(self, scores: Scores, history: History) -> Tensor:

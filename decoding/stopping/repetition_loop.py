@@ -1,4 +1,4 @@
-"""Ending a row that goes in circles."""
+"""Detection of repetition loops."""
 
 from typing import Any
 
@@ -11,26 +11,27 @@ from ..history import History
 from ..protocols import Finish
 from ..scores import Scores
 from ..validation import a_whole_number
-from .composition import Stop, newest
+from .composition import Stop
+from .newest_token import newest
 
 
 @attrs.frozen(eq=False)
 class RepetitionLoop(Stop):
     """
-    End a row whose newest tokens are a pattern *repeats* times over.
+    End a row whose newest tokens are a pattern repeated *repeats* times.
 
-    The prompt does not count. A greedy text that has come this far seldom gets out again; a
-    table, or a poem, may. Costs the same however long the text.
+    The prompt does not count. Greedy text rarely leaves such a loop; tables and poems may. The cost is
+    independent of the length of the text.
     """
 
     max_period: int = attrs.field(validator=[a_whole_number, validators.ge(1)])
-    """Tokens of the longest pattern looked for."""
+    """Tokens of the longest pattern."""
 
     repeats: int = attrs.field(default=3, validator=[a_whole_number, validators.ge(2)])
-    """How many times the pattern stands there, at least 2."""
+    """Occurrences of the pattern, at least 2."""
 
     min_period: int = attrs.field(default=1, validator=[a_whole_number, validators.ge(1)])
-    """Tokens of the shortest: above 1, one token over and over is a pattern only as several of it."""
+    """Tokens of the shortest pattern. A single repeated token also counts as a longer pattern of it."""
 
     _periods: Tensor = attrs.field(init=False, repr=False)
 
@@ -59,7 +60,7 @@ class RepetitionLoop(Stop):
         return codes
 
     def _candidates(self, history: History) -> Tensor:
-        """Which periods the newest token and the number of tokens allow, ``[batch, width, periods]``."""
+        """The periods that the newest token and the number of tokens allow, ``[batch, width, periods]``."""
         earlier = (history.length[..., None] - 1 - self._periods).clamp(min=0)
         ids = history.ids.expand(-1, earlier.shape[1], -1).gather(-1, earlier)
         enough = history.num_generated()[..., None] >= self._periods * self.repeats

@@ -1,4 +1,4 @@
-"""Ending a row with a sequence of tokens."""
+"""Stop sequences of token ids."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,34 +12,35 @@ from ..history import History
 from ..protocols import Finish
 from ..scores import Scores
 from ..validation import as_list, token_ids
-from .composition import Stop, newest
+from .composition import Stop
+from .newest_token import newest
 
 
 class TokenSequence(tuple[int, ...]):
-    """The ids of a sequence that was met: a tuple of its own kind, for a pair of matches is one too."""
+    """The ids of a matched sequence; a distinct type, since a pair of matches is a tuple too."""
 
     __slots__ = ()
 
 
 @attrs.define(eq=False)
 class _Node:
-    """Where a sequence, read from its end, has come to."""
+    """A node of the trie of reversed sequences."""
 
     code: int = 0
-    """Of the sequence that is complete here, if one is."""
+    """The code of the sequence that is complete here, or 0."""
 
     before: "dict[int, _Node]" = attrs.field(factory=dict)
-    """By the token that comes next, the one before."""
+    """The children, by the preceding token."""
 
 
 def _sequences(value: Any) -> tuple[TokenSequence, ...]:
     rows = as_list(value)
-    top_choices = list(rows) if isinstance(rows, Iterable) and not isinstance(rows, str) else []
-    if not top_choices:
+    items = list(rows) if isinstance(rows, Iterable) and not isinstance(rows, str) else []
+    if not items:
         raise TypeError(f"'sequences' must be a sequence of token ids or several: got {value!r}")
-    if not any(isinstance(one, Iterable) for one in top_choices):
-        top_choices = [top_choices]
-    return tuple(TokenSequence(token_ids("sequences", one)) for one in top_choices)
+    if not any(isinstance(one, Iterable) for one in items):
+        items = [items]
+    return tuple(TokenSequence(token_ids("sequences", one)) for one in items)
 
 
 @attrs.frozen(eq=False)
@@ -47,24 +48,24 @@ class StopSequences(Stop):
     """
     End a row when its newest tokens are any of *sequences*.
 
-    The first to be complete wins; of several that one token completes, the longest. The prompt
-    is not searched. Text says the same by other tokens where a tokenizer splits it otherwise:
-    :class:`~.stop_strings.StopStrings` finds that too.
+    The first to be complete wins; of several that one token completes, the longest. The prompt is not
+    searched. The same text tokenized differently is not found;
+    :class:`~.stop_strings.StopStrings` finds it.
 
-    Looks up the newest token, and goes back only as far as the tokens are the end of a sequence.
+    Compares backwards from the newest token, only as long as a sequence matches.
     """
 
     sequences: tuple[TokenSequence, ...] = attrs.field(converter=_sequences)
     """One sequence of ids or several, of any lengths."""
 
     hide: bool = attrs.field(default=False, validator=validators.instance_of(bool))
-    """Whether the text leaves the sequence out. The ids keep it."""
+    """Whether the sequence is left out of the text. The ids keep it."""
 
     _ends: _Node = attrs.field(init=False, repr=False)
     _longest: int = attrs.field(init=False, repr=False)
 
     @_ends.default
-    def _trie_of_the_reversed(self) -> _Node:
+    def _reversed_trie(self) -> _Node:
         root = _Node()
         for code, sequence in enumerate(self.sequences, start=1):
             node = root
@@ -94,7 +95,7 @@ class StopSequences(Stop):
         return codes
 
     def _match(self, ids: list[int]) -> int:
-        """The code of the longest sequence that *ids* end in."""
+        """The code of the longest sequence at the end of *ids*."""
         node, code = self._ends, 0
         for token in reversed(ids):
             if token not in node.before:

@@ -1,4 +1,4 @@
-"""Ending a row with a string."""
+"""Stop strings."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,14 +13,15 @@ from torch import Tensor
 from ..history import History
 from ..protocols import Finish
 from ..scores import Scores
-from ..text.detokenizer import Detokenizer, agreement
+from ..text.detokenizer import Detokenizer
+from ..text.tokenizer import common_prefix_length
 from .aho_corasick import AhoCorasick
 from .composition import Stop
 
 
 def _strings(value: str | Iterable[str]) -> tuple[str, ...]:
-    top_choices = tuple(value) if isinstance(value, Iterable) else ()
-    strings = (value,) if isinstance(value, str) else top_choices
+    several = tuple(value) if isinstance(value, Iterable) else ()
+    strings = (value,) if isinstance(value, str) else several
     if not strings or not all(isinstance(s, str) for s in strings):
         raise TypeError(f"'strings' must be a string or several: got {value!r}")
     if not all(strings):
@@ -30,20 +31,20 @@ def _strings(value: str | Iterable[str]) -> tuple[str, ...]:
 
 @attrs.define(eq=False)
 class _Row:
-    """What one row's generated ids say: a cache, made anew when they turn out to be others."""
+    """The text of one row's generated ids: a cache, rebuilt when the ids change."""
 
     detokenizer: Detokenizer
     ids: bytearray = attrs.field(factory=bytearray)
-    """As they lie in memory, since nothing compares faster."""
+    """As raw bytes, which compare fastest."""
 
     state: int = 0
-    """Of the machine that looks for the strings, behind the final text, while something is held."""
+    """The automaton's state after the final text, while text is held."""
 
     held: str = ""
-    """What follows the final text, as it looks so far."""
+    """The held text after the final text, so far."""
 
     ahead: int = 0
-    """The machine's state behind that."""
+    """The automaton's state after the held text."""
 
     code: int = 0
     """The code of the newest token."""
@@ -53,11 +54,11 @@ class _Row:
         final, before = self.detokenizer.push([token]), self.held
         self.held = self.detokenizer.preview()
         text = final + self.held
-        known = agreement(before, text)
-        # What was held is held still, or final now: no need to read it again. If not, what looked
-        # like a character has become bad bytes, say.
-        goes_on = known == len(before) and not 0 < len(final) < known
-        start, state = (known, self.ahead) if goes_on else (0, self.state)
+        known = common_prefix_length(before, text)
+        # Usually the held text is still held, or final, and need not be read again. Otherwise a
+        # character turned out to be invalid bytes, for example.
+        unchanged = known == len(before) and not 0 < len(final) < known
+        start, state = (known, self.ahead) if unchanged else (0, self.state)
         self.code = 0
         for position in range(start, len(text)):
             if position == len(final):
@@ -81,7 +82,7 @@ class StopStrings(Stop):
     strings: tuple[str, ...] = attrs.field(converter=_strings)
     tokenizer: Any = attrs.field(repr=False)
     hide: bool = attrs.field(default=True, validator=validators.instance_of(bool))
-    """Whether the text leaves the string out. The ids keep its tokens."""
+    """Whether the string is left out of the text. The ids keep its tokens."""
 
     skip_special_tokens: bool = attrs.field(default=True, validator=validators.instance_of(bool))
     _rows: dict[int, _Row] = attrs.field(factory=dict, init=False, repr=False)
@@ -107,7 +108,7 @@ class StopStrings(Stop):
         return tuple(Finish("stop_string", matched=s, hide=self.hide) for s in self.strings)
 
     def begin(self) -> "StopStrings":
-        """A copy that has read nothing yet."""
+        """A fresh copy for one run."""
         return attrs.evolve(self)
 
     def __call__(self, scores: Scores, history: History) -> Tensor:

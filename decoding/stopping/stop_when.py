@@ -1,4 +1,4 @@
-"""Ending a row where a function says so."""
+"""A function as a stop condition."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,21 +24,21 @@ def _a_function(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) ->
 @attrs.frozen(eq=False)
 class StopWhen(Stop):
     """
-    End a row where *function* says so.
+    End a row where *function* returns True.
 
-    One token a row at a time: under speculation the function is called for each in turn, and
-    for some that are dropped. It has to depend on what it is given alone.
+    It is called with one new token per row: under speculation once for each column, also for tokens
+    that are dropped. It must depend on its argument only.
     """
 
     function: Callable[[History], Any] = attrs.field(validator=_a_function)
     """
     The tokens so far, the newest included, as a history of width 1, to a bool for each row,
     ``[batch]`` or ``[batch, 1]``, or one for all. Row *b* has the tokens ``history.before(b, 0)``,
-    which are not to be written to; a row that has ended is shown as it ended.
+    read-only; a row that has ended is shown as it ended.
     """
 
     reason: str = attrs.field(default="stop_when", validator=validators.instance_of(str))
-    """What the ending says."""
+    """The reason of the finish."""
 
     @property
     def finishes(self) -> tuple[Finish, ...]:
@@ -48,21 +48,23 @@ class StopWhen(Stop):
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
         columns = range(history.length.shape[1])
-        return torch.stack([self._ask(_column(history, column)) for column in columns], dim=1).long()
+        return torch.stack([self._call(_column(history, column)) for column in columns], dim=1).long()
 
-    def _ask(self, history: History) -> Tensor:
-        """What the function says of each row, ``[batch]`` bool."""
-        said, rows = self.function(history), len(history.length)
-        ends = as_bools(said)
+    def _call(self, history: History) -> Tensor:
+        """The function's result for each row, ``[batch]`` bool."""
+        result, rows = self.function(history), len(history.length)
+        ends = as_bools(result)
         if ends is None or list(ends.shape) not in ([], [rows], [rows, 1]):
-            raise TypeError(f"'function' must give a bool, or one for each of the {rows} rows: got {said!r}")
+            raise TypeError(
+                f"'function' must give a bool, or one for each of the {rows} rows: got {result!r}"
+            )
         return ends.flatten().expand(rows)
 
 
-def as_bools(said: Any) -> Tensor | None:
+def as_bools(result: Any) -> Tensor | None:
     """A bool, or an array or list of them, as a tensor; None for anything else."""
     try:
-        bools = torch.as_tensor(said)
+        bools = torch.as_tensor(result)
     except (TypeError, ValueError, RuntimeError):
         return None
     return bools if bools.dtype == torch.bool else None

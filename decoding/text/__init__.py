@@ -1,1 +1,1 @@
-"""Text out of token ids: incremental detokenisation."""
+"""Incremental detokenisation: token ids to text."""

@@ -1,19 +1,19 @@
-"""The spaces that some tokenizers take out of their text again, taken out piece by piece."""
+"""Incremental clean-up of spaces, as some tokenizers do in ``decode``."""
 
 from typing import Any
 
 import attrs
 
 _WITH_SPACES = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
-"""What ``clean_up_tokenization`` of transformers looks for, in its order; each loses its outer spaces."""
+"""The strings that transformers' ``clean_up_tokenization`` strips of outer spaces, in its order."""
 
 
 def cleans_up(tokenizer: Any) -> bool:
-    """Whether ``tokenizer.decode`` takes out spaces before punctuation, if nothing else is asked for."""
+    """Whether ``tokenizer.decode`` removes spaces before punctuation by default."""
     if not getattr(tokenizer, "clean_up_tokenization_spaces", False):
         return False
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    # Since version 5 this setting does nothing for BPE, unless a second one insists; 4 has no such.
+    # Since version 5 it is ignored for BPE, unless a second setting, unknown to 4, insists.
     insists = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
     return type(getattr(backend, "model", None)).__name__ != "BPE" or getattr(tokenizer, insists, True)
 
@@ -25,22 +25,22 @@ def _all_held_nothing() -> list[str]:
 @attrs.define(eq=False)
 class CleanUp:
     """
-    Take the spaces out of a text that comes in pieces.
+    Remove the spaces from a text that comes in pieces.
 
-    The replacements run one behind the other, and each holds the end of what it is given while
-    that is the beginning of what it looks for: a space, mostly.
+    The replacements are applied in sequence, and each holds the end of its input while that is a
+    prefix of its search string: usually a space.
     """
 
     _held: list[str] = attrs.field(factory=_all_held_nothing)
 
     def push(self, text: str) -> str:
-        """Take the next piece, and return what has become final."""
+        """Take the next piece and return the final text."""
         for stage in range(len(_WITH_SPACES)):
             text = self._replace(stage, text)
         return text
 
     def flush(self) -> str:
-        """What was held; the text has ended."""
+        """Return the held text; the text has ended."""
         text = ""
         for stage in range(len(_WITH_SPACES)):
             text = self._replace(stage, text) + self._held[stage]
@@ -48,7 +48,7 @@ class CleanUp:
         return text
 
     def peek(self, text: str) -> str:
-        """What would come if the text ended behind *text*."""
+        """The remaining text if the input ended with *text*."""
         other = CleanUp(self._held.copy())
         return other.push(text) + other.flush()
 

@@ -1,4 +1,4 @@
-"""What is worked out about a tokenizer, kept for all who use it."""
+"""A cache with one value per tokenizer."""
 
 import threading
 import weakref
@@ -11,31 +11,31 @@ T = TypeVar("T")
 
 
 def _fingerprint(tokenizer: Any) -> Hashable:
-    """What tells a tokenizer from the same one after a change, or None where nothing does."""
+    """A value that changes when the tokenizer does; None if changes cannot be detected."""
     try:
         added = tokenizer.added_tokens_decoder.items()
         tokens = tuple((index, token.content, token.special) for index, token in added)
         decoder = repr(getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None))
         return len(tokenizer), tokens, tuple(tokenizer.all_special_ids), decoder
-    except Exception:  # none of Hugging Face's, or with a decoder of which the library knows nothing
+    except Exception:  # not a Hugging Face tokenizer, or its decoder is unknown to the library
         return None
 
 
 @attrs.frozen(eq=False)
 class PerTokenizer(Generic[T]):
     """
-    One value for each tokenizer, made when it is first asked for and gone with the tokenizer.
+    One value per tokenizer, made on first access and dropped with the tokenizer.
 
-    A tokenizer that was changed since (by ``add_tokens``, say) gets another. One that cannot be
-    referenced weakly, or whose changes cannot be seen because it is none of Hugging Face's, gets
-    another each time. Threads may ask at once: they get the same.
+    A changed tokenizer (after ``add_tokens``, for example) gets a new value. A tokenizer that cannot
+    be weakly referenced, or whose changes cannot be detected because it is not a Hugging Face
+    tokenizer, gets a new value each time. Thread-safe: concurrent calls get the same value.
 
     Args:
         make: Makes the value for a tokenizer.
     """
 
     make: Callable[[Any], T]
-    # By identity: tokenizers may be equal and yet become different.
+    # By identity: equal tokenizers may become different.
     _known: dict[int, tuple["weakref.ref[Any]", Hashable, T]] = attrs.field(init=False, factory=dict)
     _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
 
@@ -46,7 +46,7 @@ class PerTokenizer(Generic[T]):
             return self.make(tokenizer)
         key = id(tokenizer)
         try:
-            # Called before its id can be another's. Without the lock: it may come at any time.
+            # Called before the id can be reused. Without the lock: it may be called at any time.
             reference = weakref.ref(tokenizer, lambda _: self._known.pop(key, None))
         except TypeError:
             return self.make(tokenizer)

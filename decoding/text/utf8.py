@@ -1,8 +1,8 @@
-"""Where a text's bytes end inside a character."""
+"""Detection of an incomplete UTF-8 character at the end of bytes."""
 
 import re
 
-# The Unicode Standard, version 16, table 3-7: every well-formed sequence, less its end.
+# The Unicode Standard, version 16, table 3-7: the proper prefixes of well-formed sequences.
 _OPEN = re.compile(
     rb"(?:[\xC2-\xDF]"
     rb"|\xE0[\xA0-\xBF]?|[\xE1-\xEC\xEE\xEF][\x80-\xBF]?|\xED[\x80-\x9F]?"
@@ -12,12 +12,12 @@ _OPEN = re.compile(
 
 def open_from(data: bytes) -> int:
     r"""
-    Where the first bytes of a character begin that others may still complete.
+    The index at which an incomplete last character begins.
 
-    Whatever is before that decodes the same whatever follows.
+    Everything before it decodes the same whatever follows.
 
     Returns:
-        An index into *data*; its length when it does not end inside a character.
+        An index into *data*; its length if it does not end inside a character.
 
     >>> open_from("aé".encode()[:-1]), open_from("aé".encode()), open_from(b"a\xff")
     (1, 3, 2)

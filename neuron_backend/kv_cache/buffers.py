@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...decoding.tree_arrays import depths, first_branch, paths
+from ...decoding.trees import depths, first_branch, paths
 from .geometry import Geometry
 
 SPARE = -1

@@ -9,7 +9,10 @@ from torch import Tensor
 from ...decoding.protocols import Processor, Sampler, StopCondition
 from ...decoding.sampling.greedy import Greedy
 from ...decoding.sampling.sample import Sample
-from ...decoding.stopping.composition import AnyOf, EndOfSequence, MaxLength, MaxNewTokens
+from ...decoding.stopping.composition import AnyOf
+from ...decoding.stopping.end_of_sequence import EndOfSequence
+from ...decoding.stopping.max_length import MaxLength
+from ...decoding.stopping.max_new_tokens import MaxNewTokens
 from ...decoding.stopping.max_time import MaxTime
 from ...decoding.stopping.stop_strings import StopStrings
 from ...decoding.validation import as_several

@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 from ...decoding.cache.slots import Slots
-from ...decoding.draft_trees import tree_window
 from ...decoding.history import History
 from ...decoding.optional_protocols import tree_widths
 from ...decoding.protocols import DecoderShape, Draft, SamplesTokens
+from ...decoding.trees import tree_window
 from .draft_model import DraftModel
 from .tree import ROOT, Tree
 

@@ -9,7 +9,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from ...decoding.text.detokenizer import BYTE_OF, is_byte_level
+from ...decoding.text.token_pieces import BYTE_OF
+from ...decoding.text.tokenizer import is_byte_level
 
 _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 

@@ -8,7 +8,7 @@ from ...decoding.history import History
 from ...decoding.optional_protocols import draws_softmax, has_short_cuts, offers_short_cuts
 from ...decoding.protocols import Draft, Sampler
 from ...decoding.sampling import noise
-from ...decoding.sampling.candidates import Candidates, ChoosesAmong
+from ...decoding.sampling.candidates import Candidates, SamplesAmong
 from ...decoding.scores import Scores
 
 
@@ -31,7 +31,7 @@ class DrawnApart:
 
     def among(self, candidates: Candidates, history: History) -> Tensor:
         """What a call on all of the vocabulary chooses, from the tokens that are left of it."""
-        if offers_short_cuts(self.sampler) and isinstance(self.sampler, ChoosesAmong):
+        if offers_short_cuts(self.sampler) and isinstance(self.sampler, SamplesAmong):
             return self.sampler.among(candidates, self._apart(history))
         return self(candidates.dense(), history)
 

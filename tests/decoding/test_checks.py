@@ -34,7 +34,7 @@ def with_id(value: int) -> torch.Tensor:
     ],
 )
 def test_breaking_a_rule_raises_before_anything_is_written(ids, cache_pos, message, llama):
-    """The error says what, the rule and the value; the cache stays, and the next call works."""
+    """The error names the argument, the rule and the value; the cache is unchanged; the next call works."""
     expected = llama.forward(*GOOD).clone()
     before = [buffer.clone() for buffer in llama.cache.tensors]
 

@@ -141,7 +141,7 @@ class TestStatistics:
         assert statistics.tokens_per_second > 0
 
     def test_what_a_stop_cuts_is_counted_nowhere(self) -> None:
-        """Guesses behind the stop count neither as drafted nor as accepted."""
+        """Draft tokens after the stop count neither as drafted nor as accepted."""
         fast = SpeculativeGenerator(
             ScriptedDecoder(COUNT_UP, line=last_token),
             DraftModel(ScriptedDecoder(COUNT_UP, line=last_token)),
@@ -156,7 +156,7 @@ class TestStatistics:
 
 class TestStream:
     def test_adds_up_to_the_result(self) -> None:
-        """Events are what the result is made of; each row's last one has its ending."""
+        """The result is the sum of the events; each row's last one has its finish."""
         generator = counting(stop=MaxNewTokens([1, 3, 2]))
         events = list(generator.stream([[0], [3], [5]]))
         result = generator([[0], [3], [5]])
@@ -165,7 +165,7 @@ class TestStream:
         assert [0, 2, 1] == [e.row for e in events if e.finish]
 
     def test_runs_only_when_asked(self) -> None:
-        """No forward before the first event is asked for, nor between events."""
+        """No forward before the first event is requested, nor between events."""
         decoder = ScriptedDecoder(COUNT_UP, line=last_token)
         events = Generator(decoder).stream([1])
 
@@ -205,7 +205,7 @@ class TestStream:
 
 class TestThreads:
     def test_generations_in_several_threads_do_not_mix(self) -> None:
-        """Streams on one decoder, asked for at the same time, each say what they say alone."""
+        """Concurrent streams on one decoder each give what they give alone."""
 
         class Slow(ScriptedDecoder):
             busy = False
@@ -309,7 +309,7 @@ class TestAstream:
         assert forwards < 60
         assert 60 == len(generator([2]).ids[0])
 
-    def test_a_consumer_cancelled_twice_leaves_nobody_behind(self) -> None:
+    def test_a_consumer_cancelled_twice_leaves_no_thread_behind(self) -> None:
         """However often it is cancelled, the consumer ends after the thread has come back."""
         inside = 0
 
@@ -498,8 +498,8 @@ class TestRefusals:
 
         assert [[2, 3]] == generator([1]).ids
 
-    def test_guesses_that_are_no_ids(self) -> None:
-        """A drafter that guesses outside the vocabulary, or too much, costs time and nothing else."""
+    def test_draft_tokens_that_are_no_ids(self) -> None:
+        """A drafter that proposes invalid ids, or too many, costs only time."""
 
         class Nonsense:
             def propose(self, history: Any, budget: Any, sample: Any) -> Draft:
@@ -528,8 +528,8 @@ class TestRefusals:
             counting(**parts)([1])
 
     @pytest.mark.parametrize("code", [5, -1])
-    def test_codes_that_are_no_endings(self, code: int) -> None:
-        """A stop condition that gives a code beyond its finishes is told how many it has."""
+    def test_codes_that_are_no_finishes(self, code: int) -> None:
+        """A stop condition that gives a code beyond its finishes is refused with their number."""
 
         class Wrong:
             finishes = (Finish("wrong"),)
@@ -541,7 +541,7 @@ class TestRefusals:
             counting(stop=Wrong())([1])
 
     def test_logits_of_another_shape(self) -> None:
-        """A decoder that drops a dimension is told what it should return."""
+        """A decoder that drops a dimension is refused with the expected shape."""
 
         class Flat(ScriptedDecoder):
             def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
@@ -639,7 +639,7 @@ class TestCustomParts:
 
 class TestStreamerFailure:
     def test_a_refused_prompt_reaches_who_waits(self) -> None:
-        """A reader at a streamer's other end hears of a call that was refused."""
+        """A streamer's consumer is notified of a call that was refused."""
         texts = TextIterator(timeout=5)
         with pytest.raises(ValueError, match="prompt 0"):
             counting()([[]], streamer=texts)
@@ -648,7 +648,7 @@ class TestStreamerFailure:
             list(texts)
 
     def test_a_refused_streamer_is_ended(self) -> None:
-        """A Hugging Face streamer that cannot take two rows is told that nothing will come."""
+        """A Hugging Face streamer that cannot take two rows is ended."""
         ended = []
 
         class Streamer:

@@ -20,7 +20,7 @@ PACKAGES = (
 
 @pytest.mark.parametrize("name", PACKAGES)
 class TestPackage:
-    """Each ``__init__`` says its names three times: to type checkers, as ``__all__`` and to whoever asks."""
+    """``__init__`` lists its names three times: for type checkers, in ``__all__``, for lazy access."""
 
     def test_gives_what_type_checkers_see(self, name: str) -> None:
         """Every name is the very object that the module beside ``TYPE_CHECKING`` defines."""
@@ -36,7 +36,7 @@ class TestPackage:
         assert seen == {each: getattr(package, each) for each in package.__all__}
 
     def test_lists_its_names(self, name: str) -> None:
-        """For people at a prompt, before anything was asked for."""
+        """For interactive use, before any name was imported."""
         code = f"import decodekit.{name} as p; assert set(p.__all__) <= set(dir(p)); print(p.__name__)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
@@ -57,7 +57,7 @@ def test_nothing_is_imported_before_it_is_asked_for() -> None:
         "ours = lambda: {m for m in sys.modules if m.startswith('decodekit.processors.')};"
         "print(ours());"
         "from decodekit.processors import MinP;"
-        "print('decodekit.processors.truncation.min_p' in ours(), 'decodekit.processors.truncation.xtc' in ours())"
+        "print(*(f'decodekit.processors.truncation.{name}' in ours() for name in ('min_p', 'xtc')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

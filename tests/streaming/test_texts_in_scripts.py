@@ -32,7 +32,7 @@ SHOWS = [show for show in MANY_ROWS if show is not under_generate and "terminal"
 def row_of(row: int, case: Case) -> Iterator[Event]:
     """The events of one row."""
     text = RowText(Detokenizer(case.tokenizer, case.skip_special_tokens))
-    outputs = list(case.bursts()) or [[]]
+    outputs = list(case.chunks()) or [[]]
     for ids, last in itertools.zip_longest(outputs, [None] * (len(outputs) - 1), fillvalue=FINISH):
         yield Event(row, tuple(ids), text.push(ids, last), last)
 
@@ -82,7 +82,7 @@ class TestEveryStreamer:
                 Callback(heard.append), case.tokenizer, (), skip_special_tokens=case.skip_special_tokens
             )
             streamer.put(torch.tensor([[0]]))
-            for ids in case.bursts():
+            for ids in case.chunks():
                 streamer.put(torch.tensor([ids]))
             streamer.end()
 

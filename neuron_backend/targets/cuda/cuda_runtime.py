@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 Replay = Callable[[], None]
-"""Runs a recorded program again, over the same memory; returns before it has unpad_and_add_bias."""
+"""Runs a recorded program again, over the same memory; returns before it has finished."""
 
 _WARM_UPS = 2
 """Runs before a recording: the first compiles and tunes, the second runs as all later ones do."""
@@ -77,7 +77,7 @@ class Runtime(Protocol):
         ...
 
     def wait(self, device: torch.device) -> None:
-        """Block until *device* has unpad_and_add_bias all work."""
+        """Block until *device* has finished all work."""
         ...
 
 

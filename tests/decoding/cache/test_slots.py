@@ -87,7 +87,7 @@ class TestFeed:
         check([[1, 9, 3, 4, 5, 6]], [1], feed(slots, [[1, 9, 3, 4, 5, 6]], [1]))
 
     def test_equal_tokens_leave_what_follows_valid(self) -> None:
-        """After a rewind that fed what stood there anyway, only the last token is fed again."""
+        """After a rewind that fed the same tokens, only the last token is fed again."""
         decoder = ScriptedDecoder(TABLE)
         slots = Slots(decoder)
         feed(slots, [[1, 2, 3, 4, 5, 6]], [1])
@@ -121,7 +121,7 @@ class TestFeed:
             feed(Slots(ScriptedDecoder(TABLE)), [[1] * 12], [6])
 
     def test_forget_feeds_everything_again(self) -> None:
-        """After somebody else fed the decoder, forgetting makes the next call right."""
+        """After the decoder was fed by other means, forget() makes the next call right."""
         decoder = ScriptedDecoder(TABLE)
         slots = Slots(decoder)
         feed(slots, [[1, 2, 3]], [1])
@@ -136,52 +136,52 @@ class TestFeed:
 
 
 @attrs.frozen(eq=False)
-class Guesses:
-    """The guesses of a few rows, ``[guess, its parent]`` each."""
+class Trees:
+    """The draft trees of a few rows, ``(token, parent)`` for each draft token."""
 
     rows: list[list[tuple[int, int]]]
 
     def column(self, i: int, padding: int) -> torch.Tensor:
         """Ids (0) or parents (1), ``[rows, n]``, with *padding* behind them."""
         n = max(map(len, self.rows))
-        values = [[guess[i] for guess in row] + [padding] * (n - len(row)) for row in self.rows]
+        values = [[node[i] for node in row] + [padding] * (n - len(row)) for row in self.rows]
         return torch.tensor(values, dtype=torch.int64).reshape(len(values), n)
 
-    def way(self, row: int, guess: int) -> list[int]:
-        """The ids on the way to a guess, its own included; none for -1."""
-        if guess < 0:
+    def path(self, row: int, node: int) -> list[int]:
+        """The ids on the path to a draft token, itself included; none for -1."""
+        if node < 0:
             return []
-        token, parent = self.rows[row][guess]
-        return [*self.way(row, parent), token]
+        token, parent = self.rows[row][node]
+        return [*self.path(row, parent), token]
 
-    def ways(self, row: int) -> list[list[int]]:
-        """Of every guess."""
-        return [self.way(row, guess) for guess in range(len(self.rows[row]))]
+    def paths(self, row: int) -> list[list[int]]:
+        """The path of every draft token."""
+        return [self.path(row, node) for node in range(len(self.rows[row]))]
 
 
 def feed_tree(
-    slots: Slots, rows: list[list[int]], guesses: Guesses, active: list[bool] | None = None
+    slots: Slots, rows: list[list[int]], trees: Trees, active: list[bool] | None = None
 ) -> torch.Tensor:
-    """Feed *rows*, with garbage behind each, and *guesses*, with nonsense for the parents of padding."""
+    """Feed *rows*, garbage after each, and *trees*, with arbitrary parents under the padding."""
     ids = torch.full((len(rows), 64), 10)
     for row, tokens in enumerate(rows):
         ids[row, : len(tokens)] = torch.tensor(tokens)
     length = torch.tensor([len(tokens) for tokens in rows])
     idle = torch.tensor(active or [True] * len(rows))
-    return slots.feed_tree(ids, length, guesses.column(0, -1), guesses.column(1, 77), idle)
+    return slots.feed_tree(ids, length, trees.column(0, -1), trees.column(1, 77), idle)
 
 
-def check_tree(rows: list[list[int]], guesses: Guesses, active: list[bool], logits: torch.Tensor) -> None:
-    """Every column is the table's line for the row and the way to its guess."""
+def check_tree(rows: list[list[int]], trees: Trees, active: list[bool], logits: torch.Tensor) -> None:
+    """Every column is the table's line for the row and the path to its draft token."""
     for row, tokens in enumerate(rows):
-        for i, way in enumerate([[], *guesses.ways(row)] if active[row] else []):
-            assert torch.equal(TABLE[whole_prefix([*tokens, *way]) % 97], logits[row, i])
+        for i, path in enumerate([[], *trees.paths(row)] if active[row] else []):
+            assert torch.equal(TABLE[whole_prefix([*tokens, *path]) % 97], logits[row, i])
 
 
 @st.composite
-def drafts(draw: DrawFn) -> Guesses:
-    """Trees of up to six guesses over three rows."""
-    return Guesses(
+def drafts(draw: DrawFn) -> Trees:
+    """Trees of up to six draft tokens over three rows."""
+    return Trees(
         [
             [(draw(st.integers(0, 3)), draw(st.integers(-1, i - 1))) for i in range(draw(st.integers(0, 6)))]
             for _ in range(3)
@@ -194,8 +194,8 @@ def tree_decoder(**options: Any) -> ScriptedDecoder:
     return ScriptedDecoder(TABLE, tree_widths=(4, 9), **options)
 
 
-CHAIN = Guesses([[(7, -1), (8, 0), (9, 1)]])
-FORK = Guesses([[(7, -1), (8, -1), (9, 0), (6, 1)]])
+CHAIN = Trees([[(7, -1), (8, 0), (9, 1)]])
+FORK = Trees([[(7, -1), (8, -1), (9, 0), (6, 1)]])
 """7 9 is the first branch, 8 6 the other."""
 
 
@@ -209,8 +209,8 @@ class TestFeedTree:
             max_size=6,
         )
     )
-    def test_scores_what_rows_and_guesses_say(self, calls: list[tuple[list[list[int]], Any]]) -> None:
-        """Whatever was fed before, trees and chains in turn, each call scores its own rows and guesses."""
+    def test_scores_rows_and_trees(self, calls: list[tuple[list[list[int]], Any]]) -> None:
+        """Whatever was fed before, each call scores its own rows and draft tokens."""
         slots = Slots(tree_decoder(batch_size=4))
         for rows, how in calls:
             if isinstance(how, tuple):
@@ -251,7 +251,7 @@ class TestFeedTree:
         assert [fed] == decoder.forwards
 
     def test_another_first_branch_invalidates_what_follows(self) -> None:
-        """After a tree over the middle of a text, what stood behind it is fed anew."""
+        """After a tree over the middle of a text, later tokens are fed again."""
         slots = Slots(tree_decoder())
         feed(slots, [[1, 2, 3, 4, 5, 6]], [1])
         feed_tree(slots, [[1, 2]], FORK)
@@ -263,7 +263,7 @@ class TestFeedTree:
         slots = Slots(decoder)
         rows = [[1, 2, 3], [4, 5, 6, 7]]
         feed(slots, rows, [1, 1])
-        feed_tree(slots, rows, Guesses([*FORK.rows, *CHAIN.rows]), [True, False])
+        feed_tree(slots, rows, Trees([*FORK.rows, *CHAIN.rows]), [True, False])
         decoder.forwards.clear()
         rows[1].append(8)
         check(rows, [0, 1], feed(slots, rows, [0, 1]))
@@ -271,10 +271,10 @@ class TestFeedTree:
         assert [1] == decoder.forwards
 
     def test_a_tree_is_another_program(self) -> None:
-        """Whoever wants one program for everything feeds again what came through a tree."""
+        """With exact_width, tokens that came through a tree forward are fed again."""
         decoder = ScriptedDecoder(TABLE, widths=(1, 4), scored_width=4, tree_widths=(4,))
         slots = Slots(decoder)
-        feed_tree(slots, [[1, 2]], Guesses([[]]))
+        feed_tree(slots, [[1, 2]], Trees([[]]))
         decoder.forwards.clear()
         feed(slots, [[1, 2, 3, 4, 5]], [1], exact_width=True)
 
@@ -285,20 +285,20 @@ class TestFeedTree:
         slots = Slots(tree_decoder())
         feed_tree(slots, [[1, 2]], FORK)
         with pytest.raises(ValueError, match="ids"):
-            feed_tree(slots, [[1, 2]], Guesses([[(99, -1)]]))
+            feed_tree(slots, [[1, 2]], Trees([[(99, -1)]]))
         check([[1, 2, 7, 9, 4]], [1], feed(slots, [[1, 2, 7, 9, 4]], [1]))
 
     def test_refuses_what_cannot_be_scored(self) -> None:
         """A decoder without trees, and a tree beyond the largest width."""
         with pytest.raises(ValueError, match="got one that does not"):
             feed_tree(Slots(ScriptedDecoder(TABLE)), [[1, 2]], CHAIN)
-        with pytest.raises(ValueError, match=r"must have < 9 guesses, .*: got 9"):
-            feed_tree(Slots(tree_decoder()), [[1, 2]], Guesses([[(1, -1)] * 9]))
+        with pytest.raises(ValueError, match=r"must have < 9 draft tokens, .*: got 9"):
+            feed_tree(Slots(tree_decoder()), [[1, 2]], Trees([[(1, -1)] * 9]))
 
 
 class TestOf:
     def test_is_one_record_a_decoder(self) -> None:
-        """Whoever asks gets the same slots, and another decoder has others."""
+        """Every call gets the same slots; another decoder has others."""
         one, other = ScriptedDecoder(TABLE), ScriptedDecoder(TABLE)
 
         assert Slots.of(one) is Slots.of(one)
@@ -309,7 +309,7 @@ class TestOf:
         both_here = threading.Barrier(2)
 
         class Slow(ScriptedDecoder):
-            """Lets whoever looks at its shape wait for another."""
+            """Accessing its shape waits for another thread."""
 
             def __getattribute__(self, name: str) -> Any:
                 if name == "shape":

@@ -1,4 +1,4 @@
-"""A scripted decoder that chooses in its forwards."""
+"""A scripted decoder that samples in its forwards."""
 
 from typing import Any
 
@@ -14,19 +14,19 @@ from decodekit.testing import ScriptedDecoder
 @attrs.define(eq=False)
 class SamplingDecoder(ScriptedDecoder):
     """
-    Chooses as the host does, and looks whether it is told the truth.
+    Samples as the host does, and checks its arguments.
 
-    Where a column holds a token, its history has to end with that token, and with all that the
-    cache holds before it. Elsewhere the choice is garbage.
+    Where a column holds a token, its history must end with that token, after all that the
+    cache holds before it. Elsewhere the sample is undefined.
     """
 
     processors: Processor | None = None
     sampler: Sampler = attrs.field(factory=Greedy)
     wide: bool = False
-    """Whether forwards that score the last column alone choose as well."""
+    """Whether forwards that score the last column only sample as well."""
 
-    chosen: int = attrs.field(default=0, init=False)
-    """Forwards that chose."""
+    sampled: int = attrs.field(default=0, init=False)
+    """Number of sampling forwards."""
 
     @property
     def sampling_widths(self) -> tuple[int, ...]:
@@ -34,15 +34,15 @@ class SamplingDecoder(ScriptedDecoder):
         return tuple(w for w in self.widths if self.wide or w <= self.scored_width)
 
     def can_sample(self, processors: Processor | None, sampler: Sampler, rows: int) -> bool:
-        """The very ones."""
+        """Exactly these."""
         return processors is self.processors and sampler is self.sampler
 
     def forward_and_sample(self, ids: Tensor, cache_pos: Tensor, history: History) -> tuple[Tensor, Scores]:
-        """Choose in columns that hold a token."""
+        """Sample in columns that hold a token."""
         logits = self.forward(ids, cache_pos)
         columns = logits.shape[1]
         assert history.length.shape == (self.batch_size, columns)
-        chosen = torch.full((self.batch_size, columns), 7_000_000)
+        sampled = torch.full((self.batch_size, columns), 7_000_000)
         for row in range(self.batch_size):
             for column in range(columns):
                 at = ids.shape[1] - columns + column
@@ -55,9 +55,9 @@ class SamplingDecoder(ScriptedDecoder):
                     history.rows(slice(row, row + 1)), length=history.length[row, column].reshape(1, 1)
                 )
                 pipeline = SamplingPipeline(self.processors, self.sampler)
-                chosen[row, column] = pipeline(logits[row, column].reshape(1, 1, -1), one)[0]
-        self.chosen += 1
-        return chosen, Scores(lambda: logits)
+                sampled[row, column] = pipeline(logits[row, column].reshape(1, 1, -1), one)[0]
+        self.sampled += 1
+        return sampled, Scores(lambda: logits)
 
     def explain(self, processors: Processor | None, sampler: Sampler) -> Placement:
         """All in one place."""

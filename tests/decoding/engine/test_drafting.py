@@ -1,4 +1,4 @@
-"""How the loop comes to its guesses."""
+"""Drafting."""
 
 import contextlib
 from typing import Any
@@ -19,7 +19,7 @@ COUNTING = torch.eye(9).roll(1, dims=1) * 30
 
 @attrs.define(eq=False)
 class Says:
-    """Guesses what *draft* makes of the number of rows."""
+    """Proposes what *draft* returns for the number of rows."""
 
     draft: Any
     tree_nodes: int | None = None
@@ -39,7 +39,7 @@ def generator(**parts: Any) -> Generator:
 
 @attrs.define(eq=False)
 class Policy:
-    """Allows what *lengths* says, one round after the other, and notes what it hears."""
+    """Allows *lengths* one after another, and records the outcomes."""
 
     lengths: list[int]
     most: int = 3
@@ -64,15 +64,15 @@ class TestDrafting:
             ),
             (
                 lambda rows: Draft(torch.zeros(rows, 2).long(), parents=torch.zeros(rows, 2).long()),
-                "-1 or the number of an earlier guess each",
+                "-1 or the index of an earlier draft token each",
             ),
             (
                 lambda rows: Draft(torch.zeros(rows, 2).long(), parents=torch.full((rows, 1), -1)),
-                "-1 or the number of an earlier guess each",
+                "-1 or the index of an earlier draft token each",
             ),
             (
                 lambda rows: Draft(torch.zeros(rows, 2).long(), parents=torch.full((rows, 2), -1.0)),
-                "-1 or the number of an earlier guess each",
+                "-1 or the index of an earlier draft token each",
             ),
         ],
         ids=["scores", "its own parent", "too few parents", "no numbers"],
@@ -86,8 +86,8 @@ class TestDrafting:
         assert [[2, 3, 4, 5, 6, 7]] == generator()([1]).ids
 
     def test_asks_a_policy_round_by_round(self) -> None:
-        """With the rows that go on; it hears what was allowed, guessed and kept, of these rows."""
-        # The second row is always guessed wrongly, and ends first.
+        """With the rows that go on; it learns the allowed, drafted and accepted lengths of these rows."""
+        # The second row is always drafted wrongly, and ends first.
         wrong = Says(lambda rows: Draft(torch.tensor([[2, 3, 4], [0, 0, 0]])))
         policy = Policy([3, 0, 1])
         result = generator(drafter=wrong, num_draft_tokens=policy, stop=EndOfSequence(5) | MaxNewTokens(6))(
@@ -100,7 +100,7 @@ class TestDrafting:
         assert all(r.target_seconds > 0 and r.other_seconds > 0 for r in policy.heard)
 
     def test_a_policy_that_breaks_loses_no_token(self) -> None:
-        """What the round gave has been said by then, and the next call is right."""
+        """The step's outputs were delivered before, and the next call is right."""
 
         @attrs.define(eq=False)
         class Broken(Policy):
@@ -119,7 +119,7 @@ class TestDrafting:
         assert [[1, 2, 3, 4, 5, 6]] == speculating([0]).ids
 
     def test_a_policy_that_says_nought_is_plain_decoding(self) -> None:
-        """The drafter is not asked, and the policy hears of every round."""
+        """The drafter is not called, and the policy learns of every step."""
         policy = Policy([0])
         result = generator(drafter=Says(lambda rows: 1 / 0), num_draft_tokens=policy)([1])
 
@@ -143,7 +143,7 @@ class TestDrafting:
         assert [[2, 3, 4, 5, 6, 7]] == result.ids
 
     def test_a_tree_is_cut_to_what_the_decoder_scores(self) -> None:
-        """Its last guesses go first."""
+        """Its last draft tokens are dropped first."""
         tree = Draft(torch.arange(9).repeat(1, 1), parents=torch.arange(-1, 8).repeat(1, 1))
         counted = generator(drafter=Says(lambda rows: tree, tree_nodes=3), num_draft_tokens=9)([0])
 
@@ -170,13 +170,13 @@ class TestDrafting:
         assert 2 == len(result.statistics.drafted)
 
     def test_a_tree_out_of_the_blue_is_refused_by_rejection(self) -> None:
-        """Where nobody said that there would be trees."""
+        """When trees were not declared."""
         tree = Draft(torch.tensor([[2]]), parents=torch.tensor([[-1]]))
         drafting = generator(
             drafter=Says(lambda rows: tree), verification=RejectionSampling(), sampler=Sample()
         )
 
-        with pytest.raises(ValueError, match=r"Rejection\(\) takes no trees"):
+        with pytest.raises(ValueError, match=r"RejectionSampling\(\) takes no trees"):
             drafting([1])
 
     def test_a_tree_out_of_the_blue_needs_a_decoder_that_scores_it(self) -> None:
@@ -189,6 +189,6 @@ class TestDrafting:
             drafting([1])
 
     def test_rejection_takes_no_trees(self) -> None:
-        """It is said when the generator is built."""
-        with pytest.raises(ValueError, match="'verification' must take trees, as Agreement does"):
+        """Refused when the generator is built."""
+        with pytest.raises(ValueError, match="'verification' must take trees, as ExactMatch does"):
             generator(drafter=Says(None, tree_nodes=3), verification=RejectionSampling(), sampler=Sample())

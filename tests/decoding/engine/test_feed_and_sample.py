@@ -89,13 +89,13 @@ class TestGeneration:
     @pytest.mark.parametrize("exact_width", [False, True])
     @pytest.mark.parametrize("drafter", drafters(Greedy()))
     def test_says_what_the_host_says(self, sampler: Sampler, drafter: str, exact_width: bool) -> None:
-        """Ragged rows, prompts in chunks, guesses, columns that catch up; ids and log-probabilities."""
+        """Ragged rows, prompts in chunks, draft tokens, columns that catch up; ids and log-probabilities."""
         host, device, decoder = both(PROMPTS, sampler, drafter, exact_width=exact_width)
 
         assert host.ids == device.ids
         assert host.logprobs == device.logprobs
         assert host.finishes == device.finishes
-        assert decoder.chosen > 0
+        assert decoder.sampled > 0
         same = ("tokens", "steps", "drafted", "accepted_lengths")
         assert [getattr(host.statistics, name) for name in same] == [
             getattr(device.statistics, name) for name in same
@@ -124,14 +124,14 @@ class TestGeneration:
             assert calls == counted.batches.count(2)
             assert 2 * (12 - calls) == counted.batches.count(1)
 
-    def test_chooses_with_another_chain_on_the_host(self) -> None:
-        """Nothing is asked of the decoder that it was not made for."""
+    def test_samples_with_another_chain_on_the_host(self) -> None:
+        """The decoder samples only with the chain that it was compiled with."""
         decoder = SamplingDecoder(TABLE, processors=CHAIN)
         parts: dict[str, Any] = {"processors": Temperature(0.5), "stop": MaxNewTokens(10)}
 
         found = Generator(decoder, sampler=decoder.sampler, **parts)([[1, 2]]).ids
 
-        assert 0 == decoder.chosen
+        assert 0 == decoder.sampled
         assert Generator(ScriptedDecoder(TABLE), **parts)([[1, 2]]).ids == found
 
     def test_scores_are_there_for_who_reads_them(self) -> None:
@@ -159,15 +159,15 @@ class TestGeneration:
         assert finish is not None
         assert ("no_token_left", repr(empty)) == (finish.reason, finish.matched)
 
-    def test_who_compares_scores_lets_the_host_choose(self) -> None:
-        """Where nobody reads choices the decoder makes none; where there is no guess it does."""
+    def test_verifications_that_compare_scores_sample_on_the_host(self) -> None:
+        """Without a reader the decoder samples nothing; without draft tokens it does."""
         for drafter, chosen in (("model", 0), ("plain", 29)):
             host, device, decoder = both(
                 PROMPTS, SAMPLERS["sample"], drafter, verification=RejectionSampling()
             )
 
             assert host.ids == device.ids
-            assert chosen == decoder.chosen
+            assert chosen == decoder.sampled
 
     def test_trees_are_chosen_from_on_the_host(self) -> None:
         """Their columns lie on many paths."""
@@ -189,7 +189,7 @@ class TestGeneration:
 
 
 class TestExplain:
-    def test_a_decoder_that_does_not_choose(self) -> None:
+    def test_a_decoder_that_does_not_sample(self) -> None:
         """Everything is the host's."""
         placement = Generator(ScriptedDecoder(TABLE), processors=CHAIN).explain()
 
@@ -243,7 +243,7 @@ def test_a_processor_alone_is_a_chain() -> None:
     decoder = SamplingDecoder(TABLE, processors=one, sampler=sampler)
     result = Generator(decoder, processors=one, sampler=sampler, stop=MaxNewTokens(9))([[1, 2]])
 
-    assert decoder.chosen > 0
+    assert decoder.sampled > 0
     assert (
         Generator(ScriptedDecoder(TABLE), processors=one, sampler=sampler, stop=MaxNewTokens(9))([[1, 2]]).ids
         == result.ids

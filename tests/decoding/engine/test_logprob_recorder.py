@@ -92,7 +92,7 @@ class TestStages:
 
     @pytest.mark.parametrize("stage", ["raw", "processed"])
     def test_without_a_chain(self, stage: str) -> None:
-        """What the decoder said is what the token was chosen from."""
+        """The token was sampled from the decoder's own logits."""
         result = generator()(PROMPTS, logprobs=Logprobs(2, stage))
 
         assert result.logprobs is not None
@@ -140,7 +140,7 @@ class TestStages:
         assert [] == generate.decoder.forwards  # type: ignore[attr-defined]
 
     def test_refuses_a_stage_where_there_is_none(self) -> None:
-        """There is only what the decoder says."""
+        """There are only the decoder's own logits."""
         with pytest.raises(ValueError, match=r"one of the chain's stages \(none\): got 'TopK'"):
             generator()(PROMPTS, logprobs=Logprobs(stage="TopK"))
 
@@ -261,7 +261,7 @@ class TestRun:
         assert "no_token_left" == (result.finishes[0] or Finish("")).reason
 
     def test_emptied_at_once(self) -> None:
-        """Asked for and empty is not the same as not asked for."""
+        """Requested and empty is not the same as not requested."""
         result = generator(SuppressTokens(range(VOCAB)))(PROMPTS, logprobs=Logprobs())
         events = list(generator(SuppressTokens(range(VOCAB))).stream(PROMPTS, logprobs=Logprobs()))
 
@@ -283,7 +283,7 @@ class TestRun:
         assert TokenLogprob(4, 0.0, 1) == after[0][0]
 
     def test_of_a_decoder_that_says_nan(self) -> None:
-        """A chain that takes it out leaves probabilities; what the decoder said has none."""
+        """After a chain that removes it there are probabilities; the raw logits have none."""
         table = TABLE.clone()
         table[:, 3] = torch.nan
         generate = generator(RemoveInvalid(), table=table)

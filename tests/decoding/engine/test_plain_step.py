@@ -1,4 +1,4 @@
-"""A step of its own gives what the loop's rounds give."""
+"""The plain step gives the same as the loop's general step."""
 
 from typing import Any
 
@@ -26,8 +26,8 @@ from decodekit.decoding import (
 )
 from decodekit.decoding.engine.loop import Loop
 from decodekit.decoding.engine.plain_step import PlainStep
+from decodekit.decoding.sampling.fast_sampling import FastGreedy
 from decodekit.decoding.sampling.few import Cell
-from decodekit.decoding.sampling.quick_choice import QuickGreedy
 from decodekit.decoding.scores import Scores
 from decodekit.processors import (
     Chain,
@@ -47,7 +47,7 @@ TABLE = torch.randn(53, VOCAB, generator=torch.Generator().manual_seed(3))
 
 @attrs.define(eq=False)
 class Recording(ScriptedDecoder):
-    """Keeps what it was fed."""
+    """Records its inputs."""
 
     fed: list[tuple[list[list[int]], list[int]]] = attrs.field(factory=list, init=False)
 
@@ -79,7 +79,7 @@ STOPS = {
 SAMPLERS = {
     "greedy": Greedy(),
     "sample": Sample(seed=3),
-    "nobody's": lambda logits, history: logits.argmin(dim=-1),
+    "custom": lambda logits, history: logits.argmin(dim=-1),
 }
 
 
@@ -146,7 +146,7 @@ class Reading:
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Nothing."""
         for row, length in enumerate(history.length[:, 0].tolist()):
-            # Of a row that has ended, nobody says what is there.
+            # A row that has ended is undefined.
             self.seen.setdefault((row, length), scores.logits[row, 0].tolist())
         return torch.zeros_like(history.length)
 
@@ -184,13 +184,13 @@ def test_nor_among_few_tokens(seed: int, chain: Chain, prompts: list[list[int]])
 def test_rows_that_have_ended_are_not_chosen_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three rows of which one ends after the second token, one after the third, one after the fourth."""
     asked: list[int] = []
-    of_cell = QuickGreedy.of_cell
+    of_cell = FastGreedy.of_cell
 
-    def counted(self: QuickGreedy, logits: Any, cell: Cell) -> Any:
+    def counted(self: FastGreedy, logits: Any, cell: Cell) -> Any:
         asked.append(len(cell.tokens))
         return of_cell(self, logits, cell)
 
-    monkeypatch.setattr(QuickGreedy, "of_cell", counted)
+    monkeypatch.setattr(FastGreedy, "of_cell", counted)
     Generator(ScriptedDecoder(TABLE, batch_size=3), stop=MaxNewTokens([2, 3, 4]))([[1], [2], [3]])
 
     assert [2, 2, 2, 3, 3, 4] == asked
@@ -219,7 +219,7 @@ def test_is_taken_after_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class Otherwise(ExactMatch):
-    """Somebody's own verification."""
+    """A custom verification."""
 
 
 @pytest.mark.parametrize(

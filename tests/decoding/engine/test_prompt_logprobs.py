@@ -47,7 +47,7 @@ class TestPromptLogprobs:
                 check_alike(by_hand(prompt, 2), logprobs)
 
     def test_the_chosen_alone(self) -> None:
-        """Where nothing is asked for, the raw stage and no others."""
+        """By default the raw stage, without top tokens."""
         (logprobs,) = generator().prompt_logprobs([1, 2, 3])
 
         check_alike(by_hand([1, 2, 3], 0), logprobs)
@@ -75,7 +75,7 @@ class TestPromptLogprobs:
         check_alike(by_hand(prompt, 0), logprobs)
 
     def test_what_is_fed_is_scored_again(self) -> None:
-        """The cache keeps no logits: a second look says the same, and loses nothing."""
+        """The cache keeps no logits: a second call gives the same, and the cache stays valid."""
         generate = generator()
         prompt = [1, 2, 0] * 4
         generate(prompt)

@@ -37,7 +37,7 @@ def letters() -> Any:
 
 
 class Repeats(StoppingCriteria):
-    """Somebody's own: the newest token has been there before."""
+    """A custom criterion: the newest token occurred before."""
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         return (input_ids[:, :-1] == input_ids[:, -1:]).any(dim=-1)
@@ -82,7 +82,7 @@ def test_equals_generate(name: str, prompt: list[int], tiny_model: Callable[...,
 
 
 def test_rows_end_one_by_one() -> None:
-    """Each with its own tokens; the ending has the number of the criterion."""
+    """Each with its own tokens; the finish has the index of the criterion."""
     decoder = ScriptedDecoder(torch.eye(10).roll(1, dims=1), 3, line=last_token)
     stop = stop_from_transformers(
         StoppingCriteriaList([MaxLengthCriteria(6), EosTokenCriteria(9), lambda ids, scores: ids[0, -1] == 2])
@@ -115,7 +115,7 @@ def test_scores_are_given_where_they_are_asked_for() -> None:
         assert expected == seen
 
 
-def test_what_they_write_reaches_nobody() -> None:
+def test_what_they_write_has_no_effect() -> None:
     """They have tokens and scores of their own."""
 
     def write(ids: torch.Tensor, scores: Any) -> bool:

@@ -27,7 +27,7 @@ def position(prefix: Sequence[int]) -> int:
 
 
 def saying(ids: list[int], vocab_size: int) -> ScriptedDecoder:
-    """A decoder whose rows go on as *ids* do, whatever stood there."""
+    """A decoder whose rows go on as *ids* do, whatever the prompt."""
     table = torch.zeros(len(ids), vocab_size)
     table[range(len(ids) - 1), ids[1:]] = 1.0
     return ScriptedDecoder(table, max_length=len(ids), line=position, batch_size=2)
@@ -98,7 +98,7 @@ def test_stop_strings_do_not_look_into_the_prompt(hide: bool) -> None:
 
 
 def test_a_prompt_is_shown_even_if_a_hidden_string_begins_in_it() -> None:
-    """What the prompt says by itself is never held, cut or counted."""
+    """The prompt's own text is never held, cut or counted."""
     tokenizer = tokenizer_of("byte-level")
     prompt, new = (tokenizer.encode(text, add_special_tokens=False) for text in ("EN", "D"))
     row = RowText(Detokenizer(tokenizer), (Finish("stop_string", "END", hide=True),), prompt)

@@ -1,4 +1,4 @@
-"""An event says the same as a dictionary."""
+"""Events."""
 
 import json
 import math
@@ -6,8 +6,15 @@ import math
 from decodekit.decoding import Event, Finish, TokenLogprob
 
 
+class TestFinishReason:
+    def test_is_the_reason_of_the_finish(self) -> None:
+        """None while the row goes on."""
+        assert Event(0, (5,)).finish_reason is None
+        assert "stop_token" == Event(0, (5,), finish=Finish("stop_token", 5)).finish_reason
+
+
 class TestAsDict:
-    """What JSON knows."""
+    """As JSON."""
 
     def test_what_is_not_set_is_left_out(self) -> None:
         """Without a tokenizer, in the middle of a row."""

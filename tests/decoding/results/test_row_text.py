@@ -1,4 +1,4 @@
-"""A row's text is the decode of its ids, cut by its ending, however it is streamed."""
+"""A row's text is the decode of its ids, cut at its finish, however it is streamed."""
 
 import functools
 import itertools
@@ -29,7 +29,7 @@ def row_text(*matched: Any, hide: bool = True) -> RowText:
     return RowText(Detokenizer(tokenizer()), tuple(Finish("", match, hide) for match in matched))
 
 
-def agreement(one: str, other: str) -> int:
+def common_prefix_length(one: str, other: str) -> int:
     pairs = zip(one, other, strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
@@ -87,7 +87,7 @@ class TestStopStrings:
                 (at + len(stop), stop)
                 for stop in stops
                 for at in range(len(text))
-                if text.startswith(stop, at) and at + len(stop) > agreement(before, text)
+                if text.startswith(stop, at) and at + len(stop) > common_prefix_length(before, text)
             ]
             if found:
                 cut, stop = min(found)
@@ -173,7 +173,7 @@ class TestStopStrings:
         assert row_text(both).push(ids_of("a", "bb"), Finish("both", both, hide=True)) == "a"
 
     def test_beside_a_string_ids_hide_nothing(self) -> None:
-        """The text ends where the string says, not a token earlier."""
+        """The text ends at the string, not a token earlier."""
         row = row_text(("b", 5))
 
         assert row.push(ids_of("c", "bb"), Finish("both", ("b", 5), hide=True)) == "c"
@@ -213,7 +213,7 @@ class TestStopIds:
         assert row_text().push(ids_of("c", "ab"), Finish("end_of_sequence", 2)) == "cab"
 
     def test_a_limit_is_no_token(self) -> None:
-        """An ending that met nothing hides nothing."""
+        """A finish without a match hides nothing."""
         assert row_text(None).push(ids_of("c", "ab"), Finish("limit", None, hide=True)) == "cab"
 
     def test_a_hidden_token_beside_a_limit_leaves_no_text(self) -> None:
@@ -244,7 +244,7 @@ class TestStopSequences:
     def test_the_text_is_that_of_the_other_tokens(
         self, ids: list[int], sequences: list[list[int]], late: int, hide: bool, sizes: list[int]
     ) -> None:
-        """The decode of what precedes the match, whatever stood there as its beginning before."""
+        """The decode of what precedes the match, whatever held prefix came before."""
         finish, shown = Finish("max_new_tokens"), ids
         for end in range(late, len(ids) + 1):
             met = [one for one in sequences if ids[max(0, end - len(one)) : end] == one]

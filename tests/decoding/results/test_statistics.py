@@ -44,7 +44,7 @@ COUNT_UP = torch.eye(8).roll(1, dims=1) * 9
 
 
 def of_drafts(*drafts: tuple[int, int], row: int = 0) -> Statistics:
-    """Statistics of verifications, each given by the guesses drafted and accepted."""
+    """Statistics of verifications, each given by the draft tokens drafted and accepted."""
     statistics = Statistics()
     for drafted, accepted in drafts:
         statistics.record(accepted + 1, drafted, accepted, row)
@@ -94,22 +94,22 @@ class Recount:
     padding: int = 0
     given: int = 0
     lengths: list[tuple[int, int, int]] = attrs.field(factory=list)
-    """Row, guesses and those that stood, of each verification."""
+    """Row, drafted and accepted tokens of each verification."""
     gaps: list[float] = attrs.field(factory=list)
 
     def read(self, log: list[tuple[Any, ...]], seed: int | None) -> None:
-        """Go through *log*, in whose rounds forwards come first, then a verification, then events."""
-        rounds = 0
+        """Go through *log*, in whose steps forwards come first, then a verification, then events."""
+        steps = 0
         for kind, *what in log:
             if kind == "forward":
                 self.forwards += 1
-                if rounds:
+                if steps:
                     self.columns += what[0].numel()
                     self.padding += int((what[0] == -1).sum())
             elif kind == "verify":
-                verified, rounds = what, rounds + 1
+                verified, steps = what, steps + 1
             else:
-                self.event(what[0], rounds > 1, *verified, seed)
+                self.event(what[0], steps > 1, *verified, seed)
 
     def event(
         self,
@@ -130,16 +130,16 @@ class Recount:
             self.first_tokens += kept
             return
         self.given += kept
-        guesses = list(itertools.takewhile(lambda i: i >= 0, drafts[row]))
-        stood = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(guesses, choices[row]))))  # noqa: B905  # one choice more
-        if event.finish and event.finish.reason != "no_token_left" and kept <= stood:
+        drafted = list(itertools.takewhile(lambda i: i >= 0, drafts[row]))
+        accepted = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(drafted, choices[row]))))  # noqa: B905  # one choice more
+        if event.finish and event.finish.reason != "no_token_left" and kept <= accepted:
             self.lengths.append((row, kept, kept))
         else:
-            self.lengths.append((row, len(guesses), stood))
+            self.lengths.append((row, len(drafted), accepted))
 
 
 def gap(logits: list[float], position: Tensor, stream: Tensor, seed: int | None) -> float:
-    """How far the best is ahead; for a draw the lead of the block or of the token, by the definition."""
+    """The margin of the best token; for sampling that of the block or of the token, by definition."""
     if seed is None:
         first, second = sorted(logits)[:-3:-1]
         return first - second
@@ -167,7 +167,7 @@ def nothing_after(token: int) -> Any:
 
 @attrs.frozen(eq=False)
 class Ragged:
-    """Guesses as *drafter* does, but stops short now and then, differently in each row."""
+    """Drafts as *drafter* does, but sometimes stops early, differently in each row."""
 
     drafter: Any
 
@@ -178,7 +178,7 @@ class Ragged:
 
 
 def run(seed: int) -> tuple[Generation, Recount]:
-    """A run over ragged rows beside an idle one, with stops inside bursts, and its recount."""
+    """A run over ragged rows beside an idle one, with stops inside multi-token outputs, and its recount."""
     dice = random.Random(seed)
     table = torch.randn(61, VOCAB, generator=torch.Generator().manual_seed(seed)) * 1.5
     shape: dict[str, Any] = {"batch_size": 4, "max_length": 40, "widths": (1, 3, 6, 16), "scored_width": 6}
@@ -218,7 +218,7 @@ def run(seed: int) -> tuple[Generation, Recount]:
 class TestAgainstARecount:
     @pytest.mark.parametrize("block", range(4))
     def test_every_number(self, block: int) -> None:
-        """Of 192 runs, each number is what a recount of forwards, verifications and events says."""
+        """In 192 runs, each number equals a recount of forwards, verifications and events."""
         whole = verifications = 0
         for seed in range(48 * block, 48 * (block + 1)):
             result, recount = run(seed)
@@ -250,11 +250,11 @@ class TestAgainstARecount:
                 assert min(recount.gaps) == pytest.approx(statistics.smallest_gap, rel=1e-9, abs=1e-12)
             whole += sum(0 < g == a for _, g, a in lengths)
             verifications += len(lengths)
-        # Drafts that stood whole, or were cut by a stop, as well as others.
+        # Drafts that were accepted whole, or were cut by a stop, as well as others.
         assert 50 < whole < verifications - 50
 
     def test_added_runs_are_one_after_another(self) -> None:
-        """The sum of two runs says what a recount of both says; the empty one changes nothing."""
+        """The sum of two runs equals a recount of both; the empty one changes nothing."""
         (one, a), (two, b) = run(5), run(22)
         total = sum([one.statistics, two.statistics], Statistics())
         lengths = [*a.lengths, *b.lengths]
@@ -263,7 +263,7 @@ class TestAgainstARecount:
         assert a.columns + b.columns - a.given - b.given == total.wasted_columns
         for name in ("forwards", "steps", "first_tokens", "columns", "padding", "total_seconds"):
             assert getattr(one.statistics, name) + getattr(two.statistics, name) == getattr(total, name)
-        assert sum(stood for _, _, stood in lengths) == sum(total.accepted)
+        assert sum(accepted for _, _, accepted in lengths) == sum(total.accepted)
         assert len(one.statistics.row_steps) + len(two.statistics.row_steps) == len(total.row_steps)
         assert min(a.gaps + b.gaps) == pytest.approx(total.smallest_gap, rel=1e-9)
         assert one.statistics.first_token_seconds == total.first_token_seconds
@@ -273,7 +273,7 @@ class TestAgainstARecount:
 
 class TestCounts:
     def test_by_position(self) -> None:
-        """Of drafts of three and two guesses, two and none stood."""
+        """Of drafts of three and two tokens, two and none are accepted."""
         statistics = of_drafts((3, 2), (2, 0))
 
         assert [2, 2, 1] == statistics.drafted
@@ -294,14 +294,14 @@ class TestCounts:
         assert None is Statistics().smallest_gap
 
     def test_what_was_never_reached_has_no_share(self) -> None:
-        """A second guess after a first that never stood: none of all stood, and of none none."""
+        """A second draft token after a first that is never accepted has no conditional rate."""
         statistics = of_drafts((2, 0))
 
         assert [0.0, 0.0] == statistics.acceptance
         assert math.isnan(statistics.conditional_acceptance[1])
 
-    def test_guesses_after_one_that_fell_were_drafted(self) -> None:
-        """A draft that is always wrong: every place was guessed, the first alone was reached."""
+    def test_draft_tokens_after_a_rejected_one_count_as_drafted(self) -> None:
+        """A draft that is always wrong: every position was drafted, only the first was reached."""
         target = ScriptedDecoder(COUNT_UP, line=last_token)
         wrong = DraftModel(ScriptedDecoder(COUNT_UP.roll(1, dims=1), line=last_token))
         statistics = SpeculativeGenerator(target, wrong, stop=MaxNewTokens(6))([1]).statistics
@@ -341,7 +341,7 @@ class TestInterval:
         for _ in range(400):
             statistics = Statistics()
             for row in range(12):
-                chance = dice.uniform(0.3, 0.9)  # E[accepted of one guess] = 0.6
+                chance = dice.uniform(0.3, 0.9)  # E[accepted of one draft token] = 0.6
                 for _ in range(20):
                     statistics.record(1, 1, int(dice.random() < chance), row)
             low, high = statistics.mean_accepted_length_interval()
@@ -377,7 +377,7 @@ class TestSeconds:
         assert statistics.seconds["draft"] > before > 0
 
     def test_the_consumers_own_time_is_not_the_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """By a clock that runs in forwards and in the streamer only: the latter is nobody's."""
+        """By a clock that runs in forwards and in the streamer only: the latter does not count."""
         now = [0.0]
         module = importlib.import_module("decodekit.decoding.results.timers")
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
@@ -486,16 +486,16 @@ class TestReport:
 10 tokens in 2.000 s: 5.0 tokens/s, the first after 12.5 ms
 5 forwards of the target; after the first tokens 12 columns, 3 wasted (25 %), 0 of them padding
 τ = 2.250 ± 0.938 (95 %); verifications: 4
-stood times                           guess stands  if those before do
-    0     1 ████████████
-    1     1 ████████████                     0.750               0.750
-    2     2 ████████████████████████         0.500               0.667
+accepted times                           acceptance  if all before
+       0     1 ████████████
+       1     1 ████████████                   0.750          0.750
+       2     2 ████████████████████████       0.500          0.667
 seconds: draft 0.500, target 1.250, host 0.250"""
 
         assert expected == str(known())
 
     def test_text_of_plain_runs(self) -> None:
-        """Nothing is said of drafts where there were none, and of gaps where they were measured."""
+        """Drafts are left out if there were none; gaps are shown if they were measured."""
         statistics = Statistics(tokens=3, forwards=3, smallest_gap=0.00123)
 
         assert str(statistics).splitlines()[1:] == [
@@ -511,10 +511,10 @@ seconds: draft 0.500, target 1.250, host 0.250"""
     def test_figure(self) -> None:
         """Three plots, of the numbers that the statistics have, and without a window."""
         pytest.importorskip("matplotlib")
-        lengths, guesses, seconds = known().plot().axes
+        lengths, rates, seconds = known().plot().axes
 
         assert [1, 1, 2] == [bar.get_height() for bar in lengths.patches]
-        assert [[0.75, 0.5], [0.75, 2 / 3]] == [list(line.get_ydata()) for line in guesses.lines]
+        assert [[0.75, 0.5], [0.75, 2 / 3]] == [list(line.get_ydata()) for line in rates.lines]
         assert [0.5, 1.25, 0.25] == [bar.get_width() for bar in seconds.patches]
         assert "matplotlib.pyplot" not in sys.modules
 
@@ -538,7 +538,7 @@ class TestClock:
         monkeypatch.setattr(time, "perf_counter", lambda: now[0])
         statistics = Statistics(seconds={"draft": 5.0})
         timers = Timers(statistics)
-        clock = timers.round()
+        clock = timers.step_clock()
         with timers.phase("draft"):
             now[0] += 1
         now[0] += 100

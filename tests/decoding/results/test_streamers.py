@@ -21,7 +21,7 @@ EVENTS = [Event(0, (1,), "b"), Event(0, (2, 0), "ca"), Event(0, (3,), " ", Finis
 
 @attrs.define
 class Ours:
-    """Writes down what it is told."""
+    """Records its calls."""
 
     told: list[Any] = attrs.field(factory=list)
 
@@ -41,7 +41,7 @@ class Failing(Ours):
 
 @attrs.define
 class HuggingFace:
-    """Writes down what it is told."""
+    """Records its calls."""
 
     told: list[Any] = attrs.field(factory=list)
 
@@ -122,7 +122,7 @@ class TestForward:
 
     @pytest.mark.parametrize("streamer", [object(), print, [], HuggingFace, None])
     def test_anything_else_is_refused(self, streamer: Any) -> None:
-        """With what a streamer is. Nothing is decoded, nobody is told."""
+        """The message says what a streamer is. Nothing is decoded or reported."""
         if streamer is HuggingFace:
             streamer = type("OnlyPut", (), {"put": lambda self, ids: None})()
         with pytest.raises(TypeError, match=r"put_event\(event\) and end\(\), or put\(ids\) and end\(\)"):
@@ -140,7 +140,7 @@ class TestForward:
             assert streamer.told.count("end") == (last == "end")
 
     def test_a_streamer_that_raises_stops_the_generation(self) -> None:
-        """The events are closed and the streamer is told."""
+        """The events are closed and the streamer is notified."""
 
         class Full(Failing):
             def put_event(self, event: Event) -> None:
@@ -154,8 +154,8 @@ class TestForward:
         assert source.closed
         assert [repr(told) for told in streamer.told] == ["OSError('disk full')"]
 
-    def test_a_streamer_that_nobody_reads_stops_quietly(self) -> None:
-        """When it says so: with what has been told before, and then the end."""
+    def test_an_abandoned_streamer_stops_quietly(self) -> None:
+        """It gets the events so far, and then the end."""
 
         class Left(Failing):
             def put_event(self, event: Event) -> None:
@@ -170,7 +170,7 @@ class TestForward:
         assert source.closed
         assert [EVENTS[0], "end"] == streamer.told
 
-    def test_a_streamer_that_nobody_reads_may_say_so_at_once(self) -> None:
+    def test_an_abandoned_streamer_may_say_so_at_once(self) -> None:
         """Then nothing is decoded."""
 
         class Left(Failing):
@@ -221,7 +221,7 @@ class TestForward:
 
 
 class TestReportFailure:
-    """Of what went wrong before there was anything to hear."""
+    """Errors before the first event."""
 
     @pytest.mark.parametrize(
         ("streamer", "last"), [(Failing(), "error"), (Ours(), "end"), (HuggingFace(), "end")]

@@ -42,7 +42,7 @@ def draw(scores: list[float], stream: int, position: int) -> int:
 
 
 def logprob_of(token: int, logits: list[float], top: int) -> TokenLogprob:
-    """What logits say of a token and of the likeliest."""
+    """The log-probability of a token, and the top tokens."""
     best = max(logits)
     normaliser = best + math.log(math.fsum(math.exp(x - best) for x in logits))
     order = sorted(range(len(logits)), key=lambda i: (-logits[i], i))[:top]

@@ -73,7 +73,7 @@ class TestAdaptiveP:
         total = 0.0
         for position in range(1, 3001):
             run(probs.log()[None, None], history_at([position], torch.tensor([3])))
-            total += float(probs[run.chosen])
+            total += float(probs[run.sampled])
 
         assert target == pytest.approx(total / 3000, abs=0.03)
 
@@ -86,7 +86,7 @@ class TestAdaptiveP:
         assert [1.0] == run.average.tolist()
         # The target is 2 · 0.5 - 1 = 0: of 0.999 and 0.001 the second, by 5 to about -20.6.
         run(torch.tensor([[[0.999, 0.001]]]).log(), history_at([2], stream))
-        assert [1] == run.chosen.tolist()
+        assert [1] == run.sampled.tolist()
 
     def test_a_row_without_a_token_learns_nothing(self) -> None:
         """The average stays a number."""

@@ -23,7 +23,7 @@ def said(few: Few) -> list[tuple[int, float]]:
     st.lists(st.tuples(st.integers(0, 7), st.booleans()), max_size=3),
 )
 def test_the_smallest_go_and_their_equals_stay(scores: list[float], cuts: list[tuple[int, bool]]) -> None:
-    """Cut after cut, whether or not somebody looks at the arrays in between; by sorted lists."""
+    """Cut after cut, with and without reading the arrays in between; compared with sorted lists."""
     few, left = few_of(scores), list(enumerate(scores))
     for n, looks in cuts:
         n = min(n, len(left) - 1)

@@ -84,7 +84,7 @@ class TestMirostat:
         The limit sums up the errors: mean - tau = (2 tau - mu) / (eta n), and mu stays bounded.
         """
         n = 1000
-        # Zipf's distribution with exponent 1.1 over 1,000 tokens: 6.8 bits, the likeliest 2.5.
+        # Zipf's distribution with exponent 1.1 over 1,000 tokens: 6.8 bits, the most probable token 2.5.
         p = torch.arange(1, 1001, dtype=torch.float64) ** -1.1
         logits = (p / p.sum()).log().float()
         run = Mirostat(tau, 0.1, version, of_model=of_model).begin(1)
@@ -114,7 +114,7 @@ class TestMirostat:
         ("tau", "expected"),
         [
             # The limit begins at 2 tau bits; the tokens have 3, 1, 2 and 3.
-            pytest.param(0.4, {1}, id="0.8 bits: the likeliest stays"),
+            pytest.param(0.4, {1}, id="0.8 bits: the top token stays"),
             pytest.param(0.6, {1}, id="1.2 bits"),
             pytest.param(1.2, {1, 2}, id="2.4 bits"),
             pytest.param(1.6, {0, 1, 2, 3}, id="3.2 bits"),
@@ -154,7 +154,7 @@ class TestMirostat:
         """Of ½, ¼, ¼ with a limit of 1.2 bits one is left: 0 bits among those, 1 in the model's."""
         run = one_step(Mirostat(0.6, 0.25, of_model=of_model), [math.log(2), 0.0, 0.0])
 
-        assert [0] == run.chosen.tolist()
+        assert [0] == run.sampled.tolist()
         assert 1.2 - 0.25 * (surprise - 0.6) == pytest.approx(float(run.mu))
 
     @pytest.mark.parametrize("version", [1, 2])

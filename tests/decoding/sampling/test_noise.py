@@ -168,7 +168,7 @@ class Fixed:
 
 class TestOracle:
     def test_answers_while_it_is_there(self) -> None:
-        """Every key is asked once, in order; numbers themselves are refused; afterwards all is as before."""
+        """Every key is passed once, in order; numbers are refused; afterwards the noise is used again."""
         stream, zero, weights = torch.tensor([3, 4]), torch.zeros(2).long(), torch.ones(2, 3).double()
         keys = (stream, torch.tensor(9), noise.XTC, zero)
         before, oracle = noise.uniform(*keys), Fixed()

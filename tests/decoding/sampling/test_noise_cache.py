@@ -23,7 +23,7 @@ def at(stream: int, position: int, count: int) -> list[float]:
     )
 )
 def test_are_the_numbers_of_each_position(asked: list[tuple[int, int, int]]) -> None:
-    """Bit for bit, in whatever order they are asked for."""
+    """Bit for bit, in any order of access."""
     ahead = NoiseCache(noise.BLOCK)
     for key in asked:
         assert at(*key) == ahead.at(*key).tolist()

@@ -41,7 +41,7 @@ ONE_COLUMN = History(HISTORY.ids, HISTORY.length[:, :1], HISTORY.prompt, HISTORY
 class TestChoose:
     @pytest.mark.parametrize("chosen", [-1, 2])
     def test_refuses_an_id_that_is_none(self, chosen: int) -> None:
-        """Of somebody else's sampler: a row would end for it, or the last token be taken for it."""
+        """From a custom sampler: otherwise a row would end, or the last token be taken."""
         sample = SamplingPipeline(None, lambda logits, history: torch.full(logits.shape[:2], chosen))
 
         with pytest.raises(ValueError, match="'sampler' must give ids 0 to 1: got"):
@@ -76,7 +76,7 @@ class TestChoose:
         assert [-1] * 5 == top_choices[0, 1].tolist()
 
     def test_a_selection_without_several_is_named(self) -> None:
-        """A tree's children cannot be asked of a sampler that knows one choice only."""
+        """A sampler without a ranking cannot give a tree's children."""
         sample = SamplingPipeline(None, lambda logits, history: logits.argmax(dim=-1))
 
         with pytest.raises(ValueError, match=r"a tree's children take a sampler that has several\(\)"):
@@ -100,7 +100,7 @@ class TestChoose:
         )
 
     def test_the_stage_is_found_under_parameters_of_rows(self) -> None:
-        """A chain with one value a row is asked about the batch, and names NaN as what it is."""
+        """A chain with one value per row is run on the whole batch, and NaN is named."""
 
         def broken(logits: torch.Tensor, history: History) -> torch.Tensor:
             return torch.cat([logits[..., :1] * torch.nan, logits[..., 1:]], dim=-1)
@@ -150,7 +150,7 @@ STAGES = {
     "bias": LogitBias({1: 2.0, 3: -torch.inf}),
     "TopP off": TopP(1.0),
     "TopK off": TopK(0),
-    "nobody's": lambda logits, history: logits - 1.0,
+    "custom": lambda logits, history: logits - 1.0,
 } | {name: entry.make(entry.example) for name, entry in CATALOGUE.items() if not entry.host_only}
 
 
@@ -263,7 +263,7 @@ class TestShortCuts:
 
 
 class TestWorkspace:
-    """The memory that a call works in is nobody else's, and does not leave it."""
+    """The workspace of a call is private and does not leave it."""
 
     LOGITS = torch.tensor([[[1.0, 5.0, 3.0, -2.0]]])
 
@@ -288,8 +288,8 @@ class TestWorkspace:
         assert [[1]] == ids.tolist()
         assert torch.equal(self.LOGITS / 2, scores.logits)
 
-    def test_what_somebody_keeps_stays_as_it_was(self) -> None:
-        """Scores, and the logits that a stage or a sampler of somebody else's was shown."""
+    def test_references_kept_by_parts_do_not_change(self) -> None:
+        """Scores, and the logits that a custom stage or sampler received."""
         kept: list[torch.Tensor] = []
 
         def keep(logits: torch.Tensor, history: History) -> torch.Tensor:

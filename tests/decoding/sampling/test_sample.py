@@ -29,7 +29,7 @@ class TestGreedy:
 
     @given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.data())
     def test_several_are_the_first_of_the_sorted(self, scores: list[int], data: st.DataObject) -> None:
-        """The likeliest, the first what a call chooses; equals by their ids."""
+        """The top choices, first the sampled one; ties by their ids."""
         n = data.draw(st.integers(1, len(scores)))
         logits = torch.tensor([[scores]], dtype=torch.float32)
         expected = sorted(range(len(scores)), key=lambda token: (-scores[token], token))[:n]
@@ -50,7 +50,7 @@ class TestSample:
         assert ((frequency - p).abs() <= 5 * (p * (1 - p) / n).sqrt()).all()
 
     def test_draws_of_neighbouring_positions_are_independent(self) -> None:
-        """Pairs of draws at adjacent positions follow the product distribution (chi-square, 15 cells, 5 sigma)."""
+        """Pairs at adjacent positions follow the product distribution (chi-square, 15 cells, 5 sigma)."""
         n, p = 100_000, torch.tensor([0.5, 0.3, 0.15, 0.05])
         drawn = Sample()(p.log().expand(n, 2, 4), at_positions(n, 2))
         counts = torch.bincount(drawn[:, 0] * 4 + drawn[:, 1], minlength=16)

@@ -83,7 +83,7 @@ class TestInAGenerator:
 
     @every
     def test_is_refused_under_speculation(self, sampler: Any) -> None:
-        """By name: what a rejected guess taught would have to be unlearnt."""
+        """By name: the state of rejected draft tokens would have to be undone."""
         name = type(sampler).__name__
         with pytest.raises(ValueError, match=rf"^{name}\(.*\) depends on past logits: it cannot run under"):
             generator(sampler, drafter=PromptLookup())
@@ -96,7 +96,7 @@ class TestInAGenerator:
 class TestFollowingRun:
     @every
     def test_answers_the_same_at_the_same_position(self, sampler: Any) -> None:
-        """Asked again, with whatever logits, a row says the same and learns nothing."""
+        """Called again, with any logits, a row returns the same token and keeps its state."""
         run: Any = begin_sampler(sampler, 3)
         chosen = run(TABLE[:3, None], history_at([2, 7, 4], STREAMS)).tolist()
         before = state(run)
@@ -120,7 +120,7 @@ class TestFollowingRun:
 
     @every
     def test_what_was_read_stays(self, sampler: Any) -> None:
-        """The state that somebody looked at is not written to."""
+        """State tensors that were read are not written to."""
         run: Any = sampler.begin(1)
         run(TABLE[:1, None], history_at([2], STREAMS[:1]))
         seen = [getattr(run, name) for name in ("length", "chosen")]
@@ -146,7 +146,7 @@ class TestFollowingRun:
         """What lies between was not seen, and what was seen cannot be unlearnt."""
         run = Mirostat().begin(3)
         run(TABLE[:3, None], history_at([2, 3, 2], STREAMS))
-        with pytest.raises(ValueError, match=r"MirostatRun stands at \[2, 3, 2\] and goes on"):
+        with pytest.raises(ValueError, match=r"MirostatRun is at \[2, 3, 2\] and must continue"):
             run(TABLE[:3, None], history_at(length, STREAMS))
 
     def test_others_need_no_beginning(self) -> None:

@@ -11,7 +11,7 @@ from decodekit.decoding.sampling.top_tokens import top_tokens
 ROW = st.lists(st.sampled_from((-math.inf, math.nan, -1.5, 0.0, -0.0, 2.0, math.inf)), min_size=7, max_size=7)
 
 
-class TestLikeliest:
+class TestTopTokens:
     @given(st.lists(ROW, min_size=1, max_size=4), st.integers(1, 7))
     def test_by_definition(self, rows: list[list[float]], n: int) -> None:
         """A stable sort of every row, in which NaN is as good as forbidden."""
@@ -25,7 +25,7 @@ class TestLikeliest:
         assert [expected] == top_tokens(torch.tensor([rows]), n).tolist()
 
     def test_does_not_write(self) -> None:
-        """The logits are somebody's."""
+        """The logits are the caller's."""
         logits = torch.tensor([[3.0, math.nan, 5.0]])
         top_tokens(logits, 2)
 

@@ -31,7 +31,7 @@ def test_a_text_may_come_in_pieces(strings: list[str], one: str, other: str) -> 
 
 
 def test_is_made_once() -> None:
-    """Whoever looks for the same strings shares it."""
+    """The same strings share one automaton."""
     assert AhoCorasick.of(("ab", "c")) is AhoCorasick.of(("ab", "c"))
     assert AhoCorasick.of(("c", "ab")) is not AhoCorasick.of(("ab", "c"))
 

@@ -73,7 +73,7 @@ def test_the_prompt_does_not_count() -> None:
     assert [0, 0, 1] == ask(Consecutive(2, StopTokens(5)), [5, 5, 5, 5], [2, 3, 4], prompt=2)
 
 
-def test_ends_with_the_newest_ending() -> None:
+def test_ends_with_the_newest_finish() -> None:
     """Different finishes of one condition make a stretch."""
     decoder = ScriptedDecoder(torch.eye(9).roll(1, dims=1), line=last_token)
     result = Generator(decoder, stop=Consecutive(3, StopTokens([2, 4, 5, 6])) | MaxNewTokens(9))([0])

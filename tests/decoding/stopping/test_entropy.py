@@ -1,4 +1,4 @@
-"""Ending rows where the model is uncertain, or sure of itself."""
+"""Entropy thresholds."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Ending rows with unlikely tokens."""
+"""The probability threshold."""
 
 from typing import Any
 

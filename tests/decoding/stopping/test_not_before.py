@@ -30,7 +30,7 @@ def run(stop: Any, tokenizer: Any = None) -> Any:
 
 
 def test_ends_no_row_before_its_time() -> None:
-    """The token that would have ended it is one like others; the ending is the condition's own."""
+    """An earlier match is ordinary text; the finish is the condition's own."""
     assert [[1, 2], [2]] == run(EndOfSequence(2)).ids
     assert [[1, 2], [2, 3, 0, 1, 2]] == run(NotBefore(2, EndOfSequence(2))).ids
     assert [Finish("end_of_sequence", 2)] * 2 == run(NotBefore(2, EndOfSequence(2))).finishes

@@ -1,4 +1,4 @@
-"""Ending rows that go in circles."""
+"""Repetition loops."""
 
 from typing import Any
 

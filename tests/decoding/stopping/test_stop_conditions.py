@@ -1,4 +1,4 @@
-"""What is true of every stop condition."""
+"""Properties of every stop condition."""
 
 import random
 from collections.abc import Callable
@@ -149,7 +149,7 @@ class TestAnyWindow:
     def test_remembers_nothing_wrong(
         self, make: Callable[[], StopCondition], first: tuple[Tensor, History], second: tuple[Tensor, History]
     ) -> None:
-        """Asked about other texts, longer or shorter, one that has been asked says what a fresh one says."""
+        """After calls with other texts, longer or shorter, a condition gives what a fresh one gives."""
         used = begin(make())
         for window in (first, second, first):
             logits, history = tidy(*window)
@@ -157,7 +157,7 @@ class TestAnyWindow:
             assert ask(make(), logits, history) == ask(used, logits, history)
 
     @every_one
-    def test_gives_codes_of_its_endings(self, make: Callable[[], StopCondition]) -> None:
+    def test_gives_codes_of_its_finishes(self, make: Callable[[], StopCondition]) -> None:
         """As many as there are, int64, of the shape of the window; none is written into the history."""
         codes = set()
         for seed in range(40):
@@ -189,7 +189,7 @@ def scripted(seed: int, off: float = 0.0) -> ScriptedDecoder:
 
 
 class Garbage:
-    """Guesses that are right now and then."""
+    """Draft tokens that are sometimes right."""
 
     def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         """By the length alone."""

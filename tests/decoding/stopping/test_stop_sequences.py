@@ -1,4 +1,4 @@
-"""Ending rows with sequences of tokens."""
+"""Stop sequences."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def completes(sequences: list[list[int]], generated: list[int]) -> int:
     st.data(),
 )
 def test_equals_the_definition(sequences: list[list[int]], ids: list[int], data: st.DataObject) -> None:
-    """The longest sequence that the generated tokens end in, asked at any lengths."""
+    """The longest sequence at the end of the generated tokens, at any lengths."""
     prompt = data.draw(st.integers(1, len(ids) - 1))
     lengths = data.draw(st.lists(st.integers(prompt, len(ids)), min_size=1, max_size=6))
     expected = [completes(sequences, ids[prompt:length]) for length in lengths]
@@ -66,7 +66,7 @@ def test_a_row_of_ids_is_one_sequence() -> None:
     assert ((4,), (5, 6)) == StopSequences([[4], [5, 6]]).sequences
 
 
-def test_endings_hide_if_they_are_to() -> None:
+def test_hide_reaches_the_finish() -> None:
     """One for each sequence."""
     hidden = StopSequences([[1], [2, 3]], hide=True).finishes
 

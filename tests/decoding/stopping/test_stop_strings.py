@@ -1,4 +1,4 @@
-"""Ending rows with strings."""
+"""Stop strings."""
 
 import itertools
 import os.path
@@ -242,7 +242,7 @@ class TestStopStrings:
         assert [0] * 15 + [1] == codes
 
     def test_ending_names_the_string(self) -> None:
-        """Each string has its ending, hidden by default."""
+        """Each string has its finish, hidden by default."""
         stop = StopStrings(["ab", "c"], Pieces())
 
         assert (

@@ -1,4 +1,4 @@
-"""Ending rows where a function says so."""
+"""A function as a stop condition."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ NONE = Scores(lambda: torch.empty(0))
 
 
 def run(function: Any) -> list[list[int]]:
-    """Two rows that count up, until *function* says so."""
+    """Two rows that count up, until *function* ends them."""
     decoder = ScriptedDecoder(COUNT_UP, 2, line=last_token)
     return Generator(decoder, stop=StopWhen(function) | MaxNewTokens(9))([[0], [5]]).ids
 
@@ -76,7 +76,7 @@ def test_must_be_a_function(function: Any) -> None:
 
 
 def test_the_reason_may_be_named() -> None:
-    """Two functions are told apart by it."""
+    """It distinguishes two functions."""
     assert (Finish("stop_when"),) == StopWhen(bool_of_nothing).finishes
     assert (Finish("too_long"),) == StopWhen(bool_of_nothing, reason="too_long").finishes
 

@@ -58,7 +58,7 @@ def test_only_a_live_beginning_is_held() -> None:
 
 @pytest.mark.parametrize("insists", [False, True])
 def test_only_the_tokenizer_itself_decides(insists: bool) -> None:
-    """Its setting says so, and for BPE a second one: as its own decode does."""
+    """As the tokenizer's settings say, of which BPE has a second one."""
     name = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
     vocabulary = {"a": 0, " ": 1, ".": 2}
     bpe = tokenizer(models.BPE(vocabulary, []), clean_up_tokenization_spaces=True, **{name: insists})

@@ -1,4 +1,4 @@
-"""Whatever the tokenizer and the bursts, the pieces join to the decode of all ids."""
+"""Whatever the tokenizer and the chunks, the pieces join to the decode of all ids."""
 
 import functools
 import itertools
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from decodekit.decoding.text.detokenizer import BYTE_OF, Detokenizer
+from decodekit.decoding.text.detokenizer import Detokenizer
+from decodekit.decoding.text.token_pieces import BYTE_OF
 
 from ...texts_in_scripts import (
     FAMILIES,
@@ -32,7 +33,7 @@ BYTE_RUNS = [family for family in FAMILIES if "fallback" in family]
 NOT_BEYOND = ("slow-bytes", "bare")
 
 
-def outputs(ids: list[int], sizes: list[int]) -> Iterator[list[int]]:
+def chunks(ids: list[int], sizes: list[int]) -> Iterator[list[int]]:
     start = 0
     while start < len(ids):
         size = sizes[start % len(sizes)]
@@ -40,7 +41,7 @@ def outputs(ids: list[int], sizes: list[int]) -> Iterator[list[int]]:
         start += size
 
 
-def agreement(one: str, other: str) -> int:
+def common_prefix_length(one: str, other: str) -> int:
     pairs = zip(one, other, strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
@@ -75,7 +76,7 @@ WAITS = {
 
 def pieces(tokenizer: Any, ids: list[int], sizes: list[int], skip: bool = True) -> list[str]:
     detokenizer = Detokenizer(tokenizer, skip_special_tokens=skip)
-    return [*(detokenizer.push(output) for output in outputs(ids, sizes)), detokenizer.flush()]
+    return [*(detokenizer.push(chunk) for chunk in chunks(ids, sizes)), detokenizer.flush()]
 
 
 SIZES = st.lists(st.integers(1, 8), min_size=1, max_size=5)
@@ -111,7 +112,7 @@ class TestDetokenizer:
     @settings(max_examples=60, deadline=None)
     @given(data=st.data())
     def test_pieces_join_to_the_decode_of_any_ids(self, family: str, data: st.DataObject) -> None:
-        """Ids of any kind, malformed bytes included, in any bursts: nothing lost, nothing else."""
+        """Ids of any kind, malformed bytes included, in any chunks: nothing lost, nothing else."""
         ids, sizes, skip = data.draw(any_ids(family)), data.draw(SIZES), data.draw(st.booleans())
 
         assert decoded(tokenizer_of(family), ids, skip) == "".join(
@@ -152,7 +153,7 @@ class TestDetokenizer:
         for i, index in enumerate(ids):
             shown += detokenizer.push([index])
             texts = [decoded(tokenizer, ids[: i + 1] + more) for more in continuations(family)]
-            final = texts[0][: agreement(min(texts), max(texts))]
+            final = texts[0][: common_prefix_length(min(texts), max(texts))]
 
             assert final.startswith(shown)
             assert len(final) - len(shown) <= WAITS.get(family, lambda text: 0)(final)
@@ -167,12 +168,12 @@ class TestDetokenizer:
         pushed: list[int] = []
 
         assert looked.peek() == ""
-        for output in outputs(ids, sizes):
-            pushed += output
+        for chunk in chunks(ids, sizes):
+            pushed += chunk
             other = Detokenizer(tokenizer, skip)
             other.push(pushed)
 
-            assert plain.push(output) == looked.push(output)
+            assert plain.push(chunk) == looked.push(chunk)
             assert other.flush() == looked.peek()
         assert plain.flush() == looked.flush()
         assert looked.peek() == ""
@@ -207,7 +208,7 @@ class TestDetokenizer:
         assert sum(lengths) <= 20 * len(ids) + 20
         assert len(lengths) - len(windows) <= 4 * len(set(ids)) + 4
         if family not in BYTE_RUNS:
-            # Longer than 16 only while a burst ends inside a character.
+            # Longer than 16 only while a chunk ends inside a character.
             assert max(windows, default=0) <= (20 if size == 1 else 64)
 
     @pytest.mark.parametrize("kind", ["short", "special", "unknown", "space"])
@@ -326,7 +327,7 @@ def test_threads_may_share_a_tokenizer(family: str) -> None:
 
     def stream(case: Case) -> str:
         detokenizer = Detokenizer(case.tokenizer, case.skip_special_tokens)
-        return "".join(map(detokenizer.push, case.outputs())) + detokenizer.flush()
+        return "".join(map(detokenizer.push, case.chunks())) + detokenizer.flush()
 
     with ThreadPoolExecutor(8) as pool:
         assert expected == list(pool.map(stream, few))

@@ -113,7 +113,7 @@ def test_what_cannot_be_kept_is_made_anew() -> None:
 
 
 def test_equal_is_not_the_same() -> None:
-    """Two that are equal may become different; and nobody needs a hash."""
+    """Equal tokenizers may become different, and no hash is needed."""
     values, one, other = PerTokenizer(a_new_list), Referable(), Referable()
 
     assert one == other

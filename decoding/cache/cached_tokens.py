@@ -1,4 +1,4 @@
-"""The ids that the rows of a decoder have been fed."""
+"""The tokens in a decoder's KV cache."""
 
 from collections.abc import Sequence
 
@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 
-class FedRecord:
+class CachedTokens:
     """
-    What lies in each slot of each row, up to where it can be relied on, and which program put it there.
+    The token in each slot of each row, how many slots are valid, and which program wrote each.
 
     Args:
-        rows: The decoder's.
+        rows: The decoder's rows.
 
         positions: Slots of a row.
     """
@@ -21,17 +21,17 @@ class FedRecord:
     def __init__(self, rows: int, positions: int) -> None:
         self.ids: Ints = np.zeros((rows, positions), dtype=np.int64)
         self.valid: Ints = np.zeros(rows, dtype=np.int64)
-        """How many leading slots of each row hold what :attr:`ids` says."""
+        """The number of leading slots of each row that hold the tokens in :attr:`ids`."""
 
         self.program: Ints = np.zeros_like(self.ids)
-        """The program that each of them came through."""
+        """The program that wrote each slot."""
 
     def forget(self) -> None:
-        """Take nothing as fed."""
+        """Mark all slots invalid."""
         self.valid[:] = 0
 
     def common(self, tokens: Ints, ends: Ints) -> Ints:
-        """How many leading *tokens* ``[rows, capacity]``, up to the *ends*, are there already, ``[rows]``."""
+        """How many leading *tokens* ``[rows, capacity]``, up to *ends*, are cached already, ``[rows]``."""
         rows, reach = len(tokens), int(ends.max(initial=0))
         reach = min(reach, self.ids.shape[1])
         common: Ints = np.minimum(self.valid[:rows], ends)
@@ -47,26 +47,26 @@ class FedRecord:
         return leading
 
     def forget_after(self, row: int, start: int, new: Ints) -> None:
-        """Before *new* is fed: unless it is what stands there, nothing from *start* on is valid."""
+        """Before *new* is fed: unless the same tokens are cached, invalidate all slots from *start* on."""
         valid = int(self.valid[row])
         if start < valid and not np.array_equal(self.ids[row, start:valid][: len(new)], new[: valid - start]):
             self.valid[row] = start
 
     def remember(self, row: int, start: int, new: Ints, program: int) -> None:
-        """After *new* has been fed from *start* on, by that *program*."""
+        """After *new* has been fed from *start* on through *program*."""
         end = start + len(new)
         self.ids[row, start:end] = new
         self.program[row, start:end] = program
         self.valid[row] = max(self.valid[row], end)
 
     def forget_after_each(self, newest: Sequence[tuple[int, int, int]]) -> None:
-        """:meth:`forget_after` of one token in each of some rows: row, position and token."""
+        """:meth:`forget_after` for one token in each of some rows: row, position and token."""
         for row, position, token in newest:
             if position < self.valid[row] and self.ids[row, position] != token:
                 self.valid[row] = position
 
     def remember_each(self, newest: Sequence[tuple[int, int, int]], program: int) -> None:
-        """:meth:`remember` of the same."""
+        """:meth:`remember` for one token in each of some rows."""
         for row, position, token in newest:
             self.ids[row, position], self.program[row, position] = token, program
             self.valid[row] = max(self.valid[row], position + 1)

@@ -1,4 +1,4 @@
-"""Choosing from a few tokens, without a tensor of all of them."""
+"""Fast path: sampling from a few tokens without a tensor of the whole vocabulary."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,32 +17,32 @@ from .few import Cell, DrawFromFew, DrawsFromFew, Few, Floats, Narrows, OfFew, P
 from .greedy import Greedy
 
 _STAGES = 8
-"""More might overflow, though none alone would."""
+"""Limit on the stages: more might overflow together, though none does alone."""
 
 
 @attrs.frozen(eq=False)
-class QuickChoice:
+class FastSampling:
     """
-    A chain that comes down to a few tokens, and a sampler that draws from those.
+    A chain that leaves a few tokens, and a sampler that samples from those.
 
-    Column by column, with numpy on arrays of a few dozen numbers. The result is that of every stage on
-    all of the vocabulary: where a part finds that it cannot know, there is none, and the long way is gone.
+    Works column by column with numpy on a few dozen numbers. The result is that of running every stage
+    on the whole vocabulary; where a part cannot guarantee that, it is None and the general path runs.
     """
 
     before: tuple[Any, ...]
     """Stages before the one that narrows, :class:`~.few.Pointwise`."""
 
     narrows: Any
-    """The one that :class:`~.few.Narrows`."""
+    """The stage that :class:`~.few.Narrows`."""
 
     after: tuple[Any, ...]
-    """Stages after it: as those before, but for ``at_most``."""
+    """Stages after it, :class:`~.few.OfFew`."""
 
     draw: DrawFromFew
-    """What the sampler draws with from those that are left."""
+    """The sampler's short cut for the remaining tokens."""
 
     def of_cell(self, logits: Floats, cell: Cell) -> tuple[int, Few] | None:
-        """The choice in one column, of raw logits ``[vocab]``, and what is left; None as in a call."""
+        """The token of one column of raw logits ``[vocab]``, and the remaining tokens; None as in a call."""
         few: Few | None = self.narrows.to_few(logits, self.before, cell)
         for stage in self.after:
             if few is None:
@@ -52,58 +52,58 @@ class QuickChoice:
         return None if few is None or token is None else (token, few)
 
     def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores] | None:
-        """As :class:`~.pipeline.SamplingPipeline`, of raw logits ``[batch, width, vocab]``; None for the long way."""
+        """Ids and scores from raw logits ``[batch, width, vocab]``; None if only the general path applies."""
         scores = on_host(logits)
         if scores is None:
             return None
         ids, lengths = history.ids.numpy(), history.length.tolist()
         prompts, random_streams = history.prompt.tolist(), history.random_stream.tolist()
         batch, width, vocab = scores.shape
-        chosen, one_path = np.empty((batch, width), dtype=np.int64), ids.shape[1] == 1
+        sampled, one_path = np.empty((batch, width), dtype=np.int64), ids.shape[1] == 1
         left: dict[tuple[int, int], Few] = {}
         for row, column in np.ndindex(batch, width):
             tokens = ids[row, 0 if one_path else column, : lengths[row][column]]
             found = self.of_cell(scores[row, column], Cell(tokens, prompts[row], random_streams[row], vocab))
             if found is None:
                 return None
-            chosen[row, column], left[row, column] = found
-        return torch.from_numpy(chosen), self.scores(logits, left)
+            sampled[row, column], left[row, column] = found
+        return torch.from_numpy(sampled), self.scores(logits, left)
 
     def scores(self, logits: Tensor, left: Mapping[tuple[int, int], Any]) -> Scores:
-        """The processed *logits*, given what is *left* in some columns, by row and column."""
+        """The processed *logits*, given the remaining tokens *left* by row and column."""
         return Scores(lambda: _dense(left, logits.shape))
 
 
 @attrs.frozen(eq=False)
-class QuickGreedy:
-    """The likeliest token of the raw logits."""
+class FastGreedy:
+    """The argmax of the raw logits."""
 
     def of_cell(self, logits: Floats, cell: Cell) -> tuple[int, None]:
-        """As :class:`QuickChoice`; the id is -1 where there is none."""
+        """As :class:`FastSampling`; the id is -1 if no token is possible."""
         best = int(logits.argmax())
-        # A comparison with NaN is false as well, so garbage is never taken for a choice.
+        # Comparisons with NaN are false, so NaN never yields a token.
         return best if logits.item(best) > -math.inf else -1, None
 
     def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores] | None:
-        """As :class:`QuickChoice`; the id is -1 where there is none."""
+        """As :class:`FastSampling`; the id is -1 if no token is possible."""
         scores = on_host(logits)
         if scores is None:
             return None
         batch, width, _ = scores.shape
-        chosen = scores.argmax(axis=-1)
+        sampled = scores.argmax(axis=-1)
         for row in range(batch):
             for column in range(width):
-                if not scores.item(row, column, chosen.item(row, column)) > -math.inf:
-                    chosen[row, column] = -1
-        return torch.from_numpy(chosen), self.scores(logits, {})
+                if not scores.item(row, column, sampled.item(row, column)) > -math.inf:
+                    sampled[row, column] = -1
+        return torch.from_numpy(sampled), self.scores(logits, {})
 
     def scores(self, logits: Tensor, left: Mapping[tuple[int, int], Any]) -> Scores:
-        """The *logits* as they are."""
+        """The *logits* unchanged."""
         return Scores(lambda: logits)
 
 
 def on_host(logits: Tensor) -> Floats | None:
-    """*logits* as they are quickly chosen from; None where they are elsewhere or otherwise."""
+    """*logits* as a float32 numpy array; None if they are on a device, of another dtype or need gradients."""
     if logits.is_cpu and logits.dtype is torch.float32 and not logits.requires_grad:
         scores: Floats = logits.numpy()
         return scores
@@ -111,7 +111,7 @@ def on_host(logits: Tensor) -> Floats | None:
 
 
 def _dense(left: Mapping[tuple[int, int], Few], shape: Sequence[int]) -> Tensor:
-    """Logits of all of the vocabulary, ``-inf`` but for what is *left* in each column."""
+    """Logits of the whole vocabulary, ``-inf`` except for the tokens *left* in each column."""
     whole = np.full(shape, -np.inf, dtype=np.float32)
     for cell, few in left.items():
         ids, scores = few.arrays()
@@ -119,13 +119,13 @@ def _dense(left: Mapping[tuple[int, int], Few], shape: Sequence[int]) -> Tensor:
     return torch.from_numpy(whole)
 
 
-Quick = QuickChoice | QuickGreedy
+FastSampler = FastSampling | FastGreedy
 
 
-def quick_choice(stages: Sequence[Processor], sampler: Sampler) -> Quick | None:
-    """The quick way to choose as *stages* and *sampler* do; None if there is none."""
+def fast_sampler(stages: Sequence[Processor], sampler: Sampler) -> FastSampler | None:
+    """The fast path for *stages* and *sampler*; None if there is none."""
     if not stages and type(sampler) is Greedy:
-        return QuickGreedy()
+        return FastGreedy()
     if not (offers_short_cuts(sampler) and isinstance(sampler, DrawsFromFew)):
         return None
     for index, stage in enumerate(stages):
@@ -133,11 +133,11 @@ def quick_choice(stages: Sequence[Processor], sampler: Sampler) -> Quick | None:
             before, after = stages[:index], stages[index + 1 :]
             bounded = all(isinstance(one, Pointwise) for one in before)
             if all(map(_takes_few, stages)) and bounded and len(stages) <= _STAGES:
-                return QuickChoice(tuple(before), stage, tuple(after), sampler.from_few())
+                return FastSampling(tuple(before), stage, tuple(after), sampler.from_few())
             return None
     return None
 
 
 def _takes_few(stage: Processor) -> bool:
-    """Whether *stage* runs on few tokens, and has parameters for that."""
+    """Whether *stage* has the short cut for few tokens and its parameters allow it."""
     return offers_short_cuts(stage) and isinstance(stage, OfFew) and stage.takes_few

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from decodekit.decoding import Greedy, History, Processor, Sample, Sampler, SamplingPipeline
 from decodekit.decoding.sampling import noise
-from decodekit.decoding.sampling.quick_choice import QuickChoice, QuickGreedy, quick_choice
+from decodekit.decoding.sampling.fast_sampling import FastGreedy, FastSampling, fast_sampler
 from decodekit.processors import (
     Chain,
     Composable,
@@ -76,14 +76,14 @@ def plainly(logits: Tensor, history: History, chain: Chain, sampler: Sampler) ->
     return torch.where(best > -torch.inf, chosen, -1)
 
 
-class TestQuickChoice:
+class TestFastSampling:
     @settings(deadline=None, max_examples=400)
     @given(columns(), st.sampled_from(sorted(CHAINS)))
     def test_is_the_choice_among_all(self, column: tuple[Tensor, History], name: str) -> None:
         """Where there is a quick choice it is the plain one; logits and history stay as they are."""
         logits, history = column
         before, ids = logits.clone(), history.ids.clone()
-        quick = quick_choice(CHAINS[name].processors, Sample())
+        quick = fast_sampler(CHAINS[name].processors, Sample())
         assert quick is not None
         found = quick(logits, history)
 
@@ -97,7 +97,7 @@ class TestQuickChoice:
     @pytest.mark.parametrize("name", sorted(set(CHAINS) - {"harsh"}))
     def test_is_there_for_ordinary_logits(self, name: str, vocab: int) -> None:
         """Of two hundred columns, most are chosen so, and all as by definition."""
-        quick = quick_choice(CHAINS[name].processors, Sample())
+        quick = fast_sampler(CHAINS[name].processors, Sample())
         assert quick is not None
         rng, found = torch.Generator().manual_seed(vocab), 0
         ids = torch.randint(0, vocab, (1, 1, 300), generator=rng)
@@ -120,8 +120,8 @@ class TestQuickChoice:
         said = logits[0].topk(300).indices[None]
         history = History(said, torch.tensor([[300]]), torch.tensor([300]), torch.tensor([1]))
         chain = RepetitionPenalty(100.0) | TopK(20)
-        quick = quick_choice(chain.processors, Sample())
-        assert isinstance(quick, QuickChoice)
+        quick = fast_sampler(chain.processors, Sample())
+        assert isinstance(quick, FastSampling)
 
         assert quick(logits, history) is None
         ids, scores = SamplingPipeline(chain, Sample())(logits, history)
@@ -148,7 +148,7 @@ class TestQuickChoice:
     )
     def test_there_is_none_for_other_parts(self, chain: Chain, sampler: Sampler) -> None:
         """Parts or parameters that do not offer it, or too many of them, take the long way."""
-        assert quick_choice(chain.processors, sampler) is None
+        assert fast_sampler(chain.processors, sampler) is None
 
     def test_a_changed_part_is_not_gone_around(self) -> None:
         """A subclass that changes the call of one that offers it is called."""
@@ -161,12 +161,12 @@ class TestQuickChoice:
             def __call__(self, logits: Tensor, history: History) -> Tensor:
                 return logits.argmax(dim=-1)
 
-        assert quick_choice((Hot(0.5), TopK(3)), Sample()) is None
-        assert quick_choice((TopK(3),), First()) is None
+        assert fast_sampler((Hot(0.5), TopK(3)), Sample()) is None
+        assert fast_sampler((TopK(3),), First()) is None
 
     def test_other_logits_take_the_long_way(self) -> None:
         """Those in another precision."""
-        quick = quick_choice((TopK(3),), Sample())
+        quick = fast_sampler((TopK(3),), Sample())
         history = History(
             torch.zeros(1, 1, 4).long(), torch.tensor([[1]]), torch.tensor([1]), torch.tensor([0])
         )
@@ -181,15 +181,15 @@ def first_of_the_largest(scores: list[float]) -> int:
     return -1 if garbage or max(scores) == -math.inf else scores.index(max(scores))
 
 
-class TestQuickGreedy:
+class TestFastGreedy:
     @given(
         st.lists(st.sampled_from((-torch.inf, -1.0, 0.0, 2.0, torch.inf, torch.nan)), min_size=1, max_size=7)
     )
     def test_is_what_is_chosen_among_all(self, scores: list[float]) -> None:
         """The first of the largest, and none where there is nothing or garbage."""
         logits = torch.tensor([[scores, scores[::-1]]])
-        quick = quick_choice((), Greedy())
-        assert isinstance(quick, QuickGreedy)
+        quick = fast_sampler((), Greedy())
+        assert isinstance(quick, FastGreedy)
         history = History(
             torch.zeros(1, 1, 4).long(), torch.tensor([[1, 2]]), torch.tensor([1]), torch.tensor([0])
         )
@@ -212,5 +212,5 @@ class TestQuickGreedy:
                 return -logits
 
         stage: Processor = Stage()
-        assert quick_choice((), Least()) is None
-        assert quick_choice((stage,), Greedy()) is None
+        assert fast_sampler((), Least()) is None
+        assert fast_sampler((stage,), Greedy()) is None

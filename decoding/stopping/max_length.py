@@ -1,0 +1,41 @@
+"""A limit on the length, prompt included."""
+
+import attrs
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..history import History
+from ..optional_protocols import TokenCode, has_short_cuts
+from ..protocols import Finish
+from ..scores import Scores
+from ..validation import counts
+from .composition import Stop
+from .row_limits import limit_of_row, limits
+
+
+@has_short_cuts
+@attrs.frozen(eq=False)
+class MaxLength(Stop):
+    """
+    End a row when it has *n* tokens, including the prompt.
+
+    At least one token is sampled, however long the prompt.
+    """
+
+    n: Tensor = attrs.field(converter=counts)
+    """One number for all rows, or one for each; at least 1."""
+
+    @property
+    def finishes(self) -> tuple[Finish, ...]:
+        """One."""
+        return (Finish("max_length"),)
+
+    def __call__(self, scores: Scores, history: History) -> Tensor:
+        """Codes ``[batch, width]``."""
+        return torch.from_numpy((history.length.numpy() >= limits(self.n, history)).astype(np.int64))
+
+    def by_token(self) -> TokenCode:
+        """The code of one token."""
+        limit = limit_of_row(self.n)
+        return lambda token, length, prompt, row: int(length >= limit(row))

@@ -1,0 +1,38 @@
+"""A limit on the new tokens."""
+
+import attrs
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..history import History
+from ..optional_protocols import TokenCode, has_short_cuts
+from ..protocols import Finish
+from ..scores import Scores
+from ..validation import counts
+from .composition import Stop
+from .row_limits import limit_of_row, limits
+
+
+@has_short_cuts
+@attrs.frozen(eq=False)
+class MaxNewTokens(Stop):
+    """End a row after *n* new tokens."""
+
+    n: Tensor = attrs.field(converter=counts)
+    """One number for all rows, or one for each; at least 1."""
+
+    @property
+    def finishes(self) -> tuple[Finish, ...]:
+        """One."""
+        return (Finish("max_new_tokens"),)
+
+    def __call__(self, scores: Scores, history: History) -> Tensor:
+        """Codes ``[batch, width]``."""
+        generated = history.length.numpy() - history.prompt.numpy()[:, None]
+        return torch.from_numpy((generated >= limits(self.n, history)).astype(np.int64))
+
+    def by_token(self) -> TokenCode:
+        """The code of one token."""
+        limit = limit_of_row(self.n)
+        return lambda token, length, prompt, row: int(length - prompt >= limit(row))

@@ -1,0 +1,24 @@
+"""Limits: one number for all rows, or one for each."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..history import History
+
+
+def limits(n: Tensor, history: History) -> NDArray[np.int64]:
+    """One limit for all rows or one for each, ``[1, 1]`` or ``[rows, 1]``."""
+    rows = len(history.length)
+    if len(n) not in (1, rows):
+        raise ValueError(f"'n' must be one number or one for each of the {rows} rows: got {len(n)}")
+    return n.numpy()[:, None]
+
+
+def limit_of_row(n: Tensor) -> Callable[[int], int]:
+    """The limit of a row by its number, from one for all rows or one for each."""
+    numbers: list[int] = n.tolist()
+    one = numbers[0]
+    return numbers.__getitem__ if len(numbers) > 1 else lambda row: one

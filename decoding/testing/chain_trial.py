@@ -1,0 +1,143 @@
+"""Contract checks of :class:`~..protocols.Decoder`."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import attrs
+import torch
+from torch import Tensor
+
+from ..protocols import Decoder
+from .assertions import require, require_refusal, unknown_width
+
+
+@attrs.define(eq=False)
+class ChainTrial:
+    """The rules of :class:`~..protocols.Decoder`, tried on *tokens*."""
+
+    decoder: Decoder
+    tokens: Tensor
+    tolerance: float
+    expected: dict[int, Tensor] = attrs.field(factory=dict, init=False)
+    """Logits ``[batch, vocab]`` after each position, from the narrowest forward."""
+
+    def forward(self, ids: Tensor, start: Sequence[int]) -> Tensor:
+        """Logits of a forward, their shape and dtype checked."""
+        logits = self.decoder.forward(ids, torch.tensor(start))
+        columns = ids.shape[1] if ids.shape[1] <= self.decoder.shape.scored_width else 1
+        shape = (len(ids), columns, self.decoder.shape.vocab_size)
+        require(tuple(logits.shape) == shape, f"logits must have the shape {shape}: {tuple(logits.shape)}")
+        require(logits.dtype == torch.float32, f"logits must be float32: {logits.dtype}")
+        return logits.clone()
+
+    def compare(self, rule: str, row: int, position: int, logits: Tensor) -> None:
+        """Compare *logits* ``[vocab]`` with those expected after *position*."""
+        self.compare_with(self.expected[position][row], rule, row, position, logits)
+
+    def compare_with(self, expected: Tensor, rule: str, row: int, position: int, logits: Tensor) -> None:
+        """Compare *logits* with *expected*, ``[vocab]``."""
+        off = float((logits - expected).abs().max())
+        limit = self.tolerance * float(expected.abs().max().clamp(min=1.0))
+        message = f"{rule}: row {row}, position {position}, off by {off:.3g}, allowed {limit:.3g}"
+        require(off <= limit, message)  # NaN is not within the limit either
+
+    def step_by_step(self) -> None:
+        """Feed all tokens one by one."""
+        for position in range(self.tokens.shape[1]):
+            self.step(position)
+
+    def ragged(self, width: int) -> tuple[Tensor, list[int], list[int]]:
+        """A forward of the last tokens in ragged rows: ids, each row's start and its number of tokens."""
+        right = width > self.decoder.shape.scored_width
+        ids, start, count = torch.full((len(self.tokens), width), -1), [], []
+        for row in range(len(self.tokens)):
+            n = max(1, width - row)
+            # The first row ends at the last position, the others start and end elsewhere.
+            end = self.tokens.shape[1] - 2 * row % (self.tokens.shape[1] - width + 1)
+            indent = width - n if right else 0
+            ids[row, indent : indent + n] = self.tokens[row, end - n : end]
+            start.append(end - n - indent)
+            count.append(n)
+        return ids, start, count
+
+    def one_wide_forward(self, width: int) -> None:
+        """Compare a forward of *width* with the narrowest."""
+        ids, start, count = self.ragged(width)
+        logits = self.forward(ids, start)
+        for row, n in enumerate(count):
+            if logits.shape[1] < width:
+                self.compare(
+                    f"width {width} scores its last column", row, start[row] + width - 1, logits[row, -1]
+                )
+                continue
+            for column in range(n):
+                rule = f"width {width} agrees with width {self.decoder.shape.widths[0]}"
+                self.compare(rule, row, start[row] + column, logits[row, column])
+
+    def over_leavings(self, width: int) -> None:
+        """Overwrite the tokens with others and back: nothing of the others may remain."""
+        ids, start, _ = self.ragged(width)
+        other = torch.where(ids >= 0, (ids + 1) % self.decoder.shape.vocab_size, -1)
+        self.forward(other, start)
+        self.one_wide_forward(width)
+
+    def under_padding(self, width: int) -> None:
+        """The first tokens after padding that starts at a negative position; also a single token."""
+        self.step_by_step()
+        batch, half = len(self.tokens), max(1, width // 2)
+        for n in {half, 1}:
+            ids = torch.full((batch, width), -1)
+            ids[:, width - n :] = self.tokens[:, :n]
+            logits = self.forward(ids, [n - width] * batch)
+            for row in range(batch):
+                self.compare(
+                    f"padding before the tokens of width {width} is not seen", row, n - 1, logits[row, -1]
+                )
+            ids = torch.full((batch, width), -1)
+            ids[:, :n] = self.tokens[:, :n]
+            self.forward(ids, [0] * batch)
+        # Later slots must be unchanged.
+        last = self.tokens.shape[1] - 1
+        self.step(last)
+
+    def step(self, position: int) -> None:
+        """Feed every row's token at *position* through the narrowest forward."""
+        ids = torch.full((len(self.tokens), self.decoder.shape.widths[0]), -1)
+        ids[:, 0] = self.tokens[:, position]
+        logits = self.forward(ids, [position] * len(self.tokens))[:, 0]
+        self.expected.setdefault(position, logits)
+        for row in range(len(self.tokens)):
+            self.compare(
+                "padding writes nothing, and a token is written where it belongs", row, position, logits[row]
+            )
+
+    def beside_idle_rows(self) -> None:
+        """One row advances, the others are padding and must keep their caches."""
+        self.step_by_step()
+        narrow, batch = self.decoder.shape.widths[0], len(self.tokens)
+        last = self.tokens.shape[1] - 1
+        for row in range(batch):
+            ids = torch.full((batch, narrow), -1)
+            ids[row, 0] = self.tokens[row, last]
+            start = [last if r == row else 0 for r in range(batch)]
+            self.compare("idle rows stay as they are", row, last, self.forward(ids, start)[row, 0])
+
+    def refusals(self) -> None:
+        """Invalid calls must raise and write nothing."""
+        shape, width = self.decoder.shape, self.decoder.shape.widths[0]
+        ids, start = torch.zeros(shape.batch_size, width, dtype=torch.int64), torch.zeros(shape.batch_size)
+        start = start.long()
+        unknown = torch.zeros(shape.batch_size, unknown_width(shape.widths), dtype=torch.int64)
+        cases = {
+            "another width": (unknown, start, ValueError),
+            "another batch": (torch.zeros(shape.batch_size + 1, width, dtype=torch.int64), start, ValueError),
+            "another dtype": (ids.int(), start, TypeError),
+            "floating positions": (ids, start.float(), TypeError),
+            "an id beyond the vocabulary": (ids + shape.vocab_size, start, ValueError),
+            "an id below -1": (ids - 2, start, ValueError),
+            "a position beyond the last": (ids, start + shape.max_length, ValueError),
+            "a negative position": (ids, start - 1, ValueError),
+        }
+        for name, (bad_ids, bad_start, error) in cases.items():
+            require_refusal(name, error, partial(self.decoder.forward, bad_ids, bad_start))
+        self.beside_idle_rows()

@@ -1,0 +1,47 @@
+"""The contract checks of a decoder."""
+
+import numpy as np
+import torch
+
+from ..protocols import Decoder, ScoresTrees
+from .assertions import require
+from .chain_trial import ChainTrial
+from .tree_trial import TreeTrial
+
+
+def check_decoder(decoder: Decoder, *, tolerance: float = 1e-4, seed: int = 0) -> None:
+    """
+    Check *decoder* against the contract of :class:`~decodekit.decoding.protocols.Decoder`.
+
+    Random tokens are fed one by one, then again in every width, in ragged rows, under padding, over
+    slots that held other tokens, and up to the last position: the logits must agree up to
+    *tolerance*. If the decoder scores trees, each column must score as its path does. Finally,
+    invalid calls must be refused.
+
+    Args:
+        decoder: Any decoder. Its cache is overwritten.
+
+        tolerance: The largest difference of logits allowed, relative to the largest logit.
+
+        seed: Seed of the random tokens.
+
+    Raises:
+        AssertionError: A rule is broken; the message names it.
+    """
+    shape = decoder.shape
+    require(shape.widths[-1] <= shape.max_length, f"widths must be <= max_length: {shape.widths}")
+    random = np.random.default_rng(seed)
+    tokens = torch.from_numpy(random.integers(shape.vocab_size, size=(shape.batch_size, shape.max_length)))
+    trial = ChainTrial(decoder, tokens, tolerance)
+    trial.step_by_step()
+    for width in shape.widths:
+        trial.one_wide_forward(width)
+        trial.over_leavings(width)
+        trial.under_padding(width)
+    trial.beside_idle_rows()
+    trial.refusals()
+    if isinstance(decoder, ScoresTrees) and decoder.tree_widths:
+        trees = TreeTrial(trial, decoder, random)
+        for width in trees.decoder.tree_widths:
+            trees.one_tree(width)
+        trees.refusals()
