@@ -116,7 +116,7 @@ def _fused(decoder: "StaticDecoder") -> FusedStep | None:
     if decoder.fusion is None:
         return None
     fused = decoder.fusion.step
-    return FusedStep(_scoring(decoder), fused.choice, decoder.shape, fused.kind)
+    return FusedStep(_scoring(decoder), fused.sampling, decoder.shape, fused.kind)
 
 
 def _runs(decoder: "StaticDecoder", program: Any, neutral: Mapping[str, Tensor]) -> TracedPrograms:
