@@ -45,7 +45,7 @@ def compile_decoder(
     Args:
         model: A Hugging Face causal LM, or the path or hub id of one. It is not modified, and
             its weights are shared unless *dtype* is another than theirs, *weights* stores them in
-            fewer bits, or *tp_degree* divides them. Programs for the CPU
+            fewer bits, *tp_degree* divides them, or they lie in a mapped file. Programs for the CPU
             have the weights of queries, keys and values in one piece, and those of gate and up:
             of a model that you keep, these are copies.
 

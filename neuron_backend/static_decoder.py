@@ -36,7 +36,7 @@ from .targets.target import Target
 from .threads import on_threads
 from .tree_layout import lay_out
 from .tree_probe import check_trees
-from .weights import adopt, weight_dtype
+from .weights import adopt, align, weight_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -153,6 +153,7 @@ class StaticDecoder(FusedForwards):
         model = adopt(model, weight_dtype(dtype))
         if weights is not None:
             quantize(model, weights)
+        align(model)
         # Says more about layers that keep something else than running them would.
         MaskPlan.of(model)
         geometry = Geometry.of(model)

@@ -21,7 +21,7 @@ from ..parallel.ranks import Ranks, naming_lost_ranks
 from ..parallel.tensor_parallel import model_of
 from ..static_decoder import StaticDecoder
 from ..targets.target import RunsStored, Target, target_named
-from ..weights import adopt, weight_dtype
+from ..weights import adopt, align, weight_dtype
 from .manifest import NAME, Manifest
 from .packages import Package
 from .quantized_files import load_quantized
@@ -114,6 +114,7 @@ def _model(
         )
         model = model_of(folder, load, ranks)
     model = adopt(model)
+    align(model)
     found = {name: tensor for name, tensor in stored.items() if name.startswith(BUFFERS)}
     set_buffers(model, {name.removeprefix(BUFFERS): tensor for name, tensor in found.items()})
     return model

@@ -54,10 +54,7 @@ def load_quantized(
     Raises:
         ValueError: The files hold other weights than the model has.
     """
-    # In memory of torch's own alignment: a float32 program over the mapped file has crashed, and
-    # does not over this.
-    stored = {name: tensor.clone() for name, tensor in load_file(folder / WEIGHTS).items()}
-    return assembled(folder, layers, dtype, attention, stored)
+    return assembled(folder, layers, dtype, attention, load_file(folder / WEIGHTS))
 
 
 def assembled(

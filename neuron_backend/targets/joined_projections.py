@@ -20,6 +20,7 @@ from torch.fx import GraphModule, Node
 from ..quantization.float8_linear import FLOAT8, Float8Linear
 from ..quantization.int8_linear import Int8Linear
 from ..step import Step
+from ..weights import as_before
 
 GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """What models call layers that read the same input."""
@@ -44,7 +45,7 @@ class Joined(nn.Module):
         joined = {name: _join([getattr(layer, name) for layer in layers]) for name in names}
         for name, tensor in joined.items():
             for layer, rows in zip(layers, torch.split(tensor, self.parts), strict=True):
-                setattr(layer, name, _like(getattr(layer, name), rows))
+                setattr(layer, name, as_before(getattr(layer, name), rows))
         self.layer = _layer(joined)
         # Not as submodules: they are the model's.
         self._members = tuple(layers)
@@ -177,10 +178,6 @@ def _join(parts: Sequence[Tensor]) -> Tensor:
     if len(storages) == 1 and behind == [part.data_ptr() for part in parts[1:]]:
         return parts[0].as_strided((rows, *shape), parts[0].stride(), parts[0].storage_offset())
     return torch.cat(list(parts))
-
-
-def _like(tensor: Tensor, rows: Tensor) -> Tensor:
-    return nn.Parameter(rows, requires_grad=False) if isinstance(tensor, nn.Parameter) else rows
 
 
 def _layer(joined: dict[str, Tensor]) -> nn.Linear | Int8Linear:
