@@ -13,12 +13,21 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from ..artifacts.machine import instruction_sets
+
 LARGEST = 127
 BASE = 254
 """What rounding leaves, at most a half, times this is a digit again."""
 
 DIGITS = {torch.bfloat16: 2, torch.float16: 2, torch.float32: 3}
 """How many carry each dtype: 15 bits below the largest of a row where numbers have 8 or 11, 23 of 24."""
+
+# VNNI's instructions take inputs from 0 to 255. What a processor has no instruction for, oneDNN leaves to
+# its reference kernel, which is a thousand times slower.
+_SETS = frozenset(instruction_sets())
+_SIGNED = bool(_SETS & {"amx_int8", "asimddp"})
+_MULTIPLIES = _SIGNED or bool(_SETS & {"avx512_vnni", "avx_vnni"})
+_OFFSET, _STORED = (0, torch.int8) if _SIGNED else (128, torch.uint8)
 
 # Products of more inputs could leave the range of the 32-bit sums.
 _INPUTS = 2**31 // LARGEST**2
@@ -49,7 +58,7 @@ def product(rows: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
     rest, digits = wide / largest * LARGEST, []
     for _ in range(DIGITS[rows.dtype]):
         digit = rest.round()
-        digits.append(digit.to(torch.int8))
+        digits.append(stored(digit))
         rest = (rest - digit) * BASE
     # Computed, though they never change: a number would become a constant of the program that no
     # weight's name leads to.
@@ -63,12 +72,17 @@ def product(rows: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
     return total * (largest / LARGEST) * scale.float()
 
 
+def stored(digit: Tensor) -> Tensor:
+    """Whole numbers from -127 to 127 in the 8 bits that this processor multiplies."""
+    return (digit + _OFFSET).to(_STORED)
+
+
 def sums(digits: Tensor, packed: Tensor, one: Tensor, zero: Tensor) -> Tensor:
     """
     ``digits @ packed``, exactly.
 
     Args:
-        digits: ``[rows, in]`` int8.
+        digits: ``[rows, in]``, as :func:`stored` gives them.
 
         packed: As for :func:`product`.
 
@@ -80,7 +94,7 @@ def sums(digits: Tensor, packed: Tensor, one: Tensor, zero: Tensor) -> Tensor:
         ``[rows, out]`` float32.
     """
     found: Tensor = torch.ops.onednn.qlinear_pointwise.tensor(
-        digits, one, zero, packed, one, zero, None, 1.0, 0, torch.float32, "none", [], ""
+        digits, one, zero + _OFFSET, packed, one, zero, None, 1.0, 0, torch.float32, "none", [], ""
     )
     return found
 
@@ -98,13 +112,13 @@ def _are_exact() -> bool:
 
     Those without such instructions add two of them in 16 bits, and what is larger is cut off.
     """
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    if not _MULTIPLIES or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     one, zero = torch.ones(1), torch.zeros(1, dtype=torch.int32)
-    digits = torch.full((3, 64), LARGEST, dtype=torch.int8)
+    digits = torch.full((3, 64), float(LARGEST))
     digits[1] = -LARGEST
     digits[2, ::2] = -LARGEST
     weights = torch.full((16, 64), LARGEST, dtype=torch.int8)
     weights[1::2, ::2] = -LARGEST
-    found = sums(digits, pack(weights), one, zero)
-    return torch.equal(digits.float() @ weights.float().T, found)
+    found = sums(stored(digits), pack(weights), one, zero)
+    return torch.equal(digits @ weights.float().T, found)

@@ -8,6 +8,7 @@ the processor, the weights' bits and sizes, and the threads.
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
+from math import inf
 
 import attrs
 import torch
@@ -26,6 +27,10 @@ from .cpu_kernels import onednn_dtypes
 # Of weights that are read in turn, more than caches hold; and how often.
 _BYTES = 256 * 2**20
 _ROUNDS = 12
+# Torch's kernels are given up once they take so many times as long, but not before so many seconds:
+# their first calls make code.
+_HOPELESS = 10
+_BRIEF = 0.1
 
 Product = Callable[[], Tensor]
 
@@ -111,16 +116,25 @@ def measured(
         x = torch.full((rows, weights[0].shape[1]), 0.5, dtype=library.dtype)
         few.append(partial(getattr(library, name), x, *weights))
         other.append(_by_torch(layer, x))
-    times = [(_seconds(few), _seconds(other)) for _ in range(_ROUNDS)]
-    # The first meet memory that was never read.
-    return min(mine for mine, _ in times[1:]), min(theirs for _, theirs in times[1:])
+    times: list[tuple[float, float]] = []
+    for _ in range(_ROUNDS):
+        spent = _seconds(few)
+        times.append((spent, _seconds(other, max(_HOPELESS * spent, _BRIEF))))
+        # The first meet memory that was never read.
+        mine, theirs = map(min, zip(*times[1:] or times, strict=True))
+        if len(times) > 2 and max(mine, theirs) > _HOPELESS * min(mine, theirs):
+            break
+    return mine, theirs
 
 
-def _seconds(products: Sequence[Product]) -> float:
+def _seconds(products: Sequence[Product], limit: float = inf) -> float:
+    """What all of *products* take; or what those took after which it was more than *limit*."""
     start = time.perf_counter()
     for product in products:
         product()
-    return time.perf_counter() - start
+        if (spent := time.perf_counter() - start) > limit:
+            break
+    return spent
 
 
 def _sample(model: nn.Module, dtype: torch.dtype) -> Iterable[QuantizedLinear | nn.Linear]:
@@ -154,7 +168,7 @@ def _by_torch(layer: nn.Module, x: Tensor) -> Product:
         if not digits.takes(x.dtype, layer.in_features):
             return partial(int8_product, layer, x)
         # Without what makes digits of the inputs: a program does that in a loop of its own.
-        made = x.to(torch.int8).repeat(digits.DIGITS[x.dtype], 1)
+        made = digits.stored(x.round()).repeat(digits.DIGITS[x.dtype], 1)
         one, zero = torch.ones(1), torch.zeros(1, dtype=torch.int32)
         return partial(digits.sums, made, digits.pack(layer.quantized), one, zero)
     weight = layer.get_parameter("weight").detach()

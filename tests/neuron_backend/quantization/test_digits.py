@@ -74,6 +74,32 @@ def test_rows_of_zeros_give_zeros(dtype):
     )
 
 
+def test_sums_are_exact_up_to_32_bits():
+    """Whatever a processor adds to inputs so that they are not negative."""
+    size = 133_143
+    rows = torch.full((2, size), 127.0)
+    rows[1] = -127
+    one, zero = torch.ones(1), torch.zeros(1, dtype=torch.int32)
+    packed = digits.pack(torch.full((4, size), 127, dtype=torch.int8))
+    found = digits.sums(digits.stored(rows), packed, one, zero)
+
+    assert torch.equal(torch.tensor([[1.0], [-1.0]]) * float(127 * 127 * size), found[:, :1])
+    assert torch.equal(found[:, :1].expand(2, 4), found)
+
+
+@pytest.mark.skipif(not digits.takes(torch.float32, 64), reason="multiplies in integers nowhere")
+@pytest.mark.parametrize("rows", [1, 6, 48])
+def test_onednn_has_a_kernel_for_them(rows, capfd):
+    """Its reference takes a thousand times as long."""
+    inputs = digits.stored(torch.ones(rows, 64))
+    one, zero = torch.ones(1), torch.zeros(1, dtype=torch.int32)
+    with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
+        digits.sums(inputs, digits.pack(torch.ones(32, 64, dtype=torch.int8)), one, zero)
+    (line,) = (line for line in capfd.readouterr().out.splitlines() if ",exec,cpu,matmul," in line)
+
+    assert ",ref" not in line
+
+
 def test_sums_that_could_leave_32_bits_are_not_taken():
     """Nor numbers with more bits than digits have."""
     assert digits.takes(torch.float32, 133_143) == digits.takes(torch.bfloat16, 1)

@@ -1,6 +1,8 @@
 """Which code multiplies, and that a decoder's tokens do not depend on it."""
 
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -46,6 +48,21 @@ class TestQuickest:
             layers = linear_layers(dtype)
             seconds = measured(Library.compiled(dtype, (2,)), list(layers), 2)
             assert min(seconds) > 0
+
+    def test_a_kernel_out_of_reach_is_given_up(self, monkeypatch):
+        """Such as oneDNN's reference kernel: one product of each round, and few rounds."""
+        calls = []
+
+        def product():
+            calls.append(time.sleep(2 * quickest_products._BRIEF))
+
+        monkeypatch.setattr(quickest_products, "_by_torch", lambda layer, x: product)
+        code = SimpleNamespace(dtype=torch.float32, float_rows=lambda *operands: time.sleep(1e-4))
+
+        mine, theirs = measured(code, [*linear_layers()] * 4, 1)
+
+        assert 3 == len(calls)
+        assert theirs > mine
 
     def test_the_quicker_is_taken(self, monkeypatch):
         """Rows of the same tokens together, and wide ones never."""
