@@ -6,6 +6,8 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import copy
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -19,9 +21,21 @@ from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import StaticDecoder, compile_decoder
 
+from .compiled_once import COMPILER, install
+
 # The machine may be busy, and no test is about time.
 settings.register_profile("decodekit", deadline=None)
 settings.load_profile("decodekit")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile each program once, whichever worker and test asks for it."""
+    # Workers and the programs that tests start find it set.
+    if "CXX" not in os.environ and shutil.which(COMPILER):
+        folder = tempfile.mkdtemp(prefix="decodekit_compiled_")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        os.environ["CXX"] = str(install(Path(folder)))
+
 
 VOCAB = 61
 WINDOW = 16
