@@ -162,5 +162,8 @@ class PositionedCache:
         """Slots of a row that are attended to."""
         return self._attended
 
+    get_max_cache_shape = get_max_length
+    """What transformers calls it before 5."""
+
     def __len__(self) -> int:
         return len(self._keys)

@@ -1,6 +1,5 @@
 """Which code multiplies, and that a decoder's tokens do not depend on it."""
 
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -39,6 +38,16 @@ def linear_layers(dtype=torch.float32):
     return torch.nn.Sequential(torch.nn.Linear(40, 24), torch.nn.Linear(24, 8)).to(dtype)
 
 
+@pytest.fixture
+def no_code(monkeypatch):
+    """Code that is chosen and never run: nothing is compiled for it."""
+    monkeypatch.setattr(
+        quickest_products,
+        "_library",
+        lambda dtype, rows, tiled: Library(Path("tiled" if tiled else "by vectors"), dtype, rows, None),
+    )
+
+
 class TestQuickest:
     """What is measured, and when nothing is."""
 
@@ -53,17 +62,19 @@ class TestQuickest:
         """Such as oneDNN's reference kernel: one product of each round, and few rounds."""
         calls = []
 
-        def product():
-            calls.append(time.sleep(2 * quickest_products._BRIEF))
+        def product(seconds):
+            calls.append(seconds)
 
-        monkeypatch.setattr(quickest_products, "_by_torch", lambda layer, x: product)
-        code = SimpleNamespace(dtype=torch.float32, float_rows=lambda *operands: time.sleep(1e-4))
+        monkeypatch.setattr(quickest_products, "time", SimpleNamespace(perf_counter=lambda: sum(calls)))
+        monkeypatch.setattr(quickest_products, "_by_torch", lambda layer, x: lambda: product(1.0))
+        code = SimpleNamespace(dtype=torch.float32, float_rows=lambda *operands: product(0.001))
 
         mine, theirs = measured(code, [*linear_layers()] * 4, 1)
 
-        assert 3 == len(calls)
-        assert theirs > mine
+        assert (3, 3 * 8) == (calls.count(1.0), calls.count(0.001))
+        assert theirs > 10 * mine
 
+    @pytest.mark.usefixtures("no_code")
     def test_the_quicker_is_taken(self, monkeypatch):
         """Rows of the same tokens together, and wide ones never."""
         monkeypatch.setattr(
@@ -75,6 +86,7 @@ class TestQuickest:
         found = quickest(linear_layers(), torch.float32, [1, 2, 5, 64], [1, 5])
         assert (1, 2, 5) == found.rows
 
+    @pytest.mark.usefixtures("no_code")
     @pytest.mark.parametrize(("rows", "expected"), [(64, (1, 64)), (65, (1,))])
     def test_more_rows_are_tried_by_4_bits(self, monkeypatch, rows, expected):
         """A prompt's, up to some width."""
@@ -83,16 +95,12 @@ class TestQuickest:
 
         assert expected == quickest(layers, torch.float32, [1, rows], [1]).rows
 
+    @pytest.mark.usefixtures("no_code")
     @pytest.mark.parametrize(("at_five", "expected"), [(1.9, "tiled"), (2.1, "by vectors")])
     def test_of_two_kinds_the_one_that_takes_less_for_all_rows(self, monkeypatch, at_five, expected):
         """Slower for one row, and quicker for five by more than that, or not."""
         seconds = {"by vectors": {1: 1.0, 5: 3.0}, "tiled": {1: 2.0, 5: at_five}}
         monkeypatch.setattr(quickest_products, "tiled_dtypes", lambda: {torch.bfloat16})
-        monkeypatch.setattr(
-            quickest_products,
-            "_library",
-            lambda dtype, rows, tiled: Library(Path("tiled" if tiled else "by vectors"), dtype, rows, None),
-        )
         monkeypatch.setattr(
             quickest_products,
             "measured",
@@ -119,6 +127,7 @@ class TestQuickest:
 
         assert isinstance(quickest(model, dtype, rows, rows), NoLibrary)
 
+    @pytest.mark.usefixtures("no_code")
     def test_never_quicker(self, monkeypatch):
         """Then a decoder goes without."""
         monkeypatch.setattr(quickest_products, "measured", lambda *_: (2.0, 1.0))
