@@ -23,9 +23,10 @@ from decodekit.neuron_backend import StaticDecoder, compile_decoder
 
 from .compiled_once import COMPILER, install
 
-# The machine may be busy, and no test is about time.
-settings.register_profile("decodekit", deadline=None)
-settings.load_profile("decodekit")
+# The machine may be busy, and no test is about time. scripts/test --slow takes the full number of examples.
+settings.register_profile("full", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=25)
+settings.load_profile("quick")
 
 
 def pytest_configure(config: pytest.Config) -> None:
