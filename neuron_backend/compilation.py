@@ -45,8 +45,9 @@ def compile_decoder(
 
     Args:
         model: A Hugging Face causal LM, or the path or hub id of one. It is not modified. Its weights are
-            shared, unless *dtype* differs from theirs, or *weights* or *tp_degree* is given. Programs for
-            the CPU use fused QKV and gate-up weights, which are copies if you keep *model*.
+            shared, unless *dtype* differs from theirs, *weights* or *tp_degree* is given, or they lie in a
+            memory-mapped file. Programs for the CPU use fused QKV and gate-up weights, which are copies if
+            you keep *model*.
 
         batch_size: Rows of every forward.
 

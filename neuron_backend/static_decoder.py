@@ -18,7 +18,7 @@ from .kv_cache.masks import MaskPlan
 from .kv_cache.shapes import decoder_shape
 from .kv_cache.spans import decoder_spans, end_position, smallest_span
 from .models.rope_scaling import fix_rope_scaling
-from .models.weights import copy_sharing_weights, weight_dtype
+from .models.weights import align, copy_sharing_weights, weight_dtype
 from .on_device_sampling.fused_forwards import FusedForwards, FusedProgram
 from .parity.compare import compare
 from .quantization.quantized import Weights, check_format, quantize
@@ -151,6 +151,7 @@ class StaticDecoder(FusedForwards):
         model = copy_sharing_weights(model, weight_dtype(dtype))
         if weights is not None:
             quantize(model, weights)
+        align(model)
         # Its error message about unsupported layers is more specific than Geometry's.
         MaskPlan.of(model)
         geometry = Geometry.of(model)

@@ -6,6 +6,8 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import copy
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -19,9 +21,22 @@ from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import CompiledDecoder, compile_decoder
 
-# The machine may be busy, and no test is about time.
-settings.register_profile("decodekit", deadline=None)
-settings.load_profile("decodekit")
+from .compiled_once import COMPILER, install
+
+# The machine may be busy, and no test is about time. scripts/test --slow takes the full number of examples.
+settings.register_profile("full", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=25)
+settings.load_profile("quick")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile each program once, whichever worker and test asks for it."""
+    # Workers and the programs that tests start find it set.
+    if "CXX" not in os.environ and shutil.which(COMPILER):
+        folder = tempfile.mkdtemp(prefix="decodekit_compiled_")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        os.environ["CXX"] = str(install(Path(folder)))
+
 
 VOCAB = 61
 WINDOW = 16
@@ -121,7 +136,8 @@ def tiny(name: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """A model of that architecture with random weights, the same at every call."""
     if dtype != torch.float32:
         model = copy.deepcopy(tiny(name)).to(dtype)
-        if dtype == torch.float64:  # of which the default experts of mixtures know nothing
+        # Of which the default experts of mixtures know nothing; before transformers 5 there was one kind.
+        if dtype == torch.float64 and hasattr(model, "set_experts_implementation"):
             model.set_experts_implementation("batched_mm")
         return model
     with torch.random.fork_rng():

@@ -71,10 +71,10 @@ def test_the_metadata_is_what_pyproject_says() -> None:
 
     assert "Apache-2.0" == metadata["License-Expression"]
     assert ">=3.11" == metadata["Requires-Python"]
-    assert ["attrs>=23.2", "numpy>=1.26", "torch>=2.8", "transformers<6,>=4.57"] == sorted(
+    assert ["attrs>=23.2", "numpy>=1.26", "torch>=2.9", "transformers<6,>=4.57"] == sorted(
         r for r in requires if "extra" not in r
     )
-    assert 'torch-neuronx>=2.8; extra == "neuron"' in requires
+    assert 'torch-neuronx>=2.9; extra == "neuron"' in requires
     assert 'llguidance>=1.7; extra == "grammar"' in requires
     assert 'matplotlib>=3.8; extra == "plot"' in requires
     assert 'ray[data,serve]>=2.50; extra == "ray"' in requires

@@ -54,9 +54,7 @@ def load_quantized(
     Raises:
         ValueError: The stored weights are not the model's.
     """
-    # clone: memory with torch's alignment. A float32 program over the memory-mapped file has crashed.
-    stored = {name: tensor.clone() for name, tensor in load_file(folder / QUANTIZED_WEIGHTS).items()}
-    return assemble_model(folder, layers, dtype, attention, stored)
+    return assemble_model(folder, layers, dtype, attention, load_file(folder / QUANTIZED_WEIGHTS))
 
 
 def assemble_model(

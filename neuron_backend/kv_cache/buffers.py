@@ -164,6 +164,9 @@ class PositionedCache:
         """Number of slots that a layer attends to."""
         return self._attended
 
+    get_max_cache_shape = get_max_length
+    """The name in transformers before 5."""
+
     def __len__(self) -> int:
         return len(self._keys)
 

@@ -20,6 +20,7 @@ from torch.fx import GraphModule, Node
 from ..quantization.float8_linear import FLOAT8, Float8Linear
 from ..quantization.int8_linear import Int8Linear
 from ..step import Step
+from .weights import as_before
 
 FUSED_GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of the layers that read the same input: QKV, and gate and up."""
@@ -44,7 +45,7 @@ class FusedProjections(nn.Module):
         fused = {name: _concatenated([own[name] for own in tensors]) for name in tensors[0]}
         for name, tensor in fused.items():
             for layer, own, rows in zip(layers, tensors, torch.split(tensor, self.parts), strict=True):
-                setattr(layer, name, _like(own[name], rows))
+                setattr(layer, name, as_before(own[name], rows))
         self.layer = _layer(fused)
         # A tuple, so that they are not registered as submodules: they are the model's.
         self._members = tuple(layers)
@@ -185,10 +186,6 @@ def _concatenated(parts: Sequence[Tensor]) -> Tensor:
     if len(storages) == 1 and behind == [part.data_ptr() for part in parts[1:]]:
         return parts[0].as_strided((rows, *shape), parts[0].stride(), parts[0].storage_offset())
     return torch.cat(list(parts))
-
-
-def _like(tensor: Tensor, rows: Tensor) -> Tensor:
-    return nn.Parameter(rows, requires_grad=False) if isinstance(tensor, nn.Parameter) else rows
 
 
 def _layer(fused: dict[str, Tensor]) -> nn.Linear | Int8Linear:

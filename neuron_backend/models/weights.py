@@ -16,6 +16,9 @@ _DTYPES = {
     "float64": torch.float64,
 }
 
+# Bytes: what torch's own allocator gives on the host.
+_ALIGNMENT = 64
+
 Model = TypeVar("Model", bound="PreTrainedModel")
 
 
@@ -77,8 +80,33 @@ def _converted(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     if wanted == tensor.dtype and tensor.is_contiguous():
         return tensor
     # Compiled programs assume the contiguous strides that a loaded weight has.
-    fresh = tensor.detach().to(wanted).contiguous()
-    return nn.Parameter(fresh, requires_grad=False) if isinstance(tensor, nn.Parameter) else fresh
+    return as_before(tensor, tensor.detach().to(wanted).contiguous())
+
+
+def as_before(tensor: Tensor, values: Tensor) -> Tensor:
+    """*values*, as a parameter if *tensor* is one."""
+    return nn.Parameter(values, requires_grad=False) if isinstance(tensor, nn.Parameter) else values
+
+
+def align(model: nn.Module) -> None:
+    """
+    Copy the tensors of *model* that torch did not allocate, such as those of a memory-mapped file.
+
+    MKL's kernels add in another order if weights are not aligned to 16 bytes, so equal weights would give
+    other bits after loading from a file. A compiled float32 program over a memory-mapped file has crashed.
+    """
+    copies: dict[int, Tensor] = {}
+    tensors = [
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ]
+    for path, tensor in tensors:
+        if tensor.untyped_storage().data_ptr() % _ALIGNMENT:
+            owner, _, leaf = path.rpartition(".")
+            # Tied weights stay tied.
+            if id(tensor) not in copies:
+                copies[id(tensor)] = as_before(tensor, tensor.detach().clone())
+            setattr(model.get_submodule(owner), leaf, copies[id(tensor)])
 
 
 def derived_buffers(model: nn.Module) -> dict[str, Tensor]:

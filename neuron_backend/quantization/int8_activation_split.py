@@ -13,6 +13,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from ..artifacts.machine import instruction_sets
+
 INT8_MAX = 127
 BASE = 254
 """Ratio of successive planes: a rounding remainder of at most 1/2, times this, is a digit again."""
@@ -24,6 +26,13 @@ Int8 planes for each activation dtype.
 Two hold 15 bits below a row's largest magnitude, for dtypes of 8 or 11 significant bits; three hold 23 of
 float32's 24.
 """
+
+# VNNI instructions take unsigned activations. Without an instruction for its inputs, oneDNN falls back to
+# its reference kernel, which is a thousand times slower.
+_SETS = frozenset(instruction_sets())
+_SIGNED = bool(_SETS & {"amx_int8", "asimddp"})
+_MULTIPLIES = _SIGNED or bool(_SETS & {"avx512_vnni", "avx_vnni"})
+_OFFSET, _STORED = (0, torch.int8) if _SIGNED else (128, torch.uint8)
 
 # More inputs could overflow the int32 accumulators.
 _INPUTS = 2**31 // INT8_MAX**2
@@ -54,7 +63,7 @@ def split_matmul(rows: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
     rest, planes = wide / largest * INT8_MAX, []
     for _ in range(NUM_PLANES[rows.dtype]):
         plane = rest.round()
-        planes.append(plane.to(torch.int8))
+        planes.append(stored(plane))
         rest = (rest - plane) * BASE
     # Computed, though constant: literals would become constants of the program that belong to no named
     # weight.
@@ -68,12 +77,17 @@ def split_matmul(rows: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
     return total * (largest / INT8_MAX) * scale.float()
 
 
+def stored(plane: Tensor) -> Tensor:
+    """Whole numbers from -127 to 127 in the 8-bit format that this CPU multiplies."""
+    return (plane + _OFFSET).to(_STORED)
+
+
 def exact_matmul(planes: Tensor, packed: Tensor, one: Tensor, zero: Tensor) -> Tensor:
     """
     ``planes @ packed``, accumulated exactly in int32.
 
     Args:
-        planes: ``[rows, in]`` int8.
+        planes: ``[rows, in]``, as :func:`stored` returns them.
 
         packed: As for :func:`split_matmul`.
 
@@ -85,7 +99,7 @@ def exact_matmul(planes: Tensor, packed: Tensor, one: Tensor, zero: Tensor) -> T
         ``[rows, out]`` float32.
     """
     found: Tensor = torch.ops.onednn.qlinear_pointwise.tensor(
-        planes, one, zero, packed, one, zero, None, 1.0, 0, torch.float32, "none", [], ""
+        planes, one, zero + _OFFSET, packed, one, zero, None, 1.0, 0, torch.float32, "none", [], ""
     )
     return found
 
@@ -103,13 +117,13 @@ def _are_exact() -> bool:
 
     CPUs without such instructions add pairs of products in 16 bits, which saturates.
     """
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    if not _MULTIPLIES or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     one, zero = torch.ones(1), torch.zeros(1, dtype=torch.int32)
-    planes = torch.full((3, 64), INT8_MAX, dtype=torch.int8)
+    planes = torch.full((3, 64), float(INT8_MAX))
     planes[1] = -INT8_MAX
     planes[2, ::2] = -INT8_MAX
     weights = torch.full((16, 64), INT8_MAX, dtype=torch.int8)
     weights[1::2, ::2] = -INT8_MAX
-    found = exact_matmul(planes, pack_weights(weights), one, zero)
-    return torch.equal(planes.float() @ weights.float().T, found)
+    found = exact_matmul(stored(planes), pack_weights(weights), one, zero)
+    return torch.equal(planes @ weights.float().T, found)

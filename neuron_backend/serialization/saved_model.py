@@ -17,7 +17,7 @@ from ..artifacts.quantized_files import assemble_model, load_quantized
 from ..models.fused_projections import fuse_projections
 from ..models.model_source import model_not_found
 from ..models.rope_scaling import fix_rope_scaling
-from ..models.weights import copy_sharing_weights, dtype_name, weight_dtype
+from ..models.weights import align, copy_sharing_weights, dtype_name, weight_dtype
 from ..tensor_parallel.ranks import Ranks
 from ..tensor_parallel.sharded_model import load_shard
 
@@ -85,6 +85,7 @@ def saved_model(
         )
         model = load_shard(folder, load, ranks)
     model = copy_sharing_weights(model)
+    align(model)
     found = {name: tensor for name, tensor in stored.items() if name.startswith(BUFFERS)}
     set_buffers(model, {name.removeprefix(BUFFERS): tensor for name, tensor in found.items()})
     return model

@@ -8,6 +8,7 @@ bits and sizes of the weights, and on the threads.
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
+from math import inf
 
 import attrs
 import torch
@@ -16,7 +17,7 @@ from torch.nn import functional
 
 from ...artifacts.machine import instruction_sets
 from ...quantization.int4_linear import Int4Linear
-from ...quantization.int8_activation_split import NUM_PLANES, can_split, exact_matmul, pack_weights
+from ...quantization.int8_activation_split import NUM_PLANES, can_split, exact_matmul, pack_weights, stored
 from ...quantization.int8_linear import Int8Linear
 from ...quantization.quantized import QuantizedLinear
 from ...quantization.quantized_matmul import aten_packing_matches, int4_matmul, int8_matmul
@@ -26,6 +27,10 @@ from .kernel_library import DTYPES, MOST_ROWS, MOST_ROWS_BY_4_BITS, NO_LIBRARY, 
 # Bytes of weights that are read in turn, more than caches hold; and repetitions.
 _BYTES = 256 * 2**20
 _ROUNDS = 12
+# Torch's kernels are given up once they take this many times as long, but not within the first seconds of
+# _BRIEF: their first calls generate code.
+_HOPELESS = 10
+_BRIEF = 0.1
 
 Product = Callable[[], Tensor]
 
@@ -111,16 +116,25 @@ def measured(
         x = torch.full((rows, weights[0].shape[1]), 0.5, dtype=library.dtype)
         own.append(partial(product, library, x, *weights))
         torchs.append(_by_torch(layer, x))
-    times = [(_seconds(own), _seconds(torchs)) for _ in range(_ROUNDS)]
-    # Without the first round, which reads untouched memory.
-    return min(ours for ours, _ in times[1:]), min(theirs for _, theirs in times[1:])
+    times: list[tuple[float, float]] = []
+    for _ in range(_ROUNDS):
+        spent = _seconds(own)
+        times.append((spent, _seconds(torchs, max(_HOPELESS * spent, _BRIEF))))
+        # Without the first round, which reads untouched memory.
+        ours, theirs = map(min, zip(*times[1:] or times, strict=True))
+        if len(times) > 2 and max(ours, theirs) > _HOPELESS * min(ours, theirs):
+            break
+    return ours, theirs
 
 
-def _seconds(products: Sequence[Product]) -> float:
+def _seconds(products: Sequence[Product], limit: float = inf) -> float:
+    """Time of all *products*, or of those up to the first after which it exceeds *limit*."""
     start = time.perf_counter()
     for product in products:
         product()
-    return time.perf_counter() - start
+        if (spent := time.perf_counter() - start) > limit:
+            break
+    return spent
 
 
 def _sample(model: nn.Module, dtype: torch.dtype) -> Iterable[QuantizedLinear | nn.Linear]:
@@ -154,7 +168,7 @@ def _by_torch(layer: nn.Module, x: Tensor) -> Product:
         if not can_split(x.dtype, layer.in_features):
             return partial(int8_matmul, layer, x)
         # Without the time of splitting the inputs, which a program does in a separate loop.
-        terms = x.to(torch.int8).repeat(NUM_PLANES[x.dtype], 1)
+        terms = stored(x.round()).repeat(NUM_PLANES[x.dtype], 1)
         one, zero = torch.ones(1), torch.zeros(1, dtype=torch.int32)
         return partial(exact_matmul, terms, pack_weights(layer.quantized), one, zero)
     weight = layer.get_parameter("weight").detach()

@@ -1,7 +1,13 @@
 import pytest
 import torch
+from torch import nn
 
-from decodekit.neuron_backend.models.weights import copy_sharing_weights, derived_buffers, weight_dtype
+from decodekit.neuron_backend.models.weights import (
+    align,
+    copy_sharing_weights,
+    derived_buffers,
+    weight_dtype,
+)
 
 
 class TestAdopt:
@@ -23,6 +29,40 @@ class TestAdopt:
             twin = copy_sharing_weights(tiny_model("opt"), dtype)
 
             assert twin.lm_head.weight is twin.model.decoder.embed_tokens.weight
+
+
+class TestAlign:
+    """Memory in which kernels give the same bits, wherever the weights come from."""
+
+    def test_copies_a_mapped_file(self, tiny_model):
+        """In which tensors lie anywhere; ties stay."""
+        model = copy_sharing_weights(tiny_model("opt"))
+        weight = model.lm_head.weight
+        # As safetensors cuts a file.
+        mapped = torch.empty(0).set_(torch.UntypedStorage(weight.nbytes + 8)[8:], 0, weight.shape)
+        model.lm_head.weight = model.model.decoder.embed_tokens.weight = nn.Parameter(mapped.copy_(weight))
+        before = dict(model.named_parameters())
+
+        align(model)
+
+        assert mapped.data_ptr() % 64
+        assert 0 == model.lm_head.weight.data_ptr() % 64
+        assert torch.equal(weight, model.lm_head.weight)
+        assert model.lm_head.weight is model.model.decoder.embed_tokens.weight
+        after = dict(model.named_parameters())
+        assert ["model.decoder.embed_tokens.weight"] == [n for n in after if after[n] is not before[n]]
+
+    def test_keeps_what_torch_has_allocated(self, tiny_model):
+        """Rows of a larger tensor too, wherever they begin."""
+        model = copy_sharing_weights(tiny_model("qwen2"))
+        bias = model.model.layers[0].self_attn.k_proj.bias
+        model.model.layers[0].self_attn.k_proj.bias = rows = nn.Parameter(torch.cat([bias, bias])[1:])
+        before = dict(model.named_parameters())
+
+        align(model)
+
+        assert all(before[name] is weight for name, weight in model.named_parameters())
+        assert rows.data_ptr() % 64
 
 
 class TestDtype:

@@ -9,8 +9,10 @@ from decodekit.neuron_backend.quantization.int8_activation_split import (
     BASE,
     NUM_PLANES,
     can_split,
+    exact_matmul,
     pack_weights,
     split_matmul,
+    stored,
 )
 
 # Error of the split, relative to the largest of a row, and rounding in float32.
@@ -78,6 +80,32 @@ def test_rows_of_zeros_give_zeros(dtype):
     assert torch.equal(
         torch.zeros(2, 4), split_matmul(torch.zeros(2, 8, dtype=dtype), packed, torch.ones(4, dtype=dtype))
     )
+
+
+def test_sums_are_exact_up_to_32_bits():
+    """Whatever offset a CPU's unsigned format adds."""
+    size = 133_143
+    rows = torch.full((2, size), 127.0)
+    rows[1] = -127
+    one, zero = torch.ones(1), torch.zeros(1, dtype=torch.int32)
+    packed = pack_weights(torch.full((4, size), 127, dtype=torch.int8))
+    found = exact_matmul(stored(rows), packed, one, zero)
+
+    assert torch.equal(torch.tensor([[1.0], [-1.0]]) * float(127 * 127 * size), found[:, :1])
+    assert torch.equal(found[:, :1].expand(2, 4), found)
+
+
+@pytest.mark.skipif(not can_split(torch.float32, 64), reason="this CPU has no exact int8 instructions")
+@pytest.mark.parametrize("rows", [1, 6, 48])
+def test_onednn_does_not_use_its_reference_kernel(rows, capfd):
+    """It takes a thousand times as long."""
+    inputs = stored(torch.ones(rows, 64))
+    one, zero = torch.ones(1), torch.zeros(1, dtype=torch.int32)
+    with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
+        exact_matmul(inputs, pack_weights(torch.ones(32, 64, dtype=torch.int8)), one, zero)
+    (line,) = (line for line in capfd.readouterr().out.splitlines() if ",exec,cpu,matmul," in line)
+
+    assert ",ref" not in line
 
 
 def test_sums_that_could_overflow_int32_are_not_supported():

@@ -1,6 +1,7 @@
 """Selection of kernels, and that a decoder's tokens do not depend on it."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -38,6 +39,16 @@ def linear_layers(dtype=torch.float32):
     return torch.nn.Sequential(torch.nn.Linear(40, 24), torch.nn.Linear(24, 8)).to(dtype)
 
 
+@pytest.fixture
+def no_code(monkeypatch):
+    """Kernels that are selected and never run: nothing is compiled."""
+    monkeypatch.setattr(
+        kernel_selection,
+        "_library",
+        lambda dtype, rows, tiled: Library(Path("tiled" if tiled else "by vectors"), dtype, rows, None),
+    )
+
+
 class TestSelectKernels:
     """What is timed, and when nothing is."""
 
@@ -48,6 +59,24 @@ class TestSelectKernels:
             seconds = measured(Library.compiled(dtype, (2,)), list(layers), 2)
             assert min(seconds) > 0
 
+    def test_a_hopeless_kernel_is_given_up(self, monkeypatch):
+        """Such as oneDNN's reference kernel: one product a round, and three rounds."""
+        calls = []
+
+        def product(seconds):
+            calls.append(seconds)
+
+        monkeypatch.setattr(kernel_selection, "time", SimpleNamespace(perf_counter=lambda: sum(calls)))
+        monkeypatch.setattr(kernel_selection, "_by_torch", lambda layer, x: lambda: product(1.0))
+        monkeypatch.setattr(Library, "float_gemm", lambda library, *operands: product(0.001))
+        library = Library(Path("never run"), torch.float32, (1,), None)
+
+        ours, theirs = measured(library, [*linear_layers()] * 4, 1)
+
+        assert (3, 3 * 8) == (calls.count(1.0), calls.count(0.001))
+        assert theirs > 10 * ours
+
+    @pytest.mark.usefixtures("no_code")
     def test_the_faster_is_selected(self, monkeypatch):
         """Rows with equal tokens together, and wide ones never."""
         monkeypatch.setattr(
@@ -59,6 +88,7 @@ class TestSelectKernels:
         found = select_kernels(linear_layers(), torch.float32, [1, 2, 5, 64], [1, 5])
         assert (1, 2, 5) == found.rows
 
+    @pytest.mark.usefixtures("no_code")
     @pytest.mark.parametrize(("rows", "expected"), [(64, (1, 64)), (65, (1,))])
     def test_more_rows_are_timed_for_int4(self, monkeypatch, rows, expected):
         """Those of a prompt, up to MOST_ROWS_BY_4_BITS."""
@@ -67,16 +97,12 @@ class TestSelectKernels:
 
         assert expected == select_kernels(layers, torch.float32, [1, rows], [1]).rows
 
+    @pytest.mark.usefixtures("no_code")
     @pytest.mark.parametrize(("at_five", "expected"), [(1.9, "tiled"), (2.1, "by vectors")])
     def test_tiles_or_vectors_by_the_total_time(self, monkeypatch, at_five, expected):
         """Slower for one row, and faster for five by more than that, or not."""
         seconds = {"by vectors": {1: 1.0, 5: 3.0}, "tiled": {1: 2.0, 5: at_five}}
         monkeypatch.setattr(kernel_selection, "tiled_dtypes", lambda: {torch.bfloat16})
-        monkeypatch.setattr(
-            kernel_selection,
-            "_library",
-            lambda dtype, rows, tiled: Library(Path("tiled" if tiled else "by vectors"), dtype, rows, None),
-        )
         monkeypatch.setattr(
             kernel_selection,
             "measured",
@@ -103,6 +129,7 @@ class TestSelectKernels:
 
         assert isinstance(select_kernels(model, dtype, rows, rows), NoLibrary)
 
+    @pytest.mark.usefixtures("no_code")
     def test_never_faster(self, monkeypatch):
         """Then a decoder uses torch's kernels only."""
         monkeypatch.setattr(kernel_selection, "measured", lambda *_: (2.0, 1.0))
