@@ -14,7 +14,7 @@ uniform has ties and gives infinite Gumbels, and a compiled ``log`` differs in i
 
 Besides numbers there are two questions, :func:`coin` and :func:`draw`. Where code asks nothing
 else, an :class:`Oracle` can answer in place of the noise, one way after the other. So
-:mod:`decodekit.speculation.exactness.exactness` finds what a loop does with which probability.
+:mod:`decodekit.speculation.exactness.exactness_check` finds what a loop does with which probability.
 """
 
 import contextlib

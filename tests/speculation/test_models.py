@@ -1,4 +1,4 @@
-"""Speculation changes nothing on models: float64, float32 and what rounding may do, one program."""
+"""Speculation changes nothing on models: float64, float32 and its rounding, one program."""
 
 import copy
 import random
@@ -65,7 +65,7 @@ def chain(seed: int, temperature: float) -> Any:
 
 
 class Nothing:
-    """Guesses nothing."""
+    """Empty drafts."""
 
     def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         return Draft(torch.empty(len(budget), 0, dtype=torch.int64))
@@ -83,7 +83,7 @@ def test_float64(name: str, tiny_model: TinyModel) -> None:
         DraftModel(decoder(tiny_model("qwen2", torch.float64))),  # of another opinion throughout
         Nothing(),
     ]
-    stood = 0
+    accepted = 0
     for seed in range(40):
         parts = {
             "processors": chain(seed, (0.4, 0.8, 1.2)[seed % 3]),
@@ -94,7 +94,7 @@ def test_float64(name: str, tiny_model: TinyModel) -> None:
         plain = Generator(target, **parts)(rows, random_streams)
         fast = SpeculativeGenerator(target, drafters[seed % 5], num_draft_tokens=1 + seed % K, **parts)
         result = fast(rows, random_streams)
-        stood += sum(result.statistics.accepted)
+        accepted += sum(result.statistics.accepted)
 
         assert (plain.ids, plain.finishes) == (result.ids, result.finishes), seed
         for row in range(ROWS):
@@ -102,7 +102,7 @@ def test_float64(name: str, tiny_model: TinyModel) -> None:
 
             assert plain.ids[row] == alone.ids[0], (seed, row)
     # Drafts were accepted as well as refused, or this would have shown little.
-    assert stood > 300
+    assert accepted > 300
 
 
 def test_exact_width_in_float32(tiny_model: TinyModel) -> None:

@@ -32,7 +32,7 @@ SHOWS = [show for show in MANY_ROWS if show is not under_generate and "terminal"
 def row_of(row: int, case: Case) -> Iterator[Event]:
     """The events of one row."""
     text = RowText(Detokenizer(case.tokenizer, case.skip_special_tokens))
-    bursts = list(case.bursts()) or [[]]
+    bursts = list(case.chunks()) or [[]]
     for burst, last in itertools.zip_longest(bursts, [None] * (len(bursts) - 1), fillvalue=ENDING):
         yield Event(row, tuple(burst), text.push(burst, last), last)
 
@@ -82,7 +82,7 @@ class TestEveryStreamer:
                 Callback(heard.append), case.tokenizer, (), skip_special_tokens=case.skip_special_tokens
             )
             streamer.put(torch.tensor([[0]]))
-            for burst in case.bursts():
+            for burst in case.chunks():
                 streamer.put(torch.tensor([burst]))
             streamer.end()
 

@@ -116,7 +116,7 @@ class Letters:
 
 
 def stop(seed: int) -> StopCondition:
-    """Stops in the middle of bursts, and the last position."""
+    """Stops in the middle of a step's tokens, and the last position."""
     return [
         MaxNewTokens(7),
         EndOfSequence(3) | MaxNewTokens(9),

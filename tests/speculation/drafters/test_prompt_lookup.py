@@ -1,4 +1,4 @@
-"""Guessing by copying."""
+"""Prompt lookup decoding."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from decodekit.testing import ScriptedDecoder, last_token
 
 
 def propose(lookup: PromptLookup, tokens: list[int], budget: int) -> list[int]:
-    """What *lookup* guesses after *tokens*."""
+    """Draft of *lookup* after *tokens*."""
     history = History(
         torch.tensor([[[*tokens, 7, 7, 7]]]),
         torch.tensor([[len(tokens)]]),
@@ -43,11 +43,11 @@ class TestPromptLookup:
         assert brute_force(tokens, max_ngram, min_ngram, 4) == propose(lookup, tokens, 4)
 
     def test_prefers_the_latest(self) -> None:
-        """Of two places where the token occurred, what followed the later one is guessed."""
+        """Of two occurrences the later one's continuation is drafted."""
         assert [3, 1] == propose(PromptLookup(), [1, 2, 1, 3, 1], 2)
 
     def test_repeating_text_is_drafted_well(self) -> None:
-        """On a decoder that goes round in a circle, nearly every guess stands."""
+        """On periodic text nearly every draft token is accepted."""
         circle = torch.eye(6).roll(1, dims=1)
         fast = SpeculativeGenerator(
             ScriptedDecoder(circle, line=last_token), PromptLookup(), stop=MaxNewTokens(40)

@@ -16,7 +16,7 @@ from decodekit.speculation.drafters.running_texts import RunningTexts
 class Note:
     """A text."""
 
-    taken: NDArray[np.int64] = attrs.field(converter=lambda ids: np.array(ids, dtype=np.int64))
+    tokens: NDArray[np.int64] = attrs.field(converter=lambda ids: np.array(ids, dtype=np.int64))
 
 
 def ids(*tokens: int) -> NDArray[np.int64]:
@@ -55,8 +55,8 @@ class TestRunningTexts:
         texts.put(notes[:2])
         texts.put(notes[2:])
 
-        assert texts.take(notes[0].taken) is None
-        assert notes[1:] == [texts.take(note.taken) for note in notes[1:]]
+        assert texts.take(notes[0].tokens) is None
+        assert notes[1:] == [texts.take(note.tokens) for note in notes[1:]]
 
         texts.put([Note([4] * 9), Note([5] * 9)])
 
@@ -79,12 +79,12 @@ class TestRunningTexts:
 
         assert pickle.loads(pickle.dumps(texts)).take(ids(1)) is None
 
-    def test_nobody_gets_what_another_has(self) -> None:
+    def test_a_taken_record_is_not_shared(self) -> None:
         """In threads."""
         texts = RunningTexts[Note]()
         texts.put([Note([1]) for _ in range(60)])
         with ThreadPoolExecutor(8) as pool:
-            taken = list(pool.map(lambda _: texts.take(ids(1, 2)), range(100)))
+            tokens = list(pool.map(lambda _: texts.take(ids(1, 2)), range(100)))
 
-        found = [id(note) for note in taken if note]
+        found = [id(note) for note in tokens if note]
         assert 60 == len(found) == len(set(found))

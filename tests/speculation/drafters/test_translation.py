@@ -20,9 +20,9 @@ def split(tokens: Ints, start: int) -> Iterator[tuple[int, int, bool]]:
         start = end
 
 
-def encode(chunk: list[int], opens: bool) -> list[int]:
+def encode(chunk: list[int], starts_text: bool) -> list[int]:
     """The chunk as one number, behind a 9 where it opens a text, and nothing for two zeros."""
-    return [] if chunk == [0, 0] else [9] * opens + [sum(3**i * token for i, token in enumerate(chunk))]
+    return [] if chunk == [0, 0] else [9] * starts_text + [sum(3**i * token for i, token in enumerate(chunk))]
 
 
 @given(st.lists(TEXTS, max_size=6), TEXTS)
@@ -35,7 +35,7 @@ def test_is_a_function_of_the_text(before: list[list[int]], text: list[int]) -> 
     found, fresh = translation.of(tokens, split, encode), Translation().of(tokens, split, encode)
     chunks = list(split(tokens, 0))
 
-    assert [index for a, b, opens in chunks for index in encode(text[a:b], opens)] == found.own.tolist()
+    assert [index for a, b, first in chunks for index in encode(text[a:b], first)] == found.own.tolist()
     assert [end for _, end, _ in chunks] == found.ends.tolist()
     assert fresh.own_ends.tolist() == found.own_ends.tolist()
 
@@ -47,7 +47,7 @@ def test_a_text_that_grows_is_encoded_once() -> None:
     text = np.array([1, 1, 0, 1, 0, 2, 0, 1])
     for end in range(len(text) + 1):
         translation = translation.of(
-            text[:end], split, lambda chunk, opens: encoded.append(chunk) or encode(chunk, opens)
+            text[:end], split, lambda chunk, starts_text: encoded.append(chunk) or encode(chunk, starts_text)
         )
 
     assert [[1], [1, 1], [1, 1], [0], [0, 1], [0, 1], [0], [0, 2], [0, 2], [0], [0, 1]] == encoded

@@ -102,12 +102,12 @@ def writer(kind: str, text: str, **shape: Any) -> ScriptedDecoder:
     tokens = tokenizer(kind)
     vocabulary, ids = Vocabulary(tokens, len(tokens)), tokens.encode(text)
 
-    def following(prefix: Sequence[int]) -> int:
+    def next_token(prefix: Sequence[int]) -> int:
         if ids[: len(prefix)] == list(prefix):
             return ids[len(prefix)] if len(prefix) < len(ids) else tokens.eos_token_id
-        rest = text.encode()[len(vocabulary.bytes_of(prefix, opens=True)) :]
-        # It came here by other tokens than its own: the longest that fits.
-        fitting = [index for index, said in vocabulary.said.items() if said and rest.startswith(said)]
-        return max(fitting, key=lambda index: len(vocabulary.said[index]), default=tokens.eos_token_id)
+        rest = text.encode()[len(vocabulary.bytes_of(prefix, starts_text=True)) :]
+        # Not the canonical tokenization: the longest fitting token.
+        fitting = [index for index, data in vocabulary.token_bytes.items() if data and rest.startswith(data)]
+        return max(fitting, key=lambda index: len(vocabulary.token_bytes[index]), default=tokens.eos_token_id)
 
-    return ScriptedDecoder(torch.eye(len(tokens)) * 20, line=following, **shape)
+    return ScriptedDecoder(torch.eye(len(tokens)) * 20, line=next_token, **shape)
