@@ -21,7 +21,7 @@ def scripted(**shape: object) -> ScriptedDecoder:
 
 class TestScriptedDecoder:
     def test_looks_up_the_prefix(self) -> None:
-        """Logits are the table's line for the ids in the slots up to the column."""
+        """Logits are the table's row for the ids in the slots up to the column."""
         decoder = scripted(line=last_token)
         logits = decoder.forward(
             torch.tensor([[1, 2, -1, -1], [-1, -1, 3, 4], [-1] * 4]), torch.tensor([0, -2, 0])
@@ -31,7 +31,7 @@ class TestScriptedDecoder:
         assert torch.equal(TABLE[[3, 4]], logits[1, 2:])
 
     def test_every_token_of_a_prefix_counts(self) -> None:
-        """Another token anywhere, the newest too, or another order, is another line of 61."""
+        """Any other token or order selects another of 61 rows."""
         prefixes = ([1, 2, 3], [1, 3, 2], [1, 2], [0, 1, 2, 3], [2, 2, 3], [1, 2, 4], [1, 2, 0])
         lines = {whole_prefix(p) % 61 for p in prefixes}
 
@@ -40,7 +40,7 @@ class TestScriptedDecoder:
 
 class TestScriptedTrees:
     def test_a_column_sees_the_cache_and_its_path(self) -> None:
-        """Nothing of the columns beside it, and nothing behind cache_pos."""
+        """It sees neither sibling columns nor slots after cache_pos."""
         decoder = ScriptedDecoder(TABLE, tree_widths=(4,))
         decoder.forward(torch.tensor([[1, 2, 3, 4, 5]]), torch.tensor([0]))
         logits = decoder.forward_tree(
@@ -52,7 +52,7 @@ class TestScriptedTrees:
         assert [1, 2, 5, 3, -1] == decoder.slots[0, :5].tolist()
 
     def test_a_chain_is_a_tree(self) -> None:
-        """Of parents -1, 0, 1, ...: the same logits and the same cache."""
+        """With parents -1, 0, 1, ...: same logits and same cache."""
         one, other = (ScriptedDecoder(TABLE, tree_widths=(5,)) for _ in range(2))
         ids, start = torch.tensor([[1, 2, 3, 4, 5]]), torch.tensor([0])
 
@@ -61,7 +61,7 @@ class TestScriptedTrees:
 
     @pytest.mark.parametrize("widths", [(0,), (4, 4), (8, 4), (True,)])
     def test_refuses_widths_that_are_none(self, widths: tuple[int, ...]) -> None:
-        """They are counts of columns, ascending."""
+        """Widths are ascending column counts."""
         with pytest.raises(ValueError, match="'tree_widths' must be positive and ascending: got"):
             ScriptedDecoder(TABLE, tree_widths=widths)
 
@@ -69,13 +69,13 @@ class TestScriptedTrees:
 class TestCheckDecoder:
     @pytest.mark.parametrize("line", [whole_prefix, last_token])
     def test_passes_a_decoder_that_keeps_the_contract(self, line: object) -> None:
-        """The scripted decoder does, in any batch."""
+        """The scripted decoder, at any batch size."""
         check_decoder(scripted(line=line))
         check_decoder(ScriptedDecoder(TABLE, batch_size=1, max_length=16, widths=(2,), scored_width=2))
 
     @pytest.mark.parametrize("line", [whole_prefix, last_token])
     def test_passes_a_decoder_that_scores_trees(self, line: object) -> None:
-        """In any batch, and with trees wider than a row is long."""
+        """At any batch size, also with trees wider than a row is long."""
         for batch_size in (1, 3):
             check_decoder(
                 ScriptedDecoder(
@@ -85,7 +85,7 @@ class TestCheckDecoder:
 
     @pytest.mark.parametrize("fault", ["rows", "shallow"])
     def test_finds_trees_that_are_scored_wrong(self, fault: str) -> None:
-        """Another row's tree, or one without what lies below the first column's children."""
+        """Another row's tree, or one without the first column's grandchildren."""
 
         class Wrong(ScriptedDecoder):
             def forward_tree(
@@ -96,13 +96,13 @@ class TestCheckDecoder:
                 return super().forward_tree(ids, cache_pos, wrong)
 
         decoder = Wrong(TABLE, 3, 24, widths=(1, 4), scored_width=4, tree_widths=(8,))
-        # Another row's tree may also be too deep for this one.
+        # Another row's tree may be too deep for this one.
         with pytest.raises((AssertionError, ValueError), match=r"tree|positions"):
             check_decoder(decoder)
 
     @pytest.mark.parametrize("leaves", ["everything", "nothing"])
     def test_finds_what_a_tree_leaves(self, leaves: str) -> None:
-        """Columns of other branches in the cache, or a first branch that is not there."""
+        """Columns of other branches in the cache, or a missing first branch."""
 
         class Leaving(ScriptedDecoder):
             def forward_tree(
@@ -123,7 +123,7 @@ class TestCheckDecoder:
             check_decoder(decoder)
 
     def test_finds_missing_refusals_of_trees(self) -> None:
-        """One that repairs parents, and their dtype with them."""
+        """A decoder that silently repairs parents and their dtype."""
 
         class Lenient(ScriptedDecoder):
             def forward_tree(
@@ -139,16 +139,16 @@ class TestCheckDecoder:
 
     @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
     def test_passes_decoders_over_models(self, name: str, tiny_model: Callable[..., PreTrainedModel]) -> None:
-        """And so does every decoder over a Hugging Face model, in batches of one and of three."""
+        """Every decoder over a Hugging Face model, in batches of one and of three."""
         for rows in (1, 3):
             check_decoder(StaticDecoder(tiny_model(name), batch_size=rows, max_length=40, widths=(1, 4, 12)))
 
     def test_passes_compiled_programs(self, compiled_llama: StaticDecoder) -> None:
-        """Compiled as well."""
+        """Compiled programs too."""
         check_decoder(compiled_llama)
 
     def test_finds_a_cache_that_ignores_positions(self) -> None:
-        """One that writes at the shared position of the first row."""
+        """A decoder that writes every row at the first row's position."""
 
         class Shared(ScriptedDecoder):
             def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
@@ -162,7 +162,7 @@ class TestCheckDecoder:
 
     @pytest.mark.parametrize("batch_size", [1, 3])
     def test_finds_padding_that_is_written(self, batch_size: int) -> None:
-        """One that takes -1 for token 0."""
+        """A decoder that treats -1 as token 0."""
 
         class Written(ScriptedDecoder):
             def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
@@ -175,7 +175,7 @@ class TestCheckDecoder:
             check_decoder(decoder)
 
     def test_finds_negative_positions_refused(self) -> None:
-        """One that knows no padding before the first token."""
+        """A decoder without padding before the first token."""
 
         class Strict(ScriptedDecoder):
             def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
@@ -188,7 +188,7 @@ class TestCheckDecoder:
             check_decoder(decoder)
 
     def test_finds_leavings_of_other_tokens(self) -> None:
-        """One that never overwrites a slot."""
+        """A decoder that never overwrites a slot."""
 
         class Sticky(ScriptedDecoder):
             def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
@@ -200,14 +200,14 @@ class TestCheckDecoder:
                 return super().forward(ids, cache_pos)
 
         decoder = Sticky(TABLE, batch_size=2, max_length=12, widths=(1, 4), scored_width=4)
-        # What stands there from before is never replaced by what is fed.
+        # Old slots are never overwritten.
         decoder.slots[:, 3] = 5
         with pytest.raises(AssertionError):
             check_decoder(decoder)
 
     @pytest.mark.parametrize("lenient", ["dtype", "range"])
     def test_finds_missing_refusals(self, lenient: str) -> None:
-        """One that repairs what it should refuse."""
+        """A decoder that repairs invalid input."""
 
         class Lenient(ScriptedDecoder):
             def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:

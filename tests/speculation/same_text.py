@@ -27,7 +27,7 @@ SHAPE = {"max_length": 72, "widths": (1, 7, 32), "scored_width": 7}
 
 
 def history(rows: Sequence[Sequence[int]], prompts: Sequence[int] | None = None) -> History:
-    """The rows' tokens with garbage behind them; *prompts* of each are prompt, one if not given."""
+    """History of *rows* with garbage after them; *prompts* are the prompt lengths, 1 by default."""
     ids = torch.full((len(rows), 1, max(map(len, rows)) + 20), 10**9)
     for row, tokens in enumerate(rows):
         ids[row, 0, : len(tokens)] = torch.tensor(tokens, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Speculation as transformers-neuronx spells it."""
+"""SpeculativeGenerator with the interface of transformers-neuronx."""
 
 import copy
 import pathlib
@@ -90,7 +90,7 @@ class TestSample:
         assert expected.tolist() == plain.sequences
 
     def test_rows_end_on_their_own(self, tiny_model: TinyModel) -> None:
-        """After its end-of-sequence token a row holds padding, while the others go on, as in transformers."""
+        """An ended row is padded while the others continue, as in transformers."""
         model = tiny_model("llama")
         spec_gen = SpeculativeGenerator(decoder(perturbed(model), 3), decoder(model, 3))
         endless = spec_gen.sample(PROMPTS, 40)
@@ -125,7 +125,7 @@ class TestSample:
             assert spec_gen.sample(torch.tensor([prompt]), 30)[0].tolist() == response[row].tolist()
 
     def test_samples_with_a_sampler(self, tiny_model: TinyModel) -> None:
-        """Processors and a sampler are those of plain decoding."""
+        """With processors and a sampler the text equals plain decoding."""
         model = tiny_model("llama")
         parts: dict[str, Any] = {"processors": Temperature(0.8), "sampler": Sample(seed=7)}
         target = decoder(model, 3)
@@ -202,14 +202,14 @@ class TestRefusals:
         ],
     )
     def test_refuses_what_it_cannot_do(self, change: dict[str, Any], error: Any, match: str) -> None:
-        """Nothing is ignored: each is refused by its name."""
+        """Arguments without effect are refused by name."""
         target = ScriptedDecoder(COUNT_UP)
         arguments = {"input_ids": torch.tensor([[1, 2, 3]]), "sequence_length": 9, **change}
         with pytest.raises(error, match=match):
             SpeculativeGenerator(target, target).sample(**arguments)
 
     def test_our_own_names_the_class_with_their_order(self) -> None:
-        """(draft, target, k) given to ours names the adapter; (target, drafter, k) is ours."""
+        """Given (draft, target, k), our message names the adapter; (target, drafter, k) is ours."""
         decoder = ScriptedDecoder(COUNT_UP, line=last_token)
         with pytest.raises(TypeError, match=r"decodekit\.speculation\.neuronx_speculative_generator"):
             OurOrder(decoder, decoder, 4)

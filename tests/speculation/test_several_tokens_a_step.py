@@ -49,7 +49,7 @@ def drafters(seed: int) -> list[Drafter]:
 
 @attrs.define(eq=False)
 class LogProbabilities(Stop):
-    """Never ends a row; notes the log-probability of each token that it is shown, by row and position."""
+    """Never ends a row; records the log-probability of each token, by row and position."""
 
     finishes: ClassVar[tuple[Finish, ...]] = ()
     noted: dict[tuple[int, int], tuple[int, float]] = attrs.field(factory=dict)
@@ -58,16 +58,16 @@ class LogProbabilities(Stop):
         logprobs = scores.logits.double().log_softmax(dim=-1)
         for row, ends in enumerate(history.length.tolist()):
             for column, end in enumerate(ends):
-                # Behind a row's last token the column is shown again.
+                # After a row's last token the column is repeated.
                 if column == 0 or end > ends[column - 1]:
                     token = int(history.ids[row, 0, end - 1])
-                    # An ended row's last token is shown again, with garbage.
+                    # An ended row's last token is repeated, with garbage.
                     self.noted.setdefault((row, end - 1), (token, float(logprobs[row, column, token])))
         return torch.zeros_like(history.length)
 
 
 def kept(notes: LogProbabilities, prompts: list[list[int]], ids: list[list[int]]) -> Any:
-    """The notes of the tokens that were kept."""
+    """Records of the kept tokens."""
     return [
         [notes.noted[row, len(prompt) + i] for i in range(len(new))]
         for row, (prompt, new) in enumerate(zip(prompts, ids, strict=True))
@@ -132,7 +132,7 @@ class Failing:
 
 @pytest.mark.parametrize("kind", range(3))
 def test_an_exception_inside_a_drafter_leaves_the_generator_usable(kind: int) -> None:
-    """It reaches the caller, whatever was streamed before it is right, and the next call is too."""
+    """It reaches the caller; the text streamed before it and the next call are correct."""
     parts: dict[str, Any] = {"sampler": Sample(1), "stop": MaxNewTokens(20)}
     prompts = [[1, 2, 1, 2, 1], [3]]
     expected = Generator(scripted(6), **parts)(prompts).ids

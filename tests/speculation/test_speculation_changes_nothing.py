@@ -118,7 +118,7 @@ def drafter(kind: str, table: Tensor, batch_size: int) -> Drafter:
 
 
 def chain(kind: int, temperature: float, rows: Sequence[int]) -> Processor | None:
-    """Chains with and without history, as a user would order them, for the rows numbered *rows*."""
+    """Chains with and without history, in usual order, for the rows numbered *rows*."""
     heat = Temperature(temperature)
     chains: list[Processor | None] = [
         None,

@@ -15,12 +15,12 @@ ROWS = 64
 
 
 def table(seed: int, vocab: int, lines: int = 13) -> Tensor:
-    """Logits of which some tokens are likely and some are not."""
+    """Random logits, some tokens likely and some not."""
     return torch.randn(lines, vocab, generator=torch.Generator().manual_seed(seed)) * 1.2
 
 
 def every_token(prefix: Sequence[int]) -> int:
-    """A line of the table that depends on every token, the newest one too."""
+    """A table row that depends on every token, including the newest."""
     state = 1
     for token in prefix:
         state = (state * 5 + token) % 13

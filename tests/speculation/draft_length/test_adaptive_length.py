@@ -1,4 +1,4 @@
-"""The length that pays: on invented seconds against the best fixed length, and in the loop."""
+"""Adaptive draft length: on simulated times against the best fixed length, and in the loop."""
 
 import copy
 import gc
@@ -52,7 +52,7 @@ class World:
         return self.host + min(cost for width, cost in self.widths.items() if width > length)
 
     def policy(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> AdaptiveLength:
-        """One that has timed this world's forwards."""
+        """A policy prepared with this world's times."""
         seconds = {width: cost * UNIT for width, cost in self.widths.items()}
         monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: seconds)
         policy = AdaptiveLength(**{"most": 8, **options})
@@ -60,7 +60,7 @@ class World:
         return policy
 
     def run(self, policy: Callable[[int], int], tokens: int, seed: int) -> tuple[float, list[int]]:
-        """Tokens per second of plain decoding's (over all rows), and the lengths that were taken."""
+        """Speed relative to plain decoding (over all rows), and the lengths used."""
         dice, length, time, lengths = random.Random(seed), [0] * self.rows, 0.0, []
         gap: int | None = None
         while sum(length) < tokens * self.rows:
@@ -138,7 +138,7 @@ USELESS = {
 class TestAgainstTheBestFixedLength:
     @pytest.mark.parametrize("name", WORLDS)
     def test_is_within_a_few_percent_of_it(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Over 512 tokens, everything that it has to learn included."""
+        """Over 512 tokens, learning included."""
         world = WORLDS[name]
         best = max(world.fixed(k) for k in range(9))
         speeds = [world.run(world.policy(monkeypatch), 512, seed)[0] for seed in range(12)]
@@ -157,7 +157,7 @@ class TestAgainstTheBestFixedLength:
         assert mean(first) > 0.94 * mean(fixed)
 
     def test_tries_that_pay_go_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Where verifying is so dear that a draft has to show first that it is better than expected."""
+        """Where verification is so expensive that a draft pays only above its prior acceptance rate."""
         world = World(always(0.92), {1: 1.0, 2: 2.0, 3: 2.15, 5: 2.5, 9: 3.4}, token=0.05)
         best = max(world.fixed(k) for k in range(9))
         speeds = [world.run(world.policy(monkeypatch), 768, seed)[0] for seed in range(12)]
@@ -168,14 +168,14 @@ class TestAgainstTheBestFixedLength:
     def test_a_useless_draft_costs_two_percent_at_most(
         self, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Against plain decoding over 512 tokens, whatever the dice: prompt and tries included."""
+        """Against plain decoding over 512 tokens, for every seed, prompt and trials included."""
         world = USELESS[name]
         worst = min(world.run(world.policy(monkeypatch), 512, seed)[0] for seed in range(12))
 
         assert worst > 0.98 if "good" not in name else worst > 0.97
 
     def test_a_useless_draft_is_hardly_tried(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Tries become rarer: over 4,000 tokens they are a hundredth."""
+        """Trials become rarer: one in a hundred steps over 4,000 tokens."""
         world = USELESS["steps"]
         _, lengths = world.run(world.policy(monkeypatch), 4000, 1)
         tried = [i for i, k in enumerate(lengths) if k]
@@ -206,7 +206,7 @@ class TestAgainstTheBestFixedLength:
 
 class TestChanges:
     def test_follows_a_draft_that_becomes_good(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Useless for 250 tokens, good for 500: most of what those allow is gained."""
+        """Useless for 250 tokens, good for 500: most of the possible speed-up is reached."""
         world = World(lambda token, row, place: 0.0 if token < 250 else 0.85)
         speeds = [world.run(world.policy(monkeypatch), 750, seed)[0] for seed in range(12)]
         best = 750 / (250 + 500 / max(World(always(0.85)).fixed(k) for k in range(9)))
@@ -214,7 +214,7 @@ class TestChanges:
         assert mean(speeds) > 0.85 * best
 
     def test_leaves_a_draft_that_becomes_useless(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Good for 250 tokens and useless for 500: what is lost then stays within the allowance."""
+        """Good for 250 tokens, useless for 500: the loss stays within the allowance."""
         world = World(lambda token, row, place: 0.85 if token < 250 else 0.0)
         for seed in range(12):
             policy = world.policy(monkeypatch)
@@ -225,7 +225,7 @@ class TestChanges:
             assert sum(k > 0 for k in lengths[60:]) < 20
 
     def test_a_slow_step_changes_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Neither of the target nor of the draft, be it a hundred times as slow."""
+        """Of the target or of the draft, even if a hundred times as slow."""
         world = WORLDS["middling"]
         policy = world.policy(monkeypatch)
         world.run(policy, 200, 0)
@@ -237,7 +237,7 @@ class TestChanges:
         assert abs(policy(1) - before) <= 1
 
     def test_seconds_that_were_timed_wrongly_are_corrected(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Wide forwards were taken to cost nothing; they cost so much that no draft pays."""
+        """Wide forwards were timed as free, but are too expensive for any draft to pay."""
         world = World(always(0.7), {1: 1.0, 9: 2.9}, token=0.1)
         policy = attrs.evolve(world, widths={1: 1.0, 9: 1.0}).policy(monkeypatch)
         _, lengths = world.run(policy, 400, 0)
@@ -248,7 +248,7 @@ class TestChanges:
 
 class TestWhatItLearns:
     def test_that_what_is_wider_takes_no_less(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Though the machine has become slow since the wider forwards were timed."""
+        """Even if the machine has become slower since the wider forwards were timed."""
         monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: {1: 1.0, 2: 1.2, 5: 1.5})
         seconds = step_seconds.StepSeconds()
         seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
@@ -319,7 +319,7 @@ class TestWhatItLearns:
     def test_more_expensive_tokens_and_columns_never_lengthen_drafts(
         self, rate: float, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The best length falls as the draft or a column of the target becomes dearer."""
+        """The best length falls as the draft or a column of the target becomes more expensive."""
 
         def best(token: float, column: float) -> int:
             world = World(always(rate), {width: 1 + column * (width - 1) for width in SMOOTH}, token)
@@ -374,7 +374,7 @@ class TestWhatItLearns:
         assert anew == other.tokens_per_second() != policy.tokens_per_second()
 
     def test_str(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """As text: lengths, rates and seconds; its repr is how it was made."""
+        """The text shows lengths, rates and seconds; the repr shows the options."""
         world = WORLDS["steps"]
         policy = world.policy(monkeypatch, most=4)
 
@@ -457,7 +457,7 @@ class TestInTheLoop:
         assert (5,) == policy._seconds._widths
 
     def test_timing_keeps_no_decoder_alive(self) -> None:
-        """The record of a decoder goes with it."""
+        """A decoder's times are dropped with it."""
         target = ScriptedDecoder(TABLE)
         step_seconds.time_widths(target)
         number = id(target)
@@ -504,7 +504,7 @@ class TestRefusals:
         ],
     )
     def test_bad_options(self, options: Any, error: type[Exception], message: str) -> None:
-        """Refused when it is made."""
+        """Refused at construction."""
         with pytest.raises(error, match=message):
             AdaptiveLength(**options)
 

@@ -64,7 +64,7 @@ def renumbered(original: PreTrainedModel, new: torch.Tensor) -> PreTrainedModel:
 
 
 class TestTheSameModelBehindAPermutedVocabulary:
-    """Nothing but numbers differs, so nothing may be lost."""
+    """Only the ids differ, so acceptance must be equal."""
 
     @pytest.mark.parametrize(
         "parts",
@@ -76,7 +76,7 @@ class TestTheSameModelBehindAPermutedVocabulary:
         ids=["greedy", "drawn", "drawn-after-a-chain"],
     )
     def test_is_always_right(self, parts: dict[str, Any]) -> None:
-        """τ = k + 1, drawn or not, in a ragged batch."""
+        """τ = k + 1, sampled or greedy, in a ragged batch."""
         mixed, new = permuted("bytes")
         target = StaticDecoder(model(len(new)), batch_size=2, **SHAPE)
         own = StaticDecoder(renumbered(target.step.model, new), batch_size=2, **SHAPE)
@@ -100,7 +100,7 @@ class TestTheSameModelBehindAPermutedVocabulary:
         own.table = torch.full_like(other.table, 100.0)  # those that are no token are never looked at
         own.table[:, new] = other.table[:, : len(new)]
         back = new.argsort().tolist()
-        # The same line of the table for the same text.
+        # The same table row for the same text.
         own.line = lambda prefix: other.line([back[index] for index in prefix])
         other.table[:, len(new) :] = -torch.inf  # tokens that the other tokenizer lacks
         drafts = [DraftModel(other), CommonTokens(own, mixed, tokenizer("bytes"), target.shape.vocab_size)]
@@ -117,7 +117,7 @@ class TestTheSameModelBehindAPermutedVocabulary:
 @pytest.mark.parametrize("draft_kind", KINDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_changes_no_text(kind: str, draft_kind: str) -> None:
-    """Whatever the two tokenizers: random models, prompts with special tokens, greedy or drawn."""
+    """For all pairs of tokenizers: random models, prompts with special tokens, greedy or sampled."""
     dice = random.Random(f"{kind} {draft_kind}")
     target, own = random_decoder(kind, 1), random_decoder(draft_kind, 2, max_length=96)
     draft = CommonTokens(own, tokenizer(draft_kind), tokenizer(kind), target.shape.vocab_size)
@@ -150,7 +150,7 @@ def test_tokens_that_the_draft_lacks_are_tokenized_again(kind: str, draft_kind: 
 
 
 def test_the_drafts_own_beginning_goes_first() -> None:
-    """A draft that wants a beginning of sequence gets one where the target has none, and only one."""
+    """A draft with a beginning-of-sequence token gets exactly one, also if the target has none."""
     for kind in ("bytes", "pieces"):
         own = random_decoder("bytes-bos", 2, rows=1)
         target = random_decoder(kind, 1, rows=1)
@@ -162,7 +162,7 @@ def test_the_drafts_own_beginning_goes_first() -> None:
 
 
 def test_the_end_of_sequence_is_matched_by_its_role() -> None:
-    """</s> and <|end|> are one token: a draft that ends when the target does is right."""
+    """</s> and <|end|> are equivalent: a draft that ends with the target is accepted."""
     text = "The quick brown fox"
     kind, other = tokenizer("bytes"), tokenizer("bytes-few")
     table = torch.full((1, len(other)), -5.0)
@@ -216,7 +216,7 @@ def test_a_token_that_the_draft_lacks_may_be_forced() -> None:
 
 
 def test_the_model_of_the_draft_is_not_touched() -> None:
-    """Weights and config are as before: nothing is pruned."""
+    """Weights and config are unchanged: nothing is pruned."""
     original = model(290)
     before = {name: tensor.clone() for name, tensor in original.state_dict().items()}
     own = StaticDecoder(original, batch_size=1, **SHAPE)
@@ -254,7 +254,7 @@ class TestRefusal:
     @pytest.mark.parametrize("value", [None, "gpt2", PreTrainedTokenizerFast])
     @pytest.mark.parametrize("name", ["draft_tokenizer", "tokenizer"])
     def test_of_what_is_no_tokenizer(self, name: str, value: Any) -> None:
-        """A name or a class is none yet."""
+        """A name or a class is not a tokenizer."""
         both = {"draft_tokenizer": tokenizer("bytes"), "tokenizer": tokenizer("bytes"), name: value}
         message = re.escape(f"'{name}' must be a Hugging Face tokenizer: got {value!r}")
         with pytest.raises(TypeError, match=message):

@@ -49,7 +49,7 @@ class TestDraftModel:
 
     @pytest.mark.parametrize("decoder", ["some/model", torch.nn.Linear(2, 2), None])
     def test_needs_a_decoder(self, decoder: object) -> None:
-        """A path or a model is no decoder yet."""
+        """A path or a model is not a decoder."""
         with pytest.raises(TypeError, match=r"'decoder' must have a shape and forward.*, as compile_decoder"):
             DraftModel(decoder)  # type: ignore[arg-type]
 

@@ -22,7 +22,7 @@ TREES = [
 
 
 def table(seed: int, like: torch.Tensor | None = None) -> torch.Tensor:
-    """Logits of a scripted model, perhaps much like another's."""
+    """Logits of a scripted model, optionally close to another's."""
     rng = torch.Generator().manual_seed(seed)
     new = torch.randn(53, VOCAB, generator=rng) * 1.5
     return new if like is None else like + 0.5 * new
@@ -126,7 +126,7 @@ class TestDraftTree:
             assert (plain.ids, plain.finishes) == (fast.ids, fast.finishes)
 
     def test_the_smallest_gap_is_plain_decodings(self) -> None:
-        """It is that of the tokens that were kept, whatever the tree looked at besides."""
+        """That of the accepted tokens, independent of other branches."""
         for seed in range(10):
             target, parts = (
                 table(seed),
@@ -148,7 +148,7 @@ class TestDraftTree:
         assert Generator(scripted(target), **parts)([[1], [2, 3]]).ids == fast([[1], [2, 3]]).ids
 
     def test_requirements_are_checked_on_construction(self) -> None:
-        """A target that scores trees as wide, a draft that does too unless it is a comb, one program."""
+        """The target must score trees this wide, and so must the draft unless the tree is a comb."""
         small, wide = scripted(table(1), tree=0), scripted(table(1))
         comb, bush = Tree.comb(2, 2), Tree.of_children(2, 2)
 

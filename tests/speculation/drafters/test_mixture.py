@@ -41,7 +41,7 @@ class Spy:
 
 @attrs.define(eq=False)
 class SpyLookup(Spy):
-    """The same of one that gives evidence."""
+    """The same for a drafter with evidence."""
 
     def evidence(self, history: History, budget: Tensor) -> Tensor:
         return self.drafter.evidence(history, budget)  # type: ignore[attr-defined, no-any-return]
@@ -102,7 +102,7 @@ class TestAssign:
         )
     )
     def test_is_best_of_all(self, case: tuple[list[list[int]], list[int]]) -> None:
-        """Of every way to give each row a drafter or none."""
+        """Compared with every assignment of drafters to rows."""
         gains, prices = case
 
         def worth(picks: Any) -> float:
@@ -119,7 +119,7 @@ class TestAssign:
         assert [0, 0] == assign(np.array([[3.0], [3.0]]), [4.0])
 
     def test_the_first_of_equals(self) -> None:
-        """And nothing rather than something that gains nothing."""
+        """No drafter rather than one without gain."""
         assert [0] == assign(np.array([[1.0, 1.0]]), [0.0, 0.0])
         assert [-1, 1] == assign(np.array([[0.0, 0.0], [0.0, 1.0]]), [0.0, 0.0])
 
@@ -134,7 +134,7 @@ class TestPicks:
         assert 90 < sum(ids == [right(2 * n + 1, 0)] for n, ids in enumerate(generated))
 
     def test_nothing_where_nothing_pays(self) -> None:
-        """A drafter that is always wrong is tried now and then, not more."""
+        """A drafter that is always wrong is tried only now and then."""
         bad = Spy(ScriptedDrafts(wrong))
         generated = follow(Mixture([bad], costs=[0.2]), 300, gain=1)
 
@@ -194,7 +194,7 @@ class TestPicks:
         assert 90 <= len(model.budgets) <= 105
 
     def test_never_a_lookup_without_a_draft(self) -> None:
-        """Evidence of 0 is none at all, however right it was elsewhere."""
+        """Evidence of 0 means no draft, however good elsewhere."""
         lookup = Lookup(right, lambda length, row: row)
 
         assert all([[], right(2 * n + 1, 1)] == ids for n, ids in enumerate(follow(Mixture([lookup]), 9, 2)))
@@ -205,7 +205,7 @@ class TestPicks:
         second = Spy(ScriptedDrafts(lambda n, row: right(n, row) if row == 1 else wrong(n, row)))
         mixture = Mixture([first, second], costs=[0.05, 0.05])
         for n in range(1, 200, 2):
-            # Rows that differ, so that each is known by its tokens.
+            # Distinct rows, as they are identified by their tokens.
             rows = [list(range(n)), [7, *range(1, n)]]
             draft_ids(mixture, rows, [2, 2])
 
@@ -213,7 +213,7 @@ class TestPicks:
         assert second.budgets.count([0, 2]) > 60
 
     def test_a_lookup_learns_from_unused_drafts(self) -> None:
-        """Bad at first and beaten, it is picked soon after it has turned good, though never tried."""
+        """A lookup that turns good is selected soon, as its unused drafts count."""
         lookup = Lookup(lambda n, row: right(n, row) if n > 200 else wrong(n, row))
         model = Spy(ScriptedDrafts(right))
         mixture = Mixture([lookup, model], costs=[0.0, 0.3])
@@ -317,7 +317,7 @@ class TestDrafts:
         assert [] == spy.budgets
 
     def test_the_target_is_checked(self) -> None:
-        """By each drafter."""
+        """Each drafter checks it."""
         model = DraftModel(ScriptedDecoder(table(0, 5)))
 
         with pytest.raises(ValueError, match="vocabulary must be the target's, 6: got 5"):
@@ -344,7 +344,7 @@ class TestRefuses:
             Mixture(drafters)
 
     def test_none(self) -> None:
-        """There has to be one."""
+        """At least one drafter is required."""
         with pytest.raises(ValueError, match=r"'drafters' must be drafters.*: got none"):
             Mixture([])
 
@@ -360,13 +360,13 @@ class TestRefuses:
         ],
     )
     def test_costs(self, costs: list[Any], error: type[Exception], message: str) -> None:
-        """One real number a drafter."""
+        """One real number per drafter."""
         with pytest.raises(error, match=message):
             Mixture([PromptLookup(), SuffixAutomaton()], costs)
 
 
 def mixed(scores: Tensor, costs: tuple[float, ...] | None = None) -> Mixture:
-    """Of a model that is mostly right, and of copies."""
+    """Mixture of a mostly correct model and two lookups."""
     near = scores + 0.3 * torch.randn(scores.shape, generator=torch.Generator().manual_seed(1))
     model = DraftModel(ScriptedDecoder(near, 4, **SHAPE))
     return Mixture([SuffixAutomaton(), model, PromptLookup()], costs)
@@ -393,7 +393,7 @@ class TestGeneration:
         assert calls[1] > 45
 
     def test_threads_may_share_it(self) -> None:
-        """Each gets plain decoding's text."""
+        """The texts equal plain decoding."""
         scores = table(3)
         mixture = mixed(scores)
 
@@ -435,7 +435,7 @@ class TestGeneration:
         assert row.acceptance.rate((0, 0), 0.0) == pytest.approx(2 * 0.98 / (2 * 0.98 + 2))
 
     def test_a_copy_has_learned_nothing(self) -> None:
-        """And works."""
+        """A copy starts without statistics, and works."""
         mixture = Mixture([SuffixAutomaton(), PromptLookup()], costs=[0.0, 0.0])
         draft_ids(mixture, [[1, 2, 1]], [2])
         draft_ids(mixture, [[1, 2, 1, 5]], [2])

@@ -47,7 +47,7 @@ class TestPastDraft:
 
     @given(st.lists(st.integers(0, 2), max_size=5), st.lists(st.integers(0, 2), max_size=6))
     def test_a_chain_is_a_tree(self, ids: list[int], generated: list[int]) -> None:
-        """With parents -1, 0, 1, ..."""
+        """A tree with parents -1, 0, 1, ..."""
         chain = PastDraft("any", ids, 5)
         tree = PastDraft("any", ids, 5, list(range(-1, len(ids) - 1)))
 

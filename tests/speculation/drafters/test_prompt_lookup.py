@@ -23,7 +23,7 @@ def propose(lookup: PromptLookup, tokens: list[int], budget: int) -> list[int]:
 
 
 def brute_force(tokens: list[int], max_ngram: int, min_ngram: int, budget: int) -> list[int]:
-    """Every n from the longest, every end from the latest."""
+    """Brute force: every n from the longest, every end from the latest."""
     for n in range(max_ngram, min_ngram - 1, -1):
         for end in range(len(tokens) - 1, n - 1, -1):
             if tokens[end - n : end] == tokens[len(tokens) - n :]:
@@ -36,7 +36,7 @@ class TestPromptLookup:
     def test_copies_what_followed_the_longest_and_latest_match(
         self, tokens: list[int], max_ngram: int, data: st.DataObject
     ) -> None:
-        """Equal to trying every n-gram at every place; garbage behind the row is not read."""
+        """Equal to brute force over n-grams and positions; garbage after the row is not read."""
         min_ngram = data.draw(st.integers(1, max_ngram))
         lookup = PromptLookup(max_ngram, min_ngram)
 

@@ -36,7 +36,7 @@ def random_decoder(kind: str, seed: int, rows: int = 2, **changes: Any) -> Scrip
 
 
 def history(ids: list[int]) -> History:
-    """One row of *ids*, and room behind them."""
+    """One row of *ids*, with room for more."""
     return History(
         torch.tensor([[ids + [7] * 40]]), torch.tensor([[len(ids)]]), torch.tensor([1]), torch.tensor([0])
     )
@@ -84,7 +84,7 @@ def test_the_same_tokenizer_needs_one_forward_per_token() -> None:
 @pytest.mark.parametrize("draft_kind", KINDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_changes_no_text(kind: str, draft_kind: str) -> None:
-    """Whatever the two tokenizers: random models, prompts with special tokens, greedy or drawn."""
+    """For all pairs of tokenizers: random models, prompts with special tokens, greedy or sampled."""
     dice = random.Random(f"{kind} {draft_kind}")
     target, own = random_decoder(kind, 1), random_decoder(draft_kind, 2, max_length=96)
     draft = RetokenizedDraft(own, tokenizer(draft_kind), tokenizer(kind))
@@ -254,6 +254,6 @@ def test_needs_as_many_rows() -> None:
 
 
 def test_needs_a_decoder() -> None:
-    """A path or a model is no decoder yet."""
+    """A path or a model is not a decoder."""
     with pytest.raises(TypeError, match="'decoder' must have a shape and forward"):
         RetokenizedDraft("some/model", tokenizer("bytes"), tokenizer("bytes"))  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ def longest(tokens: list[int], sequence: list[int]) -> tuple[int, int]:
         size = 0
         while size < min(end, len(tokens)) and sequence[end - size - 1] == tokens[len(tokens) - size - 1]:
             size += 1
-        # A text is not found in itself as a whole.
+        # The whole text is not its own match.
         found = max(found, (size, end))
     return found if found[0] else (0, 0)
 
@@ -40,7 +40,7 @@ def brute_force(tokens: list[int], corpus: list[list[int]], min_match: int, budg
         drafted.append(text[-1])
     for sequence in corpus:
         other, end = longest(tokens, sequence)
-        # The later sequence counts as the later place.
+        # Later sequences count as later.
         if other and (other > size or (other == size and size > longest(tokens, tokens)[0])):
             size, drafted = other, sequence[end : end + budget]
     return drafted if size >= min_match else []
@@ -204,7 +204,7 @@ class TestGeneration:
         assert [7, 7, 7, 7] == statistics.accepted
 
     def test_a_failure_leaves_the_generator_usable(self) -> None:
-        """The next text is plain decoding's."""
+        """The next text equals plain decoding."""
         failing = Failing(SuffixAutomaton(), at=3)
         parts = {"sampler": Sample(3), "stop": MaxNewTokens(20)}
         fast = SpeculativeGenerator(ScriptedDecoder(table(1)), failing, **parts)

@@ -1,4 +1,4 @@
-"""The substrings of a text, against looking at every place."""
+"""The suffix automaton against brute force."""
 
 import random
 
@@ -19,7 +19,7 @@ TEXTS = st.one_of(
 
 
 def longest_and_latest(tokens: list[int]) -> tuple[int, int]:
-    """Every length from the longest, every end from the latest."""
+    """Brute force: every length from the longest, every end from the latest."""
     n = len(tokens)
     for length in range(n - 1, 0, -1):
         for end in range(n - 1, length - 1, -1):
@@ -40,7 +40,7 @@ class TestRepeated:
 
     @given(TEXTS, st.randoms(use_true_random=False))
     def test_independent_of_the_time_of_queries(self, tokens: list[int], dice: random.Random) -> None:
-        """Not only token by token, and twice in a row as well."""
+        """After several tokens, and twice in a row."""
         index = SuffixIndex()
         for n, token in enumerate(tokens):
             index.append(token)
@@ -51,7 +51,7 @@ class TestRepeated:
 class TestFollow:
     @given(TEXTS, TEXTS)
     def test_the_longest_suffix_of_another_text(self, tokens: list[int], other: list[int]) -> None:
-        """And where it ended latest in this one."""
+        """And its latest end in this text."""
         index, state, length = SuffixIndex(tokens), 0, 0
         for n, token in enumerate(other):
             state, length = index.follow(state, length, token)

@@ -1,4 +1,4 @@
-"""A text in the ids of another vocabulary, kept while it grows."""
+"""Incremental translation to another vocabulary."""
 
 from collections.abc import Iterator
 
@@ -21,13 +21,13 @@ def split(tokens: Ints, start: int) -> Iterator[tuple[int, int, bool]]:
 
 
 def encode(chunk: list[int], starts_text: bool) -> list[int]:
-    """The chunk as one number, behind a 9 where it opens a text, and nothing for two zeros."""
+    """The chunk as one number, after a 9 at the start of a text; nothing for two zeros."""
     return [] if chunk == [0, 0] else [9] * starts_text + [sum(3**i * token for i, token in enumerate(chunk))]
 
 
 @given(st.lists(TEXTS, max_size=6), TEXTS)
 def test_is_a_function_of_the_text(before: list[list[int]], text: list[int]) -> None:
-    """Whatever was translated before: longer texts, shorter ones, others."""
+    """Independent of earlier texts: longer, shorter or different ones."""
     translation = Translation()
     for other in before:
         translation = translation.of(np.array(other, dtype=np.int64), split, encode)
@@ -41,7 +41,7 @@ def test_is_a_function_of_the_text(before: list[list[int]], text: list[int]) -> 
 
 
 def test_a_text_that_grows_is_encoded_once() -> None:
-    """But for its last chunk, which was not known to be over."""
+    """Only the last chunk, which may have grown, is encoded again."""
     encoded: list[list[int]] = []
     translation = Translation()
     text = np.array([1, 1, 0, 1, 0, 2, 0, 1])
@@ -54,7 +54,7 @@ def test_a_text_that_grows_is_encoded_once() -> None:
 
 
 def test_later_changes_of_the_text_do_not_arrive() -> None:
-    """The loop writes into its ids as it goes on."""
+    """The loop overwrites its ids later."""
     text = np.array([1, 1, 0, 1, 0, 2])
     translation = Translation().of(text, split, encode)
     text[0] = 2

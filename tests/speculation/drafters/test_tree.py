@@ -17,7 +17,7 @@ class TestTree:
         assert (-1, -1, -1, 0, 0, 3) == Tree.comb(3, 2, 1).parents
 
     def test_a_chain_is_both(self) -> None:
-        """One child each is a chain, whichever of them has it."""
+        """With one child each a comb is a chain."""
         assert (-1, 0, 1) == Tree.comb(1, 1, 1).parents == Tree.of_children(1, 1, 1).parents
 
     def test_levels_of_inner_nodes(self) -> None:

@@ -12,12 +12,12 @@ from .tokenizers_for_drafts import KINDS, TEXT, permuted, tokenizer, wrapped
 
 
 def vocabulary(kind: str) -> Vocabulary:
-    """That of a tokenizer of the tests."""
+    """Vocabulary of a test tokenizer."""
     return Vocabulary(tokenizer(kind), len(tokenizer(kind)))
 
 
 class TestVocabulary:
-    """Text of ids and ids of text."""
+    """Decoding and encoding."""
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_round_trip(self, kind: str) -> None:
@@ -37,16 +37,16 @@ class TestVocabulary:
         ("kind", "leading_specials"), [("bytes", []), ("bytes-bos", ["<s>"]), ("pieces", ["<s>"])]
     )
     def test_knows_what_goes_before_every_text(self, kind: str, leading_specials: list[str]) -> None:
-        """The tokens that the tokenizer adds by itself."""
+        """The special tokens that the tokenizer prepends."""
         assert leading_specials == tokenizer(kind).convert_ids_to_tokens(vocabulary(kind).leading_specials)
 
     def test_puts_nothing_before_a_text_that_the_model_lacks(self) -> None:
-        """A beginning of sequence that is no id of the model's could not be fed."""
+        """A beginning-of-sequence id beyond the model's vocabulary is dropped."""
         kind = "bytes-bos"
         assert [] == Vocabulary(tokenizer(kind), tokenizer(kind).bos_token_id).leading_specials
 
     def test_special_tokens_say_nothing(self) -> None:
-        """They are no text, whatever their names."""
+        """Special tokens have no bytes, whatever their names."""
         voc = vocabulary("pieces")
 
         assert {"<unk>", "<s>", "</s>"} == set(voc.specials.values())
@@ -69,17 +69,17 @@ class TestVocabulary:
 
 
 class TestCounterparts:
-    """Which ids of two vocabularies mean the same."""
+    """Equivalent ids of two vocabularies."""
 
     def test_of_a_permuted_vocabulary_is_the_permutation(self) -> None:
-        """Every token, the end of sequence included, is found again."""
+        """Every token has a counterpart, end of sequence included."""
         mixed, new = permuted("bytes")
         pairs = counterparts(vocabulary("bytes"), Vocabulary(mixed, len(mixed)))
 
         assert dict(enumerate(new.tolist())) == pairs
 
     def test_of_different_spellings(self) -> None:
-        """Ġthe is ▁the, and <0xF0> the byte, though nothing but letters is spelled alike."""
+        """Ġthe matches ▁the, and <0xF0> the byte, despite different spellings."""
         one, other = vocabulary("bytes"), vocabulary("pieces")
         pairs = counterparts(one, other)
         names = {
@@ -96,7 +96,7 @@ class TestCounterparts:
         )
 
     def test_of_the_ends_of_sequence(self) -> None:
-        """They mean the same by any name; a beginning that one lacks has no counterpart."""
+        """They match under any name; a beginning of sequence that one lacks has no counterpart."""
         one, other = vocabulary("bytes-bos"), vocabulary("bytes")
         pairs = counterparts(one, other)
 
@@ -104,7 +104,7 @@ class TestCounterparts:
         assert one.tokenizer.bos_token_id not in pairs
 
     def test_each_at_most_once(self) -> None:
-        """An end by another name takes the place of a token that is spelled like it."""
+        """The end of sequence takes precedence over a token of the same name."""
         backend = tokenizer("bytes").backend_tokenizer.to_str()
         both = Tokenizer.from_str(backend)
         both.add_special_tokens(["<|stop|>"])
@@ -116,7 +116,7 @@ class TestCounterparts:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_with_itself_is_the_identity(self, kind: str) -> None:
-        """But for bytes whose letter is a token as well."""
+        """Except bytes whose letter is a token too."""
         voc = vocabulary(kind)
         pairs = counterparts(voc, voc)
 
@@ -126,7 +126,7 @@ class TestCounterparts:
 
 @given(st.text(max_size=4), st.integers(0, 12))
 def test_half_a_character_is_left_out(text: str, cut: int) -> None:
-    """Of bytes cut anywhere, the whole characters remain, and it shows that one was cut."""
+    """Truncated bytes keep their whole characters, and the truncation is detected."""
     data = text.encode()[:cut]
     whole = max(n for n in range(len(text) + 1) if len(text[:n].encode()) <= len(data))
 

@@ -1,4 +1,4 @@
-"""The distribution of speculation is the chain rule's, for everything with everything."""
+"""The distribution of speculation equals the chain rule's, for all combinations of parts."""
 
 import itertools
 import math
@@ -143,7 +143,7 @@ CASES = [
 
 
 def test_every_pair_is_among_the_cases() -> None:
-    """Every drafter, verification, chain, length and stop meets every other one."""
+    """All pairs of drafters, verifications, chains, lengths and stops."""
     axes = (DRAFTERS, VERIFICATIONS, CHAINS, LENGTHS, STOPS)
     for (i, first), (j, second) in itertools.combinations(enumerate(axes), 2):
         assert set(itertools.product(first, second)) == {(case[i], case[j]) for case in CASES}
@@ -157,7 +157,7 @@ def copies(length: str) -> int:
 @pytest.mark.parametrize("verification", VERIFICATIONS)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_one_row(drafter: str, verification: str) -> None:
-    """144 worlds, a row each: total variation below 1e-12."""
+    """144 cases of one row: total variation below 1e-12."""
     paths = 0
     for case in CASES:
         if case[:2] == (drafter, verification):
@@ -168,7 +168,7 @@ def test_one_row(drafter: str, verification: str) -> None:
 @pytest.mark.parametrize("verification", VERIFICATIONS)
 @pytest.mark.parametrize("drafter", ["other", "by turns"])
 def test_more_tokens(drafter: str, verification: str) -> None:
-    """Three and four tokens of vocabulary, and of text, where it is random the most."""
+    """Vocabularies and texts of three and four tokens, at the highest entropy."""
     paths = 0
     for vocab, chain, length, stop in [(3, "temperature", "2", "three"), (4, "truncation", "1", "end")]:
         make = world(drafter, verification, chain, length, stop, [[0, 1]], seed=5, vocab=vocab)
@@ -205,7 +205,7 @@ class TestOtherDrafters:
         check_exactness(make, [[0], [1, 0]], copies=copies)
 
     def test_copies(self, verification: str) -> None:
-        """Of the text and of a corpus."""
+        """Matches in the text and in a corpus."""
         self.check(verification, lambda: SuffixAutomaton([0, 0, 1, 0, 1, 1]), stop=MaxNewTokens(3))
 
     def test_forced_tokens_and_draws_behind_them(self, verification: str) -> None:
@@ -235,7 +235,7 @@ def test_trees(tree: Tree) -> None:
 
 @pytest.mark.parametrize("verification", VERIFICATIONS)
 def test_two_rows_with_parameters_of_their_own(verification: str) -> None:
-    """Temperatures and limits by row, and a length that both rows bear on."""
+    """Temperatures and limits per row, and a draft length that depends on both rows."""
     prompts, target, draft = [[0, 1], [1]], scripted(1, 2), DraftModel(scripted(2, 2))
 
     def make() -> Generator:
@@ -315,7 +315,7 @@ class TestBlock:
 
     @pytest.mark.parametrize("seed", range(8))
     def test_accepts_at_least_what_rejection_does(self, seed: int) -> None:
-        """On average, in random worlds; and never more than the distributions of whole prefixes allow."""
+        """On average, in random cases; and at most the bound from the prefix distributions."""
         target, draft = table(seed, 2), table(seed + 100, 2)
         model = DraftModel(ScriptedDecoder(draft))
         block, token = (
@@ -339,14 +339,14 @@ class TestBlock:
 
 class TestKit:
     def test_shows_the_output_that_differs_most(self) -> None:
-        """A stop that looks at windows differently is told with its worst output and both probabilities."""
+        """For a wrong stop, the message has the worst output and both probabilities."""
         with pytest.raises(
             AssertionError, match=r"variation of 0\.\d+, allowed 1e-12: \[\d.*\] \w+ comes with"
         ):
             check_exactness(lambda: plain(processors=Forgetful()), [0])
 
     def test_needs_draws_from_the_softmax(self) -> None:
-        """A sampler of another distribution is refused and named."""
+        """A sampler of another distribution is refused by name."""
         with pytest.raises(ValueError, match=r"'sampler' must draw from the softmax.*got Greedy\(\)"):
             check_exactness(lambda: plain(sampler=Greedy()), [0])
 
@@ -362,13 +362,13 @@ class TestKit:
             check_exactness(lambda: plain(processors=Asking()), [0])
 
     def test_impurity_is_noticed(self) -> None:
-        """A part that counts its calls leads to other questions the next time."""
+        """A part that counts its calls is not deterministic given the noise."""
         processor = Counting()
         with pytest.raises(RuntimeError, match="no function of a row's own tokens"):
             output_distribution(lambda: plain(processors=processor), [0])
 
     def test_sides_by_side_is_the_same(self) -> None:
-        """Paths gone as rows of one batch give the distribution that one at a time gives."""
+        """Paths run as rows of one batch give the same distribution as one at a time."""
         make = world("other", "block", "temperature", "2", "pair", [[0]])
         alone, together = output_distribution(make, [0]), output_distribution(make, [0], copies=7)
 
@@ -376,7 +376,7 @@ class TestKit:
         assert 0.0 == pytest.approx(total_variation(alone, together), abs=1e-15)
 
     def test_adds_up_to_one(self) -> None:
-        """Both distributions do, and distributions without a common output are 1 apart."""
+        """Both distributions sum to 1; disjoint distributions have a total variation of 1."""
         make = world("other", "rejection", "none", "1", "three", [[0]])
         found, expected = output_distribution(make, [0]), chain_rule(make, [0])
         other = output_distribution(make, [0], output=lambda generation: "elsewhere")
@@ -396,14 +396,14 @@ def plain(**parts: Any) -> Generator:
 
 
 class Forgetful:
-    """A processor that leaves windows as they are."""
+    """A processor that ignores windows."""
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         return logits * 0.3 if logits.shape[1] == 1 else logits
 
 
 class Asking:
-    """A processor with a number of its own."""
+    """A processor that draws its own noise."""
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         return (
@@ -416,7 +416,7 @@ class Asking:
 
 @attrs.define(eq=False)
 class Counting:
-    """A processor that leaves one token the third time."""
+    """A processor that masks all but one token at its third call."""
 
     calls: int = 0
 

@@ -72,7 +72,7 @@ def passes(prompts: list[list[int]] = PROMPT, **parts: Any) -> None:
 
 
 def caught(prompts: list[list[int]] = PROMPT, **parts: Any) -> None:
-    """With it, the distribution is off by far more than rounding."""
+    """With the bug the distribution is off by far more than rounding."""
     with pytest.raises(AssertionError, match="off by a total variation"):
         check_exactness(world(**parts), prompts, 1e-6, TARGET.shape.batch_size // len(prompts))
 
@@ -82,7 +82,7 @@ def caught(prompts: list[list[int]] = PROMPT, **parts: Any) -> None:
 
 @attrs.frozen(eq=False)
 class Resampled:
-    """A choice of which *change* makes other ids or scores, for a drafter to be misled by."""
+    """A sampling pipeline whose ids or scores *change* alters, given to a drafter."""
 
     sample: SamplesTokens
     change: Callable[[Tensor, Tensor, Scores], tuple[Tensor, Scores]]
@@ -97,7 +97,7 @@ class Resampled:
 
 @attrs.frozen(eq=False)
 class Misled:
-    """*drafter* with such a choice."""
+    """*drafter* with such a pipeline."""
 
     drafter: Drafter
     change: Callable[[Tensor, Tensor, Scores], tuple[Tensor, Scores]]
@@ -146,7 +146,7 @@ class Cut:
 
 
 def before_the_first(fails: Tensor) -> Tensor:
-    """How many columns come before the first that *fails*, ``[batch, 1]``."""
+    """Number of columns before the first that *fails*, ``[batch, 1]``."""
     return (~fails).cumprod(dim=-1).sum(dim=-1, keepdim=True)
 
 
@@ -272,7 +272,7 @@ class TestNoise:
 
     @BOTH
     def test_as_it_is(self, verification: Verification) -> None:
-        """None of these worlds is off by itself."""
+        """Without the bugs all these cases are correct."""
         passes(verification=verification, stop=MaxNewTokens(3))
 
 
@@ -281,7 +281,7 @@ class TestNoise:
 
 @attrs.frozen(eq=False)
 class Wrong:
-    """*verification*, shown or giving something else."""
+    """*verification* with altered arguments or result."""
 
     verification: Verification
     compares_scores: ClassVar[bool] = True
@@ -318,7 +318,7 @@ class FirstUnverified(Wrong):
 
 
 class CountsNonzero(Wrong):
-    """Takes the number of accepted ids that are not 0 for their number."""
+    """Counts only accepted ids that are not 0."""
 
     def __call__(
         self, draft: Draft, choices: Tensor, scores: Scores, window: History
@@ -329,7 +329,7 @@ class CountsNonzero(Wrong):
 
 
 class FirstRowsScores(Wrong):
-    """Takes the first row's scores for every row's."""
+    """Uses the first row's scores for every row."""
 
     def __call__(
         self, draft: Draft, choices: Tensor, scores: Scores, window: History
@@ -422,13 +422,13 @@ class TestResidual:
     def test_is_what_the_draft_leaves(
         self, mutant: Callable[..., Tensor], verification: Verification, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Neither its softmax, in which nothing is impossible, nor the target's distribution."""
+        """Neither the residual's softmax, which has no zeros, nor the target's distribution."""
         for module in (rejection, block):
             monkeypatch.setattr(module, "next_token", mutant)
         caught(verification=verification)
 
     def test_of_nothing_is_nothing(self, verification: Verification, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Where no token is left, a uniform draw would find one."""
+        """A uniform draw where no token is left."""
         for module in (rejection, block):
             monkeypatch.setattr(module, "next_token", uniform_for_nothing)
         caught(verification=verification, processors=NoneAfter(), stop=MaxNewTokens(3))
@@ -449,13 +449,13 @@ class TestResidual:
 
         assert 0 == accepted(verification, [0.0, 1.0], q)
         monkeypatch.setattr(noise, "coin", lenient)
-        # Of 0 / 0 the block's share is made 0 at once.
+        # Block verification turns 0 / 0 into a share of 0.
         lenience = 0 if isinstance(verification, BlockVerification) and not draft_probability else 1
         assert lenience <= accepted(verification, [0.0, 1.0], q)
 
 
 def lowest(stream: Tensor, position: Tensor, purpose: int, index: Tensor) -> Tensor:
-    """Numbers that are 0, which ``uniform`` never gives."""
+    """Uniform numbers of 0, which ``uniform`` never returns."""
     return torch.zeros(torch.broadcast_shapes(stream.shape, position.shape, index.shape)).double()
 
 
@@ -492,7 +492,7 @@ class LastColumnOnly:
 
 @attrs.frozen(eq=False)
 class StepsOnly:
-    """*processor*, where one column is scored; windows stay raw."""
+    """*processor*, applied to single columns only."""
 
     processor: Processor
 
@@ -502,7 +502,7 @@ class StepsOnly:
 
 @attrs.frozen(eq=False)
 class FirstColumns:
-    """*processor*, which takes every column's history for the first one's."""
+    """*processor*, with the first column's history for every column."""
 
     processor: Processor
 
@@ -514,7 +514,7 @@ class FirstColumns:
 
 @attrs.frozen(eq=False)
 class CountsTwice:
-    """A frequency penalty to which the newest token of a window counts twice."""
+    """A frequency penalty that counts the newest token of a window twice."""
 
     penalty: Processor
 
@@ -554,7 +554,7 @@ class TestWindows:
 
 @attrs.frozen(eq=False)
 class Gappy:
-    """A draft that was never fed the token before the newest: here, that takes another for it."""
+    """A draft that was fed another token instead of the one before the newest."""
 
     drafter: Drafter
 

@@ -128,7 +128,7 @@ class TestBoth:
             )
 
     def test_trees_are_refused(self, verification: Verification) -> None:
-        """A tree has no one prefix."""
+        """A tree has no single prefix."""
         draft = Draft(torch.tensor([[0, 1]]), None, torch.tensor([[-1, -1]]))
         window = History(
             torch.zeros(1, 1, 4).long(), torch.ones(1, 3).long(), torch.ones(1).long(), torch.ones(1).long()
@@ -137,7 +137,7 @@ class TestBoth:
             verification(draft, torch.zeros(1, 3).long(), Scores(lambda: torch.zeros(1, 3, 2)), window)
 
     def test_a_drafter_draws_for_all_rows(self, verification: Verification) -> None:
-        """Rows left out would be given each other's numbers."""
+        """With rows left out the noise would be assigned to wrong rows."""
         sampler = verification.drafting(Sample(), torch.tensor([3, 4]))
         history = History(
             torch.zeros(1, 1, 4).long(), torch.ones(1, 1).long(), torch.ones(1).long(), torch.ones(1).long()
@@ -167,7 +167,7 @@ class TestBoth:
         assert plain([1, 2, 3]).ids == fast([1, 2, 3]).ids
 
     def test_rows_are_what_they_are_alone(self, verification: Verification) -> None:
-        """The text of a row is the same beside others, under drafts that end unequally."""
+        """A row's text does not depend on other rows with drafts of other lengths."""
         perturbed = TABLE + 0.5 * torch.randn(TABLE.shape, generator=torch.Generator().manual_seed(1))
         for drafter in (DraftModel, lambda decoder: Ragged(DraftModel(decoder))):
             together, alone = (
