@@ -1,7 +1,7 @@
 """
 ``python -m decodekit generate``: text from a Hugging Face causal LM, streamed, with a draft if given.
 
-``python -m decodekit inspect``: what a model takes and how fast it can be, before anything is compiled.
+``python -m decodekit inspect``: a model's memory and speed limit, before anything is compiled.
 
 ``python -m decodekit bench``: benchmarks.
 """
@@ -18,10 +18,10 @@ from typing import Any
 
 from .benchmarks.command_line import add_bench
 
-# Heavy imports wait until the arguments are known to be good.
+# Heavy imports happen after the arguments are validated.
 
 _PROMPT_WIDTH = 64
-"""Tokens of a prompt that one forward takes."""
+"""Width of a prefill forward."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +50,7 @@ def _add_generate(commands: Any) -> None:
     generate.set_defaults(command=_generate)
     add = generate.add_argument
     add("--model", required=True, metavar="DIR_OR_HUB_ID", help="the model")
-    add("--prompt", required=True, help="what the text begins with")
+    add("--prompt", required=True, help="the prompt")
     add(
         "--max-tokens",
         "--max-new-tokens",
@@ -72,19 +72,31 @@ def _add_generate(commands: Any) -> None:
         type=int,
         default=0,
         metavar="K",
-        help="keep the K likeliest tokens; 0 is off (%(default)s)",
+        help="keep the top K tokens; 0 is off (%(default)s)",
     )
-    add("--top-p", type=float, default=1.0, metavar="P", help="keep a mass of P; 1 is off (%(default)s)")
-    add("--min-p", type=float, default=0.0, metavar="P", help="keep what reaches P times the top; 0 is off")
+    add(
+        "--top-p",
+        type=float,
+        default=1.0,
+        metavar="P",
+        help="nucleus of probability mass P; 1 is off (%(default)s)",
+    )
+    add(
+        "--min-p",
+        type=float,
+        default=0.0,
+        metavar="P",
+        help="keep tokens of at least P times the top probability; 0 is off",
+    )
     add("--repetition-penalty", type=float, default=1.0, metavar="X", help="1 is off (%(default)s)")
-    add("--seed", type=int, default=0, help="of the sampling (%(default)s)")
+    add("--seed", type=int, default=0, help="sampling seed (%(default)s)")
     add("--stop", action="append", default=[], metavar="STRING", help="end before STRING; may be repeated")
     add(
         "--draft-model",
         metavar="DIR_OR_HUB_ID",
-        help="a smaller model of the same vocabulary that runs ahead",
+        help="a smaller model of the same vocabulary for speculation",
     )
-    add("--num-draft-tokens", type=int, default=4, metavar="K", help="guesses per round (%(default)s)")
+    add("--num-draft-tokens", type=int, default=4, metavar="K", help="draft tokens per step (%(default)s)")
     add("--compare", action="store_true", help="decode without the draft too, and compare")
     add(
         "--stream", action=argparse.BooleanOptionalAction, default=True, help="print text as it becomes final"
@@ -96,7 +108,7 @@ def _add_generate(commands: Any) -> None:
         "--cache",
         type=pathlib.Path,
         metavar="DIR",
-        help="keeps compiled decoders ($DECODEKIT_CACHE/decoders, or ~/.cache/decodekit/decoders)",
+        help="folder of compiled decoders ($DECODEKIT_CACHE/decoders, or ~/.cache/decodekit/decoders)",
     )
 
 
@@ -140,8 +152,8 @@ def _generate(options: argparse.Namespace) -> int:
         print("decodekit: --top-k, --top-p and --min-p change nothing at --temp 0", file=sys.stderr)
     if options.draft_model and options.num_draft_tokens < 1:
         raise ValueError(f"--num-draft-tokens must be at least 1: got {options.num_draft_tokens}")
-    # It would run into the text.
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers types it not
+    # The progress bar would mix with the text.
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped in transformers
     # Checked before anything is loaded or compiled.
     processors = Chain((
         RepetitionPenalty(options.repetition_penalty),
@@ -164,7 +176,7 @@ def _generate(options: argparse.Namespace) -> int:
     target = _decoder(options, options.model, config, {1, columns}, columns)
     drafter = None
     if draft_config:
-        # After a draft that was accepted whole, the newest token and the one before are new to it.
+        # After a fully accepted draft the draft model lacks two tokens.
         drafter = DraftModel(_decoder(options, options.draft_model, draft_config, {1, 2}, 1))
     parts: dict[str, Any] = {
         "processors": processors,
@@ -180,17 +192,17 @@ def _generate(options: argparse.Namespace) -> int:
     finish = result.finishes[0]
     print(f"\n{_report(result.statistics)}, ended by {finish.reason if finish else None}", file=sys.stderr)
     if options.compare:
-        Slots.of(target).forget()  # the prompt is not to be there already
+        Slots.of(target).forget()  # otherwise the prompt would be cached
         return _compare(result, Generator(target, **parts)(options.prompt))
     return 0
 
 
 def _ends_of_sequence(model: str, tokenizer: Any) -> set[int]:
-    """The tokens that end a text: the tokenizer's, and those that the model's own settings name."""
+    """End-of-sequence ids of the tokenizer and of the generation config."""
     from transformers import GenerationConfig
 
     ends: Any = []
-    # Not every model has settings for generation.
+    # Not every model has a generation config.
     with contextlib.suppress(OSError):
         ends = GenerationConfig.from_pretrained(model).eos_token_id or []
     ends = [ends] if isinstance(ends, int) else ends
@@ -199,11 +211,11 @@ def _ends_of_sequence(model: str, tokenizer: Any) -> set[int]:
 
 
 def _compare(fast: Any, plain: Any) -> int:
-    """Report what the same decoding without the draft took and gave; 1 if it gave something else."""
+    """Compare with plain decoding; 1 if the tokens differ."""
     ratio = plain.statistics.total_seconds / fast.statistics.total_seconds
     same = "the same tokens"
     if plain.ids != fast.ids:
-        same = "OTHER TOKENS: programs of different widths round differently, and one choice was that close"
+        same = "OTHER TOKENS: programs of different widths round differently, and two logits were nearly tied"
     print(f"plain decoding: {_report(plain.statistics)}", file=sys.stderr)
     print(f"with the draft: {ratio:.2f} times as fast, {same}", file=sys.stderr)
     return int(plain.ids != fast.ids)
@@ -223,7 +235,7 @@ def _report(statistics: Any) -> str:
 def _decoder(
     options: argparse.Namespace, model: str, config: pathlib.Path, widths: set[int], scored_width: int
 ) -> Any:
-    """The decoder of *model*, from the cache if it was compiled before for these shapes."""
+    """The decoder of *model*, from the cache if it was compiled for these shapes before."""
     from .neuron_backend import compile_decoder, load_decoder
     from .neuron_backend.artifacts.trust import cache_folder
 
@@ -233,7 +245,7 @@ def _decoder(
     cache = options.cache or cache_folder() / "decoders"
     folder = cache / _key(config, arguments)
     if options.target != "eager" and (folder / "decoder.json").exists():
-        # What another torch has written, or somebody has changed, is made anew.
+        # One of another torch version, or a modified one, is compiled again.
         with contextlib.suppress(ValueError):
             return load_decoder(folder)
         shutil.rmtree(folder)
@@ -249,9 +261,9 @@ def _decoder(
 
 
 def _key(config: pathlib.Path, arguments: dict[str, Any]) -> str:
-    """A name for the model of *config* as it is now, compiled with *arguments*."""
+    """Cache key of the model of *config* in its current state, compiled with *arguments*."""
     folder = config.absolute().parent
-    # A snapshot of the hub is named by its commit, and its files may still be on their way.
+    # A hub snapshot is identified by its commit, and its files may still be downloading.
     files = [] if folder.parent.name == "snapshots" else sorted(folder.iterdir())
     state = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]
     known = json.dumps([str(folder), state, arguments], sort_keys=True)

@@ -1,13 +1,12 @@
 """
-Complete a file of prompts with as many decoders as there are cores for, by Ray Data.
+Complete a file of prompts with several decoders in parallel, by Ray Data.
 
     pip install "decodekit[ray]"
     python examples/batch_job.py prompts.jsonl completions --model MODEL --decoders 4 --neuron-cores 2
 
 Each line of the prompts is a JSON object with a "prompt". The output is a folder of JSON lines
-with a "number", a "completion" and an "finish" besides, in no order. A prompt's random stream
-is its number, so its completion does not depend on how the prompts fall into batches, nor on how
-many decoders there are.
+that add a "number", a "completion" and a "finish", in no order. A prompt's random stream is its
+number, so its completion depends neither on the batching nor on the number of decoders.
 """
 
 import argparse
@@ -19,10 +18,10 @@ import ray
 
 
 class Complete:
-    """A decoder: made once, in a process that sees the cores it was given, and kept for all batches."""
+    """Ray actor with one decoder, compiled once in a process that sees only its own cores."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        # Not before the cores are known, and not in the program that hands out the work.
+        # Imported in the actor, when its cores are assigned.
         from transformers import AutoTokenizer
 
         from decodekit.decoding import EndOfSequence, Generator, MaxNewTokens, Sample
@@ -60,13 +59,13 @@ def main() -> None:
     add("output", type=pathlib.Path)
     add("--model", required=True)
     add("--batch-size", type=int, default=4, help="rows of each decoder (%(default)s)")
-    add("--decoders", type=int, default=1, help="how many (%(default)s); each also takes a processor")
+    add("--decoders", type=int, default=1, help="number of decoders (%(default)s); each also takes a CPU")
     add("--neuron-cores", type=int, default=0, help="NeuronCores of each (%(default)s)")
     add("--max-length", type=int, default=512)
     add("--max-tokens", type=int, default=64)
     add("--temp", type=float, default=0.7)
     add("--seed", type=int, default=0)
-    add("--target", default="auto", help="as compile_decoder takes it (%(default)s)")
+    add("--target", default="auto", help="as in compile_decoder (%(default)s)")
     options = parser.parse_args()
 
     lines = options.prompts.read_text(encoding="utf-8").splitlines()

@@ -1,10 +1,10 @@
 """
-One model in several processes, each with a part of its weights and of its cache.
+Tensor parallelism: one model in several processes, each with a shard of weights and KV cache.
 
     torchrun --nproc-per-node 2 examples/tensor_parallel.py [--model MODEL]
 
-All processes run this same program and come to the same tokens; the first one prints them. Without
---model it is the small draft of examples/pair.
+All processes run this program and generate the same tokens; the first one prints them. The default
+model is the small draft of examples/pair.
 """
 
 import argparse
@@ -29,11 +29,11 @@ def main() -> None:
     add("--max-tokens", type=int, default=48)
     add("--temp", type=float, default=0.7)
     add("--seed", type=int, default=0)
-    add("--target", default="auto", help="as compile_decoder takes it (%(default)s)")
+    add("--target", default="auto", help="as in compile_decoder (%(default)s)")
     add("--dtype", help="float32, bfloat16, float16 or float64 (the model's own)")
     options = parser.parse_args()
 
-    # What torchrun says: how many processes there are, and which this is.
+    # Set by torchrun.
     processes, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     decoder = compile_decoder(
@@ -51,7 +51,7 @@ def main() -> None:
         stop=EndOfSequence(tokenizer.eos_token_id) | MaxNewTokens(options.max_tokens),
         tokenizer=tokenizer,
     )
-    # Every process generates; one speaks.
+    # Every process generates; the first one prints.
     if rank == 0:
         print(options.prompt, end="", flush=True)
     generator(options.prompt, streamer=TextStreamer() if rank == 0 else None)

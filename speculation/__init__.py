@@ -1,4 +1,9 @@
-"""Drafts that run ahead of the target, and what is done with them."""
+"""
+Speculative decoding: drafters, verification of their drafts, draft lengths.
+
+A draft is compared with the target in :mod:`.verification` (by distributions), or in
+:mod:`~decodekit.decoding.engine.exact_match` (token for token, the default).
+"""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +20,7 @@ if TYPE_CHECKING:
     from .drafters.retokenized_draft import RetokenizedDraft
     from .drafters.suffix_automaton import SuffixAutomaton
     from .drafters.tree import Tree
-    from .exactness.exactness import check_exactness
+    from .exactness.exactness_check import check_exactness
     from .speculative_generator import SpeculativeGenerator
     from .verification.block_verification import BlockVerification
     from .verification.rejection_sampling import RejectionSampling
@@ -28,7 +33,7 @@ else:
             ".drafters.common_tokens": "CommonTokens",
             ".drafters.draft_model": "DraftModel",
             ".drafters.draft_tree": "DraftTree",
-            ".exactness.exactness": "check_exactness",
+            ".exactness.exactness_check": "check_exactness",
             ".drafters.forced_tokens": "ForcedTokens",
             ".drafters.mixture": "Mixture",
             ".drafters.prompt_lookup": "PromptLookup",

@@ -1,4 +1,4 @@
-"""A generator that always drafts."""
+"""Generator with a required drafter."""
 
 import attrs
 from torch import nn
@@ -12,30 +12,30 @@ from ..decoding.validation import as_whole
 @attrs.frozen(eq=False)
 class SpeculativeGenerator(Generator):
     """
-    A :class:`~decodekit.decoding.generator.Generator` with a drafter running ahead.
+    A :class:`~decodekit.decoding.generator.Generator` with a required drafter.
 
-    With the default verification it gives, token for token, what the same generator gives
-    without a drafter, given equal logits.
+    With the default verification, exact match, the output equals that of the same generator
+    without a drafter, token for token, given equal logits.
 
-    For transformers-neuronx's order of arguments, (draft, target, k), there is
-    :class:`decodekit.speculation.transformers_neuronx.SpeculativeGenerator`.
+    transformers-neuronx's order of arguments, (draft, target, k), is that of
+    :class:`decodekit.speculation.neuronx_speculative_generator.SpeculativeGenerator`.
     """
 
     drafter: Drafter = attrs.field()
-    """What guesses ahead: :class:`DraftModel`, :class:`PromptLookup`, or an object of yours."""
+    """Proposes draft tokens: :class:`DraftModel`, :class:`PromptLookup`, or your own."""
 
     num_draft_tokens: int | DraftLength = attrs.field(default=4, converter=as_whole, validator=a_draft_length)
-    """As in any generator."""
+    """Maximum draft length per speculation step, or a policy that decides it."""
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what cannot work together, None, and a decoder where a drafter belongs."""
+        """Refuse incompatible parts, None, and a decoder in place of a drafter."""
         if self.drafter is None:
-            raise TypeError("'drafter' must have propose(history, budget, choose): got None")
+            raise TypeError("'drafter' must have propose(history, budget, sample): got None")
         decodes = isinstance(self.drafter, Decoder | nn.Module)
         if decodes and not isinstance(self.drafter, Drafter):
             raise TypeError(
-                "'drafter' must have propose(history, budget, choose): got a decoder, a "
+                "'drafter' must have propose(history, budget, sample): got a decoder, a "
                 f"{type(self.drafter).__name__}. Write SpeculativeGenerator(target, DraftModel(draft), k), "
-                "or import it from decodekit.speculation.transformers_neuronx for (draft, target, k)"
+                "or import it from decodekit.speculation.neuronx_speculative_generator for (draft, target, k)"
             )
         super().__attrs_post_init__()

@@ -20,12 +20,12 @@ from huggingface_hub import constants, utils
 
 Files = dict[str, bytes]
 
-# Named so since version 1. A client is made once for each of the settings.
+# Name since version 1. One client is created per configuration.
 forget_client: Callable[[], None] = getattr(utils, "close_session", None) or utils.reset_sessions
 
 
 class Hub:
-    """Repositories, and who asked for what."""
+    """Repositories and recorded requests."""
 
     def __init__(self) -> None:
         self.branches: dict[str, dict[str, str]] = {}
@@ -34,19 +34,19 @@ class Hub:
         self.commits: dict[str, Files] = {}
         self.messages: list[str] = []
         self.tokens: set[str | None] = set()
-        """Of every request."""
+        """Recorded requests."""
 
         self.private: dict[str, str] = {}
-        """Repository to the token that it takes."""
+        """Repository to its required token."""
 
         self.downloads: list[str] = []
 
     def files(self, repository: str, branch: str = "main") -> Files:
-        """What a branch holds."""
+        """Files of a branch."""
         return self.commits[self.branches[repository][branch]]
 
     def commit(self, repository: str, files: Files, branch: str = "main") -> str:
-        """Put *files* in place of what the branch holds."""
+        """Replace the branch's files by *files*."""
         text = repr((repository, branch, len(self.commits), sorted(files)))
         name = hashlib.sha1(text.encode()).hexdigest()
         self.commits[name] = files
@@ -54,7 +54,7 @@ class Hub:
         return name
 
     def change(self, repository: str, branch: str, lines: list[dict[str, object]]) -> str:
-        """Carry out the lines of a commit."""
+        """Apply the lines of a commit."""
         files = dict(self.files(repository, branch))
         for line in lines:
             value = line["value"]
@@ -70,7 +70,7 @@ class Hub:
 
 
 class _MissingError(Exception):
-    """With the code by which the client knows what is missing."""
+    """An error with the code that the client expects."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -87,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def log_message(self, *arguments: object) -> None:
-        """Say nothing."""
+        """Silence the log."""
 
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -182,7 +182,7 @@ def _etag(content: bytes) -> str:
 
 @contextlib.contextmanager
 def running_hub(patch: pytest.MonkeyPatch, cache: Path) -> Iterator[Hub]:
-    """A hub that the client talks to instead of the real one, with an empty *cache*."""
+    """Run a local hub that replaces the real one for the client, with an empty *cache*."""
     hub = Hub()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))

@@ -1,4 +1,4 @@
-"""What Hypothesis draws."""
+"""Hypothesis strategies."""
 
 import torch
 from hypothesis import strategies as st
@@ -34,7 +34,7 @@ def windows(
     ids = torch.randint(0, draw(st.integers(1, vocab)), (batch, paths, capacity), generator=rng)
     first = torch.randint(0, capacity - width + 2, (batch, 1), generator=rng)
     length = first + torch.arange(width)
-    # The prompt may be all there is, or nothing.
+    # The prompt may be the whole text, or empty.
     prompt = (torch.rand(batch, generator=rng) * (first[:, 0] + 1)).long()
     behind = torch.arange(capacity) >= length.amax(dim=1)[:, None, None]
     garbage = draw(st.sampled_from((-1, 0, 10**12)))

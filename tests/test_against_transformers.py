@@ -71,7 +71,7 @@ def test_nothing_compiles_after_construction(
 
     assert [] == compiled
 
-    # The counter counts.
+    # The counter works.
     torch.compile(lambda x: x + 1, backend="eager")(torch.zeros(1))
 
     assert 1 == len(compiled)
@@ -87,7 +87,7 @@ def test_nothing_compiles_after_construction(
     ids=["repetition-penalty", "no-repeat-ngram", "min-new-tokens"],
 )
 def test_processors(ours: Any, theirs: dict[str, Any], tiny_model: Callable[..., PreTrainedModel]) -> None:
-    """A history-dependent processor gives the text that transformers' own gives, with a draft as well."""
+    """A history-dependent processor gives the same text as transformers' own, also with a draft."""
     model = tiny_model("llama")
     decoder = StaticDecoder(model, max_length=96, widths=(1, 5, 16))
     options = {"do_sample": False, "max_new_tokens": 40, "pad_token_id": 0, **theirs}
@@ -100,7 +100,7 @@ def test_processors(ours: Any, theirs: dict[str, Any], tiny_model: Callable[...,
 
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_logprobs(name: str, tiny_model: Callable[..., PreTrainedModel]) -> None:
-    """At both ends of a chain, those of ``output_logits`` and ``output_scores``, with a draft as well."""
+    """Raw and processed ones equal ``output_logits`` and ``output_scores``, also with a draft."""
     model = tiny_model(name, torch.float64)
     ours: dict[str, Any] = {
         "processors": RepetitionPenalty(1.3) | Temperature(0.7) | TopK(9),
@@ -123,8 +123,8 @@ def test_logprobs(name: str, tiny_model: Callable[..., PreTrainedModel]) -> None
         for stage, logits in (("raw", expected.logits), ("processed", expected.scores)):
             distribution = torch.cat(logits).double().log_softmax(dim=-1)
             for drafter in (None, PromptLookup()):
-                # Their draws, whatever ours would be.
-                generate = Generator(decoder, sampler=Says(tuple(prompt + new)), drafter=drafter, **ours)
+                # transformers' sampled tokens, instead of ours.
+                generate = Generator(decoder, sampler=FromText(tuple(prompt + new)), drafter=drafter, **ours)
                 result = generate(prompt, logprobs=Logprobs(4, stage))
 
                 assert [new] == result.ids
@@ -139,7 +139,7 @@ def test_logprobs(name: str, tiny_model: Callable[..., PreTrainedModel]) -> None
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
 def test_prompt_logprobs(name: str, tiny_model: Callable[..., PreTrainedModel]) -> None:
-    """Those of one forward of the stock model, ragged and in chunks, the second time from a full cache."""
+    """Equal to one forward of the stock model, ragged and chunked, the second time from the cache."""
     model = tiny_model(name)
     decoder = StaticDecoder(model, batch_size=3, max_length=96, widths=(1, 5, 16), scored_width=5)
     generate = Generator(decoder, stop=MaxNewTokens(3))
@@ -159,8 +159,8 @@ def test_prompt_logprobs(name: str, tiny_model: Callable[..., PreTrainedModel]) 
 
 
 @attrs.frozen(eq=False)
-class Says:
-    """Chooses what a text says."""
+class FromText:
+    """Sampler that returns the tokens of a given text."""
 
     text: tuple[int, ...]
 

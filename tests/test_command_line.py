@@ -59,7 +59,7 @@ class TestGenerate:
     def test_a_second_start_compiles_nothing(
         self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """What was compiled is kept, and loaded when the same is asked for again."""
+        """A compiled decoder is saved, and loaded by an equal call."""
         arguments = [
             "--model", str(PAIR / "draft"), "--prompt", "import os\n", "--max-tokens", "12",
             "--max-length", "64", "--target", "cpu", "--cache", str(tmp_path),
@@ -74,10 +74,10 @@ class TestGenerate:
         assert "preparing" not in second.err
         assert first.out == second.out
 
-    def test_a_kept_decoder_of_another_version_is_made_anew(
+    def test_a_saved_decoder_of_another_version_is_compiled_again(
         self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """One that cannot be loaded is replaced, and one that cannot be kept is used all the same."""
+        """A decoder that cannot be loaded is replaced; one that cannot be saved is still used."""
 
         class Decoder(ScriptedDecoder):
             target = "cpu"
@@ -120,7 +120,7 @@ class TestGenerate:
         ],
     )
     def test_refuses(self, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-        """One line that says what, the rule, and the value; no traceback."""
+        """One line with parameter, rule and value; no traceback."""
         status = run("--model", str(PAIR / "target"), "--prompt", "x", *EAGER, *arguments)
         err = capsys.readouterr().err
 
@@ -144,10 +144,10 @@ class TestGenerate:
             ("--draft-model", str(PAIR), f"must be a folder with a config.json: got '{PAIR}', without"),
         ],
     )
-    def test_says_which_model_is_not_there(
+    def test_names_the_missing_model(
         self, flag: str, place: str, message: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """By the flag that named it, and before anything is loaded."""
+        """By its flag, before anything is loaded."""
         models = {"--model": str(PAIR / "target"), "--draft-model": str(PAIR / "draft"), flag: place}
         status = run("--prompt", "x", *[part for pair in models.items() for part in pair])
 
@@ -155,7 +155,7 @@ class TestGenerate:
         assert f"decodekit: {flag} {message}" in capsys.readouterr().err
 
     def test_runs_as_a_module(self) -> None:
-        """``python -m decodekit generate --help`` names every flag that people know."""
+        """``python -m decodekit generate --help`` lists the usual flags."""
         done = subprocess.run(
             [sys.executable, "-m", "decodekit", "generate", "--help"],
             capture_output=True, text=True, check=True, timeout=120,

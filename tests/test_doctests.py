@@ -8,7 +8,7 @@ import decodekit
 
 
 def test_every_example_runs() -> None:
-    """In every installed module; the command line's main module runs nothing when imported."""
+    """Doctests of every installed module."""
     names = [module.name for module in pkgutil.walk_packages(decodekit.__path__, "decodekit.")]
     ours = [
         n

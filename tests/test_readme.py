@@ -1,4 +1,4 @@
-"""The README's example says what it prints."""
+"""The README's example and its printed output agree."""
 
 import pathlib
 import re
@@ -8,7 +8,7 @@ import sys
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-def test_the_example_prints_what_stands_below_it() -> None:
+def test_the_example_prints_the_output_below_it() -> None:
     """Run as pasted, from the root of a clone."""
     readme = (ROOT / "README.md").read_text()
     code, output = re.findall(r"```(?:python|text)\n(.*?)```", readme, re.DOTALL)[:2]

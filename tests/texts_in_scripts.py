@@ -1,7 +1,7 @@
 """
 Random texts in twelve scripts, tokenizers of every family trained on them, and chunks of ids.
 
-Whoever streams text takes its cases from :func:`cases`: what was streamed has to add up to
+Tests of streamed text take their cases from :func:`cases`: the streamed pieces must add up to
 :attr:`Case.text`.
 """
 
@@ -39,30 +39,30 @@ SCRIPTS = {
     "emoji": "👩‍👩‍👧‍👦 waves 👋🏽 at 🇯🇵🇰🇷 and 🏳️‍🌈 ❤️ 1️⃣ 🧑🏿‍🚀 ok",
     "code": "def f(x):\n        return [i ** 2 for i in range(x)]  # \t!\n\nif (a!=b) { s += '\\u00e9'; }",
 }
-"""A line or two in each, with what is hard about it: combining marks, joiners, characters of four bytes."""
+"""A line or two per script with its difficult cases: combining marks, joiners, four-byte characters."""
 
 SPECIALS = ["<s>", "</s>", "<|a b|>"]
 ODD = ["\ufffd", "  ", "\n\n", "\x00", "<é>", " x y ", "a literal \ufffd\ufffd.", *SPECIALS]
-"""What may stand between the words of any script."""
+"""Separators between words, for any script."""
 
 
-def random_text(choice: random.Random, script: str) -> str:
-    """Words of a script in any order, pieces of words, and now and then something odd."""
+def random_text(rng: random.Random, script: str) -> str:
+    """Random words and pieces of words of a script, with occasional odd separators."""
     words = SCRIPTS[script].split(" ")
     parts = []
-    for _ in range(choice.randint(1, 9)):
-        kind, word = choice.random(), choice.choice(words)
+    for _ in range(rng.randint(1, 9)):
+        kind, word = rng.random(), rng.rng(words)
         if kind < 0.1:
-            parts.append(choice.choice(ODD))
+            parts.append(rng.rng(ODD))
         elif kind < 0.3:
-            start = choice.randrange(len(word) + 1)
-            parts.append(word[start : start + choice.randint(1, 3)])
+            start = rng.randrange(len(word) + 1)
+            parts.append(word[start : start + rng.randint(1, 3)])
         else:
             parts.append(word)
-    return choice.choice(["", " "]).join(parts) if choice.random() < 0.3 else " ".join(parts)
+    return rng.rng(["", " "]).join(parts) if rng.random() < 0.3 else " ".join(parts)
 
 
-# Tokenizers, each trained in a blink.
+# Tokenizers, trained quickly.
 
 
 def _wrapped(backend: Tokenizer, kind: type = PreTrainedTokenizerFast, clean_up: bool = False) -> Any:
@@ -87,7 +87,7 @@ def _byte_level_backend() -> Tokenizer:
 
 
 class _Reworked(PreTrainedTokenizerFast):
-    """Decodes by a method of its own, as Whisper's and CodeGen's do."""
+    """Overrides ``decode``, as Whisper's and CodeGen's do."""
 
     def decode(self, *args: Any, **kwargs: Any) -> Any:
         return super().decode(*args, **kwargs)
@@ -100,7 +100,7 @@ def _ranks() -> dict[bytes, int]:
 
 
 class _Converter(TikTokenConverter):
-    """Reads the file itself, which transformers leaves to the tiktoken package."""
+    """Reads the file without the tiktoken package."""
 
     @staticmethod
     def load_tiktoken_bpe(tiktoken_url: str) -> dict[bytes, int]:
@@ -118,7 +118,7 @@ def _tiktoken() -> Any:
 
 
 class Bare:
-    """As little as a tokenizer can be: bytes for ids, as tiktoken's own encodings have it."""
+    """Minimal tokenizer, ids to bytes, like tiktoken's own encodings."""
 
     def __init__(self) -> None:
         self.tokens = list(_ranks())
@@ -128,7 +128,7 @@ class Bare:
         return len(self.tokens)
 
     def encode(self, text: str, **options: Any) -> list[int]:
-        """The longest token at every place."""
+        """Greedy longest match."""
         data, ids = text.encode(), []
         while data:
             size = next(n for n in range(min(len(data), 12), 0, -1) if data[:n] in self.ids)
@@ -137,11 +137,11 @@ class Bare:
         return ids
 
     def decode(self, token_ids: list[int], **options: Any) -> str:
-        """The bytes, read as UTF-8."""
+        """Decode the bytes as UTF-8."""
         return b"".join(self.tokens[i] for i in token_ids).decode(errors="replace")
 
     def convert_ids_to_tokens(self, index: int) -> bytes | None:
-        """The bytes of one."""
+        """Bytes of one id."""
         return self.tokens[index] if index < len(self.tokens) else None
 
 
@@ -156,7 +156,7 @@ def _unigram(vocab_size: int) -> Tokenizer:
     return backend
 
 
-# Trained on few scripts: all others go through bytes.
+# Trained on few scripts: all others use byte tokens.
 _FEW = ("latin", "code", "greek")
 _BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 
@@ -222,7 +222,7 @@ def _slow_word_piece() -> Any:
 
 
 def _slow_word_parts() -> Any:
-    """CTRL's: what ends in ``@@`` goes on."""
+    """CTRL's: ``@@`` marks a word that continues."""
     letters = sorted(set("".join(_lines())) - {" ", "\n", "\t"})
     tokens = ["<unk>", *letters, *(f"{letter}@@" for letter in letters), "wave@@", "range"]
     with tempfile.TemporaryDirectory() as folder:
@@ -267,17 +267,17 @@ FAMILIES = tuple(_MAKERS)
 
 @functools.cache
 def tokenizer_of(family: str) -> Any:
-    """The one tokenizer of a family."""
+    """The tokenizer of a family."""
     return _MAKERS[family]()
 
 
 def decoded(tokenizer: Any, ids: list[int], skip_special_tokens: bool = True) -> str:
-    """What every streamer's text has to add up to."""
+    """Expected concatenation of a streamer's text."""
     return tokenizer.decode(ids, skip_special_tokens=skip_special_tokens) if ids else ""
 
 
 def whole_characters(tokenizer: Any, ids: list[int], skip: bool) -> str:
-    """The decode of *ids*, less a character at its end that is not complete."""
+    """Decode *ids*, without an incomplete character at the end."""
     skipped = {i for i in ids if not decoded(tokenizer, [i], skip) and decoded(tokenizer, [i], False)}
     ids = [i for i in ids if i not in skipped and tokenizer.convert_ids_to_tokens(i) is not None]
     tokens = [tokenizer.convert_ids_to_tokens(i) for i in ids]
@@ -291,7 +291,7 @@ def whole_characters(tokenizer: Any, ids: list[int], skip: bool) -> str:
 
 @attrs.frozen(eq=False)
 class Case:
-    """A text, as one family of tokenizers has it, to be streamed in chunks."""
+    """A text to be streamed in chunks, with one family of tokenizers."""
 
     script: str
     family: str
@@ -301,16 +301,16 @@ class Case:
 
     @property
     def tokenizer(self) -> Any:
-        """The family's."""
+        """Tokenizer of the family."""
         return tokenizer_of(self.family)
 
     @property
     def text(self) -> str:
-        """What the chunks have to add up to."""
+        """Expected concatenation of the streamed text."""
         return decoded(self.tokenizer, self.ids, self.skip_special_tokens)
 
     def chunks(self) -> Iterator[list[int]]:
-        """The ids, 1 to 8 at a time."""
+        """Yield the ids, 1 to 8 at a time."""
         start = 0
         for size in self.sizes:
             yield self.ids[start : start + size]
@@ -318,14 +318,14 @@ class Case:
 
 
 def cases(count: int, seed: int = 0, families: tuple[str, ...] = FAMILIES) -> Iterator[Case]:
-    """Random texts, the scripts and families in turn; the same ones for a seed."""
-    choice = random.Random(seed)
+    """Random texts, cycling through scripts and families; reproducible by seed."""
+    rng = random.Random(seed)
     for number in range(count):
         script = list(SCRIPTS)[number % len(SCRIPTS)]
-        family = choice.choice(families)
-        text = random_text(choice, script)
+        family = rng.rng(families)
+        text = random_text(rng, script)
         ids = tokenizer_of(family).encode(text, add_special_tokens=False)
-        most, sizes = choice.randint(1, 8), []
+        most, sizes = rng.randint(1, 8), []
         while sum(sizes) < len(ids):
-            sizes.append(choice.randint(1, most))
-        yield Case(script, family, ids, sizes, choice.random() < 0.5)
+            sizes.append(rng.randint(1, most))
+        yield Case(script, family, ids, sizes, rng.random() < 0.5)

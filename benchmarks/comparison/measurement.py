@@ -17,7 +17,7 @@ from ...neuron_backend.threads import on_threads
 from ..models.shapes import Shape
 from ..peers.process import AbsentPeerError, PeerProcess
 from .files import ComparisonFiles
-from .reference import ExactMatch, Reference
+from .reference import LogitAgreement, Reference
 from .settings import LLAMA_CPP, TRANSFORMERS, Comparison, Entry
 
 _PEERS = "decodekit.benchmarks.peers"
@@ -33,7 +33,7 @@ class PeerResult:
     read_bytes: float
     """Bytes that a decode step reads, of weights and cache."""
 
-    agreement: ExactMatch
+    agreement: LogitAgreement
     same_tokens: int
     """Leading tokens of its text that equal the stock model's."""
 
@@ -178,7 +178,7 @@ def _run(process: PeerProcess, reference: Reference, comparison: Comparison) -> 
 
 
 def _result(
-    started: _Started, agreement: ExactMatch, reference: Reference, rounds: Sequence[_Round]
+    started: _Started, agreement: LogitAgreement, reference: Reference, rounds: Sequence[_Round]
 ) -> PeerResult:
     return PeerResult(
         entry=started.entry,

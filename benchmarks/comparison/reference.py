@@ -24,7 +24,7 @@ _SCORED = 32
 
 
 @attrs.frozen
-class ExactMatch:
+class LogitAgreement:
     """How a peer's logits compare with the reference."""
 
     divergence: float
@@ -61,7 +61,7 @@ class Reference:
         text = stock.generate(first, comparison.tokens)["ids"]
         return cls(prompts, drawn[-1], _log_probs(file, rows, vocab), text)
 
-    def agreement(self, entry: Entry, process: PeerProcess, folder: Path) -> ExactMatch:
+    def agreement(self, entry: Entry, process: PeerProcess, folder: Path) -> LogitAgreement:
         """
         Compare the logits of a peer.
 
@@ -79,7 +79,7 @@ class Reference:
                 f"{entry.name!r} must compute what the stock model computes, with a divergence of at most "
                 f"{_MAX_DIVERGENCE[entry.bits]:g}: got {divergence:.3g}"
             )
-        return ExactMatch(divergence, same)
+        return LogitAgreement(divergence, same)
 
     def same_leading_tokens(self, ids: Sequence[int]) -> int:
         """How many leading tokens of *ids* equal the reference text."""

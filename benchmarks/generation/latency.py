@@ -51,7 +51,7 @@ class LatencyMeasurement:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the benchmark's arguments."""
-    add_model(parser, "llama-2-7b", top_choices=True)
+    add_model(parser, "llama-2-7b", several=True)
     add = parser.add_argument
     add("--batch", type=int, nargs="+", default=[1], metavar="N", help="rows (1)")
     add("--length", type=int, default=1024, metavar="N", help="tokens of a row in the end (%(default)s)")

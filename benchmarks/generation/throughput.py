@@ -52,7 +52,7 @@ class ThroughputMeasurement:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the benchmark's arguments."""
-    add_model(parser, "llama-2-7b", top_choices=True)
+    add_model(parser, "llama-2-7b", several=True)
     add = parser.add_argument
     add("--batch", type=int, nargs="+", default=[1], metavar="N", help="rows (1)")
     add(

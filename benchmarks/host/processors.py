@@ -1,9 +1,9 @@
 """
 Question: how many times faster than transformers is a token sampled.
 
-Times ``SamplingPipeline`` (a chain and ``Sample``) against the same chain of transformers' own processors followed by
-a softmax and ``torch.multinomial``, in turns on random float32 logits. A third column is the method of
-transformers-neuronx, where that applies: one ``torch.topk``, then everything on the survivors.
+Times ``SamplingPipeline`` (a chain and ``Sample``) against the same chain of transformers' own processors
+followed by a softmax and ``torch.multinomial``, in turns on random float32 logits. A third column is the
+method of transformers-neuronx, where that applies: one ``torch.topk``, then everything on the survivors.
 """
 
 import argparse

@@ -167,13 +167,13 @@ def microseconds(
     )
     way(generator, [ids[0]], arrivals.note)
     spent, written = [], ""
-    for i, chosen in enumerate(sampler.times):
+    for i, sampled_at in enumerate(sampler.times):
         text = str(tokenizer.decode(ids[: i + 1]))
         if len(text) > len(written) and not text.endswith("\ufffd"):
             written = text
             # Text held back for the last byte of a character came with a later token.
             if len(text) in arrivals.at and i >= UNCOUNTED:
-                spent.append(1e6 * (arrivals.at[len(text)] - chosen))
+                spent.append(1e6 * (arrivals.at[len(text)] - sampled_at))
     return spent
 
 

@@ -84,10 +84,10 @@ class ModelUnderTest:
         )
 
 
-def add_model(parser: argparse.ArgumentParser, shape: str, *, top_choices: bool = False) -> None:
+def add_model(parser: argparse.ArgumentParser, shape: str, *, several: bool = False) -> None:
     """Add the arguments that select models; :func:`models_of` reads them."""
     add = parser.add_argument
-    if top_choices:
+    if several:
         add("--shape", nargs="+", default=[shape], metavar="NAME", help=f"models by name ({shape})")
     else:
         add("--shape", nargs=1, default=[shape], metavar="NAME", help=f"a model by name ({shape})")
@@ -124,7 +124,7 @@ def model_notes(models: Iterable[ModelUnderTest]) -> list[str]:
     models = list(models)
     notes = [f"{description}." for description in dict.fromkeys(model.description for model in models)]
     if any(model.is_scaled for model in models):
-        notes.append("A scaled-down model says nothing of the full one: its figures are no figures of it.")
+        notes.append("A scaled-down model does not predict the figures of the full one.")
     return notes
 
 

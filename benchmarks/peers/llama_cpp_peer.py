@@ -51,12 +51,16 @@ class LlamaCppPeer:
         self._forget()
         start = time.perf_counter()
         self._feed(ids)
-        chosen = [int(self._logits().argmax())]
+        generated = [int(self._logits().argmax())]
         first = time.perf_counter()
-        while len(chosen) < count:
-            self._feed(chosen[-1:])
-            chosen.append(int(self._logits().argmax()))
-        return {"first_seconds": first - start, "other_seconds": time.perf_counter() - first, "ids": chosen}
+        while len(generated) < count:
+            self._feed(generated[-1:])
+            generated.append(int(self._logits().argmax()))
+        return {
+            "first_seconds": first - start,
+            "other_seconds": time.perf_counter() - first,
+            "ids": generated,
+        }
 
     def score(self, ids: list[int], following: list[int], file: str) -> int:
         """Write the logits that score each of *following* after *ids* to *file*; the number of rows."""

@@ -69,13 +69,13 @@ class PeerProcess:
             env={**os.environ, "OMP_NUM_THREADS": str(threads)},
         )
         try:
-            said = _answer(name, process)
-            if "absent" in said:
-                raise AbsentPeerError(said["absent"])
+            message = _answer(name, process)
+            if "absent" in message:
+                raise AbsentPeerError(message["absent"])
         except BaseException:
             _end(process)
             raise
-        return cls(name, process, said["facts"])
+        return cls(name, process, message["facts"])
 
     def ask(self, do: str, **arguments: Any) -> Any:
         """

@@ -25,12 +25,12 @@ class Costs:
     @classmethod
     def of(cls, runs: list[list[Run]], plain: list[list[Run]], widths: Sequence[int]) -> "Costs":
         """Medians over *runs* of a system, and over those of *plain* decoding."""
-        narrow = statistics.median(_joined(run.target for of_batch in plain for run in of_batch)[1])
-        target = _joined(run.target for of_batch in runs for run in of_batch)
-        draft = _joined(run.draft for of_batch in runs for run in of_batch)
-        steps = [s for width, seconds in draft.items() if width in DRAFT_WIDTHS for s in seconds]
+        narrow = statistics.median(_merged(run.target for of_batch in plain for run in of_batch)[1])
+        target = _merged(run.target for of_batch in runs for run in of_batch)
+        draft = _merged(run.draft for of_batch in runs for run in of_batch)
+        narrow_draft = [s for width, seconds in draft.items() if width in DRAFT_WIDTHS for s in seconds]
         v = {w: statistics.median(target[w]) / narrow for w in sorted(target) if w in widths}
-        return cls(narrow, statistics.median(steps) / narrow if steps else 0.0, {1: 1.0} | v)
+        return cls(narrow, statistics.median(narrow_draft) / narrow if narrow_draft else 0.0, {1: 1.0} | v)
 
     def of_step(self, draft_tokens: int) -> float:
         """The cost of a step with *draft_tokens*."""
@@ -38,12 +38,12 @@ class Costs:
         return draft_tokens * self.c + self.v[width]
 
 
-def _joined(seconds: Iterable[SecondsByWidth]) -> SecondsByWidth:
-    joined: SecondsByWidth = {}
+def _merged(seconds: Iterable[SecondsByWidth]) -> SecondsByWidth:
+    merged: SecondsByWidth = {}
     for each in seconds:
         for width, spent in each.items():
-            joined.setdefault(width, []).extend(spent)
-    return joined
+            merged.setdefault(width, []).extend(spent)
+    return merged
 
 
 def tokens_of_step(outcome: SpeculationStep) -> int:
@@ -51,46 +51,46 @@ def tokens_of_step(outcome: SpeculationStep) -> int:
     return sum(outcome.accepted) + len(outcome.accepted)
 
 
-def by_formula(rounds: list[SpeculationStep], costs: Costs, kept: float) -> float:
+def by_formula(steps: list[SpeculationStep], costs: Costs, kept: float) -> float:
     """
-    The speed-up of *rounds* if only forwards took time.
+    The speed-up of *steps* if only forwards took time.
 
     Args:
-        rounds: All speculation steps.
+        steps: All speculation steps.
 
         costs: Costs of forwards.
 
         kept: The share of the tokens that were not cut off by the stop condition.
     """
-    gained = kept * sum(tokens_of_step(one) / len(one.accepted) for one in rounds)
-    return gained / sum(costs.of_step(max(one.drafted, default=0)) for one in rounds)
+    gained = kept * sum(tokens_of_step(one) / len(one.accepted) for one in steps)
+    return gained / sum(costs.of_step(max(one.drafted, default=0)) for one in steps)
 
 
-def conditional_acceptance(rounds: list[SpeculationStep]) -> list[float]:
+def conditional_acceptance(steps: list[SpeculationStep]) -> list[float]:
     """For each position in a draft the share of accepted tokens where those before were accepted."""
     shares = []
-    for position in range(max((max(one.drafted, default=0) for one in rounds), default=0)):
-        judged = [
+    for position in range(max((max(one.drafted, default=0) for one in steps), default=0)):
+        verified = [
             accepted > position
-            for one in rounds
+            for one in steps
             for drafted, accepted in zip(one.drafted, one.accepted, strict=True)
             if drafted > position and accepted >= position
         ]
-        shares.append(sum(judged) / max(1, len(judged)))
+        shares.append(sum(verified) / max(1, len(verified)))
     return shares
 
 
-def _speculation_figures(rounds: list[SpeculationStep], costs: Costs, kept: float) -> dict[str, Any]:
-    rows = sum(len(one.accepted) for one in rounds)
+def _speculation_figures(steps: list[SpeculationStep], costs: Costs, kept: float) -> dict[str, Any]:
+    rows = sum(len(one.accepted) for one in steps)
     return {
         "costs": attrs.asdict(costs),
-        "formula": by_formula(rounds, costs, kept),
-        "tau": sum(map(tokens_of_step, rounds)) / rows,
-        "mean_length": statistics.fmean(max(one.drafted, default=0) for one in rounds),
-        "conditional_acceptance": conditional_acceptance(rounds),
-        "draft_ms": 1e3 * statistics.fmean(one.draft_seconds for one in rounds),
-        "target_ms": 1e3 * statistics.fmean(one.target_seconds for one in rounds),
-        "other_ms": 1e3 * statistics.fmean(one.other_seconds for one in rounds),
+        "formula": by_formula(steps, costs, kept),
+        "tau": sum(map(tokens_of_step, steps)) / rows,
+        "mean_length": statistics.fmean(max(one.drafted, default=0) for one in steps),
+        "conditional_acceptance": conditional_acceptance(steps),
+        "draft_ms": 1e3 * statistics.fmean(one.draft_seconds for one in steps),
+        "target_ms": 1e3 * statistics.fmean(one.target_seconds for one in steps),
+        "other_ms": 1e3 * statistics.fmean(one.other_seconds for one in steps),
     }
 
 
@@ -105,12 +105,12 @@ def figures(runs: dict[str, list[list[Run]]], widths: Sequence[int]) -> list[dic
             "tokens_per_second": tokens / median_seconds(own),
             "times_plain": median_seconds(plain) / median_seconds(own),
         }
-        rounds = [one for of_batch in own for run in of_batch for one in run.rounds]
-        if rounds:
+        steps = [one for of_batch in own for run in of_batch for one in run.steps]
+        if steps:
             costs = Costs.of(own, plain, widths)
             # The first token of a row comes from its prompt.
             decoded = sum(run.tokens - len(run.ids) for of_batch in own for run in of_batch)
-            line |= _speculation_figures(rounds, costs, decoded / sum(map(tokens_of_step, rounds)))
+            line |= _speculation_figures(steps, costs, decoded / sum(map(tokens_of_step, steps)))
             line["decode_speed_up"] = median_decode_seconds(plain) / median_decode_seconds(own)
             line["of_formula"] = line["decode_speed_up"] / line["formula"]
         lines.append(line)

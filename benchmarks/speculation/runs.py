@@ -31,7 +31,7 @@ class RecordedDraftLength:
     """A draft length that keeps the outcomes it learns from."""
 
     length: int | AdaptiveLength
-    rounds: list[SpeculationStep] = attrs.field(factory=list)
+    steps: list[SpeculationStep] = attrs.field(factory=list)
 
     @property
     def most(self) -> int:
@@ -44,7 +44,7 @@ class RecordedDraftLength:
 
     def learn(self, outcome: SpeculationStep) -> None:
         """Keep *outcome*, and pass it on."""
-        self.rounds.append(outcome)
+        self.steps.append(outcome)
         if not isinstance(self.length, int):
             self.length.learn(outcome)
 
@@ -65,7 +65,7 @@ class Run:
     """From the first token to the last; all seconds if the first token's time is unknown."""
 
     ids: list[list[int]]
-    rounds: list[SpeculationStep]
+    steps: list[SpeculationStep]
 
     target: SecondsByWidth = attrs.field(factory=dict)
     draft: SecondsByWidth = attrs.field(factory=dict)
@@ -91,16 +91,16 @@ def decodekit_run(
     def run(prompts: list[list[int]]) -> Run:
         for decoder in (pair.target, pair.draft, drafter or pair.draft):
             Slots.of(decoder).forget()
-        before = 0 if length is None else len(length.rounds)
+        before = 0 if length is None else len(length.steps)
         pair.target.take_seconds(), pair.draft.take_seconds()
         start = time.perf_counter()
         result = generator(prompts)
         seconds = time.perf_counter() - start
         spent = result.statistics
         decode = spent.total_seconds - (spent.first_token_seconds or 0.0)
-        rounds = [] if length is None else length.rounds[before:]
+        steps = [] if length is None else length.steps[before:]
         target, draft = pair.target.take_seconds(), pair.draft.take_seconds()
-        return Run(seconds, decode, result.ids, rounds, target, draft)
+        return Run(seconds, decode, result.ids, steps, target, draft)
 
     return run
 

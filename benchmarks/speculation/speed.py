@@ -98,8 +98,8 @@ def run(options: argparse.Namespace) -> None:
                 sections += [measure(single, options, temperature) for temperature in options.temp]
         del single
     if "batch" in options.only:
-        top_choices = pair(options.batch, BATCH_WIDTHS)
-        sections += [batch(top_choices, options, temperature) for temperature in options.temp]
+        batched = pair(options.batch, BATCH_WIDTHS)
+        sections += [batch(batched, options, temperature) for temperature in options.temp]
     report = Report(
         benchmark="speculation" if options.weights is None else f"speculation-{options.weights}",
         question="How much faster does a draft make decoding, and what does it cost where it is useless?",

@@ -14,7 +14,7 @@ uniform has ties and gives infinite Gumbels, and a compiled ``log`` differs in i
 
 Besides numbers there are two discrete draws, :func:`coin` and :func:`draw`. Code that uses only
 these can be run with an :class:`Oracle` in place of the noise, which enumerates the outcomes. So
-:mod:`decodekit.speculation.exactness.exactness` computes the exact distribution of a loop's output.
+:mod:`decodekit.speculation.exactness.exactness_check` computes the exact distribution of a loop's output.
 """
 
 import contextlib

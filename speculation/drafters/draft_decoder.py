@@ -1,11 +1,11 @@
-"""What a decoder that drafts has to be."""
+"""Validation of draft decoders."""
 
 from ...decoding.checks import require_decoder
 from ...decoding.protocols import Decoder, DecoderShape
 
 
 def a_decoder(instance: object, attribute: object, value: Decoder) -> None:
-    """Check that a parameter is one."""
+    """Attrs validator: *value* must be a decoder."""
     require_decoder(value)
 
 

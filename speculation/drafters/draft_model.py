@@ -1,4 +1,4 @@
-"""Guessing with a smaller model."""
+"""Drafting with a smaller model."""
 
 import attrs
 import numpy as np
@@ -14,19 +14,18 @@ from .draft_decoder import a_decoder, check_rows
 @attrs.frozen(eq=False)
 class DraftModel:
     """
-    Guess with *decoder*, a smaller model of the same vocabulary.
+    Draft with *decoder*, a smaller model of the same vocabulary.
 
-    Its logits go through the target's own chain and sampler, at the position and with the
-    noise that the target is going to meet. What it missed since it last drafted (the tokens
-    that the target chose, a round without a draft) it is fed first; see
-    :class:`~decodekit.decoding.cache.slots.Slots`.
+    Its logits go through the target's chain and sampler, with the noise that the target uses at
+    the same position. Tokens it has not seen since its last draft (those the target sampled, steps
+    without a draft) are fed first; see :class:`~decodekit.decoding.cache.slots.Slots`.
     """
 
     decoder: Decoder = attrs.field(validator=a_decoder)
-    """Of at least as many rows as there are prompts. A row beyond its positions gets no draft."""
+    """The draft model, with at least as many rows as prompts. Rows beyond its positions get no draft."""
 
     def check_target(self, target: DecoderShape) -> None:
-        """Raise ``ValueError`` unless this can draft for *target*."""
+        """Raise ``ValueError`` unless the decoder can draft for *target*."""
         own = self.decoder.shape
         if own.vocab_size != target.vocab_size:
             raise ValueError(
@@ -35,28 +34,30 @@ class DraftModel:
         check_rows(self.decoder, target)
 
     def propose(self, history: History, budget: torch.Tensor, sample: SamplesTokens) -> Draft:
-        """Guess up to *budget* tokens ``[batch]`` of each row, one forward of all rows a token."""
+        """Propose up to *budget* tokens ``[batch]`` for each row, one forward of all rows per token."""
         slots, ids = Slots.of(self.decoder), history.ids.clone()
-        # A few numbers for each row: numpy takes a fraction of torch's time for them.
+        # For a few numbers per row numpy takes a fraction of torch's time.
         tokens, reached = ids[:, 0].numpy(), history.length[:, 0].numpy()
-        # A guess's predecessor is fed at its position, so the cache bounds the guesses too.
+        # A draft token's predecessor is fed at its position, so the cache bounds the draft too.
         left = np.minimum(budget.numpy(), self.decoder.shape.max_length + 1 - reached)
-        guesses, drawn_from = [], []
+        drafted, scores_drawn_from = [], []
         while (active := left > 0).any():
             length = torch.from_numpy(reached)
             with slots.lock:
                 before = History(ids, length[:, None], history.prompt, history.random_stream)
                 need = torch.from_numpy(active.astype(np.int64))
-                chosen, scores = feed_and_sample(slots, sample, before, need)
+                sampled, scores = feed_and_sample(slots, sample, before, need)
                 if sample.draft_scores:
-                    # What they are made of may lie where the next forward writes.
-                    drawn_from.append(scores.logits[:, 0].clone())
-            guess = np.where(active, chosen[:, 0].numpy(), -1)
-            guesses.append(torch.from_numpy(guess))
-            # Where no token is left there is nothing to feed next.
-            (rows,) = (guess >= 0).nonzero()
-            tokens[rows, reached[rows]] = guess[rows]
-            reached, left = reached + (guess >= 0), np.where(guess >= 0, left - 1, 0)
-        if not guesses:
+                    # The logits may be a view of memory that the next forward overwrites.
+                    scores_drawn_from.append(scores.logits[:, 0].clone())
+            next_ids = np.where(active, sampled[:, 0].numpy(), -1)
+            drafted.append(torch.from_numpy(next_ids))
+            # A row without any token left has nothing to feed next.
+            (rows,) = (next_ids >= 0).nonzero()
+            tokens[rows, reached[rows]] = next_ids[rows]
+            reached, left = reached + (next_ids >= 0), np.where(next_ids >= 0, left - 1, 0)
+        if not drafted:
             return Draft(budget.new_empty(len(budget), 0))
-        return Draft(torch.stack(guesses, dim=1), torch.stack(drawn_from, dim=1) if drawn_from else None)
+        return Draft(
+            torch.stack(drafted, dim=1), torch.stack(scores_drawn_from, dim=1) if scores_drawn_from else None
+        )

@@ -1,4 +1,4 @@
-"""Guessing a tree with a smaller model."""
+"""Drafting a tree with a smaller model."""
 
 import attrs
 import torch
@@ -16,31 +16,30 @@ from .tree import ROOT, Tree
 @attrs.frozen(eq=False)
 class DraftTree(DraftModel):
     """
-    Guess several ways in which the text may go on, with *decoder*, a smaller model.
+    Draft a tree of continuations with *decoder*, a smaller model.
 
-    At each guess the draft takes the tokens that the noise of the position favours, not its own
-    choice alone, under the noise that the target meets there: Gumbel-top-k (Kool, van Hoof and
-    Welling, 2019, `Stochastic Beams and Where to Find Them <https://arxiv.org/abs/1903.06059>`_,
-    section 2.3) where the noise is flat, and something close to it in the two levels of
-    :meth:`Sample <decodekit.decoding.Sample.top_choices>`. The target scores the tree in one forward
-    and goes from each token to the child that it chooses itself, so the text stays plain
-    decoding's. For greedy decoding the children are the likeliest tokens.
+    The children of a node are the top tokens under the noise that the target uses at that
+    position: Gumbel-top-k (Kool, van Hoof and Welling, 2019, `Stochastic Beams and Where to Find
+    Them <https://arxiv.org/abs/1903.06059>`_, section 2.3) where the noise is flat, and close to it
+    for the two levels of :meth:`Sample <decodekit.decoding.Sample.top_choices>`. The target scores
+    the tree in one forward and follows from each node the child that it samples itself, so the
+    output equals that of plain decoding. For greedy decoding the children are the top-k tokens.
 
-    Compile the target with ``tree_widths``: one more than the tree has guesses, and best as many
-    more as it is deep. With those a branch other than the first, which alone is kept in the
-    cache, is fed again beside the next tree.
+    Compile the target with ``tree_widths``: one more than the number of nodes, ideally plus the
+    tree's depth. Those columns re-feed an accepted branch other than the first, which alone is kept
+    in the cache, beside the next tree.
     """
 
     tree: Tree = attrs.field(default=Tree.comb(3, 2, 2, 2), validator=attrs.validators.instance_of(Tree))
-    """Its shape."""
+    """Shape of the draft tree."""
 
     @property
     def tree_nodes(self) -> int:
-        """How many guesses a tree has at most."""
+        """Maximum number of draft tokens in a tree."""
         return len(self.tree.parents)
 
     def check_target(self, target: DecoderShape) -> None:
-        """Raise ``ValueError`` unless this can draft for *target*."""
+        """Raise ``ValueError`` unless the decoder can draft this tree for *target*."""
         super().check_target(target)
         fed = sum(map(len, self.tree.inner))
         widths = tree_widths(self.decoder)
@@ -54,35 +53,35 @@ class DraftTree(DraftModel):
         return all(len(level) == 1 for level in self.tree.inner)
 
     def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
-        """Guess up to *budget* tokens ``[batch]`` ahead of each row, one forward of all rows a level."""
+        """Propose trees up to *budget* tokens ``[batch]`` deep, one forward of all rows per level."""
         batch, length = len(budget), history.length[:, 0]
-        # A guess's predecessor is fed at its position, so the cache bounds the guesses too.
+        # A draft token's predecessor is fed at its position, so the cache bounds the draft too.
         budget = budget.minimum(self.decoder.shape.max_length + 1 - length).clamp(min=0)
         parents = torch.tensor(self.tree.parents)
-        guesses = torch.full((batch, len(parents)), -1)
+        drafted = torch.full((batch, len(parents)), -1)
         fed: list[int] = []
         for depth, level in enumerate(self.tree.inner):
             active = budget > depth
             if not active.any():
                 break
-            fed += [guess for guess in level if guess != ROOT]
-            so_far = _subtree(guesses, self.tree.parents, fed, active)
+            fed += [node for node in level if node != ROOT]
+            so_far = _subtree(drafted, self.tree.parents, fed, active)
             window = tree_window(history, so_far)
-            columns = [fed.index(guess) + 1 if guess != ROOT else 0 for guess in level]
-            most = max(len(self.tree.children(guess)) for guess in level)
+            columns = [fed.index(node) + 1 if node != ROOT else 0 for node in level]
+            most = max(len(self.tree.children(node)) for node in level)
             slots = Slots.of(self.decoder)
             with slots.lock:
                 logits = self._score(slots, history, so_far, active)[:, columns]
                 here = attrs.evolve(window, ids=window.ids[:, columns], length=window.length[:, columns])
                 top_choices = sample.top_choices(logits, here, most)
             for place, parent in enumerate(level):
-                for rank, guess in enumerate(self.tree.children(parent)):
-                    # Below what is no guess there is none either: see Draft.
-                    guesses[:, guess] = torch.where(active, top_choices[:, place, rank], -1)
-        return Draft(guesses, parents=parents.repeat(batch, 1))
+                for rank, node in enumerate(self.tree.children(parent)):
+                    # Children of a missing node are ignored: see Draft.
+                    drafted[:, node] = torch.where(active, top_choices[:, place, rank], -1)
+        return Draft(drafted, parents=parents.repeat(batch, 1))
 
     def _score(self, slots: Slots, history: History, so_far: Draft, active: Tensor) -> Tensor:
-        """Logits ``[batch, n + 1, vocab]`` after the last token and each guess of *so_far*."""
+        """Logits ``[batch, n + 1, vocab]`` after the last token and each node of *so_far*."""
         length, count = history.length[:, 0], so_far.ids.shape[1]
         if not self._is_comb():
             assert so_far.parents is not None
@@ -94,8 +93,8 @@ class DraftTree(DraftModel):
         return newest.expand(-1, count + 1, -1)
 
 
-def _subtree(guesses: Tensor, parents: tuple[int, ...], fed: list[int], active: Tensor) -> Draft:
-    """The guesses *fed* of the active rows, as a tree; where one is none, any token fills its column."""
-    ids = torch.where(active[:, None], guesses[:, fed].clamp(min=0), -1)
-    follows = [ROOT if parents[guess] == ROOT else fed.index(parents[guess]) for guess in fed]
+def _subtree(drafted: Tensor, parents: tuple[int, ...], fed: list[int], active: Tensor) -> Draft:
+    """The nodes *fed* of the active rows as a tree; a missing node's column holds an arbitrary token."""
+    ids = torch.where(active[:, None], drafted[:, fed].clamp(min=0), -1)
+    follows = [ROOT if parents[node] == ROOT else fed.index(parents[node]) for node in fed]
     return Draft(ids, parents=torch.tensor(follows, dtype=torch.int64).expand_as(ids))

@@ -1,4 +1,4 @@
-"""Guessing what a grammar leaves no choice about."""
+"""Drafting tokens that a grammar forces."""
 
 from typing import Any
 
@@ -17,43 +17,43 @@ from ..verification.point_mass import point_mass
 def _a_drafter(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
     if value is not None and (isinstance(value, type) or not isinstance(value, Drafter)):
         raise TypeError(
-            f"'{attribute.name}' must be None or have propose(history, budget, choose): got {value!r}"
+            f"'{attribute.name}' must be None or have propose(history, budget, sample): got {value!r}"
         )
 
 
 @attrs.frozen(eq=False)
 class ForcedTokens:
     """
-    Guess the tokens that *grammar* forces, and hand over to another drafter after them.
+    Draft the tokens that *grammar* forces, then continue with another drafter.
 
-    Where the grammar allows one token alone, nothing else can be chosen: with the same grammar
-    in the generator's chain such a guess always stands, at whatever temperature. A JSON schema
-    forces the names of its fields and what stands around them. An end of sequence is a token
-    like others: where the text may end, what may follow is not forced; where it has to, the end
-    is, and nothing else behind it.
+    Where the grammar allows exactly one token, no other can be sampled: with the same grammar in
+    the generator's chain such a draft token is always accepted, at any temperature. A JSON schema
+    forces its field names and the punctuation around them. The end of sequence is a token like any
+    other: where the text may end, its continuation is not forced; where it must end, the end of
+    sequence is the last forced token.
 
-    The matchers are the grammar's own, so what one of them has walked for a draft, the other
-    need not walk again.
+    The grammar's own matchers are used, so states computed for a draft are shared with the
+    processor.
     """
 
     grammar: Grammar = attrs.field(validator=validators.instance_of(Grammar))
-    """The very processor that stands in the chain."""
+    """The same processor object as in the chain."""
 
     then: Drafter | None = attrs.field(default=None, validator=_a_drafter)
-    """What guesses on from there, as if the forced tokens had been chosen; None for nothing."""
+    """Drafter that continues after the forced tokens; None for none."""
 
     @property
     def tree_nodes(self) -> int | None:
-        """How many guesses a tree of the other drafter has; None if it grows none."""
+        """Maximum number of draft tokens in a tree of :attr:`then`; None if it drafts no trees."""
         return tree_nodes(self.then)
 
     def check_target(self, target: DecoderShape) -> None:
-        """Raise ``ValueError`` unless the other drafter can draft for *target*."""
+        """Raise ``ValueError`` unless :attr:`then` can draft for *target*."""
         if isinstance(self.then, ChecksTarget):
             self.then.check_target(target)
 
     def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
-        """Guess up to *budget* tokens ``[batch]`` of each row."""
+        """Propose up to *budget* tokens ``[batch]`` for each row."""
         forced = self.grammar.forced(history, budget)
         count = torch.tensor([len(tokens) for tokens in forced])
         ids = torch.full((len(forced), int(count.max())), -1)
@@ -62,29 +62,29 @@ class ForcedTokens:
         rest = budget - count
         if self.then is None or not rest.any():
             return Draft(ids)
-        return _joined(ids, count, self.then.propose(_after(history, ids, count), rest, sample))
+        return _concatenated(ids, count, self.then.propose(_after(history, ids, count), rest, sample))
 
 
 def _after(history: History, ids: Tensor, count: Tensor) -> History:
-    """*history* with the *count* guesses *ids* of each row behind it: a copy."""
+    """Copy of *history* with each row's *count* draft tokens *ids* appended."""
     longer = history.ids.clone()
     rows, columns = (ids >= 0).nonzero(as_tuple=True)
     longer[rows, 0, history.length[rows, 0] + columns] = ids[rows, columns]
     return attrs.evolve(history, ids=longer, length=history.length + count[:, None])
 
 
-def _joined(ids: Tensor, count: Tensor, further: Draft) -> Draft:
-    """The *count* guesses *ids* of each row, and then those of *further*."""
+def _concatenated(ids: Tensor, count: Tensor, further: Draft) -> Draft:
+    """Each row's *count* draft tokens *ids*, followed by those of *further*."""
     columns = count[:, None] + torch.arange(further.ids.shape[1])
-    joined = torch.nn.functional.pad(ids, (0, further.ids.shape[1]), value=-1)
-    joined.scatter_(1, columns, further.ids)
+    combined = torch.nn.functional.pad(ids, (0, further.ids.shape[1]), value=-1)
+    combined.scatter_(1, columns, further.ids)
     scores, parents = further.scores, further.parents
     if scores is not None:
         at = columns[..., None].expand(scores.shape)
-        scores = point_mass(joined, scores).scatter_(1, at, scores)
+        scores = point_mass(combined, scores).scatter_(1, at, scores)
     if parents is not None:
-        # What followed the row's last token follows the last forced one now.
+        # Children of the row's last token become children of the last forced token.
         moved = torch.where(parents < 0, count[:, None] - 1, parents + count[:, None])
-        chain = torch.arange(-1, joined.shape[1] - 1).expand(joined.shape)
+        chain = torch.arange(-1, combined.shape[1] - 1).expand(combined.shape)
         parents = chain.scatter(1, columns, moved)
-    return Draft(joined, scores, parents)
+    return Draft(combined, scores, parents)

@@ -1,4 +1,4 @@
-"""Guessing by copying."""
+"""Prompt lookup decoding."""
 
 import attrs
 import numpy as np
@@ -16,20 +16,20 @@ Ints = NDArray[np.int64]
 @attrs.frozen(eq=False)
 class PromptLookup:
     """
-    Guess that what followed these tokens before will follow them again.
+    Draft the continuation of an earlier occurrence of the last n-gram.
 
     The longest n-gram at the row's end that occurred earlier in it, prompt included, is looked
-    up, at its latest occurrence; what stood behind that is the guess. It costs no forward, and
-    pays where text repeats itself: code, summaries, edits.
+    up at its latest occurrence; the tokens that followed there are the draft. It needs no forward,
+    and pays where text repeats itself: code, summaries, edits.
 
     Saxena, 2023, `Prompt Lookup Decoding <https://github.com/apoorvumang/prompt-lookup-decoding>`_.
     """
 
     max_ngram: int = attrs.field(default=4, validator=[a_whole_number, validators.ge(1)])
-    """The longest n-gram looked for."""
+    """Longest n-gram to look up."""
 
     min_ngram: int = attrs.field(default=1, validator=[a_whole_number, validators.ge(1)])
-    """The shortest. 2 guesses less often and is right more often."""
+    """Shortest n-gram to look up. 2 drafts less often, with a higher acceptance rate."""
 
     @min_ngram.validator
     def _(self, attribute: object, value: int) -> None:
@@ -37,7 +37,7 @@ class PromptLookup:
             raise ValueError(f"'min_ngram' must be <= max_ngram, {self.max_ngram}: got {value}")
 
     def propose(self, history: History, budget: torch.Tensor, sample: SamplesTokens) -> Draft:
-        """Guess up to *budget* tokens ``[batch]`` of each row."""
+        """Propose up to *budget* tokens ``[batch]`` for each row."""
         ids = torch.full((len(budget), int(budget.max())), -1)
         for row in budget.nonzero().flatten().tolist():
             tokens = history.ids[row, 0, : int(history.length[row, 0])].numpy()
@@ -46,7 +46,7 @@ class PromptLookup:
         return Draft(ids)
 
     def _continuation(self, tokens: Ints) -> int:
-        """Where what followed the longest repeated suffix begins; the end of *tokens* if none repeats."""
+        """Start of the continuation of the longest repeated suffix; the end of *tokens* if none repeats."""
         # matched[e]: how many tokens before position e equal those at the end.
         ends = np.arange(1, len(tokens))
         matched = np.zeros(len(ends), dtype=np.int64)

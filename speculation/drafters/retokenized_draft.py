@@ -1,4 +1,4 @@
-"""Guessing with a model of another tokenizer, by what it writes."""
+"""Drafting with a model of another tokenizer, by retokenizing its text."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,50 +19,50 @@ from .vocabulary import Vocabulary, a_tokenizer, characters, counterparts, ends_
 Bools = NDArray[np.bool_]
 
 _CHUNK, _LONGEST_CHUNK = 32, 64
-"""Tokens of the target, in a text with spaces and in one without."""
+"""Chunk length in target tokens, in text with spaces and without."""
 
 _MOST_DRAWN = 2
-"""Tokens of the draft for each that is to be guessed; a draft that needs more is too slow to be of use."""
+"""Maximum draft model tokens per target token; beyond it a draft is too slow to be useful."""
 
 
 @attrs.frozen(eq=False)
 class RetokenizedDraft:
     """
-    Guess with *decoder*, a smaller model of another tokenizer, what it would write.
+    Draft with *decoder*, a smaller model of another tokenizer, and retokenize its text.
 
-    The target's text is tokenized for the draft, which goes on from there greedily; what it
-    writes is tokenized for the target. The two need not have a token in common. The draft's
-    model is not touched.
+    The target's text is tokenized for the draft model, which continues greedily; its text is
+    tokenized for the target. The vocabularies need not have a token in common. The draft model is
+    not modified.
 
-    It cannot share the target's noise, which belongs to the tokens of the target's vocabulary: the
-    higher the temperature, the fewer of its guesses stand, where :class:`CommonTokens` keeps most
-    of them. Nor do the target's processors reach it.
+    It cannot share the target's noise, which is keyed by the target's token ids: the acceptance
+    rate falls with the temperature, where that of :class:`CommonTokens` mostly does not. The
+    target's processors are not applied to it.
 
     Timor et al., 2025, `Accelerating LLM Inference with Lossless Speculative Decoding Algorithms
     for Heterogeneous Vocabularies <https://arxiv.org/abs/2502.05202>`_: string-level exact match.
     """
 
     decoder: Decoder = attrs.field(validator=a_decoder)
-    """Of at least as many rows as there are prompts. A row beyond its positions gets no draft."""
+    """The draft model, with at least as many rows as prompts. Rows beyond its positions get no draft."""
 
     draft_tokenizer: Any = attrs.field(repr=False, validator=a_tokenizer)
-    """The draft's, a Hugging Face tokenizer."""
+    """Hugging Face tokenizer of the draft model."""
 
     tokenizer: Any = attrs.field(repr=False, validator=a_tokenizer)
-    """The target's."""
+    """Hugging Face tokenizer of the target."""
 
     _draft: Vocabulary = attrs.field(init=False, repr=False)
     _target: Vocabulary = attrs.field(init=False, repr=False)
     _specials: dict[int, int] = attrs.field(init=False, repr=False)
-    """The special tokens that both have: the target's ids to the draft's."""
+    """Common special tokens: the target's ids to the draft's."""
 
     _chunks: "_Chunks" = attrs.field(init=False, repr=False)
     _translations: dict[int, Translation] = attrs.field(factory=dict, init=False, repr=False)
-    """What each row's text was in the draft's ids when it was last asked for."""
+    """Each row's text in the draft's ids, as of the last draft."""
 
     @_draft.default
     def _draft_vocabulary(self) -> Vocabulary:
-        # By itself attrs does so last, and what follows needs it done.
+        # attrs validates after the defaults, which need valid fields.
         attrs.validate(self)
         return Vocabulary(self.draft_tokenizer, self.decoder.shape.vocab_size)
 
@@ -80,22 +80,22 @@ class RetokenizedDraft:
         return _Chunks.of(self._target)
 
     def check_target(self, target: DecoderShape) -> None:
-        """Raise ``ValueError`` unless this can draft for *target*."""
+        """Raise ``ValueError`` unless the decoder can draft for *target*."""
         check_rows(self.decoder, target)
 
     def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
-        """Guess up to *budget* tokens ``[batch]`` of each row; a forward of all rows a token of the draft."""
+        """Propose up to *budget* tokens ``[batch]`` for each row, one forward per draft model token."""
         slots, positions = Slots.of(self.decoder), self.decoder.shape.max_length
-        # The last token drawn need not be fed, but is written down.
+        # The last token is stored, but not fed.
         ids = torch.zeros(len(budget), positions + 1, dtype=torch.int64)
         length = torch.zeros(len(budget), dtype=torch.int64)
-        lines: dict[int, _Line] = {}
+        drafts: dict[int, _RowDraft] = {}
         for row in budget.nonzero().flatten().tolist():
-            own, line = self._translated(row, history.before(row, 0).numpy())
+            own, draft = self._translated(row, history.before(row, 0).numpy())
             if 0 < len(own) <= positions:
                 ids[row, : len(own)], length[row] = torch.from_numpy(own), len(own)
-                lines[row] = line
-        open_rows = list(lines)
+                drafts[row] = draft
+        open_rows = list(drafts)
         while open_rows:
             need = torch.zeros_like(length)
             need[open_rows] = 1
@@ -104,115 +104,120 @@ class RetokenizedDraft:
             ids[open_rows, length[open_rows]] = best[open_rows]
             length += need
             for row in open_rows:
-                self._write(lines[row], int(best[row]))
+                self._write(drafts[row], int(best[row]))
             open_rows = [
                 row
                 for row in open_rows
-                if length[row] <= positions and not lines[row].is_enough(int(budget[row]))
+                if length[row] <= positions and not drafts[row].is_complete(int(budget[row]))
             ]
-        return Draft(_padded([lines[row].guess if row in lines else [] for row in range(len(budget))]))
+        return Draft(_padded([drafts[row].draft_ids if row in drafts else [] for row in range(len(budget))]))
 
-    def _translated(self, row: int, tokens: Ints) -> "tuple[Ints, _Line]":
-        """A row's text in the draft's ids, and its last chunk, to be gone on with."""
+    def _translated(self, row: int, tokens: Ints) -> "tuple[Ints, _RowDraft]":
+        """A row's text in the draft's ids, and its last chunk, to be continued."""
         translation = self._translations.get(row, Translation()).of(tokens, self._chunks.split, self._encode)
-        # Replaced as a whole, so that threads that take turns never see half of one.
+        # Replaced as a whole, so that other threads never see a partial one.
         self._translations[row] = translation
         start = int(translation.ends[-2]) if len(translation.ends) > 1 else 0
-        tail, opens = tokens[start:].tolist(), self._chunks.opens(tokens, start)
-        line = _Line([], opens=True) if tail[-1] in self._target.specials else _Line(tail, opens)
-        return self._draft.opened(translation.own), line
+        tail, starts_text = tokens[start:].tolist(), self._chunks.starts_text(tokens, start)
+        draft = (
+            _RowDraft([], starts_text=True)
+            if tail[-1] in self._target.specials
+            else _RowDraft(tail, starts_text)
+        )
+        return self._draft.with_leading_specials(translation.own), draft
 
-    def _encode(self, chunk: list[int], opens: bool) -> list[int]:
-        """A chunk of the target's ids in the draft's: a special token, or text."""
+    def _encode(self, chunk: list[int], starts_text: bool) -> list[int]:
+        """Translate a chunk, a special token or text, from the target's ids to the draft's."""
         if chunk[0] in self._target.specials:
             return [self._specials[chunk[0]]] if chunk[0] in self._specials else []
-        return self._draft.encode(characters(self._target.bytes_of(chunk, opens)), opens)
+        return self._draft.encode(characters(self._target.bytes_of(chunk, starts_text)), starts_text)
 
-    def _write(self, line: "_Line", token: int) -> None:
-        """Add to *line* what the draft chose, and guess anew what that is in the target's ids."""
-        line.drawn.append(token)
-        if token in self._draft.said:
-            line.guess = self._guess(line)
+    def _write(self, draft: "_RowDraft", token: int) -> None:
+        """Append the draft model's *token* to *draft*, and retokenize for the target."""
+        draft.drawn.append(token)
+        if token in self._draft.token_bytes:
+            draft.draft_ids = self._draft_ids(draft)
             return
-        # An end, or something else that is no text: nothing that could be guessed follows it.
-        line.ended = True
-        # Behind text that could not be guessed it would be out of place.
-        if line.guess or len(line.drawn) == 1:
-            line.guess += [index for index, own in self._specials.items() if own == token]
+        # An end of sequence, or another token without text: nothing can be drafted after it.
+        draft.ended = True
+        # Not after text that could not be retokenized.
+        if draft.draft_ids or len(draft.drawn) == 1:
+            draft.draft_ids += [index for index, own in self._specials.items() if own == token]
 
-    def _guess(self, line: "_Line") -> list[int]:
-        before = self._target.bytes_of(line.tail, line.opens)
-        new = self._draft.bytes_of(line.drawn, line.opens and not line.tail)
-        ids = self._target.encode(characters(before + new), line.opens)
-        if ids[: len(line.tail)] == line.tail:
-            return ids[len(line.tail) :]
-        # The target came here by other tokens than its tokenizer does. Unless that was in the middle
-        # of a character, it may well go on as its tokenizer does in the middle of a text.
-        return [] if ends_in_character(before) else self._target.encode(characters(new), opens=False)
+    def _draft_ids(self, draft: "_RowDraft") -> list[int]:
+        before = self._target.bytes_of(draft.tail, draft.starts_text)
+        new = self._draft.bytes_of(draft.drawn, draft.starts_text and not draft.tail)
+        ids = self._target.encode(characters(before + new), draft.starts_text)
+        if ids[: len(draft.tail)] == draft.tail:
+            return ids[len(draft.tail) :]
+        # The target's tokens differ from those of its tokenizer for this text. Unless they end inside
+        # a character, continue with the new text's own tokenization.
+        return [] if ends_in_character(before) else self._target.encode(characters(new), starts_text=False)
 
 
 @attrs.define(eq=False)
-class _Line:
-    """The end of one row's text, and what the draft makes of it."""
+class _RowDraft:
+    """The end of a row's text, and its draft."""
 
     tail: list[int]
-    """The target's ids since the text was last cut."""
+    """Target ids of the last chunk."""
 
-    opens: bool
-    """Whether they open a text."""
+    starts_text: bool
+    """Whether the chunk starts a text."""
 
     drawn: list[int] = attrs.field(factory=list, init=False)
-    """What the draft chose behind them."""
+    """Draft model's continuation, in its own ids."""
 
-    guess: list[int] = attrs.field(factory=list, init=False)
-    """The same for the target."""
+    draft_ids: list[int] = attrs.field(factory=list, init=False)
+    """The continuation in the target's ids."""
 
     ended: bool = attrs.field(default=False, init=False)
 
-    def is_enough(self, budget: int) -> bool:
-        """Whether *budget* tokens are guessed, or should have been by now."""
-        return self.ended or len(self.guess) >= budget or len(self.drawn) >= _MOST_DRAWN * budget
+    def is_complete(self, budget: int) -> bool:
+        """Whether *budget* tokens are drafted, or the limit of draft model tokens is reached."""
+        return self.ended or len(self.draft_ids) >= budget or len(self.drawn) >= _MOST_DRAWN * budget
 
 
 @attrs.frozen(eq=False)
 class _Chunks:
     """
-    Where a text is cut, so that what has been tokenized once stays as it is.
+    Chunk boundaries of a text, so that the tokenization of finished chunks is stable.
 
-    Before a word, where tokenizers cut as well, and at special tokens; in a text without spaces
-    after a while before any character. Where a chunk ends depends on the tokens up to there alone.
+    Chunks end before a word, as pre-tokenizers split too, and at special tokens; in text without
+    spaces, after a maximum length, before any character. A boundary depends on the tokens up to it
+    only.
     """
 
     before_word: Bools
-    """Which ids begin with whitespace, ``[vocab + 1]``; the last stands for those beyond."""
+    """Mask of ids that begin with whitespace, ``[vocab + 1]``; the last entry is for unknown ids."""
 
     after_word: Bools
-    """Which do not end with it."""
+    """Mask of ids that do not end with whitespace."""
 
     before_character: Bools
-    """Which do not begin in the middle of a character."""
+    """Mask of ids that do not begin inside a character."""
 
     special: Bools
 
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> "_Chunks":
-        """The kinds of its tokens."""
+        """Masks of the tokens of *vocabulary*."""
         ids = range(vocabulary.size + 1)
-        said = [vocabulary.said.get(index, b"") for index in ids]
+        token_bytes = [vocabulary.token_bytes.get(index, b"") for index in ids]
         return cls(
-            np.array([text[:1].isspace() for text in said]),
-            np.array([not text[-1:].isspace() for text in said]),
+            np.array([text[:1].isspace() for text in token_bytes]),
+            np.array([not text[-1:].isspace() for text in token_bytes]),
             # In UTF-8 the bytes after a character's first are 10xxxxxx.
-            np.array([not text or text[0] & 0xC0 != 0x80 for text in said]),
+            np.array([not text or text[0] & 0xC0 != 0x80 for text in token_bytes]),
             np.array([index in vocabulary.specials for index in ids]),
         )
 
-    def opens(self, tokens: Ints, start: int) -> bool:
-        """Whether the chunk that begins at *start* opens a text: the first, and behind special tokens."""
+    def starts_text(self, tokens: Ints, start: int) -> bool:
+        """Whether the chunk at *start* starts a text: the first one, and those after special tokens."""
         return start == 0 or bool(self.special[min(tokens[start - 1], len(self.special) - 1)])
 
     def split(self, tokens: Ints, start: int) -> Iterator[tuple[int, int, bool]]:
-        """Of each chunk from *start* on: its first token, the one behind it, and whether it opens a text."""
+        """Yield start, end and whether it starts a text for each chunk from *start* on."""
         rest, count = np.minimum(tokens[start:], len(self.special) - 1), len(tokens)
         words = start + 1 + np.flatnonzero(self.after_word[rest[:-1]] & self.before_word[rest[1:]])
         characters = start + np.flatnonzero(self.before_character[rest])
@@ -222,17 +227,17 @@ class _Chunks:
             word = _first(words, start + _CHUNK, count)
             character = _first(characters, start + _LONGEST_CHUNK, count)
             end = start + 1 if special == start else min(special, word, character)
-            yield start, end, self.opens(tokens, start)
+            yield start, end, self.starts_text(tokens, start)
             start = end
 
 
 def _first(places: Ints, start: int, none: int) -> int:
-    """The first of *places* from *start* on, or *none*."""
+    """First of *places* >= *start*, or *none*."""
     index = int(places.searchsorted(start))
     return int(places[index]) if index < len(places) else none
 
 
 def _padded(rows: list[list[int]]) -> Tensor:
-    """``[batch, k]``, -1 behind shorter ones."""
+    """Rows as ``[batch, k]``, right-padded with -1."""
     most = max(map(len, rows), default=0)
     return torch.tensor([row + [-1] * (most - len(row)) for row in rows], dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Guessing by copying, from any length of match."""
+"""Drafting from suffix matches of any length."""
 
 import bisect
 import itertools
@@ -23,19 +23,19 @@ Sequences = tuple[tuple[int, ...], ...]
 
 @attrs.frozen(eq=False)
 class _Match:
-    """The end of a text, found somewhere before or elsewhere."""
+    """Earlier occurrence of the end of a text."""
 
     length: int
     follows: list[int]
-    """What stood behind it."""
+    """Tokens after the occurrence."""
 
 
 class _Corpus:
     """
-    Finished texts, one after the other.
+    Concatenated finished texts and their index.
 
-    Nothing follows a sequence's last token, so a match must not hold it: there the index has
-    -1, which is no token of any text.
+    No token follows a sequence's last one, so a match must not contain it: there the index has
+    -1, which occurs in no text.
     """
 
     def __init__(self, sequences: Sequences) -> None:
@@ -43,11 +43,11 @@ class _Corpus:
         self.ends = list(itertools.accumulate(map(len, sequences)))
         inner = (token for sequence in sequences if sequence for token in (*sequence[:-1], -1))
         self.index = SuffixIndex(inner)
-        # All noted beforehand: afterwards a corpus is only read, by any number of threads.
+        # Recorded eagerly: afterwards the index is read-only, and safe to share between threads.
         self.index.latest(0, len(self.tokens))
 
     def match(self, state: int, length: int, budget: int) -> _Match:
-        """What stood behind *state*, up to *budget* tokens and not beyond the sequence."""
+        """Up to *budget* tokens after *state*, within the sequence."""
         start = self.index.latest(state, 0)
         end = self.ends[bisect.bisect_right(self.ends, start)]
         return _Match(length, self.tokens[start : min(end, start + budget)])
@@ -55,28 +55,28 @@ class _Corpus:
 
 @attrs.define(eq=False)
 class _Text:
-    """A running text: its own index, and how much of its end the corpus holds."""
+    """Running text: its own index, and the match of its end in the corpus."""
 
-    taken: Ints = attrs.field(factory=lambda: np.empty(0, dtype=np.int64))
+    tokens: Ints = attrs.field(factory=lambda: np.empty(0, dtype=np.int64))
     index: SuffixIndex = attrs.field(factory=SuffixIndex)
-    elsewhere: tuple[int, int] = (0, 0)
-    """State and length, as the corpus's index knows it."""
+    corpus_match: tuple[int, int] = (0, 0)
+    """State and match length in the corpus's index."""
 
-    def go_on(self, ids: Ints, corpus: _Corpus | None) -> None:
-        """Take what *ids* have more."""
-        for token in ids[len(self.taken) :].tolist():
+    def extend(self, ids: Ints, corpus: _Corpus | None) -> None:
+        """Append the new tokens of *ids*."""
+        for token in ids[len(self.tokens) :].tolist():
             self.index.append(token)
             if corpus is not None:
-                self.elsewhere = corpus.index.follow(*self.elsewhere, token)
-        # A copy: the loop goes on writing into its history.
-        self.taken = ids.copy()
+                self.corpus_match = corpus.index.follow(*self.corpus_match, token)
+        # Copied, as the loop keeps writing into its history.
+        self.tokens = ids.copy()
 
     def match(self, budget: int) -> _Match:
-        """What stood behind the end of the text the time before."""
+        """Match of the end of the text in the text itself."""
         length, end = self.index.repeated()
-        # What is copied may reach the end of the text: then it goes on with the copy.
-        circle = itertools.cycle(self.index.tokens[end : end + budget]) if length else iter(())
-        return _Match(length, list(itertools.islice(circle, budget)))
+        # Where the copied tokens reach the end of the text, they repeat.
+        repeating = itertools.cycle(self.index.tokens[end : end + budget]) if length else iter(())
+        return _Match(length, list(itertools.islice(repeating, budget)))
 
 
 def _as_sequences(corpus: Any) -> Sequences:
@@ -98,70 +98,69 @@ def _as_sequences(corpus: Any) -> Sequences:
 @attrs.frozen(eq=False)
 class SuffixAutomaton:
     """
-    Guess that what followed these tokens before will follow them again, for matches of any length.
+    Draft the continuation of an earlier occurrence of the longest repeated suffix.
 
     The longest suffix of the row that occurred earlier in it, prompt included, or in *corpus*
-    is looked up, at its latest occurrence; what stood behind that is the guess. Of the two
-    matches the longer one counts, the row's own if they are equal. Where the copy reaches the
-    row's end it goes on with itself, so a text that goes in circles is guessed as far as the
-    budget goes.
+    is looked up at its latest occurrence; the tokens after it are the draft. The longer of the two
+    matches is used, the row's own if they are equal. Where the copied tokens reach the row's end
+    they repeat, so a periodic text is drafted up to the budget.
 
-    Like :class:`~decodekit.speculation.PromptLookup` without a limit to the n-gram, in amortised
-    constant time for a new token instead of a scan: the suffix automaton of each row is kept, and
-    extended. To find it, the row is compared with the texts that are known, as arrays. A row that
-    continues none of them is indexed anew, some microseconds a token.
+    Like :class:`~decodekit.speculation.PromptLookup` without an n-gram limit, in amortised constant
+    time per new token instead of a scan: each row's suffix automaton is kept and extended. Rows are
+    matched to automata by array comparison of their tokens. A row that continues no known text is
+    indexed from scratch, some microseconds per token.
 
     Hu et al., 2024, `SAM Decoding: Speculative Decoding via Suffix Automaton
-    <https://arxiv.org/abs/2411.10666>`_; there a state keeps its first occurrence.
+    <https://arxiv.org/abs/2411.10666>`_; which keeps a state's first occurrence.
     """
 
     corpus: Sequences = attrs.field(default=None, converter=_as_sequences, repr=lambda c: f"<{len(c)}>")
     """
-    Other texts to copy from: ids, or lists of ids; None for none. They are indexed when this is
-    made, at about a kilobyte a token. No match reaches from one into the next.
+    Other texts to draft from: ids, or lists of ids; None for none. They are indexed on construction,
+    at about a kilobyte per token. Matches do not span two texts.
     """
 
     min_match: int = attrs.field(default=1, validator=[a_whole_number, validators.ge(1)])
-    """The shortest match that is believed. 2 or more guesses less often and is right more often."""
+    """Shortest match to use. 2 or more drafts less often, with a higher acceptance rate."""
 
-    _elsewhere: _Corpus | None = attrs.field(init=False, repr=False)
+    _indexed_corpus: _Corpus | None = attrs.field(init=False, repr=False)
     _texts: RunningTexts[_Text] = attrs.field(factory=RunningTexts, init=False, repr=False)
 
-    @_elsewhere.default
+    @_indexed_corpus.default
     def _index_the_corpus(self) -> _Corpus | None:
         return _Corpus(self.corpus) if any(self.corpus) else None
 
     def propose(self, history: History, budget: torch.Tensor, sample: SamplesTokens) -> Draft:
-        """Guess up to *budget* tokens ``[batch]`` of each row."""
+        """Propose up to *budget* tokens ``[batch]`` for each row."""
         ids = torch.full((len(budget), int(budget.max())), -1)
         for row, match in self._matches(history, budget).items():
             ids[row, : len(match.follows)] = torch.tensor(match.follows, dtype=torch.int64)
         return Draft(ids)
 
     def evidence(self, history: History, budget: torch.Tensor) -> torch.Tensor:
-        """How long the match behind each row's guess is, ``[batch]`` int64; 0 where there is no guess."""
+        """Match length of each row, ``[batch]`` int64; 0 without a draft."""
         lengths = torch.zeros_like(budget)
         for row, match in self._matches(history, budget).items():
             lengths[row] = match.length
         return lengths
 
     def _matches(self, history: History, budget: torch.Tensor) -> dict[int, _Match]:
-        """What there is to copy, by row."""
+        """Matches by row."""
         matches, texts = {}, []
         for row in budget.nonzero().flatten().tolist():
             ids = history.before(row, 0).numpy()
             text = self._texts.take(ids) or _Text()
-            text.go_on(ids, self._elsewhere)
+            text.extend(ids, self._indexed_corpus)
             match = self._longest(text, int(budget[row]))
             if match.length >= self.min_match:
                 matches[row] = match
             texts.append(text)
-        # Not in a finally: what an error interrupted has taken nobody knows what.
+        # Not in a finally: after an error the texts' state is unknown.
         self._texts.put(texts)
         return matches
 
     def _longest(self, text: _Text, budget: int) -> _Match:
         own = text.match(budget)
-        if self._elsewhere is None or text.elsewhere[1] <= own.length:
+        if self._indexed_corpus is None or text.corpus_match[1] <= own.length:
             return own
-        return self._elsewhere.match(*text.elsewhere, budget)
+        return self._indexed_corpus.match(*text.corpus_match, budget)

@@ -1,53 +1,52 @@
-"""The substrings of a text, and where each of them ended latest."""
+"""Online suffix automaton with latest occurrences."""
 
 from collections.abc import Iterable
 
 
 class SuffixIndex:
     """
-    The suffix automaton of a text that grows.
+    Suffix automaton of a growing text.
 
-    A state is a class of substrings that end at the same positions; its suffix link leads to
-    the longest suffix of them that ends elsewhere too. So the link of the whole text's state
-    is the longest suffix that occurred before. A token is added in amortised constant time:
+    A state is a class of substrings with the same end positions; its suffix link leads to their
+    longest suffix that has further end positions. So the link of the whole text's state is the
+    longest suffix that occurred before. A token is added in amortised constant time:
     Blumer et al., 1985, `The smallest automaton recognizing the subwords of a text
     <https://doi.org/10.1016/0304-3975(85)90157-4>`_.
 
-    Where a state ended *latest* changes with every token for all states on a chain of links,
-    so it is noted when somebody asks, for all tokens since then at once, from the newest on:
-    who meets a state that was met before has met all above it. While what follows a match is
-    what followed it before, the match only grows, and nothing need be noted at all. Hence a
-    question costs a chain at most, some log(text) states where the text does not go in circles,
-    and nothing as long as it does.
+    A state's latest end position changes with every token for all states on a chain of links. It is
+    updated lazily, for all tokens since the last query at once, newest first: the walk up the links
+    stops at a state that is already updated. While a match continues to match, it only grows, and no
+    update is needed. So a query costs one chain at most, about log(length) states for a non-periodic
+    text, and nothing while the text is periodic.
     """
 
     def __init__(self, tokens: Iterable[int] = ()) -> None:
         self.tokens: list[int] = []
-        """The text."""
+        """Tokens of the text."""
 
         self.steps = 0
-        """States visited so far: what the time is proportional to."""
+        """Number of states visited; the running time is proportional to it."""
 
-        # Of each state, the first of them the empty string's:
+        # By state; state 0 is the empty string:
         self._next: list[dict[int, int]] = [{}]
         self._link = [-1]
         self._length = [0]
         self._latest = [0]
 
         self._prefix = [0]
-        """The states of the text's beginnings, by their length."""
+        """States of the text's prefixes, by length."""
 
         self._noted = 0
-        """Ends up to this one are in ``_latest``."""
+        """``_latest`` is up to date for ends up to here."""
 
         self._match = (0, 0, 0)
-        """Of the last answer: length and end of the match, and how long the text was."""
+        """Last result of :meth:`repeated`: length and end of the match, and length of the text."""
 
         for token in tokens:
             self.append(token)
 
     def append(self, token: int) -> None:
-        """Let the text go on with *token*."""
+        """Append *token* to the text."""
         before, whole = self._prefix[-1], self._new(len(self.tokens) + 1, {}, 0, 0)
         self.tokens.append(token)
         self._prefix.append(whole)
@@ -59,16 +58,16 @@ class SuffixIndex:
 
     def repeated(self) -> tuple[int, int]:
         """
-        The longest suffix of the text that occurred earlier.
+        Find the longest suffix of the text that occurred earlier.
 
         Returns:
-            Its length, and the end of its latest occurrence but this: tokens before it. They
-            overlap where the text goes in circles. 0 and 0 if there is none.
+            Its length, and the end position of its latest earlier occurrence, which may overlap the
+            suffix. 0 and 0 if there is none.
         """
         now = len(self.tokens)
         length, end, at = self._match
         more = now - at
-        # A suffix that grows by more than a token would have been the longer one before.
+        # The longest repeated suffix grows by at most one per token, so an extended match stays the longest.
         if length and self.tokens[end : end + more] == self.tokens[at:now]:
             self._match = length + more, end + more, now
         else:
@@ -77,25 +76,25 @@ class SuffixIndex:
         return self._match[:2]
 
     def latest(self, state: int, end: int) -> int:
-        """Where *state* ended latest, up to *end*, which is not to go back; 0 for nowhere."""
+        """Latest end position of *state* up to *end*, which must not decrease; 0 for none."""
         for position in range(end, self._noted, -1):
-            met = self._prefix[position]
-            while met > 0 and self._latest[met] <= self._noted:
-                self._latest[met] = position
-                met = self._up(met)
+            reached = self._prefix[position]
+            while reached > 0 and self._latest[reached] <= self._noted:
+                self._latest[reached] = position
+                reached = self._up(reached)
         self._noted = max(self._noted, end)
         return self._latest[state]
 
     def follow(self, state: int, length: int, token: int) -> tuple[int, int]:
         """
-        Read *token* of another text.
+        Advance the match of another text by *token*.
 
         Args:
-            state: That of the longest suffix of the other text that this one holds; 0 at first.
+            state: State of the longest suffix of the other text that occurs in this one; initially 0.
 
-            length: Of that suffix.
+            length: Length of that suffix.
 
-            token: What the other text goes on with.
+            token: Next token of the other text.
 
         Returns:
             The new *state* and *length*.
@@ -107,7 +106,7 @@ class SuffixIndex:
         return found, length + 1 if found else 0
 
     def _followed_by(self, before: int, token: int) -> int:
-        """The state of the longest string of *before* and *token*: split off if longer ones share it."""
+        """State of the longest string of *before* plus *token*, split off if longer strings share it."""
         shared, length = self._next[before][token], self._length[before] + 1
         if self._length[shared] == length:
             return shared
@@ -118,8 +117,8 @@ class SuffixIndex:
             before = self._up(before)
         return split
 
-    def _new(self, length: int, following: dict[int, int], link: int, latest: int) -> int:
-        self._next.append(following)
+    def _new(self, length: int, transitions: dict[int, int], link: int, latest: int) -> int:
+        self._next.append(transitions)
         self._link.append(link)
         self._length.append(length)
         self._latest.append(latest)

@@ -1,4 +1,4 @@
-"""A text in the ids of another vocabulary, kept while it grows."""
+"""Incremental translation of a text to the ids of another vocabulary."""
 
 from collections.abc import Callable, Iterator
 
@@ -10,13 +10,13 @@ Ints = NDArray[np.int64]
 
 Split = Callable[[Ints, int], Iterator[tuple[int, int, bool]]]
 """
-The chunks of a text from a place on where one begins: start, end and whether it opens a text.
+Chunks of a text from a chunk boundary on: start, end and whether it starts a text.
 
-Where a chunk ends may depend on its own tokens and the one behind it.
+The end of a chunk may depend on its own tokens and the next one.
 """
 
 Encode = Callable[[list[int], bool], list[int]]
-"""A chunk, and whether it opens a text, to ids of the other vocabulary."""
+"""Encode a chunk in the other vocabulary, given whether it starts a text."""
 
 
 def _none() -> Ints:
@@ -25,30 +25,30 @@ def _none() -> Ints:
 
 @attrs.frozen(eq=False)
 class Translation:
-    """A text, chunk by chunk, and what each chunk is in other ids."""
+    """A text and its translation, chunk by chunk."""
 
     tokens: Ints = attrs.field(factory=_none)
-    """The text."""
+    """Ids of the text."""
 
     own: Ints = attrs.field(factory=_none)
-    """The other ids."""
+    """Ids of the translation."""
 
     ends: Ints = attrs.field(factory=_none)
-    """Where each chunk ends in the text."""
+    """Ends of the chunks in the text."""
 
     own_ends: Ints = attrs.field(factory=_none)
-    """Where it ends in the other ids."""
+    """Ends of the chunks in the translation."""
 
     def of(self, tokens: Ints, split: Split, encode: Encode) -> "Translation":
-        """The same of other *tokens*: what they have in common with these is not encoded again."""
+        """Translate *tokens*, reusing the chunks of the common prefix."""
         same = _common(self.tokens, tokens)
-        # A chunk that ends with what is the same might end elsewhere now.
+        # A chunk that ends exactly with the common prefix may end elsewhere now.
         kept = int(self.ends.searchsorted(same))
         start, own_start = (int(self.ends[kept - 1]), int(self.own_ends[kept - 1])) if kept else (0, 0)
         own: list[int] = []
         ends, own_ends = [], []
-        for first, end, opens in split(tokens, start):
-            own += encode(tokens[first:end].tolist(), opens)
+        for first, end, starts_text in split(tokens, start):
+            own += encode(tokens[first:end].tolist(), starts_text)
             ends.append(end)
             own_ends.append(own_start + len(own))
         return Translation(
@@ -64,7 +64,7 @@ def _with(old: Ints, new: list[int]) -> Ints:
 
 
 def _common(one: Ints, other: Ints) -> int:
-    """How many tokens two texts begin with alike."""
+    """Length of the common prefix."""
     reach = min(len(one), len(other))
     differs = one[:reach] != other[:reach]
     return int(differs.argmax()) if differs.any() else reach

@@ -1,4 +1,4 @@
-"""Shapes of trees of guesses."""
+"""Shapes of draft trees."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,7 +8,7 @@ import attrs
 from ...decoding.validation import is_whole
 
 ROOT = -1
-"""The row's last token, which every tree follows."""
+"""Parent of the first level: the row's last token."""
 
 
 def _as_tuple(parents: Any) -> Any:
@@ -18,7 +18,7 @@ def _as_tuple(parents: Any) -> Any:
 @attrs.frozen
 class Tree:
     """
-    Which guess follows which.
+    Shape of a draft tree, as the parent of each node.
 
     >>> Tree.of_children(2, 2).parents
     (-1, -1, 0, 0, 1, 1)
@@ -27,7 +27,7 @@ class Tree:
     """
 
     parents: tuple[int, ...] = attrs.field(converter=_as_tuple)
-    """Of each guess the number of the one that it follows, smaller than its own; -1 for the last token."""
+    """Parent of each node, smaller than the node's own number; -1 for the row's last token."""
 
     @parents.validator
     def _(self, attribute: object, value: Any) -> None:
@@ -36,26 +36,26 @@ class Tree:
         wrong = [parent for i, parent in enumerate(value) if not is_whole(parent) or not ROOT <= parent < i]
         if wrong or not value:
             raise ValueError(
-                f"'parents' must be -1 or the number of an earlier guess each, at least one: got {value}"
+                f"'parents' must be -1 or the number of an earlier node each, at least one: got {value}"
             )
 
     @classmethod
     def of_children(cls, *children: int) -> "Tree":
         """
-        Every guess of a level has as many children as *children* says.
+        Tree in which every node of a level has the same number of children.
 
-        ``(3, 2)`` is three guesses at the next token, and two after each of them. Drafting it
-        takes a draft decoder that scores trees, unless it is a comb.
+        ``(3, 2)`` is three candidates for the next token, and two after each of them. Drafting it
+        requires a draft decoder that scores trees, unless it is a comb.
         """
         return cls._grown(children, on_all=True)
 
     @classmethod
     def comb(cls, *children: int) -> "Tree":
         """
-        The likeliest guess of a level alone has children, as many as *children* says.
+        Tree in which only the top node of each level has children.
 
-        ``(3, 2)`` is three guesses at the next token, and two after the first of them. Its
-        siblings cost the draft nothing: it scores the chain of likeliest guesses as ever.
+        ``(3, 2)`` is three candidates for the next token, and two after the first of them. The
+        siblings add no draft forwards: the draft scores the chain of top tokens as without a tree.
         """
         return cls._grown(children, on_all=False)
 
@@ -73,14 +73,14 @@ class Tree:
 
     @property
     def inner(self) -> list[list[int]]:
-        """The guesses that others follow, level by level; the first level is the root alone."""
+        """Nodes with children, level by level; the first level is the root."""
         depth = {ROOT: 0}
-        for guess, parent in enumerate(self.parents):
-            depth[guess] = depth[parent] + 1
+        for node, parent in enumerate(self.parents):
+            depth[node] = depth[parent] + 1
         followed = sorted(set(self.parents))
-        levels = max(depth[guess] for guess in followed) + 1
-        return [[guess for guess in followed if depth[guess] == level] for level in range(levels)]
+        levels = max(depth[node] for node in followed) + 1
+        return [[node for node in followed if depth[node] == level] for level in range(levels)]
 
     def children(self, parent: int) -> list[int]:
-        """The guesses that follow *parent*, the likeliest first."""
-        return [guess for guess, other in enumerate(self.parents) if other == parent]
+        """Children of *parent*, by descending rank."""
+        return [node for node, other in enumerate(self.parents) if other == parent]

@@ -1,4 +1,4 @@
-"""What the ids of a tokenizer stand for, so that two tokenizers can be compared."""
+"""Bytes of each token id, to relate two tokenizers."""
 
 import codecs
 import re
@@ -16,7 +16,7 @@ _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
 def a_tokenizer(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    """Refuse what has no vocabulary."""
+    """Attrs validator: *value* must be a tokenizer with a vocabulary."""
     if isinstance(value, type) or not callable(getattr(value, "get_vocab", None)):
         raise TypeError(f"'{attribute.name}' must be a Hugging Face tokenizer: got {value!r}")
 
@@ -26,32 +26,32 @@ class Vocabulary:
     """
     The ids of a Hugging Face tokenizer, and the bytes that each of them adds to a text.
 
-    They are read off the vocabulary's own spelling, since decoding drops what it takes for
-    decoration, such as the space before a first word. Two spellings are known: GPT-2's of bytes
-    (``Ġthe``), and SentencePiece's (``▁the``, ``<0x0A>``).
+    They are derived from the vocabulary's spelling, as decoding drops bytes such as the space
+    before a first word. Two spellings are supported: GPT-2's byte alphabet (``Ġthe``), and
+    SentencePiece's (``▁the``, ``<0x0A>``).
     """
 
     tokenizer: Any = attrs.field(repr=False)
 
     size: int
-    """Ids from here on are not the model's, whatever the tokenizer says."""
+    """Vocabulary size of the model; the tokenizer's ids from here on are ignored."""
 
-    said: dict[int, bytes] = attrs.field(init=False, repr=False)
-    """What each id says, tokens of single bytes first. Special tokens say nothing and are not in it."""
+    token_bytes: dict[int, bytes] = attrs.field(init=False, repr=False)
+    """Bytes of each id, single-byte tokens first; without special tokens."""
 
     specials: dict[int, str] = attrs.field(init=False, repr=False)
     """Special tokens and their names."""
 
-    opening: list[int] = attrs.field(init=False, repr=False)
-    """The special tokens that go before every text: the beginning of sequence, mostly."""
+    leading_specials: list[int] = attrs.field(init=False, repr=False)
+    """Special tokens before every text, usually the beginning of sequence."""
 
     _adds_space: bool = attrs.field(init=False, repr=False)
-    """Whether a space is put before every text."""
+    """Whether the tokenizer prepends a space to every text."""
 
     _before: list[tuple[str, list[int]]] = attrs.field(init=False, repr=False)
 
-    @said.default
-    def _said_by_each(self) -> dict[int, bytes]:
+    @token_bytes.default
+    def _bytes_by_id(self) -> dict[int, bytes]:
         names, added = self.tokenizer.get_vocab(), _added(self.tokenizer)
         spell = _by_bytes if is_byte_level(self.tokenizer) else _by_sentence_piece
         if spell is _by_sentence_piece and not any("▁" in name for name in names):
@@ -71,8 +71,8 @@ class Vocabulary:
         ids = (index for index in _special_ids(self.tokenizer) if 0 <= index < self.size)
         return {index: self.tokenizer.convert_ids_to_tokens(index) for index in ids}
 
-    @opening.default
-    def _opening_of_texts(self) -> list[int]:
+    @leading_specials.default
+    def _special_tokens_before_text(self) -> list[int]:
         ids = self.tokenizer.encode("a")
         bare = self._encode("a")
         ends = [end for end in range(len(ids)) if ids[end : end + len(bare)] == bare]
@@ -88,31 +88,35 @@ class Vocabulary:
 
     @property
     def eos(self) -> int | None:
-        """The id that ends a sequence, if there is one."""
+        """End-of-sequence id, or None."""
         index: int | None = self.tokenizer.eos_token_id
         return index
 
     def by_text(self) -> dict[bytes, int]:
-        """The id of each text that is one token."""
-        # Of two that say the same the later stands: where a letter is a token, its byte's is hardly used.
-        return {said: index for index, said in self.said.items() if said}
+        """Map bytes to the id of the token that has them."""
+        # Of two ids with the same bytes the later one wins: byte tokens of letters are rarely used.
+        return {data: index for index, data in self.token_bytes.items() if data}
 
-    def bytes_of(self, ids: Iterable[int], opens: bool = False) -> bytes:
-        """What *ids* say. If they open a text, a space that the tokenizer has put there is none."""
-        said = b"".join(self.said.get(index, b"") for index in ids)
-        return said[1:] if opens and self._adds_space and said.startswith(b" ") else said
+    def bytes_of(self, ids: Iterable[int], starts_text: bool = False) -> bytes:
+        """Bytes of *ids*, without the space that the tokenizer prepends if they start a text."""
+        data = b"".join(self.token_bytes.get(index, b"") for index in ids)
+        return data[1:] if starts_text and self._adds_space and data.startswith(b" ") else data
 
-    def opened(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """*ids* behind the :attr:`opening`, unless they begin with it."""
-        opening = np.array(self.opening, dtype=np.int64)
-        return ids if np.array_equal(ids[: len(opening)], opening) else np.concatenate([opening, ids])
+    def with_leading_specials(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Prepend :attr:`leading_specials` to *ids*, unless they begin with them."""
+        leading_specials = np.array(self.leading_specials, dtype=np.int64)
+        return (
+            ids
+            if np.array_equal(ids[: len(leading_specials)], leading_specials)
+            else np.concatenate([leading_specials, ids])
+        )
 
-    def encode(self, text: str, opens: bool) -> list[int]:
-        """The ids of *text*, which opens a text or goes on from another."""
-        if opens or not text:
+    def encode(self, text: str, starts_text: bool) -> list[int]:
+        """Ids of *text*, at the start of a text or inside one."""
+        if starts_text or not text:
             return self._encode(text)
         for before, ids in self._before:
-            # Unless the two grow together, what follows is as it is in the middle of a text.
+            # Unless a token spans both, the rest is tokenized as inside a text.
             both = self._encode(before + text)
             if both[: len(ids)] == ids:
                 return both[len(ids) :]
@@ -125,13 +129,13 @@ class Vocabulary:
 
 def counterparts(one: Vocabulary, other: Vocabulary) -> dict[int, int]:
     """
-    Ids of *one* to the ids of *other* that stand for the same, each at most once.
+    Map ids of *one* to equivalent ids of *other*, each at most once.
 
-    Text by what it says, special tokens by name; the two ends of sequence are the same,
-    whatever their names.
+    Ordinary tokens are matched by bytes, special tokens by name; the two end-of-sequence tokens
+    match regardless of their names.
     """
     first, second = one.by_text(), other.by_text()
-    pairs = {first[said]: second[said] for said in first.keys() & second.keys()}
+    pairs = {first[data]: second[data] for data in first.keys() & second.keys()}
     ids = {name: index for index, name in other.specials.items()}
     pairs |= {index: ids[name] for index, name in one.specials.items() if name in ids}
     if one.eos in one.specials and other.eos in other.specials and one.eos not in pairs:
@@ -140,15 +144,15 @@ def counterparts(one: Vocabulary, other: Vocabulary) -> dict[int, int]:
     return pairs
 
 
-def characters(said: bytes) -> str:
-    """The text of *said*, without half a character at its end."""
-    return codecs.getincrementaldecoder("utf-8")("ignore").decode(said)
+def characters(data: bytes) -> str:
+    """Decode UTF-8 *data*, without an incomplete character at its end."""
+    return codecs.getincrementaldecoder("utf-8")("ignore").decode(data)
 
 
-def ends_in_character(said: bytes) -> bool:
-    """Whether *said* ends in the middle of a character."""
+def ends_in_character(data: bytes) -> bool:
+    """Whether *data* ends inside a UTF-8 character."""
     decoder = codecs.getincrementaldecoder("utf-8")("ignore")
-    decoder.decode(said)
+    decoder.decode(data)
     return decoder.getstate()[0] != b""
 
 
@@ -166,7 +170,7 @@ def _bytes_first(item: tuple[str, int]) -> tuple[bool, int]:
 
 
 def _by_bytes(name: str) -> bytes:
-    # Whatever is not in the alphabet stands for itself.
+    # Names outside the byte alphabet are literal text.
     return bytes(BYTE_OF[c] for c in name) if all(c in BYTE_OF for c in name) else name.encode()
 
 

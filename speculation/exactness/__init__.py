@@ -1,1 +1,1 @@
-"""Proof by enumeration that a generator's text has the target's distribution."""
+"""Verification by enumeration that a generator's output has the target's distribution."""

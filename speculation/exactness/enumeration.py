@@ -1,4 +1,4 @@
-"""Every way in which chance could fall, one after the other."""
+"""Enumeration of all random outcomes of a generation."""
 
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -7,27 +7,27 @@ import attrs
 
 from ...decoding.sampling import noise
 from ...decoding.validation import stream_numbers
-from .exact_distribution import Distribution
+from .exact_distribution import ExactDistribution
 
 NEGLIGIBLE = 1e-15
-"""What is less likely is not followed: rounding makes answers that are."""
+"""Outcomes below this probability are artefacts of rounding, and skipped."""
 
 
 @attrs.define(eq=False)
 class Path:
-    """One sequence of answers: the given ones as far as they go, and then the first possible each time."""
+    """One sequence of random outcomes: the given answers, then the first possible one each time."""
 
     answers: list[int]
     taken: list[int] = attrs.field(factory=list, init=False)
     possible: list[int] = attrs.field(factory=list, init=False)
-    """How many answers there were each time."""
+    """Number of possible answers at each query."""
 
     probability: float = attrs.field(default=1.0, init=False)
     known: dict[Hashable, tuple[float, float]] = attrs.field(factory=dict, init=False)
-    """Between which bounds the number of each key lies."""
+    """Bounds of the uniform number of each key."""
 
     def cell(self, key: Hashable, bounds: Sequence[float]) -> int:
-        """In which cell between *bounds* the number of *key* lies."""
+        """Cell between *bounds* that contains the uniform number of *key*."""
         low, high = self.known.get(key, (0.0, 1.0))
         cells = [
             (i, max(low, a), min(high, b))
@@ -47,7 +47,7 @@ class Path:
         return i
 
     def others(self) -> Iterator[list[int]]:
-        """What else could have been answered, after the given answers."""
+        """Alternative answers after the given ones."""
         if self.taken[: len(self.answers)] != self.answers:
             raise RuntimeError(_IMPURE)
         for depth in range(len(self.answers), len(self.taken)):
@@ -55,34 +55,34 @@ class Path:
                 yield [*self.taken[:depth], answer]
 
 
-_IMPURE = "the same answers led to other questions: something is no function of a row's own tokens"
+_IMPURE = "the same answers led to other questions: something is not a function of a row's own tokens"
 
 
 class Oracle:
-    """Answers each row from its path, until the row has ended."""
+    """Noise source that answers each row from its path, until the row has ended."""
 
     def __init__(self, path_of: dict[int, Path]) -> None:
         self.path_of = path_of
-        """By stream."""
+        """Path by random stream."""
 
         self.ended: set[int] = set()
-        """The streams of rows that have."""
+        """Random streams of ended rows."""
 
     def folded(self, stream: int, result: int) -> None:
-        """A number was folded into a stream: the *result* is answered from the same path."""
+        """Answer the stream *result*, folded from *stream*, from the same path."""
         self.path_of[result] = self._of(stream)
         if stream in self.ended:
             self.ended.add(result)
 
     def coin(self, key: tuple[int, ...], probability: float) -> bool:
-        """Whether the number of *key* is below *probability*."""
-        # NaN is above nothing.
+        """Whether the uniform number of *key* is below *probability*."""
+        # Also False for NaN.
         if key[0] in self.ended or not probability > 0:
             return False
         return self._of(key[0]).cell(key, [0.0, min(probability, 1.0), 1.0]) == 0
 
     def draw(self, key: tuple[int, ...], weights: Sequence[float]) -> int:
-        """Which of *weights* the number of *key* falls on."""
+        """Index drawn from *weights* by the uniform number of *key*."""
         if key[0] in self.ended:
             return max(range(len(weights)), key=weights.__getitem__)
         partial = list(itertools.accumulate(weights, initial=0.0))
@@ -95,13 +95,13 @@ class Oracle:
 
 
 def streams_of(rows: int) -> list[int]:
-    """The random streams of so many rows."""
+    """Random streams of *rows* rows."""
     numbers: list[int] = noise.random_streams(stream_numbers(None, rows), 0).tolist()
     return numbers
 
 
-def distribution_of(run: Callable[[list[Path]], list[Hashable]], copies: int) -> Distribution:
-    """The distribution of what *run* gives for a path, over all paths, so many at a time."""
+def distribution_over_paths(run: Callable[[list[Path]], list[Hashable]], copies: int) -> ExactDistribution:
+    """Distribution of the output of *run* over all paths, *copies* paths at a time."""
     probabilities: dict[Hashable, float] = {}
     paths, pending = 0, [list[int]()]
     while pending:
@@ -110,4 +110,4 @@ def distribution_of(run: Callable[[list[Path]], list[Hashable]], copies: int) ->
             probabilities[output] = probabilities.get(output, 0.0) + path.probability
             pending += path.others()
         paths += len(now)
-    return Distribution(probabilities, paths)
+    return ExactDistribution(probabilities, paths)

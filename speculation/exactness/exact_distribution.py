@@ -1,4 +1,4 @@
-"""Which output comes with which probability."""
+"""Exact distribution of a generator's output."""
 
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -7,17 +7,17 @@ import attrs
 
 
 @attrs.frozen(eq=False)
-class Distribution:
-    """Which output comes with which probability."""
+class ExactDistribution:
+    """Probability of each output."""
 
     probabilities: dict[Hashable, float]
-    """Probabilities above 0, of what ``output`` makes of a generation."""
+    """Probability of each output, > 0."""
 
     paths: int
-    """How many runs it took."""
+    """Number of enumerated paths."""
 
     def expected(self, value: Callable[[Any], float]) -> float:
-        """The mean of a function of the output."""
+        """Expectation of a function of the output."""
         return sum(p * value(output) for output, p in self.probabilities.items())
 
     def __str__(self) -> str:
@@ -25,14 +25,14 @@ class Distribution:
         return "\n".join(f"{p:.4f}  {readable(output)}" for output, p in ordered)
 
 
-def total_variation(first: Distribution, second: Distribution) -> float:
-    """Half the sum of the absolute differences: 0 for equal distributions, 1 for those that share no output."""
+def total_variation(first: ExactDistribution, second: ExactDistribution) -> float:
+    """Total variation distance: half the sum of absolute differences, 0 (equal) to 1 (disjoint)."""
     a, b = first.probabilities, second.probabilities
     return sum(abs(a.get(output, 0.0) - b.get(output, 0.0)) for output in a.keys() | b.keys()) / 2
 
 
 def readable(output: Hashable) -> str:
-    """An output in one line."""
+    """Format an output in one line."""
     if not isinstance(output, tuple):
         return str(output)
     return ", ".join(f"{list(row[0])} {row[1]}" if _is_row(row) else str(row) for row in output)

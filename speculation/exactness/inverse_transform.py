@@ -1,4 +1,4 @@
-"""A sampler whose choices can be enumerated."""
+"""Inverse transform sampling, which can be enumerated."""
 
 from typing import ClassVar
 
@@ -15,17 +15,17 @@ from ...decoding.scores import Scores
 
 
 def softmax(logits: Tensor) -> Tensor:
-    """In double precision, and 0 where no token is left. Its own: it checks those of others."""
+    """Softmax in double precision; 0 where no token is left. Kept apart from the code that it checks."""
     return logits.double().softmax(dim=-1).nan_to_num(nan=0.0)
 
 
 @attrs.frozen(eq=False)
 class InverseTransform:
     """
-    Draw a token from the softmax of the logits, by one number a position.
+    Inverse transform sampling from the softmax, with one uniform number per position.
 
-    It has the distribution of :class:`~decodekit.decoding.Sample`, asks what can be enumerated, and
-    couples draft and target less closely.
+    Same distribution as :class:`~decodekit.decoding.Sample`, and enumerable; draft and target
+    agree less often.
     """
 
     draws_softmax: ClassVar[bool] = True
@@ -39,29 +39,29 @@ class InverseTransform:
         ).clamp(min=0)
 
     def top_choices(self, logits: Tensor, history: History, n: int) -> Tensor:
-        """What a call draws, and the likeliest *n* - 1 besides: ``[batch, width, n]``; *n* <= vocab."""
+        """The sampled token and the top *n* - 1 others: ``[batch, width, n]``; *n* <= vocab."""
         drawn = self(logits, history)[..., None]
         first = logits.scatter(-1, drawn, torch.inf)
         return first.argsort(dim=-1, descending=True, stable=True)[..., :n]
 
 
 @attrs.frozen(eq=False)
-class _WhereRead(InverseTransform):
+class _SkipUnreadRows(InverseTransform):
     """
-    The same for a verification that does not look at the choices of rows with guesses.
+    Variant for verifications that ignore the sampled tokens of rows with a draft.
 
-    There it gives any token that is left: answers that nobody hears would multiply the paths.
+    Those rows get the argmax instead, as unused outcomes would multiply the paths.
     """
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        guessed = history.length[:, -1] > history.length[:, 0]
-        asked = torch.where(guessed[:, None, None], -torch.inf, logits)
-        return torch.where(guessed[:, None], logits.argmax(dim=-1), super().__call__(asked, history))
+        has_draft = history.length[:, -1] > history.length[:, 0]
+        masked = torch.where(has_draft[:, None, None], -torch.inf, logits)
+        return torch.where(has_draft[:, None], logits.argmax(dim=-1), super().__call__(masked, history))
 
 
 @attrs.frozen(eq=False)
-class _DraftingAsEver:
-    """*verification*, whose drafters draw as ever while the target draws :class:`_WhereRead`."""
+class _UnchangedDrafting:
+    """*verification* with drafting by :class:`InverseTransform`, not by :class:`_SkipUnreadRows`."""
 
     verification: Verification
 
@@ -79,12 +79,12 @@ class _DraftingAsEver:
 
 
 def enumerable(generator: Generator) -> Generator:
-    """*generator*, with a sampler that can be enumerated."""
+    """Replace the sampler of *generator* by an enumerable one."""
     if not draws_softmax(generator.sampler):
         raise ValueError(
             f"'sampler' must draw from the softmax of the logits, as Sample does: got {generator.sampler!r}"
         )
     if reads_target_tokens(generator.verification):
         return attrs.evolve(generator, sampler=InverseTransform())
-    verification = _DraftingAsEver(generator.verification)
-    return attrs.evolve(generator, sampler=_WhereRead(), verification=verification)
+    verification = _UnchangedDrafting(generator.verification)
+    return attrs.evolve(generator, sampler=_SkipUnreadRows(), verification=verification)

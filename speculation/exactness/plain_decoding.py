@@ -1,4 +1,4 @@
-"""Plain decoding, written out: what the loop is compared with."""
+"""Reference implementation of plain decoding, independent of the decode loop."""
 
 import functools
 from collections.abc import Hashable, Sequence
@@ -19,14 +19,14 @@ from .inverse_transform import softmax
 
 
 class Logits:
-    """What a decoder says after a prefix that it has been fed token by token."""
+    """Cached logits of a decoder, fed token by token."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._known: dict[tuple[int, ...], Tensor] = {}
 
     def after(self, prefix: Sequence[int]) -> Tensor:
-        """Logits ``[vocab]``."""
+        """Logits ``[vocab]`` after *prefix*."""
         if (logits := self._known.get(tuple(prefix))) is None:
             with Slots.of(self._decoder).lock, torch.no_grad():
                 logits = self._known[tuple(prefix)] = self._fed(prefix)
@@ -38,14 +38,14 @@ class Logits:
         for position, token in enumerate(prefix):
             ids = torch.full((shape.batch_size, shape.widths[0]), -1)
             cache_pos = torch.zeros(shape.batch_size, dtype=torch.int64)
-            # The last column is scored in every width.
+            # The last column is scored at every width.
             ids[0, -1], cache_pos[0] = token, position - shape.widths[0] + 1
             logits = self._decoder.forward(ids, cache_pos)
         return logits[0, -1].float().clone()
 
 
 def decode_plainly(generator: Generator, rows: list[list[int]], logits: Logits) -> Hashable:
-    """One run of plain decoding, written out."""
+    """Decode *rows* token by token; ids and finish reasons."""
     texts, finishes = [list(row) for row in rows], [""] * len(rows)
     stop, capacity = begin(generator.stop), generator.decoder.shape.max_length + 1
     while "" in finishes:
@@ -75,7 +75,7 @@ def _same(scores: Tensor) -> Tensor:
 
 
 def _history(texts: list[list[int]], prompts: list[list[int]], capacity: int) -> History:
-    """The history of rows that have come to *texts*."""
+    """History of rows with the tokens *texts*."""
     ids = torch.zeros(len(texts), 1, capacity, dtype=torch.int64)
     for row, text in enumerate(texts):
         ids[row, 0, : len(text)] = torch.tensor(text)

@@ -1,1 +1,1 @@
-"""Verifications that compare distributions."""
+"""Verification of drafts by comparing distributions; exact match is in ``decoding/engine/exact_match``."""

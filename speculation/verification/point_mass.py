@@ -1,4 +1,4 @@
-"""The distribution of a guess that was not drawn."""
+"""Point-mass distribution of draft tokens that were not sampled."""
 
 import torch
 from torch import Tensor
@@ -6,12 +6,12 @@ from torch import Tensor
 
 def point_mass(ids: Tensor, scores: Tensor) -> Tensor:
     """
-    Logits of certainty: 0 at each guess, ``-inf`` elsewhere.
+    Logits of a point mass: 0 at each draft token, ``-inf`` elsewhere.
 
     Args:
-        ids: Guesses, ``[batch, k]``. Where there is none, some token's mass, which nobody looks at.
+        ids: Draft tokens, ``[batch, k]``. Columns of -1 get an arbitrary token, which is ignored.
 
-        scores: Logits ``[..., vocab]`` of the vocabulary and dtype wanted.
+        scores: Logits ``[..., vocab]`` that determine vocabulary size and dtype.
 
     Returns:
         ``[batch, k, vocab]``.

@@ -1,4 +1,4 @@
-"""Verification by rejection sampling."""
+"""Rejection sampling (speculative sampling)."""
 
 from typing import ClassVar
 
@@ -13,26 +13,26 @@ from ...decoding.scores import Scores
 from .distributions import (
     at_column,
     draft_distribution,
-    drawn_apart,
-    following,
-    of_guesses,
+    next_token,
     target_distribution,
+    token_probabilities,
+    with_independent_noise,
 )
 
 
 @attrs.frozen(eq=False)
 class RejectionSampling:
     """
-    Keep a guess with probability min(1, p / q), and replace the first that falls by what q leaves of p.
+    Accept a token with probability min(1, p / q); resample the first rejected one from max(0, p - q).
 
-    With p the softmax of the target's processed logits and q that of the draft's, a guess stands
-    with probability Σ min(p, q), the most that one guess can, and what is kept has the distribution of p.
-    Agreement accepts a little less and keeps plain decoding's very tokens; here the text
-    depends on the draft and its lengths, its distribution does not. Needs a sampler that draws
-    from the softmax.
+    With p the softmax of the target's processed logits and q that of the draft's, a draft token is
+    accepted with probability Σ min(p, q), the maximum for one token, and the output has the
+    distribution p. Exact match accepts slightly less and reproduces plain decoding token for token;
+    here the text depends on the draft and its lengths, its distribution does not. Requires a
+    sampler that draws from the softmax.
 
-    Guesses that are no draws, such as a prompt lookup's, are a q that is certain of them. A row
-    without guesses is given the target's own choice, as in plain decoding.
+    For draft tokens that were not sampled, such as a prompt lookup's, q is a point mass. A row
+    without a draft gets the target's sampled token, as in plain decoding.
 
     Leviathan, Kalman and Matias, 2023, `Fast Inference from Transformers via Speculative Decoding
     <https://arxiv.org/abs/2211.17192>`_, algorithm 1, whose letters these are; Chen et al., 2023,
@@ -41,29 +41,29 @@ class RejectionSampling:
     """
 
     compares_scores: ClassVar[bool] = True
-    """Drafters are to give the logits that they drew from."""
+    """Drafters must return the logits they sampled from."""
 
     reads_target_tokens: ClassVar[bool] = False
-    """Of a row with guesses, the target's own choices are not looked at."""
+    """The target's sampled tokens are not used in rows with a draft."""
 
     def drafting(self, sampler: Sampler, start: Tensor) -> Sampler:
-        """*sampler* with noise apart from everything else; ``ValueError`` if it draws from no softmax."""
-        return drawn_apart(self, sampler, start)
+        """*sampler* with independent noise; ``ValueError`` unless it draws from the softmax."""
+        return with_independent_noise(self, sampler, start)
 
     def __call__(
         self, draft: Draft, choices: Tensor, scores: Scores, window: History
     ) -> tuple[Tensor, Tensor]:
-        """Guesses ``[batch, k]`` against scores: accepted and following, ``[batch]``."""
+        """Verify draft tokens ``[batch, k]``: number accepted and next token, ``[batch]`` each."""
         k = draft.ids.shape[1]
         if k == 0:
             return torch.zeros_like(choices[:, 0]), choices[:, 0]
         p = target_distribution(scores)
         q = draft_distribution(draft, p.shape[-1])
-        # 0 / 0 is no number, and no coin falls below it.
-        ratio = of_guesses(p, draft) / of_guesses(q, draft)
-        stands = noise.coin(
+        # 0 / 0 is NaN: always rejected.
+        ratio = token_probabilities(p, draft) / token_probabilities(q, draft)
+        accept = noise.coin(
             window.random_stream[:, None], window.length[:, :1], noise.ACCEPT, torch.arange(k), ratio
         )
-        accepted = stands.cumprod(dim=-1).sum(dim=-1)
+        accepted = accept.cumprod(dim=-1).sum(dim=-1)
         p, q = at_column(p, accepted), at_column(q, accepted)
-        return accepted, following((p - q).clamp(min=0), p, draft, choices, window)
+        return accepted, next_token((p - q).clamp(min=0), p, draft, choices, window)

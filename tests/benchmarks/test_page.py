@@ -1,4 +1,4 @@
-"""The page of benchmarks, from what they stored."""
+"""The benchmarks' page, from stored reports."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from decodekit.benchmarks.measuring.tables import Table
 
 
 def stored(folder: Path, name: str, *thresholds: Threshold, curves: Curves | None = None) -> None:
-    """A report as a benchmark leaves it."""
+    """A stored report."""
     Report(
         benchmark=name,
         question=f"What about {name}?",
@@ -29,7 +29,7 @@ def stored(folder: Path, name: str, *thresholds: Threshold, curves: Curves | Non
 
 class TestPage:
     def test_a_section(self, tmp_path: Path) -> None:
-        """Question, command, machine, versions, date, table and notes of each that is there."""
+        """Question, command, machine, versions, date, table and notes of each stored report."""
         stored(tmp_path, "weights")
         page.write(tmp_path, tmp_path / "page.md", {})
         text = (tmp_path / "page.md").read_text()
@@ -41,7 +41,7 @@ class TestPage:
         )
 
     def test_goals(self, tmp_path: Path) -> None:
-        """Met, missed with its reason, missed without one; a reason for what is met is not told."""
+        """Met, missed with and without a reason; a reason for a met goal is not shown."""
         thresholds = [
             Threshold(what, value, "<=", 1.0, "×") for what, value in (("a", 0.5), ("b", 2.0), ("c", 3.0))
         ]
@@ -57,7 +57,7 @@ class TestPage:
     def test_a_reason_for_no_goal_is_refused(
         self, reasons: dict[str, dict[str, str]], tmp_path: Path
     ) -> None:
-        """It would be lost; the page that was there stays."""
+        """A reason without a goal is refused; the existing page is unchanged."""
         stored(tmp_path, "decode", Threshold("a", 2.0, "<=", 1.0))
         (tmp_path / "page.md").write_text("before")
         with pytest.raises(ValueError, match="'reasons' must be for goals that there are"):
@@ -66,7 +66,7 @@ class TestPage:
         assert "before" == (tmp_path / "page.md").read_text()
 
     def test_order_and_pictures(self, tmp_path: Path) -> None:
-        """As the benchmarks are run, others behind them; curves beside their JSON."""
+        """In the order of the runs; plots beside the JSON."""
         for name in ("weights", "another", "decode"):
             stored(tmp_path, name)
         stored(tmp_path, "positions", curves=Curves("Curve", "x", "y", {"a": [[0.0, 1.0]]}))
@@ -99,7 +99,7 @@ finish(Report(benchmark="toy", question="?", settings=settings, tables=[Table("t
 
 @pytest.fixture
 def program(tmp_path: Path) -> list[str]:
-    """In place of ``-m decodekit bench``."""
+    """Replacement of ``-m decodekit bench``."""
     (tmp_path / "toy.py").write_text(TOY)
     return [str(tmp_path / "toy.py")]
 
@@ -109,7 +109,7 @@ class TestMeasure:
     def test_a_run_leaves_its_report(
         self, quick: bool, rounds: int, program: list[str], tmp_path: Path
     ) -> None:
-        """With the arguments of its length, and the shared flags that it takes."""
+        """With the full or quick options, and the supported shared flags."""
         run = page.Run("toy", ("toy",), ("--rounds", "7"), ("--rounds", "1"), ("cache",))
         shared = {"cache": "here", "peer-python": None}
         failed = page.measure([run], quick, shared, tmp_path / "new", program)
@@ -118,7 +118,7 @@ class TestMeasure:
         assert {"rounds": rounds, "cache": "here"} == Report.read(tmp_path / "new" / "toy.json").settings
 
     def test_failures_are_named_and_the_others_run(self, program: list[str], tmp_path: Path) -> None:
-        """One that fails, and one that does not exist."""
+        """A failing benchmark, and an unknown one."""
         runs = [page.Run(name, (name,), ("--rounds", "7")) for name in ("bad", "missing", "toy")]
 
         assert ["bad", "missing"] == page.measure(runs, False, {}, tmp_path, program)

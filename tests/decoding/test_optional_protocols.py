@@ -33,7 +33,7 @@ from decodekit.speculation import (
     RejectionSampling,
     SuffixAutomaton,
 )
-from decodekit.speculation.verification.distributions import DrawnApart
+from decodekit.speculation.verification.distributions import IndependentNoise
 from decodekit.streaming import Callback, FanOut
 from decodekit.testing import ScriptedDecoder
 
@@ -72,7 +72,7 @@ class Letters:
         (Chain(), DECLARES + "processors"),
         (Greedy(), "takes_argmax several gap among"),
         (Sample(), "seed draws_softmax several gap among from_few"),
-        (DrawnApart(Sample(), torch.zeros(1)), "among"),
+        (IndependentNoise(Sample(), torch.zeros(1)), "among"),
         (Mirostat(), "seed is_stateful begin"),
         (AdaptiveP(0.5), "seed is_stateful begin"),
         (EndOfSequence(2), "by_token begin"),
@@ -115,7 +115,7 @@ class TestShortCuts:
         "part",
         [
             *(TopK(5), TopP(0.9), MinP(0.1), Temperature(0.5), RepetitionPenalty(1.1), NoRepeatNgram(2)),
-            *(Greedy(), Sample(), DrawnApart(Sample(), torch.zeros(1)), EndOfSequence(2), MaxNewTokens(2)),
+            *(Greedy(), Sample(), IndependentNoise(Sample(), torch.zeros(1)), EndOfSequence(2), MaxNewTokens(2)),
             *(MaxNewTokens(2) | EndOfSequence(2), MaxNewTokens(2) & EndOfSequence(2)),
         ],
     )

@@ -1,4 +1,4 @@
-"""The bundled pair: sizes, and how often the two agree."""
+"""The bundled pair: sizes and acceptance."""
 
 import importlib.util
 import json
@@ -15,7 +15,7 @@ PAIR = ROOT / "examples" / "pair"
 
 
 def module(path: pathlib.Path) -> ModuleType:
-    """The script at *path*, imported."""
+    """Import the script at *path*."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -26,7 +26,7 @@ def module(path: pathlib.Path) -> ModuleType:
 
 
 def parameters(name: str) -> int:
-    """How many numbers the model *name* stores, all of them bfloat16."""
+    """Number of parameters of the model *name*, all bfloat16."""
     total = 0
     with safe_open(PAIR / name / "model.safetensors", "pt") as weights:
         for key in weights.keys():  # noqa: SIM118  # not a dict
@@ -55,7 +55,7 @@ def test_sizes() -> None:
 
 
 def test_held_out_files_were_not_trained_on() -> None:
-    """The split goes by the path, and no text is on both sides."""
+    """The split is by path, and no text is on both sides."""
     train = module(PAIR / "train.py")
     trained, unseen = set(train.training()), train.held_out()
 
@@ -65,7 +65,7 @@ def test_held_out_files_were_not_trained_on() -> None:
 
 
 def test_the_draft_agrees_with_the_target() -> None:
-    """At k = 4 and temperature 0.7 on held-out files, two and a half tokens a target forward or more."""
+    """τ >= 2.5 tokens per target forward at k = 4 and temperature 0.7 on held-out files."""
     statistics = measure(prompts=32, tokens=96, temperature=0.7, num_draft_tokens=4)
 
     assert statistics.tokens > 2000

@@ -15,7 +15,7 @@ OPTIONS = ("--target", "eager", "--dtype", "float64", "--max-tokens", "24")
 def test_two_processes_write_the_text_of_one(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once, from the first of them; and each has half of the heads."""
+    """Only the first process prints, and each has half of the heads."""
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     two = subprocess.run(
         [*torchrun, EXAMPLE, *OPTIONS],

@@ -1,4 +1,4 @@
-"""Speculative text against plain text, for one drafter at a time."""
+"""Comparison of speculative and plain decoding, for one drafter at a time."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ SHAPE = {"max_length": 72, "widths": (1, 7, 32), "scored_width": 7}
 
 
 def history(rows: Sequence[Sequence[int]], prompts: Sequence[int] | None = None) -> History:
-    """The rows' tokens with garbage behind them; *prompts* of each are prompt, one if not given."""
+    """History of *rows* with garbage after them; *prompts* are the prompt lengths, 1 by default."""
     ids = torch.full((len(rows), 1, max(map(len, rows)) + 20), 10**9)
     for row, tokens in enumerate(rows):
         ids[row, 0, : len(tokens)] = torch.tensor(tokens, dtype=torch.int64)
@@ -36,8 +36,8 @@ def history(rows: Sequence[Sequence[int]], prompts: Sequence[int] | None = None)
     return History(ids, length, prompt, torch.arange(len(rows)))
 
 
-def guesses(drafter: Drafter, rows: Sequence[Sequence[int]], budget: Sequence[int]) -> list[list[int]]:
-    """What *drafter* guesses after each row."""
+def draft_ids(drafter: Drafter, rows: Sequence[Sequence[int]], budget: Sequence[int]) -> list[list[int]]:
+    """Draft of *drafter* for each row."""
     draft = drafter.propose(history(rows), torch.tensor(budget), SamplingPipeline(None, Greedy()))
     return [[i for i in row if i >= 0] for row in draft.ids.tolist()]
 
@@ -57,12 +57,12 @@ def check_same_text(make: Callable[[Tensor], Drafter], cases: int = 20) -> int:
         cases: How many.
 
     Returns:
-        How many guesses stood.
+        Number of accepted draft tokens.
     """
-    stood = 0
+    accepted = 0
     for case in range(cases):
         dice, scores = random.Random(case), table(case)
-        # Half of the texts go in circles sooner or later.
+        # Half of the texts become periodic.
         target = ScriptedDecoder(scores, 4, **SHAPE, **({"line": last_token} if case % 2 else {}))
         parts: dict[str, Any] = {
             "processors": (None, Temperature(0.6), RepetitionPenalty(1.2) | Temperature(0.4))[case % 3],
@@ -76,20 +76,20 @@ def check_same_text(make: Callable[[Tensor], Drafter], cases: int = 20) -> int:
             prompts = [[dice.randrange(VOCAB) for _ in range(dice.randint(1, 60))] for _ in range(rows)]
             random_streams = [dice.randrange(100) for _ in range(rows)]
             expected, actual = plain(prompts, random_streams), fast(prompts, random_streams)
-            stood += sum(actual.statistics.accepted)
+            accepted += sum(actual.statistics.accepted)
 
             assert (expected.ids, expected.finishes) == (actual.ids, actual.finishes), case
-    return stood
+    return accepted
 
 
 class Failing:
-    """Guesses as *drafter* does, but raises when it is asked for the *at*-th time."""
+    """*drafter*, raising on the *at*-th call."""
 
     def __init__(self, drafter: Drafter, at: int) -> None:
-        self.drafter, self.at, self.asked = drafter, at, 0
+        self.drafter, self.at, self.calls = drafter, at, 0
 
     def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
-        self.asked += 1
-        if self.asked == self.at:
+        self.calls += 1
+        if self.calls == self.at:
             raise RuntimeError("broken")
         return self.drafter.propose(history, budget, sample)

@@ -1,4 +1,4 @@
-"""Log-probabilities of bursts are those of the tokens one by one."""
+"""Log-probabilities of several tokens per step equal those of one at a time."""
 
 import random
 from typing import Any
@@ -42,7 +42,7 @@ def scripted(seed: int, off: float = 0.0) -> ScriptedDecoder:
 
 
 def drafter(kind: str, seed: int) -> Drafter:
-    """A chain of guesses, a copy or a tree."""
+    """A chain, a prompt lookup or a tree."""
     draft = scripted(seed, 0.5)
     return {
         "chain": DraftModel(draft),
@@ -66,8 +66,8 @@ CHAINS = [
 
 @pytest.mark.parametrize("kind", ["chain", "lookup", "tree"])
 def test_those_of_plain_decoding(kind: str) -> None:
-    """Bit for bit, at every stage, in ragged batches, whatever stops a row and wherever in a burst."""
-    stood = 0
+    """Bit for bit, at every stage, in ragged batches, for any stop anywhere in a step's tokens."""
+    accepted = 0
     for seed in range(36):
         chain = CHAINS[seed % 3]
         stages = ["raw", "processed", *range(len(getattr(chain, "processors", [chain])))]
@@ -82,7 +82,7 @@ def test_those_of_plain_decoding(kind: str) -> None:
         plain = Generator(scripted(seed), **parts)(prompts_of(seed), logprobs=request)
         generate = SpeculativeGenerator(scripted(seed), drafter(kind, seed), num_draft_tokens=3, **parts)
         fast = generate(prompts_of(seed), logprobs=request)
-        stood += sum(fast.statistics.accepted)
+        accepted += sum(fast.statistics.accepted)
 
         assert plain.ids == fast.ids
         assert plain.logprobs is not None
@@ -90,7 +90,7 @@ def test_those_of_plain_decoding(kind: str) -> None:
         assert fast.ids == [[one.id for one in row] for row in fast.logprobs]
         for event in generate.stream(prompts_of(seed), logprobs=request):
             assert event.ids == tuple(one.id for one in event.logprobs or ())
-    assert stood > 30
+    assert accepted > 30
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_those_of_plain_decoding(kind: str) -> None:
 )
 @pytest.mark.parametrize("stage", ["raw", "processed"])
 def test_those_of_the_sequence(verification: Verification, stage: str) -> None:
-    """Where the text is no plain run's, each token has what the target says of it after those before it."""
-    stood = 0
+    """Where the text differs from plain decoding, each token has the target's log-probability."""
+    accepted = 0
     for seed in range(20):
         generate = SpeculativeGenerator(
             scripted(seed),
@@ -113,7 +113,7 @@ def test_those_of_the_sequence(verification: Verification, stage: str) -> None:
         prompts, request = prompts_of(seed), Logprobs(3, stage)
         result = generate(prompts, logprobs=request)
         again = generate.prompt_logprobs(result.sequences, logprobs=request)
-        stood += sum(result.statistics.accepted)
+        accepted += sum(result.statistics.accepted)
 
         assert result.logprobs == [row[len(prompt) :] for row, prompt in zip(again, prompts, strict=True)]
-    assert stood > 30
+    assert accepted > 30

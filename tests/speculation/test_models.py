@@ -1,4 +1,4 @@
-"""Speculation changes nothing on models: float64, float32 and what rounding may do, one program."""
+"""Speculation changes nothing on models: float64, float32 and its rounding, one program."""
 
 import copy
 import random
@@ -65,7 +65,7 @@ def chain(seed: int, temperature: float) -> Any:
 
 
 class Nothing:
-    """Guesses nothing."""
+    """Empty drafts."""
 
     def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         return Draft(torch.empty(len(budget), 0, dtype=torch.int64))
@@ -83,7 +83,7 @@ def test_float64(name: str, tiny_model: TinyModel) -> None:
         DraftModel(decoder(tiny_model("qwen2", torch.float64))),  # of another opinion throughout
         Nothing(),
     ]
-    stood = 0
+    accepted = 0
     for seed in range(40):
         parts = {
             "processors": chain(seed, (0.4, 0.8, 1.2)[seed % 3]),
@@ -94,15 +94,15 @@ def test_float64(name: str, tiny_model: TinyModel) -> None:
         plain = Generator(target, **parts)(rows, random_streams)
         fast = SpeculativeGenerator(target, drafters[seed % 5], num_draft_tokens=1 + seed % K, **parts)
         result = fast(rows, random_streams)
-        stood += sum(result.statistics.accepted)
+        accepted += sum(result.statistics.accepted)
 
         assert (plain.ids, plain.finishes) == (result.ids, result.finishes), seed
         for row in range(ROWS):
             alone = Generator(single, **parts)(rows[row], random_streams[row : row + 1])
 
             assert plain.ids[row] == alone.ids[0], (seed, row)
-    # Drafts were accepted as well as refused, or this would have shown little.
-    assert stood > 300
+    # The test needs accepted and rejected drafts.
+    assert accepted > 300
 
 
 def test_exact_width_in_float32(tiny_model: TinyModel) -> None:
@@ -137,7 +137,7 @@ def test_exact_width_gives_equal_bits(tiny_model: TinyModel) -> None:
 
 @attrs.frozen(eq=False)
 class Poisoned:
-    """A decoder in whose cache every slot that no valid token owns holds 1e9 before each forward."""
+    """A decoder that fills every slot without a valid token with 1e9 before each forward."""
 
     decoder: StaticDecoder
 
@@ -158,7 +158,7 @@ class Poisoned:
 
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_poison(name: str, tiny_model: TinyModel) -> None:
-    """Nothing is ever read that no token of the row has written, with a draft or without."""
+    """Slots that no token of the row has written are never read, with or without a draft."""
     model = tiny_model(name)
     for seed in range(6):
         parts = {"processors": Temperature(0.8), "sampler": Sample(seed=seed), "stop": MaxNewTokens(18)}
@@ -187,7 +187,7 @@ class Coarse:
 
 @pytest.mark.parametrize("coarse", [False, True], ids=["float32", "coarse"])
 def test_rounding_explains_every_divergence(coarse: bool, tiny_model: TinyModel) -> None:
-    """Where two texts part, the choice was closer than twice the logits' difference over the temperature."""
+    """Where two texts diverge, the margin was below twice the logits' difference over the temperature."""
     model = tiny_model("llama")
     draft = DraftModel(decoder(perturbed(model, 0.02)))
     target = Coarse(decoder(model)) if coarse else decoder(model)
@@ -211,7 +211,7 @@ def test_rounding_explains_every_divergence(coarse: bool, tiny_model: TinyModel)
             gap = perturbed_gap(narrow / temperature, len(rows[row]) + at, row, seed)
 
             assert gap < 2 * difference / temperature, (seed, row, at)
-    # 2,880 tokens: hardly ever in float32 (5e-7 a token was measured), now and then where it is coarse.
+    # 2,880 tokens: hardly ever in float32 (5e-7 per token measured), sometimes with coarse rounding.
     assert diverged > 0 if coarse else diverged <= 1
 
 
@@ -235,7 +235,7 @@ def feed_one(target: Decoder, token: int, position: int) -> None:
 
 
 def perturbed_gap(scores: Tensor, position: int, number: int, seed: int) -> float:
-    """The smaller lead, of the drawn block over the next one or of the drawn token over the next."""
+    """The smaller margin, of the sampled block over the next one or of the sampled token over the next."""
     stream = noise.random_streams(torch.tensor([number]), seed)
     blocks = _in_blocks(scores)
     mass = blocks.logsumexp(-1) + noise.gumbel(
@@ -245,6 +245,6 @@ def perturbed_gap(scores: Tensor, position: int, number: int, seed: int) -> floa
     inside = blocks[block] + noise.gumbel(stream, torch.tensor(position), noise.TOKEN, torch.arange(size))
     leads = [float(values.topk(2).values.diff().abs()) for values in (mass, inside)]
     history = History(torch.zeros(1, 1, 1).long(), torch.tensor([[position]]), torch.tensor([1]), stream)
-    # The gap is of the very draw that Sample makes.
+    # The margin of the same draw as in Sample.
     assert int(Sample(seed)(scores[None, None], history)) == block * size + int(inside.argmax())
     return min(leads)

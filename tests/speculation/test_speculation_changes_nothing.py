@@ -59,7 +59,7 @@ class GarbledSpeculative(SpeculativeGenerator, Garbled):
 
 @attrs.frozen(eq=False)
 class Adversary:
-    """Guesses what *drafter* does not."""
+    """Drafts tokens that differ from those of *drafter*."""
 
     drafter: Drafter
 
@@ -70,7 +70,7 @@ class Adversary:
 
 @attrs.frozen(eq=False)
 class Ragged:
-    """Guesses as *drafter* does, but stops short now and then, differently in each row."""
+    """*drafter*, with some drafts cut short, differently in each row."""
 
     drafter: Drafter
 
@@ -82,7 +82,7 @@ class Ragged:
 
 @attrs.frozen(eq=False)
 class Holes:
-    """Guesses as *drafter* does, with a guess missing in the middle."""
+    """*drafter*, with a token missing in the middle of each draft."""
 
     drafter: Drafter
 
@@ -93,7 +93,7 @@ class Holes:
 
 
 class Nothing:
-    """Guesses nothing."""
+    """Empty drafts."""
 
     def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         return Draft(torch.empty(len(budget), 0, dtype=torch.int64))
@@ -118,7 +118,7 @@ def drafter(kind: str, table: Tensor, batch_size: int) -> Drafter:
 
 
 def chain(kind: int, temperature: float, rows: Sequence[int]) -> Processor | None:
-    """Chains with and without history, as a user would order them, for the rows numbered *rows*."""
+    """Chains with and without history, in usual order, for the rows numbered *rows*."""
     heat = Temperature(temperature)
     chains: list[Processor | None] = [
         None,
@@ -152,7 +152,7 @@ PIECES = ["a", "b", "c", "aa", "ab", "ac", "ba", "bb", "bc", "ca", "cb", "cc"]
 
 
 def stop(kind: int, rows: Sequence[int]) -> StopCondition:
-    """Stops that cut bursts, and that end rows at different times, for the rows numbered *rows*."""
+    """Stops that cut a step's tokens and end rows at different times, for the rows numbered *rows*."""
     stops: list[StopCondition] = [
         MaxNewTokens(17),
         EndOfSequence(0) | MaxNewTokens(25),

@@ -1,4 +1,4 @@
-"""Small worlds: decoders, drafters, chains and lengths of which every path can be gone."""
+"""Small decoders, drafters, chains and draft lengths whose every path can be enumerated."""
 
 from collections.abc import Sequence
 
@@ -11,16 +11,16 @@ from decodekit.decoding.protocols import Drafter, SamplesTokens
 from decodekit.testing import ScriptedDecoder
 
 ROWS = 64
-"""Of the decoders: so many paths are gone at a time."""
+"""Rows of the decoders: paths per batch."""
 
 
 def table(seed: int, vocab: int, lines: int = 13) -> Tensor:
-    """Logits of which some tokens are likely and some are not."""
+    """Random logits, some tokens likely and some not."""
     return torch.randn(lines, vocab, generator=torch.Generator().manual_seed(seed)) * 1.2
 
 
 def every_token(prefix: Sequence[int]) -> int:
-    """A line of the table that depends on every token, the newest one too."""
+    """A table row that depends on every token, including the newest."""
     state = 1
     for token in prefix:
         state = (state * 5 + token) % 13
@@ -39,7 +39,7 @@ def scripted(
 
 @attrs.frozen(eq=False)
 class Garbage:
-    """Certain of whatever comes to mind: tokens right and wrong, of no vocabulary, and none at all."""
+    """Point masses of arbitrary ids: right, wrong, outside the vocabulary, and none."""
 
     def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         ids = (history.length * 7 + torch.arange(4) * 5) % 4 - (history.length % 3 == 2).long()
@@ -48,7 +48,7 @@ class Garbage:
 
 @attrs.frozen(eq=False)
 class LeastLikely:
-    """Certain of what the target thinks the least of: always wrong, or nearly so."""
+    """Point mass of the target's least likely token: nearly always wrong."""
 
     target: Tensor
     """The target's table."""
@@ -67,9 +67,9 @@ class LeastLikely:
 @attrs.frozen(eq=False)
 class ByTurns:
     """
-    By turns a guess of *drawn* and a certain one of *certain*.
+    Alternate tokens of *drawn* and point masses of *certain*.
 
-    Each row for itself: by its length and its newest token.
+    Per row, by its length and its newest token.
     """
 
     drawn: Drafter
@@ -89,7 +89,7 @@ class ByTurns:
 
 @attrs.frozen(eq=False)
 class OneAfter:
-    """As a grammar does: after token 1 only token 0 is allowed."""
+    """After token 1 only token 0 is allowed, as by a grammar."""
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         newest = (history.length - 1).clamp(min=0)
@@ -109,8 +109,8 @@ class NoneAfter:
 
 
 @attrs.define(eq=False)
-class AsManyAsStood:
-    """Guesses one more than stood the last time; after nothing stood, the next round goes without."""
+class OneMoreThanAccepted:
+    """One more than accepted last time; after none was accepted the next step has no draft."""
 
     most: int = 3
     allowed: int = 2
@@ -119,5 +119,5 @@ class AsManyAsStood:
         return self.allowed
 
     def learn(self, outcome: SpeculationStep) -> None:
-        stood = max(outcome.accepted)
-        self.allowed = 1 if outcome.allowed == 0 else min(stood + 1, self.most) if stood else 0
+        accepted = max(outcome.accepted)
+        self.allowed = 1 if outcome.allowed == 0 else min(accepted + 1, self.most) if accepted else 0

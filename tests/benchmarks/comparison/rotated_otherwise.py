@@ -1,4 +1,4 @@
-"""write_gguf.py, but that rows of queries and keys stay in transformers' order."""
+"""write_gguf.py with query and key rows wrongly left in transformers' order."""
 
 import json
 import sys

@@ -11,7 +11,7 @@ import pytest
 
 from decodekit.__main__ import main
 from decodekit.benchmarks.comparison.measurement import ComparisonResult, PeerResult, compare
-from decodekit.benchmarks.comparison.reference import ExactMatch
+from decodekit.benchmarks.comparison.reference import LogitAgreement
 from decodekit.benchmarks.comparison.settings import Comparison, Entry, entries
 from decodekit.benchmarks.comparison.tables import report, thresholds
 from decodekit.benchmarks.models.shapes import shape_named
@@ -33,7 +33,7 @@ SMALL = Comparison(
 
 @pytest.fixture(scope="module")
 def with_stand_ins() -> Iterator[None]:
-    """llama-cpp-python and gguf as far as they are called, in numpy."""
+    """Stand-ins of llama-cpp-python and gguf, in numpy."""
     with pytest.MonkeyPatch.context() as patch:
         paths = [str(STAND_INS), os.environ.get("PYTHONPATH", "")]
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
@@ -48,7 +48,7 @@ def compared(with_stand_ins: None, tmp_path_factory: pytest.TempPathFactory) -> 
 
 class TestCompare:
     def test_all_peers_compute_the_same(self, compared: ComparisonResult) -> None:
-        """Ours, transformers and a Llama written by others from the GGUF file: names and order are right."""
+        """Ours, transformers and the stand-in's Llama read from the GGUF file agree."""
         names = ["decodekit float32", "transformers float32", "llama.cpp F32", "llama.cpp F16"]
         assert names == [each.entry.name for each in compared.peers]
         for each in compared.peers:
@@ -57,14 +57,14 @@ class TestCompare:
             assert 4 == each.same_tokens
 
     def test_every_round_counts_once(self, compared: ComparisonResult) -> None:
-        """The warm-up does not."""
+        """The warm-up is not counted."""
         for each in compared.peers:
             assert 2 == len(each.token_ms)
             assert {6: 2, 9: 2} == {length: len(times) for length, times in each.prompt_ms.items()}
             assert min(each.token_ms) > 0
 
     def test_bytes_are_counted_alike(self, compared: ComparisonResult) -> None:
-        """Of the same weights in the same bits; half of them in 16, but for norms and cache."""
+        """Equal for equal formats; 16 bits are half of 32, norms and cache aside."""
         ours, theirs, cpp, half = (each.read_bytes for each in compared.peers)
 
         assert ours == theirs
@@ -72,7 +72,7 @@ class TestCompare:
         assert pytest.approx(cpp / 2, rel=0.02) == half
 
     def test_the_report(self, compared: ComparisonResult, tmp_path: Path) -> None:
-        """It names the peers' versions, how llama.cpp was built and that the model is no full one."""
+        """The report names the peers' versions, llama.cpp's build and the scaled-down model."""
         found = report(compared)
         found.write(tmp_path / "decode.json")
         notes = "\n".join(found.notes)
@@ -83,7 +83,7 @@ class TestCompare:
         assert 4 == len(json.loads((tmp_path / "decode.json").read_text())["results"]["peers"])
 
     def test_the_model_is_kept(self, compared: ComparisonResult) -> None:
-        """For the next comparison, in the folder that was given."""
+        """Files are kept in the given folder for the next comparison."""
         assert compared.comparison.folder is not None
         (folder,) = compared.comparison.folder.iterdir()
 
@@ -93,7 +93,7 @@ class TestCompare:
 def test_peers_that_are_not_installed_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the others run."""
+    """The other peers still run."""
     (tmp_path / "gguf.py").write_text("raise ModuleNotFoundError('none', name='gguf')")
     paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
@@ -134,7 +134,7 @@ def test_peers_that_are_not_installed_are_named(
 
 
 def test_another_function_is_refused(with_stand_ins: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights that are rotated in another order are another model: nothing is measured."""
+    """Wrongly permuted weights are detected before any measurement."""
     from decodekit.benchmarks.comparison import files
 
     broken = HERE / "rotated_otherwise.py"
@@ -154,21 +154,21 @@ def test_another_function_is_refused(with_stand_ins: None, monkeypatch: pytest.M
     ],
 )
 def test_wrong_arguments(wrong: dict[str, Any]) -> None:
-    """Before anything is written or started."""
+    """Invalid settings are refused before anything is written or started."""
     with pytest.raises(ValueError, match="must"):
         compare(attrs.evolve(SMALL, **wrong))
 
 
 def measured(name: str, token_ms: list[float], prompt_ms: list[float]) -> PeerResult:
-    """As measured, reading 10 MB a token."""
+    """A result that reads 10 MB per token."""
     entry = Entry(*name.split())
     times = {64: tuple(prompt_ms), 512: tuple(10 * ms for ms in prompt_ms)}
-    return PeerResult(entry, tuple(token_ms), times, 10e6, ExactMatch(0.0, 1.0), 4, {})
+    return PeerResult(entry, tuple(token_ms), times, 10e6, LogitAgreement(0.0, 1.0), 4, {})
 
 
 class TestThresholds:
     def found(self, *parts: PeerResult) -> dict[str, tuple[float, bool]]:
-        """Goals by what they are about; memory gives 10 GB/s, so a token takes 1 ms at least."""
+        """Goals by name; at 10 GB/s a token takes at least 1 ms."""
         comparison = attrs.evolve(SMALL, prompts=(64, 512))
         return {
             threshold.what: (threshold.value, threshold.met)
@@ -176,7 +176,7 @@ class TestThresholds:
         }
 
     def test_ratios_are_of_rounds(self) -> None:
-        """A round that was slow for both changes nothing: 2/4, 2/4 and 20/40."""
+        """A round that is slow for both does not change the ratio: 2/4, 2/4 and 20/40."""
         found = self.found(
             measured("decodekit bfloat16-int8", [2.0, 2.0, 20.0], [5.0, 5.0, 50.0]),
             measured("llama.cpp Q8_0", [4.0, 4.0, 40.0], [4.0, 4.0, 40.0]),
@@ -189,7 +189,7 @@ class TestThresholds:
         assert (50.0, False) == found["share of the memory's limit, bfloat16-int8"]
 
     def test_the_faster_of_two_with_equal_bits_stands_for_ours(self) -> None:
-        """Against BF16, and against the best that transformers has."""
+        """Compared with BF16 and the fastest of transformers."""
         found = self.found(
             measured("decodekit bfloat16", [3.0], [1.0]),
             measured("decodekit float16", [1.25], [1.0]),
@@ -204,5 +204,5 @@ class TestThresholds:
         assert (80.0, True) == found["share of the memory's limit, float16"]
 
     def test_without_peers(self) -> None:
-        """Nothing is claimed."""
+        """Without a peer there is no goal."""
         assert {} == self.found(measured("decodekit bfloat16", [3.0], [1.0]))

@@ -1,4 +1,4 @@
-"""The benchmark of a GPU, scaled down, on the stand-in for one."""
+"""The GPU benchmark, scaled down, on a stand-in GPU."""
 
 import argparse
 import importlib.util
@@ -15,7 +15,7 @@ from decodekit.benchmarks.forward.gpu_steps import random_model
 from decodekit.benchmarks.peers.plain_llama import PlainLlama
 from decodekit.neuron_backend import CudaTarget
 
-# torch uses two of its own deprecated interfaces while it imports and runs its compiler.
+# torch's compiler uses two of its own deprecated interfaces.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning"),
@@ -33,7 +33,7 @@ def parsed(*arguments: str) -> argparse.Namespace:
 
 
 def load(path: pathlib.Path) -> ModuleType:
-    """A file of the tests as a module."""
+    """Import a test file as a module."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -51,25 +51,25 @@ def target() -> CudaTarget:
 def test_every_part_runs(
     target: CudaTarget, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And says what it has found: on paper, in JSON and as a plot."""
+    """Runs, and reports as text, JSON and plot."""
     pytest.importorskip("matplotlib")
     small = ["--small", "--layers", "1", "--rounds", "2", "--dtype", "float32", "--backend", "eager"]
     files = [tmp_path / "results.json", tmp_path / "plot.png"]
     results = gpu.run(parsed(*small, "--json", str(files[0]), "--plot", str(files[1])), target)
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
 
     assert json.loads(files[0].read_text()) == json.loads(json.dumps(results))
     assert files[1].stat().st_size > 1000
     for name in results["decode"]["seconds"]:
-        assert name in said
+        assert name in printed
     assert {"transformers, static cache", "plain loop"} < set(results["decode"]["seconds"])
-    assert "vocabulary 2,304, batch 4" in said
+    assert "vocabulary 2,304, batch 4" in printed
     assert [1, 4] == [row["batch"] for row in results["batch"]]
     assert [16, 32] == [row["context"] for row in results["context"]]
 
 
 def test_what_is_read_is_counted(target: CudaTarget) -> None:
-    """Layers and head once a token, of the embedding one row, and the cache."""
+    """Layers and head once per token, one row of the embedding, and the cache."""
     small = ["--small", "--layers", "1", "--rounds", "1", "--dtype", "float32", "--backend", "eager"]
     found = gpu.run(parsed(*small, "--parts", "decode"), target)["decode"]
     layer = 4 * 64 * 64 + 3 * 64 * 128 + 2 * 64
@@ -86,7 +86,7 @@ def test_without_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_plain_loop_is_a_llama(target: CudaTarget) -> None:
-    """Or it would be quick at something else."""
+    """It generates the stock model's tokens."""
     setting = gpu.setting_of(target, small=True, layers=2, dtype="float64", backend="eager")
     model = random_model(setting, num_key_value_heads=2)
     plain = PlainLlama(model, 2, 12)

@@ -1,4 +1,4 @@
-"""A token by its position."""
+"""Positions benchmark."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ ARGUMENTS = ["bench", "positions", "--shape", "tiny", "--target", "eager", "--th
 
 
 def test_the_command(tmp_path: Path) -> None:
-    """Both decoders at position 100, and the long one on both sides of where a span ends."""
+    """Both decoders at position 100, and the long one on both sides of a KV bucket's end."""
     file, plot = tmp_path / "positions.json", tmp_path / "positions.svg"
     status = main([*ARGUMENTS, "--long", "512", "--json", str(file), "--plot", str(plot)])
     found = json.loads(file.read_text())
@@ -28,6 +28,6 @@ def test_the_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [["--long", "128"], ["--rounds", "0"]])
 def test_wrong_arguments(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Said in a line, with status 1."""
+    """One line on standard error, status 1."""
     assert 1 == main([*ARGUMENTS, *wrong])
     assert capsys.readouterr().err.splitlines()[-1].startswith("decodekit: ")

@@ -1,4 +1,4 @@
-"""Seconds to reach a length."""
+"""Latency benchmark."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ ARGUMENTS = ["bench", "latency", "--target", "eager", "--threads", "1", "--round
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each batch reaches the length from three starts; JSON and a picture stand beside the table."""
+    """Each batch reaches the length from three starts; with table, JSON and plot."""
     file, plot = tmp_path / "latency.json", tmp_path / "latency.svg"
     status = main(
         [
@@ -47,7 +47,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_model_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By its folder; nothing was published of it."""
+    """Named by its folder; without published figures."""
     import torch
 
     shape_named("tiny").model(32, torch.float32).save_pretrained(tmp_path / "mine")
@@ -70,20 +70,20 @@ def test_a_model_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     ],
 )
 def test_wrong_arguments(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Said in a line, with status 1."""
+    """One line on standard error, status 1."""
     assert 1 == main([*ARGUMENTS, *wrong])
     assert capsys.readouterr().err.splitlines()[-1].startswith("decodekit: ")
 
 
 def measured(**changes: int) -> LatencyMeasurement:
-    """A Llama-2 7B in no time."""
+    """Measurement of a Llama-2 7B with invented times."""
     model = ModelUnderTest(shape_named("llama-2-7b").scaled(**changes))
     seconds = ((2.0,), (1.0,), (0.5,))
     return LatencyMeasurement(model, 1, "abacus", seconds, (768, 512, 256), {"target": "eager"})
 
 
 def test_published_figures_stand_beside_ours() -> None:
-    """The blog's for the shape, both configurations, and the speed that they are: 768 / 47.4 s."""
+    """The blog's figures of the shape, both configurations, with tokens per second: 768 / 47.4 s."""
     seconds, speeds = report([measured()], 1024, 1).tables
 
     assert [("published: 7B budget, 2 cores", 1, "47.4", "31.9", "16.2")] == [
@@ -103,7 +103,7 @@ def test_published_rows_count_together() -> None:
 
 
 def test_a_scaled_model_is_named_so() -> None:
-    """In the row and below."""
+    """In the row and in the notes."""
     found = report([measured(layers=1)], 1024, 1)
 
     assert "SCALED DOWN" in found.tables[0].rows[0][0]

@@ -1,4 +1,4 @@
-"""Import and first token."""
+"""Start benchmark."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from decodekit.__main__ import main
 
 
 def test_the_command(tmp_path: Path) -> None:
-    """Imports in processes of their own; a decoder is saved once and says its token in a new process."""
+    """Imports in separate processes; a decoder is saved once and generates a token in a new process."""
     file = tmp_path / "start.json"
     arguments = ["bench", "start", "--shape", "tiny", "--target", "cpu", "--threads", "1", "--rounds", "1"]
     arguments += ["--cache", str(tmp_path / "cache"), "--json", str(file)]
@@ -28,6 +28,6 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_wrong_rounds(capsys: pytest.CaptureFixture[str]) -> None:
-    """Said in a line, with status 1."""
+    """One line on standard error, status 1."""
     assert 1 == main(["bench", "start", "--rounds", "0"])
     assert "'rounds' must be >= 1: got 0" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Tokens a second."""
+"""Throughput benchmark."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ ARGUMENTS = ["bench", "throughput", "--shape", "tiny", "--target", "eager", "--t
 
 
 def test_the_command(tmp_path: Path) -> None:
-    """One decoder serves all lengths; what counts is what was generated."""
+    """One decoder serves all lengths; only generated tokens are counted."""
     file = tmp_path / "throughput.json"
     status = main([*ARGUMENTS, "--batch", "2", "--lengths", "4/8", "12/4", "--json", str(file)])
     found = json.loads(file.read_text())
@@ -28,13 +28,13 @@ def test_the_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [["--lengths", "0/4"], ["--rounds", "0"], ["--batch", "0"]])
 def test_wrong_arguments(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Said in a line, with status 1."""
+    """One line on standard error, status 1."""
     assert 1 == main([*ARGUMENTS, *wrong])
     assert capsys.readouterr().err.splitlines()[-1].startswith("decodekit: ")
 
 
 def test_published_figures_stand_beside_ours() -> None:
-    """Of the same shape alone, with cards and batch; ours is tokens over the whole time."""
+    """Only for the same shape, with cards and batch; ours is tokens over total time."""
     model = ModelUnderTest(shape_named("llama-2-70b").scaled(layers=1))
     seconds, first = (4.0, 2.0, 8.0), (1.0, 1.0, 1.0)
     ours = ThroughputMeasurement(model, 2, (128, 2048), "abacus", seconds, first, 4096, {})

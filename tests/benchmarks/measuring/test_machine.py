@@ -1,4 +1,4 @@
-"""What a measurement was made on."""
+"""Description of the machine."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from decodekit.benchmarks.measuring.machine import machine_facts, versions
 
 
 def test_facts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device of its own beside the processor; what OpenMP was told."""
+    """A device beside the processor; OpenMP's settings."""
     monkeypatch.setenv("GOMP_SPINCOUNT", "10000")
     facts = machine_facts("a card")
 
@@ -17,7 +17,7 @@ def test_facts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_versions() -> None:
-    """Of what is installed; what is not is left out."""
+    """Versions of installed packages only."""
     found = versions(["pytest", "no-such-package"])
 
     assert pytest.__version__ == found["pytest"]

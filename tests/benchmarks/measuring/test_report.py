@@ -1,4 +1,4 @@
-"""What a benchmark found, and the forms it is shown in."""
+"""Reports and their formats."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from decodekit.benchmarks.measuring.tables import Spread, Table
 
 
 def a_report(**changes: Any) -> Report:
-    """One of everything."""
+    """A report with every field."""
     parts: dict[str, Any] = {
         "benchmark": "toy",
         "question": "How long is a piece of string?",
@@ -27,11 +27,11 @@ def a_report(**changes: Any) -> Report:
 
 class TestSpread:
     def test_of_an_even_number(self) -> None:
-        """The median lies between the two in the middle; one slow run moves it little."""
+        """The median of an even count is the mean of the middle two; outliers move it little."""
         assert Spread(2.5, 1.0, 100.0, 4) == Spread.of([3.0, 1.0, 2.0, 100.0])
 
     def test_another_unit(self) -> None:
-        """All of it is scaled, the count is not."""
+        """Median and bounds are scaled, the count is not."""
         assert Spread(2000.0, 1000.0, 3000.0, 3) == Spread.of([1.0, 2.0, 3.0]).scaled(1000)
 
 
@@ -41,17 +41,17 @@ class TestBar:
         [(1.0, "<=", True), (1.01, "<=", False), (1.0, ">=", True), (0.99, ">=", False)],
     )
     def test_the_goal_itself_is_met(self, value: float, rule: Any, met: bool) -> None:
-        """On either side."""
+        """Equality meets the goal, for both rules."""
         assert met == Threshold("what", value, rule, 1.0).met
 
-    def test_a_miss_is_said(self) -> None:
-        """Louder than a hit."""
+    def test_a_miss_is_reported(self) -> None:
+        """A miss is emphasised."""
         assert "speed: 0.9×, goal >= 1×: NOT MET" == str(Threshold("speed", 0.9, ">=", 1.0, "×"))
 
 
 class TestTable:
     def test_a_row_too_short_is_refused(self) -> None:
-        """It would shift what stands under a name."""
+        """Rows must have as many cells as columns."""
         with pytest.raises(ValueError, match="'rows' must have 2 cells each"):
             Table("t", ("a", "b"), [(1,)])
 
@@ -62,7 +62,7 @@ class TestTable:
         assert ["| string | cm |", "| --- | ---: |", "| one | 3.14 |", "| two \\| three | – |"] == lines[2:]
 
     def test_text_has_columns(self) -> None:
-        """Numbers end where their name ends."""
+        """Numbers are right-aligned with their column name."""
         _, names, first, _ = a_report().tables[0].text().splitlines()
 
         assert len(names) == len(first)
@@ -70,7 +70,7 @@ class TestTable:
 
 class TestReport:
     def test_it_is_read_as_it_was_written(self, tmp_path: Path) -> None:
-        """Tables, thresholds and curves are objects again, and say the same."""
+        """Tables, thresholds and curves survive the round trip."""
         report = a_report()
         report.write(tmp_path / "new" / "toy.json")
         found = Report.read(tmp_path / "new" / "toy.json")
@@ -80,7 +80,7 @@ class TestReport:
         assert report.thresholds == found.thresholds
 
     def test_without_curves(self, tmp_path: Path) -> None:
-        """Likewise."""
+        """The same without optional fields."""
         a_report(curves=None).write(tmp_path / "toy.json")
 
         assert Report.read(tmp_path / "toy.json").curves is None
@@ -89,14 +89,14 @@ class TestReport:
         "text", ["{}", "[]", "no JSON", '{"tables": [], "thresholds": [], "curves": null}']
     )
     def test_another_file_is_refused(self, text: str, tmp_path: Path) -> None:
-        """By name."""
+        """Named in the message."""
         file = tmp_path / "other.json"
         file.write_text(text)
 
         with pytest.raises(ValueError, match=r"must be a benchmark's report: got .*other\.json"):
             Report.read(file)
 
-    def test_it_says_on_what(self) -> None:
+    def test_it_names_the_machine(self) -> None:
         """The machine, the versions, the settings, the date."""
         report = a_report(machine={"device": "abacus", "cores": 1}, versions={"Python": "3"}, date="today")
 
@@ -105,7 +105,7 @@ class TestReport:
 
 class TestFinish:
     def test_a_plot(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """The same curves give the same picture; the table is printed."""
+        """Equal curves give equal files; the table is printed."""
         for name in ("a.svg", "b.svg"):
             finish(a_report(), tmp_path / "toy.json", tmp_path / name)
 
@@ -116,7 +116,7 @@ class TestFinish:
     def test_matplotlib_absent(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It is named, and nothing measured is lost."""
+        """The missing package is named, and the report is kept."""
         monkeypatch.setitem(sys.modules, "matplotlib", None)
         finish(a_report(), tmp_path / "toy.json", tmp_path / "toy.svg")
 

@@ -12,7 +12,7 @@ from decodekit.benchmarks.models.enlarge import SMOLLM2_135M, enlarge
 
 ROOT = pathlib.Path(__file__).parents[3]
 
-# More of everything than the bundled target has, heads shared as there.
+# Larger than the bundled target in every size, with the same head grouping.
 SHAPE = {
     "hidden_size": 450,
     "num_hidden_layers": 9,
@@ -46,7 +46,7 @@ def small(dtype: torch.dtype) -> LlamaForCausalLM:
 
 
 def logits(model: LlamaForCausalLM, ids: torch.Tensor) -> torch.Tensor:
-    """After every token of *ids*."""
+    """Logits after every token of *ids*."""
     with torch.no_grad():
         found: torch.Tensor = model(ids).logits
     return found
@@ -54,7 +54,7 @@ def logits(model: LlamaForCausalLM, ids: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture
 def precise_norms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Norms in the model's own precision: transformers takes float32 for them in a float64 model too."""
+    """Norms in the model's precision: transformers uses float32 even in a float64 model."""
 
     def forward(norm: LlamaRMSNorm, hidden: torch.Tensor) -> torch.Tensor:
         variance = hidden.pow(2).mean(-1, keepdim=True)
@@ -64,13 +64,13 @@ def precise_norms(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def difference(first: torch.Tensor, second: torch.Tensor) -> float:
-    """The largest, relative to the largest number."""
+    """Largest difference, relative to the largest value."""
     return float((first - second).abs().max() / second.abs().max())
 
 
 @pytest.fixture
 def ids() -> torch.Tensor:
-    """Two rows of any tokens."""
+    """Two rows of arbitrary tokens."""
     return torch.randint(0, 4096, (2, 60), generator=torch.Generator().manual_seed(0))
 
 
@@ -78,14 +78,14 @@ class TestEnlarge:
     @pytest.mark.usefixtures("precise_norms")
     @pytest.mark.parametrize("changed", SHAPES)
     def test_same_logits_in_float64(self, ids: torch.Tensor, changed: dict[str, Any]) -> None:
-        """Nothing is left of a difference but rounding."""
+        """In float64 only rounding differs."""
         model = small(torch.float64)
         enlarged = enlarge(model, **{**SHAPE, **changed})
 
         assert difference(logits(enlarged, ids), logits(model, ids)) < 1e-10
 
     def test_same_logits_and_text_in_float32(self, ids: torch.Tensor) -> None:
-        """Rounding is too small to change what is said."""
+        """Rounding does not change the generated text."""
         model = small(torch.float32)
         enlarged = enlarge(model, **SHAPE, max_position_embeddings=1024)
 
@@ -96,7 +96,7 @@ class TestEnlarge:
 
     @pytest.mark.usefixtures("precise_norms")
     def test_an_untied_head(self, ids: torch.Tensor) -> None:
-        """A head of its own is enlarged like the embedding."""
+        """An untied head is enlarged like the embedding."""
         torch.manual_seed(0)
         config = LlamaConfig(
             vocab_size=4096,
@@ -115,7 +115,7 @@ class TestEnlarge:
         assert difference(logits(enlarged, ids), logits(model, ids)) < 1e-10
 
     def test_nothing_to_profit_from(self) -> None:
-        """Keys, values and the way into the feed-forward layers hold no zeros."""
+        """Keys, values and feed-forward inputs contain no zeros."""
         enlarged = enlarge(small(torch.float32), **SHAPE)
         for layer in enlarged.model.layers:
             attention, mlp = layer.self_attn, layer.mlp
@@ -123,7 +123,7 @@ class TestEnlarge:
                 assert (projection.weight != 0).float().mean() > 0.999
 
     def test_the_model_is_left_as_it_was(self, ids: torch.Tensor) -> None:
-        """Enlarging takes a copy, and leaves the global random numbers alone."""
+        """Enlarging copies the model and does not change the global random state."""
         model = small(torch.float32)
         expected, state = logits(model, ids), torch.get_rng_state()
         enlarge(model, **SHAPE)
@@ -144,12 +144,12 @@ class TestEnlarge:
         ],
     )
     def test_refuses_what_does_not_fit(self, changed: dict[str, int]) -> None:
-        """By the name of the size."""
+        """The size is named."""
         with pytest.raises(ValueError, match="must be"):
             enlarge(small(torch.float32), **{**SHAPE, **changed})
 
     def test_the_shape_of_smollm2(self) -> None:
-        """The matrices have SmolLM2-135M's sizes, whatever the heads in them."""
+        """The matrices have SmolLM2-135M's sizes, apart from the split into heads."""
         shape = SMOLLM2_135M
 
         assert (576, 1536, 30) == tuple(

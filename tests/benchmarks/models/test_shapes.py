@@ -1,4 +1,4 @@
-"""Models by name."""
+"""Shapes by name."""
 
 import pytest
 import torch
@@ -13,12 +13,12 @@ PARAMETERS = {
     "llama-2-70b": 68_976_648_192,
     "mistral-7b": 7_241_732_096,
 }
-"""As their cards say."""
+"""Parameter counts of the model cards."""
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameters_are_the_published_ones(name: str) -> None:
-    """Every size is right, or their number would be another."""
+    """The parameter counts match the model cards."""
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(SHAPES[name].config(1))
 
@@ -26,14 +26,14 @@ def test_parameters_are_the_published_ones(name: str) -> None:
 
 
 def test_an_unknown_name_is_refused() -> None:
-    """With those that there are."""
+    """The message lists the known names."""
     with pytest.raises(ValueError, match=r"'shape' must be one of .*llama-2-7b.*: got 'llama'"):
         shape_named("llama")
 
 
 class TestScaled:
-    def test_it_says_so(self) -> None:
-        """A smaller one is not to be taken for the full one."""
+    def test_it_is_named_so(self) -> None:
+        """A scaled-down shape is named as such."""
         small = shape_named("llama-2-70b").scaled(layers=2, hidden=8)
 
         assert (2, 1024, 3584, 8, 1) == (
@@ -47,7 +47,7 @@ class TestScaled:
         assert "SCALED DOWN" not in str(shape_named("llama-2-70b"))
 
     def test_unscaled_is_itself(self) -> None:
-        """Neither flag given, or a divisor of 1."""
+        """Without flags, or with a divisor of 1."""
         shape = shape_named("tiny")
 
         assert shape is shape.scaled()
@@ -55,13 +55,13 @@ class TestScaled:
 
     @pytest.mark.parametrize("scale", [{"layers": 0}, {"layers": 3}, {"hidden": 3}, {"hidden": 0}])
     def test_what_does_not_divide_is_refused(self, scale: dict[str, int]) -> None:
-        """Before a model is made."""
+        """Refused before a model is built."""
         with pytest.raises(ValueError, match="must"):
             shape_named("tiny").scaled(**scale)
 
 
 def test_random_weights_are_the_same_again() -> None:
-    """And the global random numbers do not change."""
+    """The global random state is unchanged."""
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)

@@ -1,4 +1,4 @@
-"""A peer in a process of its own."""
+"""A peer's process."""
 
 from pathlib import Path
 
@@ -31,14 +31,14 @@ peer = Toy
 
 
 def start(tmp_path: Path, text: str, **specification: int) -> PeerProcess:
-    """One whose code is *text*."""
+    """A peer with the code *text*."""
     file = tmp_path / "toy_peer.py"
     file.write_text(text)
     return PeerProcess.start("toy", file, specification, threads=3)
 
 
 def test_it_answers(tmp_path: Path) -> None:
-    """Its facts first; then each request; nothing that is printed gets between."""
+    """First the facts, then an answer per request; printed output does not interfere."""
     toy = start(tmp_path, TOY, offset=1)
     try:
         assert {"threads": "3"} == toy.facts
@@ -50,7 +50,7 @@ def test_it_answers(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_absence(tmp_path: Path) -> None:
-    """Named."""
+    """The missing package is named."""
     with pytest.raises(AbsentPeerError, match="no_such_package is not installed"):
         start(tmp_path, "import no_such_package")
 
@@ -62,7 +62,7 @@ def test_a_failure_is_no_absence(tmp_path: Path) -> None:
 
 
 def test_an_end_in_the_middle(tmp_path: Path) -> None:
-    """Said with its status, at the request that it did not answer and at the next."""
+    """The exit status is reported at the unanswered request and at the next."""
     toy = start(tmp_path, TOY, offset=0)
     for request in ({"do": "score"}, {"do": "generate", "value": 1}):
         with pytest.raises(PeerError, match="toy has ended with status 3"):

@@ -1,4 +1,4 @@
-"""A Llama under llama.cpp's names and in its order."""
+"""Conversion of a Llama to llama.cpp's names and order."""
 
 import numpy
 
@@ -6,7 +6,7 @@ from decodekit.benchmarks.peers.write_gguf import gguf_name, interleaved
 
 
 def test_names() -> None:
-    """Every matrix of a layer, and what is outside the layers."""
+    """Every matrix of a layer, and those outside the layers."""
     names = {
         "model.embed_tokens.weight": "token_embd.weight",
         "model.norm.weight": "output_norm.weight",
@@ -20,7 +20,7 @@ def test_names() -> None:
 
 
 def test_rotating_neighbours_of_one_is_rotating_halves_of_the_other() -> None:
-    """So scores of queries and keys are the same, whatever the angles."""
+    """Query-key scores are unchanged for any rotation angles."""
     rng = numpy.random.default_rng(0)
     matrix, angles = rng.standard_normal((12, 5)), rng.standard_normal(3)
     x = rng.standard_normal(5)

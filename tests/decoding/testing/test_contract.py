@@ -17,13 +17,13 @@ from .scripted import TABLE, scripted
 class TestCheckDecoder:
     @pytest.mark.parametrize("line", [whole_prefix, last_token])
     def test_passes_a_decoder_that_keeps_the_contract(self, line: object) -> None:
-        """The scripted decoder does, in any batch."""
+        """The scripted decoder, at any batch size."""
         check_decoder(scripted(line=line))
         check_decoder(ScriptedDecoder(TABLE, batch_size=1, max_length=16, widths=(2,), scored_width=2))
 
     @pytest.mark.parametrize("line", [whole_prefix, last_token])
     def test_passes_a_decoder_that_scores_trees(self, line: object) -> None:
-        """In any batch, and with trees wider than a row is long."""
+        """At any batch size, also with trees wider than a row is long."""
         for batch_size in (1, 3):
             check_decoder(
                 ScriptedDecoder(
@@ -33,7 +33,7 @@ class TestCheckDecoder:
 
     @pytest.mark.parametrize("fault", ["rows", "shallow"])
     def test_finds_trees_that_are_scored_wrong(self, fault: str) -> None:
-        """Another row's tree, or one without what lies below the first column's children."""
+        """Another row's tree, or one without the first column's grandchildren."""
 
         class Wrong(ScriptedDecoder):
             def forward_tree(
@@ -44,13 +44,13 @@ class TestCheckDecoder:
                 return super().forward_tree(ids, cache_pos, wrong)
 
         decoder = Wrong(TABLE, 3, 24, widths=(1, 4), scored_width=4, tree_widths=(8,))
-        # Another row's tree may also be too deep for this one.
+        # Another row's tree may be too deep for this one.
         with pytest.raises((AssertionError, ValueError), match=r"tree|positions"):
             check_decoder(decoder)
 
     @pytest.mark.parametrize("leaves", ["everything", "nothing"])
     def test_finds_what_a_tree_leaves(self, leaves: str) -> None:
-        """Columns of other branches in the cache, or a first branch that is not there."""
+        """Columns of other branches in the cache, or a missing first branch."""
 
         class Leaving(ScriptedDecoder):
             def forward_tree(
@@ -71,7 +71,7 @@ class TestCheckDecoder:
             check_decoder(decoder)
 
     def test_finds_missing_refusals_of_trees(self) -> None:
-        """One that repairs parents, and their dtype with them."""
+        """A decoder that silently repairs parents and their dtype."""
 
         class Lenient(ScriptedDecoder):
             def forward_tree(
@@ -87,16 +87,16 @@ class TestCheckDecoder:
 
     @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
     def test_passes_decoders_over_models(self, name: str, tiny_model: Callable[..., PreTrainedModel]) -> None:
-        """And so does every decoder over a Hugging Face model, in batches of one and of three."""
+        """Every decoder over a Hugging Face model, in batches of one and of three."""
         for rows in (1, 3):
             check_decoder(StaticDecoder(tiny_model(name), batch_size=rows, max_length=40, widths=(1, 4, 12)))
 
     def test_passes_compiled_programs(self, compiled_llama: StaticDecoder) -> None:
-        """Compiled as well."""
+        """Compiled programs too."""
         check_decoder(compiled_llama)
 
     def test_finds_a_cache_that_ignores_positions(self) -> None:
-        """One that writes at the shared position of the first row."""
+        """A decoder that writes every row at the first row's position."""
 
         class Shared(ScriptedDecoder):
             def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
@@ -110,7 +110,7 @@ class TestCheckDecoder:
 
     @pytest.mark.parametrize("batch_size", [1, 3])
     def test_finds_padding_that_is_written(self, batch_size: int) -> None:
-        """One that takes -1 for token 0."""
+        """A decoder that treats -1 as token 0."""
 
         class Written(ScriptedDecoder):
             def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
@@ -123,7 +123,7 @@ class TestCheckDecoder:
             check_decoder(decoder)
 
     def test_finds_negative_positions_refused(self) -> None:
-        """One that knows no padding before the first token."""
+        """A decoder without padding before the first token."""
 
         class Strict(ScriptedDecoder):
             def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
@@ -136,7 +136,7 @@ class TestCheckDecoder:
             check_decoder(decoder)
 
     def test_finds_leavings_of_other_tokens(self) -> None:
-        """One that never overwrites a slot."""
+        """A decoder that never overwrites a slot."""
 
         class Sticky(ScriptedDecoder):
             def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:
@@ -148,14 +148,14 @@ class TestCheckDecoder:
                 return super().forward(ids, cache_pos)
 
         decoder = Sticky(TABLE, batch_size=2, max_length=12, widths=(1, 4), scored_width=4)
-        # What stands there from before is never replaced by what is fed.
+        # Old slots are never overwritten.
         decoder.slots[:, 3] = 5
         with pytest.raises(AssertionError):
             check_decoder(decoder)
 
     @pytest.mark.parametrize("lenient", ["dtype", "range"])
     def test_finds_missing_refusals(self, lenient: str) -> None:
-        """One that repairs what it should refuse."""
+        """A decoder that repairs invalid input."""
 
         class Lenient(ScriptedDecoder):
             def forward(self, ids: torch.Tensor, cache_pos: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The length that pays: on invented seconds against the best fixed length, and in the loop."""
+"""Adaptive draft length: on simulated times against the best fixed length, and in the loop."""
 
 import copy
 import gc
@@ -18,7 +18,7 @@ import torch
 from decodekit.decoding import Generator, Greedy, MaxNewTokens, Sample, SpeculationStep
 from decodekit.decoding.protocols import Drafter
 from decodekit.speculation import AdaptiveLength, DraftModel, PromptLookup, SpeculativeGenerator
-from decodekit.speculation.draft_length import adaptive_seconds
+from decodekit.speculation.draft_length import step_seconds
 from decodekit.testing import ScriptedDecoder
 
 UNIT = 0.01
@@ -30,45 +30,45 @@ STEPS = {1: 1.0, 5: 1.3, 9: 1.6}
 
 @attrs.frozen(eq=False)
 class World:
-    """Rows whose guesses stand with given probabilities, and a machine with given costs, in forwards."""
+    """Rows whose draft tokens have given acceptance rates, and a machine with given costs, in forwards."""
 
-    stands: Callable[[int, int, int], float]
-    """By token, row and place of the guess."""
+    acceptance: Callable[[int, int, int], float]
+    """Acceptance rate by token, row and place in the draft."""
 
     widths: dict[int, float] = attrs.field(factory=lambda: SMOOTH)
-    guess: float = 0.1
-    asking: float = 0.0
-    made: float = 1.0
-    """How often the drafter has guesses at all."""
+    token: float = 0.1
+    setup: float = 0.0
+    drafts: float = 1.0
+    """How often there is a draft."""
 
     rows: int = 1
     catch_up: Callable[[int], float] = lambda gap: 0.1 if gap <= 4 else 0.3
     prompt: float = 0.5
-    """What the drafter takes to read it."""
+    """Time of the draft model's prefill."""
 
     host: float = 0.02
 
-    def verify(self, guesses: int) -> float:
-        return self.host + min(cost for width, cost in self.widths.items() if width > guesses)
+    def verify(self, length: int) -> float:
+        return self.host + min(cost for width, cost in self.widths.items() if width > length)
 
     def policy(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> AdaptiveLength:
-        """One that has timed this world's forwards."""
+        """A policy prepared with this world's times."""
         seconds = {width: cost * UNIT for width, cost in self.widths.items()}
-        monkeypatch.setattr(adaptive_seconds, "time_widths", lambda decoder: seconds)
+        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: seconds)
         policy = AdaptiveLength(**{"most": 8, **options})
         policy.prepare(ScriptedDecoder(torch.zeros(1, 2)))
         return policy
 
     def run(self, policy: Callable[[int], int], tokens: int, seed: int) -> tuple[float, list[int]]:
-        """Tokens per second of plain decoding's (over all rows), and the lengths that were taken."""
+        """Speed relative to plain decoding (over all rows), and the lengths used."""
         dice, length, time, lengths = random.Random(seed), [0] * self.rows, 0.0, []
         gap: int | None = None
         while sum(length) < tokens * self.rows:
             k = policy(self.rows)
             lengths.append(k)
-            drafted = [k if dice.random() < self.made else 0 for _ in length]
+            drafted = [k if dice.random() < self.drafts else 0 for _ in length]
             accepted = [self._accepted(dice, length[row], row, n) for row, n in enumerate(drafted)]
-            draft = self.asking + self.guess * max(drafted) if k else 0.0
+            draft = self.setup + self.token * max(drafted) if k else 0.0
             if k:
                 draft += self.prompt if gap is None else self.catch_up(gap) if gap else 0.0
             gap = 0 if k else None if gap is None else gap + 1
@@ -81,19 +81,20 @@ class World:
             length = [n + 1 + more for n, more in zip(length, accepted, strict=True)]
         return sum(length) / self.rows / time * self.verify(0), lengths
 
-    def _accepted(self, dice: random.Random, token: int, row: int, guesses: int) -> int:
+    def _accepted(self, dice: random.Random, token: int, row: int, length: int) -> int:
         count = 0
-        while count < guesses and dice.random() < self.stands(token, row, count):
+        while count < length and dice.random() < self.acceptance(token, row, count):
             count += 1
         return count
 
     def fixed(self, k: int) -> float:
-        """What *k* guesses in every round come to, where the token does not matter."""
-        stood = [sum(accumulate((self.stands(0, row, i) for i in range(k)), mul)) for row in range(self.rows)]
-        nothing = (1 - self.made) ** self.rows
-        draft = self.asking * (k > 0) + (1 - nothing) * self.guess * k
+        """Speed of *k* draft tokens in every step, for rates that do not depend on the token."""
+        rates = [[self.acceptance(0, row, i) for i in range(k)] for row in range(self.rows)]
+        nothing = (1 - self.drafts) ** self.rows
+        draft = self.setup * (k > 0) + (1 - nothing) * self.token * k
         verify = nothing * self.verify(0) + (1 - nothing) * self.verify(k)
-        return (1 + self.made * mean(stood)) / (draft + verify) * self.verify(0)
+        tokens = 1 + self.drafts * mean(sum(accumulate(row, mul)) for row in rates)
+        return tokens / (draft + verify) * self.verify(0)
 
 
 def always(rate: float) -> Callable[[int, int, int], float]:
@@ -104,34 +105,40 @@ WORLDS = {
     "good": World(always(0.9)),
     "falling": World(lambda token, row, place: 0.9 - 0.07 * place),
     "rising": World(lambda token, row, place: 0.6 + 0.08 * min(place, 4)),
-    "middling": World(always(0.7), guess=0.15),
-    "poor": World(always(0.4), guess=0.15),
+    "middling": World(always(0.7), token=0.15),
+    "poor": World(always(0.4), token=0.15),
     "steps": World(always(0.75), STEPS),
-    "expensive": World(always(0.8), guess=0.5),
-    "lookup": World(always(0.8), guess=0.002, asking=0.005, made=0.3, prompt=0.0, catch_up=lambda gap: 0.0),
+    "expensive": World(always(0.8), token=0.5),
+    "lookup": World(always(0.8), token=0.002, setup=0.005, drafts=0.3, prompt=0.0, catch_up=lambda gap: 0.0),
     "lookup, steps": World(
-        always(0.6), STEPS, guess=0.002, asking=0.005, made=0.3, prompt=0.0, catch_up=lambda gap: 0.0
+        always(0.6),
+        STEPS,
+        token=0.002,
+        setup=0.005,
+        drafts=0.3,
+        prompt=0.0,
+        catch_up=lambda gap: 0.0,
     ),
-    "ragged batch": World(lambda token, row, place: 0.3 + 0.08 * row, guess=0.15, rows=8),
+    "ragged batch": World(lambda token, row, place: 0.3 + 0.08 * row, token=0.15, rows=8),
 }
 USELESS = {
     "cheap": World(always(0.0)),
-    "steps": World(always(0.0), STEPS, guess=0.15),
+    "steps": World(always(0.0), STEPS, token=0.15),
     "slow to catch up": World(
-        always(0.0), STEPS, guess=0.15, prompt=1.2, catch_up=lambda gap: 0.15 if gap <= 4 else 1.2
+        always(0.0), STEPS, token=0.15, prompt=1.2, catch_up=lambda gap: 0.15 if gap <= 4 else 1.2
     ),
     "half the target": World(
-        always(0.0), guess=0.5, prompt=2.0, catch_up=lambda gap: 0.5 if gap <= 4 else 1.0
+        always(0.0), token=0.5, prompt=2.0, catch_up=lambda gap: 0.5 if gap <= 4 else 1.0
     ),
-    "good but slower than the target": World(always(0.8), guess=1.2, catch_up=lambda gap: 1.2),
-    "batch": World(always(0.0), {width: 1 + 0.1 * (width - 1) for width in SMOOTH}, guess=0.15, rows=8),
+    "good but slower than the target": World(always(0.8), token=1.2, catch_up=lambda gap: 1.2),
+    "batch": World(always(0.0), {width: 1 + 0.1 * (width - 1) for width in SMOOTH}, token=0.15, rows=8),
 }
 
 
 class TestAgainstTheBestFixedLength:
     @pytest.mark.parametrize("name", WORLDS)
     def test_is_within_a_few_percent_of_it(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Over 512 tokens, everything that it has to learn included."""
+        """Over 512 tokens, learning included."""
         world = WORLDS[name]
         best = max(world.fixed(k) for k in range(9))
         speeds = [world.run(world.policy(monkeypatch), 512, seed)[0] for seed in range(12)]
@@ -141,7 +148,7 @@ class TestAgainstTheBestFixedLength:
 
     @pytest.mark.parametrize("name", ["good", "falling", "middling", "ragged batch", "lookup, steps"])
     def test_is_so_from_the_first_tokens_on(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Over the first 60 tokens, next to the same length from the first round on."""
+        """Over the first 60 tokens, compared with the same length from the first step on."""
         world = WORLDS[name]
         best = max(range(9), key=world.fixed)
         first = [world.run(world.policy(monkeypatch), 60, seed)[0] for seed in range(40)]
@@ -150,8 +157,8 @@ class TestAgainstTheBestFixedLength:
         assert mean(first) > 0.94 * mean(fixed)
 
     def test_tries_that_pay_go_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Where verifying is so dear that a draft has to show first that it is better than expected."""
-        world = World(always(0.92), {1: 1.0, 2: 2.0, 3: 2.15, 5: 2.5, 9: 3.4}, guess=0.05)
+        """Where verification is so expensive that a draft pays only above its prior acceptance rate."""
+        world = World(always(0.92), {1: 1.0, 2: 2.0, 3: 2.15, 5: 2.5, 9: 3.4}, token=0.05)
         best = max(world.fixed(k) for k in range(9))
         speeds = [world.run(world.policy(monkeypatch), 768, seed)[0] for seed in range(12)]
 
@@ -161,14 +168,14 @@ class TestAgainstTheBestFixedLength:
     def test_a_useless_draft_costs_two_percent_at_most(
         self, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Against plain decoding over 512 tokens, whatever the dice: prompt and tries included."""
+        """Against plain decoding over 512 tokens, for every seed, prompt and trials included."""
         world = USELESS[name]
         worst = min(world.run(world.policy(monkeypatch), 512, seed)[0] for seed in range(12))
 
         assert worst > 0.98 if "good" not in name else worst > 0.97
 
     def test_a_useless_draft_is_hardly_tried(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Tries become rarer: over 4,000 tokens they are a hundredth."""
+        """Trials become rarer: one in a hundred steps over 4,000 tokens."""
         world = USELESS["steps"]
         _, lengths = world.run(world.policy(monkeypatch), 4000, 1)
         tried = [i for i, k in enumerate(lengths) if k]
@@ -177,7 +184,7 @@ class TestAgainstTheBestFixedLength:
         assert tried[-1] > 3500
 
     def test_each_vain_try_doubles_the_wait(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With enough saved up for any try, 4 rounds go by before the first, then 8, up to 128."""
+        """With savings for any trial, 4 steps pass before the first, then 8, up to 128."""
         world = USELESS["cheap"]
         _, lengths = world.run(world.policy(monkeypatch, allowance=1e6), 600, 0)
         tried = [i for i, k in enumerate(lengths) if k]
@@ -199,7 +206,7 @@ class TestAgainstTheBestFixedLength:
 
 class TestChanges:
     def test_follows_a_draft_that_becomes_good(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Useless for 250 tokens, good for 500: most of what those allow is gained."""
+        """Useless for 250 tokens, good for 500: most of the possible speed-up is reached."""
         world = World(lambda token, row, place: 0.0 if token < 250 else 0.85)
         speeds = [world.run(world.policy(monkeypatch), 750, seed)[0] for seed in range(12)]
         best = 750 / (250 + 500 / max(World(always(0.85)).fixed(k) for k in range(9)))
@@ -207,7 +214,7 @@ class TestChanges:
         assert mean(speeds) > 0.85 * best
 
     def test_leaves_a_draft_that_becomes_useless(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Good for 250 tokens and useless for 500: what is lost then stays within the allowance."""
+        """Good for 250 tokens, useless for 500: the loss stays within the allowance."""
         world = World(lambda token, row, place: 0.85 if token < 250 else 0.0)
         for seed in range(12):
             policy = world.policy(monkeypatch)
@@ -217,8 +224,8 @@ class TestChanges:
             assert 500 / useless < 500 + policy.allowance + policy.allowance / 4 + 0.005 * 500 + 1
             assert sum(k > 0 for k in lengths[60:]) < 20
 
-    def test_a_slow_round_changes_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Neither of the target nor of the draft, be it a hundred times as slow."""
+    def test_a_slow_step_changes_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of the target or of the draft, even if a hundred times as slow."""
         world = WORLDS["middling"]
         policy = world.policy(monkeypatch)
         world.run(policy, 200, 0)
@@ -230,8 +237,8 @@ class TestChanges:
         assert abs(policy(1) - before) <= 1
 
     def test_seconds_that_were_timed_wrongly_are_corrected(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Wide forwards were taken to cost nothing; they cost so much that no draft pays."""
-        world = World(always(0.7), {1: 1.0, 9: 2.9}, guess=0.1)
+        """Wide forwards were timed as free, but are too expensive for any draft to pay."""
+        world = World(always(0.7), {1: 1.0, 9: 2.9}, token=0.1)
         policy = attrs.evolve(world, widths={1: 1.0, 9: 1.0}).policy(monkeypatch)
         _, lengths = world.run(policy, 400, 0)
 
@@ -241,9 +248,9 @@ class TestChanges:
 
 class TestWhatItLearns:
     def test_that_what_is_wider_takes_no_less(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Though the machine has become slow since the wider forwards were timed."""
-        monkeypatch.setattr(adaptive_seconds, "time_widths", lambda decoder: {1: 1.0, 2: 1.2, 5: 1.5})
-        seconds = adaptive_seconds.RoundSeconds()
+        """Even if the machine has become slower since the wider forwards were timed."""
+        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: {1: 1.0, 2: 1.2, 5: 1.5})
+        seconds = step_seconds.StepSeconds()
         seconds.prepare(ScriptedDecoder(torch.zeros(1, 2)), exact_width=False)
         for _ in range(50):
             seconds.learn(SpeculationStep(0, (0,), (0,), 0.0, 4.0, 0.0), 0)
@@ -251,35 +258,37 @@ class TestWhatItLearns:
         assert 2.0 < seconds.verify(0) <= seconds.verify(1) <= seconds.verify(4)
 
     def test_unseen_places_go_on_like_the_last_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Only first guesses were ever made, and they stood: longer drafts are expected to stand as well."""
+        """Only first tokens were drafted, and accepted: longer drafts are expected to be accepted too."""
         policy = WORLDS["good"].policy(monkeypatch)
         for _ in range(100):
             policy.learn(SpeculationStep(1, (1,), (1,), 0.1 * UNIT, UNIT, 0.0))
 
         assert 8 == policy(1)
 
-    def test_what_lies_behind_a_rejected_guess_says_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """That the first of eight never stands makes the first rate 0, and the second not worse than it."""
+    def test_tokens_after_a_rejected_one_are_not_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Tokens after a rejected one do not count as rejected."""
         policy = WORLDS["good"].policy(monkeypatch, memory=1e9)
         for accepted in (0, 1, 1, 2) * 100:
             policy.learn(SpeculationStep(8, (8,), (accepted,), 0.8 * UNIT, UNIT, 0.0))
-        first, second, third = policy._rates.standing()[:3]
+        first, second, third = policy._rates.acceptance()[:3]
 
         assert pytest.approx((3 / 4, 1 / 3, 0.0), abs=0.01) == (first, second, third)
 
-    def test_a_missing_guess_is_no_rejected_guess(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A drafter that seldom guesses and is always right is asked for everything, at no other cost."""
+    def test_a_missing_draft_is_no_rejection(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Rare but always accepted drafts get the maximum length: they cost nothing else."""
         policy = WORLDS["good"].policy(monkeypatch)
         for i in range(200):
-            made = 8 * (i % 5 == 0)
-            policy.learn(SpeculationStep(8, (made,), (made,), 0.001 * UNIT, UNIT * SMOOTH[made + 1], 0.0))
+            drafts = 8 * (i % 5 == 0)
+            policy.learn(
+                SpeculationStep(8, (drafts,), (drafts,), 0.001 * UNIT, UNIT * SMOOTH[drafts + 1], 0.0)
+            )
 
         assert 8 == policy(1)
-        # A fifth of the rounds gives nine tokens in 1.24 forwards, the others one in one.
+        # A fifth of the steps yields nine tokens in 1.24 forwards, the others one in one.
         assert pytest.approx(2.6 / 1.05 / UNIT, rel=0.15) == policy.tokens_per_second()[8]
 
     def test_the_longest_draft_of_the_rows_is_paid_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """One row in four makes guesses, none of which stand: of four rows in a batch mostly one does."""
+        """One row in four has a draft, never accepted: a batch of four rows mostly has one."""
         world = World(always(0.0), {1: 1.0, 9: 3.0})
         policy = world.policy(monkeypatch)
         for _ in range(60):
@@ -292,8 +301,8 @@ class TestWhatItLearns:
             == (policy.tokens_per_second(4)[4])
         )
 
-    def test_after_a_while_one_guess_that_stands_says_much(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A hundred guesses fell, which is ten rounds ago: the one that now stands makes drafts pay again."""
+    def test_after_a_while_one_accepted_token_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A hundred tokens were rejected, ten steps ago: one accepted now makes drafts pay again."""
         policy = USELESS["cheap"].policy(monkeypatch)
         for _ in range(100):
             policy.learn(SpeculationStep(1, (1,), (0,), 0.1 * UNIT, 1.03 * UNIT, 0.0))
@@ -307,45 +316,47 @@ class TestWhatItLearns:
         assert after[1] > after[0]
 
     @pytest.mark.parametrize("rate", [0.3, 0.6, 0.9])
-    def test_dearer_guesses_and_columns_make_no_longer_drafts(
+    def test_more_expensive_tokens_and_columns_never_lengthen_drafts(
         self, rate: float, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The best length falls as the draft or a column of the target becomes dearer."""
+        """The best length falls as the draft or a column of the target becomes more expensive."""
 
-        def best(guess: float, column: float) -> int:
-            world = World(always(rate), {width: 1 + column * (width - 1) for width in SMOOTH}, guess)
+        def best(token: float, column: float) -> int:
+            world = World(always(rate), {width: 1 + column * (width - 1) for width in SMOOTH}, token)
             policy = world.policy(monkeypatch, allowance=1e9, memory=1e9)
             for i in range(300):
-                stood = next((place for place in range(8) if (i * 7919 + place * 31) % 100 >= 100 * rate), 8)
-                seconds = (UNIT * 8 * guess, UNIT * world.widths[9])
-                policy.learn(SpeculationStep(8, (8,), (stood,), *seconds, 0.0))
+                accepted = next(
+                    (place for place in range(8) if (i * 7919 + place * 31) % 100 >= 100 * rate), 8
+                )
+                seconds = (UNIT * 8 * token, UNIT * world.widths[9])
+                policy.learn(SpeculationStep(8, (8,), (accepted,), *seconds, 0.0))
             return policy(1)
 
-        by_guess = [best(guess, 0.05) for guess in (0.01, 0.1, 0.2, 0.4, 1.0)]
+        by_token_cost = [best(token, 0.05) for token in (0.01, 0.1, 0.2, 0.4, 1.0)]
         by_column = [best(0.05, column) for column in (0.0, 0.05, 0.1, 0.3, 1.0)]
 
-        assert sorted(by_guess, reverse=True) == by_guess
+        assert sorted(by_token_cost, reverse=True) == by_token_cost
         assert sorted(by_column, reverse=True) == by_column
-        assert by_guess[0] > by_guess[-1]
+        assert by_token_cost[0] > by_token_cost[-1]
         assert by_column[0] > by_column[-1]
 
     def test_fills_the_width_that_is_paid_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Where columns cost nothing within a width and guesses next to nothing, drafts end at its edge."""
-        world = World(always(0.6), {1: 1.0, 5: 1.2, 9: 2.5}, guess=0.01)
+        """If columns are free within a width and draft tokens nearly so, drafts fill the width."""
+        world = World(always(0.6), {1: 1.0, 5: 1.2, 9: 2.5}, token=0.01)
         _, lengths = world.run(world.policy(monkeypatch), 300, 0)
 
         assert {4} == set(lengths[10:])
 
     @pytest.mark.parametrize("most", [0, 1, 3])
-    def test_never_says_more_than_most(self, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_never_exceeds_most(self, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """However good the drafts."""
-        world = World(always(0.98), guess=0.01)
+        world = World(always(0.98), token=0.01)
         _, lengths = world.run(world.policy(monkeypatch, most=most), 200, 0)
 
         assert most == max(lengths)
 
-    def test_works_where_nobody_timed_the_target(self) -> None:
-        """Without a generator to call prepare, it finds out what widths cost by using them."""
+    def test_works_without_timing_the_target(self) -> None:
+        """Without a generator to call prepare, it learns the cost of widths from use."""
         world = WORLDS["middling"]
         speed, _ = world.run(AdaptiveLength(), 1000, 0)
 
@@ -362,16 +373,16 @@ class TestWhatItLearns:
         assert repr(policy) == repr(other)
         assert anew == other.tokens_per_second() != policy.tokens_per_second()
 
-    def test_says_what_it_knows(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """As text: lengths, rates and seconds; its repr is how it was made."""
+    def test_str(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The text shows lengths, rates and seconds; the repr shows the options."""
         world = WORLDS["steps"]
         policy = world.policy(monkeypatch, most=4)
 
         assert "AdaptiveLength(most=4, expected=0.7, memory=24.0, allowance=8.0, share=0.005)" == repr(policy)
         assert [
-            "guesses of 0 to 4, now best 4",
-            "milliseconds: 10.00 at width 1, 13.00 at width 5, 16.00 at width 9; draft 0.00 + 1.00 a guess",
-            "guess  stands  tokens/s",
+            "draft lengths 0 to 4, now best 4",
+            "milliseconds: 10.00 at width 1, 13.00 at width 5, 16.00 at width 9; draft 0.00 + 1.00 a token",
+            "draft  accept  tokens/s",
             "    0       -     100.0",
             "    1    0.70     121.4",
         ] == str(policy).splitlines()[:5]
@@ -393,7 +404,7 @@ class TestInTheLoop:
     @pytest.mark.parametrize("number", range(4))
     @pytest.mark.parametrize("sampler", [Greedy(), Sample(seed=5)], ids=["greedy", "sample"])
     def test_changes_no_text(self, number: int, sampler: Any) -> None:
-        """A ragged batch and each row alone, in two runs of one policy, say what plain decoding says."""
+        """A ragged batch and each row alone, in two runs of one policy, equal plain decoding."""
         policy, draft = AdaptiveLength(4), drafters()[number]
         parts = {"sampler": sampler, "stop": MaxNewTokens([40, 11, 30, 55])}
         plain = Generator(ScriptedDecoder(TABLE, 4), **parts)(PROMPTS)
@@ -405,8 +416,8 @@ class TestInTheLoop:
 
         assert plain.ids[2] == alone(PROMPTS[2:3], [2]).ids[0]
 
-    def test_hears_what_rounds_came_to(self) -> None:
-        """From the second token of a run on: the target's own draft stands, and the rate rises."""
+    def test_learns_from_steps(self) -> None:
+        """From the second token of a run on: the target's own draft is accepted, and the rate rises."""
         policy = AdaptiveLength(4, expected=0.6, allowance=1e9, share=0.99)
         model = DraftModel(ScriptedDecoder(TABLE))
         fast = SpeculativeGenerator(
@@ -415,7 +426,7 @@ class TestInTheLoop:
         for _ in range(5):
             fast([1, 2])
 
-        assert policy._rates.standing()[0] > 0.6
+        assert policy._rates.acceptance()[0] > 0.6
 
     def test_the_target_is_timed_once(self) -> None:
         """When the first generator is built: idle forwards of every scored width, nothing written."""
@@ -427,7 +438,7 @@ class TestInTheLoop:
         assert (target.slots == -1).all()
 
     def test_a_second_generator_changes_nothing(self) -> None:
-        """What rounds have said of a width is not replaced by what idle forwards said."""
+        """Times learned from steps are not replaced by those of idle forwards."""
         target, policy = ScriptedDecoder(TABLE), AdaptiveLength(4)
         SpeculativeGenerator(target, PromptLookup(), num_draft_tokens=policy)
         policy.learn(SpeculationStep(0, (0,), (0,), 0.0, 5.0, 0.0))
@@ -437,7 +448,7 @@ class TestInTheLoop:
         assert before == policy.tokens_per_second()
 
     def test_with_exact_width_there_is_one_width(self) -> None:
-        """Plain decoding then costs what a verification costs."""
+        """Plain decoding then costs as much as a verification."""
         policy = AdaptiveLength(4)
         SpeculativeGenerator(
             ScriptedDecoder(TABLE), PromptLookup(), num_draft_tokens=policy, exact_width=True
@@ -446,19 +457,19 @@ class TestInTheLoop:
         assert (5,) == policy._seconds._widths
 
     def test_timing_keeps_no_decoder_alive(self) -> None:
-        """The record of a decoder goes with it."""
+        """A decoder's times are dropped with it."""
         target = ScriptedDecoder(TABLE)
-        adaptive_seconds.time_widths(target)
+        step_seconds.time_widths(target)
         number = id(target)
 
-        assert number in adaptive_seconds._timed
+        assert number in step_seconds._timed
         del target
         gc.collect()
 
-        assert number not in adaptive_seconds._timed
+        assert number not in step_seconds._timed
 
     def test_threads_may_share_one(self) -> None:
-        """Two generators that take turns on one policy say what they say alone."""
+        """Generators that share one policy give the same text as alone."""
         policy, texts = AdaptiveLength(4), {}
         parts = {"sampler": Sample(seed=2), "stop": MaxNewTokens(40)}
 
@@ -493,12 +504,12 @@ class TestRefusals:
         ],
     )
     def test_bad_options(self, options: Any, error: type[Exception], message: str) -> None:
-        """Refused when it is made."""
+        """Refused at construction."""
         with pytest.raises(error, match=message):
             AdaptiveLength(**options)
 
     def test_most_has_to_fit_the_decoder(self) -> None:
-        """The message says what the decoder has to be compiled with, and nothing was timed."""
+        """The message names the width to compile, and nothing is timed."""
         target = ScriptedDecoder(TABLE)
         message = "'num_draft_tokens' must be at most 4.*: got 8. Compile it with 9 among its widths"
         with pytest.raises(ValueError, match=message):

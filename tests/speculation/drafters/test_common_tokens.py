@@ -1,4 +1,4 @@
-"""Guessing with a model of another vocabulary, by the tokens that both have."""
+"""Drafting with a model of another vocabulary, on the common tokens."""
 
 import copy
 import random
@@ -31,7 +31,7 @@ SHAPE: dict[str, Any] = {"max_length": 128, "widths": (1, 5, 32), "scored_width"
 
 
 def random_decoder(kind: str, seed: int, rows: int = 2, **changes: Any) -> ScriptedDecoder:
-    """A decoder over a tokenizer's ids that says something random, and five ids that are no token's."""
+    """A random decoder over a tokenizer's ids, plus five ids without a token."""
     generator = torch.Generator().manual_seed(seed)
     table = 3 * torch.randn(61, len(tokenizer(kind)) + 5, generator=generator)
     return ScriptedDecoder(table, rows, **{**SHAPE, **changes})
@@ -64,7 +64,7 @@ def renumbered(original: PreTrainedModel, new: torch.Tensor) -> PreTrainedModel:
 
 
 class TestTheSameModelBehindAPermutedVocabulary:
-    """Nothing but numbers differs, so nothing may be lost."""
+    """Only the ids differ, so acceptance must be equal."""
 
     @pytest.mark.parametrize(
         "parts",
@@ -76,7 +76,7 @@ class TestTheSameModelBehindAPermutedVocabulary:
         ids=["greedy", "drawn", "drawn-after-a-chain"],
     )
     def test_is_always_right(self, parts: dict[str, Any]) -> None:
-        """τ = k + 1, drawn or not, in a ragged batch."""
+        """τ = k + 1, sampled or greedy, in a ragged batch."""
         mixed, new = permuted("bytes")
         target = StaticDecoder(model(len(new)), batch_size=2, **SHAPE)
         own = StaticDecoder(renumbered(target.step.model, new), batch_size=2, **SHAPE)
@@ -90,7 +90,7 @@ class TestTheSameModelBehindAPermutedVocabulary:
         assert 5.0 == fast.statistics.mean_accepted_length
 
     def test_drafts_what_a_draft_of_the_same_vocabulary_does(self) -> None:
-        """Of a draft that is sometimes wrong, guess for guess."""
+        """The same tokens as DraftModel, of a draft that is sometimes wrong."""
         mixed, new = permuted("bytes")
         target, other = random_decoder("bytes", 0, rows=1), random_decoder("bytes", 0, rows=1)
         other.table = target.table + torch.randn(
@@ -100,9 +100,9 @@ class TestTheSameModelBehindAPermutedVocabulary:
         own.table = torch.full_like(other.table, 100.0)  # those that are no token are never looked at
         own.table[:, new] = other.table[:, : len(new)]
         back = new.argsort().tolist()
-        # The same line of the table for the same text.
+        # The same table row for the same text.
         own.line = lambda prefix: other.line([back[index] for index in prefix])
-        other.table[:, len(new) :] = -torch.inf  # which the other tokenizer cannot say
+        other.table[:, len(new) :] = -torch.inf  # tokens that the other tokenizer lacks
         drafts = [DraftModel(other), CommonTokens(own, mixed, tokenizer("bytes"), target.shape.vocab_size)]
         results = []
         for draft in drafts:
@@ -117,7 +117,7 @@ class TestTheSameModelBehindAPermutedVocabulary:
 @pytest.mark.parametrize("draft_kind", KINDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_changes_no_text(kind: str, draft_kind: str) -> None:
-    """Whatever the two tokenizers: random models, prompts with special tokens, greedy or drawn."""
+    """For all pairs of tokenizers: random models, prompts with special tokens, greedy or sampled."""
     dice = random.Random(f"{kind} {draft_kind}")
     target, own = random_decoder(kind, 1), random_decoder(draft_kind, 2, max_length=96)
     draft = CommonTokens(own, tokenizer(draft_kind), tokenizer(kind), target.shape.vocab_size)
@@ -135,7 +135,7 @@ def test_changes_no_text(kind: str, draft_kind: str) -> None:
 
 @pytest.mark.parametrize(("kind", "draft_kind"), [("bytes-few", "bytes"), ("pieces", "bytes-few")])
 def test_tokens_that_the_draft_lacks_are_tokenized_again(kind: str, draft_kind: str) -> None:
-    """What the draft is fed says what the target's text says, the half of a character excepted."""
+    """The draft model's input has the same text as the target's, except incomplete characters."""
     target, own = writer(kind, TEXT, **{**SHAPE, "max_length": 500}), random_decoder(draft_kind, 2, rows=1)
     ids = tokenizer(kind).encode(TEXT)[:60]
     SpeculativeGenerator(
@@ -150,7 +150,7 @@ def test_tokens_that_the_draft_lacks_are_tokenized_again(kind: str, draft_kind: 
 
 
 def test_the_drafts_own_beginning_goes_first() -> None:
-    """A draft that wants a beginning of sequence gets one where the target has none, and only one."""
+    """A draft with a beginning-of-sequence token gets exactly one, also if the target has none."""
     for kind in ("bytes", "pieces"):
         own = random_decoder("bytes-bos", 2, rows=1)
         target = random_decoder(kind, 1, rows=1)
@@ -161,8 +161,8 @@ def test_the_drafts_own_beginning_goes_first() -> None:
         assert fed.startswith(("<s>The fox", "<s> The fox"))
 
 
-def test_the_end_of_sequence_is_guessed_by_its_role() -> None:
-    """</s> and <|end|> are one token: a draft that ends when the target does is right."""
+def test_the_end_of_sequence_is_matched_by_its_role() -> None:
+    """</s> and <|end|> are equivalent: a draft that ends with the target is accepted."""
     text = "The quick brown fox"
     kind, other = tokenizer("bytes"), tokenizer("bytes-few")
     table = torch.full((1, len(other)), -5.0)
@@ -174,13 +174,13 @@ def test_the_end_of_sequence_is_guessed_by_its_role() -> None:
         torch.tensor([1]),
         torch.tensor([0]),
     )
-    guess = draft.propose(history, torch.tensor([1]), SamplingPipeline(None, Greedy()))
+    drafted = draft.propose(history, torch.tensor([1]), SamplingPipeline(None, Greedy()))
 
-    assert [[kind.eos_token_id]] == guess.ids.tolist()
+    assert [[kind.eos_token_id]] == drafted.ids.tolist()
 
 
-def test_gives_scores_when_they_are_asked_for() -> None:
-    """The processed logits that each guess was drawn from, -inf for what the draft lacks."""
+def test_scores_on_request() -> None:
+    """Processed logits of each draft token, -inf for tokens that the draft lacks."""
     own = random_decoder("bytes-few", 3, rows=1)
     draft = CommonTokens(own, tokenizer("bytes-few"), tokenizer("bytes"), 425)
     prompt = tokenizer("bytes").encode("The quick")
@@ -198,15 +198,15 @@ def test_gives_scores_when_they_are_asked_for() -> None:
     assert (1, 3, 425) == tuple(found.scores.shape)
     lacking = [index for index in range(425) if index not in draft._draft_of]
     assert (found.scores[..., lacking] == -torch.inf).all()
-    for i, guess in enumerate(found.ids[0].tolist()):
+    for i, drafted in enumerate(found.ids[0].tolist()):
         seen = History(history.ids, history.length + i, history.prompt, history.random_stream)
 
-        assert guess == int(again(found.scores[:, i : i + 1], seen))
+        assert drafted == int(again(found.scores[:, i : i + 1], seen))
     assert draft.propose(history, torch.tensor([3]), SamplingPipeline(None, Greedy())).scores is None
 
 
 def test_a_token_that_the_draft_lacks_may_be_forced() -> None:
-    """No guess is made where the chain leaves only what the draft lacks; the text stays plain decoding's."""
+    """No draft where the chain leaves only tokens that the draft lacks; the text equals plain decoding."""
     target, own = random_decoder("bytes", 1, rows=1), random_decoder("bytes-few", 3, rows=1)
     draft = CommonTokens(own, tokenizer("bytes-few"), tokenizer("bytes"), target.shape.vocab_size)
     lacking = [index for index in range(420) if index not in draft._draft_of]
@@ -216,7 +216,7 @@ def test_a_token_that_the_draft_lacks_may_be_forced() -> None:
 
 
 def test_the_model_of_the_draft_is_not_touched() -> None:
-    """Weights and config are as before: nothing is pruned."""
+    """Weights and config are unchanged: nothing is pruned."""
     original = model(290)
     before = {name: tensor.clone() for name, tensor in original.state_dict().items()}
     own = StaticDecoder(original, batch_size=1, **SHAPE)
@@ -228,7 +228,7 @@ def test_the_model_of_the_draft_is_not_touched() -> None:
 
 
 class TestRefusal:
-    """What cannot work is said at construction."""
+    """Invalid combinations are refused at construction."""
 
     def test_of_another_vocabulary_size(self) -> None:
         """The noise depends on it, so it must be the target's own."""
@@ -245,7 +245,7 @@ class TestRefusal:
             SpeculativeGenerator(random_decoder("bytes", 1), draft)
 
     def test_of_vocabularies_without_a_common_token(self) -> None:
-        """Nothing could ever be guessed."""
+        """No token could ever be drafted."""
         own = ScriptedDecoder(torch.randn(3, 1))
 
         with pytest.raises(ValueError, match="must have a token in common with the target's"):
@@ -254,7 +254,7 @@ class TestRefusal:
     @pytest.mark.parametrize("value", [None, "gpt2", PreTrainedTokenizerFast])
     @pytest.mark.parametrize("name", ["draft_tokenizer", "tokenizer"])
     def test_of_what_is_no_tokenizer(self, name: str, value: Any) -> None:
-        """A name or a class is none yet."""
+        """A name or a class is not a tokenizer."""
         both = {"draft_tokenizer": tokenizer("bytes"), "tokenizer": tokenizer("bytes"), name: value}
         message = re.escape(f"'{name}' must be a Hugging Face tokenizer: got {value!r}")
         with pytest.raises(TypeError, match=message):

@@ -1,4 +1,4 @@
-"""Guessing with a smaller model."""
+"""Drafting with a smaller model."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ TABLE = torch.randn(31, 9, generator=torch.Generator().manual_seed(0))
 
 class TestDraftModel:
     def test_a_perfect_draft_is_always_kept(self) -> None:
-        """When draft and target are equal, sampling included, every guess stands: τ = k + 1."""
+        """With equal draft and target every draft token is accepted, also when sampling: τ = k + 1."""
         fast = SpeculativeGenerator(
             ScriptedDecoder(TABLE),
             DraftModel(ScriptedDecoder(TABLE)),
@@ -28,7 +28,7 @@ class TestDraftModel:
         assert 9 == result.statistics.forwards
 
     def test_the_draft_catches_up_in_one_forward(self) -> None:
-        """After a fully accepted round the draft is fed the one token it lacks with the newest, not apart."""
+        """After a fully accepted draft the missing token is fed together with the newest one."""
         draft = ScriptedDecoder(TABLE, widths=(1, 2, 16), scored_width=1)
         fast = SpeculativeGenerator(
             ScriptedDecoder(TABLE), DraftModel(draft), stop=MaxNewTokens(11), num_draft_tokens=4
@@ -38,7 +38,7 @@ class TestDraftModel:
         assert [16, 1, 1, 1, 2, 1, 1, 1] == draft.forwards
 
     def test_drafts_as_far_as_its_own_positions_go(self) -> None:
-        """A draft with fewer positions than the target guesses no further, and the text is complete."""
+        """A draft model with fewer positions stops drafting at its end, and the text is complete."""
         target = ScriptedDecoder(TABLE, max_length=64)
         draft = DraftModel(ScriptedDecoder(TABLE, max_length=20))
         fast = SpeculativeGenerator(target, draft, stop=MaxNewTokens(50))([1, 2])
@@ -49,7 +49,7 @@ class TestDraftModel:
 
     @pytest.mark.parametrize("decoder", ["some/model", torch.nn.Linear(2, 2), None])
     def test_needs_a_decoder(self, decoder: object) -> None:
-        """A path or a model is no decoder yet."""
+        """A path or a model is not a decoder."""
         with pytest.raises(TypeError, match=r"'decoder' must have a shape and forward.*, as compile_decoder"):
             DraftModel(decoder)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Guessing a tree with a smaller model."""
+"""Drafting a tree with a smaller model."""
 
 import random
 
@@ -22,7 +22,7 @@ TREES = [
 
 
 def table(seed: int, like: torch.Tensor | None = None) -> torch.Tensor:
-    """Logits of a scripted model, perhaps much like another's."""
+    """Logits of a scripted model, optionally close to another's."""
     rng = torch.Generator().manual_seed(seed)
     new = torch.randn(53, VOCAB, generator=rng) * 1.5
     return new if like is None else like + 0.5 * new
@@ -39,8 +39,8 @@ def scripted(logits: torch.Tensor, rows: int = 3, tree: int = 24, max_length: in
 class TestDraftTree:
     @pytest.mark.parametrize("tree", TREES, ids=str)
     def test_changes_nothing(self, tree: Tree) -> None:
-        """Token for token what plain decoding gives, and what stops a row, in 60 ragged batches."""
-        stood = 0
+        """Same tokens and finish reasons as plain decoding, in 60 ragged batches."""
+        accepted = 0
         for seed in range(60):
             dice = random.Random(seed)
             target = table(seed)
@@ -56,13 +56,13 @@ class TestDraftTree:
             fast = SpeculativeGenerator(
                 scripted(target), drafter, num_draft_tokens=dice.randint(1, 4), **parts
             )(prompts)
-            stood += sum(fast.statistics.accepted)
+            accepted += sum(fast.statistics.accepted)
 
             assert (plain.ids, plain.finishes) == (fast.ids, fast.finishes), seed
-        assert stood > 100
+        assert accepted > 100
 
     def test_first_branch_is_the_chain(self) -> None:
-        """With one child each it is DraftModel: the same guesses stand, in as many forwards."""
+        """With one child each it equals DraftModel: same accepted tokens, same number of forwards."""
         target = table(0)
         parts = {"sampler": Sample(4), "stop": MaxNewTokens(30), "num_draft_tokens": 3}
         chain = SpeculativeGenerator(scripted(target), DraftModel(scripted(table(1, target))), **parts)
@@ -99,7 +99,7 @@ class TestDraftTree:
         assert kept[0] + 0.3 < kept[1] < kept[2] - 0.05
 
     def test_a_perfect_draft_is_accepted_along_its_first_branch(self) -> None:
-        """Then nothing is fed twice: one forward of the target a round."""
+        """Then nothing is fed twice: one forward of the target per step."""
         target = table(0)
         generator = SpeculativeGenerator(
             scripted(target, rows=1),
@@ -113,7 +113,7 @@ class TestDraftTree:
         assert 9 == statistics.forwards
 
     def test_up_to_the_last_position(self) -> None:
-        """Near the end of the cache the tree loses its deeper guesses, and nothing ends early."""
+        """Near the end of the cache the tree loses its deeper levels, and no row ends early."""
         target = table(2)
         for length in range(1, 20):
             plain = Generator(scripted(target, max_length=20), stop=MaxNewTokens(99))([1] * length)
@@ -126,7 +126,7 @@ class TestDraftTree:
             assert (plain.ids, plain.finishes) == (fast.ids, fast.finishes)
 
     def test_the_smallest_gap_is_plain_decodings(self) -> None:
-        """It is that of the tokens that were kept, whatever the tree looked at besides."""
+        """That of the accepted tokens, independent of other branches."""
         for seed in range(10):
             target, parts = (
                 table(seed),
@@ -139,7 +139,7 @@ class TestDraftTree:
             assert plain.smallest_gap == fast.smallest_gap
 
     def test_with_an_adaptive_length(self) -> None:
-        """How deep the tree grows may be decided round by round."""
+        """The depth may be decided step by step."""
         target = table(5)
         drafter = DraftTree(scripted(table(6, target)), Tree.comb(2, 2, 1))
         parts = {"sampler": Sample(2), "stop": MaxNewTokens(25)}
@@ -147,8 +147,8 @@ class TestDraftTree:
 
         assert Generator(scripted(target), **parts)([[1], [2, 3]]).ids == fast([[1], [2, 3]]).ids
 
-    def test_what_it_needs_is_said_when_it_is_built(self) -> None:
-        """A target that scores trees as wide, a draft that does too unless it is a comb, one program."""
+    def test_requirements_are_checked_on_construction(self) -> None:
+        """The target must score trees this wide, and so must the draft unless the tree is a comb."""
         small, wide = scripted(table(1), tree=0), scripted(table(1))
         comb, bush = Tree.comb(2, 2), Tree.of_children(2, 2)
 

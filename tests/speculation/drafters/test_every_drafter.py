@@ -88,7 +88,7 @@ DRAFTERS: dict[str, Callable[[Tensor, int], Drafter]] = {
 
 
 def chain(seed: int, rows: int) -> Processor | None:
-    """Chains with and without history, with noise of their own, and one for each row."""
+    """Chains with and without history, with their own noise, and with per-row parameters."""
     heat = Temperature(0.3 + 0.3 * (seed % 5))
     chains: list[Processor | None] = [
         None,
@@ -116,7 +116,7 @@ class Letters:
 
 
 def stop(seed: int) -> StopCondition:
-    """Stops in the middle of bursts, and the last position."""
+    """Stops in the middle of a step's tokens, and the last position."""
     return [
         MaxNewTokens(7),
         EndOfSequence(3) | MaxNewTokens(9),
@@ -128,7 +128,7 @@ def stop(seed: int) -> StopCondition:
 
 @pytest.mark.parametrize("block", range(40))
 def test_of_a_thousand_seeds(block: int) -> None:
-    """Ids, finishes and all: equal to plain decoding."""
+    """The whole result equals plain decoding."""
     for seed in range(25 * block, 25 * block + 25):
         dice = random.Random(seed)
         rows = 1 + seed % ROWS
@@ -152,7 +152,7 @@ def test_of_a_thousand_seeds(block: int) -> None:
 
 @pytest.mark.parametrize("block", range(20))
 def test_of_a_thousand_seeds_with_another_vocabulary(block: int) -> None:
-    """Drafts of another vocabulary, common to both in part or handed over as text."""
+    """Drafters of another vocabulary, by common tokens or by text."""
     own, other = tokenizer("bytes"), tokenizer(("bytes-few", "pieces-few")[block % 2])
     rng = torch.Generator().manual_seed(block)
     draft = ScriptedDecoder(4 * torch.randn(41, len(other), generator=rng), ROWS, **SHAPE)

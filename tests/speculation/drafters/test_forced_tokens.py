@@ -1,4 +1,4 @@
-"""Guessing what a grammar leaves no choice about."""
+"""Drafting tokens that a grammar forces."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ from decodekit.speculation import DraftModel, ForcedTokens, SpeculativeGenerator
 from decodekit.testing import ScriptedDecoder
 
 from ...processors.grammar.languages import END, Brackets, cases, tokenizer
-from ..same_text import Failing, guesses, history, table
+from ..same_text import Failing, draft_ids, history, table
 
 OPEN, CLOSE, PAIR = 0, 1, 2
 SHAPE = {"max_length": 96, "widths": (1, 5, 16), "scored_width": 5}
@@ -31,7 +31,7 @@ SHAPE = {"max_length": 96, "widths": (1, 5, 16), "scored_width": 5}
 
 @attrs.define(eq=False)
 class Script:
-    """Guesses *draft* and keeps what it was shown."""
+    """Drafts *draft*, and records its arguments."""
 
     draft: Draft
     shown: list[Any] = attrs.field(factory=list)
@@ -42,7 +42,7 @@ class Script:
         return self.draft
 
 
-class TestGuesses:
+class TestDraftTokens:
     @pytest.mark.parametrize(
         ("text", "budget", "expected"),
         [
@@ -57,39 +57,39 @@ class TestGuesses:
         ],
     )
     def test_what_has_to_follow(self, text: list[int], budget: int, expected: list[int]) -> None:
-        """Of the generated tokens alone: the prompt, one token, is no text."""
+        """Only generated tokens count; the prompt, one token, does not."""
         drafter = ForcedTokens(Grammar(Brackets(2)))
 
-        assert [expected] == guesses(drafter, [[CLOSE, *text]], [budget])
+        assert [expected] == draft_ids(drafter, [[CLOSE, *text]], [budget])
 
     def test_rows_of_different_languages(self) -> None:
-        """And rows without one."""
+        """Including rows without a language."""
         drafter = ForcedTokens(Grammar([Brackets(2), None, Brackets(1, eos=(4,)), Brackets(1)]))
         rows = [[9, OPEN, OPEN], [9, OPEN, OPEN], [9], [9, OPEN]]
 
-        assert [[CLOSE, CLOSE], [], [], [CLOSE]] == guesses(drafter, rows, [2, 4, 4, 1])
+        assert [[CLOSE, CLOSE], [], [], [CLOSE]] == draft_ids(drafter, rows, [2, 4, 4, 1])
 
     def test_one_of_several_ends_is_not_forced(self) -> None:
-        """A choice between ends is a choice."""
-        assert [[]] == guesses(ForcedTokens(Grammar(Brackets(1, eos=(3, 4)))), [[9, PAIR]], [4])
+        """Of several allowed ends none is forced."""
+        assert [[]] == draft_ids(ForcedTokens(Grammar(Brackets(1, eos=(3, 4)))), [[9, PAIR]], [4])
 
     def test_the_fixed_parts_of_a_json_text(self) -> None:
         """From the first brace to the first character that is free."""
         language = cases()["json"].language
         brace = tokenizer().convert_tokens_to_ids("{")
-        [guess] = guesses(ForcedTokens(Grammar(language)), [[9, brace]], [8])
+        [drafted] = draft_ids(ForcedTokens(Grammar(language)), [[9, brace]], [8])
         matcher = language.matcher()
         matcher.advance([brace])
 
-        for token in guess:
+        for token in drafted:
             assert [token] == matcher.mask().nonzero().flatten().tolist()
             assert 1 == matcher.advance([token])
         assert matcher.mask().count_nonzero() > 1
 
 
 class TestThen:
-    def test_goes_on_where_the_choice_begins(self) -> None:
-        """Shown the forced tokens as if they were chosen, with what is left of the budget."""
+    def test_continues_after_the_forced_tokens(self) -> None:
+        """The second drafter sees the forced tokens as generated, and the rest of the budget."""
         then = Script(Draft(torch.tensor([[7, 8, -1], [5, 6, 7], [4, -1, -1]])))
         drafter = ForcedTokens(Grammar([Brackets(3), None, Brackets(3)]), then)
         rows = [[9, OPEN, OPEN, OPEN, CLOSE, CLOSE], [8, 1], [9, OPEN]]
@@ -104,15 +104,15 @@ class TestThen:
         assert history(rows).ids.equal(before.ids)
         assert history(rows).length.equal(before.length)
 
-    def test_is_not_asked_for_nothing(self) -> None:
-        """A draft model would make forwards."""
+    def test_is_not_called_without_a_budget(self) -> None:
+        """A draft model would run forwards for nothing."""
         then = Script(Draft(torch.empty(1, 0, dtype=torch.int64)))
 
-        assert [[CLOSE, CLOSE]] == guesses(ForcedTokens(Grammar(Brackets(2)), then), [[9, 0, 0]], [2])
+        assert [[CLOSE, CLOSE]] == draft_ids(ForcedTokens(Grammar(Brackets(2)), then), [[9, 0, 0]], [2])
         assert [] == then.shown
 
-    def test_scores_stand_by_their_guesses(self) -> None:
-        """A forced token is certain; behind it stand the other drafter's own."""
+    def test_scores_belong_to_their_tokens(self) -> None:
+        """Point masses for forced tokens, then the other drafter's scores."""
         scores = torch.randn(2, 2, 5)
         then = Script(Draft(torch.tensor([[2, 0], [1, 2]]), scores))
         drafter = ForcedTokens(Grammar([Brackets(1), None]), then)
@@ -144,7 +144,7 @@ class TestThen:
         assert scores[1].equal(draft.scores[1, :2])
 
     def test_a_tree_grows_from_the_last_forced_token(self) -> None:
-        """Its parents move with it."""
+        """Its parents are shifted."""
         then = Script(
             Draft(torch.tensor([[2, 0, 1], [1, 2, 0]]), parents=torch.tensor([[-1, -1, 0], [-1, 0, 1]]))
         )
@@ -159,7 +159,7 @@ class TestThen:
         assert [-1, 0, 1] == draft.parents[1, :3].tolist()
 
     def test_the_target_is_checked(self) -> None:
-        """By whom it concerns."""
+        """The second drafter checks it."""
         then = DraftModel(ScriptedDecoder(table(0, 5)))
 
         with pytest.raises(ValueError, match="vocabulary must be the target's, 6: got 5"):
@@ -176,7 +176,7 @@ class ForceTwo(Grammar):
 class TestRefuses:
     @pytest.mark.parametrize("grammar", [Brackets(1), None, Temperature(1.0)])
     def test_what_is_no_grammar(self, grammar: object) -> None:
-        """The processor is wanted, not its language."""
+        """It must be the processor, not its language."""
         with pytest.raises(TypeError, match="'grammar' must be"):
             ForcedTokens(grammar)  # type: ignore[arg-type]
 
@@ -188,7 +188,7 @@ class TestRefuses:
 
 
 def languages(name: str) -> list[Language | None]:
-    """One a row; the last but one is free."""
+    """One language per row; the last but one row is unconstrained."""
     if name == "brackets":
         return [Brackets(4), Brackets(1), None, Brackets(2)]
     return [cases()["json"].language, cases()["regex"].language, None, cases()["json"].language]
@@ -199,7 +199,7 @@ class TestGeneration:
     @pytest.mark.parametrize("then", [None, "model", "suffix"])
     @pytest.mark.parametrize("seed", range(4))
     def test_same_text(self, name: str, then: str | None, seed: int) -> None:
-        """Token for token plain decoding's, in ragged batches; forced guesses always stand."""
+        """Equal to plain decoding, in ragged batches; forced tokens are always accepted."""
         rows = languages(name)
         vocab = 6 if name == "brackets" else cases()["json"].vocab
         scores, grammar = table(seed, vocab), Grammar(rows)
@@ -227,7 +227,7 @@ class TestGeneration:
             assert sum(actual.statistics.accepted) > 0
 
     def test_a_failure_leaves_the_generator_usable(self, name: str) -> None:
-        """The next text is plain decoding's."""
+        """The next text equals plain decoding."""
         rows = languages(name)
         vocab = 6 if name == "brackets" else cases()["json"].vocab
         grammar = Grammar(rows)

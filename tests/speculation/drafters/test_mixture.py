@@ -1,4 +1,4 @@
-"""Several drafters, and in each round the one that pays."""
+"""Mixture of drafters."""
 
 import itertools
 import pickle
@@ -18,18 +18,18 @@ from torch import Tensor
 from decodekit.decoding import Draft, Generator, Greedy, History, MaxNewTokens, Sample, SamplingPipeline
 from decodekit.decoding.protocols import Drafter, SamplesTokens
 from decodekit.speculation import DraftModel, Mixture, PromptLookup, SpeculativeGenerator, SuffixAutomaton
-from decodekit.speculation.drafters.mixture import assign
+from decodekit.speculation.drafters.mixture_selection import assign
 from decodekit.testing import ScriptedDecoder, last_token
 
-from ..same_text import SHAPE, VOCAB, Failing, check_same_text, guesses, history, table
+from ..same_text import SHAPE, VOCAB, Failing, check_same_text, draft_ids, history, table
 
-CHOOSE = SamplingPipeline(None, Greedy())
+GREEDY_PIPELINE = SamplingPipeline(None, Greedy())
 LONG = {"max_length": 400, "widths": (1, 5, 32), "scored_width": 5}
 
 
 @attrs.define(eq=False)
 class Spy:
-    """Keeps the budgets that *drafter* is asked with."""
+    """Records the budgets passed to *drafter*."""
 
     drafter: Drafter
     budgets: list[list[int]] = attrs.field(factory=list)
@@ -41,15 +41,15 @@ class Spy:
 
 @attrs.define(eq=False)
 class SpyLookup(Spy):
-    """The same of one that gives evidence."""
+    """The same for a drafter with evidence."""
 
     def evidence(self, history: History, budget: Tensor) -> Tensor:
         return self.drafter.evidence(history, budget)  # type: ignore[attr-defined, no-any-return]
 
 
 @attrs.frozen(eq=False)
-class Says:
-    """Guesses what *ids* gives for the number of tokens so far and the row."""
+class ScriptedDrafts:
+    """Drafts *ids* of the number of tokens so far and the row."""
 
     ids: Callable[[int, int], list[int]]
 
@@ -62,7 +62,7 @@ class Says:
 
 
 @attrs.frozen(eq=False)
-class Lookup(Says):
+class Lookup(ScriptedDrafts):
     """The same with evidence of *amount*, for the number of tokens so far and the row."""
 
     amount: Callable[[int, int], int] = lambda length, row: 1
@@ -73,21 +73,21 @@ class Lookup(Says):
         return torch.tensor(amounts).masked_fill(budget == 0, 0)
 
 
-# The text of these tests counts on: token n is n.
+# In these tests token n of a text is n.
 def right(length: int, row: int) -> list[int]:
-    """Guesses what is going to come."""
+    """A correct draft."""
     return [length, length + 1]
 
 
 def wrong(length: int, row: int) -> list[int]:
-    """Guesses what does not come."""
+    """A wrong draft."""
     return [10**6, 10**6]
 
 
 def follow(mixture: Mixture, rounds: int, rows: int = 1, gain: int = 2) -> list[list[list[int]]]:
-    """What *mixture* guesses, round by round, in rows that get *gain* tokens each time."""
+    """Drafts of *mixture*, step by step, in rows that get *gain* tokens each time."""
     lengths = range(1, 1 + rounds * gain, gain)
-    return [guesses(mixture, [list(range(n))] * rows, [2] * rows) for n in lengths]
+    return [draft_ids(mixture, [list(range(n))] * rows, [2] * rows) for n in lengths]
 
 
 class TestAssign:
@@ -102,7 +102,7 @@ class TestAssign:
         )
     )
     def test_is_best_of_all(self, case: tuple[list[list[int]], list[int]]) -> None:
-        """Of every way to give each row a drafter or none."""
+        """Compared with every assignment of drafters to rows."""
         gains, prices = case
 
         def worth(picks: Any) -> float:
@@ -113,37 +113,37 @@ class TestAssign:
 
         assert max(map(worth, ways)) == worth(assign(np.array(gains, dtype=float), prices))
 
-    def test_rows_share_what_is_asked(self) -> None:
+    def test_rows_share_a_drafters_price(self) -> None:
         """Three tokens are not worth four, but twice three are."""
         assert [-1] == assign(np.array([[3.0]]), [4.0])
         assert [0, 0] == assign(np.array([[3.0], [3.0]]), [4.0])
 
     def test_the_first_of_equals(self) -> None:
-        """And nothing rather than something that gains nothing."""
+        """No drafter rather than one without gain."""
         assert [0] == assign(np.array([[1.0, 1.0]]), [0.0, 0.0])
         assert [-1, 1] == assign(np.array([[0.0, 0.0], [0.0, 1.0]]), [0.0, 0.0])
 
 
 class TestPicks:
     def test_the_one_that_is_right(self) -> None:
-        """After a few rounds; and the other one is hardly asked again."""
-        good, bad = Spy(Says(right)), Spy(Says(wrong))
-        said = follow(Mixture([bad, good], costs=[0.1, 0.1]), 100)
+        """After a few steps; the other one hardly runs again."""
+        good, bad = Spy(ScriptedDrafts(right)), Spy(ScriptedDrafts(wrong))
+        generated = follow(Mixture([bad, good], costs=[0.1, 0.1]), 100)
 
         assert 10 > len(bad.budgets) > 0
-        assert 90 < sum(guess == [right(2 * n + 1, 0)] for n, guess in enumerate(said))
+        assert 90 < sum(ids == [right(2 * n + 1, 0)] for n, ids in enumerate(generated))
 
     def test_nothing_where_nothing_pays(self) -> None:
-        """A drafter that is always wrong is tried now and then, not more."""
-        bad = Spy(Says(wrong))
-        said = follow(Mixture([bad], costs=[0.2]), 300, gain=1)
+        """A drafter that is always wrong is tried only now and then."""
+        bad = Spy(ScriptedDrafts(wrong))
+        generated = follow(Mixture([bad], costs=[0.2]), 300, gain=1)
 
-        assert [[[]]] * 250 < sorted(said)
+        assert [[[]]] * 250 < sorted(generated)
         assert 3 < len(bad.budgets) < 50
 
     def test_not_what_costs_more_than_it_gains(self) -> None:
-        """Two guesses that always stand, for what the target does in ten rounds."""
-        dear = Spy(Says(right))
+        """Two tokens that are always accepted, at the cost of ten target forwards."""
+        dear = Spy(ScriptedDrafts(right))
         follow(Mixture([dear], costs=[5.0]), 100)
 
         assert 5 > len(dear.budgets)
@@ -151,7 +151,7 @@ class TestPicks:
     @pytest.mark.parametrize(
         ("rows", "budget", "cost", "pays"),
         [
-            # Of what nobody has seen 4 in 5 are expected to stand; a round is worth a token a row.
+            # The prior acceptance rate is 4 in 5; a step is worth one token per row.
             pytest.param(1, 1, 0.75, True, id="0.8-for-0.75"),
             pytest.param(1, 1, 0.85, False, id="0.8-for-0.85"),
             pytest.param(4, 1, 0.75, True, id="four-rows-gain-four-times-as-much"),
@@ -160,78 +160,76 @@ class TestPicks:
             pytest.param(1, 2, 0.74, False, id="0.8-and-0.64-for-1.48"),
         ],
     )
-    def test_the_first_round(self, rows: int, budget: int, cost: float, pays: bool) -> None:
-        """Worth what it costs, or not."""
-        spy = Spy(Says(right))
-        guesses(Mixture([spy], costs=[cost]), [[0]] * rows, [budget] * rows)
+    def test_the_first_step(self, rows: int, budget: int, cost: float, pays: bool) -> None:
+        """Used if its gain exceeds its cost."""
+        spy = Spy(ScriptedDrafts(right))
+        draft_ids(Mixture([spy], costs=[cost]), [[0]] * rows, [budget] * rows)
 
         assert pays == bool(spy.budgets)
 
     def test_the_price_of_time(self) -> None:
-        """Three tokens a round that takes half as long again for its draft: two for each unit of time."""
-        mixture = Mixture([Says(right)], costs=[0.25])
+        """Three tokens per step of 1.5 units of time, drafting included: two per unit."""
+        mixture = Mixture([ScriptedDrafts(right)], costs=[0.25])
         follow(mixture, 500, gain=3)
 
-        assert mixture._learned.pace.price() == pytest.approx(2.0, rel=0.01)
+        assert mixture._selector.pace.price() == pytest.approx(2.0, rel=0.01)
 
     def test_what_is_cheaper_for_the_same(self) -> None:
         """Both are always right."""
-        dear, cheap = Spy(Says(right)), Spy(Says(right))
+        dear, cheap = Spy(ScriptedDrafts(right)), Spy(ScriptedDrafts(right))
         follow(Mixture([dear, cheap], costs=[0.4, 0.1]), 100, gain=3)
 
         assert 0 == len(dear.budgets)
 
     def test_by_evidence(self) -> None:
-        """Much of it speaks for the lookup, little against it; then a drafter that costs is asked."""
+        """Strong evidence selects the lookup, weak evidence the more expensive drafter."""
         lookup = Lookup(
             lambda length, row: right(length, row) if length % 4 == 1 else wrong(length, row),
             lambda length, row: 20 if length % 4 == 1 else 1,
         )
-        model = Spy(Says(right))
+        model = Spy(ScriptedDrafts(right))
         follow(Mixture([lookup, model], costs=[0.0, 0.1]), 200)
 
-        # Every other round has little evidence.
+        # Every other step has weak evidence.
         assert 90 <= len(model.budgets) <= 105
 
-    def test_never_a_lookup_without_a_guess(self) -> None:
-        """Evidence of 0 is none at all, however right it was elsewhere."""
+    def test_never_a_lookup_without_a_draft(self) -> None:
+        """Evidence of 0 means no draft, however good elsewhere."""
         lookup = Lookup(right, lambda length, row: row)
 
-        assert all(
-            [[], right(2 * n + 1, 1)] == said for n, said in enumerate(follow(Mixture([lookup]), 9, 2))
-        )
+        assert all([[], right(2 * n + 1, 1)] == ids for n, ids in enumerate(follow(Mixture([lookup]), 9, 2)))
 
     def test_row_by_row(self) -> None:
-        """Each row has its own best; to what another row picked it is an idle one."""
-        first = Spy(Says(lambda n, row: right(n, row) if row == 0 else wrong(n, row)))
-        second = Spy(Says(lambda n, row: right(n, row) if row == 1 else wrong(n, row)))
+        """Each row has its own best drafter; it is idle in those of other rows."""
+        first = Spy(ScriptedDrafts(lambda n, row: right(n, row) if row == 0 else wrong(n, row)))
+        second = Spy(ScriptedDrafts(lambda n, row: right(n, row) if row == 1 else wrong(n, row)))
         mixture = Mixture([first, second], costs=[0.05, 0.05])
         for n in range(1, 200, 2):
-            # Rows that differ, so that each is known by its tokens.
+            # Distinct rows, as they are identified by their tokens.
             rows = [list(range(n)), [7, *range(1, n)]]
-            guesses(mixture, rows, [2, 2])
+            draft_ids(mixture, rows, [2, 2])
 
         assert first.budgets.count([2, 0]) > 60
         assert second.budgets.count([0, 2]) > 60
 
-    def test_a_lookup_learns_from_guesses_that_were_not_used(self) -> None:
-        """Bad at first and beaten, it is picked soon after it has turned good, though never tried."""
+    def test_a_lookup_learns_from_unused_drafts(self) -> None:
+        """A lookup that turns good is selected soon, as its unused drafts count."""
         lookup = Lookup(lambda n, row: right(n, row) if n > 200 else wrong(n, row))
-        model = Spy(Says(right))
+        model = Spy(ScriptedDrafts(right))
         mixture = Mixture([lookup, model], costs=[0.0, 0.3])
         follow(mixture, 100)
         before = len(model.budgets)
-        # As of fifty wrong guesses, of which hardly one was used.
-        assert mixture._learned.experience.rate((0, 1), 0.8) < 0.05
+        # As of fifty wrong drafts, of which hardly one was used.
+        assert mixture._selector.acceptance.rate((0, 1), 0.8) < 0.05
         for n in range(201, 401, 2):
-            guesses(mixture, [list(range(n))], [2])
+            draft_ids(mixture, [list(range(n))], [2])
 
         assert before > 90
         assert len(model.budgets) - before < 60
 
     @pytest.mark.parametrize("seed", range(20))
-    def test_the_guess_itself_decides_nothing(self, seed: int) -> None:
-        """Drafters that differ in what they guess now, not in what they guessed before, are picked alike."""
+    def test_the_draft_itself_decides_nothing(self, seed: int) -> None:
+        """Drafters that differ only in their current draft are selected alike."""
         dice = random.Random(seed)
         turn, p = dice.randrange(1, 60, 2), dice.random()
         lucky = [dice.random() < p for _ in range(70)]
@@ -239,33 +237,33 @@ class TestPicks:
         def budgets(now: Callable[[int, int], list[int]]) -> list[list[list[int]]]:
             before = [right if luck else wrong for luck in lucky]
             spies = [
-                Spy(Says(lambda n, row: (now if n == turn else before[n])(n, row))),
-                Spy(Says(right)),
+                Spy(ScriptedDrafts(lambda n, row: (now if n == turn else before[n])(n, row))),
+                Spy(ScriptedDrafts(right)),
             ]
             mixture = Mixture(spies, costs=[0.1, 0.4])
             for n in range(1, turn + 1, 2):
-                guesses(mixture, [list(range(n))], [2])
+                draft_ids(mixture, [list(range(n))], [2])
             return [spy.budgets for spy in spies]
 
         assert budgets(right) == budgets(wrong)
 
     def test_measures_what_is_not_given(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """By the clock: what takes as long as ten rounds is not asked again."""
+        """By the clock: a drafter as slow as ten steps does not run again."""
         clock = 0.0
 
-        def slowly(seconds: float, ids: Callable[[int, int], list[int]]) -> Says:
-            def guess(length: int, row: int) -> list[int]:
+        def slowly(seconds: float, ids: Callable[[int, int], list[int]]) -> ScriptedDrafts:
+            def scripted(length: int, row: int) -> list[int]:
                 nonlocal clock
                 clock += seconds
                 return ids(length, row)
 
-            return Says(guess)
+            return ScriptedDrafts(scripted)
 
         monkeypatch.setattr("time.perf_counter", lambda: clock)
         slow, quick = Spy(slowly(10.0, right)), Spy(slowly(0.1, lambda n, row: right(n, row)[:1]))
         mixture = Mixture([slow, quick])
         for n in range(1, 201, 2):
-            guesses(mixture, [list(range(n))], [2])
+            draft_ids(mixture, [list(range(n))], [2])
             clock += 1.0
 
         assert len(slow.budgets) < 5
@@ -273,14 +271,14 @@ class TestPicks:
 
 
 class TestDrafts:
-    def test_scores_stand_by_their_rows(self) -> None:
-        """A row whose guess was not drawn has certainty, 0 at the guess."""
+    def test_scores_belong_to_their_rows(self) -> None:
+        """A row whose draft was not sampled has point masses."""
         scores = torch.randn(3, 1, 5)
         drawn = Script(Draft(torch.tensor([[1], [2], [-1]]), scores))
         lookup = Lookup(lambda n, row: [3, 4], lambda n, row: int(row == 0))
         mixture = Mixture([lookup, drawn], costs=[0.0, 0.1])
 
-        draft = mixture.propose(history([[1], [2], [3]]), torch.tensor([2, 2, 0]), CHOOSE)
+        draft = mixture.propose(history([[1], [2], [3]]), torch.tensor([2, 2, 0]), GREEDY_PIPELINE)
 
         assert [[3, 4], [2, -1], [-1, -1]] == draft.ids.tolist()
         assert draft.scores is not None
@@ -289,37 +287,37 @@ class TestDrafts:
         assert scores[1, 0].equal(draft.scores[1, 0])
 
     def test_scores_are_none_where_nothing_was_drawn(self) -> None:
-        """Then all of the draft is certain."""
+        """Then the whole draft is a point mass."""
         drawn = Script(Draft(torch.tensor([[1]]), torch.randn(1, 1, 5)))
         lookup = Lookup(lambda n, row: [3, 4])
 
-        draft = Mixture([lookup, drawn]).propose(history([[1]]), torch.tensor([2]), CHOOSE)
+        draft = Mixture([lookup, drawn]).propose(history([[1]]), torch.tensor([2]), GREEDY_PIPELINE)
 
         assert [[3, 4]] == draft.ids.tolist()
         assert draft.scores is None
 
-    def test_trees_stand_by_chains(self) -> None:
-        """Whose parents are the guesses before."""
+    def test_trees_beside_chains(self) -> None:
+        """Chains get the tokens before as parents."""
         tree = Script(Draft(torch.tensor([[1, 2, 3], [4, 5, 6]]), parents=torch.tensor([[-1, -1, 0]] * 2)))
         lookup = Lookup(lambda n, row: [7, 8], lambda n, row: int(row == 0))
         mixture = Mixture([lookup, tree], costs=[0.0, 0.1])
 
-        draft = mixture.propose(history([[1], [2]]), torch.tensor([2, 2]), CHOOSE)
+        draft = mixture.propose(history([[1], [2]]), torch.tensor([2, 2]), GREEDY_PIPELINE)
 
         assert [[7, 8, -1], [4, 5, 6]] == draft.ids.tolist()
         assert draft.parents is not None
         assert [[-1, 0], [-1, -1]] == draft.parents[:, :2].tolist()
         assert 0 == draft.parents[1, 2]
 
-    def test_nothing_for_nobody(self) -> None:
-        """Without a budget no drafter is asked."""
-        spy = Spy(Says(right))
+    def test_nothing_without_a_budget(self) -> None:
+        """Without a budget no drafter runs."""
+        spy = Spy(ScriptedDrafts(right))
 
-        assert [[], []] == guesses(Mixture([spy]), [[1], [2]], [0, 0])
+        assert [[], []] == draft_ids(Mixture([spy]), [[1], [2]], [0, 0])
         assert [] == spy.budgets
 
     def test_the_target_is_checked(self) -> None:
-        """By each drafter."""
+        """Each drafter checks it."""
         model = DraftModel(ScriptedDecoder(table(0, 5)))
 
         with pytest.raises(ValueError, match="vocabulary must be the target's, 6: got 5"):
@@ -328,7 +326,7 @@ class TestDrafts:
 
 @attrs.frozen(eq=False)
 class Script:
-    """Guesses *draft*."""
+    """Drafts *draft*."""
 
     draft: Draft
 
@@ -346,7 +344,7 @@ class TestRefuses:
             Mixture(drafters)
 
     def test_none(self) -> None:
-        """There has to be one."""
+        """At least one drafter is required."""
         with pytest.raises(ValueError, match=r"'drafters' must be drafters.*: got none"):
             Mixture([])
 
@@ -362,13 +360,13 @@ class TestRefuses:
         ],
     )
     def test_costs(self, costs: list[Any], error: type[Exception], message: str) -> None:
-        """One real number a drafter."""
+        """One real number per drafter."""
         with pytest.raises(error, match=message):
             Mixture([PromptLookup(), SuffixAutomaton()], costs)
 
 
 def mixed(scores: Tensor, costs: tuple[float, ...] | None = None) -> Mixture:
-    """Of a model that is mostly right, and of copies."""
+    """Mixture of a mostly correct model and two lookups."""
     near = scores + 0.3 * torch.randn(scores.shape, generator=torch.Generator().manual_seed(1))
     model = DraftModel(ScriptedDecoder(near, 4, **SHAPE))
     return Mixture([SuffixAutomaton(), model, PromptLookup()], costs)
@@ -377,25 +375,25 @@ def mixed(scores: Tensor, costs: tuple[float, ...] | None = None) -> Mixture:
 class TestGeneration:
     @pytest.mark.parametrize("costs", [None, (0.0, 0.1, 0.0)])
     def test_same_text(self, costs: tuple[float, ...] | None) -> None:
-        """Token for token plain decoding's, and some guesses stand."""
+        """The text equals plain decoding, and some draft tokens are accepted."""
         assert check_same_text(lambda scores: mixed(scores, costs)) > 50
 
     def test_the_better_of_two(self) -> None:
-        """Where the text goes in circles the model is let alone; where it does not, it is asked."""
+        """The draft model runs only where the text is not periodic."""
         scores = table(1)
-        asked = []
+        calls = []
         for line in ({"line": last_token}, {}):
             model = Spy(DraftModel(ScriptedDecoder(scores, **LONG, **line)))
             mixture = Mixture([SuffixAutomaton(), model], costs=[0.0, 0.2])
             target = ScriptedDecoder(scores, **LONG, **line)
             SpeculativeGenerator(target, mixture, stop=MaxNewTokens(300))([1, 2])
-            asked.append(len(model.budgets))
+            calls.append(len(model.budgets))
 
-        assert asked[0] < 10
-        assert asked[1] > 45
+        assert calls[0] < 10
+        assert calls[1] > 45
 
     def test_threads_may_share_it(self) -> None:
-        """Each gets plain decoding's text."""
+        """The texts equal plain decoding."""
         scores = table(3)
         mixture = mixed(scores)
 
@@ -411,38 +409,38 @@ class TestGeneration:
 
     @pytest.mark.parametrize("at", [1, 2, 5])
     def test_a_failure_loses_nothing(self, at: int) -> None:
-        """The next text is plain decoding's, and what was learned before is known."""
-        mixture = Mixture([Failing(Says(wrong), at), SuffixAutomaton()], costs=[0.0, 0.0])
+        """The next text equals plain decoding, and statistics are kept."""
+        mixture = Mixture([Failing(ScriptedDrafts(wrong), at), SuffixAutomaton()], costs=[0.0, 0.0])
         parts: dict[str, Any] = {"sampler": Sample(3), "stop": MaxNewTokens(30)}
         target = ScriptedDecoder(table(2), **SHAPE)
         fast = SpeculativeGenerator(target, mixture, **parts)
         expected = Generator(target, **parts)([1, 2, 3]).ids
         with pytest.raises(RuntimeError, match="broken"):
             fast([1, 2, 3])
-        rate = mixture._learned.experience.rate((0, 0), 0.8)
+        rate = mixture._selector.acceptance.rate((0, 0), 0.8)
 
         assert expected == fast([1, 2, 3]).ids
         assert (rate < 0.8) == (at > 1)
 
     def test_a_failure_leaves_the_row_known(self) -> None:
-        """The round after it is one of its rounds: only the guesses of the broken one are not heard of."""
-        mixture = Mixture([Failing(Says(right), at=2)], costs=[0.0])
-        assert [[1, 2]] == guesses(mixture, [[0]], [2])
+        """The row's statistics continue; only the failed step's drafts are not counted."""
+        mixture = Mixture([Failing(ScriptedDrafts(right), at=2)], costs=[0.0])
+        assert [[1, 2]] == draft_ids(mixture, [[0]], [2])
         with pytest.raises(RuntimeError, match="broken"):
-            guesses(mixture, [[0, 1, 2]], [2])
-        assert [[5, 6]] == guesses(mixture, [[0, 1, 2, 3, 4]], [2])
+            draft_ids(mixture, [[0, 1, 2]], [2])
+        assert [[5, 6]] == draft_ids(mixture, [[0, 1, 2, 3, 4]], [2])
 
         [row] = mixture._rows._idle
         # Two of two, once.
-        assert row.experience.rate((0, 0), 0.0) == pytest.approx(2 * 0.98 / (2 * 0.98 + 2))
+        assert row.acceptance.rate((0, 0), 0.0) == pytest.approx(2 * 0.98 / (2 * 0.98 + 2))
 
     def test_a_copy_has_learned_nothing(self) -> None:
-        """And works."""
+        """A copy starts without statistics, and works."""
         mixture = Mixture([SuffixAutomaton(), PromptLookup()], costs=[0.0, 0.0])
-        guesses(mixture, [[1, 2, 1]], [2])
-        guesses(mixture, [[1, 2, 1, 5]], [2])
+        draft_ids(mixture, [[1, 2, 1]], [2])
+        draft_ids(mixture, [[1, 2, 1, 5]], [2])
 
         sent = pickle.loads(pickle.dumps(mixture))
 
-        assert sent._learned.experience.rate((0, 1), 0.8) == 0.8
-        assert [[2, 1]] == guesses(sent, [[1, 2, 1]], [2])
+        assert sent._selector.acceptance.rate((0, 1), 0.8) == 0.8
+        assert [[2, 1]] == draft_ids(sent, [[1, 2, 1]], [2])

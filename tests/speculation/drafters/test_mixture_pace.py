@@ -1,4 +1,4 @@
-"""How fast text comes, and what a second is worth."""
+"""Throughput of past steps, and the price of time."""
 
 import pytest
 
@@ -7,12 +7,12 @@ from decodekit.speculation.drafters.mixture_pace import Pace
 
 class TestPrice:
     def test_nothing_is_known_at_first(self) -> None:
-        """Then time costs nothing, and everything is tried."""
+        """Then time is free, and everything is tried."""
         assert Pace(None).price() == 0
         assert Pace(None).cost(0) == 0
 
     def test_tokens_over_time(self) -> None:
-        """In the long run: what a row gets by a round over what the round takes, its drafts included."""
+        """Long-run tokens per row over seconds per step, drafting included."""
         pace = Pace(None)
         for _ in range(1000):
             pace.gained(3)
@@ -21,8 +21,8 @@ class TestPrice:
 
         assert pace.price() == pytest.approx(3 / 0.75)
 
-    def test_given_costs_are_in_rounds(self) -> None:
-        """Without a clock: the rest of a round is the unit."""
+    def test_given_costs_are_in_forwards(self) -> None:
+        """No timing: a step without drafting is the unit."""
         pace = Pace((0.0, 0.2))
         pace.rested(17.0)
         pace.drafted(1, 5.0, 2)
@@ -43,7 +43,7 @@ class TestPrice:
         assert pace.cost(0) == 0.3
 
     def test_a_pause_moves_nothing(self) -> None:
-        """One round of an hour among many of a second."""
+        """One step of an hour among many of a second."""
         pace = Pace(None)
         for seconds in [1.0, 1.0, 3600.0, 1.0, 1.0]:
             pace.rested(seconds)
@@ -52,8 +52,8 @@ class TestPrice:
         assert pace.price() == 1
         assert pace.cost(0) == 1
 
-    def test_old_rounds_are_forgotten(self) -> None:
-        """A change shows after a hundred rounds or two."""
+    def test_old_steps_are_forgotten(self) -> None:
+        """A change shows after one or two hundred steps."""
         pace = Pace(None)
         for tokens, seconds in [(5, 0.1)] * 500 + [(1, 1.0)] * 300:
             pace.gained(tokens)

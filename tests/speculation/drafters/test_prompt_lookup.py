@@ -1,4 +1,4 @@
-"""Guessing by copying."""
+"""Prompt lookup decoding."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from decodekit.testing import ScriptedDecoder, last_token
 
 
 def propose(lookup: PromptLookup, tokens: list[int], budget: int) -> list[int]:
-    """What *lookup* guesses after *tokens*."""
+    """Draft of *lookup* after *tokens*."""
     history = History(
         torch.tensor([[[*tokens, 7, 7, 7]]]),
         torch.tensor([[len(tokens)]]),
@@ -23,7 +23,7 @@ def propose(lookup: PromptLookup, tokens: list[int], budget: int) -> list[int]:
 
 
 def brute_force(tokens: list[int], max_ngram: int, min_ngram: int, budget: int) -> list[int]:
-    """Every n from the longest, every end from the latest."""
+    """Brute force: every n from the longest, every end from the latest."""
     for n in range(max_ngram, min_ngram - 1, -1):
         for end in range(len(tokens) - 1, n - 1, -1):
             if tokens[end - n : end] == tokens[len(tokens) - n :]:
@@ -36,18 +36,18 @@ class TestPromptLookup:
     def test_copies_what_followed_the_longest_and_latest_match(
         self, tokens: list[int], max_ngram: int, data: st.DataObject
     ) -> None:
-        """Equal to trying every n-gram at every place; garbage behind the row is not read."""
+        """Equal to brute force over n-grams and positions; garbage after the row is not read."""
         min_ngram = data.draw(st.integers(1, max_ngram))
         lookup = PromptLookup(max_ngram, min_ngram)
 
         assert brute_force(tokens, max_ngram, min_ngram, 4) == propose(lookup, tokens, 4)
 
     def test_prefers_the_latest(self) -> None:
-        """Of two places where the token occurred, what followed the later one is guessed."""
+        """Of two occurrences the later one's continuation is drafted."""
         assert [3, 1] == propose(PromptLookup(), [1, 2, 1, 3, 1], 2)
 
     def test_repeating_text_is_drafted_well(self) -> None:
-        """On a decoder that goes round in a circle, nearly every guess stands."""
+        """On periodic text nearly every draft token is accepted."""
         circle = torch.eye(6).roll(1, dims=1)
         fast = SpeculativeGenerator(
             ScriptedDecoder(circle, line=last_token), PromptLookup(), stop=MaxNewTokens(40)

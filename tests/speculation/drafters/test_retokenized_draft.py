@@ -1,4 +1,4 @@
-"""Guessing with a model of another tokenizer, by what it writes."""
+"""Drafting with a model of another tokenizer, by retokenizing its text."""
 
 import random
 from typing import Any
@@ -29,21 +29,21 @@ LONG: dict[str, Any] = {"max_length": 1000, "widths": (1, 5, 128), "scored_width
 
 
 def random_decoder(kind: str, seed: int, rows: int = 2, **changes: Any) -> ScriptedDecoder:
-    """A decoder over a tokenizer's ids that says something random, and five ids that are no token's."""
+    """A random decoder over a tokenizer's ids, plus five ids without a token."""
     generator = torch.Generator().manual_seed(seed)
     table = 3 * torch.randn(61, len(tokenizer(kind)) + 5, generator=generator)
     return ScriptedDecoder(table, rows, **{**SHAPE, **changes})
 
 
 def history(ids: list[int]) -> History:
-    """One row of *ids*, and room behind them."""
+    """One row of *ids*, with room for more."""
     return History(
         torch.tensor([[ids + [7] * 40]]), torch.tensor([[len(ids)]]), torch.tensor([1]), torch.tensor([0])
     )
 
 
-def guesses(draft: RetokenizedDraft, ids: list[int], budget: int) -> list[int]:
-    """What *draft* guesses after *ids*."""
+def draft_ids(draft: RetokenizedDraft, ids: list[int], budget: int) -> list[int]:
+    """Draft of *draft* after *ids*."""
     found = draft.propose(history(ids), torch.tensor([budget]), SamplingPipeline(None, Greedy()))
     return [index for index in found.ids[0].tolist() if index >= 0]
 
@@ -52,7 +52,7 @@ def guesses(draft: RetokenizedDraft, ids: list[int], budget: int) -> list[int]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_draft_that_writes_the_same_is_right(kind: str, draft_kind: str) -> None:
     """
-    In several scripts, line breaks and pictures: what the draft knows, the target is guessed.
+    In several scripts, line breaks and pictures: text the draft model knows is drafted for the target.
 
     But for the last guess of a round, which the draft may have broken off, and for the characters
     that the target spells in many bytes, of which the draft has to draw the whole.
@@ -66,12 +66,12 @@ def test_a_draft_that_writes_the_same_is_right(kind: str, draft_kind: str) -> No
 
     assert [*ids[5:], tokenizer(kind).eos_token_id] == result.ids[0]
     assert statistics.mean_accepted_length > 3.4
-    # Of guesses before which all others stood three of four stand, and nearly all of the first in a round.
+    # Conditional acceptance is three in four, and nearly one for a draft's first token.
     assert sum(statistics.accepted) > 0.75 * sum(statistics.reached)
     assert statistics.accepted[0] > 0.9 * statistics.drafted[0]
 
 
-def test_the_same_tokenizer_needs_one_forward_a_guess() -> None:
+def test_the_same_tokenizer_needs_one_forward_per_token() -> None:
     """Then a token of the draft is a token of the target."""
     target, own = writer("pieces", TEXT, **LONG), writer("pieces", TEXT, **LONG)
     draft = RetokenizedDraft(own, tokenizer("pieces"), tokenizer("pieces"))
@@ -84,7 +84,7 @@ def test_the_same_tokenizer_needs_one_forward_a_guess() -> None:
 @pytest.mark.parametrize("draft_kind", KINDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_changes_no_text(kind: str, draft_kind: str) -> None:
-    """Whatever the two tokenizers: random models, prompts with special tokens, greedy or drawn."""
+    """For all pairs of tokenizers: random models, prompts with special tokens, greedy or sampled."""
     dice = random.Random(f"{kind} {draft_kind}")
     target, own = random_decoder(kind, 1), random_decoder(draft_kind, 2, max_length=96)
     draft = RetokenizedDraft(own, tokenizer(draft_kind), tokenizer(kind))
@@ -102,7 +102,7 @@ def test_changes_no_text(kind: str, draft_kind: str) -> None:
 
 @given(text=st.text(alphabet="the fox é世👋.\n", min_size=1, max_size=60), data=st.data())
 def test_is_a_function_of_the_tokens(text: str, data: st.DataObject) -> None:
-    """What a draft has seen before, of these rows or others, makes no difference to what it is fed."""
+    """The draft model's input does not depend on earlier rows or texts."""
     kind, other = data.draw(st.sampled_from(KINDS)), data.draw(st.sampled_from(KINDS))
     used, fresh = (
         RetokenizedDraft(random_decoder(other, 2), tokenizer(other), tokenizer(kind)) for _ in range(2)
@@ -120,7 +120,7 @@ class TestWhatTheDraftIsFed:
     @pytest.mark.parametrize("draft_kind", KINDS)
     @pytest.mark.parametrize("kind", KINDS)
     def test_is_what_its_tokenizer_makes_of_the_text(self, kind: str, draft_kind: str) -> None:
-        """Chunk by chunk, but nearly as at once: it says the same, and most tokens are those."""
+        """Chunk by chunk it has the same text as at once, and mostly the same tokens."""
         draft = RetokenizedDraft(random_decoder(draft_kind, 2), tokenizer(draft_kind), tokenizer(kind))
         own = draft._translated(0, np.array(tokenizer(kind).encode(3 * TEXT)))[0].tolist()
         at_once = tokenizer(draft_kind).encode(3 * TEXT)
@@ -148,7 +148,9 @@ class TestWhatTheDraftIsFed:
         encoded: list[str] = []
         encode = Vocabulary.encode
         monkeypatch.setattr(
-            Vocabulary, "encode", lambda self, text, opens: encoded.append(text) or encode(self, text, opens)
+            Vocabulary,
+            "encode",
+            lambda self, text, start: encoded.append(text) or encode(self, text, start),
         )
         for end in range(len(ids) - 19, len(ids)):
             draft._translated(0, ids[:end])
@@ -156,7 +158,7 @@ class TestWhatTheDraftIsFed:
         assert len(encoded) < 2 * 20
 
     def test_has_the_drafts_special_tokens(self) -> None:
-        """By name or role; what the draft lacks is left out, and its own beginning goes first."""
+        """By name or role; those the draft lacks are dropped, its leading special tokens prepended."""
         kind, other = tokenizer("bytes"), tokenizer("bytes-bos")
         draft = RetokenizedDraft(random_decoder("bytes-bos", 2), other, kind)
         ids = [*kind.encode("The fox"), kind.eos_token_id, *kind.encode("jumps")]
@@ -169,8 +171,8 @@ class TestWhatTheDraftIsFed:
         assert "The fox" == kind.decode(back._translated(0, np.array(ids))[0])
 
 
-class TestWhatIsGuessed:
-    """What the draft writes, in the target's tokens."""
+class TestDraftTokens:
+    """The draft model's text in the target's tokens."""
 
     def test_goes_on_in_the_middle_of_a_word(self) -> None:
         """A word that the target has begun is finished, not begun again."""
@@ -178,7 +180,7 @@ class TestWhatIsGuessed:
         ids = kind.encode("The quick brown f")
         draft = RetokenizedDraft(writer("pieces", TEXT, **LONG), tokenizer("pieces"), kind)
 
-        assert "The quick brown fox" in kind.decode(ids + guesses(draft, ids, 6))
+        assert "The quick brown fox" in kind.decode(ids + draft_ids(draft, ids, 6))
 
     def test_goes_on_from_tokens_that_no_tokenizer_makes(self) -> None:
         """A model may write a word letter by letter."""
@@ -186,32 +188,32 @@ class TestWhatIsGuessed:
         ids = [index for letter in "The quick brown" for index in kind.encode(letter)]
         draft = RetokenizedDraft(writer("pieces", TEXT, **LONG), tokenizer("pieces"), kind)
 
-        assert "The quick brown fox, it" in kind.decode(ids + guesses(draft, ids, 6))
+        assert "The quick brown fox, it" in kind.decode(ids + draft_ids(draft, ids, 6))
 
     def test_goes_on_in_the_middle_of_a_character(self) -> None:
-        """The draft writes the whole of it, the target is guessed the rest."""
+        """The draft model generates a whole character; the rest of it is drafted."""
         kind = tokenizer("bytes-few")
         ids = kind.encode(TEXT[:62])
         cut = next(n for n in range(len(ids) - 1, 0, -1) if kind.decode(ids[:n]).endswith("\ufffd"))
         draft = RetokenizedDraft(writer("pieces", TEXT, **LONG), tokenizer("pieces"), kind)
 
-        assert ids[cut] == guesses(draft, ids[:cut], 4)[0]
+        assert ids[cut] == draft_ids(draft, ids[:cut], 4)[0]
 
     def test_ends_with_the_draft(self) -> None:
-        """The draft's end of sequence is the target's, and nothing is guessed behind it."""
+        """The draft's end of sequence becomes the target's, and nothing is drafted after it."""
         kind = tokenizer("bytes")
         ids = kind.encode(TEXT)
         draft = RetokenizedDraft(writer("bytes-few", TEXT, **LONG), tokenizer("bytes-few"), kind)
 
-        assert [*ids[-1:], kind.eos_token_id] == guesses(draft, ids[:-1], 5)
+        assert [*ids[-1:], kind.eos_token_id] == draft_ids(draft, ids[:-1], 5)
 
     def test_is_nothing_where_nothing_is_written(self) -> None:
-        """A draft that says ids that are no tokens guesses nothing."""
+        """Ids without a token give no draft."""
         kind, table = tokenizer("bytes"), torch.zeros(1, 300)
         table[0, 299] = 1.0
         draft = RetokenizedDraft(ScriptedDecoder(table), tokenizer("bytes-few"), kind)
 
-        assert [] == guesses(draft, kind.encode("The"), 5)
+        assert [] == draft_ids(draft, kind.encode("The"), 5)
 
     def test_is_as_far_as_the_drafts_positions_go(self) -> None:
         """A row beyond them gets no draft, and one near them a short one."""
@@ -220,17 +222,17 @@ class TestWhatIsGuessed:
         draft = RetokenizedDraft(own, kind, kind)
 
         assert [ids[10:14], ids[19:21], ids[20:21], []] == [
-            guesses(draft, ids[:n], 4) for n in (10, 19, 20, 21)
+            draft_ids(draft, ids[:n], 4) for n in (10, 19, 20, 21)
         ]
 
     def test_is_nothing_in_a_character_that_no_tokenizer_would_split(self) -> None:
-        """The rest of it cannot be told from what the draft writes, which is the whole of it."""
+        """The remaining bytes cannot be derived from the draft's text."""
         kind = tokenizer("bytes")
         letters = [index for letter in "The quick" for index in kind.encode(letter)]
         half = kind.convert_tokens_to_ids(["Ġ", "Ð"])
         draft = RetokenizedDraft(writer("pieces", "The quick Жук.", **LONG), tokenizer("pieces"), kind)
 
-        assert [] == guesses(draft, letters + half, 4)
+        assert [] == draft_ids(draft, letters + half, 4)
 
     def test_breaks_off_when_the_draft_needs_too_many_tokens(self) -> None:
         """A draft that never comes to the end of a character draws twice the budget."""
@@ -239,7 +241,7 @@ class TestWhatIsGuessed:
         own = ScriptedDecoder(table)
         draft = RetokenizedDraft(own, tokenizer("bytes-few"), tokenizer("bytes"))
 
-        assert [] == guesses(draft, tokenizer("bytes").encode("The fox"), 3)
+        assert [] == draft_ids(draft, tokenizer("bytes").encode("The fox"), 3)
         assert 6 == len(own.forwards)
 
 
@@ -252,6 +254,6 @@ def test_needs_as_many_rows() -> None:
 
 
 def test_needs_a_decoder() -> None:
-    """A path or a model is no decoder yet."""
+    """A path or a model is not a decoder."""
     with pytest.raises(TypeError, match="'decoder' must have a shape and forward"):
         RetokenizedDraft("some/model", tokenizer("bytes"), tokenizer("bytes"))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Records of texts that go on."""
+"""Records of running texts."""
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ from decodekit.speculation.drafters.running_texts import RunningTexts
 class Note:
     """A text."""
 
-    taken: NDArray[np.int64] = attrs.field(converter=lambda ids: np.array(ids, dtype=np.int64))
+    tokens: NDArray[np.int64] = attrs.field(converter=lambda ids: np.array(ids, dtype=np.int64))
 
 
 def ids(*tokens: int) -> NDArray[np.int64]:
@@ -26,7 +26,7 @@ def ids(*tokens: int) -> NDArray[np.int64]:
 
 class TestRunningTexts:
     def test_the_longest_that_goes_on(self) -> None:
-        """Neither a shorter one nor one that another token ended."""
+        """Neither a shorter one nor one with another last token."""
         texts = RunningTexts[Note]()
         notes = [Note([1]), Note([1, 2, 3]), Note([1, 2]), Note([1, 3]), Note([1, 2, 3, 4, 5])]
         texts.put(notes)
@@ -35,7 +35,7 @@ class TestRunningTexts:
         assert notes[3] is texts.take(ids(1, 3))
 
     def test_a_text_as_it_was(self) -> None:
-        """One that has not gone on since is found too."""
+        """A text without new tokens is found too."""
         texts, note = RunningTexts[Note](), Note([1, 2])
         texts.put([note])
 
@@ -49,21 +49,21 @@ class TestRunningTexts:
         assert notes == [texts.take(ids(1, 2)), texts.take(ids(1, 3))]
 
     def test_long_texts_are_fewer(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The oldest go when all together are too long, though never those of the latest call."""
+        """The oldest are dropped above the token limit, but never those of the latest call."""
         monkeypatch.setattr(running_texts, "_MOST_TOKENS", 5)
         texts, notes = RunningTexts[Note](), [Note([1, 1, 1]), Note([2, 2]), Note([3])]
         texts.put(notes[:2])
         texts.put(notes[2:])
 
-        assert texts.take(notes[0].taken) is None
-        assert notes[1:] == [texts.take(note.taken) for note in notes[1:]]
+        assert texts.take(notes[0].tokens) is None
+        assert notes[1:] == [texts.take(note.tokens) for note in notes[1:]]
 
         texts.put([Note([4] * 9), Note([5] * 9)])
 
         assert texts.take(ids(*[4] * 9)) is not None
 
     def test_is_bounded(self) -> None:
-        """The oldest go, but never those of the latest call."""
+        """The oldest are dropped, but never those of the latest call."""
         texts, many = RunningTexts[Note](), running_texts._MOST_IDLE
         texts.put([Note([7])])
         texts.put([Note([row]) for row in range(100, 100 + many)])
@@ -73,18 +73,18 @@ class TestRunningTexts:
         assert all(texts.take(ids(row, 1)) for row in range(3 * many))
 
     def test_a_copy_starts_with_none(self) -> None:
-        """It is a cache."""
+        """Pickles do not contain the cache."""
         texts = RunningTexts[Note]()
         texts.put([Note([1])])
 
         assert pickle.loads(pickle.dumps(texts)).take(ids(1)) is None
 
-    def test_nobody_gets_what_another_has(self) -> None:
-        """In threads."""
+    def test_a_taken_record_is_not_shared(self) -> None:
+        """Under several threads."""
         texts = RunningTexts[Note]()
         texts.put([Note([1]) for _ in range(60)])
         with ThreadPoolExecutor(8) as pool:
-            taken = list(pool.map(lambda _: texts.take(ids(1, 2)), range(100)))
+            tokens = list(pool.map(lambda _: texts.take(ids(1, 2)), range(100)))
 
-        found = [id(note) for note in taken if note]
+        found = [id(note) for note in tokens if note]
         assert 60 == len(found) == len(set(found))

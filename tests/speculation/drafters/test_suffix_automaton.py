@@ -1,4 +1,4 @@
-"""Guessing by copying, from any length of match."""
+"""Drafting from suffix matches of any length."""
 
 import copy
 import random
@@ -14,7 +14,7 @@ from decodekit.decoding import Generator, MaxNewTokens, Sample
 from decodekit.speculation import PromptLookup, SpeculativeGenerator, SuffixAutomaton
 from decodekit.testing import ScriptedDecoder, last_token
 
-from ..same_text import Failing, check_same_text, guesses, history, table
+from ..same_text import Failing, check_same_text, draft_ids, history, table
 
 TOKENS = st.integers(0, 2)
 
@@ -26,7 +26,7 @@ def longest(tokens: list[int], sequence: list[int]) -> tuple[int, int]:
         size = 0
         while size < min(end, len(tokens)) and sequence[end - size - 1] == tokens[len(tokens) - size - 1]:
             size += 1
-        # A text is not found in itself as a whole.
+        # The whole text is not its own match.
         found = max(found, (size, end))
     return found if found[0] else (0, 0)
 
@@ -34,19 +34,19 @@ def longest(tokens: list[int], sequence: list[int]) -> tuple[int, int]:
 def brute_force(tokens: list[int], corpus: list[list[int]], min_match: int, budget: int) -> list[int]:
     """Every place, in the text and elsewhere."""
     size, end = longest(tokens, tokens)
-    guess, text = [], list(tokens)
+    drafted, text = [], list(tokens)
     for i in range(budget if size else 0):
         text.append(text[end + i])
-        guess.append(text[-1])
+        drafted.append(text[-1])
     for sequence in corpus:
         other, end = longest(tokens, sequence)
-        # The later sequence counts as the later place.
+        # Later sequences count as later.
         if other and (other > size or (other == size and size > longest(tokens, tokens)[0])):
-            size, guess = other, sequence[end : end + budget]
-    return guess if size >= min_match else []
+            size, drafted = other, sequence[end : end + budget]
+    return drafted if size >= min_match else []
 
 
-class TestGuesses:
+class TestDraftTokens:
     @given(
         st.lists(TOKENS, min_size=1, max_size=40),
         st.lists(st.lists(TOKENS, max_size=12), max_size=4),
@@ -59,13 +59,13 @@ class TestGuesses:
         """Equal to looking at every place; the text's own counts first; garbage behind is not read."""
         drafter = SuffixAutomaton(corpus, min_match)
 
-        assert [brute_force(tokens, corpus, min_match, budget)] == guesses(drafter, [tokens], [budget])
+        assert [brute_force(tokens, corpus, min_match, budget)] == draft_ids(drafter, [tokens], [budget])
 
     @given(st.lists(TOKENS, min_size=1, max_size=30), st.integers(1, 5))
     def test_agrees_with_the_lookup(self, tokens: list[int], budget: int) -> None:
         """Where the n-gram's length is no limit, up to the end of the text, where that one stops."""
-        [expected] = guesses(PromptLookup(max_ngram=30), [tokens], [budget])
-        [actual] = guesses(SuffixAutomaton(), [tokens], [budget])
+        [expected] = draft_ids(PromptLookup(max_ngram=30), [tokens], [budget])
+        [actual] = draft_ids(SuffixAutomaton(), [tokens], [budget])
 
         assert expected == actual[: len(expected)]
         assert bool(expected) == bool(actual)
@@ -80,47 +80,47 @@ class TestGuesses:
 
         assert [size if size >= min_match else 0, 0] == evidence.tolist()
 
-    def test_goes_round_with_the_text(self) -> None:
+    def test_repeats_with_the_text(self) -> None:
         """A copy that reaches the end of the text goes on with the copy."""
-        assert [[2, 1, 2, 1, 2]] == guesses(SuffixAutomaton(), [[1, 2, 1]], [5])
+        assert [[2, 1, 2, 1, 2]] == draft_ids(SuffixAutomaton(), [[1, 2, 1]], [5])
 
     def test_not_beyond_the_end_of_a_sequence(self) -> None:
         """Nothing follows there, neither the next sequence nor the same one."""
-        assert [[3]] == guesses(SuffixAutomaton([[1, 2, 3], [4, 5]]), [[1, 2]], [5])
-        assert [[]] == guesses(SuffixAutomaton([[1, 2, 3], [4, 5]]), [[7, 3]], [5])
+        assert [[3]] == draft_ids(SuffixAutomaton([[1, 2, 3], [4, 5]]), [[1, 2]], [5])
+        assert [[]] == draft_ids(SuffixAutomaton([[1, 2, 3], [4, 5]]), [[7, 3]], [5])
 
     def test_rows_have_budgets_of_their_own(self) -> None:
         """None at all for an idle one."""
         rows = [[1, 2, 3, 1], [1, 2, 3, 1], [5], [1, 2, 3, 1]]
 
-        assert [[2], [], [], [2, 3, 1]] == guesses(SuffixAutomaton(), rows, [1, 0, 3, 3])
-        assert [[], []] == guesses(SuffixAutomaton(), rows[:2], [0, 0])
+        assert [[2], [], [], [2, 3, 1]] == draft_ids(SuffixAutomaton(), rows, [1, 0, 3, 3])
+        assert [[], []] == draft_ids(SuffixAutomaton(), rows[:2], [0, 0])
 
 
 class TestIsACache:
     @given(st.lists(st.lists(TOKENS, min_size=1, max_size=14), min_size=1, max_size=12), st.data())
-    def test_whatever_was_asked_before(self, texts: list[list[int]], data: st.DataObject) -> None:
-        """Texts that grow, shrink and take turns, in any row, give what they give a new one."""
+    def test_independent_of_earlier_queries(self, texts: list[list[int]], data: st.DataObject) -> None:
+        """Texts that grow, shrink and change rows give the same drafts as a new drafter."""
         corpus = [[0, 1, 2, 0, 0, 1], [2, 2, 1]]
         drafter = SuffixAutomaton(corpus)
         for _ in range(6):
             rows = data.draw(st.lists(st.sampled_from(texts), min_size=1, max_size=4))
             rows = [(row + row)[: data.draw(st.integers(1, 2 * len(row)))] for row in rows]
 
-            assert guesses(SuffixAutomaton(corpus), rows, [4] * len(rows)) == guesses(
+            assert draft_ids(SuffixAutomaton(corpus), rows, [4] * len(rows)) == draft_ids(
                 drafter, rows, [4] * len(rows)
             )
 
     def test_a_new_token_costs_a_few_steps(self) -> None:
-        """However long the text is: only what is new is read."""
+        """Only new tokens are processed, however long the text."""
         dice = random.Random(2)
         tokens = [dice.randrange(60) for _ in range(2000)]
         drafter = SuffixAutomaton()
-        guesses(drafter, [tokens[:1500]], [4])
+        draft_ids(drafter, [tokens[:1500]], [4])
         [text] = drafter._texts._idle
         before = text.index.steps
         for n in range(1501, 2001):
-            guesses(drafter, [tokens[:n]], [4])
+            draft_ids(drafter, [tokens[:n]], [4])
 
         assert text is drafter._texts._idle[0]
         assert text.index.steps - before < 6 * 500
@@ -134,14 +134,14 @@ class TestIsACache:
         assert [2] == drafter.evidence(now, torch.tensor([1])).tolist()
 
     def test_threads_may_share_it(self) -> None:
-        """Each gets what it would get alone."""
+        """Each gets the same drafts as alone."""
         drafter = SuffixAutomaton([[0, 1, 2, 0, 0, 1] * 3])
 
         def walk(seed: int) -> list[list[list[int]]]:
             dice, text, seen = random.Random(seed), [0], []
             for _ in range(60):
                 text.append(dice.randrange(3))
-                seen.append(guesses(drafter, [text], [4]))
+                seen.append(draft_ids(drafter, [text], [4]))
             return seen
 
         with ThreadPoolExecutor(4) as pool:
@@ -150,11 +150,11 @@ class TestIsACache:
         assert list(map(walk, range(12))) == together
 
     def test_may_be_copied(self) -> None:
-        """The corpus comes along, what was cached does not."""
+        """The corpus is copied, the cache is not."""
         drafter = SuffixAutomaton([[1, 2, 3]], min_match=2)
-        guesses(drafter, [[1, 2]], [2])
+        draft_ids(drafter, [[1, 2]], [2])
 
-        assert [[3]] == guesses(copy.deepcopy(drafter), [[1, 2]], [2])
+        assert [[3]] == draft_ids(copy.deepcopy(drafter), [[1, 2]], [2])
 
 
 class TestCorpus:
@@ -188,12 +188,12 @@ class TestCorpus:
 
 class TestGeneration:
     def test_same_text(self) -> None:
-        """Token for token plain decoding's, with a corpus and without, and some guesses stand."""
+        """The text equals plain decoding, with a corpus and without, and some draft tokens are accepted."""
         assert check_same_text(lambda scores: SuffixAutomaton()) > 50
         assert check_same_text(lambda scores: SuffixAutomaton([[1, 2, 3, 4, 5, 6, 7, 8], [3, 1]])) > 50
 
     def test_a_text_that_repeats_itself_is_drafted_well(self) -> None:
-        """On a decoder that goes round in a circle every guess stands after the first round."""
+        """On periodic text every draft token is accepted after the first step."""
         circle = torch.eye(6).roll(1, dims=1)
         fast = SpeculativeGenerator(
             ScriptedDecoder(circle, line=last_token), SuffixAutomaton(), stop=MaxNewTokens(40)
@@ -204,7 +204,7 @@ class TestGeneration:
         assert [7, 7, 7, 7] == statistics.accepted
 
     def test_a_failure_leaves_the_generator_usable(self) -> None:
-        """The next text is plain decoding's."""
+        """The next text equals plain decoding."""
         failing = Failing(SuffixAutomaton(), at=3)
         parts = {"sampler": Sample(3), "stop": MaxNewTokens(20)}
         fast = SpeculativeGenerator(ScriptedDecoder(table(1)), failing, **parts)

@@ -1,4 +1,4 @@
-"""The substrings of a text, against looking at every place."""
+"""The suffix automaton against brute force."""
 
 import random
 
@@ -11,7 +11,7 @@ from decodekit.speculation.drafters.suffix_index import SuffixIndex
 TEXTS = st.one_of(
     st.lists(st.integers(0, 1), max_size=40),
     st.lists(st.integers(0, 3), max_size=60),
-    # What goes in circles, with something in between.
+    # Periodic texts with interruptions.
     st.lists(st.tuples(st.lists(st.integers(0, 2), max_size=4), st.integers(1, 9)), max_size=5).map(
         lambda runs: [token for part, times in runs for token in part * times]
     ),
@@ -19,7 +19,7 @@ TEXTS = st.one_of(
 
 
 def longest_and_latest(tokens: list[int]) -> tuple[int, int]:
-    """Every length from the longest, every end from the latest."""
+    """Brute force: every length from the longest, every end from the latest."""
     n = len(tokens)
     for length in range(n - 1, 0, -1):
         for end in range(n - 1, length - 1, -1):
@@ -39,8 +39,8 @@ class TestRepeated:
             assert longest_and_latest(tokens[: n + 1]) == index.repeated()
 
     @given(TEXTS, st.randoms(use_true_random=False))
-    def test_whenever_it_is_asked(self, tokens: list[int], dice: random.Random) -> None:
-        """Not only token by token, and twice in a row as well."""
+    def test_independent_of_the_time_of_queries(self, tokens: list[int], dice: random.Random) -> None:
+        """After several tokens, and twice in a row."""
         index = SuffixIndex()
         for n, token in enumerate(tokens):
             index.append(token)
@@ -51,7 +51,7 @@ class TestRepeated:
 class TestFollow:
     @given(TEXTS, TEXTS)
     def test_the_longest_suffix_of_another_text(self, tokens: list[int], other: list[int]) -> None:
-        """And where it ended latest in this one."""
+        """And its latest end in this text."""
         index, state, length = SuffixIndex(tokens), 0, 0
         for n, token in enumerate(other):
             state, length = index.follow(state, length, token)
@@ -95,7 +95,7 @@ class TestSteps:
         ],
     )
     def test_a_token_costs_a_few(self, name: str, most: int) -> None:
-        """Asked after every token of 4,096: so many states a token, whatever was written before."""
+        """Queried after each of 4,096 tokens: a bounded number of states per token, for any text."""
         index = SuffixIndex()
         for token in _text(name):
             index.append(token)
@@ -104,7 +104,7 @@ class TestSteps:
         assert index.steps < most * N
 
     def test_at_worst_a_chain(self) -> None:
-        """What goes in circles, and then in ever more of them again: one chain of links a token."""
+        """Periodic text with growing periods: one chain of links per token."""
         index = SuffixIndex()
         for token in [1] * 400 + [2] + [1] * 400:
             index.append(token)
@@ -114,6 +114,6 @@ class TestSteps:
             assert index.steps - before <= 401
 
     def test_the_construction_alone_is_linear(self) -> None:
-        """There are at most three transitions a token (Blumer et al., 1985), which is what bounds it."""
+        """At most three transitions per token (Blumer et al., 1985)."""
         for name in ("binary", "one-token", "lines-with-changes"):
             assert SuffixIndex(_text(name)).steps < 3 * N

@@ -1,4 +1,4 @@
-"""A text in the ids of another vocabulary, kept while it grows."""
+"""Incremental translation to another vocabulary."""
 
 from collections.abc import Iterator
 
@@ -20,14 +20,14 @@ def split(tokens: Ints, start: int) -> Iterator[tuple[int, int, bool]]:
         start = end
 
 
-def encode(chunk: list[int], opens: bool) -> list[int]:
-    """The chunk as one number, behind a 9 where it opens a text, and nothing for two zeros."""
-    return [] if chunk == [0, 0] else [9] * opens + [sum(3**i * token for i, token in enumerate(chunk))]
+def encode(chunk: list[int], starts_text: bool) -> list[int]:
+    """The chunk as one number, after a 9 at the start of a text; nothing for two zeros."""
+    return [] if chunk == [0, 0] else [9] * starts_text + [sum(3**i * token for i, token in enumerate(chunk))]
 
 
 @given(st.lists(TEXTS, max_size=6), TEXTS)
 def test_is_a_function_of_the_text(before: list[list[int]], text: list[int]) -> None:
-    """Whatever was translated before: longer texts, shorter ones, others."""
+    """Independent of earlier texts: longer, shorter or different ones."""
     translation = Translation()
     for other in before:
         translation = translation.of(np.array(other, dtype=np.int64), split, encode)
@@ -35,26 +35,26 @@ def test_is_a_function_of_the_text(before: list[list[int]], text: list[int]) -> 
     found, fresh = translation.of(tokens, split, encode), Translation().of(tokens, split, encode)
     chunks = list(split(tokens, 0))
 
-    assert [index for a, b, opens in chunks for index in encode(text[a:b], opens)] == found.own.tolist()
+    assert [index for a, b, first in chunks for index in encode(text[a:b], first)] == found.own.tolist()
     assert [end for _, end, _ in chunks] == found.ends.tolist()
     assert fresh.own_ends.tolist() == found.own_ends.tolist()
 
 
 def test_a_text_that_grows_is_encoded_once() -> None:
-    """But for its last chunk, which was not known to be over."""
+    """Only the last chunk, which may have grown, is encoded again."""
     encoded: list[list[int]] = []
     translation = Translation()
     text = np.array([1, 1, 0, 1, 0, 2, 0, 1])
     for end in range(len(text) + 1):
         translation = translation.of(
-            text[:end], split, lambda chunk, opens: encoded.append(chunk) or encode(chunk, opens)
+            text[:end], split, lambda chunk, starts_text: encoded.append(chunk) or encode(chunk, starts_text)
         )
 
     assert [[1], [1, 1], [1, 1], [0], [0, 1], [0, 1], [0], [0, 2], [0, 2], [0], [0, 1]] == encoded
 
 
 def test_later_changes_of_the_text_do_not_arrive() -> None:
-    """The loop writes into its ids as it goes on."""
+    """The loop overwrites its ids later."""
     text = np.array([1, 1, 0, 1, 0, 2])
     translation = Translation().of(text, split, encode)
     text[0] = 2

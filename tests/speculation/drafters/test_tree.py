@@ -1,4 +1,4 @@
-"""Shapes of trees of guesses."""
+"""Shapes of draft trees."""
 
 from typing import Any
 
@@ -8,28 +8,28 @@ from decodekit.speculation import Tree
 
 
 class TestTree:
-    def test_children_of_every_guess(self) -> None:
-        """Two guesses, three after each of them."""
+    def test_children_of_every_node(self) -> None:
+        """Two nodes, three children each."""
         assert (-1, -1, 0, 0, 0, 1, 1, 1) == Tree.of_children(2, 3).parents
 
-    def test_children_of_the_likeliest(self) -> None:
-        """Three guesses, two after the first of them, one after the first of these."""
+    def test_children_of_the_top_node(self) -> None:
+        """Three nodes, two children of the first, one of the first of these."""
         assert (-1, -1, -1, 0, 0, 3) == Tree.comb(3, 2, 1).parents
 
     def test_a_chain_is_both(self) -> None:
-        """One child each is a chain, whichever of them has it."""
+        """With one child each a comb is a chain."""
         assert (-1, 0, 1) == Tree.comb(1, 1, 1).parents == Tree.of_children(1, 1, 1).parents
 
-    def test_levels_of_followed_guesses(self) -> None:
-        """The root first; a guess that nothing follows need not be scored by the draft."""
+    def test_levels_of_inner_nodes(self) -> None:
+        """The root first; leaves need not be scored by the draft."""
         assert [[-1], [0, 1]] == Tree.of_children(2, 2).inner
         assert [[-1], [0], [2]] == Tree.comb(2, 2, 1).inner
         assert [3, 4] == Tree.comb(3, 2).children(0)
 
     @pytest.mark.parametrize("parents", [(), (0,), (-1, 1), (-2,), (-1, True), (-1, 0.0)])
     def test_a_parent_comes_before_its_child(self, parents: tuple[int, ...]) -> None:
-        """A guess follows the last token or an earlier guess, and there is at least one."""
-        with pytest.raises(ValueError, match="'parents' must be -1 or the number of an earlier guess each"):
+        """Parents are -1 or an earlier node, and there is at least one node."""
+        with pytest.raises(ValueError, match="'parents' must be -1 or the number of an earlier node each"):
             Tree(parents)
 
     @pytest.mark.parametrize("parents", [None, -1, 1.5])
@@ -40,6 +40,6 @@ class TestTree:
 
     @pytest.mark.parametrize("children", [(), (0,), (2, -1), (1.5,), (True,)])
     def test_children_are_counted(self, children: tuple[int, ...]) -> None:
-        """Each level has at least one guess."""
+        """Each level has at least one node."""
         with pytest.raises(ValueError, match="'children' must be whole numbers >= 1, at least one"):
             Tree.comb(*children)

@@ -1,4 +1,4 @@
-"""Tokenizers that differ, trained on the spot, and decoders that go on with a text they know."""
+"""Different small tokenizers, and decoders that continue a given text."""
 
 import functools
 import json
@@ -71,7 +71,7 @@ def wrapped(backend: Tokenizer, bos: str | None = None, eos: str | None = None) 
 
 @functools.cache
 def tokenizer(kind: str) -> Any:
-    """One of each, and some that differ in their merges alone."""
+    """One of each kind, and some that differ only in their merges."""
     makers = {
         "bytes": lambda: wrapped(byte_level(420), eos="<|end|>"),
         "bytes-few": lambda: wrapped(byte_level(290), eos="</s>"),
@@ -86,7 +86,7 @@ KINDS = ["bytes", "bytes-few", "bytes-bos", "pieces", "pieces-few"]
 
 
 def permuted(kind: str, seed: int = 0) -> tuple[Any, torch.Tensor]:
-    """The same byte-level tokenizer with its ids mixed up, and the new id of each."""
+    """The byte-level tokenizer with permuted ids, and the new id of each."""
     state = json.loads(tokenizer(kind).backend_tokenizer.to_str())
     vocab = state["model"]["vocab"]
     # Added tokens always come last.
@@ -98,16 +98,16 @@ def permuted(kind: str, seed: int = 0) -> tuple[Any, torch.Tensor]:
 
 
 def writer(kind: str, text: str, **shape: Any) -> ScriptedDecoder:
-    """A decoder that goes on with *text*, in its own tokens, from wherever it is in it."""
+    """A decoder that continues *text* from any prefix, in its own tokens."""
     tokens = tokenizer(kind)
     vocabulary, ids = Vocabulary(tokens, len(tokens)), tokens.encode(text)
 
-    def following(prefix: Sequence[int]) -> int:
+    def next_token(prefix: Sequence[int]) -> int:
         if ids[: len(prefix)] == list(prefix):
             return ids[len(prefix)] if len(prefix) < len(ids) else tokens.eos_token_id
-        rest = text.encode()[len(vocabulary.bytes_of(prefix, opens=True)) :]
-        # It came here by other tokens than its own: the longest that fits.
-        fitting = [index for index, said in vocabulary.said.items() if said and rest.startswith(said)]
-        return max(fitting, key=lambda index: len(vocabulary.said[index]), default=tokens.eos_token_id)
+        rest = text.encode()[len(vocabulary.bytes_of(prefix, starts_text=True)) :]
+        # Not the canonical tokenization: the longest fitting token.
+        fitting = [index for index, data in vocabulary.token_bytes.items() if data and rest.startswith(data)]
+        return max(fitting, key=lambda index: len(vocabulary.token_bytes[index]), default=tokens.eos_token_id)
 
-    return ScriptedDecoder(torch.eye(len(tokens)) * 20, line=following, **shape)
+    return ScriptedDecoder(torch.eye(len(tokens)) * 20, line=next_token, **shape)

@@ -1,7 +1,7 @@
 """
 Known bugs of speculation, each put in on purpose: the exactness kit has to notice every one.
 
-They come from what others have shipped and mended, and from what is easily got wrong. Without
+They are bugs that other projects have shipped and fixed, and likely mistakes. Without
 the bug, the same world passes.
 """
 
@@ -33,7 +33,7 @@ from decodekit.speculation import (
     RejectionSampling,
     SpeculativeGenerator,
 )
-from decodekit.speculation.exactness.exactness import check_exactness, distribution
+from decodekit.speculation.exactness.exactness_check import check_exactness, output_distribution
 from decodekit.speculation.verification import block_verification as block
 from decodekit.speculation.verification import distributions
 from decodekit.speculation.verification import rejection_sampling as rejection
@@ -50,7 +50,7 @@ SMALL, CONFIDENT = scripted(1, 2), DraftModel(scripted(2, 2, scale=1.5))
 
 
 def world(**parts: Any) -> Callable[[], Generator]:
-    """Three tokens of vocabulary, two of text, two guesses a round; or as *parts* say."""
+    """Vocabulary of three, two tokens of text, two draft tokens per step; or as in *parts*."""
     usual = {
         "decoder": TARGET,
         "drafter": DRAFT,
@@ -72,17 +72,17 @@ def passes(prompts: list[list[int]] = PROMPT, **parts: Any) -> None:
 
 
 def caught(prompts: list[list[int]] = PROMPT, **parts: Any) -> None:
-    """With it, the distribution is off by far more than rounding."""
+    """With the bug the distribution is off by far more than rounding."""
     with pytest.raises(AssertionError, match="off by a total variation"):
         check_exactness(world(**parts), prompts, 1e-6, TARGET.shape.batch_size // len(prompts))
 
 
-# What the draft says of itself
+# Scores of the draft
 
 
 @attrs.frozen(eq=False)
-class Rechosen:
-    """A choice of which *change* makes other ids or scores, for a drafter to be misled by."""
+class Resampled:
+    """A sampling pipeline whose ids or scores *change* alters, given to a drafter."""
 
     sample: SamplesTokens
     change: Callable[[Tensor, Tensor, Scores], tuple[Tensor, Scores]]
@@ -97,13 +97,13 @@ class Rechosen:
 
 @attrs.frozen(eq=False)
 class Misled:
-    """*drafter* with such a choice."""
+    """*drafter* with such a pipeline."""
 
     drafter: Drafter
     change: Callable[[Tensor, Tensor, Scores], tuple[Tensor, Scores]]
 
     def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
-        return self.drafter.propose(history, budget, Rechosen(sample, self.change))
+        return self.drafter.propose(history, budget, Resampled(sample, self.change))
 
 
 def argmax(logits: Tensor, ids: Tensor, scores: Scores) -> tuple[Tensor, Scores]:
@@ -118,23 +118,23 @@ def raw(logits: Tensor, ids: Tensor, scores: Scores) -> tuple[Tensor, Scores]:
 @BOTH
 class TestDraftScores:
     def test_of_an_argmax_must_be_a_point_mass(self, verification: Verification) -> None:
-        """Guesses that are the draft's likeliest, with soft scores."""
+        """Argmax draft tokens with soft scores."""
         caught(drafter=Misled(DRAFT, argmax), verification=verification)
         passes(drafter=DRAFT, verification=verification)
 
     @pytest.mark.parametrize("chain", [Temperature(0.7), TopK(2)], ids=["temperature", "top-k"])
     def test_must_be_the_processed_ones(self, chain: Processor, verification: Verification) -> None:
-        """Guesses drawn from processed logits, with the raw ones as scores."""
+        """Tokens sampled from processed logits, with raw logits as scores."""
         caught(drafter=Misled(DRAFT, raw), verification=verification, processors=chain)
         passes(drafter=DRAFT, verification=verification, processors=chain)
 
 
-# How many guesses are looked at
+# Number of draft tokens that are verified
 
 
 @attrs.frozen(eq=False)
 class Cut:
-    """What a draft model guesses, as far as *keep* says of the guesses and their distributions."""
+    """Draft of a model, cut where *keep* says by tokens and distributions."""
 
     keep: Callable[[Tensor, Tensor], Tensor]
 
@@ -146,7 +146,7 @@ class Cut:
 
 
 def before_the_first(fails: Tensor) -> Tensor:
-    """How many columns come before the first that *fails*, ``[batch, 1]``."""
+    """Number of columns before the first that *fails*, ``[batch, 1]``."""
     return (~fails).cumprod(dim=-1).sum(dim=-1, keepdim=True)
 
 
@@ -155,17 +155,17 @@ def own_probability(ids: Tensor, q: Tensor) -> Tensor:
 
 
 def drop_the_unlikely(ids: Tensor, q: Tensor) -> Tensor:
-    """The unlikely guess goes: but it was drawn, and to drop it is to draw another."""
+    """Drops an unlikely token: that changes the distribution, as it was sampled."""
     return before_the_first(own_probability(ids, q) < 0.4)
 
 
 def drop_the_unlikely_prefix(ids: Tensor, q: Tensor) -> Tensor:
-    """The same by what the prefix as a whole has."""
+    """The same by the probability of the whole prefix."""
     return before_the_first(own_probability(ids, q).cumprod(dim=-1) < 0.2)
 
 
 def stop_after_the_unlikely(ids: Tensor, q: Tensor) -> Tensor:
-    """It stays, and is the last: what is decided by a guess is decided of the next."""
+    """Keeps it as the last token: a token decides only about the next one."""
     return before_the_first(own_probability(ids, q) < 0.4) + 1
 
 
@@ -176,7 +176,7 @@ def stop_before_the_unsure(ids: Tensor, q: Tensor) -> Tensor:
 
 def best_of_live_confidences(ids: Tensor, q: Tensor) -> Tensor:
     """
-    One guess or three, whichever should pay more: no number in between is any cheaper.
+    One token or three, whichever should pay more: two cost as much as three.
 
     Each confidence is that of a draft before it draws. But the third depends on the second
     guess, and decides whether that one is looked at.
@@ -196,43 +196,43 @@ class TestLengths:
     def test_that_look_at_what_they_decide_on(
         self, keep: Callable[[Tensor, Tensor], Tensor], verification: Verification
     ) -> None:
-        """A guess that was drawn is not looked at for what it turned out to be."""
+        """Whether a sampled token is verified depends on its value."""
         caught(drafter=Cut(keep), verification=verification, **LENGTHS_WORLD)
 
     @pytest.mark.parametrize("keep", PREDICTABLE, ids=lambda keep: keep.__name__)
     def test_that_do_not(self, keep: Callable[[Tensor, Tensor], Tensor], verification: Verification) -> None:
-        """Decided before the guess is drawn, any length is right."""
+        """Decided before the token is sampled, any length is correct."""
         passes(drafter=Cut(keep), verification=verification, **LENGTHS_WORLD)
 
 
-# Which numbers are used for what
+# Keys of the noise
 
 
 def rekeyed(
     question: Callable[..., Tensor], purpose: int, change: Callable[..., tuple[Any, ...]]
 ) -> Callable[..., Tensor]:
-    """A question of the noise, under other keys where it is asked for *purpose*."""
+    """A noise function with other keys for *purpose*."""
 
-    def asked(stream: Any, position: Any, why: int, index: Any, chances: Any) -> Tensor:
+    def calls(stream: Any, position: Any, why: int, index: Any, chances: Any) -> Tensor:
         keys = (stream, position, why, index)
         return question(*(change(*keys) if why == purpose else keys), chances)
 
-    return asked
+    return calls
 
 
 def as_the_draft(stream: Tensor, start: Tensor, why: int, index: Tensor) -> tuple[Any, ...]:
-    """The number that the guess itself was drawn by."""
+    """The key by which the draft token was sampled."""
     random_streams = noise.folded(stream.reshape(-1), noise.DRAFT, start.reshape(-1)).reshape(stream.shape)
     return random_streams, start + index, noise.TOKEN, torch.zeros_like(index)
 
 
 def by_position(stream: Tensor, start: Tensor, why: int, index: Tensor) -> tuple[Any, ...]:
-    """The number of the guess's position, in whichever round."""
+    """The key of the token's position, independent of the step."""
     return stream, start + index, why, torch.zeros_like(index)
 
 
 class DraftsBlind(BlockVerification):
-    """Draws guesses by position alone: a later round meets the numbers of guesses that fell."""
+    """Samples drafts by position alone: a later step reuses the noise of rejected tokens."""
 
     def drafting(self, sampler: Sampler, start: Tensor) -> Sampler:
         return super().drafting(sampler, torch.zeros_like(start))
@@ -243,13 +243,13 @@ class TestNoise:
     def test_of_draft_and_acceptance(
         self, verification: Verification, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The number that drew the guess says whether it stands."""
+        """Acceptance reuses the draft token's noise."""
         monkeypatch.setattr(noise, "coin", rekeyed(noise.coin, noise.ACCEPT, as_the_draft))
         caught(verification=verification)
 
     @BOTH
     def test_of_draft_and_residual(self, verification: Verification, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The number that drew the guess draws what replaces it."""
+        """The replacement reuses the draft token's noise."""
         monkeypatch.setattr(noise, "draw", rekeyed(noise.draw, noise.RESIDUAL, as_the_draft))
         caught(verification=verification)
 
@@ -257,31 +257,31 @@ class TestNoise:
     def test_of_acceptance_and_residual(
         self, verification: Verification, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The number by which the guess fell draws what replaces it."""
+        """The replacement reuses the noise of the rejection."""
         monkeypatch.setattr(noise, "ACCEPT", noise.RESIDUAL)
         caught(verification=verification)
 
-    def test_of_acceptance_in_two_rounds(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Keyed by position, a number that let a later guess of a block fall is met again."""
+    def test_of_acceptance_in_two_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Keyed by position, a later token's acceptance noise is reused by the next step."""
         monkeypatch.setattr(noise, "coin", rekeyed(noise.coin, noise.ACCEPT, by_position))
         caught(verification=BlockVerification(), stop=MaxNewTokens(3))
 
-    def test_of_guesses_in_two_rounds(self) -> None:
-        """Keyed by position, a number that drew a guess that fell draws the next round's."""
+    def test_of_draft_tokens_in_two_steps(self) -> None:
+        """Keyed by position, a rejected token's noise samples the next step's draft."""
         caught(verification=DraftsBlind(), stop=MaxNewTokens(3))
 
     @BOTH
     def test_as_it_is(self, verification: Verification) -> None:
-        """None of these worlds is off by itself."""
+        """Without the bugs all these cases are correct."""
         passes(verification=verification, stop=MaxNewTokens(3))
 
 
-# What is compared with what
+# Columns of the comparison
 
 
 @attrs.frozen(eq=False)
 class Wrong:
-    """*verification*, shown or giving something else."""
+    """*verification* with altered arguments or result."""
 
     verification: Verification
     compares_scores: ClassVar[bool] = True
@@ -297,7 +297,7 @@ class Wrong:
 
 
 class OneOff(Wrong):
-    """Looks up a guess in the scores of the column after it."""
+    """Looks up a draft token in the scores of the next column."""
 
     def __call__(
         self, draft: Draft, choices: Tensor, scores: Scores, window: History
@@ -308,28 +308,28 @@ class OneOff(Wrong):
 
 
 class FirstUnverified(Wrong):
-    """Takes the first guess as it comes."""
+    """Accepts the first draft token unconditionally."""
 
     def __call__(
         self, draft: Draft, choices: Tensor, scores: Scores, window: History
     ) -> tuple[Tensor, Tensor]:
-        accepted, following = super().__call__(draft, choices, scores, window)
-        return accepted.maximum((draft.ids >= 0).sum(dim=-1).clamp(max=1)), following
+        accepted, next_token = super().__call__(draft, choices, scores, window)
+        return accepted.maximum((draft.ids >= 0).sum(dim=-1).clamp(max=1)), next_token
 
 
 class CountsNonzero(Wrong):
-    """Takes the number of accepted ids that are not 0 for their number."""
+    """Counts only accepted ids that are not 0."""
 
     def __call__(
         self, draft: Draft, choices: Tensor, scores: Scores, window: History
     ) -> tuple[Tensor, Tensor]:
-        accepted, following = super().__call__(draft, choices, scores, window)
-        standing = torch.arange(draft.ids.shape[1]) < accepted[:, None]
-        return (standing & (draft.ids > 0)).sum(dim=-1), following
+        accepted, next_token = super().__call__(draft, choices, scores, window)
+        acceptance = torch.arange(draft.ids.shape[1]) < accepted[:, None]
+        return (acceptance & (draft.ids > 0)).sum(dim=-1), next_token
 
 
 class FirstRowsScores(Wrong):
-    """Takes the first row's scores for every row's."""
+    """Uses the first row's scores for every row."""
 
     def __call__(
         self, draft: Draft, choices: Tensor, scores: Scores, window: History
@@ -339,13 +339,13 @@ class FirstRowsScores(Wrong):
 
 
 class FirstRowsLength(Wrong):
-    """Takes the number of the first row's guesses that stand for every row's."""
+    """Uses the first row's number of accepted tokens for every row."""
 
     def __call__(
         self, draft: Draft, choices: Tensor, scores: Scores, window: History
     ) -> tuple[Tensor, Tensor]:
-        accepted, following = super().__call__(draft, choices, scores, window)
-        return accepted[0].minimum((draft.ids >= 0).sum(dim=-1)), following
+        accepted, next_token = super().__call__(draft, choices, scores, window)
+        return accepted[0].minimum((draft.ids >= 0).sum(dim=-1)), next_token
 
 
 RAGGED = [[0, 1], [1]]
@@ -355,13 +355,13 @@ RAGGED = [[0, 1], [1]]
 class TestComparison:
     @pytest.mark.parametrize("mutant", [OneOff, FirstUnverified, CountsNonzero])
     def test_of_other_columns(self, mutant: type[Wrong], verification: Verification) -> None:
-        """Scores, guesses and ids that are those of another column."""
+        """Scores, draft tokens and ids of another column."""
         caught(verification=mutant(verification))
         passes(verification=Wrong(verification))
 
     @pytest.mark.parametrize("mutant", [FirstRowsScores, FirstRowsLength])
     def test_of_other_rows(self, mutant: type[Wrong], verification: Verification) -> None:
-        """What belongs to the first row; seen in two rows together, a path at a time."""
+        """Values of the first row used for all; detected with two rows, one path at a time."""
         parts = {"num_draft_tokens": 1, "stop": MaxNewTokens(2), "processors": TopK(2)}
         with pytest.raises(AssertionError, match="off by a total variation"):
             check_exactness(world(verification=mutant(verification), **parts), RAGGED, 1e-6)
@@ -370,46 +370,48 @@ class TestComparison:
     def test_with_a_draft_taken_for_certain(
         self, verification: Verification, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A ratio as if the guess had been certain, and a residual by what it was drawn from."""
+        """Ratio of a point mass, residual of the draft distribution."""
         for module in (rejection, block):
-            monkeypatch.setattr(module, "of_guesses", certain_of_the_draft())
+            monkeypatch.setattr(module, "token_probabilities", certain_of_the_draft())
         caught(verification=verification)
 
     def test_with_a_certain_draft_taken_for_none(
         self, verification: Verification, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The ratio of a guess that is certain, and a residual that still has it."""
+        """Ratio of a point mass, residual that still contains the token."""
         for module in (rejection, block):
-            monkeypatch.setattr(module, "following", unsubtracted)
+            monkeypatch.setattr(module, "next_token", unsubtracted)
         caught(verification=verification, drafter=LeastLikely(TARGET.table))
         caught(verification=verification, drafter=PromptLookup(), prompts=[[0, 1, 0]])
 
 
 def certain_of_the_draft() -> Callable[[Tensor, Draft], Tensor]:
-    """As ``of_guesses``, but 1 of the draft's own distribution."""
+    """As ``token_probabilities``, but 1 of the draft's own distribution."""
 
-    def of_guesses(distribution: Tensor, draft: Draft) -> Tensor:
+    def token_probabilities(distribution: Tensor, draft: Draft) -> Tensor:
         is_own = not distribution[:, -1].any()
         return (
-            torch.ones(draft.ids.shape).double() if is_own else distributions.of_guesses(distribution, draft)
+            torch.ones(draft.ids.shape).double()
+            if is_own
+            else distributions.token_probabilities(distribution, draft)
         )
 
-    return of_guesses
+    return token_probabilities
 
 
-# What is drawn in place of a guess
+# Replacement of a rejected token
 
 
 def softmaxed(residual: Tensor, distribution: Tensor, *others: Any) -> Tensor:
-    return distributions.following(residual.softmax(dim=-1), distribution, *others)
+    return distributions.next_token(residual.softmax(dim=-1), distribution, *others)
 
 
 def unsubtracted(residual: Tensor, distribution: Tensor, *others: Any) -> Tensor:
-    return distributions.following(distribution, distribution, *others)
+    return distributions.next_token(distribution, distribution, *others)
 
 
 def uniform_for_nothing(residual: Tensor, distribution: Tensor, *others: Any) -> Tensor:
-    return distributions.following(
+    return distributions.next_token(
         residual, torch.where(distribution.sum(-1, True) > 0, distribution, 1.0), *others
     )
 
@@ -420,22 +422,22 @@ class TestResidual:
     def test_is_what_the_draft_leaves(
         self, mutant: Callable[..., Tensor], verification: Verification, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Neither its softmax, in which nothing is impossible, nor the target's distribution."""
+        """Neither the residual's softmax, which has no zeros, nor the target's distribution."""
         for module in (rejection, block):
-            monkeypatch.setattr(module, "following", mutant)
+            monkeypatch.setattr(module, "next_token", mutant)
         caught(verification=verification)
 
     def test_of_nothing_is_nothing(self, verification: Verification, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Where no token is left, a uniform draw would find one."""
+        """A uniform draw where no token is left."""
         for module in (rejection, block):
-            monkeypatch.setattr(module, "following", uniform_for_nothing)
+            monkeypatch.setattr(module, "next_token", uniform_for_nothing)
         caught(verification=verification, processors=NoneAfter(), stop=MaxNewTokens(3))
         monkeypatch.undo()
         passes(verification=verification, processors=NoneAfter(), stop=MaxNewTokens(3))
 
-    @pytest.mark.parametrize("guess_probability", [1.0, 0.0], ids=["by-equality", "by-0-over-0"])
+    @pytest.mark.parametrize("draft_probability", [1.0, 0.0], ids=["by-equality", "by-0-over-0"])
     def test_never_comes_of_accepting_the_forbidden(
-        self, verification: Verification, guess_probability: float, monkeypatch: pytest.MonkeyPatch
+        self, verification: Verification, draft_probability: float, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """
         P = 0 falls whatever the number.
@@ -443,17 +445,17 @@ class TestResidual:
         Not for u ≤ p / q, should u ever be 0, nor for not u > p / q, should q be 0 as well.
         """
         monkeypatch.setattr(noise, "uniform", lowest)
-        q = [guess_probability, 1 - guess_probability]
+        q = [draft_probability, 1 - draft_probability]
 
         assert 0 == accepted(verification, [0.0, 1.0], q)
         monkeypatch.setattr(noise, "coin", lenient)
-        # Of 0 / 0 the block's share is made 0 at once.
-        lenience = 0 if isinstance(verification, BlockVerification) and not guess_probability else 1
+        # Block verification turns 0 / 0 into a share of 0.
+        lenience = 0 if isinstance(verification, BlockVerification) and not draft_probability else 1
         assert lenience <= accepted(verification, [0.0, 1.0], q)
 
 
 def lowest(stream: Tensor, position: Tensor, purpose: int, index: Tensor) -> Tensor:
-    """Numbers that are 0, which ``uniform`` never gives."""
+    """Uniform numbers of 0, which ``uniform`` never returns."""
     return torch.zeros(torch.broadcast_shapes(stream.shape, position.shape, index.shape)).double()
 
 
@@ -462,7 +464,7 @@ def lenient(stream: Tensor, position: Tensor, purpose: int, index: Tensor, proba
 
 
 def accepted(verification: Verification, p: list[float], q: list[float]) -> int:
-    """Whether token 0 stands as a single guess under *p* and *q*."""
+    """Whether token 0 is accepted as a single draft token under *p* and *q*."""
     draft = Draft(torch.zeros(1, 1).long(), torch.tensor([[q]]).log())
     one = torch.ones(1).long()
     window = History(torch.zeros(1, 1, 8).long(), torch.tensor([[3, 4]]), one, one)
@@ -470,12 +472,12 @@ def accepted(verification: Verification, p: list[float], q: list[float]) -> int:
     return int(verification(draft, torch.ones(1, 2).long(), Scores(lambda: logits), window)[0])
 
 
-# What is made of a window
+# Use of the window
 
 
 @attrs.frozen(eq=False)
 class LastColumnOnly:
-    """*stop*, asked of the newest token of a burst alone."""
+    """*stop*, applied to the last token of a step alone."""
 
     stop: StopCondition
 
@@ -490,7 +492,7 @@ class LastColumnOnly:
 
 @attrs.frozen(eq=False)
 class StepsOnly:
-    """*processor*, where one column is scored; windows stay raw."""
+    """*processor*, applied to single columns only."""
 
     processor: Processor
 
@@ -500,7 +502,7 @@ class StepsOnly:
 
 @attrs.frozen(eq=False)
 class FirstColumns:
-    """*processor*, which takes every column's history for the first one's."""
+    """*processor*, with the first column's history for every column."""
 
     processor: Processor
 
@@ -512,7 +514,7 @@ class FirstColumns:
 
 @attrs.frozen(eq=False)
 class CountsTwice:
-    """A frequency penalty to which the newest token of a window counts twice."""
+    """A frequency penalty that counts the newest token of a window twice."""
 
     penalty: Processor
 
@@ -526,7 +528,7 @@ class CountsTwice:
 @BOTH
 class TestWindows:
     def test_are_stopped_at_every_column(self, verification: Verification) -> None:
-        """A stop asked of a burst's last token alone runs past an end within it."""
+        """A stop applied to a step's last token alone misses an earlier end."""
         stop = EndOfSequence(0) | MaxNewTokens(3)
         caught(verification=verification, stop=LastColumnOnly(stop))
         passes(verification=verification, stop=stop)
@@ -547,12 +549,12 @@ class TestWindows:
         passes(verification=verification, processors=chain, stop=MaxNewTokens(3))
 
 
-# What is no bug of the distribution
+# Not a bug of the distribution
 
 
 @attrs.frozen(eq=False)
 class Gappy:
-    """A draft that was never fed the token before the newest: here, that takes another for it."""
+    """A draft that was fed another token instead of the one before the newest."""
 
     drafter: Drafter
 
@@ -565,12 +567,12 @@ class Gappy:
 
 @BOTH
 def test_a_draft_that_lags_behind_costs_acceptance_alone(verification: Verification) -> None:
-    """A gap in its cache makes it guess worse; the distribution is the same."""
+    """A gap in its cache lowers the acceptance; the distribution is the same."""
     same = DraftModel(scripted(1, 2))
     passes(drafter=same, verification=verification, decoder=SMALL)
     passes(drafter=Gappy(same), verification=verification, decoder=SMALL)
-    stood = [
-        distribution(
+    accepted = [
+        output_distribution(
             world(drafter=drafter, verification=verification, decoder=SMALL),
             PROMPT,
             output=lambda generation: sum(generation.statistics.accepted),
@@ -578,4 +580,4 @@ def test_a_draft_that_lags_behind_costs_acceptance_alone(verification: Verificat
         for drafter in (same, Gappy(same))
     ]
 
-    assert stood[1] < 0.9 * stood[0]
+    assert accepted[1] < 0.9 * accepted[0]

@@ -1,4 +1,4 @@
-"""What Rejection and Block decide, column by column; that their distribution is the target's is shown by the kit."""
+"""RejectionSampling and BlockVerification column by column; test_exactness_check has their distribution."""
 
 import attrs
 import pytest
@@ -32,7 +32,7 @@ def verify(
     q: list[list[list[float]]] | None = None,
     start: int = 5,
 ) -> tuple[list[int], list[int]]:
-    """Accepted and following of guesses *ids*, given probabilities; the target's choices are all 0."""
+    """Number accepted and next token of draft *ids*, given probabilities; the target samples 0."""
     draft = Draft(torch.tensor(ids), None if q is None else torch.tensor(q).log())
     batch, k = draft.ids.shape
     logits = torch.tensor(p).log()
@@ -41,32 +41,32 @@ def verify(
     window = History(
         torch.zeros(batch, 1, 16).long(), length, torch.ones(batch).long(), torch.arange(batch) + 70
     )
-    accepted, following = verification(draft, torch.where(left, 0, -1), Scores(lambda: logits), window)
-    return accepted.tolist(), following.tolist()
+    accepted, next_token = verification(draft, torch.where(left, 0, -1), Scores(lambda: logits), window)
+    return accepted.tolist(), next_token.tolist()
 
 
 @BOTH
 class TestBoth:
     def test_a_draft_like_the_target_stands(self, verification: Verification) -> None:
-        """P = q: every guess, whatever the numbers, and a draw from p after them."""
+        """P = q: accepts all, for any noise, then samples from p."""
         distribution = [[[0.2, 0.5, 0.3], [0.6, 0.4, 0.0], [0.0, 0.0, 1.0]]]
         for start in range(200):
             assert ([2], [2]) == verify(verification, [[1, 0]], distribution, [distribution[0][:2]], start)
 
-    def test_a_forbidden_guess_falls(self, verification: Verification) -> None:
-        """P = 0: never kept, and what is drawn in its place is allowed."""
+    def test_a_forbidden_token_is_rejected(self, verification: Verification) -> None:
+        """P = 0: always rejected, and the replacement is allowed."""
         p = [[[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]]]
         for start in range(200):
-            accepted, following = verify(verification, [[0]], p, [[[1.0, 0.0, 0.0]]], start)
+            accepted, next_token = verify(verification, [[0]], p, [[[1.0, 0.0, 0.0]]], start)
 
             assert [0] == accepted
-            assert following[0] in (1, 2)
+            assert next_token[0] in (1, 2)
 
     @pytest.mark.parametrize("u", [0.0, 1 - 2.0**-53], ids=["lowest", "highest"])
     def test_no_number_is_extreme_enough(
         self, verification: Verification, u: float, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Even 0 and what comes next to 1, which are never met, accept and draw nothing forbidden."""
+        """Even uniform numbers of 0 and just below 1 accept and sample nothing forbidden."""
 
         def extreme(*keys: Tensor | int) -> Tensor:
             shape = torch.broadcast_shapes(*(key.shape for key in keys if isinstance(key, Tensor)))
@@ -75,28 +75,28 @@ class TestBoth:
         monkeypatch.setattr(noise, "uniform", extreme)
         p = [[[0.0, 0.7, 0.3, 0.0], [0.0, 0.1, 0.9, 0.0]]]
 
-        for guess, q in ((0, [1.0, 0.0, 0.0, 0.0]), (3, [0.0, 0.4, 0.3, 0.3]), (1, [0.0, 1.0, 0.0, 0.0])):
-            accepted, following = verify(verification, [[guess]], p, [[q]])
+        for drafted, q in ((0, [1.0, 0.0, 0.0, 0.0]), (3, [0.0, 0.4, 0.3, 0.3]), (1, [0.0, 1.0, 0.0, 0.0])):
+            accepted, next_token = verify(verification, [[drafted]], p, [[q]])
 
-            assert guess not in (0, 3) or accepted == [0]
-            assert following[0] in (1, 2)
+            assert drafted not in (0, 3) or accepted == [0]
+            assert next_token[0] in (1, 2)
 
     def test_a_residual_of_nothing_is_the_target(self, verification: Verification) -> None:
-        """Where a guess has no probability under its own draft and falls, p itself is left."""
+        """Rejecting a token with q = 0 leaves p itself."""
         p = [[[0.0, 0.25, 0.75], [1.0, 0.0, 0.0]]]
         drawn = {verify(verification, [[0]], p, [[[0.0, 0.25, 0.75]]], start)[1][0] for start in range(50)}
 
         assert {1, 2} == drawn
 
     def test_no_token_left(self, verification: Verification) -> None:
-        """A column whose scores are all -inf or NaN keeps no guess, and nothing follows."""
+        """A column of -inf or NaN scores accepts nothing, and has no next token."""
         for nothing in (0.0, torch.nan):
             p = [[[0.5, 0.5], [nothing, nothing], [1.0, 0.0]]]
 
             assert ([1], [-1]) == verify(verification, [[1, 0]], p, [[[0.5, 0.5], [0.5, 0.5]]])
 
     def test_rows_do_not_see_each_other(self, verification: Verification) -> None:
-        """Ragged rows, a row without a guess and an idle one: each as it is alone."""
+        """Ragged rows, a row without a draft and an idle one: each as alone."""
         distributions = torch.rand(4, 4, 5, generator=torch.Generator().manual_seed(1)).softmax(-1)
         drafts = torch.rand(4, 3, 5, generator=torch.Generator().manual_seed(2)).softmax(-1)
         distributions[3], drafts[1, 1:] = torch.nan, torch.nan
@@ -128,7 +128,7 @@ class TestBoth:
             )
 
     def test_trees_are_refused(self, verification: Verification) -> None:
-        """A tree has no one prefix."""
+        """A tree has no single prefix."""
         draft = Draft(torch.tensor([[0, 1]]), None, torch.tensor([[-1, -1]]))
         window = History(
             torch.zeros(1, 1, 4).long(), torch.ones(1, 3).long(), torch.ones(1).long(), torch.ones(1).long()
@@ -137,7 +137,7 @@ class TestBoth:
             verification(draft, torch.zeros(1, 3).long(), Scores(lambda: torch.zeros(1, 3, 2)), window)
 
     def test_a_drafter_draws_for_all_rows(self, verification: Verification) -> None:
-        """Rows left out would be given each other's numbers."""
+        """With rows left out the noise would be assigned to wrong rows."""
         sampler = verification.drafting(Sample(), torch.tensor([3, 4]))
         history = History(
             torch.zeros(1, 1, 4).long(), torch.ones(1, 1).long(), torch.ones(1).long(), torch.ones(1).long()
@@ -147,7 +147,7 @@ class TestBoth:
 
     @pytest.mark.parametrize("chain", [Temperature(0.8), Temperature(0.8) | TopK(4)], ids=["all", "top-k"])
     def test_a_perfect_draft_is_always_kept(self, verification: Verification, chain: Temperature) -> None:
-        """When draft and target are equal, every guess stands: τ = k + 1. Plain text is another draw."""
+        """With equal draft and target all is accepted: τ = k + 1. The text differs from plain decoding."""
         parts = {"processors": chain, "sampler": Sample(seed=3), "stop": MaxNewTokens(41)}
         fast = SpeculativeGenerator(
             ScriptedDecoder(TABLE), DraftModel(ScriptedDecoder(TABLE)), verification=verification, **parts
@@ -158,8 +158,8 @@ class TestBoth:
         assert plain.ids[0][0] == fast.ids[0][0]
         assert plain.ids != fast.ids
 
-    def test_without_a_guess_it_is_plain_decoding(self, verification: Verification) -> None:
-        """Token for token: where nothing is guessed, the target's own choice is taken."""
+    def test_without_a_draft_it_is_plain_decoding(self, verification: Verification) -> None:
+        """Token for token: without a draft the target's sampled token is used."""
         parts = {"sampler": Sample(seed=3), "stop": MaxNewTokens(30)}
         fast = SpeculativeGenerator(ScriptedDecoder(TABLE), Silent(), verification=verification, **parts)
         plain = Generator(ScriptedDecoder(TABLE), **parts)
@@ -167,7 +167,7 @@ class TestBoth:
         assert plain([1, 2, 3]).ids == fast([1, 2, 3]).ids
 
     def test_rows_are_what_they_are_alone(self, verification: Verification) -> None:
-        """The text of a row is the same beside others, under drafts that end unequally."""
+        """A row's text does not depend on other rows with drafts of other lengths."""
         perturbed = TABLE + 0.5 * torch.randn(TABLE.shape, generator=torch.Generator().manual_seed(1))
         for drafter in (DraftModel, lambda decoder: Ragged(DraftModel(decoder))):
             together, alone = (
@@ -194,13 +194,13 @@ def decide(
     start: int,
     stream: int = 0,
 ) -> tuple[list[int], list[int]]:
-    """What *verification* says of rows that begin at *start*, their streams counted from *stream*."""
+    """Result of *verification* for rows that begin at *start*, their streams counted from *stream*."""
     batch, columns = choices.shape
     length = start + torch.arange(columns).minimum((draft.ids >= 0).sum(dim=-1, keepdim=True))
     random_streams = torch.arange(batch) + stream
     window = History(torch.zeros(batch, 1, 64).long(), length, torch.ones(batch).long(), random_streams)
-    accepted, following = verification(draft, choices, Scores(lambda: distributions.log()), window)
-    return accepted.tolist(), following.tolist()
+    accepted, next_token = verification(draft, choices, Scores(lambda: distributions.log()), window)
+    return accepted.tolist(), next_token.tolist()
 
 
 def one_row(width: int) -> History:
@@ -210,7 +210,7 @@ def one_row(width: int) -> History:
 
 
 class Silent:
-    """Guesses nothing, in a draft of two columns."""
+    """Empty drafts of two columns."""
 
     def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
         return Draft(torch.full((len(budget), 2), -1))
@@ -218,7 +218,7 @@ class Silent:
 
 @attrs.frozen(eq=False)
 class Ragged:
-    """Guesses as *drafter* does, but stops short now and then, by the row's length alone."""
+    """*drafter*, with some drafts cut short, by the row's length alone."""
 
     drafter: Drafter
 

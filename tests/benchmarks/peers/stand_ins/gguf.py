@@ -1,4 +1,4 @@
-"""Of the package gguf what a Llama takes: the file is an npz with the tensors and the numbers."""
+"""Stand-in of the package gguf for a Llama: writes an npz with tensors and metadata."""
 
 import enum
 import types
@@ -28,7 +28,7 @@ quants = types.SimpleNamespace(quantize=_quantize)
 
 
 class GGUFWriter:
-    """Whatever is added is a number by its name."""
+    """Collects metadata by name."""
 
     def __init__(self, path, arch):
         self._path, self._held = path, {"architecture": arch}

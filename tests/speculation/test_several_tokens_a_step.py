@@ -1,4 +1,4 @@
-"""What a burst of several tokens says is what a step for each would have said."""
+"""Steps of several tokens give the same results as one token per step."""
 
 import contextlib
 import random
@@ -39,7 +39,7 @@ def scripted(seed: int, off: float = 0.0, **other: Any) -> ScriptedDecoder:
 
 
 def drafters(seed: int) -> list[Drafter]:
-    """A chain of guesses, a copy and a tree."""
+    """A chain, a prompt lookup and a tree."""
     return [
         DraftModel(scripted(seed, 0.5)),
         PromptLookup(),
@@ -49,7 +49,7 @@ def drafters(seed: int) -> list[Drafter]:
 
 @attrs.define(eq=False)
 class LogProbabilities(Stop):
-    """Never ends a row; notes the log-probability of each token that it is shown, by row and position."""
+    """Never ends a row; records the log-probability of each token, by row and position."""
 
     finishes: ClassVar[tuple[Finish, ...]] = ()
     noted: dict[tuple[int, int], tuple[int, float]] = attrs.field(factory=dict)
@@ -58,16 +58,16 @@ class LogProbabilities(Stop):
         logprobs = scores.logits.double().log_softmax(dim=-1)
         for row, ends in enumerate(history.length.tolist()):
             for column, end in enumerate(ends):
-                # Behind a row's last token the column is shown again.
+                # After a row's last token the column is repeated.
                 if column == 0 or end > ends[column - 1]:
                     token = int(history.ids[row, 0, end - 1])
-                    # An ended row's last token is shown again, with garbage.
+                    # An ended row's last token is repeated, with garbage.
                     self.noted.setdefault((row, end - 1), (token, float(logprobs[row, column, token])))
         return torch.zeros_like(history.length)
 
 
 def kept(notes: LogProbabilities, prompts: list[list[int]], ids: list[list[int]]) -> Any:
-    """The notes of the tokens that were kept."""
+    """Records of the kept tokens."""
     return [
         [notes.noted[row, len(prompt) + i] for i in range(len(new))]
         for row, (prompt, new) in enumerate(zip(prompts, ids, strict=True))
@@ -76,8 +76,8 @@ def kept(notes: LogProbabilities, prompts: list[list[int]], ids: list[list[int]]
 
 @pytest.mark.parametrize("kind", range(3))
 def test_log_probabilities(kind: int) -> None:
-    """Every token's, bit for bit those of the token-by-token run, wherever a stop cut the burst."""
-    stood = 0
+    """Bit for bit those of token-by-token decoding, wherever a stop cuts a step's tokens."""
+    accepted = 0
     for seed in range(30):
         dice = random.Random(seed)
         prompts = [[dice.randrange(VOCAB) for _ in range(dice.randint(1, 20))] for _ in range(ROWS)]
@@ -93,16 +93,16 @@ def test_log_probabilities(kind: int) -> None:
                 num_draft_tokens=3,
             )
             result = generator(prompts)
-            stood += sum(result.statistics.accepted)
+            accepted += sum(result.statistics.accepted)
             outcomes.append((result.ids, result.finishes, kept(notes, prompts, result.ids)))
 
         assert outcomes[0] == outcomes[1], seed
-    assert stood > 10
+    assert accepted > 10
 
 
 @pytest.mark.parametrize("kind", range(3))
 def test_near_the_end_of_the_cache_the_draft_shrinks(kind: int) -> None:
-    """From every distance to the last position: the text goes up to it, and no guess beyond it is made."""
+    """From every distance to the last position: the text reaches it, and no draft exceeds it."""
     for length in range(1, 13):
         prompts = [[1] * length, [2, 3]]
         plain = Generator(scripted(4, max_length=16, widths=(1, 5)), stop=MaxNewTokens(99))(prompts)
@@ -116,35 +116,35 @@ def test_near_the_end_of_the_cache_the_draft_shrinks(kind: int) -> None:
 
 @attrs.define(eq=False)
 class Failing:
-    """Guesses as *drafter* does, and breaks when it is asked for the *at*-th time."""
+    """*drafter*, raising on the *at*-th call."""
 
     drafter: Drafter
     at: int
-    asked: int = 0
+    calls: int = 0
 
     def propose(self, history: History, budget: Tensor, sample: SamplesTokens) -> Draft:
-        self.asked += 1
+        self.calls += 1
         draft = self.drafter.propose(history, budget, sample)
-        if self.asked == self.at:
+        if self.calls == self.at:
             raise RuntimeError("broken")
         return draft
 
 
 @pytest.mark.parametrize("kind", range(3))
 def test_an_exception_inside_a_drafter_leaves_the_generator_usable(kind: int) -> None:
-    """It reaches the caller, whatever was streamed before it is right, and the next call is too."""
+    """It reaches the caller; the text streamed before it and the next call are correct."""
     parts: dict[str, Any] = {"sampler": Sample(1), "stop": MaxNewTokens(20)}
     prompts = [[1, 2, 1, 2, 1], [3]]
     expected = Generator(scripted(6), **parts)(prompts).ids
     for at in range(1, 4):
         failing = Failing(drafters(6)[kind], at)
         fast = SpeculativeGenerator(scripted(6), failing, num_draft_tokens=3, **parts)
-        said: list[list[int]] = [[], []]
+        generated: list[list[int]] = [[], []]
         events = fast.stream(prompts)
         with contextlib.suppress(RuntimeError):
             for event in events:
-                said[event.row] += event.ids
+                generated[event.row] += event.ids
 
-        assert at == failing.asked
-        assert said == [row[: len(new)] for row, new in zip(expected, said, strict=True)]
+        assert at == failing.calls
+        assert generated == [row[: len(new)] for row, new in zip(expected, generated, strict=True)]
         assert expected == fast(prompts).ids

@@ -1,9 +1,9 @@
 """
-Speculation as transformers-neuronx spells it.
+Speculative generator with the interface of transformers-neuronx.
 
-Its guide runs as it stands, with decoders of ours in place of its models::
+The example of its guide runs unchanged, apart from imports and models::
 
-    from decodekit.speculation.transformers_neuronx import SpeculativeGenerator
+    from decodekit.speculation.neuronx_speculative_generator import SpeculativeGenerator
 
     draft_neuron_model = compile_decoder(draft, max_length=256, widths=(1, 2, 64), scored_width=1)
     target_neuron_model = compile_decoder(target, max_length=256, widths=(1, 4, 64), scored_width=4)
@@ -38,40 +38,40 @@ from .speculative_generator import SpeculativeGenerator as Generator
 @attrs.frozen(eq=False)
 class SpeculativeGenerator:
     """
-    Draft, target, k, and ``sample(input_ids, sequence_length=...)``.
+    transformers-neuronx's ``SpeculativeGenerator``: ``(draft, target, k)`` and ``sample()``.
 
-    What it says is what plain decoding with *target* says, token for token, given equal logits.
-    For streams of events, other stops, log-probabilities and statistics there is
+    The output equals that of plain decoding with *target*, token for token, given equal logits.
+    For event streams, other stops, log-probabilities and statistics use
     :class:`decodekit.speculation.SpeculativeGenerator`.
 
-    Three things are not as there. Decoding is greedy unless *processors* and *sampler* say
-    otherwise; there the first token is, and the others are drawn. Rows end on their own, are as
-    long as they are, and may have any token among theirs, 0 included. And an argument that does
-    nothing here (``start_ids``, ``output_logits``, ``acceptor``) is refused, not ignored.
+    Three differences from transformers-neuronx: decoding is greedy unless *processors* and
+    *sampler* are given (there the first token is greedy, the others are sampled); rows end
+    independently, have individual lengths and may contain any token, 0 included; arguments without
+    effect here (``start_ids``, ``output_logits``, ``acceptor``) are refused, not ignored.
     """
 
     draft: Decoder | Drafter
-    """The smaller decoder, of the target's vocabulary; or what guesses in some other way."""
+    """A smaller decoder of the same vocabulary, or any other drafter."""
 
     target: Decoder
-    """What has the last word. It scores *k* columns in one forward."""
+    """The target; it scores *k* columns in one forward."""
 
     k: int = attrs.field(default=4, validator=[a_whole_number, validators.ge(1)])
     """
-    What the target looks at in one forward, as there: its own last token, and k - 1 guesses.
+    Columns that the target scores in one forward, as there: the last token and k - 1 draft tokens.
     """
 
     processors: Processor | None = attrs.field(default=None, kw_only=True)
     """A processor or a chain of them; None leaves the logits as they are."""
 
     sampler: Sampler = attrs.field(factory=Greedy, kw_only=True)
-    """What chooses from the processed logits."""
+    """Samples from the processed logits."""
 
     verification: Verification = attrs.field(factory=ExactMatch, kw_only=True)
-    """What decides how much of a draft stands; there, the acceptor."""
+    """Decides how many draft tokens are accepted; there, the acceptor."""
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what cannot work together."""
+        """Refuse incompatible parts."""
         self._generator(MaxLength(1))
 
     def _generator(self, stop: StopCondition) -> Generator:
@@ -101,27 +101,26 @@ class SpeculativeGenerator:
         Args:
             input_ids: The prompts, ``[batch, length]`` integers (torch or numpy).
 
-            sequence_length: Tokens of a row, its prompt's among them.
+            sequence_length: Maximum length of a row, including its prompt.
 
-            eos_token_id: What ends a row, or any of several; None for nothing.
+            eos_token_id: Id, or ids, that end a row; None for none.
 
-            pad_token_id: What stands behind a row that has ended.
+            pad_token_id: Padding after the end of a row.
 
-            attention_mask: ``[batch, length]``, 0 where *input_ids* holds no token of a row, on
-                either side; None where it holds nothing else. A row's result begins with its
-                own tokens, without them.
+            attention_mask: ``[batch, length]``, 0 at padding of *input_ids*, on either side; None
+                without padding. The result contains no left padding.
 
-            streamer: Told of every token as it is generated: an object with ``put_event`` and
-                ``end``, or, for one prompt, one of Hugging Face's.
+            streamer: Receives every token as it is generated: an object with ``put_event`` and
+                ``end``, or, for one prompt, a Hugging Face streamer.
 
         Returns:
             Prompts and new tokens, ``[batch, sequence_length]`` int64, right-padded.
 
         Raises:
-            TypeError: Something that is no ids, or no number.
+            TypeError: *input_ids* are not integers, or an argument is not a whole number.
 
-            ValueError: A length that a prompt leaves no room in or that the target has no
-                positions for, a mask of another shape, or a prompt that the target refuses.
+            ValueError: A length not above the longest prompt's or beyond the target's positions, a
+                mask of another shape, or an invalid prompt.
         """
         prompts = _prompts(input_ids, attention_mask)
         self._check(sequence_length, pad_token_id, max(map(len, prompts), default=0))
@@ -138,7 +137,7 @@ class SpeculativeGenerator:
         for name, value in {"sequence_length": sequence_length, "pad_token_id": pad_token_id}.items():
             if not is_whole(value):
                 raise TypeError(f"'{name}' must be a whole number: got {value!r}")
-        # The last token need not be fed.
+        # The last token is not fed.
         most = self.target.shape.max_length + 1
         if not longest < sequence_length <= most:
             raise ValueError(
@@ -148,7 +147,7 @@ class SpeculativeGenerator:
 
 
 def _prompts(input_ids: Any, attention_mask: Any) -> list[list[int]]:
-    """Each row's own tokens."""
+    """Tokens of each row, without padding."""
     ids = np.asarray(input_ids)
     if not np.issubdtype(ids.dtype, np.integer):
         raise TypeError(f"'input_ids' must be integers: got {ids.dtype}")

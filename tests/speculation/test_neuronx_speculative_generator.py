@@ -1,4 +1,4 @@
-"""Speculation as transformers-neuronx spells it."""
+"""SpeculativeGenerator with the interface of transformers-neuronx."""
 
 import copy
 import pathlib
@@ -14,7 +14,7 @@ from decodekit.neuron_backend import StaticDecoder, compile_decoder
 from decodekit.processors import Temperature
 from decodekit.speculation import PromptLookup
 from decodekit.speculation import SpeculativeGenerator as OurOrder
-from decodekit.speculation.transformers_neuronx import SpeculativeGenerator
+from decodekit.speculation.neuronx_speculative_generator import SpeculativeGenerator
 from decodekit.testing import ScriptedDecoder, last_token
 
 TinyModel = Callable[..., PreTrainedModel]
@@ -39,7 +39,7 @@ def decoder(model: PreTrainedModel, rows: int) -> StaticDecoder:
 
 
 def test_the_guides_own_snippet(capsys: pytest.CaptureFixture[str]) -> None:
-    """It runs as it stands, imports and models aside, and gives the target's own greedy text."""
+    """The guide's example runs unchanged, imports and models aside, and gives the target's greedy text."""
     shape = {"max_length": 256, "batch_size": 1, "target": "eager", "dtype": "float32"}
     draft_neuron_model = compile_decoder(PAIR / "draft", widths=(1, 2, 64), scored_width=1, **shape)
     target_neuron_model = compile_decoder(PAIR / "target", widths=(1, 4, 64), scored_width=4, **shape)
@@ -90,7 +90,7 @@ class TestSample:
         assert expected.tolist() == plain.sequences
 
     def test_rows_end_on_their_own(self, tiny_model: TinyModel) -> None:
-        """After its end-of-sequence token a row holds padding, while the others go on, as in transformers."""
+        """An ended row is padded while the others continue, as in transformers."""
         model = tiny_model("llama")
         spec_gen = SpeculativeGenerator(decoder(perturbed(model), 3), decoder(model, 3))
         endless = spec_gen.sample(PROMPTS, 40)
@@ -111,8 +111,8 @@ class TestSample:
         assert len({row.index(60, 4) for row in response.tolist() if 60 in row[4:]}) > 1
 
     @pytest.mark.parametrize("side", ["left", "right"])
-    def test_a_mask_says_what_is_a_rows_own(self, side: str, tiny_model: TinyModel) -> None:
-        """Padding on either side is left out: each row is what it is alone."""
+    def test_a_mask_marks_a_rows_own_tokens(self, side: str, tiny_model: TinyModel) -> None:
+        """Padding on either side is dropped: each row equals that row alone."""
         model = tiny_model("llama")
         ragged = [[5, 9, 33, 2], [11], [7, 0]]
         gaps = [[60] * (4 - len(row)) for row in ragged]
@@ -124,8 +124,8 @@ class TestSample:
         for row, prompt in enumerate(ragged):
             assert spec_gen.sample(torch.tensor([prompt]), 30)[0].tolist() == response[row].tolist()
 
-    def test_samples_where_asked_to(self, tiny_model: TinyModel) -> None:
-        """Processors and a sampler are those of plain decoding."""
+    def test_samples_with_a_sampler(self, tiny_model: TinyModel) -> None:
+        """With processors and a sampler the text equals plain decoding."""
         model = tiny_model("llama")
         parts: dict[str, Any] = {"processors": Temperature(0.8), "sampler": Sample(seed=7)}
         target = decoder(model, 3)
@@ -141,7 +141,7 @@ class TestSample:
         assert [[1, 2, 3, 4, 5, 6]] == response.tolist()
 
     def test_tells_a_streamer(self) -> None:
-        """Ours hears every event; one of transformers' hears the prompt and then every token once."""
+        """Ours gets every event; one of transformers' gets the prompt and then every token once."""
 
         class Ours:
             def __init__(self) -> None:
@@ -171,7 +171,7 @@ class TestSample:
 
 class TestRefusals:
     def test_counts_k_as_there(self) -> None:
-        """K columns at most are what the target has to score; a k of 1 is plain decoding."""
+        """The target scores at most k columns; k = 1 is plain decoding."""
         target = ScriptedDecoder(COUNT_UP, widths=(1, 4), scored_width=4, line=last_token)
         for k in (1, 4):
             SpeculativeGenerator(target, target, k).sample(torch.tensor([[1]]), 9)
@@ -202,16 +202,16 @@ class TestRefusals:
         ],
     )
     def test_refuses_what_it_cannot_do(self, change: dict[str, Any], error: Any, match: str) -> None:
-        """Nothing is ignored: each is refused by its name."""
+        """Arguments without effect are refused by name."""
         target = ScriptedDecoder(COUNT_UP)
         arguments = {"input_ids": torch.tensor([[1, 2, 3]]), "sequence_length": 9, **change}
         with pytest.raises(error, match=match):
             SpeculativeGenerator(target, target).sample(**arguments)
 
-    def test_our_own_says_where_their_order_is(self) -> None:
-        """(draft, target, k) given to ours names the adapter; (target, drafter, k) is ours."""
+    def test_our_own_names_the_class_with_their_order(self) -> None:
+        """Given (draft, target, k), our message names the adapter; (target, drafter, k) is ours."""
         decoder = ScriptedDecoder(COUNT_UP, line=last_token)
-        with pytest.raises(TypeError, match=r"decodekit\.speculation\.transformers_neuronx"):
+        with pytest.raises(TypeError, match=r"decodekit\.speculation\.neuronx_speculative_generator"):
             OurOrder(decoder, decoder, 4)
 
         assert 3 == OurOrder(decoder, PromptLookup(), 3).num_draft_tokens

@@ -1,16 +1,16 @@
 """
-Whether a generator's text has the distribution that it should have: found out, not estimated.
+Exact comparison of a generator's output distribution with that of plain decoding.
 
-Everything random asks :mod:`decodekit.decoding.sampling.noise`. Here its questions are answered one way
-after the other: the generator runs once for each sequence of answers, and what it gives is
-counted with the probability of that sequence. That is the exact distribution of the text, of the very
-code that runs in production, for your processors, drafters, verifications and stops:
+All randomness comes from :mod:`decodekit.decoding.sampling.noise`. Here every possible outcome of
+its draws is enumerated: the generator runs once for each sequence of outcomes, and its output is
+counted with the probability of that sequence. The result is the exact distribution of the text, from
+the production code, for your processors, drafters, verifications and stops:
 
     >>> import torch
     >>> from decodekit.decoding import MaxNewTokens, Sample
     >>> from decodekit.processors import Temperature
-    >>> from decodekit.speculation import DraftModel, Rejection, SpeculativeGenerator
-    >>> from decodekit.speculation.exactness.exactness import check_exactness
+    >>> from decodekit.speculation import DraftModel, RejectionSampling, SpeculativeGenerator
+    >>> from decodekit.speculation.exactness.exactness_check import check_exactness
     >>> from decodekit.testing import ScriptedDecoder, last_token
     >>> target = ScriptedDecoder(torch.tensor([[0.0, 1.0], [2.0, 0.0]]), line=last_token)
     >>> draft = ScriptedDecoder(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), line=last_token)
@@ -30,12 +30,12 @@ code that runs in production, for your processors, drafters, verifications and s
     0.0590  [1, 1] max_new_tokens
     0.0496  [0, 0] max_new_tokens
 
-The number of sequences grows as the power of everything: two to four tokens of vocabulary, two
-to four of text and one to three guesses do to tell right from wrong.
+The number of sequences grows exponentially; a vocabulary of two to four tokens, texts of two to
+four and drafts of one to three tokens are enough to detect errors.
 
-A number is known by its key (stream, position, purpose, index), wherever it is asked for. What
-has been answered narrows it down, and what is asked later is answered accordingly: noise that
-two places share is shared here too.
+A uniform number is identified by its key (stream, position, purpose, index). Each outcome narrows
+its interval, and later uses of the same key are answered consistently: noise shared by two uses is
+shared here too.
 """
 
 from collections.abc import Callable, Hashable
@@ -48,60 +48,60 @@ from ...decoding.prompts import as_rows
 from ...decoding.results.events import Event
 from ...decoding.results.generation import Generation
 from ...decoding.sampling import noise
-from .enumeration import Oracle, Path, distribution_of, streams_of
-from .exact_distribution import Distribution, readable, total_variation
+from .enumeration import Oracle, Path, distribution_over_paths, streams_of
+from .exact_distribution import ExactDistribution, readable, total_variation
 from .inverse_transform import InverseTransform, enumerable
 from .plain_decoding import Logits, decode_plainly
 
 __all__ = [
-    "Distribution",
+    "ExactDistribution",
     "InverseTransform",
     "chain_rule",
     "check_exactness",
-    "distribution",
-    "text_and_endings",
+    "ids_and_finish_reasons",
+    "output_distribution",
     "total_variation",
 ]
 
 
-def text_and_endings(generation: Generation) -> tuple[tuple[tuple[int, ...], str], ...]:
-    """Each row's new ids, and the reason of its ending."""
+def ids_and_finish_reasons(generation: Generation) -> tuple[tuple[tuple[int, ...], str], ...]:
+    """New ids and finish reason of each row."""
     reasons = (finish.reason if finish else "" for finish in generation.finishes)
     return tuple((tuple(ids), reason) for ids, reason in zip(generation.ids, reasons, strict=True))
 
 
 def check_exactness(
     make: Callable[[], Generator], prompts: Any, tolerance: float = 1e-12, copies: int = 1
-) -> Distribution:
+) -> ExactDistribution:
     """
-    Compare the distribution of what a generator gives with the chain rule's.
+    Compare a generator's output distribution with that of plain decoding (the chain rule).
 
     Args:
-        make: Makes the generator, for each run anew, so that what learns as it goes starts
-            over. Its decoder may be one and the same. It has to be small; see the module. Its
-            sampler must draw from the softmax, as ``Sample`` does, and is replaced by
-            :class:`InverseTransform`, which has the same distribution.
+        make: Returns a new generator for each run, so that learned state starts afresh; the
+            decoder may be shared. It has to be small; see the module. Its sampler must draw from
+            the softmax, as ``Sample`` does, and is replaced by :class:`InverseTransform`, which has
+            the same distribution.
 
         prompts: As in a call of the generator.
 
-        tolerance: The largest total variation allowed.
+        tolerance: Maximum total variation.
 
-        copies: How many paths to run side by side, as rows of one batch. Many are quicker by
-            far; they need a decoder of copies × prompts rows, parts without a parameter for
-            each row, and rows that are independent: not with a length policy that learns.
+        copies: Number of paths to run as rows of one batch. More are much faster, but need a decoder
+            of copies × prompts rows, parts without per-row parameters, and independent rows: not
+            with an adaptive draft length.
 
     Returns:
-        The distribution; ``print`` shows it.
+        The distribution; ``str()`` lists it by probability.
 
     Raises:
-        AssertionError: The distributions differ; the message shows the output on which they differ most.
+        AssertionError: The distributions differ; the message shows the output with the largest difference.
 
-        ValueError: The sampler draws from no softmax.
+        ValueError: The sampler does not draw from the softmax.
 
-        RuntimeError: Something asks for a number itself rather than :func:`...noise.coin` or
-            :func:`...noise.draw`, or answers the same questions in two ways.
+        RuntimeError: A part uses noise other than by :func:`...noise.coin` and :func:`...noise.draw`,
+            or is not deterministic given the noise.
     """
-    found, expected = distribution(make, prompts, copies=copies), chain_rule(make, prompts)
+    found, expected = output_distribution(make, prompts, copies=copies), chain_rule(make, prompts)
     distance = total_variation(found, expected)
     if not distance <= tolerance:
         a, b = found.probabilities, expected.probabilities
@@ -114,24 +114,24 @@ def check_exactness(
     return found
 
 
-def distribution(
+def output_distribution(
     make: Callable[[], Generator],
     prompts: Any,
-    output: Callable[[Generation], Hashable] = text_and_endings,
+    output: Callable[[Generation], Hashable] = ids_and_finish_reasons,
     copies: int = 1,
-) -> Distribution:
+) -> ExactDistribution:
     """
-    The distribution of what a generator gives.
+    Exact distribution of a generator's output.
 
     Args:
-        make: As of :func:`check_exactness`.
+        make: As in :func:`check_exactness`.
 
         prompts: As in a call of the generator.
 
-        output: What to count, a function of the generation; the rows' ids and finishes by default.
-            Its statistics are those of all copies together.
+        output: Function of the generation whose values are counted; ids and finish reasons of the rows
+            by default. The generation's statistics are those of all copies together.
 
-        copies: As of :func:`check_exactness`.
+        copies: As in :func:`check_exactness`.
     """
     generator = make()
     rows = as_rows(prompts, generator.decoder.shape, generator.tokenizer)
@@ -142,15 +142,15 @@ def distribution(
     def run(paths: list[Path]) -> list[Hashable]:
         return [output(generation) for generation in run_paths(enumerable(make()), rows, paths)]
 
-    return distribution_of(run, copies)
+    return distribution_over_paths(run, copies)
 
 
-def chain_rule(make: Callable[[], Generator], prompts: Any) -> Distribution:
+def chain_rule(make: Callable[[], Generator], prompts: Any) -> ExactDistribution:
     """
-    The distribution of plain decoding: token by token, from the decoder's logits and the processors.
+    Exact distribution of plain decoding, token by token from the decoder's logits and the processors.
 
-    Of the generator only decoder, processors and stop are used. Arguments as of
-    :func:`check_exactness`; rows' ids and finishes are what is counted.
+    Only the generator's decoder, processors and stop are used. Arguments as in
+    :func:`check_exactness`; the rows' ids and finish reasons are counted.
     """
     logits = Logits(make().decoder)
 
@@ -160,12 +160,12 @@ def chain_rule(make: Callable[[], Generator], prompts: Any) -> Distribution:
         with noise.answered_by(Oracle(dict.fromkeys(streams_of(len(rows)), paths[0]))):
             return [decode_plainly(generator, rows, logits)]
 
-    return distribution_of(run, 1)
+    return distribution_over_paths(run, 1)
 
 
 @attrs.frozen(eq=False)
-class _Ends:
-    """A streamer that tells the oracle which rows have ended."""
+class _FinishRecorder:
+    """Streamer that marks ended rows in the oracle."""
 
     oracle: Oracle
     random_streams: list[int]
@@ -179,11 +179,11 @@ class _Ends:
 
 
 def run_paths(generator: Generator, prompts: list[list[int]], paths: list[Path]) -> list[Generation]:
-    """What comes of each path: rows of one batch."""
+    """Run all paths as rows of one batch; one generation per path."""
     random_streams, n = streams_of(len(paths) * len(prompts)), len(prompts)
     oracle = Oracle({stream: paths[row // n] for row, stream in enumerate(random_streams)})
     with noise.answered_by(oracle):
-        all_rows = generator(prompts * len(paths), streamer=_Ends(oracle, random_streams))
+        all_rows = generator(prompts * len(paths), streamer=_FinishRecorder(oracle, random_streams))
     return [
         attrs.evolve(
             all_rows,

@@ -1,4 +1,4 @@
-"""The distribution of speculation is the chain rule's, for everything with everything."""
+"""The distribution of speculation equals the chain rule's, for all combinations of parts."""
 
 import itertools
 import math
@@ -50,19 +50,19 @@ from decodekit.speculation import (
     SuffixAutomaton,
     Tree,
 )
-from decodekit.speculation.exactness.exactness import (
+from decodekit.speculation.exactness.exactness_check import (
     chain_rule,
     check_exactness,
-    distribution,
+    output_distribution,
     total_variation,
 )
 from decodekit.testing import ScriptedDecoder, whole_prefix
 
 from ...processors.grammar.languages import Brackets
-from ..worlds import AsManyAsStood, ByTurns, Garbage, LeastLikely, NoneAfter, OneAfter, scripted, table
+from ..worlds import ByTurns, Garbage, LeastLikely, NoneAfter, OneAfter, OneMoreThanAccepted, scripted, table
 
 VERIFICATIONS: dict[str, Verification] = {
-    "agreement": ExactMatch(),
+    "exact_match": ExactMatch(),
     "rejection": RejectionSampling(),
     "block": BlockVerification(),
 }
@@ -100,7 +100,7 @@ LENGTHS: dict[str, Callable[[], int | DraftLength]] = {
     "1": lambda: 1,
     "2": lambda: 2,
     "3": lambda: 3,
-    "learns": AsManyAsStood,
+    "learns": OneMoreThanAccepted,
 }
 
 
@@ -114,7 +114,7 @@ def world(
     seed: int = 1,
     vocab: int | None = None,
 ) -> Callable[[], Generator]:
-    """What makes the generator of a case."""
+    """Factory of a case's generator."""
     vocab = vocab or (3 if chain in ("truncation", "one-token") else 2)
     condition, minimum = STOPS[stop]
     chains = [processor for processor in (minimum, CHAINS[chain]) if processor is not None]
@@ -143,21 +143,21 @@ CASES = [
 
 
 def test_every_pair_is_among_the_cases() -> None:
-    """Every drafter, verification, chain, length and stop meets every other one."""
+    """All pairs of drafters, verifications, chains, lengths and stops."""
     axes = (DRAFTERS, VERIFICATIONS, CHAINS, LENGTHS, STOPS)
     for (i, first), (j, second) in itertools.combinations(enumerate(axes), 2):
         assert set(itertools.product(first, second)) == {(case[i], case[j]) for case in CASES}
 
 
 def copies(length: str) -> int:
-    """How many paths may be gone side by side: what learns would learn from all of them together."""
+    """Number of paths per batch; 1 where statistics would be shared between paths."""
     return 1 if length == "learns" else 32
 
 
 @pytest.mark.parametrize("verification", VERIFICATIONS)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_one_row(drafter: str, verification: str) -> None:
-    """144 worlds, a row each: total variation below 1e-12."""
+    """144 cases of one row: total variation below 1e-12."""
     paths = 0
     for case in CASES:
         if case[:2] == (drafter, verification):
@@ -168,7 +168,7 @@ def test_one_row(drafter: str, verification: str) -> None:
 @pytest.mark.parametrize("verification", VERIFICATIONS)
 @pytest.mark.parametrize("drafter", ["other", "by turns"])
 def test_more_tokens(drafter: str, verification: str) -> None:
-    """Three and four tokens of vocabulary, and of text, where it is random the most."""
+    """Vocabularies and texts of three and four tokens, at the highest entropy."""
     paths = 0
     for vocab, chain, length, stop in [(3, "temperature", "2", "three"), (4, "truncation", "1", "end")]:
         make = world(drafter, verification, chain, length, stop, [[0, 1]], seed=5, vocab=vocab)
@@ -179,7 +179,7 @@ def test_more_tokens(drafter: str, verification: str) -> None:
 @pytest.mark.parametrize("verification", VERIFICATIONS)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_two_ragged_rows(drafter: str, verification: str) -> None:
-    """The distribution of two rows together, of unequal prompts, drafts and ends: that of independent rows."""
+    """Joint distribution of two rows with unequal prompts, drafts and ends: that of independent rows."""
     prompts = [[0, 1], [1]]
     for chain, length, stop in [("no-token", "2", "three"), ("temperature", "1", "pair")]:
         make = world(drafter, verification, chain, length, stop, prompts)
@@ -205,24 +205,24 @@ class TestOtherDrafters:
         check_exactness(make, [[0], [1, 0]], copies=copies)
 
     def test_copies(self, verification: str) -> None:
-        """Of the text and of a corpus."""
+        """Matches in the text and in a corpus."""
         self.check(verification, lambda: SuffixAutomaton([0, 0, 1, 0, 1, 1]), stop=MaxNewTokens(3))
 
     def test_forced_tokens_and_draws_behind_them(self, verification: str) -> None:
-        """Guesses that are certain, and in the same row guesses that are drawn."""
+        """Point-mass and sampled draft tokens in the same row."""
         drafter = ForcedTokens(BRACKETS, then=DraftModel(scripted(2, 4)))
         chain = BRACKETS | Temperature(0.8)
         self.check(verification, lambda: drafter, decoder=scripted(1, 4), processors=chain)
 
     def test_a_mixture_that_learns(self, verification: str) -> None:
-        """It picks by what has become of guesses, the drawn ones among them."""
+        """It selects by the acceptance of past drafts, sampled ones included."""
         drafters, costs = (SuffixAutomaton(), DraftModel(scripted(2, 2))), (0, 0.1)
         self.check(verification, lambda: Mixture(drafters, costs), copies=1)
 
 
 @pytest.mark.parametrize("tree", [Tree.comb(2, 2), Tree([-1, -1, 1])], ids=["comb", "second"])
 def test_trees(tree: Tree) -> None:
-    """Whichever branch is taken, and what a processor makes of its tokens."""
+    """On every branch, with a processor that depends on its tokens."""
     target, drafter = scripted(1, 2), DraftTree(scripted(3, 2), tree)
 
     def make() -> Generator:
@@ -235,7 +235,7 @@ def test_trees(tree: Tree) -> None:
 
 @pytest.mark.parametrize("verification", VERIFICATIONS)
 def test_two_rows_with_parameters_of_their_own(verification: str) -> None:
-    """Temperatures and limits by row, and a length that both rows bear on."""
+    """Temperatures and limits per row, and a draft length that depends on both rows."""
     prompts, target, draft = [[0, 1], [1]], scripted(1, 2), DraftModel(scripted(2, 2))
 
     def make() -> Generator:
@@ -244,7 +244,7 @@ def test_two_rows_with_parameters_of_their_own(verification: str) -> None:
             draft,
             verification=VERIFICATIONS[verification],
             processors=Temperature([0.7, 1.3]),
-            num_draft_tokens=AsManyAsStood(most=1, allowed=1),
+            num_draft_tokens=OneMoreThanAccepted(most=1, allowed=1),
             stop=MaxNewTokens([3, 2]),
             sampler=Sample(),
         )
@@ -254,7 +254,7 @@ def test_two_rows_with_parameters_of_their_own(verification: str) -> None:
 
 @attrs.define(eq=False)
 class Noting:
-    """Notes how many guesses stood in the first round that had any."""
+    """Records the number accepted in the first step with a draft."""
 
     verification: Verification
     accepted: int | None = None
@@ -267,14 +267,14 @@ class Noting:
     def __call__(
         self, draft: Draft, choices: Tensor, scores: Scores, window: History
     ) -> tuple[Tensor, Tensor]:
-        accepted, following = self.verification(draft, choices, scores, window)
+        accepted, next_token = self.verification(draft, choices, scores, window)
         if draft.ids.numel() and self.accepted is None:
             self.accepted = int(accepted)
-        return accepted, following
+        return accepted, next_token
 
 
 def expected_accepted(verification: Verification, target: Tensor, draft: Drafter, k: int) -> float:
-    """How many of the first *k* guesses stand on average, along all paths."""
+    """Mean number accepted of a first draft of *k* tokens, over all paths."""
     decoder, notes = ScriptedDecoder(target), []
 
     def make() -> Generator:
@@ -288,11 +288,11 @@ def expected_accepted(verification: Verification, target: Tensor, draft: Drafter
             stop=MaxNewTokens(2),
         )
 
-    return distribution(make, [0], output=lambda generation: notes[-1].accepted).expected(float)
+    return output_distribution(make, [0], output=lambda generation: notes[-1].accepted).expected(float)
 
 
 def most_accepted(target: Tensor, draft: Tensor, k: int) -> float:
-    """The sum over i of 1 - TV of the distributions of i guesses, behind prompt 0 and a first token."""
+    """The sum over i of 1 - TV of the distributions of i draft tokens, after prompt 0 and a first token."""
     total = 0.0
     for text in (text for i in range(1, k + 1) for text in itertools.product(range(2), repeat=i + 1)):
         lines = [whole_prefix((0, *text[:i])) % len(target) for i in range(len(text))]
@@ -305,8 +305,8 @@ def most_accepted(target: Tensor, draft: Tensor, k: int) -> float:
 
 
 class TestBlock:
-    def test_accepts_what_the_paper_says(self) -> None:
-        """Of target (1/3, 2/3), draft (2/3, 1/3) and two guesses, 11/9 stand; token by token 10/9."""
+    def test_accepts_as_many_as_the_paper(self) -> None:
+        """For target (1/3, 2/3), draft (2/3, 1/3), k = 2: 11/9 are accepted; token by token 10/9."""
         target = torch.tensor([[1.0, 2.0]]).log()
         draft = DraftModel(ScriptedDecoder(target.flip(1)))
 
@@ -315,7 +315,7 @@ class TestBlock:
 
     @pytest.mark.parametrize("seed", range(8))
     def test_accepts_at_least_what_rejection_does(self, seed: int) -> None:
-        """On average, in random worlds; and never more than the distributions of whole prefixes allow."""
+        """On average, in random cases; and at most the bound from the prefix distributions."""
         target, draft = table(seed, 2), table(seed + 100, 2)
         model = DraftModel(ScriptedDecoder(draft))
         block, token = (
@@ -326,7 +326,7 @@ class TestBlock:
         assert block <= most_accepted(target, draft, 3) + 1e-12
 
     @pytest.mark.parametrize("seed", range(3))
-    def test_of_certain_guesses_it_accepts_as_many(self, seed: int) -> None:
+    def test_of_point_masses_it_accepts_as_many(self, seed: int) -> None:
         """A draft of point masses: the same number as token by token."""
         target = table(seed, 3)
         block, token = (
@@ -339,14 +339,14 @@ class TestBlock:
 
 class TestKit:
     def test_shows_the_output_that_differs_most(self) -> None:
-        """A stop that looks at windows differently is told with its worst output and both probabilities."""
+        """For a wrong stop, the message has the worst output and both probabilities."""
         with pytest.raises(
             AssertionError, match=r"variation of 0\.\d+, allowed 1e-12: \[\d.*\] \w+ comes with"
         ):
             check_exactness(lambda: plain(processors=Forgetful()), [0])
 
     def test_needs_draws_from_the_softmax(self) -> None:
-        """A sampler of another distribution is refused and named."""
+        """A sampler of another distribution is refused by name."""
         with pytest.raises(ValueError, match=r"'sampler' must draw from the softmax.*got Greedy\(\)"):
             check_exactness(lambda: plain(sampler=Greedy()), [0])
 
@@ -357,38 +357,38 @@ class TestKit:
             check_exactness(lambda: plain(), [0], copies=copies)
 
     def test_numbers_cannot_be_enumerated(self) -> None:
-        """Who asks for a number itself is told what to ask."""
+        """Direct use of the noise is refused, naming the functions to use."""
         with pytest.raises(RuntimeError, match=r"ask noise\.coin or noise\.draw"):
             check_exactness(lambda: plain(processors=Asking()), [0])
 
     def test_impurity_is_noticed(self) -> None:
-        """A part that counts its calls leads to other questions the next time."""
+        """A part that counts its calls is not deterministic given the noise."""
         processor = Counting()
         with pytest.raises(RuntimeError, match="no function of a row's own tokens"):
-            distribution(lambda: plain(processors=processor), [0])
+            output_distribution(lambda: plain(processors=processor), [0])
 
     def test_sides_by_side_is_the_same(self) -> None:
-        """Paths gone as rows of one batch give the distribution that one at a time gives."""
+        """Paths run as rows of one batch give the same distribution as one at a time."""
         make = world("other", "block", "temperature", "2", "pair", [[0]])
-        alone, together = distribution(make, [0]), distribution(make, [0], copies=7)
+        alone, together = output_distribution(make, [0]), output_distribution(make, [0], copies=7)
 
         assert alone.paths == together.paths
         assert 0.0 == pytest.approx(total_variation(alone, together), abs=1e-15)
 
     def test_adds_up_to_one(self) -> None:
-        """Both distributions do, and distributions without a common output are 1 apart."""
+        """Both distributions sum to 1; disjoint distributions have a total variation of 1."""
         make = world("other", "rejection", "none", "1", "three", [[0]])
-        found, expected = distribution(make, [0]), chain_rule(make, [0])
-        elsewhere = distribution(make, [0], output=lambda generation: "elsewhere")
+        found, expected = output_distribution(make, [0]), chain_rule(make, [0])
+        other = output_distribution(make, [0], output=lambda generation: "elsewhere")
 
         assert 1.0 == pytest.approx(sum(found.probabilities.values()), abs=1e-14)
         assert 1.0 == pytest.approx(sum(expected.probabilities.values()), abs=1e-14)
-        assert 1.0 == pytest.approx(total_variation(found, elsewhere), abs=1e-14)
-        assert "1.0000  elsewhere" == str(elsewhere)
+        assert 1.0 == pytest.approx(total_variation(found, other), abs=1e-14)
+        assert "1.0000  elsewhere" == str(other)
 
 
 def plain(**parts: Any) -> Generator:
-    """Plain decoding of two tokens, or as *parts* say; a draft of nonsense makes windows of it."""
+    """Plain decoding of two tokens, or as *parts* say; a nonsense draft gives it windows."""
     parts = {"sampler": Sample(), "stop": MaxNewTokens(2), **parts}
     if parts["sampler"].__class__ is Greedy:
         return Generator(scripted(1, 2, rows=2), **parts)
@@ -396,14 +396,14 @@ def plain(**parts: Any) -> Generator:
 
 
 class Forgetful:
-    """A processor that leaves windows as they are."""
+    """A processor that ignores windows."""
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         return logits * 0.3 if logits.shape[1] == 1 else logits
 
 
 class Asking:
-    """A processor with a number of its own."""
+    """A processor that draws its own noise."""
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         return (
@@ -416,7 +416,7 @@ class Asking:
 
 @attrs.define(eq=False)
 class Counting:
-    """A processor that leaves one token the third time."""
+    """A processor that masks all but one token at its third call."""
 
     calls: int = 0
 
