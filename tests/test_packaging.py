@@ -16,7 +16,8 @@ ROOMS = {
     "decoding": "cache engine interop results sampling stopping testing text",
     "neuron_backend": (
         "adapters artifacts kv_cache lint lowering models on_device_sampling parity quantization "
-        "serialization sizing targets targets/cpu targets/cpu/csrc targets/cuda targets/neuron tensor_parallel"
+        "serialization sizing targets targets/cpu targets/cpu/csrc targets/cuda targets/neuron "
+        "tensor_parallel"
     ),
     "processors": "constraints grammar interop numerics penalties scaling truncation watermark",
     "speculation": "draft_length drafters exactness verification",

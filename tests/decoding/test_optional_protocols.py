@@ -115,7 +115,13 @@ class TestShortCuts:
         "part",
         [
             *(TopK(5), TopP(0.9), MinP(0.1), Temperature(0.5), RepetitionPenalty(1.1), NoRepeatNgram(2)),
-            *(Greedy(), Sample(), IndependentNoise(Sample(), torch.zeros(1)), EndOfSequence(2), MaxNewTokens(2)),
+            *(
+                Greedy(),
+                Sample(),
+                IndependentNoise(Sample(), torch.zeros(1)),
+                EndOfSequence(2),
+                MaxNewTokens(2),
+            ),
             *(MaxNewTokens(2) | EndOfSequence(2), MaxNewTokens(2) & EndOfSequence(2)),
         ],
     )

@@ -56,9 +56,9 @@ def continuations(family: str) -> list[list[int]]:
     for byte in (0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF):
         own = chr(byte) if family == "slow-bytes" else letters[byte]
         spelled += [tokens[name] for name in (f"<0x{byte:02X}>", bytes([byte]), own) if name in tokens][:1]
-    top_choices = [[*ids] for n in (2, 3) for ids in itertools.product(spelled, repeat=n)]
+    several = [[*ids] for n in (2, 3) for ids in itertools.product(spelled, repeat=n)]
     shortened = [[tokens["'"], tokens["t"]]] if {"'", "t"} <= tokens.keys() else []
-    return [[], *singles, *top_choices, *shortened]
+    return [[], *singles, *several, *shortened]
 
 
 def trailing(character: str, text: str) -> int:
