@@ -5,54 +5,57 @@ from typing import TYPE_CHECKING
 from .lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from .cache.slots import Slots
-    from .engine.exact_match import ExactMatch
-    from .generator import Generator
-    from .history import History
-    from .interop.transformers_criteria import TransformersCriteria, stop_from_transformers
-    from .optional_protocols import StatefulSampler, has_short_cuts
-    from .placement import Place, Placement
-    from .protocols import (
-        Decoder,
-        DecoderShape,
-        Draft,
-        Drafter,
-        DraftLength,
-        Finish,
-        Processor,
-        Sampler,
-        SamplesOnDevice,
-        ScoresTrees,
-        SpeculationStep,
-        StopCondition,
-        Verification,
+    from .cache.slots import Slots as Slots
+    from .engine.exact_match import ExactMatch as ExactMatch
+    from .generator import Generator as Generator
+    from .history import History as History
+    from .interop.transformers_criteria import (
+        TransformersCriteria as TransformersCriteria,
+        stop_from_transformers as stop_from_transformers,
     )
-    from .results.events import Event
-    from .results.generation import Generation
-    from .results.logprobs import Logprobs, TokenLogprob
-    from .results.statistics import Statistics
-    from .sampling.adaptive_p import AdaptiveP, AdaptivePRun
-    from .sampling.greedy import Greedy
-    from .sampling.mirostat import Mirostat, MirostatRun
-    from .sampling.pipeline import SamplingPipeline
-    from .sampling.sample import Sample
-    from .stopping.composition import Stop
-    from .stopping.consecutive import Consecutive
-    from .stopping.end_of_sequence import EndOfSequence
-    from .stopping.entropy import HighEntropy, LowEntropy
-    from .stopping.low_confidence import LowConfidence
-    from .stopping.max_length import MaxLength
-    from .stopping.max_new_tokens import MaxNewTokens
-    from .stopping.max_time import MaxTime
-    from .stopping.not_before import NotBefore
-    from .stopping.repetition_loop import RepetitionLoop
-    from .stopping.stop_sequences import StopSequences, TokenSequence
-    from .stopping.stop_strings import StopStrings
-    from .stopping.stop_tokens import StopTokens
-    from .stopping.stop_when import StopWhen
-    from .text.detokenizer import Detokenizer
+    from .optional_protocols import StatefulSampler as StatefulSampler, has_short_cuts as has_short_cuts
+    from .placement import Place as Place, Placement as Placement
+    from .protocols import (
+        Decoder as Decoder,
+        DecoderShape as DecoderShape,
+        Draft as Draft,
+        Drafter as Drafter,
+        DraftLength as DraftLength,
+        Finish as Finish,
+        Processor as Processor,
+        Sampler as Sampler,
+        SamplesOnDevice as SamplesOnDevice,
+        ScoresTrees as ScoresTrees,
+        SpeculationStep as SpeculationStep,
+        StopCondition as StopCondition,
+        Verification as Verification,
+    )
+    from .results.events import Event as Event
+    from .results.generation import Generation as Generation
+    from .results.logprobs import Logprobs as Logprobs, TokenLogprob as TokenLogprob
+    from .results.statistics import Statistics as Statistics
+    from .sampling.adaptive_p import AdaptiveP as AdaptiveP, AdaptivePRun as AdaptivePRun
+    from .sampling.greedy import Greedy as Greedy
+    from .sampling.mirostat import Mirostat as Mirostat, MirostatRun as MirostatRun
+    from .sampling.pipeline import SamplingPipeline as SamplingPipeline
+    from .sampling.sample import Sample as Sample
+    from .stopping.composition import Stop as Stop
+    from .stopping.consecutive import Consecutive as Consecutive
+    from .stopping.end_of_sequence import EndOfSequence as EndOfSequence
+    from .stopping.entropy import HighEntropy as HighEntropy, LowEntropy as LowEntropy
+    from .stopping.low_confidence import LowConfidence as LowConfidence
+    from .stopping.max_length import MaxLength as MaxLength
+    from .stopping.max_new_tokens import MaxNewTokens as MaxNewTokens
+    from .stopping.max_time import MaxTime as MaxTime
+    from .stopping.not_before import NotBefore as NotBefore
+    from .stopping.repetition_loop import RepetitionLoop as RepetitionLoop
+    from .stopping.stop_sequences import StopSequences as StopSequences, TokenSequence as TokenSequence
+    from .stopping.stop_strings import StopStrings as StopStrings
+    from .stopping.stop_tokens import StopTokens as StopTokens
+    from .stopping.stop_when import StopWhen as StopWhen
+    from .text.detokenizer import Detokenizer as Detokenizer
 else:
-    __getattr__, __dir__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             ".cache.slots": "Slots",
@@ -92,58 +95,3 @@ else:
             ".text.detokenizer": "Detokenizer",
         },
     )
-
-__all__ = [
-    "AdaptiveP",
-    "AdaptivePRun",
-    "Consecutive",
-    "Decoder",
-    "DecoderShape",
-    "Detokenizer",
-    "Draft",
-    "DraftLength",
-    "Drafter",
-    "EndOfSequence",
-    "Event",
-    "ExactMatch",
-    "Finish",
-    "Generation",
-    "Generator",
-    "Greedy",
-    "HighEntropy",
-    "History",
-    "Logprobs",
-    "LowConfidence",
-    "LowEntropy",
-    "MaxLength",
-    "MaxNewTokens",
-    "MaxTime",
-    "Mirostat",
-    "MirostatRun",
-    "NotBefore",
-    "Place",
-    "Placement",
-    "Processor",
-    "RepetitionLoop",
-    "Sample",
-    "Sampler",
-    "SamplesOnDevice",
-    "SamplingPipeline",
-    "ScoresTrees",
-    "Slots",
-    "SpeculationStep",
-    "StatefulSampler",
-    "Statistics",
-    "Stop",
-    "StopCondition",
-    "StopSequences",
-    "StopStrings",
-    "StopTokens",
-    "StopWhen",
-    "TokenLogprob",
-    "TokenSequence",
-    "TransformersCriteria",
-    "Verification",
-    "has_short_cuts",
-    "stop_from_transformers",
-]

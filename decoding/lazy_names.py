@@ -13,11 +13,11 @@ from typing import Any
 
 def lazy_names(
     package: str, modules: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """
-    The ``__getattr__`` and ``__dir__`` of a *package* (PEP 562).
+    The ``__getattr__`` and ``__dir__`` of a *package* (PEP 562), and its ``__all__``.
 
-    For type checkers, import the names under ``if TYPE_CHECKING`` as well.
+    For type checkers, re-export the names under ``if TYPE_CHECKING`` as well (``import X as X``).
 
     Args:
         package: Its ``__name__``.
@@ -40,4 +40,4 @@ def lazy_names(
     def names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *homes})
 
-    return get, names
+    return get, names, sorted(homes)

@@ -15,29 +15,29 @@ from ..decoding.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .adapters import (
-        CallableDecoder,
-        NxDInferenceDecoder,
-        OptimumNeuronDecoder,
-        TransformersNeuronxDecoder,
+        CallableDecoder as CallableDecoder,
+        NxDInferenceDecoder as NxDInferenceDecoder,
+        OptimumNeuronDecoder as OptimumNeuronDecoder,
+        TransformersNeuronxDecoder as TransformersNeuronxDecoder,
     )
-    from .compilation import compile_decoder
-    from .compiled_decoder import CompiledDecoder
-    from .lint.graph_lint import lint_graph, lint_module
-    from .lint.rules import Finding
-    from .lowering.export import lower
-    from .models.unsupported import UnsupportedArchitecture
-    from .on_device_sampling.device_sampling import DeviceSampling
-    from .parity.drift import Drift, drift
-    from .quantization.quantized import Weights
-    from .serialization.loading import load_decoder
-    from .static_decoder import StaticDecoder
-    from .targets.cuda.cuda_target import CudaTarget
-    from .targets.neuron.native_target import NativeTarget
-    from .targets.neuron.traced_target import TracedTarget
-    from .tensor_parallel.ranks import LostRank
-    from .tensor_parallel.sharded_model import rank_weights
+    from .compilation import compile_decoder as compile_decoder
+    from .compiled_decoder import CompiledDecoder as CompiledDecoder
+    from .lint.graph_lint import lint_graph as lint_graph, lint_module as lint_module
+    from .lint.rules import Finding as Finding
+    from .lowering.export import lower as lower
+    from .models.unsupported import UnsupportedArchitecture as UnsupportedArchitecture
+    from .on_device_sampling.device_sampling import DeviceSampling as DeviceSampling
+    from .parity.drift import Drift as Drift, drift as drift
+    from .quantization.quantized import Weights as Weights
+    from .serialization.loading import load_decoder as load_decoder
+    from .static_decoder import StaticDecoder as StaticDecoder
+    from .targets.cuda.cuda_target import CudaTarget as CudaTarget
+    from .targets.neuron.native_target import NativeTarget as NativeTarget
+    from .targets.neuron.traced_target import TracedTarget as TracedTarget
+    from .tensor_parallel.ranks import LostRank as LostRank
+    from .tensor_parallel.sharded_model import rank_weights as rank_weights
 else:
-    __getattr__, __dir__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             ".models.unsupported": "UnsupportedArchitecture",
@@ -60,28 +60,3 @@ else:
             "TransformersNeuronxDecoder",
         },
     )
-
-__all__ = [
-    "CallableDecoder",
-    "CompiledDecoder",
-    "CudaTarget",
-    "DeviceSampling",
-    "Drift",
-    "Finding",
-    "LostRank",
-    "NativeTarget",
-    "NxDInferenceDecoder",
-    "OptimumNeuronDecoder",
-    "StaticDecoder",
-    "TracedTarget",
-    "TransformersNeuronxDecoder",
-    "UnsupportedArchitecture",
-    "Weights",
-    "compile_decoder",
-    "drift",
-    "lint_graph",
-    "lint_module",
-    "load_decoder",
-    "lower",
-    "rank_weights",
-]

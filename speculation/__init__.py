@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 from ..decoding.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from .draft_length.adaptive_length import AdaptiveLength
-    from .drafters.common_tokens import CommonTokens
-    from .drafters.draft_model import DraftModel
-    from .drafters.draft_tree import DraftTree
-    from .drafters.forced_tokens import ForcedTokens
-    from .drafters.mixture import Mixture
-    from .drafters.prompt_lookup import PromptLookup
-    from .drafters.retokenized_draft import RetokenizedDraft
-    from .drafters.suffix_automaton import SuffixAutomaton
-    from .drafters.tree import Tree
-    from .exactness.exactness_check import check_exactness
-    from .speculative_generator import SpeculativeGenerator
-    from .verification.block_verification import BlockVerification
-    from .verification.rejection_sampling import RejectionSampling
+    from .draft_length.adaptive_length import AdaptiveLength as AdaptiveLength
+    from .drafters.common_tokens import CommonTokens as CommonTokens
+    from .drafters.draft_model import DraftModel as DraftModel
+    from .drafters.draft_tree import DraftTree as DraftTree
+    from .drafters.forced_tokens import ForcedTokens as ForcedTokens
+    from .drafters.mixture import Mixture as Mixture
+    from .drafters.prompt_lookup import PromptLookup as PromptLookup
+    from .drafters.retokenized_draft import RetokenizedDraft as RetokenizedDraft
+    from .drafters.suffix_automaton import SuffixAutomaton as SuffixAutomaton
+    from .drafters.tree import Tree as Tree
+    from .exactness.exactness_check import check_exactness as check_exactness
+    from .speculative_generator import SpeculativeGenerator as SpeculativeGenerator
+    from .verification.block_verification import BlockVerification as BlockVerification
+    from .verification.rejection_sampling import RejectionSampling as RejectionSampling
 else:
-    __getattr__, __dir__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             ".draft_length.adaptive_length": "AdaptiveLength",
@@ -44,20 +44,3 @@ else:
             ".drafters.tree": "Tree",
         },
     )
-
-__all__ = [
-    "AdaptiveLength",
-    "BlockVerification",
-    "CommonTokens",
-    "DraftModel",
-    "DraftTree",
-    "ForcedTokens",
-    "Mixture",
-    "PromptLookup",
-    "RejectionSampling",
-    "RetokenizedDraft",
-    "SpeculativeGenerator",
-    "SuffixAutomaton",
-    "Tree",
-    "check_exactness",
-]

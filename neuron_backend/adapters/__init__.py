@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from ...decoding.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from .callable_decoder import CallableDecoder
-    from .nxd_inference import NxDInferenceDecoder
-    from .optimum_neuron import OptimumNeuronDecoder
-    from .transformers_neuronx import TransformersNeuronxDecoder
-    from .wrapped_decoder import WrappedDecoder
+    from .callable_decoder import CallableDecoder as CallableDecoder
+    from .nxd_inference import NxDInferenceDecoder as NxDInferenceDecoder
+    from .optimum_neuron import OptimumNeuronDecoder as OptimumNeuronDecoder
+    from .transformers_neuronx import TransformersNeuronxDecoder as TransformersNeuronxDecoder
+    from .wrapped_decoder import WrappedDecoder as WrappedDecoder
 else:
-    __getattr__, __dir__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             ".callable_decoder": "CallableDecoder",
@@ -27,11 +27,3 @@ else:
             ".wrapped_decoder": "WrappedDecoder",
         },
     )
-
-__all__ = [
-    "CallableDecoder",
-    "NxDInferenceDecoder",
-    "OptimumNeuronDecoder",
-    "TransformersNeuronxDecoder",
-    "WrappedDecoder",
-]

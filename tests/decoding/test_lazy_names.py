@@ -11,7 +11,7 @@ import pytest
 PACKAGES = (
     "decoding",
     "neuron_backend",
-    "neuron_backend.wrapped",
+    "neuron_backend.adapters",
     "processors",
     "speculation",
     "streaming",
@@ -20,7 +20,7 @@ PACKAGES = (
 
 @pytest.mark.parametrize("name", PACKAGES)
 class TestPackage:
-    """``__init__`` lists its names three times: for type checkers, in ``__all__``, for lazy access."""
+    """``__init__`` lists its names twice: for type checkers and for lazy access."""
 
     def test_gives_what_type_checkers_see(self, name: str) -> None:
         """Every name is the very object that the module beside ``TYPE_CHECKING`` defines."""

@@ -2,8 +2,7 @@
 
 import numpy as np
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from decodekit.decoding import Draft, History
 from decodekit.decoding.scores import Scores

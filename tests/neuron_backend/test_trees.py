@@ -17,8 +17,8 @@ from decodekit.neuron_backend import (
     compile_decoder,
     lint_module,
     load_decoder,
+    static_decoder as static_decoder_module,
 )
-from decodekit.neuron_backend import static_decoder as static_decoder_module
 from decodekit.neuron_backend.artifacts.fingerprint import ModelFingerprint, program_fingerprint
 from decodekit.neuron_backend.artifacts.manifest import Manifest
 from decodekit.neuron_backend.kv_cache.buffers import CacheBuffers, lay_out_tree

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from transformers import GenerationConfig
 
 from decodekit.processors import DRY, XTC, Chain, MinP, from_generation_config, presets

@@ -12,8 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from decodekit.decoding import Event, Generator, MaxLength, Sample
 from decodekit.neuron_backend import StaticDecoder, compile_decoder
 from decodekit.processors import Temperature
-from decodekit.speculation import PromptLookup
-from decodekit.speculation import SpeculativeGenerator as OurOrder
+from decodekit.speculation import PromptLookup, SpeculativeGenerator as OurOrder
 from decodekit.speculation.neuronx_speculative_generator import SpeculativeGenerator
 from decodekit.testing import ScriptedDecoder, last_token
 

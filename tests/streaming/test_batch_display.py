@@ -6,8 +6,7 @@ import pathlib
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from decodekit.decoding.results.events import Event
 from decodekit.decoding.results.streamers import forward

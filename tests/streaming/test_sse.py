@@ -12,8 +12,7 @@ from typing import Any
 import attrs
 import pytest
 import torch
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from decodekit.decoding import Generator, MaxNewTokens
 from decodekit.decoding.protocols import Finish

@@ -14,8 +14,8 @@ from transformers import (
     AsyncTextIteratorStreamer,
     PreTrainedTokenizerFast,
     TextIteratorStreamer,
+    TextStreamer as HuggingFaceTextStreamer,
 )
-from transformers import TextStreamer as HuggingFaceTextStreamer
 
 from decodekit.decoding import Draft, EndOfSequence, Generator, MaxNewTokens, Sample
 from decodekit.decoding.results.events import Event

@@ -9,8 +9,7 @@ from typing import Any
 import attrs
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.strategies import DrawFn
 
 from decodekit.decoding import Slots

@@ -1,8 +1,7 @@
 """Verification by agreement."""
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from decodekit.decoding import Draft, ExactMatch, History
 

@@ -5,8 +5,7 @@ from typing import Any
 import attrs
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from decodekit.decoding import (

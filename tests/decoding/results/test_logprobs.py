@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from decodekit.decoding import Logprobs, TokenLogprob
 from decodekit.decoding.results.logprobs import token_logprob

@@ -8,9 +8,11 @@ import attrs
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models
-from transformers import PreTrainedTokenizerFast
-from transformers import TextIteratorStreamer as HuggingFaceTextIterator
-from transformers import TextStreamer as HuggingFaceTextStreamer
+from transformers import (
+    PreTrainedTokenizerFast,
+    TextIteratorStreamer as HuggingFaceTextIterator,
+    TextStreamer as HuggingFaceTextStreamer,
+)
 
 from decodekit.decoding.protocols import Finish
 from decodekit.decoding.results.events import Event

@@ -1,8 +1,7 @@
 """A few tokens, and those of them that stay."""
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from decodekit.decoding.sampling.few import Few
 

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from decodekit.decoding.sampling import noise
-from decodekit.decoding.sampling import noise_cache as noise_cache
+from decodekit.decoding.sampling import noise, noise_cache as noise_cache
 from decodekit.decoding.sampling.noise_cache import NoiseCache
 
 

@@ -3,8 +3,7 @@
 import math
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from decodekit.decoding.sampling.top_tokens import top_tokens
 

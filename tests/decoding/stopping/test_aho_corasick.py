@@ -1,7 +1,6 @@
 """The machine says what searching for every string says."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from decodekit.decoding.stopping.aho_corasick import AhoCorasick
 

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from decodekit.decoding import Finish, Generator, History, MaxNewTokens, StopSequences
 from decodekit.decoding.scores import Scores

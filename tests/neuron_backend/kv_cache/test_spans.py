@@ -4,8 +4,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from decodekit.decoding import Generator, Sample, Slots
 from decodekit.neuron_backend import StaticDecoder, compile_decoder

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import nn
 
 from decodekit.neuron_backend.quantization.int4_linear import GROUP, Int4Linear, pack_int4, plain_int4_matmul

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import nn
 
 from decodekit.neuron_backend.quantization.int8_linear import Int8Linear, plain_int8_matmul

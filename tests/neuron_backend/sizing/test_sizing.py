@@ -5,8 +5,7 @@ import attrs
 import pytest
 import torch
 import transformers
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from decodekit.decoding.protocols import DecoderShape
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture

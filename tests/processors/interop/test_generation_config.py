@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 

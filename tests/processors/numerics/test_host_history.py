@@ -1,8 +1,7 @@
 """The history's tokens as NumPy arrays."""
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from decodekit.decoding.sampling.few import Cell
 from decodekit.processors.numerics.host_history import counted_tokens, ids_with_logits, occurring_indices

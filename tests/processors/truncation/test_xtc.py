@@ -3,8 +3,7 @@
 import attrs
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from decodekit.decoding.history import History

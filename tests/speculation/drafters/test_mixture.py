@@ -11,8 +11,7 @@ import attrs
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor
 
 from decodekit.decoding import Draft, Generator, Greedy, History, MaxNewTokens, Sample, SamplingPipeline

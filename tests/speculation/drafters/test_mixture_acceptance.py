@@ -1,8 +1,7 @@
 """Acceptance statistics of a mixture's drafters."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from decodekit.speculation.drafters.mixture_acceptance import AcceptanceCounts, PastDraft, expected_accepted
 

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from decodekit.decoding import Generator, Greedy, History, MaxNewTokens, SamplingPipeline
 from decodekit.speculation import PromptLookup, SpeculativeGenerator

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from decodekit.decoding import Generator, MaxNewTokens, Sample
 from decodekit.speculation import PromptLookup, SpeculativeGenerator, SuffixAutomaton

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from decodekit.speculation.drafters.translation import Ints, Translation
 

@@ -34,9 +34,11 @@ from decodekit.speculation import (
     SpeculativeGenerator,
 )
 from decodekit.speculation.exactness.exactness_check import check_exactness, output_distribution
-from decodekit.speculation.verification import block_verification as block
-from decodekit.speculation.verification import distributions
-from decodekit.speculation.verification import rejection_sampling as rejection
+from decodekit.speculation.verification import (
+    block_verification as block,
+    distributions,
+    rejection_sampling as rejection,
+)
 
 from ..worlds import LeastLikely, NoneAfter, scripted
 

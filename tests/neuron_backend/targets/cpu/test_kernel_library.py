@@ -5,8 +5,7 @@ from functools import cache
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from decodekit.neuron_backend.quantization.int4_linear import GROUP, Int4Linear
 from decodekit.neuron_backend.quantization.int8_activation_split import can_split, pack_weights, split_matmul

@@ -21,8 +21,7 @@ from decodekit.neuron_backend import (
 )
 from decodekit.neuron_backend.models.early_exit import first_layers
 from decodekit.neuron_backend.targets.cpu import aoti
-from decodekit.neuron_backend.targets.cuda import cuda_runtime
-from decodekit.neuron_backend.targets.cuda import cuda_target as cuda_target_module
+from decodekit.neuron_backend.targets.cuda import cuda_runtime, cuda_target as cuda_target_module
 from decodekit.neuron_backend.targets.cuda.cuda_program import CudaProgram
 from decodekit.neuron_backend.targets.cuda.cuda_target import FACTS
 from decodekit.neuron_backend.targets.registry import target_named

@@ -4,8 +4,7 @@ from functools import cache
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from decodekit.neuron_backend.targets.cpu import aoti
 from decodekit.neuron_backend.targets.cpu.kernel_library import DTYPES, Library
