@@ -67,10 +67,8 @@ class AcceptanceRates:
     def draft_rates(self) -> list[float]:
         """Drafting rate by position, given that those before it were drafted."""
         # Prior: a token that was never requested would be drafted.
-        return [
-            (drafted + 1) / (requested + 1)
-            for drafted, requested in zip(self._drafted, self._requested, strict=True)
-        ]
+        counts = zip(self._drafted, self._requested, strict=True)
+        return [(drafted + 1) / (requested + 1) for drafted, requested in counts]
 
     def _forget(self) -> None:
         self._accepted, self._verified = [0.0] * self.most, [0.0] * self.most

@@ -138,11 +138,8 @@ class AdaptiveLength:
         """Learned rates and times as a table."""
         with self._lock:
             speeds, acceptance = self._tokens_per_second(1), self._rates.acceptance()
-            lines = [
-                f"draft lengths 0 to {self.most}, now best {speeds.index(max(speeds))}",
-                str(self._seconds),
-            ]
-            lines += ["draft  accept  tokens/s"]
+            lines = [f"draft lengths 0 to {self.most}, now best {speeds.index(max(speeds))}"]
+            lines += [str(self._seconds), "draft  accept  tokens/s"]
             lines += [
                 f"{k:5}  {f'{acceptance[k - 1]:6.2f}' if k else '     -'}  {speeds[k]:8.1f}"
                 for k in range(self.most + 1)
@@ -150,11 +147,8 @@ class AdaptiveLength:
             return "\n".join(lines)
 
     def _tokens_per_second(self, rows: int) -> list[float]:
-        plain, acceptance, draft_rates = (
-            self._seconds.verify(0),
-            self._rates.acceptance(),
-            self._rates.draft_rates(),
-        )
+        plain, acceptance = self._seconds.verify(0), self._rates.acceptance()
+        draft_rates = self._rates.draft_rates()
         speeds = [rows / plain]
         tokens, all_accepted, reached, longest, ended = 1.0, 1.0, 1.0, 1.0, 0.0
         before = self._step_seconds(0)

@@ -156,8 +156,8 @@ class CommonTokens:
         if index in self._draft_of:
             return [self._draft_of[index]]
         if index not in self._retokenized:
-            token_bytes = characters(self._target.token_bytes.get(index, b""))
-            self._retokenized[index] = self._draft.encode(token_bytes, starts_text=False)
+            text = characters(self._target.token_bytes.get(index, b""))
+            self._retokenized[index] = self._draft.encode(text, starts_text=False)
         return self._retokenized[index]
 
 

@@ -53,8 +53,8 @@ def test_a_draft_that_writes_the_same_is_right(kind: str, draft_kind: str) -> No
     """
     In several scripts, line breaks and pictures: text the draft model knows is drafted for the target.
 
-    But for the last guess of a round, which the draft may have broken off, and for the characters
-    that the target spells in many bytes, of which the draft has to draw the whole.
+    Except a draft's last token, which may be incomplete, and characters that the target spells in
+    several byte tokens, which the draft model has to generate whole.
     """
     ids = tokenizer(kind).encode(TEXT)
     target, own = writer(kind, TEXT, **LONG), writer(draft_kind, TEXT, **LONG)

@@ -364,7 +364,7 @@ class TestKit:
     def test_impurity_is_noticed(self) -> None:
         """A part that counts its calls is not deterministic given the noise."""
         processor = Counting()
-        with pytest.raises(RuntimeError, match="no function of a row's own tokens"):
+        with pytest.raises(RuntimeError, match="not a function of a row's own tokens"):
             output_distribution(lambda: plain(processors=processor), [0])
 
     def test_sides_by_side_is_the_same(self) -> None:

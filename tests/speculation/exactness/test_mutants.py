@@ -1,8 +1,8 @@
 """
-Known bugs of speculation, each put in on purpose: the exactness kit has to notice every one.
+Mutation tests: the exactness check must detect known bugs of speculation.
 
 They are bugs that other projects have shipped and fixed, and likely mistakes. Without
-the bug, the same world passes.
+the bug, the same case passes.
 """
 
 from collections.abc import Callable
@@ -180,8 +180,8 @@ def best_of_live_confidences(ids: Tensor, q: Tensor) -> Tensor:
     """
     One token or three, whichever should pay more: two cost as much as three.
 
-    Each confidence is that of a draft before it draws. But the third depends on the second
-    guess, and decides whether that one is looked at.
+    Each confidence is that before sampling. But the third depends on the second draft token, and
+    decides whether that one is verified.
     """
     survival = q.amax(dim=-1).cumprod(dim=-1)
     return torch.where(survival[:, 1:].sum(dim=-1, keepdim=True) > 0.95, 3, 1)
