@@ -13,11 +13,11 @@ from collections.abc import Iterator
 import decodekit
 
 ROOT = pathlib.Path(decodekit.__file__).parent
-ROOMS = ("bench", "benchmarks", "decoding", "neuron_backend", "processors", "speculation", "streaming")
+ROOMS = ("benchmarks", "decoding", "neuron_backend", "processors", "speculation", "streaming")
 
 FOREIGN = {
     # Models, configs and caches of transformers
-    "neuron_backend/models/rotation.py": {"rope_parameters", "rope_type"},
+    "neuron_backend/models/rope_scaling.py": {"rope_parameters", "rope_type"},
     "neuron_backend/models/early_exit.py": {"config"},
     "neuron_backend/kv_cache/geometry.py": {"layers", "logits", "past_key_values"},
     "neuron_backend/lowering/step_graphs.py": {"_experts_implementation", "set_experts_implementation"},
@@ -49,7 +49,7 @@ FOREIGN = {
     "streaming/sse.py": {"aclose", "close"},
     # Arrays, modules and graphs of numpy and torch; AWS's packages
     "decoding/validation.py": {"tolist"},
-    "neuron_backend/lint/graph_lint.py": {"overloadpacket", "tags"},
+    "neuron_backend/lint/graph_rules.py": {"overloadpacket", "tags"},
     "neuron_backend/lowering/export.py": {"__name__", "overloadpacket", "tags"},
     "neuron_backend/lowering/narrow_integers.py": {"_schema"},
     "neuron_backend/tensor_parallel/ranks.py": {"_timeout"},
@@ -67,73 +67,42 @@ FOREIGN = {
     "neuron_backend/targets/neuron/native_target.py": {"get_fallback_ops"},
     "neuron_backend/targets/device_tensors.py": {"device"},
     "neuron_backend/targets/neuron/traced_target.py": {"__version__"},
-    # JSON of another shape
-    "bench/report.py": {"AttributeError"},
-    "neuron_backend/artifacts/stored_weights.py": {"AttributeError"},
-    # Names of our own, which still have to go
-    "benchmarks/speculation_runs.py": {"prepare"},
-    "neuron_backend/tensor_parallel/cores.py": {"drives_cores"},
     # Python's own
-    "bench/machine.py": {"sched_getaffinity"},  # not on every system
+    "benchmarks/measuring/machine.py": {"sched_getaffinity"},  # not on every system
     "decoding/placement.py": {"__name__"},  # the name of a function or of whatever else can be called
-    "neuron_backend/on_device_sampling/chain_digest.py": {
-        "__dict__"
-    },  # all that a processor of a user's keeps
+    # All that a processor of a user's keeps.
+    "neuron_backend/on_device_sampling/chain_digest.py": {"__dict__"},
 }
 """By file, the names that it looks for in objects of other packages."""
 
 COMPUTED = {
-    "bench/comparison_files.py": {"getattr(config, name)"},  # a model's config
-    "bench/contenders/serving.py": {"getattr(found, request.pop('do'))"},  # a method by its name in JSON
-    "bench/decode.py": {"getattr(comparison, name)"},
-    "benchmarks/counting_compilations.py": {"getattr(module, name)"},  # functions of torch, to be wrapped
-    "benchmarks/gpu.py": {"getattr(torch, args.dtype)"},
-    "benchmarks/grow.py": {
+    "benchmarks/measuring/compilations.py": {"getattr(module, name)"},  # functions of torch, to be wrapped
+    # Models of transformers and their configs.
+    "benchmarks/models/enlarge.py": {
         "getattr(large, size)",
         "getattr(new.mlp, name)",
         "getattr(old.mlp, name)",
         "getattr(small, size)",
-    },  # models
-    "benchmarks/products.py": {"getattr(torch, dtype_name)"},
-    "benchmarks/report.py": {"getattr(options, name.replace('-', '_'))"},  # parsed options
-    "benchmarks/speculation.py": {"getattr(options, name)"},
-    "benchmarks/speculation_costs.py": {"getattr(one, f'{part}_seconds')", "getattr(run, model)"},
-    "benchmarks/speculation_runs.py": {"getattr(run, what)"},
+    },
     # A setting that only some versions of transformers' tokenizers have.
     "decoding/text/clean_up.py": {"getattr(tokenizer, insists, True)"},
     # PEP 562: what a module of ours exports, by the name that was asked for.
     "decoding/lazy_names.py": {"getattr(module, name)", "vars(sys.modules[package])"},
     # Whether a tokenizer's class decodes as the library's own does.
-    "decoding/text/detokenizer.py": {"getattr(Fast, name)", "getattr(family, name, None)"},
-    "neuron_backend/models/rotation.py": {"getattr(module, f'{prefix}original_inv_freq')"},
+    "decoding/text/tokenizer.py": {"getattr(Fast, name)", "getattr(family, name, None)"},
+    "neuron_backend/models/rope_scaling.py": {"getattr(module, f'{prefix}original_inv_freq')"},
     "neuron_backend/models/early_exit.py": {"getattr(owner, name)", "vars(config)"},  # models and configs
-    "neuron_backend/targets/cpu/kernel_library.py": {
-        "getattr(self._code, f'decodekit_{name}')"
-    },  # of a C library
     "neuron_backend/lowering/narrow_integers.py": {"getattr(owner, name)"},  # a buffer of a module
-    "neuron_backend/tensor_parallel/parallel_layers.py": {"getattr(module, OWN)", "getattr(self, OWN)"},
     "neuron_backend/tensor_parallel/parallel_plan.py": {"getattr(config, name, None)"},
-    "neuron_backend/tensor_parallel/divided_model.py": {"getattr(module, leaf)", "vars(model)", "vars(part)"},
     "neuron_backend/sizing/model_facts.py": {"getattr(config, name, None)"},
-    "neuron_backend/targets/neuron/functional_step.py": {"getattr(self, name)"},  # buffers of a module
-    "neuron_backend/models/fused_projections.py": {
-        "getattr(layer, name)",
-        "getattr(layer, names[0])",
-        "getattr(layers[0], name, None)",
-        "getattr(module, name, None)",
-        "vars(layer)",
-    },  # layers of a model
     "neuron_backend/targets/device_tensors.py": {
         "getattr(owner, name)",
         "getattr(torch, device.type, None)",
     },
-    "neuron_backend/targets/cpu/kernel_selection.py": {"getattr(library, name)"},
-    "neuron_backend/targets/target.py": {"getattr(target, part, None)"},
     "neuron_backend/targets/neuron/traced_target.py": {
         "hasattr(_module('neuronx_distributed'), name)",
         "hasattr(_module('torch_neuronx'), name)",
     },
-    "neuron_backend/adapters/capabilities.py": {"getattr(self, name)"},
     "neuron_backend/adapters/settings.py": {"getattr(config, name, None)", "getattr(config, name, default)"},
     # Whatever a generation config of any version of transformers holds.
     "processors/interop/generation_config.py": {"vars(config)", "vars(type(config)())"},
@@ -161,10 +130,9 @@ def looked_for(tree: ast.Module) -> Iterator[tuple[bool, str]]:
 
 def test_names_are_looked_for_in_foreign_objects_alone() -> None:
     """What the sources look for is what is listed above, file by file; the lists hold nothing else."""
-    rooms = [room for room in ROOMS if (ROOT / room).is_dir()]
     found: tuple[dict[str, set[str]], dict[str, set[str]]] = ({}, {})
-    for path in [*ROOT.glob("*.py"), *(path for room in rooms for path in (ROOT / room).rglob("*.py"))]:
+    for path in [*ROOT.glob("*.py"), *(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))]:
         for computed, what in looked_for(ast.parse(path.read_text())):
             found[computed].setdefault(path.relative_to(ROOT).as_posix(), set()).add(what)
     for listed, seen in zip((FOREIGN, COMPUTED), found, strict=True):
-        assert {file: names for file, names in listed.items() if file.split("/")[0] in rooms} == seen
+        assert listed == seen
