@@ -51,15 +51,15 @@ def random_text(rng: random.Random, script: str) -> str:
     words = SCRIPTS[script].split(" ")
     parts = []
     for _ in range(rng.randint(1, 9)):
-        kind, word = rng.random(), rng.rng(words)
+        kind, word = rng.random(), rng.choice(words)
         if kind < 0.1:
-            parts.append(rng.rng(ODD))
+            parts.append(rng.choice(ODD))
         elif kind < 0.3:
             start = rng.randrange(len(word) + 1)
             parts.append(word[start : start + rng.randint(1, 3)])
         else:
             parts.append(word)
-    return rng.rng(["", " "]).join(parts) if rng.random() < 0.3 else " ".join(parts)
+    return rng.choice(["", " "]).join(parts) if rng.random() < 0.3 else " ".join(parts)
 
 
 # Tokenizers, trained quickly.
@@ -322,7 +322,7 @@ def cases(count: int, seed: int = 0, families: tuple[str, ...] = FAMILIES) -> It
     rng = random.Random(seed)
     for number in range(count):
         script = list(SCRIPTS)[number % len(SCRIPTS)]
-        family = rng.rng(families)
+        family = rng.choice(families)
         text = random_text(rng, script)
         ids = tokenizer_of(family).encode(text, add_special_tokens=False)
         most, sizes = rng.randint(1, 8), []
