@@ -72,7 +72,7 @@ def test_the_metadata_is_what_pyproject_says() -> None:
 
     assert "Apache-2.0" == metadata["License-Expression"]
     assert ">=3.11" == metadata["Requires-Python"]
-    assert ["attrs>=23.2", "numpy>=1.26", "torch>=2.9", "transformers<6,>=4.57"] == sorted(
+    assert ["attrs>=25.4", "numpy>=1.26", "torch>=2.9", "transformers<6,>=4.57"] == sorted(
         r for r in requires if "extra" not in r
     )
     assert 'torch-neuronx>=2.9; extra == "neuron"' in requires

@@ -19,11 +19,15 @@ import attrs
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
-from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 from transformers.models.ctrl.tokenization_ctrl import CTRLTokenizer
 
 from decodekit.decoding.text.token_pieces import BYTE_OF
 from decodekit.decoding.text.utf8 import open_from
+
+try:
+    from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+except ImportError:  # before transformers 5
+    from transformers import BertTokenizer as BertTokenizerLegacy
 
 SCRIPTS = {
     "latin": "The quick brown fox, it's said, jumps over 13 lazy dogs! Žluťoučký kůň, e\u0301a\u0302o\u0323?",

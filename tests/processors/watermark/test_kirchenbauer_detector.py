@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import PreTrainedConfig, WatermarkDetector, WatermarkingConfig
+from transformers import PretrainedConfig, WatermarkDetector, WatermarkingConfig
 
 from decodekit.processors import KirchenbauerDetector, KirchenbauerWatermark
 from decodekit.speculation import PromptLookup
@@ -21,7 +21,7 @@ def theirs(watermark: KirchenbauerWatermark, **settings: bool) -> WatermarkDetec
         watermark.seeding_scheme,
         watermark.context_width,
     )
-    model = PreTrainedConfig()
+    model = PretrainedConfig()
     model.vocab_size, model.bos_token_id = watermark.vocab_size, -1
     return WatermarkDetector(model, "cpu", config, **settings)
 
