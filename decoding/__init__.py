@@ -6,7 +6,7 @@ from .lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .cache.slots import Slots as Slots
-    from .engine.exact_match import ExactMatch as ExactMatch
+    from .engine.exact_match_verification import ExactMatch as ExactMatch
     from .generator import Generator as Generator
     from .history import History as History
     from .interop.transformers_criteria import (
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         stop_from_transformers as stop_from_transformers,
     )
     from .optional_protocols import StatefulSampler as StatefulSampler, has_short_cuts as has_short_cuts
-    from .placement import Place as Place, Placement as Placement
     from .protocols import (
         Decoder as Decoder,
         DecoderShape as DecoderShape,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from .sampling.mirostat import Mirostat as Mirostat, MirostatRun as MirostatRun
     from .sampling.pipeline import SamplingPipeline as SamplingPipeline
     from .sampling.sample import Sample as Sample
+    from .sampling_placement import Place as Place, Placement as Placement
     from .stopping.composition import Stop as Stop
     from .stopping.consecutive import Consecutive as Consecutive
     from .stopping.end_of_sequence import EndOfSequence as EndOfSequence
@@ -59,12 +59,12 @@ else:
         __name__,
         {
             ".cache.slots": "Slots",
-            ".engine.exact_match": "ExactMatch",
+            ".engine.exact_match_verification": "ExactMatch",
             ".generator": "Generator",
             ".history": "History",
             ".interop.transformers_criteria": "TransformersCriteria stop_from_transformers",
             ".optional_protocols": "StatefulSampler has_short_cuts",
-            ".placement": "Place Placement",
+            ".sampling_placement": "Place Placement",
             ".protocols": (
                 "Decoder DecoderShape Draft DraftLength Drafter Finish Processor Sampler SamplesOnDevice "
                 "ScoresTrees SpeculationStep StopCondition Verification"

@@ -6,7 +6,7 @@ import attrs
 import torch
 from attrs import validators
 
-from .checks import refuse_foreign, require_decoder
+from .forward_checks import refuse_foreign, require_decoder
 from .optional_protocols import (
     AdvisesWidth,
     ChecksTarget,

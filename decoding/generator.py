@@ -11,7 +11,7 @@ from torch import Tensor
 from .cache.slots import Slots
 from .compatibility import a_draft_length, check_drafter, check_gap, check_parts, check_text
 from .engine.drafting import Drafting
-from .engine.exact_match import ExactMatch
+from .engine.exact_match_verification import ExactMatch
 from .engine.feed_and_sample import decoder_samples, placement_of
 from .engine.loop import Loop
 from .history import History
@@ -35,7 +35,7 @@ from .validation import as_whole, stream_numbers
 
 if TYPE_CHECKING:
     from .engine.logprob_recorder import LogprobRecorder
-    from .placement import Placement
+    from .sampling_placement import Placement
 
 
 @attrs.frozen(eq=False, kw_only=True)

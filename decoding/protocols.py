@@ -21,7 +21,7 @@ from .history import History
 from .scores import Scores
 
 if TYPE_CHECKING:
-    from .placement import Placement
+    from .sampling_placement import Placement
 
 
 def _as_tuple(widths: Iterable[int]) -> tuple[int, ...]:

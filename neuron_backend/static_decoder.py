@@ -8,7 +8,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..decoding.checks import check_inputs, check_tree_inputs, check_tree_widths
+from ..decoding.forward_checks import check_inputs, check_tree_inputs, check_tree_widths
 from ..decoding.protocols import DecoderShape
 from ..decoding.validation import as_tuple
 from .artifacts.packages import Package

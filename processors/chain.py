@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 from torch import Tensor
 
-from ..decoding.checks import refuse_foreign
+from ..decoding.forward_checks import refuse_foreign
 from ..decoding.history import History
 from ..decoding.optional_protocols import DeviceSafe, KeepsArgmax, Local, ShiftInvariant
 from ..decoding.protocols import Processor, StopCondition

@@ -2,7 +2,7 @@
 Speculative decoding: drafters, verification of their drafts, draft lengths.
 
 A draft is compared with the target in :mod:`.verification` (by distributions), or in
-:mod:`~decodekit.decoding.engine.exact_match` (token for token, the default).
+:mod:`~decodekit.decoding.engine.exact_match_verification` (token for token, the default).
 """
 
 from typing import TYPE_CHECKING

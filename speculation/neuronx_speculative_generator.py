@@ -25,7 +25,7 @@ import torch
 from attrs import validators
 from torch import Tensor
 
-from ..decoding.engine.exact_match import ExactMatch
+from ..decoding.engine.exact_match_verification import ExactMatch
 from ..decoding.protocols import Decoder, Drafter, Processor, Sampler, StopCondition, Verification
 from ..decoding.sampling.greedy import Greedy
 from ..decoding.stopping.end_of_sequence import EndOfSequence

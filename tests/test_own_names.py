@@ -69,7 +69,8 @@ FOREIGN = {
     "neuron_backend/targets/neuron/traced_target.py": {"__version__"},
     # Python's own
     "benchmarks/measuring/machine.py": {"sched_getaffinity"},  # not on every system
-    "decoding/placement.py": {"__name__"},  # the name of a function or of whatever else can be called
+    # The name of a function, or of whatever else can be called.
+    "decoding/sampling_placement.py": {"__name__"},
     # All that a processor of a user's keeps.
     "neuron_backend/on_device_sampling/chain_digest.py": {"__dict__"},
 }

@@ -160,7 +160,7 @@ def test_importing_is_light() -> None:
                 *(f"decoding.text.{name}" for name in ("detokenizer", "per_tokenizer")),
                 *("decoding.results.row_text", "decoding.sampling.sample", "decoding.stopping.stop_strings"),
                 *(f"decoding.engine.{name}" for name in ("logprob_recorder", "prompt_logprobs")),
-                "decoding.placement",
+                "decoding.sampling_placement",
                 *("processors.chain", "speculation", "streaming", "neuron_backend"),
             },
             id="ids-are-generated-without-texts-or-log-probabilities",

@@ -11,7 +11,7 @@ from ..sampling.pipeline import SamplingPipeline
 from ..scores import Scores
 
 if TYPE_CHECKING:
-    from ..placement import Placement
+    from ..sampling_placement import Placement
 
 
 def decoder_samples(slots: Slots, pipeline: SamplesTokens, rows: int) -> bool:
@@ -25,7 +25,7 @@ def decoder_samples(slots: Slots, pipeline: SamplesTokens, rows: int) -> bool:
 
 def placement_of(decoder: Decoder, pipeline: SamplingPipeline) -> "Placement":
     """The placement of the parts of *pipeline* on *decoder*."""
-    from ..placement import Place, Placement
+    from ..sampling_placement import Place, Placement
 
     if isinstance(decoder, SamplesOnDevice):
         return decoder.explain(pipeline.processors, pipeline.sampler)

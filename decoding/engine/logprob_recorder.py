@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from ..history import History
-from ..placement import part_name
 from ..results.logprobs import Logprobs, TokenLogprob, token_logprob
 from ..sampling.pipeline import SamplingPipeline
+from ..sampling_placement import part_name
 from ..scores import Scores
 from ..trees import Branch
 

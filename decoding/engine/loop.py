@@ -20,7 +20,7 @@ from ..sampling.pipeline import SamplingPipeline
 from ..scores import Scores
 from ..trees import Branch, target_branch, tokens_ahead, tree_window
 from .drafting import Drafting, no_draft
-from .exact_match import ExactMatch
+from .exact_match_verification import ExactMatch
 from .plain_step import PlainStep, known_codes
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ..protocols import Finish, StopCondition
 from ..results.events import MAX_LENGTH, StepOutput
 from ..results.timers import Phase, Timers
 from ..sampling.fast_sampling import on_host
-from ..sampling.few import Cell
+from ..sampling.few_tokens import Cell
 from ..sampling.pipeline import SamplingPipeline
 from ..scores import Scores
 from ..stopping.composition import by_token

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import noise
-from .few import Cell, Few, Ints
+from .few_tokens import Cell, Few, Ints
 from .noise import block_size
 from .noise_cache import NoiseCache
 

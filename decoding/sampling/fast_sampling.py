@@ -13,7 +13,7 @@ from ..history import History
 from ..optional_protocols import offers_short_cuts
 from ..protocols import Processor, Sampler
 from ..scores import Scores
-from .few import Cell, DrawFromFew, DrawsFromFew, Few, Floats, Narrows, OfFew, Pointwise
+from .few_tokens import Cell, DrawFromFew, DrawsFromFew, Few, Floats, Narrows, OfFew, Pointwise
 from .greedy import Greedy
 
 _STAGES = 8
@@ -30,13 +30,13 @@ class FastSampling:
     """
 
     before: tuple[Any, ...]
-    """Stages before the one that narrows, :class:`~.few.Pointwise`."""
+    """Stages before the one that narrows, :class:`~.few_tokens.Pointwise`."""
 
     narrows: Any
-    """The stage that :class:`~.few.Narrows`."""
+    """The stage that :class:`~.few_tokens.Narrows`."""
 
     after: tuple[Any, ...]
-    """Stages after it, :class:`~.few.OfFew`."""
+    """Stages after it, :class:`~.few_tokens.OfFew`."""
 
     draw: DrawFromFew
     """The sampler's short cut for the remaining tokens."""

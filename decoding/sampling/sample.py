@@ -15,7 +15,7 @@ from ..validation import a_whole_number
 from . import noise
 from .candidates import Candidates
 from .exponential_race import ExponentialRace
-from .few import DrawFromFew
+from .few_tokens import DrawFromFew
 from .noise import block_size
 from .scratch import scratch
 from .top_tokens import top2_margin
@@ -82,7 +82,7 @@ class Sample:
         return torch.from_numpy(drawn)
 
     def from_few(self) -> DrawFromFew:
-        """See :class:`~.few.DrawsFromFew`."""
+        """See :class:`~.few_tokens.DrawsFromFew`."""
         return ExponentialRace()
 
     def top_choices(self, logits: Tensor, history: History, n: int) -> Tensor:

@@ -5,8 +5,8 @@ import torch
 
 from ..protocols import Decoder, ScoresTrees
 from .assertions import require
-from .chain_trial import ChainTrial
-from .tree_trial import TreeTrial
+from .chain_check import ChainTrial
+from .tree_check import TreeTrial
 
 
 def check_decoder(decoder: Decoder, *, tolerance: float = 1e-4, seed: int = 0) -> None:

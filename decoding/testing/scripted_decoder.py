@@ -6,7 +6,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..checks import check_inputs, check_tree_inputs, check_tree_widths
+from ..forward_checks import check_inputs, check_tree_inputs, check_tree_widths
 from ..protocols import DecoderShape
 from ..trees import depths, first_branch, paths
 

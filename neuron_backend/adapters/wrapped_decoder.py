@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...decoding.cache.slots import Slots
-from ...decoding.checks import check_inputs
+from ...decoding.forward_checks import check_inputs
 from ...decoding.protocols import DecoderShape
 from .cache_record import CacheRecord, Ints
 from .capabilities import Capabilities, Prefill, Window

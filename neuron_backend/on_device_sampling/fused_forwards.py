@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...decoding.checks import check_inputs
+from ...decoding.forward_checks import check_inputs
 from ...decoding.history import History
-from ...decoding.placement import Placement
 from ...decoding.protocols import DecoderShape, Processor, Sampler
 from ...decoding.sampling.greedy import Greedy
+from ...decoding.sampling_placement import Placement
 from ...decoding.scores import Scores
 from ..kv_cache.buffers import CacheBuffers
 from ..kv_cache.spans import end_position, smallest_span

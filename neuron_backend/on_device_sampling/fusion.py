@@ -5,8 +5,8 @@ import uuid
 import attrs
 
 from ...decoding.optional_protocols import stages_of
-from ...decoding.placement import Place, part_name
 from ...decoding.protocols import DecoderShape, Processor, Sampler
+from ...decoding.sampling_placement import Place, part_name
 from ..step import DecoderStep
 from ..tensor_parallel.sharded_model import ranks_of
 from .chain_digest import chain_digest, has_rows, same_chain

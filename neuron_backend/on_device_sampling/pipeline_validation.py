@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ...decoding.checks import refuse_foreign
+from ...decoding.forward_checks import refuse_foreign
 from ...decoding.optional_protocols import (
     DeclaresState,
     MeasuresGap,

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...decoding.history import History
-from ...decoding.sampling.few import Cell
+from ...decoding.sampling.few_tokens import Cell
 
 Ints = NDArray[np.int64]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...decoding.history import History
 from ...decoding.optional_protocols import has_short_cuts
-from ...decoding.sampling.few import Cell, Few
+from ...decoding.sampling.few_tokens import Cell, Few
 from ..chain import Composable
 from ..numerics.host_history import column_ids, counted_tokens, ids_with_logits, occurring_indices
 from ..numerics.log_normaliser import log_normaliser
@@ -110,7 +110,7 @@ class RepetitionPenalty(Composable):
         return scalars and plain and 1.0 <= cast("float", self.penalty) <= 1e3
 
     def of_few(self, few: Few, cell: Cell) -> Few:
-        """See :class:`~decodekit.decoding.sampling.few.Pointwise`."""
+        """See :class:`~decodekit.decoding.sampling.few_tokens.Pointwise`."""
         ids, scores = few.arrays()
         counting = counted_tokens(cell, self.include_prompt, cast("int | None", self.window))
         at = occurring_indices(ids, counting, cell.vocab)
@@ -122,7 +122,7 @@ class RepetitionPenalty(Composable):
         return Few(ids, scores)
 
     def at_most(self, logit: np.float32) -> np.float32:
-        """See :class:`~decodekit.decoding.sampling.few.Pointwise`."""
+        """See :class:`~decodekit.decoding.sampling.few_tokens.Pointwise`."""
         return logit
 
     def _penalised(self, logits: Tensor, history: History, out: Tensor | None) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...decoding.history import History
 from ...decoding.optional_protocols import has_short_cuts
-from ...decoding.sampling.few import Cell, Few
+from ...decoding.sampling.few_tokens import Cell, Few
 from ..chain import Composable
 from ..parameter import FLOAT32, as_reals, is_scalar, per_row, real
 
@@ -62,10 +62,10 @@ class Temperature(Composable):
         return not isinstance(self.temperature, Tensor) and 1e-3 <= self.temperature <= 1e3
 
     def of_few(self, few: Few, cell: Cell) -> Few:
-        """See :class:`~decodekit.decoding.sampling.few.Pointwise`."""
+        """See :class:`~decodekit.decoding.sampling.few_tokens.Pointwise`."""
         ids, scores = few.arrays()
         return Few(ids, scores / np.float32(self.temperature))
 
     def at_most(self, logit: np.float32) -> np.float32:
-        """See :class:`~decodekit.decoding.sampling.few.Pointwise`."""
+        """See :class:`~decodekit.decoding.sampling.few_tokens.Pointwise`."""
         return np.float32(logit / np.float32(self.temperature))

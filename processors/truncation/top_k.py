@@ -12,7 +12,7 @@ from torch import Tensor
 from ...decoding.history import History
 from ...decoding.optional_protocols import has_short_cuts
 from ...decoding.sampling.candidates import Candidates
-from ...decoding.sampling.few import Cell, Few, Pointwise
+from ...decoding.sampling.few_tokens import Cell, Few, Pointwise
 from ..chain import Composable
 from ..numerics.shortlist import shortlist
 from ..numerics.survivors import Ints, are_few, candidates
@@ -112,7 +112,7 @@ class TopK(Composable):
         return self.ties == "keep" and not isinstance(self.k, Tensor) and self.k > 0
 
     def to_few(self, logits: Floats, before: Sequence[Pointwise], cell: Cell) -> Few | None:
-        """See :class:`~decodekit.decoding.sampling.few.Narrows`."""
+        """See :class:`~decodekit.decoding.sampling.few_tokens.Narrows`."""
         # More than k: the stages *before* may lower some of the largest.
         found = shortlist(logits, self._largest + self._largest // 2 + 2)
         if found is None:
@@ -129,7 +129,7 @@ class TopK(Composable):
         return few.without_smallest(beyond) if beyond >= 0 and ascending.item(beyond) > bound else None
 
     def of_few(self, few: Few, cell: Cell) -> Few | None:
-        """See :class:`~decodekit.decoding.sampling.few.Pointwise`."""
+        """See :class:`~decodekit.decoding.sampling.few_tokens.Pointwise`."""
         return few.without_smallest(max(0, len(few.ascending()) - self._largest))
 
     def _kth(self, logits: Tensor, k: int | Tensor) -> Tensor:

@@ -12,9 +12,9 @@ from torch import Tensor
 from ...decoding.history import History
 from ...decoding.optional_protocols import has_short_cuts
 from ...decoding.sampling.candidates import Candidates
-from ...decoding.sampling.few import Cell, Few
+from ...decoding.sampling.few_tokens import Cell, Few
 from ..chain import Composable
-from ..numerics import nucleus
+from ..numerics import nucleus_edge
 from ..numerics.exact_sum import in_units, scratch_weights, whole_weights
 from ..numerics.survivors import are_few, candidates, mask_below
 from ..parameter import as_reals, is_scalar, one_integer, one_of, per_row, real
@@ -94,7 +94,7 @@ class TopP(Composable):
         vocab = logits.shape[-1]
         columns = logits.numpy(force=True).reshape(-1, vocab)
         edges = [
-            nucleus.edge(*column, self.min_tokens)
+            nucleus_edge.edge(*column, self.min_tokens)
             for column in zip(
                 columns,
                 weights.numpy(force=True).reshape(-1, vocab),
@@ -141,7 +141,7 @@ class TopP(Composable):
         return self.ties == "last" and not isinstance(self.p, Tensor)
 
     def of_few(self, few: Few, cell: Cell) -> Few | None:
-        """See :class:`~decodekit.decoding.sampling.few.Pointwise`."""
+        """See :class:`~decodekit.decoding.sampling.few_tokens.Pointwise`."""
         if self.p == 1.0:
             return few
         ascending = few.ascending()

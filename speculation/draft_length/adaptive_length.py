@@ -38,7 +38,7 @@ class AdaptiveLength:
 
     Learned statistics persist between runs; a copy starts without them. Share one instance between
     generators of the same target and drafter only. Under
-    :class:`~decodekit.decoding.engine.exact_match.ExactMatch` the length does not change the text;
+    :class:`~decodekit.decoding.ExactMatch` the length does not change the text;
     under other verifications a sampled text depends on it, and so on timing, its distribution does
     not.
     """

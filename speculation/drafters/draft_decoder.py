@@ -1,6 +1,6 @@
 """Validation of draft decoders."""
 
-from ...decoding.checks import require_decoder
+from ...decoding.forward_checks import require_decoder
 from ...decoding.protocols import Decoder, DecoderShape
 
 

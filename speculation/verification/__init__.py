@@ -1,1 +1,5 @@
-"""Verification of drafts by comparing distributions; exact match is in ``decoding/engine/exact_match``."""
+"""
+Verification of drafts by comparing distributions.
+
+The default, exact match, is in ``decoding/engine/exact_match_verification.py``.
+"""

@@ -21,7 +21,7 @@ from decodekit.decoding import (
     optional_protocols,
 )
 from decodekit.decoding.optional_protocols import offers_short_cuts, stages_of
-from decodekit.decoding.sampling import candidates, few
+from decodekit.decoding.sampling import candidates, few_tokens
 from decodekit.processors import Chain, MinP, NoRepeatNgram, RepetitionPenalty, Temperature, TopK, TopP
 from decodekit.speculation import (
     AdaptiveLength,
@@ -39,7 +39,7 @@ from decodekit.testing import ScriptedDecoder
 
 NAMES = {
     name
-    for module in (optional_protocols, candidates, few)
+    for module in (optional_protocols, candidates, few_tokens)
     for kind in vars(module).values()
     if inspect.isclass(kind) and kind.__module__ == module.__name__ and getattr(kind, "_is_protocol", False)
     for name in {*vars(kind), *kind.__annotations__}

@@ -26,7 +26,7 @@ from decodekit.decoding import (
 from decodekit.decoding.engine.loop import Loop
 from decodekit.decoding.engine.plain_step import PlainStep
 from decodekit.decoding.sampling.fast_sampling import FastGreedy
-from decodekit.decoding.sampling.few import Cell
+from decodekit.decoding.sampling.few_tokens import Cell
 from decodekit.decoding.scores import Scores
 from decodekit.processors import (
     Chain,

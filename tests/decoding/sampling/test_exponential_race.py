@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from decodekit.decoding import History, Sample
 from decodekit.decoding.sampling import noise
 from decodekit.decoding.sampling.exponential_race import ExponentialRace
-from decodekit.decoding.sampling.few import Cell, Few
+from decodekit.decoding.sampling.few_tokens import Cell, Few
 
 VOCAB = 50
 """Seven blocks of eight, the last of them with two tokens."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from decodekit.decoding.checks import check_tree_inputs
+from decodekit.decoding.forward_checks import check_tree_inputs
 from decodekit.decoding.trees import depths
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.testing import ScriptedDecoder, check_decoder, last_token, whole_prefix

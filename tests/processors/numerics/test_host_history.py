@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given, strategies as st
 
-from decodekit.decoding.sampling.few import Cell
+from decodekit.decoding.sampling.few_tokens import Cell
 from decodekit.processors.numerics.host_history import counted_tokens, ids_with_logits, occurring_indices
 
 

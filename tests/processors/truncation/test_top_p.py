@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from decodekit.decoding.sampling.few import Cell, Few
+from decodekit.decoding.sampling.few_tokens import Cell, Few
 from decodekit.processors import TopP
 from decodekit.processors.numerics.exact_sum import whole_weights
 

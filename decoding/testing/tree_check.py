@@ -12,7 +12,7 @@ from torch import Tensor
 from ..protocols import ScoresTrees
 from ..trees import depths, first_branch, paths
 from .assertions import require, require_refusal, unknown_width
-from .chain_trial import ChainTrial
+from .chain_check import ChainTrial
 
 
 @attrs.frozen(eq=False)

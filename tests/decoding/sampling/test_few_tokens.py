@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given, strategies as st
 
-from decodekit.decoding.sampling.few import Few
+from decodekit.decoding.sampling.few_tokens import Few
 
 
 def few_of(scores: list[float]) -> Few:
