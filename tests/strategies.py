@@ -1,7 +1,7 @@
 """Hypothesis strategies."""
 
 import torch
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from torch import Tensor
 
 from decodekit.decoding.history import History
@@ -39,3 +39,8 @@ def windows(
     behind = torch.arange(capacity) >= length.amax(dim=1)[:, None, None]
     garbage = draw(st.sampled_from((-1, 0, 10**12)))
     return logits, History(ids.masked_fill(behind, garbage), length, prompt, torch.arange(batch))
+
+
+def examples(count: int) -> int:
+    """*count* in the full profile, and as many fewer in the quick one as its default is smaller."""
+    return max(3, count * settings.default.max_examples // 100)

@@ -14,13 +14,13 @@ from decodekit.decoding.protocols import Processor
 from decodekit.neuron_backend import lint_graph, lower
 from decodekit.neuron_backend.lowering import export as lowering
 
-from ..strategies import windows
+from ..strategies import examples, windows
 from .by_hand import NOTHING
 from .entries import constraints, penalties, scaling, truncation, watermarks
 from .entries.entry import NONE, Entry
 
 # No deadline: the machine may be busy.
-prop = settings(deadline=None, max_examples=40)
+prop = settings(deadline=None, max_examples=examples(40))
 
 Window = tuple[Tensor, History]
 
@@ -297,7 +297,7 @@ class TestDeclarations:
         assert torch.equal(Alone(processor)(*inputs), lowered(*inputs))
 
     @declaring("local")
-    @settings(deadline=None, max_examples=10)
+    @settings(deadline=None, max_examples=examples(10))
     @given(seed=st.integers(0, 2**32), data=st.data())
     def test_local_at_the_edge(self, entry: Entry, seed: int, data: st.DataObject) -> None:
         """Also for the two neighbouring parameters between which a token changes sides."""

@@ -22,7 +22,7 @@ from decodekit.processors import (
 )
 from decodekit.testing import ScriptedDecoder
 
-from ..strategies import windows
+from ..strategies import examples, windows
 from .by_hand import NOTHING, run
 
 
@@ -42,7 +42,7 @@ class Stop:
 
 
 class TestChain:
-    @settings(deadline=None, max_examples=60)
+    @settings(deadline=None, max_examples=examples(60))
     @given(windows())
     def test_equals_its_parts_by_hand(self, window: tuple[Tensor, History]) -> None:
         """Left to right, each on the result of the one before."""

@@ -12,6 +12,7 @@ from decodekit.decoding.results.events import Event
 from decodekit.decoding.results.streamers import forward
 from decodekit.streaming import BatchDisplay
 
+from ..strategies import examples
 from .scripted_events import FINISH, TEXTS, Source, events_of, prompts_of
 from .terminal import Terminal, terminal
 
@@ -114,7 +115,7 @@ class TestInATerminal:
 
         assert texts == told
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(
         st.lists(st.tuples(st.integers(0, 3), PIECES), max_size=12),
         st.integers(8, 30),

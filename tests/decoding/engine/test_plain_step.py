@@ -40,6 +40,8 @@ from decodekit.processors import (
 )
 from decodekit.testing import ScriptedDecoder
 
+from ...strategies import examples
+
 VOCAB = 9
 TABLE = torch.randn(53, VOCAB, generator=torch.Generator().manual_seed(3))
 
@@ -112,7 +114,7 @@ def run(plainly: bool, *prompts: list[list[int]], table: Tensor = TABLE, **parts
     return told, decoder.fed, counts
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     st.sampled_from(sorted(PROCESSORS)),
     st.sampled_from(sorted(SAMPLERS)),
@@ -150,7 +152,7 @@ class Reading:
         return torch.zeros_like(history.length)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.integers(0, 2**31),
     st.sampled_from((RepetitionPenalty(3.0, include_prompt=False) | TopK(9) | TopP(0.8), Chain([TopK(3)]))),

@@ -14,6 +14,8 @@ from decodekit.decoding.results.row_text import RowText
 from decodekit.decoding.stopping.stop_sequences import TokenSequence
 from decodekit.decoding.text.detokenizer import Detokenizer
 
+from ...strategies import examples
+
 VOCAB = ["a", "b", "ab", "ba", "aab", "bb", "c", "abc", "<0x61>", "<0x62>", "<0xC3>", "<0xA9>"]
 
 
@@ -68,7 +70,7 @@ STOPS = st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=3,
 class TestStopStrings:
     """Matches in the text."""
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=examples(300), deadline=None)
     @given(
         ids=st.lists(st.integers(0, len(VOCAB) - 1), min_size=1, max_size=14),
         stops=STOPS,
@@ -99,7 +101,7 @@ class TestStopStrings:
 
         assert expected == "".join(streamed(row, ids, sizes, finish))
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=examples(200), deadline=None)
     @given(ids=st.lists(st.integers(0, 7), max_size=14), stops=STOPS)
     def test_held_is_the_longest_live_partial_match(self, ids: list[int], stops: list[str]) -> None:
         """A partial match that dies is released with the token that kills it."""
@@ -232,7 +234,7 @@ class TestStopIds:
 class TestStopSequences:
     """Matches of several ids."""
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=examples(300), deadline=None)
     @given(
         ids=st.lists(st.integers(0, 3) | st.integers(8, 11), min_size=1, max_size=14),
         sequences=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), min_size=1, max_size=3),

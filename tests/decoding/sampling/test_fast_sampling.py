@@ -21,6 +21,8 @@ from decodekit.processors import (
     TopP,
 )
 
+from ...strategies import examples
+
 CHAINS: dict[str, Chain] = {
     "usual": RepetitionPenalty(1.1) | Temperature(0.8) | TopK(50) | TopP(0.9),
     "top-k": Chain([TopK(3)]),
@@ -76,7 +78,7 @@ def plainly(logits: Tensor, history: History, chain: Chain, sampler: Sampler) ->
 
 
 class TestFastSampling:
-    @settings(deadline=None, max_examples=400)
+    @settings(deadline=None, max_examples=examples(400))
     @given(columns(), st.sampled_from(sorted(CHAINS)))
     def test_is_the_choice_among_all(self, column: tuple[Tensor, History], name: str) -> None:
         """Where there is a quick choice it is the plain one; logits and history stay as they are."""

@@ -32,6 +32,7 @@ from decodekit.processors import (
 from decodekit.testing import ScriptedDecoder, last_token
 
 from ...processors.test_catalogue import CATALOGUE
+from ...strategies import examples
 
 HISTORY = History(torch.zeros(1, 1, 4).long(), torch.tensor([[1, 2]]), torch.tensor([1]), torch.tensor([0]))
 ONE_COLUMN = History(HISTORY.ids, HISTORY.length[:, :1], HISTORY.prompt, HISTORY.random_stream)
@@ -183,7 +184,7 @@ def wide_windows(draw: st.DrawFn) -> tuple[torch.Tensor, History]:
 class TestShortCuts:
     """Choose is every stage on all of the vocabulary, then the sampler; only faster."""
 
-    @settings(deadline=None, max_examples=300)
+    @settings(deadline=None, max_examples=examples(300))
     @given(
         wide_windows(),
         st.lists(st.sampled_from(sorted(STAGES)), max_size=4),

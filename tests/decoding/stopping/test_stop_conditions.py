@@ -39,10 +39,10 @@ from decodekit.processors import Temperature
 from decodekit.speculation import DraftModel, DraftTree, SpeculativeGenerator, Tree
 from decodekit.testing import ScriptedDecoder
 
-from ...strategies import windows
+from ...strategies import examples, windows
 from .test_stop_strings import Pieces
 
-prop = settings(deadline=None, max_examples=40)
+prop = settings(deadline=None, max_examples=examples(40))
 
 
 def two_alike(history: History) -> Tensor:

@@ -15,6 +15,7 @@ from decodekit.decoding import Finish, Generator, History, MaxNewTokens, StopStr
 from decodekit.speculation import PromptLookup, SpeculativeGenerator
 from decodekit.testing import ScriptedDecoder
 
+from ...strategies import examples
 from ...texts_in_scripts import FAMILIES, cases, whole_characters
 
 PIECES = ["a", "b", "ab", "ba", "aa", "é", "bb", "c"]
@@ -123,7 +124,7 @@ class TestStopStrings:
 
             assert expected == stop(torch.empty(0), now).tolist()
 
-    @settings(max_examples=20)
+    @settings(max_examples=examples(20))
     @given(st.lists(st.integers(0, 7), min_size=2, max_size=20), st.randoms(use_true_random=False))
     def test_hundreds_of_strings_equal_the_definition(self, ids: list[int], choice: random.Random) -> None:
         """However many, some in others."""

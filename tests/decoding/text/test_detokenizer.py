@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from decodekit.decoding.text.detokenizer import Detokenizer
 from decodekit.decoding.text.token_pieces import BYTE_OF
 
+from ...strategies import examples
 from ...texts_in_scripts import (
     FAMILIES,
     ODD,
@@ -108,7 +109,7 @@ def any_ids(draw: st.DrawFn, family: str) -> list[int]:
 class TestDetokenizer:
     """What holds for every family of tokenizers."""
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(60), deadline=None)
     @given(data=st.data())
     def test_pieces_join_to_the_decode_of_any_ids(self, family: str, data: st.DataObject) -> None:
         """Ids of any kind, malformed bytes included, in any chunks: nothing lost, nothing else."""
@@ -118,7 +119,7 @@ class TestDetokenizer:
             pieces(tokenizer_of(family), ids, sizes, skip)
         )
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples(40), deadline=None)
     @given(text=TEXTS, sizes=SIZES, skip=st.booleans())
     def test_pieces_join_to_the_decode_of_text(
         self, family: str, text: str, sizes: list[int], skip: bool
@@ -143,7 +144,7 @@ class TestDetokenizer:
 
         assert final == shown
 
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=examples(20), deadline=None)
     @given(data=st.data())
     def test_text_comes_as_soon_as_it_is_final(self, family: str, data: st.DataObject) -> None:
         """What is out is what all texts that begin with these ids have in common, tried on very many."""
@@ -157,7 +158,7 @@ class TestDetokenizer:
             assert final.startswith(shown)
             assert len(final) - len(shown) <= WAITS.get(family, lambda text: 0)(final)
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples(40), deadline=None)
     @given(data=st.data())
     def test_peek_is_what_flush_would_give(self, family: str, data: st.DataObject) -> None:
         """At every point; and having looked changes nothing."""
@@ -177,7 +178,7 @@ class TestDetokenizer:
         assert plain.flush() == looked.flush()
         assert looked.peek() == ""
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=examples(30), deadline=None)
     @given(data=st.data())
     def test_preview_is_what_is_there_so_far(self, family: str, data: st.DataObject) -> None:
         """Less the character that is not complete; and having looked, however seldom, changes nothing."""

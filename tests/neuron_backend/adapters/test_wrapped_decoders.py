@@ -12,6 +12,7 @@ from decodekit.neuron_backend import StaticDecoder
 from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
 from decodekit.testing import check_decoder
 
+from ...strategies import examples
 from .systems import BATCH, LENGTH, SYSTEMS, VERIFYING, Reference
 
 PROMPTS = [[5, 9, 2, 44, 17, 3, 8], [60], [7, 7, 30, 2, 2, 11, 50, 1, 5, 5, 42, 9, 13, 33, 21, 4, 4, 60, 0]]
@@ -117,7 +118,7 @@ PARTS = st.none() | st.tuples(st.integers(0, 8), st.lists(st.integers(0, 4), min
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(forwards=st.lists(st.tuples(*[PARTS] * BATCH, st.integers(0, 9)), min_size=1, max_size=8))
 def test_any_order_of_forwards_scores_as_the_stock_model(name, model, reference, forwards):
     """Rows start, continue, rewind and idle independently; every column scores as its prefix does."""

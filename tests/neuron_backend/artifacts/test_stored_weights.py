@@ -12,6 +12,8 @@ from torch import Tensor
 from decodekit.neuron_backend.artifacts.file_hashes import file_sha256
 from decodekit.neuron_backend.artifacts.stored_weights import StoredWeights, tensor_entries
 
+from ...strategies import examples
+
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int8, torch.int64, torch.bool)
 SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
 
@@ -33,7 +35,7 @@ def raw(header: object, content: bytes = b"") -> bytes:
     return len(text).to_bytes(8, "little") + text + content
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(50))
 @given(st.lists(st.tuples(st.sampled_from(DTYPES), SHAPES), max_size=6), st.booleans())
 def test_reads_what_safetensors_reads(
     tmp_path: Path, kinds: list[tuple[torch.dtype, tuple[int, ...]]], metadata: bool

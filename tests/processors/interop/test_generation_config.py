@@ -45,6 +45,8 @@ from decodekit.processors.interop.generation_fields import (
     STAGES,
 )
 
+from ...strategies import examples
+
 Models = Callable[..., PreTrainedModel]
 VOCAB = 61
 
@@ -162,7 +164,7 @@ class TestTables:
 
 
 class TestFromGenerationConfig:
-    @settings(deadline=None, max_examples=300)
+    @settings(deadline=None, max_examples=examples(300))
     @given(fields=settings_of(), text=texts())
     def test_scores_equal_theirs(
         self, fields: dict[str, Any], text: tuple[Tensor, int, Tensor], tiny_model: Models
@@ -377,7 +379,7 @@ class Letters:
 
 
 class TestToGenerationConfig:
-    @settings(deadline=None, max_examples=200)
+    @settings(deadline=None, max_examples=examples(200))
     @given(fields=settings_of())
     def test_gives_back_what_parts_were_made_of(self, fields: dict[str, Any]) -> None:
         """There and back: the same parts again, and every field that was in use as it was."""

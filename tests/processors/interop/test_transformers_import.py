@@ -16,7 +16,7 @@ from decodekit.neuron_backend import StaticDecoder
 from decodekit.processors import Chain, NoRepeatNgram, RepetitionPenalty, Temperature, from_transformers
 from decodekit.speculation import PromptLookup, SpeculativeGenerator
 
-from ...strategies import windows
+from ...strategies import examples, windows
 from ..by_hand import after, run
 
 PROMPTS = [[3, 9, 4, 3, 9, 4, 3, 9], [7, 7]]
@@ -28,7 +28,7 @@ def theirs() -> LogitsProcessorList:
 
 
 class TestFromTransformers:
-    @settings(deadline=None, max_examples=40)
+    @settings(deadline=None, max_examples=examples(40))
     @given(window=windows())
     def test_equals_ours_in_every_column(self, window: tuple[Tensor, History]) -> None:
         """Theirs, column by column, is what ours make of the window."""
