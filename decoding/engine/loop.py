@@ -159,7 +159,7 @@ class Loop:
 
         Tokens *sampled* on the device are not sampled again.
         """
-        with self.timers.phase("pipeline"):
+        with self.timers.phase("sample"):
             target_tokens, scores = (
                 self.pipeline(raw.logits, seen)
                 if sampled is None

@@ -58,7 +58,7 @@ class PlainStep:
         self._ids = self.history.ids.numpy()[:, 0]
         self._prompt = self.history.prompt.tolist()
         self._random_streams = self.history.random_stream.tolist()
-        phases = (self.timers.phase(name) for name in ("target", "pipeline", "stop"))
+        phases = (self.timers.phase(name) for name in ("target", "sample", "stop"))
         self._scoring, self._sampling, self._stopping = phases
 
     def follows(self) -> bool:
