@@ -156,7 +156,8 @@ class Library:
 
     def int4_gemm(self, x: Tensor, packed: Tensor, levels: Tensor) -> Tensor:
         """As :func:`~.kernel_operations.int4_gemm`."""
-        sizes = (*packed.shape, levels.shape[1])
+        # The last dimension of packed is the block.
+        sizes = (packed.shape[0], packed.shape[1], levels.shape[1])
         return self._called(self._code.decodekit_int4_gemm, x, [packed, levels], *sizes)
 
     def attention(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
