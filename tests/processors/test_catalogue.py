@@ -14,6 +14,7 @@ from decodekit.decoding.protocols import Processor
 from decodekit.neuron_backend import lint_graph, lower
 from decodekit.neuron_backend.lowering import export as lowering
 
+from ..slow_cases import mostly_slow
 from ..strategies import examples, windows
 from .by_hand import NOTHING
 from .entries import constraints, penalties, scaling, truncation, watermarks
@@ -50,6 +51,13 @@ with_neutral_rows = pytest.mark.parametrize(
 scalar_and_per_row = pytest.mark.parametrize(
     ("entry", "per_row"),
     [(entry, per_row) for entry in TRACED.values() for per_row in (False, True)[: 1 + entry.rows]],
+    ids=[name + suffix for name, entry in TRACED.items() for suffix in ("", " per row")[: 1 + entry.rows]],
+)
+scalar_and_per_row_mostly_slow = pytest.mark.parametrize(
+    ("entry", "per_row"),
+    mostly_slow(
+        [(entry, per_row) for entry in TRACED.values() for per_row in (False, True)[: 1 + entry.rows]], 8
+    ),
     ids=[name + suffix for name, entry in TRACED.items() for suffix in ("", " per row")[: 1 + entry.rows]],
 )
 
@@ -280,7 +288,7 @@ class TestDeclarations:
 
         assert_local(entry.make(value), logits, history)
 
-    @scalar_and_per_row
+    @scalar_and_per_row_mostly_slow
     def test_device_safe(self, entry: Entry, per_row: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         """Declared exactly where nothing in the graph is known to be refused; the graph computes the same."""
         other = entry.example if entry.neutral is NONE else entry.neutral

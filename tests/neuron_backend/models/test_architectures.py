@@ -17,6 +17,8 @@ from transformers import PreTrainedModel
 from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
 from decodekit.testing import check_decoder
 
+from ...slow_cases import mostly_slow
+
 Models = Callable[..., PreTrainedModel]
 
 NAMES = (
@@ -226,7 +228,8 @@ class TestContract:
 
 class TestGraph:
     @pytest.mark.parametrize(
-        "name", ["gemma2", "gemma3n", "mixtral", "llama4", *ADAPTED, "deepseek_v2", "deepseek_v3"]
+        "name",
+        mostly_slow(["gemma2", "gemma3n", "mixtral", "llama4", *ADAPTED, "deepseek_v2", "deepseek_v3"], 5),
     )
     def test_has_nothing_that_neuron_refuses(self, name: str, tiny_model: Models) -> None:
         """Masks, biases, RoPE and experts use operations that its compiler supports."""
@@ -259,6 +262,7 @@ class TestModel:
 
 
 class TestCompiled:
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["falcon_alibi", "gpt_neo"])
     def test_is_saved_and_loaded(self, name: str, tiny_model: Models, tmp_path: object) -> None:
         """Programs for the CPU are compared with the stock model, and give the same logits after loading."""

@@ -23,6 +23,7 @@ from decodekit.processors import (
 )
 from decodekit.speculation import DraftModel, DraftTree, PromptLookup, Tree
 
+from ...slow_cases import mostly_slow
 from .sampling import PROMPTS, STOP, WITHOUT, build, texts
 from .test_device_sampling import SAFE
 
@@ -85,7 +86,7 @@ class TestGeneration:
             assert texts(host, drafter=drafts[drafter](), **parts) == found
 
     @every_sampler
-    @pytest.mark.parametrize("processor", SAFE.values(), ids=SAFE.keys())
+    @pytest.mark.parametrize("processor", mostly_slow(SAFE.values(), 6), ids=SAFE.keys())
     def test_takes_every_safe_processor_of_the_catalogue(self, pair, processor, sampler):
         """In forwards of one column and of several; per-row parameters included."""
         decoder, host = pair

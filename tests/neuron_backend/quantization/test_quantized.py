@@ -15,6 +15,8 @@ from decodekit.neuron_backend.quantization.int8_linear import Int8Linear
 from decodekit.neuron_backend.quantization.quantized import Weights
 from decodekit.testing import check_decoder
 
+from ...slow_cases import mostly_slow
+
 NAMES = ["llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox", "opt", "phi", "mixtral", "gemma2"]
 ROWS = [list(range(1, 31)), list(range(20, 55))]
 
@@ -285,7 +287,7 @@ def test_weights_that_are_floating_are_reported_too(llama):
     assert Weights.of(llama.step.model) == report
 
 
-@pytest.mark.parametrize(("weights", "dtype"), [("int8", "float32"), ("int4", "bfloat16")])
+@pytest.mark.parametrize(("weights", "dtype"), mostly_slow([("int8", "float32"), ("int4", "bfloat16")], 2))
 def test_compiled_programs_are_saved_and_loaded(weights, dtype, prefill, tmp_path):
     """
     A narrow and a wide width, which use different matmuls.

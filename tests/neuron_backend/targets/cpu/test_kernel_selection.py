@@ -147,8 +147,18 @@ def logits(decoder, widths):
     return torch.cat(found[1:], dim=1)
 
 
-@pytest.mark.parametrize("weights", [None, "int8", "int4"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("weights", "dtype"),
+    [
+        (None, torch.float32),
+        ("int8", torch.bfloat16),
+        pytest.param(None, torch.bfloat16, marks=pytest.mark.slow),
+        pytest.param("int8", torch.float32, marks=pytest.mark.slow),
+        pytest.param("int4", torch.float32, marks=pytest.mark.slow),
+        pytest.param("int4", torch.bfloat16, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_columns_do_not_depend_on_the_width(tiny_model, monkeypatch, tmp_path, weights, dtype):
     """A verification's logits are bit-identical to decoding's, near the stock model's, also after loading."""
     monkeypatch.setattr(kernel_selection, "measured", lambda *_: (1.0, 2.0))
@@ -167,6 +177,7 @@ def test_columns_do_not_depend_on_the_width(tiny_model, monkeypatch, tmp_path, w
         torch.testing.assert_close(together, logits(eager, (20, 5)), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_columns_of_a_deep_model_do_not_depend_on_the_width(monkeypatch, dtype):
     """Sums over many layers round equally, wherever the compiler ends a loop."""
