@@ -113,7 +113,7 @@ class TestCall:
         Generator(decoder, stop=MaxNewTokens(1))([1] * 12)
         next(events)
 
-        assert {5} == set(Slots.of(decoder)._record.program[0, :13].tolist())
+        assert {5} == set(Slots.of(decoder)._cached.program[0, :13].tolist())
 
     def test_does_not_keep_the_decoder(self) -> None:
         """When the generator goes, nothing of ours keeps the decoder alive."""
