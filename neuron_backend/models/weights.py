@@ -105,7 +105,9 @@ def align(model: nn.Module) -> None:
             owner, _, leaf = path.rpartition(".")
             # Tied weights stay tied.
             if id(tensor) not in copies:
-                copies[id(tensor)] = as_before(tensor, tensor.detach().clone())
+                fresh = as_before(tensor, tensor.detach().clone())
+                # torch's matmul folds dimensions, and so rounds, by this flag, even without gradients.
+                copies[id(tensor)] = fresh.requires_grad_(tensor.requires_grad)
             setattr(model.get_submodule(owner), leaf, copies[id(tensor)])
 
 
