@@ -54,6 +54,7 @@ from decodekit.speculation import (
 from decodekit.testing import ScriptedDecoder
 
 from ...processors.grammar.languages import Brackets
+from ...slow_cases import mostly_slow
 from .tokenizers_for_drafts import tokenizer
 
 VOCAB, ROWS = 12, 4
@@ -126,7 +127,7 @@ def stop(seed: int) -> StopCondition:
     ][seed // 8 % 5]
 
 
-@pytest.mark.parametrize("block", range(40))
+@pytest.mark.parametrize("block", mostly_slow(range(40), 8))
 def test_of_a_thousand_seeds(block: int) -> None:
     """The whole result equals plain decoding."""
     for seed in range(25 * block, 25 * block + 25):
@@ -150,7 +151,7 @@ def test_of_a_thousand_seeds(block: int) -> None:
             assert (plain.ids, plain.finishes) == (result.ids, result.finishes), (seed, name)
 
 
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize("block", mostly_slow(range(20), 5))
 def test_of_a_thousand_seeds_with_another_vocabulary(block: int) -> None:
     """Drafters of another vocabulary, by common tokens or by text."""
     own, other = tokenizer("bytes"), tokenizer(("bytes-few", "pieces-few")[block % 2])
