@@ -75,11 +75,11 @@ class TestChoose:
         assert [-1, -1, -1] == top_choices[0, 0, 2:].tolist()
         assert [-1] * 5 == top_choices[0, 1].tolist()
 
-    def test_a_selection_without_several_is_named(self) -> None:
+    def test_a_sampler_without_top_choices_is_named(self) -> None:
         """A sampler without a ranking cannot give a tree's children."""
         sample = SamplingPipeline(None, lambda logits, history: logits.argmax(dim=-1))
 
-        with pytest.raises(ValueError, match=r"a tree's children take a sampler that has several\(\)"):
+        with pytest.raises(ValueError, match=r"a tree's children take a sampler that has top_choices\(\)"):
             sample.top_choices(torch.zeros(1, 2, 3), HISTORY, 2)
 
     def test_the_row_ends_and_the_stage_is_named(self) -> None:
