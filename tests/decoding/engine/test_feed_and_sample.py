@@ -211,7 +211,7 @@ class TestExplain:
 
         assert ("a note",) == plain.notes == agreed.notes
         assert ("a note", "'record_gap' reads the scores of every token") == gap.notes
-        assert "RejectionSampling() reads the scores, and no choice" in compared.notes[1]
+        assert "RejectionSampling() reads the scores, not the sampled tokens" in compared.notes[1]
 
     def test_prints_a_table(self) -> None:
         """A line a part, then the notes."""

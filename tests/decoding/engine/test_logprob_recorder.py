@@ -226,7 +226,7 @@ class TestRun:
             return logits
 
         counted.keeps_argmax = True  # type: ignore[attr-defined]
-        monkeypatch.setattr(LogprobRecorder, "chosen", lambda *parts: run.append("recorder"))
+        monkeypatch.setattr(LogprobRecorder, "of_new_tokens", lambda *parts: run.append("recorder"))
         table = torch.eye(VOCAB).roll(1, dims=1)
         generate = generator(counted, TopK(3), table=8 * table, sampler=Greedy())
         result = generate([[1, 2]])
@@ -300,6 +300,6 @@ class TestRun:
         pipeline = SamplingPipeline(None, Greedy())
         logits = torch.tensor([[[0.5, -1.25, 0.5]]], dtype=torch.bfloat16)
         history = History(*(torch.ones(shape).long() for shape in ((1, 1, 1), (1, 1), (1,), (1,))))
-        ((answer,),) = recorder(Logprobs(3), pipeline, 3).given(logits, history, [[2]])
+        ((answer,),) = recorder(Logprobs(3), pipeline, 3).of_prompt(logits, history, [[2]])
 
         check_alike([logprob_of(2, [0.5, -1.25, 0.5], 3)], [answer])

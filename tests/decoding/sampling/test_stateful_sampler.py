@@ -123,7 +123,7 @@ class TestFollowingRun:
         """State tensors that were read are not written to."""
         run: Any = sampler.begin(1)
         run(TABLE[:1, None], history_at([2], STREAMS[:1]))
-        seen = [getattr(run, name) for name in ("length", "chosen")]
+        seen = [getattr(run, name) for name in ("length", "sampled")]
         before = [tensor.clone() for tensor in seen]
         run(TABLE[1:2, None], history_at([3], STREAMS[:1]))
 
