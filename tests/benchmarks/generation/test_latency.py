@@ -107,5 +107,5 @@ def test_a_scaled_model_is_named_so() -> None:
     found = report([measured(layers=1)], 1024, 1)
 
     assert "SCALED DOWN" in found.tables[0].rows[0][0]
-    assert any("no figures of it" in note for note in found.notes)
-    assert not any("no figures of it" in note for note in report([measured()], 1024, 1).notes)
+    assert any("does not predict the figures" in note for note in found.notes)
+    assert not any("does not predict the figures" in note for note in report([measured()], 1024, 1).notes)

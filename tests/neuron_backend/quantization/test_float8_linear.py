@@ -78,7 +78,7 @@ def test_products_for_a_gpu_hold_while_a_step_is_traced():
     """Portable products before and after; ATen's CPU kernels are not used."""
     weight = weight_of(32, 32, 1.0, torch.bfloat16)
     layers = nn.ModuleList([kind.of(weight, None) for kind in (Int8Linear, Int4Linear, Float8Linear)])
-    before = [layer.product for layer in layers]
+    before = [layer.matmul for layer in layers]
     x = torch.ones(1, 32, dtype=torch.bfloat16)
     with cuda_matmul(layers):
         for layer in layers:
@@ -87,4 +87,4 @@ def test_products_for_a_gpu_hold_while_a_step_is_traced():
             assert not [name for name in names if "packed" in name or "pack_mm" in name]
             assert "aten.sum.dim_IntList" in names
 
-    assert before == [layer.product for layer in layers]
+    assert before == [layer.matmul for layer in layers]

@@ -152,7 +152,9 @@ class TestDraftTree:
         small, wide = scripted(table(1), tree=0), scripted(table(1))
         comb, bush = Tree.comb(2, 2), Tree.of_children(2, 2)
 
-        with pytest.raises(ValueError, match=r"'decoder' must score trees of 4 guesses.*tree_widths=\(5,\)"):
+        with pytest.raises(
+            ValueError, match=r"'decoder' must score trees of 4 draft tokens.*tree_widths=\(5,\)"
+        ):
             SpeculativeGenerator(small, DraftTree(wide, comb))
         with pytest.raises(ValueError, match=r"the draft must score trees 3 wide.*or take a Tree.comb\(\)"):
             SpeculativeGenerator(wide, DraftTree(small, bush))

@@ -80,7 +80,7 @@ def test_floats(rows, inputs, outputs, dtype, kind, seed):
 @settings(deadline=None)
 @given(**cases)
 def test_integers_of_8_bits(rows, inputs, outputs, dtype, kind, seed):
-    """Bit-identical to int8_activation_split.product, which multiplies prompts."""
+    """Bit-identical to int8_activation_split.split_matmul, which multiplies prompts."""
     x = numbers(rows, inputs, dtype, seed)
     layer = Int8Linear.of(numbers(outputs, inputs, dtype, seed + 1), None)
 
