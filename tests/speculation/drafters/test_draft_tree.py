@@ -160,6 +160,6 @@ class TestDraftTree:
             SpeculativeGenerator(wide, DraftTree(small, bush))
         with pytest.raises(ValueError, match="'exact_width' must be False with trees"):
             SpeculativeGenerator(wide, DraftTree(small, comb), exact_width=True)
-        with pytest.raises(ValueError, match=r"'sampler' must have several\(\)"):
+        with pytest.raises(ValueError, match=r"'sampler' must have top_choices\(\)"):
             SpeculativeGenerator(wide, DraftTree(small, comb), sampler=lambda logits, _: logits.argmax(-1))
         SpeculativeGenerator(wide, DraftTree(small, comb))
