@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from decodekit.decoding.sampling import noise, noise_cache as noise_cache
+from decodekit.decoding.sampling import noise, noise_cache
 from decodekit.decoding.sampling.noise_cache import NoiseCache
 
 
@@ -29,7 +29,7 @@ def test_are_the_numbers_of_each_position(asked: list[tuple[int, int, int]]) -> 
 
 def test_are_made_once_for_the_positions_that_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of 48 positions three times, of windows across an end not again, and anew when memory is full."""
-    monkeypatch.setattr(noise_cache, "_STRETCHES", 2)
+    monkeypatch.setattr(noise_cache, "_BLOCKS", 2)
     made, exponential = [], noise.exponential
 
     def counted(*key: noise.Key) -> torch.Tensor:
