@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from decodekit.neuron_backend import compile_decoder, load_decoder
 from decodekit.neuron_backend.quantization.int4_linear import Int4Linear
-from decodekit.neuron_backend.targets.cpu import aoti, kernel_selection as kernel_selection
+from decodekit.neuron_backend.targets.cpu import aoti, kernel_selection
 from decodekit.neuron_backend.targets.cpu.kernel_library import Library, NoLibrary
 from decodekit.neuron_backend.targets.cpu.kernel_selection import measured, select_kernels, select_rows
 
