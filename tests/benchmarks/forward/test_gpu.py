@@ -1,10 +1,8 @@
 """The GPU benchmark, scaled down, on a stand-in GPU."""
 
 import argparse
-import importlib.util
 import json
 import pathlib
-from types import ModuleType
 
 import pytest
 import torch
@@ -15,16 +13,13 @@ from decodekit.benchmarks.forward.gpu_steps import random_model
 from decodekit.benchmarks.peers.plain_llama import PlainLlama
 from decodekit.neuron_backend import CudaTarget
 
+from ...neuron_backend.targets.cuda.cuda_stand_in import CudaStandIn
+
 # torch's compiler uses two of its own deprecated interfaces.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning"),
 ]
-
-ROOT = pathlib.Path(__file__).parents[3]
-
-
-STAND_IN = ROOT / "tests" / "neuron_backend" / "targets" / "cuda_stand_in.py"
 
 
 def parsed(*arguments: str) -> argparse.Namespace:
@@ -32,20 +27,10 @@ def parsed(*arguments: str) -> argparse.Namespace:
     return benchmark_named("gpu").parser().parse_args(arguments)
 
 
-def load(path: pathlib.Path) -> ModuleType:
-    """Import a test file as a module."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
 def target() -> CudaTarget:
     """A stand-in."""
-    return CudaTarget(backend=None, runtime=load(STAND_IN).CudaStandIn())
+    return CudaTarget(backend=None, runtime=CudaStandIn())
 
 
 def test_every_part_runs(
