@@ -55,43 +55,4 @@ if TYPE_CHECKING:
     from .stopping.stop_when import StopWhen as StopWhen
     from .text.detokenizer import Detokenizer as Detokenizer
 else:
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            ".cache.slots": "Slots",
-            ".engine.exact_match_verification": "ExactMatch",
-            ".generator": "Generator",
-            ".history": "History",
-            ".interop.transformers_criteria": "TransformersCriteria stop_from_transformers",
-            ".optional_protocols": "StatefulSampler has_short_cuts",
-            ".sampling_placement": "Place Placement",
-            ".protocols": (
-                "Decoder DecoderShape Draft DraftLength Drafter Finish Processor Sampler SamplesOnDevice "
-                "ScoresTrees SpeculationStep StopCondition Verification"
-            ),
-            ".results.events": "Event",
-            ".results.generation": "Generation",
-            ".results.logprobs": "Logprobs TokenLogprob",
-            ".results.statistics": "Statistics",
-            ".sampling.adaptive_p": "AdaptiveP AdaptivePRun",
-            ".sampling.greedy": "Greedy",
-            ".sampling.mirostat": "Mirostat MirostatRun",
-            ".sampling.pipeline": "SamplingPipeline",
-            ".sampling.sample": "Sample",
-            ".stopping.composition": "Stop",
-            ".stopping.consecutive": "Consecutive",
-            ".stopping.end_of_sequence": "EndOfSequence",
-            ".stopping.entropy": "HighEntropy LowEntropy",
-            ".stopping.low_confidence": "LowConfidence",
-            ".stopping.max_length": "MaxLength",
-            ".stopping.max_new_tokens": "MaxNewTokens",
-            ".stopping.max_time": "MaxTime",
-            ".stopping.not_before": "NotBefore",
-            ".stopping.repetition_loop": "RepetitionLoop",
-            ".stopping.stop_sequences": "StopSequences TokenSequence",
-            ".stopping.stop_strings": "StopStrings",
-            ".stopping.stop_tokens": "StopTokens",
-            ".stopping.stop_when": "StopWhen",
-            ".text.detokenizer": "Detokenizer",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

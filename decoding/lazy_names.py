@@ -5,34 +5,36 @@ A program uses a dozen of the parts. Creating their classes takes time, and impo
 took several times as long as importing those that are used.
 """
 
+import ast
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
-def lazy_names(
-    package: str, modules: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """
     The ``__getattr__`` and ``__dir__`` of a *package* (PEP 562), and its ``__all__``.
 
-    For type checkers, re-export the names under ``if TYPE_CHECKING`` as well (``import X as X``).
+    The names are those that its ``__init__`` imports under ``if TYPE_CHECKING``, where type checkers
+    read them too (``from .module import X as X``).
 
     Args:
         package: Its ``__name__``.
 
-        modules: A module, as in ``from``, such as ``".top_k"``, to the names that come from
-            it, separated by blanks.
+        file: Its ``__file__``.
     """
-    homes = {name: module for module, names in modules.items() for name in names.split()}
+    homes = dict(_type_checking_imports(Path(file)))
 
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = import_module(homes[name], package)
         # A name of "." is a module of the package.
-        found = import_module(f".{name}", package) if homes[name] == "." else getattr(module, name)
+        if homes[name] == ".":
+            found: Any = import_module(f".{name}", package)
+        else:
+            found = getattr(import_module(homes[name], package), name)
         # Cache it: __getattr__ runs once per name.
         setattr(sys.modules[package], name, found)
         return found
@@ -41,3 +43,13 @@ def lazy_names(
         return sorted({*vars(sys.modules[package]), *homes})
 
     return get, names, sorted(homes)
+
+
+def _type_checking_imports(file: Path) -> Iterator[tuple[str, str]]:
+    """Each name imported under ``if TYPE_CHECKING`` in *file*, and its module, as in ``from``."""
+    for block in ast.parse(file.read_bytes()).body:
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING":
+            for statement in block.body:
+                if isinstance(statement, ast.ImportFrom):
+                    module = "." * statement.level + (statement.module or "")
+                    yield from ((alias.name, module) for alias in statement.names)

@@ -37,26 +37,4 @@ if TYPE_CHECKING:
     from .tensor_parallel.ranks import LostRank as LostRank
     from .tensor_parallel.sharded_model import rank_weights as rank_weights
 else:
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            ".models.unsupported": "UnsupportedArchitecture",
-            ".serialization.loading": "load_decoder",
-            ".compilation": "compile_decoder",
-            ".compiled_decoder": "CompiledDecoder",
-            ".on_device_sampling.device_sampling": "DeviceSampling",
-            ".lint.graph_lint": "lint_graph lint_module",
-            ".lowering.export": "lower",
-            ".lint.rules": "Finding",
-            ".tensor_parallel.ranks": "LostRank",
-            ".tensor_parallel.sharded_model": "rank_weights",
-            ".parity.drift": "Drift drift",
-            ".quantization.quantized": "Weights",
-            ".static_decoder": "StaticDecoder",
-            ".targets.cuda.cuda_target": "CudaTarget",
-            ".targets.neuron.native_target": "NativeTarget",
-            ".targets.neuron.traced_target": "TracedTarget",
-            ".adapters": "CallableDecoder NxDInferenceDecoder OptimumNeuronDecoder "
-            "TransformersNeuronxDecoder",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

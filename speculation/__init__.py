@@ -25,22 +25,4 @@ if TYPE_CHECKING:
     from .verification.block_verification import BlockVerification as BlockVerification
     from .verification.rejection_sampling import RejectionSampling as RejectionSampling
 else:
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            ".draft_length.adaptive_length": "AdaptiveLength",
-            ".verification.block_verification": "BlockVerification",
-            ".drafters.common_tokens": "CommonTokens",
-            ".drafters.draft_model": "DraftModel",
-            ".drafters.draft_tree": "DraftTree",
-            ".exactness.exactness_check": "check_exactness",
-            ".drafters.forced_tokens": "ForcedTokens",
-            ".drafters.mixture": "Mixture",
-            ".drafters.prompt_lookup": "PromptLookup",
-            ".verification.rejection_sampling": "RejectionSampling",
-            ".drafters.retokenized_draft": "RetokenizedDraft",
-            ".speculative_generator": "SpeculativeGenerator",
-            ".drafters.suffix_automaton": "SuffixAutomaton",
-            ".drafters.tree": "Tree",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -23,22 +23,4 @@ if TYPE_CHECKING:
     from .text_streamer import TextStreamer as TextStreamer
     from .transformers_streamer import TransformersStreamer as TransformersStreamer
 else:
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "..decoding.results.streamers": "ClosedError",
-            ".async_event_iterator": "AsyncEventIterator",
-            ".async_text_iterator": "AsyncTextIterator",
-            ".batch_display": "BatchDisplay",
-            ".callback": "Callback",
-            ".event_iterator": "EventIterator",
-            ".fan_out": "FanOut",
-            ".json_lines": "JsonLines",
-            ".latency_meter": "Latency LatencyMeter RowLatency",
-            ".ray_serve": "serve_app",
-            ".sse": "async_server_sent_events server_sent_events",
-            ".text_iterator": "TextIterator",
-            ".text_streamer": "TextStreamer",
-            ".transformers_streamer": "TransformersStreamer",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

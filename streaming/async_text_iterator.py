@@ -1,17 +1,15 @@
 """Asynchronous iterator over the text of a generation in a thread."""
 
-from collections.abc import AsyncGenerator
-from types import TracebackType
-from typing import ClassVar
-
 import attrs
 
+from ..decoding.results.events import Event
 from .event_text import single_row_text
+from .queue_reader import TaskReader
 from .queue_streamer import TextQueueStreamer
 
 
 @attrs.define(eq=False)
-class AsyncTextIterator(TextQueueStreamer):
+class AsyncTextIterator(TaskReader[str], TextQueueStreamer):
     """
     Iterate over the text of one row in an event loop while a thread generates it.
 
@@ -35,30 +33,5 @@ class AsyncTextIterator(TextQueueStreamer):
             the last waiting piece and continues. No text is lost either way.
     """
 
-    for_tasks: ClassVar[bool] = True
-
-    async def __aiter__(self) -> AsyncGenerator[str, None]:
-        """Iterate to the end; leaving the loop early closes this iterator."""
-        try:
-            while (event := await self._queue.take_in_task(self.timeout)) is not None:
-                yield single_row_text(event)
-        finally:
-            self._queue.close()
-
-    async def __anext__(self) -> str:
-        event = await self._queue.take_in_task(self.timeout)
-        if event is None:
-            raise StopAsyncIteration
+    def _item(self, event: Event) -> str:
         return single_row_text(event)
-
-    async def aclose(self) -> None:
-        """Stop reading; the generation's next event raises :class:`ClosedError` there."""
-        self._queue.close()
-
-    async def __aenter__(self) -> "AsyncTextIterator":
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._queue.close()

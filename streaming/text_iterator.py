@@ -1,16 +1,15 @@
 """Iterator over the text of a generation in another thread."""
 
-from collections.abc import Iterator
-from types import TracebackType
-
 import attrs
 
+from ..decoding.results.events import Event
 from .event_text import single_row_text
+from .queue_reader import ThreadReader
 from .queue_streamer import TextQueueStreamer
 
 
 @attrs.define(eq=False)
-class TextIterator(TextQueueStreamer):
+class TextIterator(ThreadReader[str], TextQueueStreamer):
     """
     Iterate over the text of one row while another thread generates it.
 
@@ -37,28 +36,5 @@ class TextIterator(TextQueueStreamer):
             the last waiting piece and continues. No text is lost either way.
     """
 
-    def __iter__(self) -> Iterator[str]:
-        """Iterate to the end; leaving the loop early closes this iterator."""
-        try:
-            while (event := self._queue.take(self.timeout)) is not None:
-                yield single_row_text(event)
-        finally:
-            self.close()
-
-    def __next__(self) -> str:
-        event = self._queue.take(self.timeout)
-        if event is None:
-            raise StopIteration
+    def _item(self, event: Event) -> str:
         return single_row_text(event)
-
-    def close(self) -> None:
-        """Stop reading; the generation's next event raises :class:`ClosedError` there."""
-        self._queue.close()
-
-    def __enter__(self) -> "TextIterator":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

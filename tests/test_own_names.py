@@ -88,7 +88,10 @@ COMPUTED = {
     # A setting that only some versions of transformers' tokenizers have.
     "decoding/text/clean_up.py": {"getattr(tokenizer, insists, True)"},
     # PEP 562: what a module of ours exports, by the name that was asked for.
-    "decoding/lazy_names.py": {"getattr(module, name)", "vars(sys.modules[package])"},
+    "decoding/lazy_names.py": {
+        "getattr(import_module(homes[name], package), name)",
+        "vars(sys.modules[package])",
+    },
     # Whether a tokenizer's class decodes as the library's own does.
     "decoding/text/tokenizer.py": {"getattr(Fast, name)", "getattr(family, name, None)"},
     "neuron_backend/models/rope_scaling.py": {"getattr(module, f'{prefix}original_inv_freq')"},

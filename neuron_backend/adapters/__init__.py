@@ -17,13 +17,4 @@ if TYPE_CHECKING:
     from .transformers_neuronx import TransformersNeuronxDecoder as TransformersNeuronxDecoder
     from .wrapped_decoder import WrappedDecoder as WrappedDecoder
 else:
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            ".callable_decoder": "CallableDecoder",
-            ".nxd_inference": "NxDInferenceDecoder",
-            ".optimum_neuron": "OptimumNeuronDecoder",
-            ".transformers_neuronx": "TransformersNeuronxDecoder",
-            ".wrapped_decoder": "WrappedDecoder",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
