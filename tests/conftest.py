@@ -8,6 +8,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import copy
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -36,6 +37,18 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.mkdtemp(prefix="decodekit_compiled_")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         os.environ["CXX"] = str(install(Path(folder)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark all but every n-th case of a test marked ``mostly_slow`` as slow."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        if (mark := item.get_closest_marker("mostly_slow")) is not None:
+            function = item.nodeid.partition("[")[0]
+            if seen[function] % mark.kwargs["every"]:
+                item.add_marker(pytest.mark.slow)
+            seen[function] += 1
 
 
 VOCAB = 61

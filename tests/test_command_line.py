@@ -56,6 +56,7 @@ class TestGenerate:
         assert "):" not in out
         assert "stop_string" in err
 
+    @pytest.mark.slow
     def test_a_second_start_compiles_nothing(
         self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:

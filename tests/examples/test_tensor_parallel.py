@@ -12,6 +12,7 @@ EXAMPLE = str(pathlib.Path(__file__).parents[2] / "examples" / "tensor_parallel.
 OPTIONS = ("--target", "eager", "--dtype", "float64", "--max-tokens", "24")
 
 
+@pytest.mark.slow
 def test_two_processes_write_the_text_of_one(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

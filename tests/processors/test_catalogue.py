@@ -14,7 +14,6 @@ from decodekit.decoding.protocols import Processor
 from decodekit.neuron_backend import lint_graph, lower
 from decodekit.neuron_backend.lowering import export as lowering
 
-from ..slow_cases import mostly_slow
 from ..strategies import examples, windows
 from .by_hand import NOTHING
 from .entries import constraints, penalties, scaling, truncation, watermarks
@@ -51,13 +50,6 @@ with_neutral_rows = pytest.mark.parametrize(
 scalar_and_per_row = pytest.mark.parametrize(
     ("entry", "per_row"),
     [(entry, per_row) for entry in TRACED.values() for per_row in (False, True)[: 1 + entry.rows]],
-    ids=[name + suffix for name, entry in TRACED.items() for suffix in ("", " per row")[: 1 + entry.rows]],
-)
-scalar_and_per_row_mostly_slow = pytest.mark.parametrize(
-    ("entry", "per_row"),
-    mostly_slow(
-        [(entry, per_row) for entry in TRACED.values() for per_row in (False, True)[: 1 + entry.rows]], 8
-    ),
     ids=[name + suffix for name, entry in TRACED.items() for suffix in ("", " per row")[: 1 + entry.rows]],
 )
 
@@ -288,7 +280,8 @@ class TestDeclarations:
 
         assert_local(entry.make(value), logits, history)
 
-    @scalar_and_per_row_mostly_slow
+    @pytest.mark.mostly_slow(every=32)
+    @scalar_and_per_row
     def test_device_safe(self, entry: Entry, per_row: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         """Declared exactly where nothing in the graph is known to be refused; the graph computes the same."""
         other = entry.example if entry.neutral is NONE else entry.neutral
@@ -358,6 +351,7 @@ class Alone(torch.nn.Module):
         return self.processor(logits, History(ids, length, prompt, random_stream))
 
 
+@pytest.mark.mostly_slow(every=6)
 @scalar_and_per_row
 def test_traces_into_one_graph(entry: Entry, per_row: bool) -> None:
     """torch.compile takes a processor whole, and a window of a new length needs no new graph."""

@@ -67,11 +67,13 @@ def deviation(processor: Processor, count: int) -> float:
 
 
 class TestSample:
+    @pytest.mark.mostly_slow(every=15)
     @pytest.mark.parametrize("entry", CATALOGUE.values(), ids=CATALOGUE.keys())
     def test_draws_what_every_processor_leaves(self, entry: Entry) -> None:
         """Frequencies of thousands of rows, within 5 standard deviations (once in three million)."""
         assert deviation(entry.make(entry.example), 1000 if entry.host_only else 20_000) < 5
 
+    @pytest.mark.mostly_slow(every=3)
     @pytest.mark.parametrize(
         "chain",
         [

@@ -64,6 +64,7 @@ CHAINS = [
 ]
 
 
+@pytest.mark.mostly_slow(every=3)
 @pytest.mark.parametrize("kind", ["chain", "lookup", "tree"])
 def test_those_of_plain_decoding(kind: str) -> None:
     """Bit for bit, at every stage, in ragged batches, for any stop anywhere in a step's tokens."""

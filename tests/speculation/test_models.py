@@ -71,6 +71,7 @@ class Nothing:
         return Draft(torch.empty(len(budget), 0, dtype=torch.int64))
 
 
+@pytest.mark.mostly_slow(every=3)
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
 def test_float64(name: str, tiny_model: TinyModel) -> None:
     """Forty cases a model, each plain, with a draft of one of five kinds, and row by row: no mismatch."""
@@ -105,6 +106,7 @@ def test_float64(name: str, tiny_model: TinyModel) -> None:
     assert accepted > 300
 
 
+@pytest.mark.slow
 def test_exact_width_in_float32(tiny_model: TinyModel) -> None:
     """Through one program not even rounding differs: with a draft, without, and a row beside idle ones."""
     model = tiny_model("llama")
@@ -185,6 +187,7 @@ class Coarse:
         return logits if ids.shape[1] == 1 else (logits * 100).round() / 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coarse", [False, True], ids=["float32", "coarse"])
 def test_rounding_explains_every_divergence(coarse: bool, tiny_model: TinyModel) -> None:
     """Where two texts diverge, the margin was below twice the logits' difference over the temperature."""

@@ -177,6 +177,7 @@ DRAFTS = ("perfect", "perturbed", "adversarial", "ragged", "holes", "empty", "lo
 CASES_A_BLOCK = 28
 
 
+@pytest.mark.mostly_slow(every=20)
 @pytest.mark.parametrize("block", range(40))
 def test_scripted(block: int) -> None:
     """1,120 cases: seeds, prompts, temperatures, chains, stops, drafts and k, on scripted decoders."""

@@ -113,6 +113,7 @@ SAYS = {
 }
 
 
+@pytest.mark.mostly_slow(every=5)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_program_ends(name: str) -> None:
     """By itself, without errors or warnings."""

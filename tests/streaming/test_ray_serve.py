@@ -588,6 +588,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Generator:
     return ray_cluster.generator(tmp_path_factory.mktemp("alone") / "forwards", pause=0)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("ray")
 class TestOnACluster:
     """A real Ray of two processors and four NeuronCores that are none."""

@@ -16,6 +16,7 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 import attrs
+import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models
 from torch import Tensor
@@ -380,6 +381,7 @@ def left_behind() -> dict[str, int]:
     }
 
 
+@pytest.mark.slow
 def test_nothing_stays_behind_and_the_next_is_right() -> None:
     """No thread, task, file or memory; forwards never overlap."""
     decoder = new_decoder()

@@ -58,6 +58,7 @@ def batches() -> list[tuple[list[Event], Texts]]:
 class TestEveryStreamer:
     """What is shown is the decode of the ids."""
 
+    @pytest.mark.mostly_slow(every=6)
     @pytest.mark.parametrize("show", SHOWS, ids=ids_of(SHOWS))
     def test_several_rows(self, show: Callable[..., Texts]) -> None:
         """Eight at a time."""
@@ -74,6 +75,7 @@ class TestEveryStreamer:
 
                 assert [text] == show(own, [text])
 
+    @pytest.mark.slow
     def test_under_generate(self) -> None:
         """As ids that transformers puts."""
         for case in cases(TEXTS):

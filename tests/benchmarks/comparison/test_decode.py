@@ -46,6 +46,7 @@ def compared(with_stand_ins: None, tmp_path_factory: pytest.TempPathFactory) -> 
     return compare(attrs.evolve(SMALL, folder=tmp_path_factory.mktemp("comparison")))
 
 
+@pytest.mark.slow
 class TestCompare:
     def test_all_peers_compute_the_same(self, compared: ComparisonResult) -> None:
         """Ours, transformers and the stand-in's Llama read from the GGUF file agree."""

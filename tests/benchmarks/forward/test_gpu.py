@@ -33,6 +33,7 @@ def target() -> CudaTarget:
     return CudaTarget(backend=None, runtime=CudaStandIn())
 
 
+@pytest.mark.slow
 def test_every_part_runs(
     target: CudaTarget, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 from decodekit.__main__ import main
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     """Imports in separate processes; a decoder is saved once and generates a token in a new process."""
     file = tmp_path / "start.json"

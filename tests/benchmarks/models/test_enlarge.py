@@ -75,6 +75,7 @@ def ids() -> torch.Tensor:
 
 
 class TestEnlarge:
+    @pytest.mark.mostly_slow(every=4)
     @pytest.mark.usefixtures("precise_norms")
     @pytest.mark.parametrize("changed", SHAPES)
     def test_same_logits_in_float64(self, ids: torch.Tensor, changed: dict[str, Any]) -> None:

@@ -216,6 +216,7 @@ def run(seed: int) -> tuple[Generation, Recount]:
 
 
 class TestAgainstARecount:
+    @pytest.mark.mostly_slow(every=4)
     @pytest.mark.parametrize("block", range(4))
     def test_every_number(self, block: int) -> None:
         """In 192 runs, each number equals a recount of forwards, verifications and events."""

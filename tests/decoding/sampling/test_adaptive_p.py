@@ -65,6 +65,7 @@ class TestAdaptiveP:
 
         assert ((frequency - expected).abs() <= 5 * (expected * (1 - expected) / n).sqrt()).all()
 
+    @pytest.mark.mostly_slow(every=3)
     @pytest.mark.parametrize("target", [0.1, 0.2, 0.3])
     def test_keeps_the_probability(self, target: float) -> None:
         """On average over 3,000 tokens the chosen ones have the target's probability, nearly."""

@@ -51,6 +51,7 @@ def kept(settings: Mirostat, logits: list[float], draws: int = 300) -> set[int]:
 
 
 class TestMirostat:
+    @pytest.mark.mostly_slow(every=5)
     @pytest.mark.parametrize("version", [1, 2])
     @pytest.mark.parametrize("of_model", [False, True])
     @pytest.mark.parametrize("masked", [False, True])
@@ -75,6 +76,7 @@ class TestMirostat:
             assert mu == pytest.approx(run.mu.tolist(), abs=1e-9)
             assert [4 + step, 9 + step] == run.length.tolist()
 
+    @pytest.mark.mostly_slow(every=5)
     @pytest.mark.parametrize(("version", "of_model"), [(1, False), (2, False), (1, True), (2, True)])
     @pytest.mark.parametrize("tau", [3.0, 4.0])
     def test_keeps_the_surprise(self, version: int, of_model: bool, tau: float) -> None:

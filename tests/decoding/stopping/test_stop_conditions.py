@@ -198,6 +198,7 @@ class Garbage:
 class TestGenerating:
     """In a generator."""
 
+    @pytest.mark.mostly_slow(every=8)
     @every_one
     @pytest.mark.parametrize("seed", range(4))
     def test_speculation_changes_nothing(self, make: Callable[[], StopCondition], seed: int) -> None:

@@ -136,6 +136,7 @@ class TestStopStrings:
             torch.empty(0), history(ids, lengths, 1)
         )[0].tolist()
 
+    @pytest.mark.mostly_slow(every=4)
     @pytest.mark.parametrize("family", FAMILIES)
     def test_equals_the_definition_in_every_script(self, family: str) -> None:
         """Strings out of the texts themselves, sought after every token in the decode of all so far."""

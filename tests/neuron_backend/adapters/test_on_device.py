@@ -106,6 +106,7 @@ class TestText:
         pair.check(PARTS[parts], PromptLookup())
 
 
+@pytest.mark.mostly_slow(every=3)
 def test_the_contract_is_kept(pair: Pair) -> None:
     """Rewinds, ragged rows, padding, the last position, refusals."""
     assert pair.compiled.shape.scored_width == VERIFIED

@@ -35,12 +35,14 @@ def own(model: PreTrainedModel) -> StaticDecoder:
     return StaticDecoder(model, batch_size=BATCH, max_length=LENGTH, widths=(1, 5, 16))
 
 
+@pytest.mark.mostly_slow(every=3)
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_the_contract_is_kept(name: str, model: PreTrainedModel):
     """Every width, ragged rows, padding, stale slots, the last position, and refusals."""
     check_decoder(SYSTEMS[name](model))
 
 
+@pytest.mark.mostly_slow(every=5)
 @pytest.mark.parametrize("name", SYSTEMS)
 @pytest.mark.parametrize("sampler", [Greedy(), Sample(seed=3)], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("prompts", [PROMPTS, LONG, PROMPTS[:1]], ids=["ragged", "long", "alone"])
@@ -53,6 +55,7 @@ def test_texts_are_those_of_a_static_decoder(name, sampler, prompts, model, own)
     assert Generator(own, **parts)(prompts).ids == result.ids
 
 
+@pytest.mark.mostly_slow(every=3)
 @pytest.mark.parametrize("name", VERIFYING)
 @pytest.mark.parametrize("sampler", [Greedy(), Sample(seed=5)], ids=["greedy", "sampled"])
 def test_speculation_changes_nothing(name, sampler, model, own, tiny_model):

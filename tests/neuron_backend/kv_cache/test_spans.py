@@ -155,6 +155,7 @@ class TestExactWidth:
         assert [(5, 40)] == requested[4:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama"])
 def test_one_compiled_program_serves_every_span(name, tiny_model):
     """CPU programs have a dynamic span; the logits are the eager decoder's on both sides of a boundary."""

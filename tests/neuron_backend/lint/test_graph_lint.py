@@ -125,6 +125,7 @@ CONTROLS = [
 
 
 class TestRules:
+    @pytest.mark.mostly_slow(every=6)
     @pytest.mark.parametrize(("rule", "findings"), CONTROLS)
     def test_finds_what_breaks_it_and_nothing_else(
         self, rule: str, findings: Callable[[], list[str]]
@@ -141,6 +142,7 @@ class TestRules:
         assert len(RULES) == len({rule.id for rule in RULES})
         assert all(rule.reason and rule.source for rule in RULES)
 
+    @pytest.mark.mostly_slow(every=4)
     @pytest.mark.parametrize(
         "function",
         [

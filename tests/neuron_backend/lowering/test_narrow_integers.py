@@ -58,6 +58,7 @@ FUNCTIONS = [
 ]
 
 
+@pytest.mark.mostly_slow(every=4)
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_give_the_same(function):
     """int32 inputs in place of int64, and int32 outputs."""

@@ -17,8 +17,6 @@ from transformers import PreTrainedModel
 from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
 from decodekit.testing import check_decoder
 
-from ...slow_cases import mostly_slow
-
 Models = Callable[..., PreTrainedModel]
 
 NAMES = (
@@ -227,9 +225,10 @@ class TestContract:
 
 
 class TestGraph:
+    @pytest.mark.mostly_slow(every=10)
     @pytest.mark.parametrize(
         "name",
-        mostly_slow(["gemma2", "gemma3n", "mixtral", "llama4", *ADAPTED, "deepseek_v2", "deepseek_v3"], 5),
+        ["gemma2", "gemma3n", "mixtral", "llama4", *ADAPTED, "deepseek_v2", "deepseek_v3"],
     )
     def test_has_nothing_that_neuron_refuses(self, name: str, tiny_model: Models) -> None:
         """Masks, biases, RoPE and experts use operations that its compiler supports."""

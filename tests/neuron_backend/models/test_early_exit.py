@@ -45,6 +45,7 @@ def decoder(model, **changes):
     return CompiledDecoder(model, **{"batch_size": 2, "max_length": 48, "widths": (1, 5, 24), **changes})
 
 
+@pytest.mark.mostly_slow(every=5)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("layers", [1, 3, LAYERS])
 def test_is_the_stock_model_of_fewer_layers(name, layers, tiny_model, prefill):
@@ -99,6 +100,7 @@ def test_other_widths_can_be_given(tiny_model):
     check_decoder(exit_)
 
 
+@pytest.mark.mostly_slow(every=3)
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
 @pytest.mark.parametrize("layers", [1, 3, LAYERS])
 def test_drafts_without_changing_the_text(name, layers, tiny_model):
@@ -116,6 +118,7 @@ def test_drafts_without_changing_the_text(name, layers, tiny_model):
             assert 5.0 == fast.statistics.mean_accepted_length
 
 
+@pytest.mark.slow
 def test_of_a_compiled_decoder_is_compiled(compiled_gemma2, prefill):
     """It is compiled for the decoder's target, or for the given one; the logits are the same."""
     rows = [list(range(1, 31)), list(range(20, 55))]

@@ -76,6 +76,7 @@ def count(graph, target):
     return len(graph.find_nodes(op="call_function", target=target))
 
 
+@pytest.mark.mostly_slow(every=10)
 @pytest.mark.parametrize("width", [1, 5])
 @pytest.mark.parametrize(("weights", "dtype"), [(None, "float32"), ("int8", "float32"), ("int8", "bfloat16")])
 @pytest.mark.parametrize("name", ["llama", "qwen2", "gemma2", "opt"])
@@ -103,6 +104,7 @@ def test_matmuls_become_fewer(name, saved, tiny_model):
     assert count(apart, LINEAR) - saved * layers == count(together, LINEAR)
 
 
+@pytest.mark.mostly_slow(every=2)
 @pytest.mark.parametrize(
     ("exact", "target"),
     [

@@ -81,6 +81,7 @@ class TestFixed:
             decoder.step.model.get_buffer("model.rotary_emb.inv_freq"),
         )
 
+    @pytest.mark.mostly_slow(every=2)
     def test_can_be_lowered(self, name: str) -> None:
         """Nothing depends on data, and only the cache is written."""
         decoder = CompiledDecoder(rotating(name), max_length=40, widths=(4,), spans=(40,))

@@ -234,6 +234,7 @@ class TestDeviceChoice:
 
             assert torch.equal(expected, device(*device.inputs(logits, history)))
 
+    @pytest.mark.mostly_slow(every=5)
     @every_chain
     @every_sampler
     def test_lowers_to_what_neuronx_cc_takes(self, chain: Processor | None, sampler: Sampler) -> None:

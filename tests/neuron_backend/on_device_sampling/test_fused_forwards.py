@@ -23,7 +23,6 @@ from decodekit.processors import (
 )
 from decodekit.speculation import DraftModel, DraftTree, PromptLookup, Tree
 
-from ...slow_cases import mostly_slow
 from .sampling import PROMPTS, STOP, WITHOUT, build, texts
 from .test_device_sampling import SAFE
 
@@ -68,6 +67,7 @@ def forbidden(monkeypatch):
 
 
 class TestGeneration:
+    @pytest.mark.mostly_slow(every=6)
     @every_chain
     @every_sampler
     @pytest.mark.parametrize("drafter", ["plain", "lookup", "model"])
@@ -85,8 +85,9 @@ class TestGeneration:
             assert eager.explain().on_device
             assert texts(host, drafter=drafts[drafter](), **parts) == found
 
+    @pytest.mark.mostly_slow(every=18)
     @every_sampler
-    @pytest.mark.parametrize("processor", mostly_slow(SAFE.values(), 6), ids=SAFE.keys())
+    @pytest.mark.parametrize("processor", SAFE.values(), ids=SAFE.keys())
     def test_takes_every_safe_processor_of_the_catalogue(self, pair, processor, sampler):
         """In forwards of one column and of several; per-row parameters included."""
         decoder, host = pair

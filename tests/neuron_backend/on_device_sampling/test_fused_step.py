@@ -123,6 +123,7 @@ class TestForward:
         assert torch.equal(logits, same)
         assert all(torch.equal(old, new) for old, new in zip(cache, written, strict=True))
 
+    @pytest.mark.mostly_slow(every=2)
     @pytest.mark.parametrize("width", [1, 5])
     def test_a_device_takes_it(self, tiny_model, width):
         """The lint finds nothing in forward, penalties, filters and sampling."""

@@ -47,6 +47,7 @@ def saved(compiled, tmp_path):
     return tmp_path / "decoder"
 
 
+@pytest.mark.slow
 class TestCpu:
     """Programs compiled by AOTInductor."""
 

@@ -15,8 +15,6 @@ from decodekit.neuron_backend.quantization.int8_linear import Int8Linear
 from decodekit.neuron_backend.quantization.quantized import Weights
 from decodekit.testing import check_decoder
 
-from ...slow_cases import mostly_slow
-
 NAMES = ["llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox", "opt", "phi", "mixtral", "gemma2"]
 ROWS = [list(range(1, 31)), list(range(20, 55))]
 
@@ -190,6 +188,7 @@ class TestRefusal:
 class TestFolder:
     """Saving and loading."""
 
+    @pytest.mark.mostly_slow(every=4)
     @pytest.mark.parametrize("name", NAMES)
     @pytest.mark.parametrize("weights", ["int8", "int4"])
     def test_is_loaded_bit_for_bit(self, name, weights, tiny_model, prefill, tmp_path):
@@ -287,7 +286,8 @@ def test_weights_that_are_floating_are_reported_too(llama):
     assert Weights.of(llama.step.model) == report
 
 
-@pytest.mark.parametrize(("weights", "dtype"), mostly_slow([("int8", "float32"), ("int4", "bfloat16")], 2))
+@pytest.mark.slow
+@pytest.mark.parametrize(("weights", "dtype"), [("int8", "float32"), ("int4", "bfloat16")])
 def test_compiled_programs_are_saved_and_loaded(weights, dtype, prefill, tmp_path):
     """
     A narrow and a wide width, which use different matmuls.

@@ -254,6 +254,7 @@ class TestTrust:
         assert not loaded.compiled
         assert torch.equal(logits(compiled), logits(loaded))
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("elsewhere")
     def test_programs_of_others_are_compiled_again(self, hub, compiled, tmp_path):
         """The downloaded program is not run, even if its hash matches decoder.json."""

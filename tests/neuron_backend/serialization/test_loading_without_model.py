@@ -81,6 +81,7 @@ class TestWithoutModel:
         assert ("cpu", False, compiled.shape) == (loaded.target, loaded.compiled, loaded.shape)
         assert all(map(torch.equal, logits(compiled), logits(loaded)))
 
+    @pytest.mark.mostly_slow(every=3)
     def test_nothing_imports_the_model_library(self, saved: Path) -> None:
         """Checked in a separate process."""
         code = (
@@ -173,6 +174,7 @@ class TestMismatch:
                 load_decoder(saved)
 
 
+@pytest.mark.slow
 def test_one_that_must_be_compiled_again_gets_its_model(
     compiled: CompiledDecoder, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

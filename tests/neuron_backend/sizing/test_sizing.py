@@ -308,6 +308,7 @@ class TestReading:
 class TestStorage:
     """Quantised weights."""
 
+    @pytest.mark.mostly_slow(every=5)
     @pytest.mark.parametrize("storage", ["int8", "int4"])
     @pytest.mark.parametrize("name", ["llama", "gpt2", "opt", "mixtral", "phi"])
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -63,6 +63,7 @@ class TestOnDevice:
             assert entered is None
 
 
+@pytest.mark.mostly_slow(every=3)
 @pytest.mark.parametrize("name", ["llama", "gemma2", "opt"])
 def test_a_placed_graph_runs_there(name: str, tiny_model: Callable[..., PreTrainedModel]) -> None:
     """It holds no host tensor, or it would raise; the model stays on the host."""

@@ -421,6 +421,7 @@ def texts(generator: Generator, prompts: list[list[int]], random_streams: list[i
 
 
 class TestGeneration:
+    @pytest.mark.mostly_slow(every=4)
     @every
     @pytest.mark.parametrize("seed", range(12))
     def test_is_always_a_text(self, case: Case, seed: int) -> None:

@@ -50,6 +50,7 @@ class TestKirchenbauerDetector:
         assert expected.p_value.tolist() == pytest.approx(found.p_value.tolist(), rel=1e-12)
         assert expected.prediction.tolist() == found.prediction.tolist()
 
+    @pytest.mark.mostly_slow(every=4)
     @pytest.mark.parametrize(("scheme", "context_width"), SCHEMES)
     def test_finds_the_mark_in_generated_text(self, scheme: str, context_width: int) -> None:
         """Marked texts stand out, unmarked ones and another key's do not; Hugging Face says the same."""
@@ -66,6 +67,7 @@ class TestKirchenbauerDetector:
         assert [True, True] == theirs(watermark)(torch.tensor(marked)).tolist()
         assert [False, False] == theirs(watermark)(torch.tensor(plain)).tolist()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("scheme", "context_width"), SCHEMES[1::2])
     def test_a_draft_changes_no_mark(self, scheme: str, context_width: int) -> None:
         """Speculation gives the same marked text, token for token."""

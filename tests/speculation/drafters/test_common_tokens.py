@@ -114,6 +114,7 @@ class TestTheSameModelBehindAPermutedVocabulary:
         assert 0 < sum(results[0].statistics.accepted) < sum(results[0].statistics.drafted)
 
 
+@pytest.mark.mostly_slow(every=6)
 @pytest.mark.parametrize("draft_kind", KINDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_changes_no_text(kind: str, draft_kind: str) -> None:

@@ -37,6 +37,7 @@ def scripted(logits: torch.Tensor, rows: int = 3, tree: int = 24, max_length: in
 
 
 class TestDraftTree:
+    @pytest.mark.mostly_slow(every=6)
     @pytest.mark.parametrize("tree", TREES, ids=str)
     def test_changes_nothing(self, tree: Tree) -> None:
         """Same tokens and finish reasons as plain decoding, in 60 ragged batches."""

@@ -54,7 +54,6 @@ from decodekit.speculation import (
 from decodekit.testing import ScriptedDecoder
 
 from ...processors.grammar.languages import Brackets
-from ...slow_cases import mostly_slow
 from .tokenizers_for_drafts import tokenizer
 
 VOCAB, ROWS = 12, 4
@@ -127,7 +126,8 @@ def stop(seed: int) -> StopCondition:
     ][seed // 8 % 5]
 
 
-@pytest.mark.parametrize("block", mostly_slow(range(40), 8))
+@pytest.mark.mostly_slow(every=40)
+@pytest.mark.parametrize("block", range(40))
 def test_of_a_thousand_seeds(block: int) -> None:
     """The whole result equals plain decoding."""
     for seed in range(25 * block, 25 * block + 25):
@@ -151,7 +151,8 @@ def test_of_a_thousand_seeds(block: int) -> None:
             assert (plain.ids, plain.finishes) == (result.ids, result.finishes), (seed, name)
 
 
-@pytest.mark.parametrize("block", mostly_slow(range(20), 5))
+@pytest.mark.mostly_slow(every=20)
+@pytest.mark.parametrize("block", range(20))
 def test_of_a_thousand_seeds_with_another_vocabulary(block: int) -> None:
     """Drafters of another vocabulary, by common tokens or by text."""
     own, other = tokenizer("bytes"), tokenizer(("bytes-few", "pieces-few")[block % 2])

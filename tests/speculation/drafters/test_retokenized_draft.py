@@ -47,6 +47,7 @@ def draft_ids(draft: RetokenizedDraft, ids: list[int], budget: int) -> list[int]
     return [index for index in found.ids[0].tolist() if index >= 0]
 
 
+@pytest.mark.mostly_slow(every=6)
 @pytest.mark.parametrize("draft_kind", KINDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_draft_that_writes_the_same_is_right(kind: str, draft_kind: str) -> None:
@@ -80,6 +81,7 @@ def test_the_same_tokenizer_needs_one_forward_per_token() -> None:
     assert 80 == len(own.forwards)
 
 
+@pytest.mark.mostly_slow(every=6)
 @pytest.mark.parametrize("draft_kind", KINDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_changes_no_text(kind: str, draft_kind: str) -> None:

@@ -154,6 +154,7 @@ def copies(length: str) -> int:
     return 1 if length == "learns" else 32
 
 
+@pytest.mark.mostly_slow(every=6)
 @pytest.mark.parametrize("verification", VERIFICATIONS)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_one_row(drafter: str, verification: str) -> None:
@@ -165,6 +166,7 @@ def test_one_row(drafter: str, verification: str) -> None:
     print(f"{paths} paths")
 
 
+@pytest.mark.mostly_slow(every=6)
 @pytest.mark.parametrize("verification", VERIFICATIONS)
 @pytest.mark.parametrize("drafter", ["other", "by turns"])
 def test_more_tokens(drafter: str, verification: str) -> None:
@@ -176,6 +178,7 @@ def test_more_tokens(drafter: str, verification: str) -> None:
     print(f"{paths} paths")
 
 
+@pytest.mark.mostly_slow(every=6)
 @pytest.mark.parametrize("verification", VERIFICATIONS)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_two_ragged_rows(drafter: str, verification: str) -> None:
@@ -313,6 +316,7 @@ class TestBlock:
         assert 11 / 9 == pytest.approx(expected_accepted(BlockVerification(), target, draft, 2), rel=1e-6)
         assert 10 / 9 == pytest.approx(expected_accepted(RejectionSampling(), target, draft, 2), rel=1e-6)
 
+    @pytest.mark.mostly_slow(every=4)
     @pytest.mark.parametrize("seed", range(8))
     def test_accepts_at_least_what_rejection_does(self, seed: int) -> None:
         """On average, in random cases; and at most the bound from the prefix distributions."""

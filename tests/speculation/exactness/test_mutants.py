@@ -535,6 +535,7 @@ class TestWindows:
         caught(verification=verification, stop=LastColumnOnly(stop))
         passes(verification=verification, stop=stop)
 
+    @pytest.mark.mostly_slow(every=3)
     @pytest.mark.parametrize(
         ("mutant", "chain"),
         [

@@ -37,6 +37,7 @@ def decoder(request, tiny_model):
 class TestRewriteGraph:
     """One graph before and after the rewrites."""
 
+    @pytest.mark.mostly_slow(every=4)
     @pytest.mark.parametrize("width", [1, 5])
     def test_gives_the_same_logits(self, decoder, width):
         """And the same cache, up to rounding."""
@@ -72,6 +73,7 @@ class TestRewriteGraph:
 
         assert before == key_heads(program) == [model.config.n_head] * model.config.n_layer
 
+    @pytest.mark.mostly_slow(every=5)
     @pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler")
     def test_few_columns_use_the_attention_kernel(self, decoder):
         """In every layer, over keys that are not repeated; torch's attention for more columns."""

@@ -120,6 +120,7 @@ def test_nan_stays_in_its_row(kind):
     assert not found[4].any()
 
 
+@pytest.mark.mostly_slow(every=3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_several_threads(kind):
     """Outputs divided among several threads, with a remainder."""

@@ -51,6 +51,7 @@ def no_code(monkeypatch):
 class TestSelectKernels:
     """What is timed, and when nothing is."""
 
+    @pytest.mark.slow
     def test_measures_both_sides(self, tiny_model):
         """Every kind of layer, in every dtype, without changing the model."""
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
@@ -147,15 +148,16 @@ def logits(decoder, widths):
     return torch.cat(found[1:], dim=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("weights", "dtype"),
     [
         (None, torch.float32),
         ("int8", torch.bfloat16),
-        pytest.param(None, torch.bfloat16, marks=pytest.mark.slow),
-        pytest.param("int8", torch.float32, marks=pytest.mark.slow),
-        pytest.param("int4", torch.float32, marks=pytest.mark.slow),
-        pytest.param("int4", torch.bfloat16, marks=pytest.mark.slow),
+        (None, torch.bfloat16),
+        ("int8", torch.float32),
+        ("int4", torch.float32),
+        ("int4", torch.bfloat16),
     ],
     ids=str,
 )

@@ -35,6 +35,7 @@ def layouts(given_constants):
     return opaque, {name for name in opaque if given_constants[name].dtype is torch.int8}
 
 
+@pytest.mark.mostly_slow(every=4)
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("weights", [None, "int8"])
 def test_every_product_reads_packed_weights(tiny_model, given_constants, tied, weights, tmp_path):
@@ -62,6 +63,7 @@ def test_every_product_reads_packed_weights(tiny_model, given_constants, tied, w
     assert torch.equal(compiled.forward(ids, start), loaded.forward(ids, start))
 
 
+@pytest.mark.slow
 def test_programs_share_packed_weights(tiny_model, given_constants, monkeypatch):
     """One copy of each weight for any number of widths."""
     made = []

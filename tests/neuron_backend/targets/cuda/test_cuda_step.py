@@ -97,6 +97,7 @@ def run_on_gpu(programs: list[Program]) -> None:
             program.run()
 
 
+@pytest.mark.mostly_slow(every=5)
 @pytest.mark.parametrize("name", ["llama", "gemma2", "mixtral", "bloom", "deepseek_v3"])
 def test_no_tensor_of_the_host_is_in_a_step(name: str, tiny_model: Models) -> None:
     """Forwards that score all columns or one, and trees."""
@@ -108,6 +109,7 @@ def test_no_tensor_of_the_host_is_in_a_step(name: str, tiny_model: Models) -> No
     assert {"cpu"} == {tensor.device.type for tensor in decoder.step.model.state_dict().values()}
 
 
+@pytest.mark.mostly_slow(every=3)
 @pytest.mark.parametrize("weights", ["int8", "int4", "float8"])
 def test_nor_in_weights_of_few_bits(weights: str, tiny_model: Models) -> None:
     """For few rows and for many."""

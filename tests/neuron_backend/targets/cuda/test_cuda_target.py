@@ -161,6 +161,7 @@ class TestCompiler:
         with pytest.raises(UnsupportedArchitecture, match="the program recorded for the GPU differs"):
             compile_decoder(small, target=stand_in(CudaStandIn(compiled=True), backend=backend), **ONE)
 
+    @pytest.mark.slow
     def test_may_be_inductor(self, small: PreTrainedModel) -> None:
         """The default. Only that it compiles the graph as a whole is tested here, not the GPU's kernels."""
         target = CudaTarget(runtime=CudaStandIn(compiled=True), options={"max_autotune": False})

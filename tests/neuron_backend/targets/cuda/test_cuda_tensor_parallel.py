@@ -12,6 +12,8 @@ from decodekit.neuron_backend import StaticDecoder
 from ..two_ranks import written_by_ranks
 from . import cuda_ranks_program
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def found(

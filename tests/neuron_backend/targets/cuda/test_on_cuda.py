@@ -116,6 +116,7 @@ def draft(tiny_model: Models) -> CompiledDecoder:
     return compile_decoder(tiny_model("mistral"), target="eager", **{**SMALL, "widths": (1, 2)})
 
 
+@pytest.mark.mostly_slow(every=4)
 @pytest.mark.parametrize("parts", PARTS)
 class TestText:
     def test_is_eagers(self, parts: str, pair: Pair) -> None:
@@ -202,12 +203,14 @@ class TestDecoder:
         pair.check(PARTS["sampled"], DraftModel(early))
 
 
+@pytest.mark.mostly_slow(every=3)
 @pytest.mark.parametrize("weights", ["int8", "int4", "float8"])
 def test_weights_in_few_bits(weights: str, target: Targets, tiny_model: Models) -> None:
     """Against the same quantised weights, eager."""
     Pair.of(tiny_model("llama"), target(), weights=weights, **SMALL).check(PARTS["greedy"])
 
 
+@pytest.mark.mostly_slow(every=4)
 @pytest.mark.parametrize("name", ["gemma2", "mixtral", "gpt2", "bloom"])
 def test_other_architectures(name: str, target: Targets, tiny_model: Models) -> None:
     """Layers of two kinds, experts, transposed weights, ALiBi."""
@@ -219,6 +222,7 @@ def test_half_precision(target: Targets, tiny_model: Models) -> None:
     Pair.of(tiny_model("llama"), target(), dtype="bfloat16", **SMALL).check(PARTS["chain"])
 
 
+@pytest.mark.slow
 def test_a_saved_decoder_is_loaded(target: Targets, tiny_model: Models, tmp_path: Path) -> None:
     """Saved from the host's weights, recorded again, bit-identical; sampling too."""
     small = {**SMALL, "widths": (1,)}

@@ -238,6 +238,7 @@ class TestDecoder:
 
         assert 1 == len(backend.graphs)
 
+    @pytest.mark.slow
     def test_can_be_left_early(self, made: Made, eager: CompiledDecoder) -> None:
         """An early exit after the first layer, compiled by the same target."""
         draft = made.decoder.early_exit(1, widths=(1,))
@@ -281,6 +282,7 @@ class TestSaving:
 
         assert (saved / program).read_bytes() == (tmp_path / "copy" / program).read_bytes()
 
+    @pytest.mark.slow
     def test_programs_of_others_are_compiled_again(
         self, saved: Path, monkeypatch: Any, tmp_path: Path
     ) -> None:
@@ -341,6 +343,7 @@ class TestStrict:
 
         assert decoder.compiled
 
+    @pytest.mark.mostly_slow(every=2)
     @pytest.mark.parametrize("strict", [True, False])
     def test_operations_left_to_the_host_are_named(
         self, strict: bool, tiny_model: Models, monkeypatch: pytest.MonkeyPatch
@@ -480,6 +483,7 @@ class TestSampling:
         assert run(eager, PARTS["sampled"]) == choosing.run(PARTS["sampled"])
         assert compiled == len(choosing.backend.graphs)
 
+    @pytest.mark.mostly_slow(every=3)
     @pytest.mark.parametrize(
         ("chain", "why"),
         [

@@ -13,6 +13,8 @@ from decodekit.processors import Temperature, TopK
 from ..two_ranks import written_by_ranks
 from . import native_ranks_program
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def found(

@@ -116,6 +116,7 @@ def test_nothing_is_compiled_for_a_text(pair: Pair) -> None:
     assert [1] * 4 == made
 
 
+@pytest.mark.slow
 def test_no_rule_of_the_compiler_is_broken(pair: Pair) -> None:
     """In any graph; NativeTarget would have refused it."""
     found = pair.compiled.lint()
@@ -125,6 +126,7 @@ def test_no_rule_of_the_compiler_is_broken(pair: Pair) -> None:
     assert [] == [finding for findings in found.values() for finding in findings]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16"])
 def test_text_in_half_precision(dtype: str, target: Callable[[], Target], tiny_model: Models) -> None:
     """The device rounds differently, so the text may differ where two tokens are close."""
@@ -133,6 +135,7 @@ def test_text_in_half_precision(dtype: str, target: Callable[[], Target], tiny_m
     pair.check(PARTS["sampled"])
 
 
+@pytest.mark.slow
 def test_a_saved_decoder_is_loaded(
     target: Callable[[], Target], pair: Pair, tmp_path: Path, tiny_model: Models
 ) -> None:
@@ -155,6 +158,7 @@ def test_two_decoders_do_not_disturb_each_other(
     pair.check(PARTS["sampled"], DraftModel(draft))
 
 
+@pytest.mark.slow
 def test_sampling_on_the_device(target: Callable[[], Target], tiny_model: Models) -> None:
     """Chain and sampler within the forward, with the host's noise."""
     small = {**SMALL, "widths": (1,)}
@@ -166,6 +170,7 @@ def test_sampling_on_the_device(target: Callable[[], Target], tiny_model: Models
     assert decoder.can_sample(PARTS["sampled"]["processors"], PARTS["sampled"]["sampler"], 2)
 
 
+@pytest.mark.slow
 def test_weights_in_8_bits(target: Callable[[], Target], tiny_model: Models) -> None:
     """Against the same quantised weights, eager."""
     pair_of(tiny_model("llama"), target(), weights="int8", **SMALL).check(PARTS["greedy"])

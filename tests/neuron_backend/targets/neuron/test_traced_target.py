@@ -177,6 +177,7 @@ class Shifted:
 class TestSampling:
     """Sampling that the device cannot do."""
 
+    @pytest.mark.mostly_slow(every=4)
     @pytest.mark.parametrize("way", ["nxd", "trace"])
     @pytest.mark.parametrize(
         ("stage", "why"),
