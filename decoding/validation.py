@@ -11,6 +11,9 @@ from torch import Tensor
 Validator: TypeAlias = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 """A check that attrs runs at construction."""
 
+LARGEST = 2**63 - 1
+"""The largest whole number of a tensor."""
+
 
 def as_list(value: Any) -> Any:
     """An array (torch or numpy) as Python numbers; anything else unchanged."""
@@ -82,8 +85,8 @@ def counts(value: Any) -> Tensor:
     found = list(values) if isinstance(values, Sequence) else [values]
     if not found or not all(map(is_whole, found)):
         raise TypeError(f"'n' must be a whole number or one for each row: got {value!r}")
-    if min(found) < 1:
-        raise ValueError(f"'n' must be at least 1: got {value!r}")
+    if min(found) < 1 or max(found) > LARGEST:
+        raise ValueError(f"'n' must be at least 1, and fit into 64 bits: got {value!r}")
     return torch.tensor([int(number) for number in found])
 
 
@@ -92,8 +95,8 @@ def token_ids(name: str, value: Any) -> tuple[int, ...]:
     ids = as_several(value)
     if not ids or not all(is_whole(i) for i in ids):
         raise TypeError(f"'{name}' must be a token id or several: got {value!r}")
-    if min(ids) < 0:
-        raise ValueError(f"'{name}' must be >= 0: got {value!r}")
+    if min(ids) < 0 or max(ids) > LARGEST:
+        raise ValueError(f"'{name}' must be >= 0, and fit into 64 bits: got {value!r}")
     return tuple(int(i) for i in ids)
 
 

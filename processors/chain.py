@@ -56,6 +56,8 @@ class Composable(abc.ABC):
 
 
 def _flat(processors: Iterable[Processor]) -> tuple[Processor, ...]:
+    if not isinstance(processors, Iterable):
+        raise TypeError(f"'processors' must be a sequence of processors: got {processors!r}")
     flat: list[Processor] = []
     for processor in processors:
         flat.extend(processor.processors if isinstance(processor, Chain) else (processor,))

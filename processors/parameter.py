@@ -13,7 +13,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..decoding.validation import Validator, as_list, as_several, is_whole
+from ..decoding.validation import LARGEST, Validator, as_list, as_several, is_whole
 
 Reals: TypeAlias = float | Sequence[float] | Tensor
 """Accepted input of a real parameter."""
@@ -63,6 +63,8 @@ def as_token_sequence(value: int | Iterable[int] | Tensor) -> tuple[int, ...]:
             raise TypeError(f"token ids must be integers: got {token!r}, a {type(token).__name__}")
         if token < 0:
             raise ValueError(f"token ids must be >= 0: got {token}")
+        if token > LARGEST:
+            raise ValueError(f"token ids must fit into 64 bits: got {token}")
     return tuple(int(token) for token in ids)
 
 

@@ -16,6 +16,10 @@ ROOT = pathlib.Path(decodekit.__file__).parent
 ROOMS = ("benchmarks", "decoding", "neuron_backend", "processors", "speculation", "streaming")
 
 FOREIGN = {
+    # What some systems do not have
+    "decoding/cache/slots.py": {"register_at_fork"},
+    "neuron_backend/artifacts/trust.py": {"geteuid"},
+    "neuron_backend/serialization/replaced_folder.py": {"AttributeError"},
     # Models, configs and caches of transformers
     "neuron_backend/models/rope_scaling.py": {"rope_parameters", "rope_type"},
     "neuron_backend/models/early_exit.py": {"config"},
@@ -38,7 +42,6 @@ FOREIGN = {
     # Tokenizers
     "decoding/text/clean_up.py": {"backend_tokenizer", "clean_up_tokenization_spaces", "model"},
     "decoding/text/per_tokenizer.py": {"backend_tokenizer", "decoder"},
-    "decoding/stopping/stop_strings.py": {"decode"},
     "processors/grammar/llguidance.py": {"backend_tokenizer"},
     "speculation/drafters/vocabulary.py": {"added_tokens_decoder", "get_vocab"},
     "streaming/transformers_streamer.py": {"eos_token_id"},

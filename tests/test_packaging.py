@@ -83,17 +83,22 @@ def test_the_metadata_is_what_pyproject_says() -> None:
 
 
 def test_protocols_and_history_lie_at_the_bottom() -> None:
-    """protocols.py imports history.py and scores.py alone, and those nothing of ours."""
+    """protocols.py imports history, scores and validation alone, and those nothing of ours."""
     source = pathlib.Path(decodekit.__file__).parent / "decoding"
     imports = {
         name: [line for line in (source / name).read_text().splitlines() if line.startswith("from .")]
-        for name in ("protocols.py", "history.py", "scores.py")
+        for name in ("protocols.py", "history.py", "scores.py", "validation.py")
     }
 
     assert {
-        "protocols.py": ["from .history import History", "from .scores import Scores"],
+        "protocols.py": [
+            "from .history import History",
+            "from .scores import Scores",
+            "from .validation import as_tuple, is_whole",
+        ],
         "history.py": [],
         "scores.py": [],
+        "validation.py": [],
     } == imports
 
 

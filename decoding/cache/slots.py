@@ -1,6 +1,7 @@
 """Feeding a decoder: only the tokens that are not in its KV cache."""
 
 import bisect
+import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..forward_checks import require_decoder
 from ..history import History
 from ..optional_protocols import HasSpans, tree_widths
 from ..protocols import Decoder, SamplesOnDevice, ScoresTrees
@@ -18,6 +20,7 @@ from ..scores import Scores
 from ..trees import first_branch
 from .cached_tokens import CachedTokens
 from .columns import columns_of
+from .lost_lock import LostLock
 
 Ints = NDArray[np.int64]
 
@@ -51,6 +54,7 @@ class Slots:
     """
 
     def __init__(self, decoder: Decoder) -> None:
+        require_decoder(decoder)
         self.decoder = decoder
         shape = decoder.shape
         self._widths = shape.widths
@@ -72,7 +76,7 @@ class Slots:
         self.changes = 0
         """Incremented by everything that may change the cache."""
 
-        self.lock = threading.RLock()
+        self.lock: threading.RLock | LostLock = threading.RLock()
         """To be held while logits are in use: the next forward invalidates them."""
 
         self.logits_in_use = False
@@ -93,6 +97,7 @@ class Slots:
         with _slots_lock:
             slots = _slots.get(id(decoder))
             if slots is None:
+                require_decoder(decoder)
                 try:
                     proxy = weakref.proxy(decoder)
                 except TypeError as error:
@@ -418,6 +423,21 @@ def _columns(values: Tensor, first: Ints, count: int) -> Tensor:
     if values.dim() == 2:
         return values.gather(1, columns)
     return values.gather(1, columns[..., None].expand(*columns.shape, values.shape[-1]))
+
+
+def _after_fork_in_child() -> None:
+    """Replace locks that another thread held: it does not exist in the child, which would wait for ever."""
+    global _slots_lock
+    _slots_lock = threading.Lock()
+    for slots in list(_slots.values()):
+        if slots.lock.acquire(blocking=False):
+            slots.lock.release()
+        else:
+            slots.lock = LostLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _smallest(widths: Sequence[int], columns: int) -> int:

@@ -5,11 +5,16 @@ from typing import ClassVar
 
 import attrs
 import torch
+from attrs import validators
 from torch import Tensor
 
 from ..history import History
 from ..optional_protocols import BeginsRuns, StatefulSampler
 from ..protocols import Sampler
+from ..validation import a_whole_number
+
+MOST_ROWS = 2**20
+"""The most rows of a run."""
 
 
 def begin_sampler(sampler: Sampler | StatefulSampler, batch: int) -> Sampler:
@@ -29,8 +34,8 @@ class StatefulRun(abc.ABC):
 
     is_stateful: ClassVar[bool] = True
 
-    batch: int
-    """The rows of the run."""
+    batch: int = attrs.field(validator=[a_whole_number, validators.ge(1), validators.le(MOST_ROWS)])
+    """The rows of the run, at most :data:`MOST_ROWS`."""
 
     length: Tensor = attrs.field(init=False)
     """``[batch]`` int64: the number of tokens before each row's latest sample; -1 before the first."""
@@ -40,6 +45,8 @@ class StatefulRun(abc.ABC):
 
     @length.default
     def _no_length(self) -> Tensor:
+        # attrs validates after the defaults, which need valid fields.
+        attrs.validate(self)
         return torch.full((self.batch,), -1)
 
     @sampled.default

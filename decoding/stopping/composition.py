@@ -83,6 +83,22 @@ def a_condition(other: StopCondition) -> StopCondition:
     return other
 
 
+def codes_of(condition: StopCondition, scores: Scores, history: History) -> Tensor:
+    """
+    The codes of *condition*.
+
+    Raises:
+        TypeError: They are no tensor ``[batch, width]``.
+    """
+    codes = condition(scores, history)
+    if not isinstance(codes, Tensor) or codes.shape != history.length.shape:
+        raise TypeError(
+            f"a stop condition must give a tensor of codes, {list(history.length.shape)}: got {codes!r} from "
+            f"{condition!r}"
+        )
+    return codes
+
+
 def how_to_wrap(other: Any) -> str:
     """A hint for an error message if *other* is a function or a Hugging Face criterion."""
     hint = " (wrap a function in StopWhen, Hugging Face's criteria in stop_from_transformers)"
@@ -117,7 +133,7 @@ class AnyOf(Stop):
         """Codes ``[batch, width]``."""
         result = np.zeros(history.length.shape, dtype=np.int64)
         for before, condition in zip(self._before, self.conditions, strict=True):
-            code = condition(scores, history).numpy(force=True)
+            code = codes_of(condition, scores, history).numpy(force=True)
             # Usually none holds.
             if code.any():
                 result = np.where((result == 0) & (code > 0), code + before, result)
@@ -165,7 +181,7 @@ class AllOf(Stop):
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
-        a, b = self.first(scores, history), self.second(scores, history)
+        a, b = codes_of(self.first, scores, history), codes_of(self.second, scores, history)
         return torch.where((a > 0) & (b > 0), (a - 1) * len(self.second.finishes) + b, 0)
 
     def by_token(self) -> TokenCode | None:

@@ -11,7 +11,7 @@ from ..history import History
 from ..protocols import Finish, StopCondition
 from ..scores import Scores
 from ..validation import a_whole_number
-from .composition import Stop, a_condition, begin
+from .composition import Stop, a_condition, begin, codes_of
 
 _Ints = NDArray[np.int64]
 
@@ -80,7 +80,7 @@ class Consecutive(Stop):
 
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
-        codes, count = self.condition(scores, history), history.num_generated()
+        codes, count = codes_of(self.condition, scores, history), history.num_generated()
         result = torch.zeros_like(codes)
         for row, column in np.ndindex(*codes.shape):
             seen, ids = self._row(row, history), history.before(row, column).numpy()

@@ -8,7 +8,7 @@ from ..history import History
 from ..protocols import Finish, StopCondition
 from ..scores import Scores
 from ..validation import counts
-from .composition import Stop, a_condition, begin
+from .composition import Stop, a_condition, begin, codes_of
 from .row_limits import limits
 
 
@@ -43,4 +43,4 @@ class NotBefore(Stop):
     def __call__(self, scores: Scores, history: History) -> Tensor:
         """Codes ``[batch, width]``."""
         late = history.num_generated() >= torch.from_numpy(limits(self.n, history))
-        return torch.where(late, self.condition(scores, history), 0)
+        return torch.where(late, codes_of(self.condition, scores, history), 0)

@@ -14,6 +14,9 @@ from ..validation import a_whole_number
 from .composition import Stop
 from .newest_token import newest
 
+LONGEST = 2**20
+"""The longest pattern that is looked for."""
+
 
 @attrs.frozen(eq=False)
 class RepetitionLoop(Stop):
@@ -24,8 +27,8 @@ class RepetitionLoop(Stop):
     independent of the length of the text.
     """
 
-    max_period: int = attrs.field(validator=[a_whole_number, validators.ge(1)])
-    """Tokens of the longest pattern."""
+    max_period: int = attrs.field(validator=[a_whole_number, validators.ge(1), validators.le(LONGEST)])
+    """Tokens of the longest pattern, at most :data:`LONGEST`."""
 
     repeats: int = attrs.field(default=3, validator=[a_whole_number, validators.ge(2)])
     """Occurrences of the pattern, at least 2."""
@@ -42,6 +45,8 @@ class RepetitionLoop(Stop):
 
     @_periods.default
     def _all_periods(self) -> Tensor:
+        # attrs validates after the defaults, which need valid fields.
+        attrs.validate(self)
         return torch.arange(self.min_period, self.max_period + 1)
 
     @property

@@ -14,7 +14,7 @@ from ..history import History
 from ..protocols import Finish
 from ..scores import Scores
 from ..text.detokenizer import Detokenizer
-from ..text.tokenizer import common_prefix_length
+from ..text.tokenizer import a_tokenizer, common_prefix_length
 from .aho_corasick import AhoCorasick
 from .composition import Stop
 
@@ -80,7 +80,7 @@ class StopStrings(Stop):
     """
 
     strings: tuple[str, ...] = attrs.field(converter=_strings)
-    tokenizer: Any = attrs.field(repr=False)
+    tokenizer: Any = attrs.field(repr=False, validator=a_tokenizer)
     hide: bool = attrs.field(default=True, validator=validators.instance_of(bool))
     """Whether the string is left out of the text. The ids keep its tokens."""
 
@@ -88,11 +88,6 @@ class StopStrings(Stop):
     _rows: dict[int, _Row] = attrs.field(factory=dict, init=False, repr=False)
     _machine: AhoCorasick = attrs.field(init=False, repr=False)
     _detokenizer: Detokenizer = attrs.field(init=False, repr=False)
-
-    @tokenizer.validator
-    def _decodes(self, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-        if not callable(getattr(value, "decode", None)):
-            raise TypeError(f"'tokenizer' must have a method decode: got {value!r}")
 
     @_machine.default
     def _machine_of_the_strings(self) -> AhoCorasick:

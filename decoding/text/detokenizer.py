@@ -13,7 +13,7 @@ import attrs
 from .byte_level import ByteLevelText
 from .clean_up import CleanUp, cleans_up
 from .token_pieces import TokenPieces, pieces_of
-from .tokenizer import Tokenizer
+from .tokenizer import Tokenizer, a_tokenizer
 from .window import TextWindow
 
 
@@ -52,13 +52,15 @@ class Detokenizer:
         skip_special_tokens: Leave special tokens out, as in ``tokenizer.decode``.
     """
 
-    tokenizer: Tokenizer = attrs.field(repr=False)
+    tokenizer: Tokenizer = attrs.field(repr=False, validator=a_tokenizer)
     skip_special_tokens: bool = True
     _pieces: TokenPieces = attrs.field(kw_only=True, repr=False)
     _method: ByteLevelText | TextWindow | _CleanedUp = attrs.field(init=False, repr=False)
 
     @_pieces.default
     def _pieces_of_the_tokenizer(self) -> TokenPieces:
+        # attrs validates after the defaults, which need valid fields.
+        attrs.validate(self)
         return pieces_of(self.tokenizer, self.skip_special_tokens)
 
     @_method.default

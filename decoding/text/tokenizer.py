@@ -1,9 +1,12 @@
 """Tokenizers: what is needed of one, and how it decodes."""
 
 import json
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
+
+import attrs
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     """The part of a Hugging Face tokenizer, fast or slow, that detokenization needs."""
 
@@ -14,6 +17,14 @@ class Tokenizer(Protocol):
     def convert_ids_to_tokens(self, ids: int, /) -> Any:
         """The vocabulary's spelling of one id, or None if it has none."""
         ...
+
+
+def a_tokenizer(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    """Attrs validator: *value* must be a :class:`Tokenizer`."""
+    if not isinstance(value, Tokenizer):
+        raise TypeError(
+            f"'tokenizer' must have decode() and convert_ids_to_tokens(), as Hugging Face's: got {value!r}"
+        )
 
 
 def decode_ids(tokenizer: Tokenizer, ids: list[int], skip_special_tokens: bool) -> str:

@@ -101,6 +101,8 @@ def check_exactness(
         RuntimeError: A part uses noise other than by :func:`...noise.coin` and :func:`...noise.draw`,
             or is not deterministic given the noise.
     """
+    if not callable(make):
+        raise TypeError(f"'make' must be a function that returns a Generator: got {make!r}")
     found, expected = output_distribution(make, prompts, copies=copies), chain_rule(make, prompts)
     distance = total_variation(found, expected)
     if not distance <= tolerance:
@@ -134,6 +136,8 @@ def output_distribution(
         copies: As in :func:`check_exactness`.
     """
     generator = make()
+    if not isinstance(generator, Generator):
+        raise TypeError(f"'make' must return a Generator: got {generator!r}")
     rows = as_rows(prompts, generator.decoder.shape, generator.tokenizer)
     most = generator.decoder.shape.batch_size // len(rows)
     if not 1 <= copies <= most:
