@@ -30,6 +30,12 @@ settings.register_profile("quick", deadline=None, max_examples=20)
 settings.load_profile("quick")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How long campaigns run, and from which seed."""
+    parser.addoption("--fuzz-minutes", type=float, default=1.0, help="minutes of a campaign (1)")
+    parser.addoption("--fuzz-seed", type=int, default=0, help="first seed of a campaign (0)")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Compile each program once, whichever worker and test asks for it."""
     # Workers and the programs that tests start find it set.

@@ -37,7 +37,14 @@ class Blueprint:
     """Names of the layers of each fused projection, in the order in which programs number them."""
 
     def geometry(self, vocab_size: int) -> Geometry:
-        """Geometry of cache and logits."""
+        """
+        Geometry of cache and logits.
+
+        Raises:
+            ValueError: A layer has not four sizes of at least 1.
+        """
+        if not self.layers or any(len(layer) != 4 or min(layer) < 1 for layer in self.layers):
+            raise ValueError(f"a layer must have four sizes, each at least 1: got {self.layers}")
         return Geometry(
             architecture=self.architecture,
             layers=tuple(LayerGeometry(*layer) for layer in self.layers),
@@ -51,5 +58,5 @@ class Blueprint:
             f"fused.{index}.layer.{kind}": [f"{name}.{kind}" for name in names]
             for index, names in enumerate(self.fused)
             for kind in KINDS
-            if f"{names[0]}.{kind}" in stored
+            if names and f"{names[0]}.{kind}" in stored
         }

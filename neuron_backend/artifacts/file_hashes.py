@@ -41,5 +41,7 @@ def check_present(folder: Path, name: str) -> None:
 
 def check_hash(folder: Path, name: str, hashes: Mapping[str, str], found: str) -> None:
     """Raise ``ValueError`` if *found*, the SHA-256 of the file *name*, is not the one in *hashes*."""
+    if name not in hashes:
+        raise ValueError(f"a saved decoder must list each of its files: got no {name}")
     if found != hashes[name]:
         raise ValueError(f"a saved decoder's files must be as they were saved: got a changed {folder / name}")

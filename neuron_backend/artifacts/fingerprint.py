@@ -11,9 +11,10 @@ from torch import Tensor
 
 from ...decoding.protocols import DecoderShape
 from ..kv_cache.buffers import CacheBuffers
+from ..models.fused_projections import fused_projection_names
 from ..models.weights import derived_buffers, dtype_name
 from ..step import DecoderStep
-from ..tensor_parallel.sharded_model import ranks_of
+from ..tensor_parallel.sharding import ranks_of
 
 # AOTInductor folds vectors of up to 8 numbers into the code.
 _FOLDED = 8
@@ -31,6 +32,12 @@ class ModelFingerprint:
     weights: dict[str, list[Any]]
     """As :func:`weight_table`."""
 
+    ties: dict[str, str]
+    """Name of each weight to that of the one whose memory it shares."""
+
+    fused: list[list[str]]
+    """Names of the layers of each fused projection, in the order of their rows."""
+
     buffers: dict[str, str]
     """Digests of buffers computed from the config, which the compiler may fold into the code."""
 
@@ -42,8 +49,8 @@ class ModelFingerprint:
         """Fingerprint of the model of *step*."""
         ranks, state = ranks_of(step.model), step.model.state_dict()
         name, masks = type(step.model).__name__, repr(step.plan)
-        degree = None if ranks is None else ranks.degree
-        return cls.of_tensors(name, masks, state, derived_buffers(step.model), degree)
+        degree, fused = None if ranks is None else ranks.degree, fused_projection_names(step.model)
+        return cls.of_tensors(name, masks, state, derived_buffers(step.model), fused, degree)
 
     @classmethod
     def of_tensors(
@@ -52,14 +59,32 @@ class ModelFingerprint:
         masks: str,
         weights: Mapping[str, Tensor],
         buffers: Mapping[str, Tensor],
+        fused: Sequence[Sequence[str]],
         degree: int | None = None,
     ) -> "ModelFingerprint":
-        """Fingerprint of a model with those tensors: its state dict, and the buffers outside it."""
+        """
+        Fingerprint of a model with those tensors.
+
+        Args:
+            architecture: Name of its class.
+
+            masks: Text form of its mask plan.
+
+            weights: Its state dict.
+
+            buffers: The buffers outside it.
+
+            fused: Names of the layers of each fused projection.
+
+            degree: Number of ranks if it is divided.
+        """
         return cls(
             architecture,
             masks,
             degree,
             weight_table(weights),
+            _ties(weights),
+            [list(names) for names in fused],
             {name: _digest(tensor) for name, tensor in buffers.items()},
             {name: _digest(tensor) for name, tensor in weights.items() if tensor.numel() <= _FOLDED},
         )
@@ -98,7 +123,23 @@ def weight_table(weights: Mapping[str, Tensor]) -> dict[str, list[Any]]:
     return {name: [dtype_name(tensor.dtype), *tensor.shape] for name, tensor in weights.items()}
 
 
+def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
+    """Digest of names, dtypes, shapes and contents."""
+    digests = {name: _digest(tensor) for name, tensor in tensors.items()}
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+
+
+def _ties(weights: Mapping[str, Tensor]) -> dict[str, str]:
+    first: dict[tuple[object, ...], str] = {}
+    owners = {
+        name: first.setdefault((weights[name].data_ptr(), weights[name].dtype, *weights[name].shape), name)
+        for name in sorted(weights)
+    }
+    return {name: owner for name, owner in owners.items() if owner != name}
+
+
 def _digest(tensor: Tensor) -> str:
-    # numpy has no bfloat16; float64 represents every float exactly.
-    wide = tensor.double() if tensor.is_floating_point() else tensor
-    return hashlib.sha256(wide.contiguous().numpy().tobytes()).hexdigest()
+    facts = f"{dtype_name(tensor.dtype)} {list(tensor.shape)} ".encode()
+    # As bytes, since numpy has no bfloat16.
+    content = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return hashlib.sha256(facts + content.tobytes()).hexdigest()

@@ -1,14 +1,17 @@
 """Format of decoder.json, which lists the files of a saved decoder and what it was compiled for."""
 
 import json
-from pathlib import Path
+import re
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import attrs
 
 from ...decoding.protocols import DecoderShape
+from ..models.weights import weight_dtype
 from .blueprint import Blueprint
 from .file_hashes import sha256
+from .typed_json import check_fields
 
 NAME = "decoder.json"
 
@@ -28,6 +31,10 @@ PROGRAMS = "programs/"
 """Folder of the compiled programs, and prefix of their names in :data:`CONSTANTS`."""
 
 _FORMAT = 4
+
+# No characters that have a meaning in the patterns of names that the hub's downloads take.
+_FILE = re.compile(r"[A-Za-z0-9_][\w. /-]*", re.ASCII)
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @attrs.frozen
@@ -81,14 +88,29 @@ class Manifest:
             raise ValueError(f"{NAME} must be as it was saved: got {folder / NAME}, whose checksum differs")
         del facts["format"]
         try:
-            shape, plan = facts.pop("shape"), facts.pop("blueprint")
-            return cls(
-                shape=DecoderShape(**{**shape, "widths": tuple(shape["widths"])}),
-                blueprint=None if plan is None else Blueprint(**plan),
-                **facts,
+            check_fields(cls, facts)
+            shape, plan = facts.pop("shape"), facts.pop("blueprint", None)
+            manifest = cls(
+                shape=DecoderShape(**shape), blueprint=None if plan is None else Blueprint(**plan), **facts
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{NAME} must have the facts of its format: got {error!r}") from error
+            manifest._check()
+        except ValueError as error:
+            raise ValueError(f"{NAME} must have the facts of its format: {error}") from error
+        return manifest
+
+    def _check(self) -> None:
+        """Raise ``ValueError`` if facts that other code relies on do not hold."""
+        for name, digest in self.files.items():
+            parts = PurePosixPath(name).parts
+            if not _FILE.fullmatch(name) or ".." in parts or "/".join(parts) != name:
+                raise ValueError(f"files must be named by plain paths below the folder: got {name!r}")
+            if not _DIGEST.fullmatch(digest):
+                raise ValueError(f"files must have SHA-256 digests: got {digest!r} of {name}")
+        if "torch" not in self.versions:
+            raise ValueError(f"versions must have torch's: got {self.versions}")
+        weight_dtype(self.dtype)
+        if self.tp_degree < 1:
+            raise ValueError(f"tp_degree must be >= 1: got {self.tp_degree}")
 
 
 def weights_file(quantized: bool) -> str:

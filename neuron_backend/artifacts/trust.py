@@ -7,6 +7,8 @@ a program's SHA-256, in ``programs`` below :func:`cache_folder`, marks it as com
 
 import contextlib
 import os
+import stat
+import warnings
 from pathlib import Path
 
 from .file_hashes import sha256
@@ -28,13 +30,39 @@ def record(content: bytes) -> None:
     folder = _folder()
     # Without a record, the next load compiles again.
     with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for path in (folder.parent, folder):
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / sha256(content)).touch(mode=0o600)
 
 
 def is_recorded(content: bytes) -> bool:
-    """Whether this machine compiled the program *content*."""
-    return (_folder() / sha256(content)).is_file()
+    """
+    Whether this user compiled the program *content* on this machine.
+
+    A record counts if no other user can have written it: it and its folders must be this user's, or the
+    administrator's, and no group or other user may write to them. Otherwise a warning says so.
+    """
+    folder = _folder()
+    entry = folder / sha256(content)
+    if not entry.is_file():
+        return False
+    problem = next(filter(None, map(write_access_problem, (entry, folder, folder.parent))), None)
+    if problem is not None:
+        warnings.warn(f"{problem}; programs are compiled again", stacklevel=2)
+    return problem is None
+
+
+def write_access_problem(path: Path) -> str | None:
+    """Why users other than this one, and the administrator, can write to *path*; None if they cannot."""
+    if not hasattr(os, "geteuid"):
+        return None
+    found = path.stat()
+    if found.st_uid not in (0, os.geteuid()):
+        return f"{path} must belong to this user: got user {found.st_uid}"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.filemode(found.st_mode)
+        return f"{path} must not be writable for the group or others: got {mode} (chmod go-w mends it)"
+    return None
 
 
 def _folder() -> Path:

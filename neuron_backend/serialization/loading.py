@@ -71,7 +71,9 @@ def load_decoder(
 
 def _local(folder: str | PathLike[str], revision: str | None, token: str | bool | None) -> Path:
     from .hub import download_decoder, is_repository
+    from .replaced_folder import recover_folder
 
+    recover_folder(Path(folder))
     if is_repository(folder):
         return download_decoder(str(folder), revision=revision, token=token)
     for name, value in (("revision", revision), ("token", token)):

@@ -49,6 +49,8 @@ def load_without_model(
     programs = strip_prefix(PROGRAMS, contents)
     if not (trust_programs or all(map(trust.is_recorded, programs.values()))):
         return None
+    if CONSTANTS not in contents:
+        raise ValueError(f"a saved decoder must list each of its files: got no {CONSTANTS}")
     constants = load(contents[CONSTANTS])
     buffers = strip_prefix(BUFFERS, constants)
     weights = _read_weights(folder / file, manifest, plan)
@@ -66,7 +68,7 @@ def load_without_model(
         target.load_stored(
             decoder,
             packages_of(programs, constants),
-            ModelFingerprint.of_tensors(plan.architecture, plan.masks, state, buffers),
+            ModelFingerprint.of_tensors(plan.architecture, plan.masks, state, buffers, plan.fused),
             {f"model.{name}": tensor for name, tensor in {**state, **buffers}.items()} | weights.fused,
         )
         check_hash(folder, file, manifest.files, digest.result())

@@ -6,9 +6,6 @@ model.safetensors, tokenizer files), decoder.json, constants.safetensors, and th
 in programs/. Nothing is pickled.
 """
 
-import os
-import shutil
-import uuid
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -33,6 +30,7 @@ from ..targets.neuron.detect import neuron_versions
 from ..targets.target import RunsStored
 from ..tensor_parallel.ranks import fail_together, report_lost_ranks
 from ..tensor_parallel.sharded_model import whole_weights
+from .replaced_folder import recover_folder, replaced_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -58,16 +56,10 @@ def _save(
     tokenizer: "PreTrainedTokenizerBase | None",
 ) -> None:
     final = Path(folder).resolve()
+    recover_folder(final)
     _check_replaceable(final)
-    final.parent.mkdir(parents=True, exist_ok=True)
-    # Written beside the final folder, then renamed: a failed save changes nothing.
-    fresh = final.parent / f".{final.name}.{uuid.uuid4().hex}"
-    try:
-        fresh.mkdir()
+    with replaced_folder(final) as fresh:
         _write(decoder, fresh, weights, tokenizer)
-        _move_into_place(fresh, final)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def constants(decoder: StaticDecoder) -> dict[str, Tensor]:
@@ -185,17 +177,3 @@ def _check_replaceable(folder: Path) -> None:
     foreign = set(_names(folder)) - {NAME, *Manifest.read(folder).files}
     if foreign:
         raise ValueError(f"{rule}: got {folder}, which also holds {min(foreign)}")
-
-
-def _move_into_place(fresh: Path, final: Path) -> None:
-    if not final.exists():
-        fresh.rename(final)
-        return
-    old = fresh.with_name(f"{fresh.name}.old")
-    final.rename(old)
-    try:
-        fresh.rename(final)
-    except OSError:
-        os.rename(old, final)
-        raise
-    shutil.rmtree(old)

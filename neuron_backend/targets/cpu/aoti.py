@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...artifacts.fingerprint import tensors_digest
 from ...artifacts.packages import Package
 from ...kv_cache.buffers import CacheBuffers
 from ...lowering.complex_pairs import pair_complex_numbers
@@ -30,6 +31,7 @@ from .kernel_library import NO_LIBRARY, Library, NoLibrary, archiver
 from .packed_weights import METADATA, PackedNames, PackedWeights
 
 _FINGERPRINT = "decodekit_fingerprint"
+_CONSTANTS = "decodekit_constants"
 
 
 def has_compiler() -> bool:
@@ -85,12 +87,18 @@ def compile_package(
         # Otherwise the compiler falls back to one call per complex operation, and warns.
         pair_complex_numbers(exported.graph_module)
         packed = PackedNames.of(exported)
+        known = tensors_of(step)
+        constants = {name: tensor for name, tensor in exported.constants.items() if name not in known}
         options = {
             "aot_inductor.package_constants_in_so": False,
             # Round after each operation, as eager does. Fused loops round where the compiler ends them, which
             # depends on the width, so that a column's logits would differ in a verification.
             "emulate_precision_casts": True,
-            "aot_inductor.metadata": {_FINGERPRINT: fingerprint, METADATA: packed.to_json()},
+            "aot_inductor.metadata": {
+                _FINGERPRINT: fingerprint,
+                _CONSTANTS: tensors_digest(constants),
+                METADATA: packed.to_json(),
+            },
             **linked,
         }
         # Not in the compiler's cache, where another process that compiles the same program would
@@ -100,8 +108,7 @@ def compile_package(
                 exported, package_path=str(Path(folder) / "program.pt2"), inductor_configs=options
             )
         content = Path(path).read_bytes()
-    known = tensors_of(step)
-    return Package(content, {n: t for n, t in exported.constants.items() if n not in known})
+    return Package(content, constants)
 
 
 def _open_span(step: Step, inputs: Sequence[Tensor], cache: CacheBuffers, spans: Sequence[int]) -> Any:
@@ -163,7 +170,7 @@ class CompiledProgram:
             weights: Packs the weights that the program reads packed.
 
         Raises:
-            ValueError: The program has another fingerprint.
+            ValueError: The program has another fingerprint, or other constants.
         """
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "program.pt2"
@@ -176,6 +183,13 @@ class CompiledProgram:
             raise ValueError(
                 "a program must have been compiled for the decoder's shape, dtype and weights: its "
                 f"fingerprint must be {fingerprint}: got {found}"
+            )
+        if metadata.get(_CONSTANTS) != tensors_digest(package.constants) or not tensors.keys().isdisjoint(
+            package.constants
+        ):
+            raise ValueError(
+                "a program's own constants must be those that it was compiled with, apart from the model's "
+                f"weights: got others, among {sorted(package.constants)}"
             )
         # The program keeps pointers, so the tensors have to outlive it.
         known = weights.replace({**tensors, **package.constants}, names)

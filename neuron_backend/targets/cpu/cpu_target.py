@@ -15,6 +15,7 @@ from ...artifacts.packages import Package, compiled_once
 from ...kv_cache.shapes import DEFAULT_WIDTHS, clip_widths
 from ...models.fused_projections import fuse_projections
 from ...step import DecoderStep, Step, TreeStep, program_name
+from ..compiler_cache import private_compiler_cache
 from ..target import NOT_SAVED
 from . import aoti
 from .kernel_library import Library, NoLibrary
@@ -46,6 +47,10 @@ class CpuTarget:
     def compile(self, decoder: "StaticDecoder") -> None:
         """Compile every width and compare with the stock model."""
         _require_compiler()
+        with private_compiler_cache():
+            self._compile(decoder)
+
+    def _compile(self, decoder: "StaticDecoder") -> None:
         _fuse_projections(decoder)
         packages, model = {}, ModelFingerprint.of(decoder.step)
         # Measured only on the rank that compiles: ranks of one host would disturb each other.
@@ -83,10 +88,7 @@ class CpuTarget:
         if not all(_file(step, width) in packages for step, width in decoder.fused_steps()):
             decoder.leave_unfused(NOT_SAVED)
         for step, width in decoder.steps():
-            if _file(step, width) not in packages:
-                raise ValueError(
-                    f"a saved decoder must have a program for each of its widths: got no {_file(step, width)}"
-                )
+            _require(packages, _file(step, width))
         # Programs of another chain are not run.
         used = [packages[_file(step, width)] for step, width in decoder.steps()]
         known = trust_programs or all(trust.is_recorded(package.content) for package in used)
@@ -105,6 +107,12 @@ class CpuTarget:
     ) -> None:
         """Run saved programs over *tensors*, without building the model."""
         weights = _packed_weights(decoder)
+        for kind, widths in (
+            (DecoderStep.kind, decoder.shape.widths),
+            (TreeStep.kind, decoder.tree_widths),
+        ):
+            for width in widths:
+                _require(packages, f"{kind}_{width}.pt2")
 
         def programs(kind: str, widths: Sequence[int]) -> dict[int, aoti.CompiledProgram]:
             return {
@@ -176,6 +184,11 @@ def _fingerprint(decoder: "StaticDecoder", model: ModelFingerprint, kind: str, w
 
 def _file(step: Step, width: int) -> str:
     return f"{program_name(step, width)}.pt2"
+
+
+def _require(packages: Mapping[str, Package], name: str) -> None:
+    if name not in packages:
+        raise ValueError(f"a saved decoder must have a program for each of its widths: got no {name}")
 
 
 def _require_compiler() -> None:

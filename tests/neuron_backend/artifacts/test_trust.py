@@ -1,3 +1,7 @@
+import os
+
+import pytest
+
 from decodekit.neuron_backend.artifacts import trust
 from decodekit.neuron_backend.artifacts.file_hashes import sha256
 
@@ -27,3 +31,28 @@ def test_is_kept_below_the_users_cache(monkeypatch, tmp_path):
     trust.record(b"ours")
 
     assert [sha256(b"ours")] == [path.name for path in (tmp_path / "decodekit" / "programs").iterdir()]
+
+
+@pytest.mark.parametrize("path", [".", "programs", f"programs/{sha256(b'ours')}"])
+@pytest.mark.parametrize("mode", [0o020, 0o002])
+def test_a_record_that_others_can_write_is_not_believed(path, mode, monkeypatch, tmp_path):
+    """Neither the entry nor one of its folders; a warning names it."""
+    monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path))
+    trust.record(b"ours")
+    (tmp_path / path).chmod((tmp_path / path).stat().st_mode | mode)
+
+    with pytest.warns(UserWarning, match="must not be writable for the group or others"):
+        assert not trust.is_recorded(b"ours")
+
+
+def test_a_record_of_another_user_is_not_believed(monkeypatch, tmp_path):
+    """As if it had been put into a shared folder."""
+    monkeypatch.setenv("DECODEKIT_CACHE", str(tmp_path))
+    trust.record(b"ours")
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "programs" / sha256(b"ours"), 12345, 12345)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+
+    with pytest.warns(UserWarning, match="must belong to this user"):
+        assert not trust.is_recorded(b"ours")

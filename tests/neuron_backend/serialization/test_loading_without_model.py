@@ -11,13 +11,13 @@ from typing import Any
 import attrs
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
 from decodekit.neuron_backend.artifacts.file_hashes import file_sha256
-from decodekit.neuron_backend.artifacts.manifest import Manifest, weights_file
+from decodekit.neuron_backend.artifacts.manifest import BUFFERS, CONSTANTS, PROGRAMS, Manifest, weights_file
 from decodekit.neuron_backend.artifacts.stored_weights import StoredWeights
 from decodekit.neuron_backend.serialization.saving import blueprint_of
 from decodekit.testing import check_decoder
@@ -68,6 +68,16 @@ def altered(folder: Path, **changes: object) -> None:
     manifest = Manifest.read(folder)
     assert manifest.blueprint is not None
     attrs.evolve(manifest, blueprint=attrs.evolve(manifest.blueprint, **changes)).write(folder)
+
+
+def with_constants(folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
+    """Change the constants and make the manifest consistent again."""
+    save_file(
+        {name: tensor.contiguous() for name, tensor in change(load_file(folder / CONSTANTS)).items()},
+        folder / CONSTANTS,
+    )
+    manifest = Manifest.read(folder)
+    attrs.evolve(manifest, files={**manifest.files, CONSTANTS: file_sha256(folder / CONSTANTS)}).write(folder)
 
 
 class TestWithoutModel:
@@ -164,6 +174,52 @@ class TestMismatch:
 
         with pytest.raises(ValueError, match="a program must have been compiled for the decoder's shape"):
             load_decoder(saved)
+
+    @pytest.mark.parametrize("change", ["swapped", "dropped", "none", "doubled"])
+    def test_another_order_of_fused_projections_is_refused(self, change: str, saved: Path) -> None:
+        """Programs read their rows by number: queries for keys would give text, and the wrong one."""
+        plan = Manifest.read(saved).blueprint
+        assert plan is not None
+        first, *rest = plan.fused
+        forged = {
+            "swapped": [[first[1], first[0], *first[2:]], *rest],
+            "dropped": [first[:-1], *rest],
+            "none": [],
+            "doubled": [[*first, first[0]], *rest],
+        }
+        altered(saved, fused=forged[change])
+
+        with pytest.raises(ValueError, match="a program must have been compiled for the decoder's shape"):
+            load_decoder(saved)
+
+    def test_constants_named_like_weights_are_refused(self, saved: Path) -> None:
+        """A program would read beyond a smaller one's memory."""
+        name = f"{PROGRAMS}width_2.pt2/model.{next(iter(Manifest.read(saved).weights))}"
+        with_constants(saved, lambda constants: constants | {name: torch.ones(1)})
+
+        with pytest.raises(ValueError, match="constants must be those that it was compiled with"):
+            load_decoder(saved)
+
+    @pytest.mark.parametrize(
+        "change",
+        [lambda tensor: tensor + 1, lambda tensor: tensor[None], lambda tensor: tensor.double()],
+        ids=["values", "shape", "dtype"],
+    )
+    @pytest.mark.parametrize("owner", [PROGRAMS, BUFFERS])
+    def test_changed_constants_are_refused(
+        self, owner: str, change: Callable[[Tensor], Tensor], saved: Path
+    ) -> None:
+        """Those of a program, and buffers that it was compiled with."""
+        with_constants(
+            saved,
+            lambda constants: {
+                name: change(tensor) if name.startswith(owner) else tensor
+                for name, tensor in constants.items()
+            },
+        )
+        if any(name.startswith(owner) for name in load_file(saved / CONSTANTS)):
+            with pytest.raises(ValueError, match="a program"):
+                load_decoder(saved)
 
     def test_other_ties_are_refused(self, saved: Path) -> None:
         """A tie of a weight that is not the model's, or to a missing one."""

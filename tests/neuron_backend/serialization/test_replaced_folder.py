@@ -1,0 +1,111 @@
+"""A folder that is replaced as a whole, whenever the process that does so is killed."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from decodekit.neuron_backend.serialization import replaced_folder as replacing
+from decodekit.neuron_backend.serialization.replaced_folder import recover_folder, replaced_folder
+
+KILLED_AT_RENAME = """
+import os, sys
+from pathlib import Path
+from decodekit.neuron_backend.serialization import replaced_folder as replacing
+
+final, number, exchanges = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "exchanges"
+if not exchanges:
+    replacing._exchange = lambda one, other: False
+rename, renamed = Path.rename, []
+
+def counted(self, target):
+    renamed.append(self)
+    if len(renamed) == number:
+        os._exit(9)
+    return rename(self, target)
+
+Path.rename = counted
+with replacing.replaced_folder(final) as fresh:
+    (fresh / "content").write_text("new")
+    if number == 0:
+        os._exit(9)
+    (fresh / "decoder.json").write_text("{}")
+"""
+
+
+def a_folder(final: Path, content: str) -> None:
+    """A complete folder."""
+    with replaced_folder(final) as fresh:
+        (fresh / "content").write_text(content)
+        (fresh / "decoder.json").write_text("{}")
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_is_replaced_and_leaves_nothing(exchanges: bool, tmp_path: Path, monkeypatch) -> None:
+    """New, and over an older one."""
+    if not exchanges:
+        monkeypatch.setattr(replacing, "_exchange", lambda one, other: False)
+    for content in ("old", "new"):
+        a_folder(tmp_path / "decoder", content)
+
+        assert content == (tmp_path / "decoder" / "content").read_text()
+        assert [tmp_path / "decoder"] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("number", "exchanges", "found", "restored"),
+    [
+        pytest.param(0, True, "old", False, id="while writing"),
+        pytest.param(1, False, "old", False, id="before both renames"),
+        pytest.param(2, False, "new", True, id="between both renames"),
+    ],
+)
+def test_a_killed_save_loses_nothing(
+    number: int, exchanges: bool, found: str, restored: bool, tmp_path: Path
+) -> None:
+    """The folder is there, or is restored by the next load; the next save removes what is left."""
+    final = tmp_path / "decoder"
+    a_folder(final, "old")
+    command = [sys.executable, "-c", KILLED_AT_RENAME, str(final), str(number)]
+    killed = subprocess.run([*command, "exchanges" if exchanges else "renames"], check=False)
+
+    assert 9 == killed.returncode
+    assert restored == (not final.exists())
+    if restored:
+        with pytest.warns(UserWarning, match="was missing and has been restored"):
+            recover_folder(final)
+    assert found == (final / "content").read_text()
+    assert 2 == len(list(tmp_path.iterdir()))
+    a_folder(final, "newest")
+    assert [final] == list(tmp_path.iterdir())
+
+
+def test_a_running_save_is_left_alone(tmp_path: Path) -> None:
+    """Two at once: neither takes the other's copy for one that was left behind."""
+    final, both = tmp_path / "decoder", threading.Barrier(2, timeout=60)
+
+    def save(content: str) -> None:
+        with replaced_folder(final) as fresh:
+            (fresh / "content").write_text(content)
+            both.wait()
+            (fresh / "decoder.json").write_text("{}")
+
+    threads = [threading.Thread(target=save, args=(name,)) for name in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert (final / "content").read_text() in ("one", "two")
+    assert [final] == list(tmp_path.iterdir())
+
+
+def test_nothing_is_restored_from_an_incomplete_copy(tmp_path: Path) -> None:
+    """What was being written when the process was killed."""
+    copy = tmp_path / f".decoder.{'0' * 32}"
+    copy.mkdir()
+    recover_folder(tmp_path / "decoder")
+
+    assert [copy] == list(tmp_path.iterdir())
