@@ -19,13 +19,14 @@ from torch import Tensor
 
 from .history import History
 from .scores import Scores
+from .validation import as_tuple, is_whole
 
 if TYPE_CHECKING:
     from .sampling_placement import Placement
 
 
-def _as_tuple(widths: Iterable[int]) -> tuple[int, ...]:
-    return tuple(widths)
+def _as_widths(widths: Iterable[int]) -> tuple[int, ...]:
+    return as_tuple("widths", widths)
 
 
 @attrs.frozen
@@ -41,14 +42,24 @@ class DecoderShape:
     vocab_size: int
     """Logits per column."""
 
-    widths: tuple[int, ...] = attrs.field(converter=_as_tuple)
+    widths: tuple[int, ...] = attrs.field(converter=_as_widths)
     """Columns of the compiled forwards (token buckets), ascending."""
 
     scored_width: int
     """One of the widths: forwards up to it score every column, wider ones only the last."""
 
     def __attrs_post_init__(self) -> None:
-        """Refuse invalid widths."""
+        """Refuse invalid sizes."""
+        sizes = {
+            "batch_size": self.batch_size,
+            "max_length": self.max_length,
+            "vocab_size": self.vocab_size,
+        }
+        for name, size in sizes.items():
+            if not is_whole(size) or size < 1:
+                raise ValueError(f"'{name}' must be a whole number >= 1: got {size!r}")
+        if not all(map(is_whole, self.widths)):
+            raise TypeError(f"'widths' must be whole numbers: got {self.widths}")
         if not self.widths or self.widths[0] < 1 or list(self.widths) != sorted(set(self.widths)):
             raise ValueError(f"'widths' must be positive and ascending: got {self.widths}")
         if self.scored_width not in self.widths:
@@ -123,6 +134,13 @@ class Finish:
 
     hide: bool = False
     """Whether the match is left out of the text. The ids keep it."""
+
+
+NO_TOKEN_LEFT = "no_token_left"
+"""The reason of a row that a processor left no token; matched is the processor."""
+
+NUMERIC_OVERFLOW = "numeric_overflow"
+"""The reason of a row whose raw logits are not numbers."""
 
 
 @runtime_checkable

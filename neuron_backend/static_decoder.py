@@ -24,7 +24,7 @@ from .parity.compare import compare
 from .quantization.quantized import Weights, check_format, quantize
 from .step import DecoderStep, Step, TreeStep
 from .tensor_parallel.ranks import Ranks, in_lockstep
-from .tensor_parallel.sharded_model import ranks_of
+from .tensor_parallel.sharding import ranks_of
 from .threads import on_threads
 
 if TYPE_CHECKING:

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from .kv_cache.buffers import SPARE, CacheBuffers, CacheWrite, PositionedCache, write_in_place
-from .kv_cache.masks import MaskPlan
+from .kv_cache.masks import MaskPlan, Reach
+from .tensor_parallel.parallel_layers import all_reduce
+from .tensor_parallel.sharding import ranks_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -76,7 +78,7 @@ class DecoderStep(Step):
             cache: :attr:`~.kv_cache.buffers.CacheBuffers.tensors`; written in place.
 
         Returns:
-            ``[batch, width or kept, vocab]`` float32.
+            ``[batch, width or kept, vocab]`` float32; NaN after a token that overflowed.
         """
         logits, _ = self.score(ids, cache_pos, slots, cache, write_in_place)
         return logits
@@ -100,7 +102,9 @@ class DecoderStep(Step):
         logits: Tensor = output.logits
         if ids.shape[1] > self.scored_width:
             logits = logits[:, -self.kept :]
-        return logits.float(), kept.tensors
+        scored = slice(-logits.shape[1], None)
+        seen = Reach().sees(positions[:, scored], padding[:, scored], slots)
+        return _without_overflow(logits, seen, kept, self.model), kept.tensors
 
     def padding(self, width: int, cache: CacheBuffers, span: int) -> tuple[Tensor, ...]:
         """The inputs of a forward of *width* over padding alone: what it is traced with."""
@@ -149,7 +153,7 @@ class TreeStep(Step):
             cache: :attr:`~.kv_cache.buffers.CacheBuffers.tensors`; written in place.
 
         Returns:
-            ``[batch, width, vocab]`` float32.
+            ``[batch, width, vocab]`` float32; NaN after a token that overflowed.
         """
         logits, _ = score_tree(
             self.model, self.plan, ids, positions, written, path, slots, cache, write_in_place
@@ -186,8 +190,20 @@ def score_tree(
         past_key_values=kept,
         use_cache=True,
     )
-    logits: Tensor = output.logits
-    return logits.float(), kept.tensors
+    seen = Reach().tree_sees(positions, written, path, slots, model.dtype)
+    return _without_overflow(output.logits, seen, kept, model), kept.tensors
+
+
+def _without_overflow(
+    logits: Tensor, seen: Tensor, cache: PositionedCache, model: "PreTrainedModel"
+) -> Tensor:
+    """The logits as float32, NaN in columns that saw a token that overflowed (:mod:`.kv_cache.buffers`)."""
+    ranks = ranks_of(model)
+    # Each rank holds some of the heads.
+    overflow = cache.mark_overflow(lambda own: own if ranks is None else all_reduce(own, ranks.group))
+    spoiled = (seen.to(overflow.dtype) * overflow[:, None]).amax(dim=-1, keepdim=True) > 0
+    nan = torch.full((), torch.nan, dtype=torch.float32, device=logits.device)
+    return torch.where(spoiled, nan, logits.float())
 
 
 def program_name(step: Step, width: int) -> str:

@@ -197,7 +197,7 @@ class Loop:
                 finish: Finish | None = self._finishes[code - 1]
             elif following[row] < 0:
                 column = branch.column(row, count)
-                finish = Finish("no_token_left", self.pipeline.emptied_by(raw.logits, seen, row, column))
+                finish = self.pipeline.finish_without_token(raw.logits, seen, row, column)
             else:
                 finish = MAX_LENGTH if length[row] + count == last else None
             outputs.append(StepOutput(row, new[row], finish, None if logprobs is None else logprobs[row]))

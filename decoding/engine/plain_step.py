@@ -102,8 +102,8 @@ class PlainStep:
             outputs = []
             for row, token, code in zip(rows, sampled, codes, strict=True):
                 if token < 0:
-                    emptied_by = self.pipeline.emptied_by(logits, self._seen(length), row, 0)
-                    finish: Finish | None = Finish("no_token_left", emptied_by)
+                    seen = self._seen(length)
+                    finish: Finish | None = self.pipeline.finish_without_token(logits, seen, row, 0)
                 elif code:
                     finish = self.finishes[code - 1]
                 else:

@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from ..history import History
-from ..protocols import Finish
+from ..protocols import NO_TOKEN_LEFT, NUMERIC_OVERFLOW, Finish
 from ..stopping.aho_corasick import AhoCorasick
 from ..stopping.stop_sequences import TokenSequence
 from ..text.detokenizer import Detokenizer
@@ -102,7 +102,7 @@ class RowText:
 
     def _end(self, ids: Sequence[int], finish: Finish) -> str:
         # Here ``matched`` names a part, not text.
-        strings = [] if finish.reason == "no_token_left" else list(_strings([finish]))
+        strings = [] if finish.reason in (NO_TOKEN_LEFT, NUMERIC_OVERFLOW) else list(_strings([finish]))
         if finish.hide and not strings:
             ids = ids[: max(0, len(ids) - max(map(_tokens, _parts(finish.matched)), default=0))]
         final = self._tail + self._held + self.detokenizer.push(ids[:-1])

@@ -19,7 +19,7 @@ from ..optional_protocols import (
     offers_short_cuts,
     stages_of,
 )
-from ..protocols import Processor, Sampler
+from ..protocols import NO_TOKEN_LEFT, NUMERIC_OVERFLOW, Finish, Processor, Sampler
 from ..scores import Scores
 from .candidates import Candidates, GivesCandidates, SamplesAmong, TakesCandidates
 from .fast_sampling import FastSampler, fast_sampler
@@ -205,15 +205,24 @@ class SamplingPipeline:
         """The logits after the first *stages* stages, ``[batch, width, vocab]``; arguments as in a call."""
         return _dense(_run(self._plan[:stages], _full_precision(logits), _within(history)))
 
-    def emptied_by(self, logits: Tensor, history: History, row: int, column: int) -> str:
-        """The name of the stage that left no token in *column* of *row*; arguments as in a call."""
-        if _has_possible_token(logits[row, column]):
-            for stage in self.stages:
-                logits = stage(logits, history)
-                if not _has_possible_token(logits[row, column]):
-                    return _blame(repr(stage), logits[row, column])
-            return repr(self.sampler)
-        return _blame("the decoder", logits[row, column])
+    def finish_without_token(self, logits: Tensor, history: History, row: int, column: int) -> Finish:
+        """
+        Why no token is possible in *column* of *row*; arguments as in a call.
+
+        Returns:
+            ``"numeric_overflow"`` if the raw logits have NaN, else ``"no_token_left"``; matched is the name
+            of the stage that left no token.
+        """
+        if logits[row, column].isnan().any():
+            return Finish(NUMERIC_OVERFLOW, "the decoder, which gave NaN")
+        if not _has_possible_token(logits[row, column]):
+            return Finish(NO_TOKEN_LEFT, "the decoder")
+        for stage in self.stages:
+            logits = stage(logits, history)
+            if not _has_possible_token(logits[row, column]):
+                why = ", which gave NaN" if logits[row, column].isnan().any() else ""
+                return Finish(NO_TOKEN_LEFT, f"{stage!r}{why}")
+        return Finish(NO_TOKEN_LEFT, repr(self.sampler))
 
 
 def _run(stages: Iterable[_Stage], left: Left, history: History, work: Workspace | None = None) -> Left:
@@ -303,7 +312,3 @@ def _check_shape(name: str, part: object, result: object, shape: torch.Size) -> 
 
 def _has_possible_token(logits: Tensor) -> bool:
     return bool((logits > -torch.inf).any() and not logits.isnan().any())
-
-
-def _blame(stage: str, logits: Tensor) -> str:
-    return f"{stage}, which gave NaN" if logits.isnan().any() else stage

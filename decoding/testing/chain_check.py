@@ -81,6 +81,31 @@ class ChainTrial:
         self.forward(other, start)
         self.one_wide_forward(width)
 
+    def beside_overflow(self, width: int, token: int) -> None:
+        """Feed *token*, on which the model overflows, into slots that are written over, or not seen."""
+        ids, start, count = self.ragged(width)
+        overflowing = torch.where(ids >= 0, token, -1)
+        rule = f"a token that overflows is seen by no other than the columns after it, at width {width}"
+        scores_all = width <= self.decoder.shape.scored_width
+        spoiled = self.forward(overflowing, start)
+        require(bool(spoiled[:, : 1 if scores_all else None].isnan().all()), f"{rule}: they must score NaN")
+        self.one_wide_forward(width)
+        kept = width // 2
+        if kept and scores_all:
+            logits = self.forward(torch.cat([ids[:, :kept], overflowing[:, kept:]], dim=1), start)
+            for row, n in enumerate(count):
+                for column in range(min(kept, n)):
+                    self.compare(rule, row, start[row] + column, logits[row, column])
+                require(bool(logits[row, kept:n].isnan().all()), f"{rule}: they must score NaN")
+            # Now they lie behind.
+            last = [min(kept, n) - 1 for n in count]
+            narrow = torch.full((len(ids), self.decoder.shape.widths[0]), -1)
+            narrow[:, 0] = torch.stack([ids[row, column] for row, column in enumerate(last)])
+            logits = self.forward(narrow, [first + column for first, column in zip(start, last, strict=True)])
+            for row, column in enumerate(last):
+                self.compare(rule, row, start[row] + column, logits[row, 0])
+            self.one_wide_forward(width)
+
     def under_padding(self, width: int) -> None:
         """The first tokens after padding that starts at a negative position; also a single token."""
         self.step_by_step()

@@ -1,5 +1,7 @@
 """The contract checks of a decoder."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -9,7 +11,9 @@ from .chain_check import ChainTrial
 from .tree_check import TreeTrial
 
 
-def check_decoder(decoder: Decoder, *, tolerance: float = 1e-4, seed: int = 0) -> None:
+def check_decoder(
+    decoder: Decoder, *, tolerance: float = 1e-4, seed: int = 0, overflowing: Sequence[int] = ()
+) -> None:
     """
     Check *decoder* against the contract of :class:`~decodekit.decoding.protocols.Decoder`.
 
@@ -25,19 +29,25 @@ def check_decoder(decoder: Decoder, *, tolerance: float = 1e-4, seed: int = 0) -
 
         seed: Seed of the random tokens.
 
+        overflowing: Tokens on which the model overflows, such as one whose embedding is NaN. Columns that
+            see one must score NaN, others must not be affected.
+
     Raises:
         AssertionError: A rule is broken; the message names it.
     """
     shape = decoder.shape
     require(shape.widths[-1] <= shape.max_length, f"widths must be <= max_length: {shape.widths}")
     random = np.random.default_rng(seed)
-    tokens = torch.from_numpy(random.integers(shape.vocab_size, size=(shape.batch_size, shape.max_length)))
+    usable = np.setdiff1d(np.arange(shape.vocab_size), overflowing)
+    tokens = torch.from_numpy(random.choice(usable, size=(shape.batch_size, shape.max_length)))
     trial = ChainTrial(decoder, tokens, tolerance)
     trial.step_by_step()
     for width in shape.widths:
         trial.one_wide_forward(width)
         trial.over_leavings(width)
         trial.under_padding(width)
+        for token in overflowing:
+            trial.beside_overflow(width, token)
     trial.beside_idle_rows()
     trial.refusals()
     if isinstance(decoder, ScoresTrees) and decoder.tree_widths:

@@ -6,6 +6,10 @@ spare slot, which padding is written to, and -2, -3, ... are scratch slots, one 
 Reserved slots come first, so that they and the leading positions are one contiguous slice of each buffer:
 what a forward of a short span attends to. The last slot is never attended to, so that a compiler with a
 dynamic span can rely on the slice being smaller than the buffer.
+
+A mask cannot hide NaN: 0 times NaN is NaN. So no slot ever holds a number that is not finite, or too large
+to compute with: writes replace it by 0 and mark the slot as overflowed. A column that attends to a marked
+slot, its own included, scores NaN; other columns are not affected.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,22 +33,43 @@ class CacheBuffers:
 
     keys: list[Tensor]
     values: list[Tensor]
+    overflow: Tensor
+    """1 for each slot whose token overflowed in some layer, else 0: ``[batch, 1, slots, 1]``."""
+
     reserved: int
     """Slots before position 0: the spare slot, and scratch slots if trees are scored."""
 
     @classmethod
     def zeros(cls, geometry: Geometry, batch_size: int, max_length: int, scratch: int = 0) -> "CacheBuffers":
-        """An empty cache for *geometry*, with *scratch* additional slots."""
+        """
+        An empty cache for *geometry*, with *scratch* additional slots.
+
+        Raises:
+            ValueError: There is no memory for it.
+        """
 
         def buffer(heads: int, dim: int) -> Tensor:
-            return torch.zeros(batch_size, heads, reserved + max_length + 1, dim, dtype=geometry.cache_dtype)
+            try:
+                return torch.zeros(batch_size, heads, slots, dim, dtype=geometry.cache_dtype)
+            except (RuntimeError, TypeError) as error:
+                raise ValueError(
+                    f"the cache must fit into memory: got {batch_size} rows, {slots} slots, {heads} heads and "
+                    f"{dim} numbers in each of {len(geometry.layers)} layers"
+                ) from error
 
         reserved = scratch + 1
+        slots = reserved + max_length + 1
         return cls(
             keys=[buffer(layer.key_heads, layer.key_dim) for layer in geometry.layers],
             values=[buffer(layer.value_heads, layer.value_dim) for layer in geometry.layers],
+            overflow=buffer(1, 1),
             reserved=reserved,
         )
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "CacheBuffers":
+        """A cache of the results of *change*, called with each buffer."""
+        keys, values = list(map(change, self.keys)), list(map(change, self.values))
+        return CacheBuffers(keys, values, change(self.overflow), self.reserved)
 
     @property
     def slots(self) -> int:
@@ -56,9 +81,14 @@ class CacheBuffers:
         return torch.arange(-self.reserved, span)
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """All keys, then all values: the order in which a step takes them."""
+    def states(self) -> tuple[Tensor, ...]:
+        """All keys, then all values."""
         return (*self.keys, *self.values)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All keys, all values, and the overflow: the order in which a step takes them."""
+        return (*self.states, self.overflow)
 
 
 CacheWrite = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -84,7 +114,8 @@ class PositionedCache:
     The cache object that a Hugging Face model's layers update during one forward.
 
     A layer passes its new keys and values to :meth:`update`, which writes them into the buffers and returns
-    the slots to attend to. The mask hides the others.
+    the slots to attend to. The mask hides the others. After the last layer, :meth:`mark_overflow` records
+    which columns overflowed.
     """
 
     is_compileable = True
@@ -114,8 +145,10 @@ class PositionedCache:
             columns: Position of each column, ``[batch, width]`` int64, if some are written to scratch
                 slots. None: each column's address is its position.
         """
-        half = len(tensors) // 2
-        self._keys, self._values = list(tensors[:half]), list(tensors[half:])
+        *states, self._overflow = tensors
+        half = len(states) // 2
+        self._keys, self._values = states[:half], states[half:]
+        self._largest: Tensor | None = None
         self._rows = torch.arange(written.shape[0], dtype=written.dtype, device=written.device)[:, None]
         self._slots = written - slots[0]
         self._attended = slots.shape[0]
@@ -124,8 +157,8 @@ class PositionedCache:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """The current buffers: all keys, then all values."""
-        return (*self._keys, *self._values)
+        """The current buffers, as in :attr:`CacheBuffers.tensors`."""
+        return (*self._keys, *self._values, self._overflow)
 
     @property
     def positions(self) -> Tensor:
@@ -140,9 +173,32 @@ class PositionedCache:
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Write one layer's ``[batch, heads, width, head_dim]`` states; return the slots it attends to."""
-        self._keys[layer_idx] = self._write(self._keys[layer_idx], self._rows, self._slots, key_states)
-        self._values[layer_idx] = self._write(self._values[layer_idx], self._rows, self._slots, value_states)
+        for buffers, states in ((self._keys, key_states), (self._values, value_states)):
+            finite = self._take_finite(states)
+            buffers[layer_idx] = self._write(buffers[layer_idx], self._rows, self._slots, finite)
         return self._first(self._keys[layer_idx]), self._first(self._values[layer_idx])
+
+    def mark_overflow(self, total: Callable[[Tensor], Tensor] = lambda flags: flags) -> Tensor:
+        """
+        Record which of the written columns overflowed, after the last layer.
+
+        Args:
+            total: The sum over all ranks that share the model's heads, of ``[batch, width]`` flags.
+
+        Returns:
+            1 for each attended slot whose token overflowed, else 0: ``[batch, slots]``.
+        """
+        assert self._largest is not None, "a model must update the cache"
+        flags = total((~_is_usable(self._largest)).to(self._overflow.dtype))
+        self._overflow = self._write(self._overflow, self._rows, self._slots, flags[:, None, :, None])
+        return self._first(self._overflow)[:, 0, :, 0]
+
+    def _take_finite(self, states: Tensor) -> Tensor:
+        """``[batch, heads, width, head_dim]`` *states* with 0 in place of numbers that overflowed."""
+        magnitudes = states.abs()
+        largest = magnitudes.amax(dim=(1, 3))
+        self._largest = largest if self._largest is None else torch.maximum(self._largest, largest)
+        return torch.where(_is_usable(magnitudes), states, torch.zeros_like(states))
 
     def _first(self, buffer: Tensor) -> Tensor:
         # Slicing would specialise on whether the slice is the whole buffer.
@@ -169,6 +225,24 @@ class PositionedCache:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+
+def largest_state(dtype: torch.dtype) -> float:
+    """
+    The largest key or value that is no overflow.
+
+    Scores of larger ones could overflow even where they are masked. float16 has no room for such a
+    margin; its scores are computed in float32.
+    """
+    largest = torch.finfo(dtype).max
+    return largest if dtype == torch.float16 else largest**0.4
+
+
+def _is_usable(magnitudes: Tensor) -> Tensor:
+    """Whether each of *magnitudes* is at most :func:`largest_state`; not if it is NaN."""
+    # As a tensor: a Python float would enter an XLA graph as float64, which Neuron does not support.
+    limit = largest_state(magnitudes.dtype)
+    return magnitudes <= torch.full((), limit, dtype=magnitudes.dtype, device=magnitudes.device)
 
 
 def lay_out_tree(ids: Tensor, cache_pos: Tensor, parents: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,8 +1,8 @@
 """
 Attention masks from positions and slot addresses.
 
-Masks are additive, ``[batch, 1, width, slots]``: 0 where a column attends to a slot (:mod:`.buffers`), the
-lowest number of the dtype elsewhere. That absorbs any finite score, so a masked slot's weight is exactly 0.
+Masks are additive, ``[batch, 1, width, slots]``: 0 where a column attends to a slot (:mod:`.buffers`),
+:func:`hidden` elsewhere, so that a masked slot's weight is exactly 0.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -46,9 +46,9 @@ class Reach:
             return begun.floor().to(positions.dtype) * self.chunk
         return torch.zeros_like(positions)
 
-    def mask(self, positions: Tensor, padding: Tensor, slots: Tensor, dtype: torch.dtype) -> Tensor:
+    def sees(self, positions: Tensor, padding: Tensor, slots: Tensor) -> Tensor:
         """
-        The additive mask of one forward.
+        The slots that each column of one forward attends to.
 
         Args:
             positions: Position of each column, ``[batch, width]``; ignored for padding.
@@ -57,21 +57,19 @@ class Reach:
 
             slots: Addresses that are attended to, ``[slots]``.
 
-            dtype: Dtype of the attention scores.
-
         Returns:
-            ``[batch, 1, width, slots]``.
+            ``[batch, width, slots]`` bool.
         """
         position = positions[..., None]
         seen = (slots <= position) & (slots >= self.earliest(position).clamp(min=0))
         # Padding attends to the spare slot: a softmax over no slot would be NaN.
-        return _additive(torch.where(padding[..., None], slots == SPARE, seen), dtype)
+        return torch.where(padding[..., None], slots == SPARE, seen)
 
-    def tree_mask(
+    def tree_sees(
         self, positions: Tensor, written: Tensor, path: Tensor, slots: Tensor, dtype: torch.dtype
     ) -> Tensor:
         """
-        The additive mask of one forward over a tree.
+        The slots that each column of one forward over a tree attends to.
 
         Args:
             positions: Position of each column, ``[batch, width]``; the tree begins at the first column's.
@@ -82,24 +80,34 @@ class Reach:
 
             slots: Addresses that are attended to, ``[slots]``.
 
-            dtype: Dtype of the attention scores.
+            dtype: Dtype of an intermediate product.
 
         Returns:
-            ``[batch, 1, width, slots]``.
+            ``[batch, width, slots]`` bool.
         """
         earliest = self.earliest(positions[..., None]).clamp(min=0)
         before = (slots < positions[:, :1, None]) & (slots >= earliest)
         near = path & (positions[:, None, :] >= earliest)
         # From columns to slots as a matmul, since compilers support no boolean scatter.
         inside = near.to(dtype) @ (written[..., None] == slots).to(dtype) > 0
-        return _additive(before | inside, dtype)
+        return before | inside
 
 
 def _additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
     # As tensors: a Python float would enter an XLA graph as float64, which Neuron does not support.
     nothing = torch.zeros((), dtype=dtype, device=seen.device)
-    lowest = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=seen.device)
+    lowest = torch.full((), hidden(dtype), dtype=dtype, device=seen.device)
     return torch.where(seen, nothing, lowest)[:, None]
+
+
+def hidden(dtype: torch.dtype) -> float:
+    """
+    What is added to the score of a slot that is hidden.
+
+    The lowest number absorbs any score of finite keys, except in float16, where kernels that compute in
+    float32 find larger ones. ``-inf`` is not taken everywhere: some compilers make NaN of it.
+    """
+    return -torch.inf if dtype == torch.float16 else torch.finfo(dtype).min
 
 
 def _reach(layer_type: str, config: Any, architecture: str) -> Reach:
@@ -147,18 +155,25 @@ class MaskPlan:
     def masks(
         self, positions: Tensor, padding: Tensor, slots: Tensor, dtype: torch.dtype
     ) -> Tensor | dict[str, Tensor]:
-        """As :meth:`Reach.mask`; a dictionary by layer type if there are several."""
+        """
+        The additive masks of one forward; a dictionary by layer type if there are several.
+
+        Arguments as of :meth:`Reach.sees`; *dtype* is that of the attention scores.
+        """
         return _bare_if_one(
-            {name: reach.mask(positions, padding, slots, dtype) for name, reach in self.reaches.items()}
+            {
+                name: _additive(reach.sees(positions, padding, slots), dtype)
+                for name, reach in self.reaches.items()
+            }
         )
 
     def tree_masks(
         self, positions: Tensor, written: Tensor, path: Tensor, slots: Tensor, dtype: torch.dtype
     ) -> Tensor | dict[str, Tensor]:
-        """As :meth:`Reach.tree_mask`; a dictionary by layer type if there are several."""
+        """As :meth:`masks`, of a forward over a tree; arguments as of :meth:`Reach.tree_sees`."""
         return _bare_if_one(
             {
-                name: reach.tree_mask(positions, written, path, slots, dtype)
+                name: _additive(reach.tree_sees(positions, written, path, slots, dtype), dtype)
                 for name, reach in self.reaches.items()
             }
         )

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import attrs
 import torch
-from torch import Tensor
 from torch.fx import GraphModule
 
 from ..kv_cache.buffers import CacheBuffers
@@ -77,14 +76,7 @@ def lower_step(step: Step, width: int, cache: CacheBuffers, span: int) -> GraphM
 
 def _of_shape(cache: CacheBuffers) -> CacheBuffers:
     # On the host, where tracing starts, whatever the cache's device; uninitialised memory costs nothing.
-    def blank(buffer: Tensor) -> Tensor:
-        return torch.empty(buffer.shape, dtype=buffer.dtype)
-
-    return CacheBuffers(
-        keys=[blank(buffer) for buffer in cache.keys],
-        values=[blank(buffer) for buffer in cache.values],
-        reserved=cache.reserved,
-    )
+    return cache.map(lambda buffer: torch.empty(buffer.shape, dtype=buffer.dtype))
 
 
 @contextlib.contextmanager

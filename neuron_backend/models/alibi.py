@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from ..kv_cache.buffers import PositionedCache
+from ..kv_cache.masks import hidden
 
 _SLOPES = "alibi_slopes"
 _TABLE = "alibi_table"
@@ -77,7 +78,7 @@ def _falcon(
     states = body.word_embeddings(input_ids)
     bias = body.alibi_table[:, past_key_values.positions].transpose(0, 1)[:, :, None].to(states.dtype)
     scale = math.sqrt(body.config.hidden_size // body.num_heads)
-    mask = (bias / scale).masked_fill(attention_mask < -1, torch.finfo(states.dtype).min)
+    mask = (bias / scale).masked_fill(attention_mask < -1, hidden(states.dtype))
     bias = bias.expand(len(input_ids), -1, -1, -1)
     for block in body.h:
         states = block(states, alibi=bias, attention_mask=mask, layer_past=past_key_values, use_cache=True)[0]
@@ -112,6 +113,6 @@ def _mpt_attention(
     query, key, value = heads.unbind(2)
     key, value = past_key_values.update(key, value, attention.layer_idx)
     scores = query @ key.transpose(-1, -2) * attention.softmax_scale + position_bias
-    scores = scores.masked_fill(attention_mask, torch.finfo(query.dtype).min)
+    scores = scores.masked_fill(attention_mask, hidden(query.dtype))
     weights = scores.float().softmax(dim=-1).to(value.dtype)
     return attention.out_proj((weights @ value).transpose(1, 2).flatten(2)), None

@@ -8,7 +8,7 @@ from ...decoding.optional_protocols import stages_of
 from ...decoding.protocols import DecoderShape, Processor, Sampler
 from ...decoding.sampling_placement import Place, part_name
 from ..step import DecoderStep
-from ..tensor_parallel.sharded_model import ranks_of
+from ..tensor_parallel.sharding import ranks_of
 from .chain_digest import chain_digest, has_rows, same_chain
 from .device_sampling import DeviceSampling, sampler_refusal, stage_refusal
 from .fused_step import FusedStep

@@ -64,6 +64,8 @@ class Sizing:
         """
         Keys and values, with ``2 + scratch`` slots per row besides the positions.
 
+        Marks of overflows, one number per slot, are not counted.
+
         Layers with a sliding window keep all positions too, since a rewind may need them.
         """
         return self.slots * self._slot_bytes()

@@ -50,11 +50,7 @@ def copy_to(device: torch.device, tensor: Tensor) -> Tensor:
 
 def place_cache(device: torch.device, cache: CacheBuffers) -> CacheBuffers:
     """*cache* on *device*; buffers that are there already are not copied."""
-    return CacheBuffers(
-        keys=[buffer.to(device) for buffer in cache.keys],
-        values=[buffer.to(device) for buffer in cache.values],
-        reserved=cache.reserved,
-    )
+    return cache.map(lambda buffer: buffer.to(device))
 
 
 def place_graph(device: torch.device, graph: GraphModule) -> None:

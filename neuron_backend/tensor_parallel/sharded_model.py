@@ -19,6 +19,7 @@ from ..quantization.quantized import Weights
 from .parallel_layers import AllReduce, Gather, TakeShard, is_rank_buffer, register_rank, shard_embedding
 from .parallel_plan import GATHERED, LOOKUPS, ROWS, SPLITTING, SUMMED, Cut, ParallelPlan, Shard
 from .ranks import PROGRAM_GROUP, Ranks, fail_together
+from .sharding import Sharding, ranks_of, sharding_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -99,7 +100,7 @@ def shard_model(model: "PreTrainedModel", ranks: Ranks) -> "PreTrainedModel":
         part.get_submodule(owner).register_parameter(leaf, made[key])
     for path, style in plan.modules.items():
         _install(part.get_submodule(path), style, plan.shards.get(f"{path}.weight"), ranks)
-    part.add_module("decodekit_sharding", _Sharding(ranks, plan.shards))
+    part.add_module("decodekit_sharding", Sharding(ranks, plan.shards))
     return part
 
 
@@ -127,7 +128,7 @@ def whole_weights(model: "PreTrainedModel") -> dict[str, Tensor]:
 
     Every rank calls this. Tied parameters are one tensor, as in *model*.
     """
-    sharding = _sharding(model)
+    sharding = sharding_of(model)
     if sharding is None:
         return model.state_dict()
     parts = {
@@ -138,24 +139,6 @@ def whole_weights(model: "PreTrainedModel") -> dict[str, Tensor]:
         if id(part) not in made:
             made[id(part)] = _whole(part.detach(), sharding.shards.get(name), sharding.ranks)
     return {name: made[id(part)] for name, part in parts.items()} if sharding.ranks.rank == 0 else {}
-
-
-def ranks_of(model: "PreTrainedModel") -> Ranks | None:
-    """The ranks that *model* is sharded over; None if it is whole."""
-    sharding = _sharding(model)
-    return None if sharding is None else sharding.ranks
-
-
-class _Sharding(nn.Module):
-    """Ranks and shards of a sharded model: a submodule without weights, which copies of the model keep."""
-
-    def __init__(self, ranks: Ranks, shards: dict[str, Shard]):
-        super().__init__()
-        self.ranks, self.shards = ranks, shards
-
-
-def _sharding(model: "PreTrainedModel") -> _Sharding | None:
-    return next((child for child in model.children() if isinstance(child, _Sharding)), None)
 
 
 def _install(module: nn.Module, style: str, shard: Shard | None, ranks: Ranks) -> None:

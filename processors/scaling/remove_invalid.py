@@ -20,7 +20,7 @@ class RemoveInvalid(Composable):
 
     ``-inf`` is a mask and stays. Hugging Face replaces NaN by 0, which can be the largest logit, and
     ``-inf`` by the lowest finite number, which allows a forbidden token again. A hard constraint:
-    it leaves a row of NaN without a token.
+    it leaves a column of NaN alone, which is how a decoder reports an overflow, without a token.
     """
 
     keeps_argmax: ClassVar[bool] = False
@@ -43,4 +43,7 @@ class RemoveInvalid(Composable):
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Replace invalid values of ``[batch, width, vocab]`` logits, which are not modified."""
-        return torch.nan_to_num(logits, nan=self.nan, posinf=None, neginf=-math.inf)
+        valid = torch.nan_to_num(logits, nan=self.nan, posinf=None, neginf=-math.inf)
+        if self.nan == -math.inf:
+            return valid
+        return torch.where(logits.isnan().all(dim=-1, keepdim=True), -math.inf, valid)

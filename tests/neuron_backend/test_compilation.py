@@ -22,6 +22,7 @@ class TestCpu:
         """Rows of different lengths through two programs over one cache."""
         assert stock(tiny_model("llama"), PROMPTS, 40) == greedy(compiled_llama, PROMPTS, 40)
 
+    @pytest.mark.slow
     def test_gemma2_gives_the_stock_models_text(self, compiled_gemma2, tiny_model, greedy, stock):
         """Beyond the sliding window of 16, with a prefill that scores one column."""
         assert stock(tiny_model("gemma2"), PROMPTS, 48) == greedy(compiled_gemma2, PROMPTS, 48)

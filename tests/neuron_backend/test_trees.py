@@ -78,14 +78,16 @@ class TestTreeMask:
         """A root at position 3, and a child of it in a scratch slot."""
         path = torch.tensor([[[True, False], [True, True]]])
         slots = torch.arange(-3, 8)
-        mask = reach.tree_mask(torch.tensor([[3, 4]]), torch.tensor([[3, -2]]), path, slots, torch.float32)
+        at, written = torch.tensor([[3, 4]]), torch.tensor([[3, -2]])
+        sees = reach.tree_sees(at, written, path, slots, torch.float32)
 
-        assert (1, 1, 2, 11) == tuple(mask.shape)
-        assert expected == [slots[row == 0].tolist() for row in mask[0, 0]]
+        assert (1, 2, 11) == tuple(sees.shape)
+        assert expected == [slots[row].tolist() for row in sees[0]]
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt2", "mixtral"])
 class TestModels:
+    @pytest.mark.mostly_slow(every=5)
     def test_keep_the_contract(self, name: str, tiny_model: Models) -> None:
         """Random trees, up to the last position, in batches of one and of three."""
         for rows in (1, 3):
@@ -125,11 +127,11 @@ class TestModels:
         """Only the first branch's own positions are written, and none of an idle row."""
         decoder = fed(eager(tiny_model(name)))
         reserved = decoder.cache.reserved
-        before = [buffer[:, :, reserved:].clone() for buffer in decoder.cache.tensors]
+        before = [buffer[:, :, reserved:].clone() for buffer in decoder.cache.states]
         ids = IDS.clone()
         ids[1] = -1
         decoder.forward_tree(ids, torch.tensor([20, 20]), PARENTS)
-        for old, new in zip(before, decoder.cache.tensors, strict=True):
+        for old, new in zip(before, decoder.cache.states, strict=True):
             changed = (old != new[:, :, reserved:]).any(dim=-1).any(dim=1)
 
             assert [20, 21, 22] == changed[0].nonzero().flatten().tolist()
@@ -197,7 +199,8 @@ class TestRefusal:
     ) -> None:
         """If only trees are wrong and sequences are right."""
         wrong = Reach(window=window)
-        monkeypatch.setattr(MaskPlan, "tree_masks", lambda self, *tree: wrong.tree_mask(*tree))
+        right = MaskPlan.tree_masks
+        monkeypatch.setattr(MaskPlan, "tree_masks", lambda self, *tree: right(MaskPlan({"": wrong}), *tree))
 
         with pytest.raises(UnsupportedArchitecture, match=r"MistralForCausalLM .* scores a tree of width 6"):
             StaticDecoder(tiny_model("mistral"), max_length=40, widths=(1, 4), tree_widths=(6,))
@@ -254,6 +257,7 @@ def script(decoder: StaticDecoder) -> list[Tensor]:
     return [*found, decoder.forward(torch.tensor([[9, -1], [9, -1]]), start + 2)[:, :1].clone()]
 
 
+@pytest.mark.slow
 class TestCompiled:
     def test_keeps_the_contract(self, compiled: StaticDecoder) -> None:
         """As the eager decoder, with the same logits."""

@@ -37,8 +37,8 @@ class TestCache:
     """Keys and values on the device."""
 
     def test_is_written_in_place_by_every_program(self, built):
-        """Keys and values of two layers are outputs aliased to their inputs."""
-        assert 4 * PROGRAMS[built.decoder.compiler.way] == built.aliased
+        """Keys and values of two layers, and their marks, are outputs aliased to their inputs."""
+        assert 5 * PROGRAMS[built.decoder.compiler.way] == built.aliased
 
     def test_never_moves(self, built):
         """With every width and span, tokens and rewinds."""
@@ -51,7 +51,7 @@ class TestCache:
                 built.decoder.forward(ids, torch.tensor([3, 7]), span)
 
                 assert before == built.addresses()
-        assert 4 == len(set(before.values()))
+        assert 5 == len(set(before.values()))
 
     def test_is_one_for_all_programs(self, built, eager):
         """One width reads what another wrote, and the content equals an eager cache."""
@@ -62,8 +62,8 @@ class TestCache:
             decoder.forward(ids[:, :1], start + 5)
 
         names = [*(f"keys_{layer}" for layer in range(2)), *(f"values_{layer}" for layer in range(2))]
-        assert sorted(names) == sorted(built.states)
-        for name, expected in zip(names, eager.cache.tensors, strict=True):
+        assert sorted([*names, "overflow"]) == sorted(built.states)
+        for name, expected in zip(names, eager.cache.states, strict=True):
             # The first slot is the spare one, with undefined content.
             torch.testing.assert_close(built.states[name].value.cpu()[:, :, 1:7], expected[:, :, 1:7])
 

@@ -157,7 +157,7 @@ class TestPrograms:
         """Including comparison and warm-up; every one writes the cache in place."""
         programs = PROGRAMS[sampling.decoder.compiler.way]
 
-        assert (programs, 4 * programs) == (sampling.executables, sampling.aliased)
+        assert (programs, 5 * programs) == (sampling.executables, sampling.aliased)
 
     def test_no_forward_compiles(self, sampling):
         """Neither text nor speculation, with or without the chain; a value traced as a constant would."""

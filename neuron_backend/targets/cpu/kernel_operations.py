@@ -45,7 +45,7 @@ def attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: 
         values: ``[batch, groups, slots, value_dim]``, likewise.
 
         mask: Added to the scores, ``[batch, heads, width, slots]``, contiguous in the last dimension.
-            The lowest number of its dtype hides a slot; each column must see at least one.
+            :func:`~...kv_cache.masks.hidden` hides a slot; each column must see at least one.
 
         scale: Factor of the scores.
 

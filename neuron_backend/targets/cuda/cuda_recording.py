@@ -120,7 +120,4 @@ def _padding(decoder: "StaticDecoder", shape: ProgramShape) -> tuple[Tensor, ...
 
 
 def _empty(device: torch.device, cache: CacheBuffers) -> CacheBuffers:
-    def buffers(like: Sequence[Tensor]) -> list[Tensor]:
-        return [torch.zeros(buffer.shape, dtype=buffer.dtype, device=device) for buffer in like]
-
-    return CacheBuffers(keys=buffers(cache.keys), values=buffers(cache.values), reserved=cache.reserved)
+    return cache.map(lambda buffer: torch.zeros(buffer.shape, dtype=buffer.dtype, device=device))

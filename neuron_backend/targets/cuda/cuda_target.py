@@ -16,6 +16,7 @@ from ...kv_cache.shapes import DEFAULT_WIDTHS, clip_widths
 from ...lowering.step_graphs import program_shapes
 from ...models.fused_projections import fuse_projections
 from ...step import program_name
+from ..compiler_cache import private_compiler_cache
 from ..device_tensors import on_device
 from ..neuron.native_program import Backend, OnceBackend
 from ..target import NOT_SAVED
@@ -138,7 +139,7 @@ class CudaTarget:
         fused = fuse_projections(decoder.step.model)
         for step in (decoder.step, decoder.tree_step):
             step.fused = fused
-        with torch.inference_mode(False), torch.no_grad(), on_device(device):
+        with private_compiler_cache(), torch.inference_mode(False), torch.no_grad(), on_device(device):
             recording = Recording.of(decoder, device, self.runtime, self.compile_graph, shapes)
             # The largest first: the others then fit into its memory pool.
             largest = sorted(shapes, key=lambda shape: shape.width * shape.span, reverse=True)

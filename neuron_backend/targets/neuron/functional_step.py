@@ -186,7 +186,7 @@ class ReassigningStep(FunctionalStep):
 def state_names(cache: CacheBuffers) -> tuple[str, ...]:
     """Names of the cache's tensors."""
     layers = range(len(cache.keys))
-    return (*(f"keys_{layer}" for layer in layers), *(f"values_{layer}" for layer in layers))
+    return (*(f"keys_{layer}" for layer in layers), *(f"values_{layer}" for layer in layers), "overflow")
 
 
 def named(kind: str, *inputs: Tensor) -> dict[str, Tensor]:

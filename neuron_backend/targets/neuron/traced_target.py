@@ -16,7 +16,6 @@ from ...artifacts import trust
 from ...artifacts.fingerprint import ModelFingerprint, program_fingerprint
 from ...artifacts.manifest import Manifest
 from ...artifacts.packages import Package
-from ...kv_cache.buffers import CacheBuffers
 from ...kv_cache.shapes import PADDED_WIDTHS, clip_widths, neuron_widths
 from ...lint.graph_lint import lint_graph
 from ...lowering.export import lower, name_of
@@ -184,7 +183,7 @@ class TracedTarget:
             fused_programs=runs.sampling,
         )
         # The cache is on the device; meta tensors make reads of the host's an error.
-        decoder.cache = _without_memory(decoder.cache)
+        decoder.cache = decoder.cache.map(lambda buffer: buffer.to("meta"))
         decoder.warm_up()
 
 
@@ -273,11 +272,3 @@ def _lint(decoder: "StaticDecoder", shapes: Sequence[ProgramShape], step: Functi
         calls = [node for node in graph.graph.nodes if node.op == "call_function"]
         top_ks.append(sum(name_of(node) == "topk" for node in calls))
     return top_ks
-
-
-def _without_memory(cache: CacheBuffers) -> CacheBuffers:
-    return attrs.evolve(
-        cache,
-        keys=[tensor.to("meta") for tensor in cache.keys],
-        values=[tensor.to("meta") for tensor in cache.values],
-    )

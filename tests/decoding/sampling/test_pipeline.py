@@ -7,10 +7,12 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from decodekit.decoding import (
+    Finish,
     Generator,
     Greedy,
     History,
     MaxNewTokens,
+    Processor,
     Sample,
     Sampler,
     SamplingPipeline,
@@ -23,6 +25,7 @@ from decodekit.processors import (
     MinP,
     NoRepeatNgram,
     PresencePenalty,
+    RemoveInvalid,
     RepetitionPenalty,
     SuppressTokens,
     Temperature,
@@ -125,7 +128,21 @@ class TestChoose:
         """When the raw logits are empty already, no stage is blamed."""
         logits = torch.full((1, 1, 2), -torch.inf)
 
-        assert "the decoder" == SamplingPipeline(Chain(), Greedy()).emptied_by(logits, HISTORY, 0, 0)
+        finish = SamplingPipeline(Chain(), Greedy()).finish_without_token(logits, HISTORY, 0, 0)
+
+        assert Finish("no_token_left", "the decoder") == finish
+
+    @pytest.mark.parametrize("processors", [None, TopK(2), RemoveInvalid(), RemoveInvalid(nan=0.0)])
+    @pytest.mark.parametrize("sampler", [Greedy(), Sample()])
+    def test_logits_that_are_no_numbers_are_an_overflow(
+        self, processors: Processor | None, sampler: Sampler
+    ) -> None:
+        """They end the row; no processor can hide them."""
+        decoder = ScriptedDecoder(torch.full((1, 3), torch.nan))
+        result = Generator(decoder, processors=processors, sampler=sampler)([1, 2])
+
+        assert [[]] == result.ids
+        assert ["numeric_overflow"] == result.finish_reasons
 
 
 STAGES = {

@@ -39,6 +39,38 @@ def test_each_row_writes_to_its_own_slots(write):
     assert (write is write_in_place) == bool(buffers.keys[1].any())
 
 
+@pytest.mark.parametrize("write", [write_in_place, write_copy])
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+def test_what_is_not_finite_is_marked_instead(number, write):
+    """A key of row 0 and a value of row 1, each in one of two layers."""
+    buffers = CacheBuffers.zeros(GEOMETRY, 2, 4)
+    cache = PositionedCache(buffers.tensors, torch.tensor([[0, 1], [2, 3]]), buffers.addresses(span=4), write)
+    states = torch.ones(2, 1, 2, 3)
+    for layer in range(2):
+        keys, values = states[..., :2].clone(), states.clone()
+        if layer == 1:
+            keys[0, 0, 1, 1] = number
+            values[1, 0, 0, 2] = number
+        keys, values = cache.update(keys, values, layer)
+
+    assert [0, 1] == [keys[0, 0, 2, 1].item(), keys[0, 0, 2, 0].item()]
+    assert [0, 1] == [values[1, 0, 3, 2].item(), values[1, 0, 3, 0].item()]
+    assert [[0, 0, 1, 0, 0], [0, 0, 0, 1, 0]] == cache.mark_overflow().tolist()
+    assert all(buffer.isfinite().all() for buffer in cache.tensors)
+
+
+def test_a_token_that_is_written_over_leaves_no_mark():
+    """The mark belongs to the slot's newest token."""
+    buffers = CacheBuffers.zeros(GEOMETRY, 1, 4)
+    for number in (torch.nan, 1.0):
+        cache = PositionedCache(buffers.tensors, torch.tensor([[2]]), buffers.addresses(span=4))
+        for layer in range(2):
+            cache.update(torch.full((1, 1, 1, 2), number), torch.full((1, 1, 1, 3), number), layer)
+        marks = cache.mark_overflow()
+
+    assert not marks.any()
+
+
 def test_a_layer_gets_the_span_alone():
     """The reserved slots and the first positions; later slots are written but not attended to."""
     buffers = CacheBuffers.zeros(GEOMETRY, 1, 8, scratch=1)
@@ -83,3 +115,10 @@ def test_answers_what_layers_ask():
         cache.get_max_length(),
         cache.get_mask_sizes(1),
     ) == (2, 0, 0, 5, (5, 0))
+
+
+@pytest.mark.parametrize("rows", [10**12, 10**30])
+def test_a_cache_that_does_not_fit_is_refused(rows):
+    """With its sizes, whatever torch says of them."""
+    with pytest.raises(ValueError, match="the cache must fit into memory"):
+        CacheBuffers.zeros(GEOMETRY, rows, 4)

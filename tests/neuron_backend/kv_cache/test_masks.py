@@ -8,9 +8,9 @@ from decodekit.neuron_backend.kv_cache.masks import MaskPlan, Reach
 def seen(reach: Reach, position: int, *, padding: bool = False) -> list[int]:
     """Addresses that one column attends to, of two scratch slots, the spare one and 6 positions."""
     slots = torch.arange(-3, 6)
-    mask = reach.mask(torch.tensor([[position]]), torch.tensor([[padding]]), slots, torch.float32)
-    assert tuple(mask.shape) == (1, 1, 1, 9)
-    return slots[mask[0, 0, 0] == 0].tolist()
+    sees = reach.sees(torch.tensor([[position]]), torch.tensor([[padding]]), slots)
+    assert tuple(sees.shape) == (1, 1, 9)
+    return slots[sees[0, 0]].tolist()
 
 
 class TestReach:

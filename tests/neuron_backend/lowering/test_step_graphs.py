@@ -16,6 +16,7 @@ SERVED = ["llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox", "opt", "phi"
 
 
 class TestArchitectures:
+    @pytest.mark.mostly_slow(every=5)
     @pytest.mark.parametrize("name", SERVED)
     def test_neuron_is_not_known_to_refuse_any(self, name: str, tiny_model: Models) -> None:
         """Several columns of several rows."""
@@ -39,6 +40,7 @@ class TestArchitectures:
             # The spare slot's contents are arbitrary.
             torch.testing.assert_close(one[:, :, 1:], other[:, :, 1:], atol=1e-4, rtol=1e-4)
 
+    @pytest.mark.slow
     def test_nor_trees_and_prompts(self, tiny_model: Models) -> None:
         """A forward over a tree, and one that scores its last column alone."""
         decoder = CompiledDecoder(
@@ -66,11 +68,7 @@ class TestLint:
 
     def test_reads_no_cache(self, llama: CompiledDecoder) -> None:
         """Even if the cache is on a device."""
-        llama.cache = type(llama.cache)(
-            keys=[buffer.to("meta") for buffer in llama.cache.keys],
-            values=[buffer.to("meta") for buffer in llama.cache.values],
-            reserved=llama.cache.reserved,
-        )
+        llama.cache = llama.cache.map(lambda buffer: buffer.to("meta"))
         lowered = lower_step(llama.step, 1, llama.cache, 64)
 
         assert all("meta" != value.device.type for value in lowered.state_dict().values())

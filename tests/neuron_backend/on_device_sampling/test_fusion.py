@@ -89,6 +89,7 @@ def texts_without_logprobs(decoder, processors, sampler):
     return Generator(decoder, processors=processors, sampler=sampler, stop=STOP)([[5, 9, 2]]).ids[0]
 
 
+@pytest.mark.slow
 class TestSaving:
     def test_is_loaded_with_the_same_chain(self, compiled, saved, monkeypatch):
         """A chain of equal parameters is sufficient, and nothing is compiled."""

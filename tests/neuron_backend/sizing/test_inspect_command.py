@@ -37,7 +37,7 @@ def test_reports_what_a_decoder_would_have(config, tiny_model, capsys):
     decoder = StaticDecoder(tiny_model("llama"), batch_size=3, max_length=120, widths=(1, 5))
 
     assert tiny_model("llama").num_parameters() == report["parameters"]
-    assert sum(tensor.nbytes for tensor in decoder.cache.tensors) == report["cache_bytes"]
+    assert sum(tensor.nbytes for tensor in decoder.cache.states) == report["cache_bytes"]
     assert (3, 120) == (report["batch_size"], report["max_length"])
     assert ([1, 5, 120], list(decoder.spans)) == (report["widths"], report["spans"])
     assert (2, 4, 2) == (report["layers"], report["heads"], report["key_value_heads"])

@@ -111,7 +111,7 @@ class TestMemory:
         sizing = sizing_of(model, batch_size=batch_size, max_length=40, scratch=max(tree_widths, default=0))
 
         assert sizing.weight_bytes == sum(tensor.nbytes for tensor in {*model.parameters(), *model.buffers()})
-        assert sizing.cache_bytes == sum(tensor.nbytes for tensor in decoder.cache.tensors)
+        assert sizing.cache_bytes == sum(tensor.nbytes for tensor in decoder.cache.states)
         assert sizing.slots == decoder.cache.slots
         assert sizing.position_bytes * batch_size * decoder.cache.slots == sizing.cache_bytes
 

@@ -93,7 +93,7 @@ def architectures(folder: pathlib.Path) -> dict[str, Any]:
         found[path.name] = {
             **texts(decoder),
             "bits": digest(logits),
-            "heads": [buffer.shape[1] for buffer in decoder.cache.tensors],
+            "heads": [buffer.shape[1] for buffer in decoder.cache.states],
         }
     return found
 
@@ -163,7 +163,7 @@ def saving(folder: pathlib.Path) -> dict[str, Any]:
         "kinds": [compiled.target, compiled.compiled, loaded.target, loaded.compiled, loaded.tp_degree],
         "bits": [digest(again[:1]), digest(again[1:2])],
         "difference": (again[2] - again[0]).abs().max().item(),
-        "heads": [buffer.shape[1] for buffer in loaded_mixtral.cache.tensors],
+        "heads": [buffer.shape[1] for buffer in loaded_mixtral.cache.states],
         "errors": {
             "foreign folder": outcome(lambda: compiled.save(folder / "models")),
         },

@@ -75,7 +75,7 @@ class TestCores:
 
         assert decoder.shape == part.shape
         assert decoder.spans == part.spans
-        for whole, own in zip(decoder.cache.tensors, part.cache.tensors, strict=True):
+        for whole, own in zip(decoder.cache.states, part.cache.states, strict=True):
             assert (2, 2, 1) == (whole.shape[0], whole.shape[1], own.shape[1])
             assert whole.shape[2:] == own.shape[2:]
 

@@ -19,7 +19,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from decodekit.neuron_backend import StaticDecoder, UnsupportedArchitecture, compile_decoder, load_decoder
 from decodekit.neuron_backend.artifacts.manifest import Manifest
-from decodekit.neuron_backend.tensor_parallel.sharded_model import rank_weights, ranks_of
+from decodekit.neuron_backend.tensor_parallel.sharded_model import rank_weights
+from decodekit.neuron_backend.tensor_parallel.sharding import ranks_of
 
 from . import ranks_program
 
@@ -149,6 +150,7 @@ def whole(models: dict[str, PreTrainedModel]) -> Callable[[str], StaticDecoder]:
     return lambda name: ranks_program.decoder_of(models[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 class TestArchitectures:
     """Each against the same model in one process."""
@@ -173,7 +175,7 @@ class TestArchitectures:
 
     def test_each_rank_keeps_half_of_the_heads(self, name: str, found: Any, whole: Any) -> None:
         """Only Phi-3 keeps all: its plan gathers the fused projection before it is split."""
-        heads = [buffer.shape[1] for buffer in whole(name).cache.tensors]
+        heads = [buffer.shape[1] for buffer in whole(name).cache.states]
         expected = heads if name == "phi3" else [count // 2 for count in heads]
 
         for rank in found("architectures"):

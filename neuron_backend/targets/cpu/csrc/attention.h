@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "float_gemm.h"
@@ -166,8 +167,10 @@ struct Plan {
 
   template <class T>
   void make(const Strided<T>& mask, const Sizes& sizes) {
+    using Limits = std::numeric_limits<T>;
     T hidden[PIECE];
-    std::fill_n(hidden, PIECE, std::numeric_limits<T>::lowest());
+    // As in kv_cache/masks.py.
+    std::fill_n(hidden, PIECE, std::is_same_v<T, at::Half> ? -Limits::infinity() : Limits::lowest());
     const int64_t heads = mask.strides[1] ? sizes.heads : 1;
     const auto is_seen = [&](int64_t row, int64_t first) {
       const int64_t bytes = std::min(PIECE, sizes.slots - first) * sizeof(T);

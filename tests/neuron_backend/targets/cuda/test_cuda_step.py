@@ -169,8 +169,8 @@ class TestGraph:
         assert 4 * 2 + 1 == self.count(graph, aten.linear.default)
 
     def test_writes_the_cache_in_place(self, graph: GraphModule) -> None:
-        """Keys and values of two layers, and the logits into their buffer; it returns nothing."""
-        assert (4, 1) == (
+        """Keys and values of two layers, marks, and the logits into their buffer; it returns nothing."""
+        assert (5, 1) == (
             self.count(graph, aten.index_put_.default),
             self.count(graph, aten.copy_.default),
         )

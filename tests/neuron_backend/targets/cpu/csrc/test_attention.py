@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
+from decodekit.neuron_backend.kv_cache.masks import hidden
 from decodekit.neuron_backend.targets.cpu import aoti
 from decodekit.neuron_backend.targets.cpu.kernel_library import DTYPES, Library
 
@@ -37,7 +38,7 @@ def columns_over_a_cache(batch, width, groups, sharing, slots, key_dim, value_di
     seen = torch.rand(batch, 1, width, slots, generator=generator) < torch.rand(1, generator=generator)
     seen[..., slots // 3 : slots // 3 + 100] = False
     seen.scatter_(3, torch.randint(slots, (batch, 1, width, 1), generator=generator), True)
-    mask = torch.where(seen, 0.0, torch.finfo(dtype).min).to(dtype)
+    mask = torch.where(seen, 0.0, hidden(dtype)).to(dtype)
     return query, keys, values, mask.expand(-1, groups * sharing, -1, -1)
 
 
@@ -89,8 +90,8 @@ def test_a_column_does_not_depend_on_others(sizes, dtype, portable, seed, more):
     def longer(states):
         return torch.cat([states, torch.ones_like(states[:, :, :1]).expand(-1, -1, more, -1)], 2)
 
-    hidden = torch.full((*mask.shape[:3], more), torch.finfo(dtype).min, dtype=dtype)
-    masks = torch.cat([mask, hidden], 3)
+    behind = torch.full((*mask.shape[:3], more), hidden(dtype), dtype=dtype)
+    masks = torch.cat([mask, behind], 3)
     for row in range(len(query)):
         for column in range(query.shape[1]):
             here, there = slice(row, row + 1), slice(column, column + 1)
@@ -123,11 +124,11 @@ def test_nan_affects_only_columns_that_attend_to_it():
     query, keys, values, mask = columns_over_a_cache(1, 1, 1, 1, 130, 16, 16, torch.float32, 0)
     keys[0, 0, 100] = float("nan")
     attention = library(torch.float32, False).attention
-    hidden = torch.zeros_like(mask)
-    hidden[..., 64:] = torch.finfo(torch.float32).min
+    half_seen = torch.zeros_like(mask)
+    half_seen[..., 64:] = torch.finfo(torch.float32).min
 
     assert attention(query, keys, values, torch.zeros_like(mask), SCALE).isnan().all()
-    assert attention(query, keys, values, hidden, SCALE).isfinite().all()
+    assert attention(query, keys, values, half_seen, SCALE).isfinite().all()
 
 
 def test_several_threads():
