@@ -53,8 +53,8 @@ class CacheBuffers:
                 return torch.zeros(batch_size, heads, slots, dim, dtype=geometry.cache_dtype)
             except (RuntimeError, TypeError) as error:
                 raise ValueError(
-                    f"the cache must fit into memory: got {batch_size} rows, {slots} slots, {heads} heads and "
-                    f"{dim} numbers in each of {len(geometry.layers)} layers"
+                    f"the cache must fit into memory: got {batch_size} rows, {slots} slots, {heads} heads "
+                    f"and {dim} numbers in each of {len(geometry.layers)} layers"
                 ) from error
 
         reserved = scratch + 1
