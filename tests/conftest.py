@@ -25,7 +25,7 @@ from decodekit.neuron_backend import CompiledDecoder, compile_decoder
 from .compiled_once import COMPILER, install
 
 # The machine may be busy, and no test is about time. scripts/test --slow takes the full number of examples.
-settings.register_profile("full", deadline=None)
+settings.register_profile("full", deadline=None, max_examples=60)
 settings.register_profile("quick", deadline=None, max_examples=20)
 settings.load_profile("quick")
 

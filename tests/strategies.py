@@ -42,5 +42,5 @@ def windows(
 
 
 def examples(count: int) -> int:
-    """*count* in the full profile, and as many fewer in the quick one as its default is smaller."""
-    return max(3, count * settings.default.max_examples // 100)
+    """*count* in the full profile, a fifth in the quick one."""
+    return count if settings.default.max_examples > 20 else max(3, count // 5)

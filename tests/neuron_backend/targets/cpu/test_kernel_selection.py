@@ -155,9 +155,7 @@ def logits(decoder, widths):
         (None, torch.float32),
         ("int8", torch.bfloat16),
         (None, torch.bfloat16),
-        ("int8", torch.float32),
         ("int4", torch.float32),
-        ("int4", torch.bfloat16),
     ],
     ids=str,
 )
