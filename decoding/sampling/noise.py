@@ -69,6 +69,10 @@ def _begin(value: Bits) -> Bits:
     return mix(np.zeros_like(value), value)
 
 
+FOLDED_SEED: contextvars.ContextVar[int | None] = contextvars.ContextVar("FOLDED_SEED", default=None)
+"""The seed of the running generation's random streams, while a custom sampler is called; else None."""
+
+
 def random_streams(numbers: Tensor, seed: int) -> Tensor:
     """The random streams ``[batch]`` int64 of rows numbered *numbers*, under *seed*."""
     key = _begin(np.array([seed & (1 << 64) - 1], dtype=np.uint64))

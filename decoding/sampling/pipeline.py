@@ -14,6 +14,7 @@ from ..optional_protocols import (
     KeepsArgmax,
     Local,
     RanksTokens,
+    Seeded,
     TakesArgmax,
     WritesInto,
     offers_short_cuts,
@@ -21,6 +22,7 @@ from ..optional_protocols import (
 )
 from ..protocols import NO_TOKEN_LEFT, NUMERIC_OVERFLOW, Finish, Processor, Sampler
 from ..scores import Scores
+from . import noise
 from .candidates import Candidates, GivesCandidates, SamplesAmong, TakesCandidates
 from .fast_sampling import FastSampler, fast_sampler
 from .scratch import Workspace
@@ -162,11 +164,23 @@ class SamplingPipeline:
         else:
             left = _dense(left)
             # A custom sampler may keep a reference to its input.
-            ids = self.sampler(left.clone() if self._among is None and work.holds(left) else left, history)
+            ids = self._call_sampler(
+                left.clone() if self._among is None and work.holds(left) else left, history
+            )
             _check_shape("sampler", self.sampler, ids, left.shape[:2])
             best = _at(left, ids)
         # Comparisons with NaN are false, so NaN never yields a token.
         return ids if (best > -np.inf).all() else ids.masked_fill(torch.from_numpy(~(best > -np.inf)), -1)
+
+    def _call_sampler(self, logits: Tensor, history: History) -> Tensor:
+        if offers_short_cuts(self.sampler):
+            return self.sampler(logits, history)
+        seed = self.sampler.seed if isinstance(self.sampler, Seeded) else 0
+        before = noise.FOLDED_SEED.set(seed)
+        try:
+            return self.sampler(logits, history)
+        finally:
+            noise.FOLDED_SEED.reset(before)
 
     def with_sampler(self, sampler: Sampler, draft_scores: bool = False) -> "SamplingPipeline":
         """A pipeline of the same processors and another *sampler*."""

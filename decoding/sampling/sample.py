@@ -47,7 +47,18 @@ class Sample:
     """Any integer. Equal seeds, streams and logits give equal text."""
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Logits ``[batch, width, vocab]`` to ids ``[batch, width]``; all ``-inf`` gives any id."""
+        """
+        Logits ``[batch, width, vocab]`` to ids ``[batch, width]``; all ``-inf`` gives any id.
+
+        Raises:
+            ValueError: It is called by another sampler, whose seed is another: the streams have that one.
+        """
+        folded = noise.FOLDED_SEED.get()
+        if self.seed and folded not in (None, self.seed):
+            raise ValueError(
+                f"a sampler that calls {self!r} must have an attribute 'seed' of {self.seed}, which a "
+                f"generator folds into the random streams: got seed {folded}. Or let it call Sample()"
+            )
         vocab = logits.shape[-1]
         for_blocks, for_tokens = self.noise(history, vocab)
         block = _clear_argmax(_rough_masses(logits) + for_blocks)

@@ -2,12 +2,15 @@
 
 import math
 
+import attrs
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from torch import Tensor
 
-from decodekit.decoding import Greedy, History, Sample
+from decodekit.decoding import Generator, Greedy, History, MaxNewTokens, Sample, Sampler
 from decodekit.decoding.sampling import noise
+from decodekit.testing import ScriptedDecoder
 
 
 def at_positions(rows: int, width: int = 1, first: int = 1) -> History:
@@ -149,3 +152,46 @@ class TestSample:
                 expected = sorted(behind, key=behind.__getitem__)[:n]
 
                 assert expected == top_choices[row, column].tolist()
+
+
+class TestWithinAnotherSampler:
+    """A generator folds the seed of its own sampler, and of no other, into the random streams."""
+
+    def generated(self, sampler: Sampler) -> list[list[int]]:
+        """Twelve tokens of two rows."""
+        decoder = ScriptedDecoder(torch.zeros(1, 50), batch_size=2)
+        return Generator(decoder, sampler=sampler, stop=MaxNewTokens(12))([[1], [2]]).ids
+
+    def test_a_seed_that_would_be_lost_is_refused(self) -> None:
+        """The message says how to keep it."""
+        inner = Sample(seed=3)
+
+        def custom(logits: Tensor, history: History) -> Tensor:
+            return inner(logits, history)
+
+        with pytest.raises(ValueError, match="must have an attribute 'seed' of 3"):
+            self.generated(custom)
+        # Elsewhere the streams are the caller's.
+        assert (1, 1) == tuple(inner(torch.zeros(1, 1, 4), at_positions(1)).shape)
+
+    def test_an_outer_seed_counts(self) -> None:
+        """The text is that of the sampler itself, with the seed repeated inside or not."""
+
+        @attrs.frozen
+        class Custom:
+            inner: Sample
+            seed: int = 3
+
+            def __call__(self, logits: Tensor, history: History) -> Tensor:
+                return self.inner(logits, history)
+
+        expected = self.generated(Sample(seed=3))
+
+        assert expected == self.generated(Custom(Sample(seed=3))) == self.generated(Custom(Sample()))
+        assert expected != self.generated(Sample())
+
+    def test_without_a_seed_it_is_the_sampler_without_one(self) -> None:
+        """Nothing is lost."""
+        inner = Sample()
+
+        assert self.generated(Sample()) == self.generated(lambda logits, history: inner(logits, history))
