@@ -59,7 +59,7 @@ class Bool:
         (lambda: RepetitionLoop(4, repeats=ANYTHING), TypeError, "'repeats' must be a whole number"),
         (lambda: Slots(ANYTHING), TypeError, "'decoder' must have a shape and forward"),
         (lambda: Slots.of(ANYTHING), TypeError, "'decoder' must have a shape and forward"),
-        (lambda: Detokenizer(ANYTHING), TypeError, r"'tokenizer' must have decode\(\)"),
+        (lambda: Detokenizer(ANYTHING), TypeError, "'tokenizer' must have a method decode"),
         (lambda: check_exactness(ANYTHING, [1]), TypeError, "'make' must be a function"),
         (lambda: check_exactness(lambda: ANYTHING, [1]), TypeError, "'make' must return a Generator"),
         (lambda: DecoderShape(1, 8, 3, ANYTHING, 1), TypeError, "'widths' must be a sequence"),

@@ -154,7 +154,7 @@ def decode(setting: Setting) -> dict[str, Any]:
         },
     )
     read = decoder.weights.bytes - model.get_input_embeddings().weight.nbytes
-    read += sum(buffer.nbytes for buffer in decoder.cache.tensors)
+    read += sum(buffer.nbytes for buffer in decoder.cache.states)
     limits = bandwidth(setting)
     limit = read / max(limits.values())
     print(f"\ndecode: batch 1, {positions} tokens before, {read / 2**30:.2f} GiB read a token")

@@ -1,12 +1,11 @@
 """Tokenizers: what is needed of one, and how it decodes."""
 
 import json
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import attrs
 
 
-@runtime_checkable
 class Tokenizer(Protocol):
     """The part of a Hugging Face tokenizer, fast or slow, that detokenization needs."""
 
@@ -20,11 +19,14 @@ class Tokenizer(Protocol):
 
 
 def a_tokenizer(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    """Attrs validator: *value* must be a :class:`Tokenizer`."""
-    if not isinstance(value, Tokenizer):
-        raise TypeError(
-            f"'tokenizer' must have decode() and convert_ids_to_tokens(), as Hugging Face's: got {value!r}"
-        )
+    """Attrs validator: *value* must be able to decode."""
+    try:
+        decodes = callable(getattr(value, "decode", None))
+    except Exception:
+        # A tokenizer that fails says so itself, when it is used.
+        decodes = True
+    if not decodes:
+        raise TypeError(f"'tokenizer' must have a method decode: got {value!r}")
 
 
 def decode_ids(tokenizer: Tokenizer, ids: list[int], skip_special_tokens: bool) -> str:

@@ -34,7 +34,7 @@ class RemoveInvalid(Composable):
             "finite in float32, or -inf", lambda nan: nan == -math.inf or abs(nan) <= FLOAT32.max
         ),
     )
-    """Replacement of NaN. Hugging Face uses 0."""
+    """Replacement of NaN. Hugging Face uses 0, which hides an overflow: any token may follow."""
 
     @property
     def shift_invariant(self) -> bool:
@@ -43,7 +43,4 @@ class RemoveInvalid(Composable):
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Replace invalid values of ``[batch, width, vocab]`` logits, which are not modified."""
-        valid = torch.nan_to_num(logits, nan=self.nan, posinf=None, neginf=-math.inf)
-        if self.nan == -math.inf:
-            return valid
-        return torch.where(logits.isnan().all(dim=-1, keepdim=True), -math.inf, valid)
+        return torch.nan_to_num(logits, nan=self.nan, posinf=None, neginf=-math.inf)
