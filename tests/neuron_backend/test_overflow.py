@@ -49,7 +49,7 @@ def test_the_contract_is_kept_beside_them(name: str, dtype: str, tiny_model: Mod
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_compiled_programs_keep_it_too(dtype: str, tiny_model: Models) -> None:
     """With the kernels, whose masks differ in float16."""
     model = copy.deepcopy(tiny_model("llama", getattr(torch, dtype)))

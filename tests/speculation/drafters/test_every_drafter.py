@@ -127,9 +127,11 @@ def stop(seed: int) -> StopCondition:
 
 
 @pytest.mark.mostly_slow(every=40)
-@pytest.mark.parametrize("block", range(40))
+@pytest.mark.parametrize(
+    "block", [*range(20), *(pytest.param(block, marks=pytest.mark.campaign) for block in range(20, 40))]
+)
 def test_of_a_thousand_seeds(block: int) -> None:
-    """The whole result equals plain decoding."""
+    """The whole result equals plain decoding; the second half is a campaign."""
     for seed in range(25 * block, 25 * block + 25):
         dice = random.Random(seed)
         rows = 1 + seed % ROWS
