@@ -6,6 +6,7 @@ import pathlib
 import sys
 from types import ModuleType
 
+import pytest
 from safetensors import safe_open
 
 from decodekit.benchmarks.speculation.acceptance import measure
@@ -64,6 +65,7 @@ def test_held_out_files_were_not_trained_on() -> None:
     assert all(text not in trained for text in unseen if len(text) > 2000)
 
 
+@pytest.mark.slow
 def test_the_draft_agrees_with_the_target() -> None:
     """τ >= 2.5 tokens per target forward at k = 4 and temperature 0.7 on held-out files."""
     statistics = measure(prompts=32, tokens=96, temperature=0.7, num_draft_tokens=4)

@@ -84,7 +84,7 @@ class TestRoundTrip:
             tmp_path / "copy/programs/width_2.pt2"
         ).read_bytes()
 
-    @pytest.mark.mostly_slow(every=2)
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["llama", "gemma2"])
     def test_of_several_programs(self, name, request, tmp_path):
         """Two widths over one cache, one of them scoring a single column."""

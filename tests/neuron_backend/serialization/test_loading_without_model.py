@@ -30,7 +30,10 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(
+    scope="module",
+    params=["llama", *(pytest.param(name, marks=pytest.mark.slow) for name in MODELS if name != "llama")],
+)
 def compiled(request: pytest.FixtureRequest, tiny_model: Callable[..., PreTrainedModel]) -> CompiledDecoder:
     """A decoder with one program, of width 2."""
     return compile_decoder(

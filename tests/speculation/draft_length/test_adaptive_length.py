@@ -135,6 +135,7 @@ USELESS = {
 }
 
 
+@pytest.mark.mostly_slow(every=3)
 class TestAgainstTheBestFixedLength:
     @pytest.mark.parametrize("name", WORLDS)
     def test_is_within_a_few_percent_of_it(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,7 @@ class TestDraftTree:
             b.statistics.forwards,
         )
 
+    @pytest.mark.slow
     def test_siblings_raise_what_stands(self) -> None:
         """More children, more accepted: a chain, then its siblings, then all branches."""
         kept = []

@@ -35,7 +35,7 @@ def layouts(given_constants):
     return opaque, {name for name in opaque if given_constants[name].dtype is torch.int8}
 
 
-@pytest.mark.mostly_slow(every=4)
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("weights", [None, "int8"])
 def test_every_product_reads_packed_weights(tiny_model, given_constants, tied, weights, tmp_path):

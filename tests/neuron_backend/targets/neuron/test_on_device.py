@@ -82,6 +82,7 @@ def nothing_is_left_to_the_host() -> Iterator[None]:
     assert [] == (runtime.get_fallback_ops() if hasattr(runtime, "get_fallback_ops") else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", PARTS)
 class TestText:
     def test_is_eagers(self, parts: str, pair: Pair) -> None:
