@@ -13,6 +13,8 @@ from pathlib import Path
 
 from .file_hashes import sha256
 
+_PROGRAMS = "programs"
+
 
 def cache_folder() -> Path:
     """
@@ -27,12 +29,22 @@ def cache_folder() -> Path:
 
 def record(content: bytes) -> None:
     """Record that this machine compiled the program *content*, if the folder can be written."""
-    folder = _folder()
     # Without a record, the next load compiles again.
     with contextlib.suppress(OSError):
-        for path in (folder.parent, folder):
-            path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (folder / sha256(content)).touch(mode=0o600)
+        (private_folder(_PROGRAMS) / sha256(content)).touch(mode=0o600)
+
+
+def private_folder(name: str) -> Path:
+    """
+    The folder *name* below :func:`cache_folder`, made for this user alone if it is not there.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    folder = cache_folder() / name
+    for path in (folder.parent, folder):
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
 
 
 def is_recorded(content: bytes) -> bool:
@@ -42,7 +54,7 @@ def is_recorded(content: bytes) -> bool:
     A record counts if no other user can have written it: it and its folders must be this user's, or the
     administrator's, and no group or other user may write to them. Otherwise a warning says so.
     """
-    folder = _folder()
+    folder = cache_folder() / _PROGRAMS
     entry = folder / sha256(content)
     if not entry.is_file():
         return False
@@ -63,7 +75,3 @@ def write_access_problem(path: Path) -> str | None:
         mode = stat.filemode(found.st_mode)
         return f"{path} must not be writable for the group or others: got {mode} (chmod go-w mends it)"
     return None
-
-
-def _folder() -> Path:
-    return cache_folder() / "programs"

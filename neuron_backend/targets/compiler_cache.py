@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..artifacts.trust import cache_folder, write_access_problem
+from ..artifacts.trust import private_folder, write_access_problem
 
 _VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -45,10 +45,8 @@ def private_compiler_cache() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _own_folder() -> Iterator[Path]:
-    folder = cache_folder() / "compiler"
     try:
-        for path in (folder.parent, folder):
-            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder = private_folder("compiler")
         usable = write_access_problem(folder) is None and os.access(folder, os.W_OK | os.X_OK)
     except OSError:
         usable = False

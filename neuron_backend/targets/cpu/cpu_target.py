@@ -87,10 +87,8 @@ class CpuTarget:
         """Run saved programs that are trusted; compile again otherwise."""
         if not all(_file(step, width) in packages for step, width in decoder.fused_steps()):
             decoder.leave_unfused(NOT_SAVED)
-        for step, width in decoder.steps():
-            _require(packages, _file(step, width))
         # Programs of another chain are not run.
-        used = [packages[_file(step, width)] for step, width in decoder.steps()]
+        used = [_package(packages, _file(step, width)) for step, width in decoder.steps()]
         known = trust_programs or all(trust.is_recorded(package.content) for package in used)
         _fuse_projections(decoder)
         if known if decoder.ranks is None else decoder.ranks.all_agree(known):
@@ -107,17 +105,11 @@ class CpuTarget:
     ) -> None:
         """Run saved programs over *tensors*, without building the model."""
         weights = _packed_weights(decoder)
-        for kind, widths in (
-            (DecoderStep.kind, decoder.shape.widths),
-            (TreeStep.kind, decoder.tree_widths),
-        ):
-            for width in widths:
-                _require(packages, f"{kind}_{width}.pt2")
 
         def programs(kind: str, widths: Sequence[int]) -> dict[int, aoti.CompiledProgram]:
             return {
                 width: aoti.CompiledProgram(
-                    packages[f"{kind}_{width}.pt2"],
+                    _package(packages, f"{kind}_{width}.pt2"),
                     tensors,
                     decoder.cache,
                     _fingerprint(decoder, model, kind, width),
@@ -186,9 +178,10 @@ def _file(step: Step, width: int) -> str:
     return f"{program_name(step, width)}.pt2"
 
 
-def _require(packages: Mapping[str, Package], name: str) -> None:
+def _package(packages: Mapping[str, Package], name: str) -> Package:
     if name not in packages:
         raise ValueError(f"a saved decoder must have a program for each of its widths: got no {name}")
+    return packages[name]
 
 
 def _require_compiler() -> None:
