@@ -1,23 +1,23 @@
 """The generator: a decoder with its processors, sampler, stop condition and drafter."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
 from attrs import validators
 from torch import Tensor
 
-from .cache.slots import Slots
-from .compatibility import a_draft_length, check_drafter, check_gap, check_parts, check_text
-from .engine.drafting import Drafting
-from .engine.exact_match_verification import ExactMatch
-from .engine.feed_and_sample import decoder_samples, placement_of
-from .engine.loop import Loop
+from .cache.slots import feeder_of
+from .engine.active_request import ActiveRequest
+from .engine.compatibility import check_decoder
+from .engine.decode_loop import DecodeLoop
+from .engine.feed_and_sample import placement_of
+from .engine.parts import Parts, begin_run, begun_pipeline, check_fit, recorder_of, texts_of
 from .history import History
-from .optional_protocols import MeasuresGap, Seeded, StatefulSampler, reads_target_tokens
+from .optional_protocols import Seeded, reads_target_tokens
 from .prompts import as_rows, first_history
-from .protocols import Decoder, Drafter, DraftLength, Processor, Sampler, StopCondition, Verification
+from .protocols import Decoder
 from .results.background import in_threads
 from .results.events import AsyncEventStream, EventStream
 from .results.generation import Generation, collect
@@ -26,20 +26,15 @@ from .results.statistics import Statistics
 from .results.streamers import forward, report_failure
 from .results.timers import Timers
 from .sampling import noise
-from .sampling.greedy import Greedy
-from .sampling.pipeline import SamplingPipeline
-from .sampling.stateful_sampler import begin_sampler
-from .stopping.composition import begin
-from .stopping.max_new_tokens import MaxNewTokens
-from .validation import as_whole, stream_numbers
+from .validation import stream_numbers
 
 if TYPE_CHECKING:
-    from .engine.logprob_recorder import LogprobRecorder
+    from .results.row_text import RowText
     from .sampling_placement import Placement
 
 
 @attrs.frozen(eq=False, kw_only=True)
-class Generator:
+class Generator(Parts):
     """
     Generate from prompts with a decoder, processors, a sampler, a stop condition and a drafter.
 
@@ -55,40 +50,6 @@ class Generator:
     decoder: Decoder = attrs.field(kw_only=False)
     """Computes the logits."""
 
-    processors: Processor | None = None
-    """A processor or a chain of them; None leaves the logits as they are."""
-
-    sampler: Sampler | StatefulSampler = attrs.field(factory=Greedy)
-    """Samples from the processed logits."""
-
-    stop: StopCondition = attrs.field(factory=lambda: MaxNewTokens(128))
-    """Where a row ends; at the latest when the decoder has no position left."""
-
-    drafter: Drafter | None = None
-    """Proposes draft tokens; None for plain decoding."""
-
-    num_draft_tokens: int | DraftLength = attrs.field(default=4, converter=as_whole, validator=a_draft_length)
-    """
-    The draft length k of each step, or a policy, such as
-    :class:`~decodekit.speculation.AdaptiveLength`. The decoder must score k + 1 columns.
-    """
-
-    verification: Verification = attrs.field(factory=ExactMatch)
-    """Decides how many draft tokens are accepted."""
-
-    tokenizer: Any = attrs.field(default=None, repr=False)
-    """Encodes strings and decodes ids."""
-
-    skip_special_tokens: bool = attrs.field(default=True, validator=validators.instance_of(bool))
-    """Whether the text leaves special tokens out."""
-
-    echo_prompt: bool = attrs.field(default=False, validator=validators.instance_of(bool))
-    """
-    Whether the text begins with the prompt, in each row's first event. Prompt and new ids are then
-    decoded together, so that a space or a character across the boundary is right. Stop strings read
-    the new ids only; if the prompt ends inside a character, they may see another text than is shown.
-    """
-
     exact_width: bool = attrs.field(default=False, validator=validators.instance_of(bool))
     """
     Whether every token goes through one program, the widest that scores all its columns. Then
@@ -96,28 +57,16 @@ class Generator:
     Prompts take longer.
     """
 
-    record_gap: bool = attrs.field(default=False, validator=validators.instance_of(bool))
-    """
-    Whether to measure the margin of each sampled token; the smallest is in the statistics. If two runs
-    that differ only in rounding diverge, it is less than twice the difference of their processed
-    logits. Needs all processed logits, which takes time.
-    """
-
-    _pipeline: SamplingPipeline = attrs.field(init=False, repr=False)
-    """The chain and the sampler, analysed once."""
-
     def __attrs_post_init__(self) -> None:
-        """Check that the parts fit together."""
-        sampler, verification = self.sampler, self.verification
-        check_parts(self.decoder, self.processors, sampler, self.stop, verification, self.drafter)
-        check_text(self.stop, self.tokenizer, self.skip_special_tokens, self.echo_prompt)
-        if self.record_gap:
-            check_gap(sampler, verification)
-        if self.drafter is not None:
-            length, exact = self.num_draft_tokens, self.exact_width
-            check_drafter(self.drafter, length, verification, self.decoder, sampler, exact)
-        # Each run has a pipeline of its own, which examines no processor again.
-        object.__setattr__(self, "_pipeline", SamplingPipeline(self.processors, cast("Sampler", sampler)))
+        """Check that the parts fit together, and the decoder."""
+        check_decoder(self.decoder)
+        super().__attrs_post_init__()
+        check_fit(self, self.decoder, self.exact_width)
+
+    @property
+    def parts(self) -> Parts:
+        """The generator without its decoder, as a table of requests takes it."""
+        return self
 
     def __call__(
         self,
@@ -151,15 +100,15 @@ class Generator:
         """
         try:
             rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
-            loop = self._loop(len(rows), logprobs)
-            events = self._events(loop, self._history(rows, random_streams))
+            timers = Timers(Statistics())
+            events = self._events(self._history(rows, random_streams), timers, logprobs)
             if streamer is not None:
                 events = forward(events, streamer, rows)
         except BaseException as error:
             # A consumer may be waiting at the streamer's other end.
             report_failure(streamer, error)
             raise
-        return collect(events, rows, loop.timers.statistics)
+        return collect(events, rows, timers.statistics)
 
     def stream(
         self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
@@ -171,7 +120,7 @@ class Generator:
         or leaving a loop over it, ends the generation; the generator is ready for the next call.
         """
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
-        return self._events(self._loop(len(rows), logprobs), self._history(rows, random_streams))
+        return self._events(self._history(rows, random_streams), Timers(Statistics()), logprobs)
 
     def astream(
         self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
@@ -211,10 +160,9 @@ class Generator:
         from .engine.prompt_logprobs import score_prompts
 
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
-        reads = self._recorder(Logprobs() if logprobs is None else logprobs, self._begun(len(rows)))
-        return score_prompts(
-            Slots.of(self.decoder), self._history(rows, random_streams), reads, self.exact_width
-        )
+        feeder, request = feeder_of(self.decoder), Logprobs() if logprobs is None else logprobs
+        recorder = recorder_of(request, begun_pipeline(self, len(rows)), feeder)
+        return score_prompts(feeder, self._history(rows, random_streams), recorder, self.exact_width)
 
     def logits(self, prompts: Any, random_streams: Sequence[int] | None = None) -> tuple[Tensor, History]:
         """
@@ -230,14 +178,14 @@ class Generator:
             :func:`decodekit.processors.explain` takes them.
         """
         history = self._history(as_rows(prompts, self.decoder.shape, self.tokenizer), random_streams)
-        slots, length = Slots.of(self.decoder), history.length[:, 0]
-        with slots.lock, torch.no_grad():
-            need = torch.ones_like(length)
-            return slots.feed(history.ids[:, 0], length, need, self.exact_width).clone(), history
+        feeder, length = feeder_of(self.decoder), history.length[:, 0]
+        with feeder.lock, torch.no_grad():
+            fed = feeder.feed(history, length, torch.ones_like(length), exact_width=self.exact_width)
+            return fed.logits.clone(), history
 
     def explain(self) -> "Placement":
         """Which stages run in the decoder's forward, which on the host, and why."""
-        placement = placement_of(self.decoder, self._pipeline)
+        placement = placement_of(self.decoder, self.pipeline)
         if not placement.on_device:
             return placement
         notes = list(placement.notes)
@@ -258,45 +206,23 @@ class Generator:
             # One more than the decoder's positions: the last token need not be fed.
             return first_history(rows, noise.random_streams(numbers, seed), self.decoder.shape.max_length + 1)
 
-    def _begun(self, rows: int) -> SamplingPipeline:
-        return self._pipeline.with_sampler(begin_sampler(self.sampler, rows))
+    def _events(self, history: History, timers: Timers, logprobs: Logprobs | None) -> EventStream:
+        """Begin, with a table of this one request; nothing is fed before the first event is requested."""
+        feeder = feeder_of(self.decoder)
+        run = begin_run(self, feeder, len(history.length), timers, logprobs)
+        loop = DecodeLoop.over(feeder, history, timers, self.exact_width)
+        return self._events_of(loop, loop.join(run, history, 0), texts_of(self, history))
 
-    def _recorder(self, logprobs: Logprobs, pipeline: SamplingPipeline) -> "LogprobRecorder":
-        # Imported late: log-probabilities are rarely requested.
-        from .engine.logprob_recorder import recorder
-
-        return recorder(logprobs, pipeline, self.decoder.shape.vocab_size)
-
-    def _loop(self, rows: int, logprobs: Logprobs | None) -> Loop:
-        timers = Timers(Statistics())
-        pipeline, slots, drafting = self._begun(rows), Slots.of(self.decoder), None
-        if self.drafter is not None:
-            drafting = Drafting(self.drafter, self.num_draft_tokens, self.verification, pipeline, slots)
-        return Loop(
-            slots=slots,
-            pipeline=pipeline,
-            stop=begin(self.stop),
-            drafting=drafting,
-            verification=self.verification,
-            exact_width=self.exact_width,
-            timers=timers,
-            gap=cast(MeasuresGap, self.sampler).gap if self.record_gap else None,
-            recorder=None if logprobs is None else self._recorder(logprobs, pipeline),
-            samples_on_device=decoder_samples(slots, pipeline, rows),
-        )
-
-    def _events(self, loop: Loop, history: History) -> EventStream:
-        texts = None
-        if self.tokenizer is not None:
-            # Imported late: not needed for ids alone.
-            from .results.row_text import row_texts
-
-            finishes, skip = self.stop.finishes, self.skip_special_tokens
-            texts = row_texts(self.tokenizer, skip, finishes, history, self.echo_prompt)
-        for outputs in loop.run(history):
-            events = [
-                output.event(None if texts is None else texts[output.row].push(output.ids, output.finish))
-                for output in outputs
-            ]
-            with loop.timers.paused():
-                yield from events
+    # A method: while it runs, the generator keeps its decoder alive, which the feeder does not.
+    def _events_of(
+        self, loop: DecodeLoop, request: ActiveRequest, texts: "Sequence[RowText] | None"
+    ) -> EventStream:
+        while request.active:
+            for _, outputs, learn in loop.step():
+                events = [
+                    output.event(None if texts is None else texts[output.row].push(output.ids, output.finish))
+                    for output in outputs
+                ]
+                with loop.timers.paused():
+                    yield from events
+                learn()

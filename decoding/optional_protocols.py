@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .history import History
 from .protocols import Decoder, DecoderShape, Processor, Sampler, ScoresTrees, StopCondition
+from .token_feeder import TokenFeeder
 
 Kind = TypeVar("Kind", bound=type)
 
@@ -278,6 +279,26 @@ class ChecksTarget(Protocol):
 
 
 @runtime_checkable
+class CatchesUp(Protocol):
+    """A drafter with a cache, whose prefill can be bounded, so that other rows need not wait for it."""
+
+    def catch_up(self, history: History, rows: Tensor, most: int) -> Tensor:
+        """
+        Feed up to *most* columns of what it lacks, if it lacks more, in one forward.
+
+        Args:
+            history: The tokens so far, width 1.
+
+            rows: The rows that are to be drafted for, ``[rows]`` bool; others are left as they are.
+
+            most: A number of columns. What is at most that many is left to the next proposal.
+
+        Returns:
+            The number of tokens that each row still lacks, ``[rows]`` int64.
+        """
+
+
+@runtime_checkable
 class GivesEvidence(Protocol):
     """A drafter that is a cheap function of the history, with evidence that a mixture compares."""
 
@@ -314,6 +335,14 @@ class HasSpans(Protocol):
 
     spans: Sequence[int]
     """The spans (KV buckets) in positions, ascending; the last is all of them."""
+
+
+@runtime_checkable
+class OffersFeeder(Protocol):
+    """A decoder that stands for several, or feeds in a way of its own."""
+
+    def feeder(self) -> TokenFeeder:
+        """What a generation feeds in place of the decoder's slots; always the same object."""
 
 
 @runtime_checkable

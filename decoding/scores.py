@@ -14,9 +14,18 @@ class Scores:
     on the device returns its raw logits in this form: they stay there until they are read.
     """
 
+    __slots__ = ("_build", "_logits")
+
     def __init__(self, build: Callable[[], Tensor]) -> None:
         self._build = build
         self._logits: Tensor | None = None
+
+    @classmethod
+    def of(cls, logits: Tensor) -> "Scores":
+        """Logits that are there already."""
+        scores = cls(lambda: logits)
+        scores._logits = logits
+        return scores
 
     @property
     def logits(self) -> Tensor:

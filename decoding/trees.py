@@ -64,7 +64,7 @@ def _parent_lists(ids: Ints, parents: Ints) -> list[list[int]]:
 def draft_depths(draft: Draft) -> Tensor:
     """How many tokens ahead each draft token of a tree is, ``[batch, n]``; 0 where there is none."""
     # A draft may have gaps, so every column counts as a token here.
-    steps = torch.from_numpy(depths(torch.zeros_like(draft.ids).numpy(), _parents_of(draft).numpy()))
+    steps = torch.from_numpy(depths(torch.zeros_like(draft.ids).numpy(), parents_of(draft).numpy()))
     return (steps + 1).masked_fill(draft.ids < 0, 0)
 
 
@@ -91,7 +91,7 @@ def pruned(draft: Draft, fits: Tensor, most: int) -> Draft:
     Returns:
         A tree without gaps, each row's draft tokens in their old order.
     """
-    parents = _parents_of(draft)
+    parents = parents_of(draft)
     kept = fits.clone()
     for column in range(kept.shape[1]):
         parent = parents[:, column]
@@ -119,7 +119,7 @@ def tree_window(now: History, draft: Draft) -> History:
     Returns:
         A window of *n* + 1 columns, each on a path of its own.
     """
-    length, parents = now.length[:, 0], _parents_of(draft)
+    length, parents = now.length[:, 0], parents_of(draft)
     depth = torch.nn.functional.pad(draft_depths(draft), (1, 0))
     ids = now.ids.repeat(1, draft.ids.shape[1] + 1, 1)
     rows = torch.arange(len(ids))
@@ -170,7 +170,7 @@ def target_branch(draft: Draft, target_tokens: Tensor) -> Branch:
 
         target_tokens: The target's token in each column, ``[batch, n + 1]``.
     """
-    parents = _parents_of(draft)
+    parents = parents_of(draft)
     at = torch.zeros(len(target_tokens), dtype=torch.int64)
     columns, ids = [at], []
     while True:
@@ -187,6 +187,7 @@ def target_branch(draft: Draft, target_tokens: Tensor) -> Branch:
     return Branch(Draft(accepted), torch.stack(columns, dim=1))
 
 
-def _parents_of(draft: Draft) -> Tensor:
+def parents_of(draft: Draft) -> Tensor:
+    """The parents of a *draft* that is a tree."""
     assert draft.parents is not None
     return draft.parents

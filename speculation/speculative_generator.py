@@ -3,7 +3,7 @@
 import attrs
 from torch import nn
 
-from ..decoding.compatibility import a_draft_length
+from ..decoding.engine.compatibility import a_draft_length
 from ..decoding.generator import Generator
 from ..decoding.protocols import Decoder, Drafter, DraftLength
 from ..decoding.validation import as_whole

@@ -34,7 +34,7 @@ FLOORS = (
     ("text", "cache", "sampling", "stopping", "results"),
     ("engine",),
     ("serving",),
-    ("generator", "compatibility"),
+    ("generator",),
     ("strategies", "interop", "testing"),
 )
 """The rooms of ``decoding/`` and the modules on top of it, from the ground up. Other modules are ground."""

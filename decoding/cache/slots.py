@@ -5,6 +5,7 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
+from operator import sub
 from typing import cast
 
 import numpy as np
@@ -14,10 +15,11 @@ from torch import Tensor
 
 from ..forward_checks import require_decoder
 from ..history import History
-from ..optional_protocols import HasSpans, tree_widths
-from ..protocols import Decoder, SamplesOnDevice, ScoresTrees
+from ..optional_protocols import HasSpans, OffersFeeder, tree_widths
+from ..protocols import Decoder, Draft, SamplesOnDevice, ScoresTrees
 from ..scores import Scores
-from ..trees import first_branch
+from ..token_feeder import Fed, TokenFeeder
+from ..trees import first_branch, parents_of
 from .cached_tokens import CachedTokens
 from .columns import columns_of
 from .lost_lock import LostLock
@@ -56,10 +58,9 @@ class Slots:
     def __init__(self, decoder: Decoder) -> None:
         require_decoder(decoder)
         self.decoder = decoder
-        shape = decoder.shape
-        self._widths = shape.widths
+        self.shape = shape = decoder.shape
         self._spans: tuple[int, ...] = tuple(decoder.spans) if isinstance(decoder, HasSpans) else ()
-        self._scored = [width for width in shape.widths if width <= shape.scored_width]
+        self._scored = tuple(width for width in shape.widths if width <= shape.scored_width)
         self.tree_widths: tuple[int, ...] = tree_widths(decoder)
         """Columns of the decoder's tree forwards; empty if there are none."""
 
@@ -67,14 +68,6 @@ class Slots:
         """Whether the decoder implements :class:`~..protocols.SamplesOnDevice`."""
 
         self._cached = CachedTokens(shape.batch_size, shape.max_length)
-        self.batch_size = shape.batch_size
-        """Rows of every forward."""
-
-        self.supports_decode_step = shape.widths[0] == 1
-        """Whether :meth:`decode_step` is available."""
-
-        self.changes = 0
-        """Incremented by everything that may change the cache."""
 
         self.lock: threading.RLock | LostLock = threading.RLock()
         """To be held while logits are in use: the next forward invalidates them."""
@@ -112,94 +105,106 @@ class Slots:
 
     def forget(self) -> None:
         """Take the cache as empty: for a decoder that was fed by other means."""
-        self.changes += 1
         self._cached.forget()
 
-    def feed(self, ids: Tensor, length: Tensor, need: Tensor, exact_width: bool = False) -> Tensor:
+    def overlap(self, ids: Sequence[int]) -> list[int]:
+        """How many leading *ids* each row of the decoder holds already: where a newcomer should sit."""
+        tokens = np.asarray(ids, dtype=np.int64)
+        return [self._cached.common(row, tokens, len(tokens)) for row in range(self.shape.batch_size)]
+
+    def missing(self, history: History, length: Tensor) -> Tensor:
+        """
+        How many of each row's tokens are not fed yet.
+
+        Args:
+            history: The tokens, as in :meth:`feed`.
+
+            length: The number of tokens of each row, ``[rows]``.
+
+        Returns:
+            ``[rows]`` int64.
+        """
+        tokens, ends = history.ids.numpy()[:, 0], length.tolist()
+        return torch.tensor(
+            [end - self._cached.common(row, tokens[row], end) for row, end in enumerate(ends)]
+        )
+
+    def feed(
+        self,
+        history: History,
+        length: Tensor,
+        need: Tensor,
+        *,
+        most: int | None = None,
+        exact_width: bool = False,
+        sample: bool = False,
+    ) -> Fed:
         """
         Bring each row's cache up to date, and score the successors of its last tokens.
 
         Args:
-            ids: ``[rows, capacity]`` int64; *rows* may be fewer than the decoder's.
+            history: The tokens, on one path; its rows may be fewer than the decoder's. Its lengths
+                are not read.
 
             length: The number of tokens of each row, ``[rows]``.
 
             need: How many of the last tokens to score, ``[rows]``, at most the scored width; 0
                 leaves a row idle.
 
+            most: Feed in one forward, of at most so many columns if *need* and the compiled widths
+                allow it. Rows that lack more tokens are not ready: call again. None feeds everything.
+
             exact_width: Feed everything through the widest program that scores every column.
                 Slower for prompts, but without the rounding differences between programs of
                 different widths.
 
-        Returns:
-            Logits ``[rows, max(need), vocab]``, left-aligned: column *i* follows token
-            ``length - need + i``. Undefined beyond a row's own need. Valid until the next forward.
+            sample: Whether the device samples, if the last forward's width does. Only for a decoder
+                that :attr:`may_sample`; its random streams are the history's.
 
         Raises:
             ValueError: More is needed than the decoder scores.
 
             RuntimeError: The logits are :attr:`logits_in_use`.
         """
-        return self._feed(ids, length, need, exact_width, None)[1].logits
-
-    def feed_and_sample(
-        self, history: History, length: Tensor, need: Tensor, exact_width: bool = False
-    ) -> tuple[Tensor | None, Scores]:
-        """
-        :meth:`feed` for a decoder that :class:`~..protocols.SamplesOnDevice`.
-
-        Args:
-            history: The tokens, on one path, and the rows' random streams.
-
-            length: As in :meth:`feed`.
-
-            need: As in :meth:`feed`.
-
-            exact_width: As in :meth:`feed`.
-
-        Returns:
-            The sampled ids ``[rows, max(need)]``, in columns as the logits of :meth:`feed`; None if the
-            last forward's width does not sample. And the raw logits.
-
-        Raises:
-            ValueError: As in :meth:`feed`.
-
-            RuntimeError: As in :meth:`feed`.
-        """
-        return self._feed(history.ids[:, 0], length, need, exact_width, history)
-
-    def _feed(
-        self, ids: Tensor, length: Tensor, need: Tensor, exact_width: bool, history: History | None
-    ) -> tuple[Tensor | None, Scores]:
         self._require_returned()
-        # ids may be a view of a wider buffer; numpy shares its memory and costs a tenth of torch here.
-        tokens, ends, wanted = ids.numpy(), length.numpy(), need.numpy()
-        rows, most = len(wanted), int(wanted.max())
-        if most > self._scored[-1]:
-            raise ValueError(f"'need' must be <= {self._scored[-1]}, the scored width: got {most}")
-        widths = self._scored[-1:] if exact_width else self._widths
-        common = self._cached.common(tokens, ends)
-        if exact_width:
-            program = self._name(widths[0], True, self._samples(widths[0], history))
-            common = np.minimum(common, self._cached.leading(len(tokens), program))
-        starts = np.where(wanted > 0, np.minimum(common, ends - wanted), ends)
-        scoring = widths if most == 1 else [w for w in widths if w in self._scored]
-        while (pending := ends - starts).max() > scoring[-1]:
-            # The columns to score are held back, so that one forward scores them together. Samples of
-            # earlier forwards are discarded; they are made only if one program must feed everything.
-            discarded = history if exact_width else None
-            starts = self._advance(tokens, starts, pending - wanted, widths, exact_width, discarded)
-        width = _smallest(scoring, int(pending.max()))
-        sampled, raw = self._forward(tokens, starts, pending, width, exact_width, history)
-        first = pending - wanted
-        return (
-            None if sampled is None else _columns(sampled[:rows], first, most),
-            Scores(lambda: _columns(raw.logits[:rows], first, most)),
-        )
+        # Lists, since numpy takes longer for a few numbers.
+        tokens, ends, wanted = history.ids.numpy()[:, 0], length.tolist(), need.tolist()
+        columns = max(wanted)
+        if columns > self._scored[-1]:
+            raise ValueError(f"'need' must be <= {self._scored[-1]}, the scored width: got {columns}")
+        widths = self._scored[-1:] if exact_width else self.shape.widths
+        scoring = widths if columns == 1 or exact_width else self._scored
+        sampling = history if sample else None
+        # The columns to score are held back, so that one forward scores them together.
+        held = list(map(sub, ends, wanted))
+        starts = self._starts(tokens, held, wanted, self._exact_program(sampling) if exact_width else None)
+        longest = _longest(starts, ends)
+        while most is None and longest > scoring[-1]:
+            # Samples of these forwards are discarded; they are made only if one program feeds everything.
+            discarded = sampling if exact_width else None
+            starts = self._advance(tokens, starts, held, widths, exact_width, discarded)
+            longest = _longest(starts, ends)
+        if most is not None:
+            limit = max(most, _smallest(scoring, columns))
+            scoring = tuple(width for width in scoring if width <= limit)
+        width = _smallest(scoring, longest)
+        ready, stops = [want > 0 for want in wanted], ends
+        if longest > width:
+            fits = [end - start <= width for start, end in zip(starts, ends, strict=True)]
+            ready = [want and fit for want, fit in zip(ready, fits, strict=True)]
+            stops = [
+                end if fit else min(start + width, rest)
+                for start, end, rest, fit in zip(starts, ends, held, fits, strict=True)
+            ]
+        chosen, raw = self._forward(tokens, starts, stops, width, exact_width, sampling)
+        first = list(map(sub, held, starts))
+        if width > 1 or len(first) < self.shape.batch_size:
+            every = raw
+            raw = Scores(lambda: _columns(every.logits, first, columns))
+            chosen = None if chosen is None else _columns(chosen, first, columns)
+        return Fed(raw, ready, chosen)
 
-    def feed_tree(
-        self, ids: Tensor, length: Tensor, draft_ids: Tensor, parents: Tensor, active: Tensor
-    ) -> Tensor:
+    def feed_tree(self, history: History, length: Tensor, draft: Draft, active: Tensor) -> Tensor:
         """
         Bring each row's cache up to date, and score the successors of its tokens and of a draft tree's.
 
@@ -207,14 +212,11 @@ class Slots:
         accepted path is fed by the next call.
 
         Args:
-            ids: ``[rows, capacity]`` int64; *rows* may be fewer than the decoder's.
+            history: The tokens, as in :meth:`feed`.
 
             length: The number of tokens of each row, ``[rows]``, at least 1.
 
-            draft_ids: ``[rows, n]`` int64; -1 after a row's last.
-
-            parents: ``[rows, n]`` int64: the draft token before each, or -1 for the row's last token;
-                as :attr:`~..protocols.Draft.parents`.
+            draft: A tree, ``[rows, n]``; -1 after a row's last draft token.
 
             active: ``[rows]`` bool; other rows are unchanged.
 
@@ -229,48 +231,19 @@ class Slots:
             RuntimeError: The logits are :attr:`logits_in_use`.
         """
         self._require_returned()
-        tokens, ends, drafted = ids.numpy(), length.numpy(), draft_ids.numpy()
-        num_drafted = np.where(active.numpy(), (drafted >= 0).sum(axis=1), 0)
-        self._require_tree(int(num_drafted.max()))
-        last = active.numpy().astype(np.int64)
-        starts = np.where(last > 0, np.minimum(self._cached.common(tokens, ends), ends - 1), ends)
-        while (columns := (ends - starts + num_drafted).max()) > self.tree_widths[-1]:
-            starts = self._advance(tokens, starts, ends - starts - last, self._widths)
-        width = _smallest(self.tree_widths, int(columns))
-        logits = self._forward_tree(tokens, starts, ends, drafted, parents.numpy(), width)
-        return _columns(logits[: len(tokens)], ends - starts - last, 1 + drafted.shape[1])
-
-    def decode_step(self, newest: Sequence[tuple[int, int, int]]) -> Tensor:
-        """
-        Feed one token to each of some rows, and score its successors.
-
-        Equivalent to :meth:`feed` if only the last token of each row is missing, which is known if
-        :attr:`changes` has not changed since the caller's last feed.
-
-        Args:
-            newest: Row, position and token of each; other rows are idle.
-
-        Returns:
-            Logits ``[batch, 1, vocab]`` of all of the decoder's rows. Valid until the next forward.
-
-        Raises:
-            RuntimeError: The logits are :attr:`logits_in_use`.
-        """
-        self._require_returned()
-        self.changes += 1
-        # New arrays each time: a decoder may still read them after it returned.
-        ids, cache_pos = np.empty((self.batch_size, 1), np.int64), np.zeros(self.batch_size, np.int64)
-        ids.fill(-1)
-        for row, position, token in newest:
-            ids[row, 0], cache_pos[row] = token, position
-        self._cached.forget_after_each(newest)
-        logits = self.decoder.forward(torch.from_numpy(ids), torch.from_numpy(cache_pos))
-        self._require_logits(logits, 1)
-        self.forwards += 1
-        self.columns += self.batch_size
-        self.tokens += len(newest)
-        self._cached.remember_each(newest, self._name(1, False))
-        return logits
+        tokens, drafted, feeding = history.ids.numpy()[:, 0], draft.ids.numpy(), active.tolist()
+        counts = np.where(active.numpy(), (drafted >= 0).sum(axis=1), 0).tolist()
+        self._require_tree(max(counts))
+        ends = length.tolist()
+        held = [end - one for end, one in zip(ends, feeding, strict=True)]
+        starts = self._starts(tokens, held, feeding)
+        with_draft = [end + count for end, count in zip(ends, counts, strict=True)]
+        while _longest(starts, with_draft) > self.tree_widths[-1]:
+            starts = self._advance(tokens, starts, held, self.shape.widths)
+        width = _smallest(self.tree_widths, _longest(starts, with_draft))
+        logits = self._forward_tree(tokens, starts, ends, drafted, parents_of(draft).numpy(), width)
+        first = [rest - start for start, rest in zip(starts, held, strict=True)]
+        return _columns(logits, first, 1 + drafted.shape[1])
 
     def _require_returned(self) -> None:
         if self.logits_in_use:
@@ -290,23 +263,43 @@ class Slots:
                 f"got {num_drafted}"
             )
 
+    def _starts(
+        self, tokens: Ints, held: Sequence[int], active: Sequence[int], program: int | None = None
+    ) -> list[int]:
+        """
+        From where on each row is fed: its cached prefix, at most *held* tokens of it.
+
+        What another than *program* wrote is not used, if it is given. Idle rows are fed nothing.
+        """
+        starts = list(held)
+        for row, is_active in enumerate(active):
+            if is_active:
+                starts[row] = self._cached.common(row, tokens[row], held[row])
+                if program is not None:
+                    starts[row] = min(starts[row], self._cached.leading(row, program))
+        return starts
+
     def _advance(
         self,
         tokens: Ints,
-        starts: Ints,
-        rest: Ints,
+        starts: Sequence[int],
+        held: Sequence[int],
         widths: Sequence[int],
         exact_width: bool = False,
-        history: History | None = None,
-    ) -> Ints:
-        """Feed up to one forward of the *rest*, unscored; return the rows' new starts."""
-        width = _smallest(widths, int(rest.max()))
-        count = np.minimum(rest, width)
-        self._forward(tokens, starts, count, width, exact_width, history)
-        return starts + count
+        discarded: History | None = None,
+    ) -> list[int]:
+        """Feed up to one forward of the tokens up to *held*, unscored; return the rows' new starts."""
+        width = _smallest(widths, _longest(starts, held))
+        stops = [min(start + width, rest) for start, rest in zip(starts, held, strict=True)]
+        self._forward(tokens, starts, stops, width, exact_width, discarded)
+        return stops
 
     def _samples(self, width: int, history: History | None) -> bool:
         return history is not None and width in cast(SamplesOnDevice, self.decoder).sampling_widths
+
+    def _exact_program(self, history: History | None) -> int:
+        width = self._scored[-1]
+        return self._name(width, True, self._samples(width, history))
 
     def _name(self, width: int, exact_width: bool, sampling: bool = False) -> int:
         """The number of the program of *width*; negative if it attends to the whole span."""
@@ -316,38 +309,44 @@ class Slots:
     def _forward(
         self,
         tokens: Ints,
-        starts: Ints,
-        count: Ints,
+        starts: Sequence[int],
+        stops: Sequence[int],
         width: int,
         exact_width: bool = False,
-        history: History | None = None,
+        sampling: History | None = None,
     ) -> tuple[Tensor | None, Scores]:
         """
-        Feed *count* tokens of each row from *starts* on, through the program of *width*.
+        Feed the tokens of each row from *starts* to *stops*, through the program of *width*.
 
         Returns:
-            The sampled ids, if the program samples and *history* is given, and the logits.
+            The sampled ids, if the program samples for the history *sampling*, and the logits; of
+            these rows.
         """
-        self.changes += 1
-        shape = self.decoder.shape
-        ids = np.full((shape.batch_size, width), -1, dtype=np.int64)
-        cache_pos = np.zeros(shape.batch_size, dtype=np.int64)
-        fed = np.flatnonzero(count).tolist()
+        shape = self.shape
+        # New arrays each time: a decoder may still read them after it returned.
+        ids, cache_pos = np.empty((shape.batch_size, width), np.int64), np.zeros(shape.batch_size, np.int64)
+        ids.fill(-1)
         # A wide forward scores its last column only, so tokens are right-aligned.
         right = width > shape.scored_width
-        for row in fed:
-            start, n = int(starts[row]), int(count[row])
-            indent = width - n if right else 0
-            ids[row, indent : indent + n] = tokens[row, start : start + n]
-            cache_pos[row] = start - indent
-            self._cached.forget_after(row, start, tokens[row, start : start + n])
-        sampled, samples = None, self._samples(width, history)
+        fed = []
+        for row, start in enumerate(starts):
+            count = stops[row] - start
+            if count > 0:
+                new = tokens[row, start : start + count]
+                fed.append((row, start, new))
+                indent = width - count if right else 0
+                ids[row, indent : indent + count] = new
+                cache_pos[row] = start - indent
+                self._cached.forget_after(row, start, new)
+        sampled, samples = None, self._samples(width, sampling)
         program = self._name(width, exact_width, samples)
         # A program of a shorter span rounds differently.
         whole = {"span": shape.max_length} if program < 0 else {}
         columns, first = torch.from_numpy(ids), torch.from_numpy(cache_pos)
         if samples:
-            before = columns_of(cast(History, history), starts, starts + count, 1 if right else width, shape)
+            before = columns_of(
+                cast(History, sampling), np.array(starts), np.array(stops), 1 if right else width, shape
+            )
             sampled, raw = cast(SamplesOnDevice, self.decoder).forward_and_sample(
                 columns, first, before, **whole
             )
@@ -355,25 +354,31 @@ class Slots:
         else:
             logits = self.decoder.forward(columns, first, **whole)
             self._require_logits(logits, 1 if right else width)
-            raw = Scores(lambda: logits)
-        self._count(ids)
-        for row in fed:
-            start, n = int(starts[row]), int(count[row])
-            self._cached.remember(row, start, tokens[row, start : start + n], program)
+            raw = Scores.of(logits)
+        for row, start, new in fed:
+            self._cached.remember(row, start, new, program)
+            self.tokens += len(new)
+        self.forwards += 1
+        self.columns += ids.size
         return sampled, raw
 
     def _forward_tree(
-        self, tokens: Ints, starts: Ints, ends: Ints, drafted: Ints, parents: Ints, width: int
+        self,
+        tokens: Ints,
+        starts: Sequence[int],
+        ends: Sequence[int],
+        drafted: Ints,
+        parents: Ints,
+        width: int,
     ) -> Tensor:
         """Feed the tokens of each row from *starts* to *ends* as a chain, and the draft tree after it."""
-        self.changes += 1
-        batch = self.decoder.shape.batch_size
+        batch = self.shape.batch_size
         ids = np.full((batch, width), -1, dtype=np.int64)
         before = np.full_like(ids, -1)
         cache_pos = np.zeros(batch, dtype=np.int64)
-        fed = np.flatnonzero(ends > starts).tolist()
-        for row in fed:
-            start, stem = int(starts[row]), int(ends[row] - starts[row])
+        fed = [(row, start) for row, start in enumerate(starts) if ends[row] > start]
+        for row, start in fed:
+            stem = ends[row] - start
             n = stem + int((drafted[row] >= 0).sum())
             ids[row, :stem] = tokens[row, start : start + stem]
             ids[row, stem:n] = drafted[row, : n - stem]
@@ -381,20 +386,22 @@ class Slots:
             before[row, stem:n] = stem + parents[row, : n - stem]
             cache_pos[row] = start
         branch = first_branch(ids, before)
-        for row in fed:
-            self._cached.forget_after(row, int(starts[row]), ids[row, branch[row]])
+        for row, start in fed:
+            self._cached.forget_after(row, start, ids[row, branch[row]])
         decoder = cast(ScoresTrees, self.decoder)
         logits = decoder.forward_tree(
             torch.from_numpy(ids), torch.from_numpy(cache_pos), torch.from_numpy(before)
         )
         self._require_logits(logits, width)
-        self._count(ids)
-        for row in fed:
-            self._cached.remember(row, int(starts[row]), ids[row, branch[row]], _TREE)
+        for row, start in fed:
+            self._cached.remember(row, start, ids[row, branch[row]], _TREE)
+        self.forwards += 1
+        self.columns += ids.size
+        self.tokens += int((ids >= 0).sum())
         return logits
 
     def _require_logits(self, logits: Tensor, columns: int) -> None:
-        shape = self.decoder.shape
+        shape = self.shape
         self._require("logits", logits, (shape.batch_size, columns, shape.vocab_size))
 
     def _require(self, what: str, found: Tensor, expected: Sequence[int]) -> None:
@@ -403,23 +410,26 @@ class Slots:
                 f"forward must return {what} of the shape {list(expected)}: got {list(found.shape)}"
             )
 
-    def _count(self, ids: Ints) -> None:
-        self.forwards += 1
-        self.columns += ids.size
-        self.tokens += int((ids >= 0).sum())
+
+def feeder_of(decoder: Decoder) -> TokenFeeder:
+    """What feeds *decoder*: a feeder of its own if it offers one, else its slots."""
+    return decoder.feeder() if isinstance(decoder, OffersFeeder) else Slots.of(decoder)
 
 
-def _columns(values: Tensor, first: Ints, count: int) -> Tensor:
+def _columns(values: Tensor, first: Sequence[int], count: int) -> Tensor:
     """
     *count* columns of each row, from its *first* on; undefined beyond the last.
 
-    *values* is ``[rows, columns]`` or ``[rows, columns, vocab]``; a single column is returned as it is.
+    *values* is ``[batch, columns]`` or ``[batch, columns, vocab]``, of all of the decoder's rows; a single
+    column is returned as it is.
     """
+    if len(first) < len(values):
+        values = values[: len(first)]
     if values.shape[1] == 1:
         return values
-    if not first.any() and count <= values.shape[1]:
+    if not any(first) and count <= values.shape[1]:
         return values[:, :count]
-    columns = (torch.from_numpy(first)[:, None] + torch.arange(count)).clamp(max=values.shape[1] - 1)
+    columns = (torch.tensor(first)[:, None] + torch.arange(count)).clamp(max=values.shape[1] - 1)
     if values.dim() == 2:
         return values.gather(1, columns)
     return values.gather(1, columns[..., None].expand(*columns.shape, values.shape[-1]))
@@ -443,3 +453,8 @@ if hasattr(os, "register_at_fork"):
 def _smallest(widths: Sequence[int], columns: int) -> int:
     """The smallest of *widths* that fits *columns*, or else the largest."""
     return widths[min(bisect.bisect_left(widths, columns), len(widths) - 1)]
+
+
+def _longest(starts: Sequence[int], stops: Sequence[int]) -> int:
+    """The most tokens of a row between *starts* and *stops*."""
+    return max(map(sub, stops, starts))

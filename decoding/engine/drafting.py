@@ -1,16 +1,31 @@
-"""Drafting: calls the drafter and validates its draft."""
+"""Drafting: what one request asks of its drafter, and the draft that fits."""
+
+from collections.abc import Sequence
 
 import attrs
 import torch
 from torch import Tensor
 
-from ..cache.slots import Slots
 from ..history import History
 from ..optional_protocols import compares_scores, takes_trees
-from ..protocols import Draft, Drafter, DraftLength, SpeculationStep, Verification
+from ..protocols import DecoderShape, Draft, Drafter, DraftLength, SpeculationStep, Verification
 from ..sampling.pipeline import SamplingPipeline
 from ..trees import draft_depths, pruned, tokens_ahead
 from ..validation import is_whole
+
+
+@attrs.frozen(eq=False)
+class Asked:
+    """What a request asked its drafter for, and the answer."""
+
+    allowed: int
+    """The draft length; at 0 the drafter was not called."""
+
+    rows: list[int]
+    """The rows to draft for: those that have their first token and have not ended."""
+
+    draft: Draft
+    """The draft of all of the request's rows."""
 
 
 @attrs.frozen(eq=False)
@@ -23,7 +38,10 @@ class Drafting:
     pipeline: SamplingPipeline
     """The target's."""
 
-    slots: Slots
+    shape: DecoderShape
+    """The target's."""
+
+    tree_widths: tuple[int, ...]
     """The target's."""
 
     _takes_trees: bool = attrs.field(init=False, repr=False)
@@ -46,65 +64,45 @@ class Drafting:
             raise ValueError(f"a draft length must say whole numbers >= 0 and <= {most}: got {allowed!r}")
         return int(allowed)
 
-    # Not around the whole run: between steps the caller's code runs, perhaps in another thread.
-    @torch.no_grad()
-    def propose(self, now: History, rows: Tensor, allowed: int) -> Draft:
+    def sampling(self, now: History) -> SamplingPipeline:
+        """What the drafter samples with, given the tokens so far."""
+        sampler = self.verification.drafting(self.pipeline.sampler, now.length[:, 0])
+        if sampler is self.pipeline.sampler and not self._compares_scores:
+            return self.pipeline
+        return self.pipeline.with_sampler(sampler, self._compares_scores)
+
+    def fitted(self, draft: Draft, budget: Tensor) -> Draft:
         """
-        A valid draft: cut at a row's budget, at the first invalid id, and to the scored columns.
+        *draft* without tokens beyond a row's *budget*, invalid or unscored ones, and their descendants.
 
-        Args:
-            now: The tokens so far, width 1.
-
-            rows: The rows to draft for, ``[batch]`` bool.
-
-            allowed: The draft length.
+        Raises:
+            ValueError: A tree that the verification or the target does not take.
         """
-        room = now.ids.shape[-1] - 1 - now.length[:, 0]
-        budget = torch.where(rows, room.clamp(0, allowed), 0)
-        if not budget.any():
-            return no_draft(len(rows))
-        # A copy, so that a drafter cannot change the loop's lengths.
-        shown = now.at(now.length.clone())
-        draft = self.drafter.propose(shown, budget, self._drafter_pipeline(now))
-        _check(draft, len(rows), self.slots.decoder.shape.vocab_size)
+        fits = (draft.ids >= 0) & (draft.ids < self.shape.vocab_size)
         if draft.parents is not None:
             self._require_trees()
-        return self._fitted(draft, budget)
-
-    def _require_trees(self) -> None:
-        if not self._takes_trees:
-            raise ValueError(f"{self.verification!r} takes no trees: got one from {self.drafter!r}")
-        if not self.slots.tree_widths:
-            raise ValueError(f"the decoder must score trees: got one from {self.drafter!r}")
-
-    def _fitted(self, draft: Draft, budget: Tensor) -> Draft:
-        """*draft* without tokens beyond a row's budget, invalid or unscored ones, and their descendants."""
-        shape = self.slots.decoder.shape
-        fits = (draft.ids >= 0) & (draft.ids < shape.vocab_size)
-        if draft.parents is not None:
             # The row's last token takes a column of the tree too, and of the chain.
-            left = pruned(
-                draft, fits & (draft_depths(draft) <= budget[:, None]), self.slots.tree_widths[-1] - 1
-            )
+            left = pruned(draft, fits & (draft_depths(draft) <= budget[:, None]), self.tree_widths[-1] - 1)
             return left if left.ids.shape[1] else Draft(left.ids)
         # A tree drafter may return a chain, for which its budget may exceed the scored width.
-        fits &= torch.arange(draft.ids.shape[1]) < budget[:, None].clamp(max=shape.scored_width - 1)
+        fits &= torch.arange(draft.ids.shape[1]) < budget[:, None].clamp(max=self.shape.scored_width - 1)
         kept = fits.cumprod(dim=-1).bool()
         columns = int(kept.sum(dim=-1).max())
         scores = None if draft.scores is None else draft.scores[:, :columns]
         return Draft(draft.ids.masked_fill(~kept, -1)[:, :columns], scores)
 
-    def learn(self, allowed: int, draft: Draft, accepted: Tensor, rows: Tensor, **seconds: float) -> None:
-        """Report the outcome of a step over *rows* to the draft length policy, if there is one."""
+    def learn(self, asked: Asked, accepted: Sequence[int], **seconds: float) -> None:
+        """Report the outcome of a step to the draft length policy, if there is one."""
         if not isinstance(self.length, int):
-            drafted, num_accepted = (ahead[rows].tolist() for ahead in (tokens_ahead(draft), accepted))
-            self.length.learn(SpeculationStep(allowed, tuple(drafted), tuple(num_accepted), **seconds))
+            drafted = tuple(tokens_ahead(asked.draft)[asked.rows].tolist())
+            num_accepted = tuple(accepted[row] for row in asked.rows)
+            self.length.learn(SpeculationStep(asked.allowed, drafted, num_accepted, **seconds))
 
-    def _drafter_pipeline(self, now: History) -> SamplingPipeline:
-        sampler = self.verification.drafting(self.pipeline.sampler, now.length[:, 0])
-        if sampler is self.pipeline.sampler and not self._compares_scores:
-            return self.pipeline
-        return self.pipeline.with_sampler(sampler, self._compares_scores)
+    def _require_trees(self) -> None:
+        if not self._takes_trees:
+            raise ValueError(f"{self.verification!r} takes no trees: got one from {self.drafter!r}")
+        if not self.tree_widths:
+            raise ValueError(f"the decoder must score trees: got one from {self.drafter!r}")
 
 
 def no_draft(rows: int) -> Draft:
@@ -112,8 +110,15 @@ def no_draft(rows: int) -> Draft:
     return Draft(torch.empty(rows, 0, dtype=torch.int64))
 
 
-def _check(draft: Draft, rows: int, vocab: int) -> None:
-    """Check the types and shapes of a draft."""
+def check_draft(draft: Draft, rows: int, vocab: int) -> None:
+    """
+    Check the types and shapes of a drafter's answer.
+
+    Raises:
+        TypeError: It is no draft of int64 ids.
+
+        ValueError: A wrong shape.
+    """
     ids = draft.ids if isinstance(draft, Draft) else None
     rule = f"a drafter must propose a Draft of int64 ids [{rows}, k]"
     if not isinstance(ids, Tensor) or ids.dtype != torch.int64:

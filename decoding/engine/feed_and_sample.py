@@ -9,16 +9,17 @@ from ..history import History
 from ..protocols import Decoder, SamplesOnDevice, SamplesTokens
 from ..sampling.pipeline import SamplingPipeline
 from ..scores import Scores
+from ..token_feeder import TokenFeeder
 
 if TYPE_CHECKING:
     from ..sampling_placement import Placement
 
 
-def decoder_samples(slots: Slots, pipeline: SamplesTokens, rows: int) -> bool:
-    """Whether the decoder's forwards can sample as *pipeline* does, in a run over *rows* rows."""
-    if not slots.may_sample or not isinstance(pipeline, SamplingPipeline):
+def feeder_samples(feeder: TokenFeeder, pipeline: SamplesTokens, rows: int) -> bool:
+    """Whether the forwards of *feeder* can sample as *pipeline* does, in a run over *rows* rows."""
+    if not isinstance(feeder, Slots) or not feeder.may_sample or not isinstance(pipeline, SamplingPipeline):
         return False
-    decoder = cast(SamplesOnDevice, slots.decoder)
+    decoder = cast(SamplesOnDevice, feeder.decoder)
     # Sampling forwards may have been added or removed since the slots were made.
     return bool(decoder.sampling_widths) and decoder.can_sample(pipeline.processors, pipeline.sampler, rows)
 
@@ -51,11 +52,7 @@ def feed_and_sample(
     Returns:
         As of *pipeline*: ids ``[rows, 1]`` and scores.
     """
-    length = history.length[:, 0]
-    if decoder_samples(slots, pipeline, len(need)):
-        sampled, raw = slots.feed_and_sample(history, length, need)
-        if sampled is not None:
-            processed = cast(SamplingPipeline, pipeline).scores(raw, history)
-            return sampled, processed
-        return pipeline(raw.logits, history)
-    return pipeline(slots.feed(history.ids[:, 0], length, need), history)
+    fed = slots.feed(history, history.length[:, 0], need, sample=feeder_samples(slots, pipeline, len(need)))
+    if fed.chosen is None:
+        return pipeline(fed.logits, history)
+    return fed.chosen, cast(SamplingPipeline, pipeline).scores(fed.raw, history)

@@ -3,14 +3,14 @@
 import torch
 from torch import Tensor
 
-from ..cache.slots import Slots
 from ..history import History
 from ..results.logprobs import TokenLogprob
+from ..token_feeder import TokenFeeder
 from .logprob_recorder import LogprobRecorder
 
 
 def score_prompts(
-    slots: Slots, history: History, recorder: LogprobRecorder, exact_width: bool
+    feeder: TokenFeeder, history: History, recorder: LogprobRecorder, exact_width: bool
 ) -> list[list[TokenLogprob | None]]:
     """
     The log-probabilities of the prompts' tokens, None for each prompt's first.
@@ -20,7 +20,7 @@ def score_prompts(
     forwards.
 
     Args:
-        slots: The decoder's slots.
+        feeder: Feeds the decoder.
 
         history: The prompts, width 1.
 
@@ -30,15 +30,15 @@ def score_prompts(
     """
     length = history.length[:, 0]
     found: list[list[TokenLogprob | None]] = [[None] for _ in length]
-    width = slots.decoder.shape.scored_width
+    width = feeder.shape.scored_width
     # The last token has no successor in the prompt.
     for start in range(0, int(length.max()) - 1, width):
         end = (length - 1).clamp(max=start + width)
         need = (end - start).clamp(min=0)
         seen = history.at(_lengths(start, end, int(need.max())))
         ids = [history.ids[row, 0, start + 1 : stop + 1].tolist() for row, stop in enumerate(end.tolist())]
-        with slots.lock, torch.no_grad():
-            logits = slots.feed(history.ids[:, 0], end, need, exact_width)
+        with feeder.lock, torch.no_grad():
+            logits = feeder.feed(history, end, need, exact_width=exact_width).logits
             chunk = recorder.of_prompt(logits, seen, ids)
         for row, logprobs in zip(found, chunk, strict=True):
             row += logprobs

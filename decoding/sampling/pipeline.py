@@ -1,6 +1,6 @@
 """The sampling pipeline: a chain of processors and a sampler."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -122,7 +122,9 @@ class SamplingPipeline:
     def _fast_sampler(self) -> FastSampler | None:
         return fast_sampler(self.stages, self.sampler)
 
-    def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores]:
+    def __call__(
+        self, logits: Tensor, history: History, rows: Sequence[int] | None = None
+    ) -> tuple[Tensor, Scores]:
         """
         Sample in each column.
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ...decoding.cache.slots import Slots
-from ...decoding.protocols import Decoder, ScoresTrees
+from ...decoding.history import History
+from ...decoding.protocols import Decoder, Draft, ScoresTrees
 from ..models.unsupported import UnsupportedArchitecture
 
 _BRANCHES = 3
@@ -57,15 +58,18 @@ class TreeProbe:
 
     def prefix(self, slots: Slots) -> Tensor:
         """Logits after the rows, ``[batch, 1, vocab]``."""
-        return slots.feed(self.ids, self.length, torch.ones_like(self.length)).clone()
+        need = torch.ones_like(self.length)
+        return slots.feed(self._history(self.ids), self.length, need).logits.clone()
 
     def tree(self, slots: Slots) -> Tensor:
         """Logits after the rows and each draft token, by one forward: ``[batch, 1 + n, vocab]``."""
         parents = (torch.arange(self.draft_tokens.shape[1]) - self.branches).clamp(min=-1)
         all_rows = torch.ones_like(self.length, dtype=torch.bool)
-        return slots.feed_tree(
-            self.ids, self.length, self.draft_tokens, parents.expand_as(self.draft_tokens), all_rows
-        ).clone()
+        tree = Draft(self.draft_tokens, parents=parents.expand_as(self.draft_tokens))
+        return slots.feed_tree(self._history(self.ids), self.length, tree, all_rows).clone()
+
+    def _history(self, ids: Tensor) -> History:
+        return History(ids[:, None], self.length[:, None], self.length, torch.zeros_like(self.length))
 
     def columns(self, branch: int) -> list[int]:
         """Indices of one branch's draft tokens."""
@@ -77,7 +81,7 @@ class TreeProbe:
         ids, rows = self.ids.clone(), torch.arange(len(self.ids))[:, None]
         ids[rows, self.length[:, None] + torch.arange(draft_tokens.shape[1])] = draft_tokens
         need = torch.full_like(self.length, count)
-        return slots.feed(ids, self.length + draft_tokens.shape[1], need).clone()
+        return slots.feed(self._history(ids), self.length + draft_tokens.shape[1], need).logits.clone()
 
     def pairs(self, decoder: TreeDecoder) -> Iterator[tuple[Tensor, Tensor]]:
         """Pairs of logits that must be equal."""

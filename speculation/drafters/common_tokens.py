@@ -109,9 +109,9 @@ class CommonTokens:
         while (active := budget > len(drafted)).any():
             reached = length + budget.clamp(max=len(drafted))
             with slots.lock:
-                logits = slots.feed(own, own_length, active.long())
+                fed = slots.feed(attrs.evolve(history, ids=own[:, None]), own_length, active.long())
                 seen = attrs.evolve(history, ids=ids, length=reached[:, None])
-                sampled, processed = sample(self._in_target_order(logits), seen)
+                sampled, processed = sample(self._in_target_order(fed.logits), seen)
                 if sample.draft_scores:
                     scores.append(processed.logits[:, 0].clone())
             next_ids = torch.where(active, sampled[:, 0], -1)

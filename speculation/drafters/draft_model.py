@@ -33,6 +33,19 @@ class DraftModel:
             )
         check_rows(self.decoder, target)
 
+    def catch_up(self, history: History, rows: torch.Tensor, most: int) -> torch.Tensor:
+        """See :class:`~decodekit.decoding.optional_protocols.CatchesUp`."""
+        slots = Slots.of(self.decoder)
+        # What the cache cannot hold is not drafted for.
+        length = history.length[:, 0].clamp(max=self.decoder.shape.max_length)
+        with slots.lock:
+            behind = slots.missing(history, length)
+            late = rows & (behind > most)
+            if late.any():
+                slots.feed(history, length, late.long(), most=most)
+                behind = slots.missing(history, length)
+        return behind
+
     def propose(self, history: History, budget: torch.Tensor, sample: SamplesTokens) -> Draft:
         """Propose up to *budget* tokens ``[batch]`` for each row, one forward of all rows per token."""
         slots, ids = Slots.of(self.decoder), history.ids.clone()

@@ -84,13 +84,12 @@ class DraftTree(DraftModel):
         """Logits ``[batch, n + 1, vocab]`` after the last token and each node of *so_far*."""
         length, count = history.length[:, 0], so_far.ids.shape[1]
         if not self._is_comb():
-            assert so_far.parents is not None
-            return slots.feed_tree(history.ids[:, 0], length, so_far.ids, so_far.parents, active)
-        ids = history.ids[:, 0].clone()
+            return slots.feed_tree(history, length, so_far, active)
+        ids = history.ids.clone()
         for i in range(count):
-            ids[active, (length + i)[active]] = so_far.ids[active, i]
-        newest = slots.feed(ids, length + count * active, active.long())
-        return newest.expand(-1, count + 1, -1)
+            ids[active, 0, (length + i)[active]] = so_far.ids[active, i]
+        fed = slots.feed(attrs.evolve(history, ids=ids), length + count * active, active.long())
+        return fed.logits.expand(-1, count + 1, -1)
 
 
 def _subtree(drafted: Tensor, parents: tuple[int, ...], fed: list[int], active: Tensor) -> Draft:

@@ -100,7 +100,8 @@ class RetokenizedDraft:
             need = torch.zeros_like(length)
             need[open_rows] = 1
             with slots.lock:
-                best = slots.feed(ids, length, need)[:, 0].argmax(dim=-1)
+                fed = slots.feed(attrs.evolve(history, ids=ids[:, None]), length, need)
+                best = fed.logits[:, 0].argmax(dim=-1)
             ids[open_rows, length[open_rows]] = best[open_rows]
             length += need
             for row in open_rows:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from decodekit.decoding import Slots
+from decodekit.decoding import Draft, Slots
 from decodekit.neuron_backend import (
     StaticDecoder,
     UnsupportedArchitecture,
@@ -26,6 +26,8 @@ from decodekit.neuron_backend.kv_cache.geometry import Geometry
 from decodekit.neuron_backend.kv_cache.masks import MaskPlan, Reach
 from decodekit.neuron_backend.parity.tree_probe import TreeProbe
 from decodekit.testing import check_decoder
+
+from ..histories import history_of_rows
 
 Models = Callable[..., PreTrainedModel]
 
@@ -161,13 +163,11 @@ class TestStaticDecoder:
     def test_slots_feed_its_trees(self, tiny_model: Models) -> None:
         """After a side branch is accepted, logits are as if there had been no tree."""
         decoder = eager(tiny_model("gemma2"))
-        slots, ids = Slots(decoder), torch.cat([prefixes(), torch.zeros(2, 18, dtype=torch.int64)], dim=1)
-        length, drafted = torch.tensor([30, 30]), torch.tensor([[1, 2, 3], [4, -1, -1]])
-        tree = slots.feed_tree(
-            ids, length, drafted, torch.tensor([[-1, -1, 1], [-1, 0, 0]]), torch.ones(2, dtype=torch.bool)
-        ).clone()
-        ids[0, 30:32], ids[1, 30] = torch.tensor([2, 3]), 4
-        chain = slots.feed(ids, torch.tensor([32, 31]), torch.tensor([3, 2])).clone()
+        slots, history = Slots(decoder), history_of_rows(prefixes().tolist())
+        draft = Draft(torch.tensor([[1, 2, 3], [4, -1, -1]]), parents=torch.tensor([[-1, -1, 1], [-1, 0, 0]]))
+        tree = slots.feed_tree(history, history.length[:, 0], draft, torch.ones(2, dtype=torch.bool)).clone()
+        history.ids[0, 0, 30:32], history.ids[1, 0, 30] = torch.tensor([2, 3]), 4
+        chain = slots.feed(history, torch.tensor([32, 31]), torch.tensor([3, 2])).logits.clone()
 
         torch.testing.assert_close(chain[0], tree[0, [0, 2, 3]], atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(chain[1, :2], tree[1, :2], atol=1e-4, rtol=1e-4)

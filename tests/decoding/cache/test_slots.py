@@ -12,19 +12,18 @@ import torch
 from hypothesis import given, strategies as st
 from hypothesis.strategies import DrawFn
 
-from decodekit.decoding import Slots
+from decodekit.decoding import Draft, Slots
 from decodekit.testing import ScriptedDecoder, whole_prefix
+
+from ...histories import history_of_rows
 
 TABLE = torch.arange(97.0 * 11).reshape(97, 11)
 
 
 def feed(slots: Slots, rows: list[list[int]], need: list[int], exact_width: bool = False) -> torch.Tensor:
     """Feed *rows*, with garbage behind each."""
-    ids = torch.full((len(rows), 64), 10)
-    for row, tokens in enumerate(rows):
-        ids[row, : len(tokens)] = torch.tensor(tokens)
-    lengths = torch.tensor([len(tokens) for tokens in rows])
-    return slots.feed(ids, lengths, torch.tensor(need), exact_width)
+    history = history_of_rows(rows, garbage=10)
+    return slots.feed(history, history.length[:, 0], torch.tensor(need), exact_width=exact_width).logits
 
 
 def check(rows: list[list[int]], need: list[int], logits: torch.Tensor) -> None:
@@ -162,12 +161,10 @@ def feed_tree(
     slots: Slots, rows: list[list[int]], trees: Trees, active: list[bool] | None = None
 ) -> torch.Tensor:
     """Feed *rows*, garbage after each, and *trees*, with arbitrary parents under the padding."""
-    ids = torch.full((len(rows), 64), 10)
-    for row, tokens in enumerate(rows):
-        ids[row, : len(tokens)] = torch.tensor(tokens)
-    length = torch.tensor([len(tokens) for tokens in rows])
-    idle = torch.tensor(active or [True] * len(rows))
-    return slots.feed_tree(ids, length, trees.column(0, -1), trees.column(1, 77), idle)
+    history = history_of_rows(rows, garbage=10)
+    draft = Draft(trees.column(0, -1), parents=trees.column(1, 77))
+    feeding = torch.tensor(active or [True] * len(rows))
+    return slots.feed_tree(history, history.length[:, 0], draft, feeding)
 
 
 def check_tree(rows: list[list[int]], trees: Trees, active: list[bool], logits: torch.Tensor) -> None:

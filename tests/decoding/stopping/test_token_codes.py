@@ -16,7 +16,7 @@ from decodekit.decoding import (
     StopTokens,
     StopWhen,
 )
-from decodekit.decoding.engine.plain_step import known_codes
+from decodekit.decoding.engine.run import known_codes
 from decodekit.decoding.scores import Scores
 from decodekit.decoding.stopping.composition import by_token
 

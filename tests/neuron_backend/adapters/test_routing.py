@@ -16,6 +16,7 @@ from decodekit.neuron_backend import (
 )
 from decodekit.neuron_backend.adapters import WrappedDecoder
 
+from ...histories import history_of_rows
 from .nxd_stand_in import CONTEXT, TOKEN, VERIFY, NxDModel
 from .optimum_stand_in import OptimumModel
 from .systems import LENGTH, Programs, Reference
@@ -41,11 +42,9 @@ class Fed:
     decoder: WrappedDecoder
 
     def __call__(self, *texts: list[int], need: int = 1) -> Tensor:
-        ids = torch.zeros(len(texts), LENGTH, dtype=torch.int64)
-        for row, text in enumerate(texts):
-            ids[row, : len(text)] = torch.tensor(text)
-        length = torch.tensor([len(text) for text in texts])
-        return Slots.of(self.decoder).feed(ids, length, torch.where(length > 0, need, 0))
+        history = history_of_rows(texts, LENGTH)
+        length = history.length[:, 0]
+        return Slots.of(self.decoder).feed(history, length, torch.where(length > 0, need, 0)).logits
 
 
 def calls(system, fed: Fed, *texts: list[int], need: int = 1) -> list[str]:

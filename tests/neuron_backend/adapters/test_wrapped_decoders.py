@@ -12,6 +12,7 @@ from decodekit.neuron_backend import StaticDecoder
 from decodekit.speculation import DraftModel, PromptLookup, SpeculativeGenerator
 from decodekit.testing import check_decoder
 
+from ...histories import history_of_rows
 from ...strategies import examples
 from .systems import BATCH, LENGTH, SYSTEMS, VERIFYING, Reference
 
@@ -101,11 +102,9 @@ def test_a_prompt_joins_a_running_batch(name, model, reference):
         if turn == 9:
             texts[1] = [60, 4, 4]
         rows = [row for row in range(BATCH) if texts[row] and turn % (row + 2) != 1]
-        ids = torch.zeros(BATCH, LENGTH, dtype=torch.int64)
-        for row, text in enumerate(texts):
-            ids[row, : len(text)] = torch.tensor(text)
+        history = history_of_rows(texts, LENGTH)
         need = torch.tensor([int(row in rows) for row in range(BATCH)])
-        logits = slots.feed(ids, torch.tensor([len(text) for text in texts]), need)
+        logits = slots.feed(history, history.length[:, 0], need).logits
         for row in rows:
             torch.testing.assert_close(
                 logits[row, -1 if logits.shape[1] == 1 else 0],

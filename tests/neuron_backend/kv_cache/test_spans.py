@@ -12,6 +12,8 @@ from decodekit.neuron_backend.kv_cache.spans import decoder_spans, end_position,
 from decodekit.speculation import PromptLookup, SpeculativeGenerator
 from decodekit.testing import check_decoder
 
+from ...histories import history_of_rows
+
 SPANS = (8, 16, 40)
 
 
@@ -145,13 +147,13 @@ class TestExactWidth:
 
         decoder.forward = recording
         slots = Slots(decoder)
-        ids, one = torch.arange(40)[None], torch.tensor([1])
-        slots.feed(ids, torch.tensor([7]), one)
-        slots.feed(ids, torch.tensor([8]), one, exact_width=True)
+        history, one = history_of_rows([list(range(40))]), torch.tensor([1])
+        slots.feed(history, torch.tensor([7]), one)
+        slots.feed(history, torch.tensor([8]), one, exact_width=True)
 
         # The first seven were fed through other programs and are fed again.
         assert [(5, None), (5, None), (5, 40), (5, 40)] == requested
-        slots.feed(ids, torch.tensor([9]), one, exact_width=True)
+        slots.feed(history, torch.tensor([9]), one, exact_width=True)
         assert [(5, 40)] == requested[4:]
 
 

@@ -63,7 +63,7 @@ def pair(tiny_model):
 @pytest.fixture
 def forbidden(monkeypatch):
     """Fail if the host samples although the decoder can."""
-    monkeypatch.setattr("decodekit.decoding.engine.loop.SamplingPipeline.__call__", None)
+    monkeypatch.setattr("decodekit.decoding.engine.run.SamplingPipeline.__call__", None)
 
 
 class TestGeneration:

@@ -28,7 +28,7 @@ from .sampling import PROMPTS, STOP, WITHOUT, build, texts
 @pytest.fixture
 def forbidden(monkeypatch):
     """Fail if the host samples although the decoder can."""
-    monkeypatch.setattr("decodekit.decoding.engine.loop.SamplingPipeline.__call__", None)
+    monkeypatch.setattr("decodekit.decoding.engine.run.SamplingPipeline.__call__", None)
 
 
 CHAIN = RepetitionPenalty(1.2) | Temperature(0.8) | TopK(20) | TopP(0.9)

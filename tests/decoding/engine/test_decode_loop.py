@@ -1,4 +1,4 @@
-"""The plain step gives the same as the loop's general step."""
+"""The decoding loop: short cuts change nothing, and every token is fed once."""
 
 from typing import Any
 
@@ -11,11 +11,9 @@ from torch import Tensor
 from decodekit.decoding import (
     EndOfSequence,
     Event,
-    ExactMatch,
     Generator,
     Greedy,
     History,
-    Logprobs,
     MaxLength,
     MaxNewTokens,
     Sample,
@@ -23,10 +21,8 @@ from decodekit.decoding import (
     StopTokens,
     StopWhen,
 )
-from decodekit.decoding.engine.loop import Loop
-from decodekit.decoding.engine.plain_step import PlainStep
-from decodekit.decoding.sampling.fast_sampling import FastGreedy
-from decodekit.decoding.sampling.few_tokens import Cell
+from decodekit.decoding.engine import run as engine_run
+from decodekit.decoding.sampling.pipeline import SamplingPipeline
 from decodekit.decoding.scores import Scores
 from decodekit.processors import (
     Chain,
@@ -84,12 +80,19 @@ SAMPLERS = {
 }
 
 
-def run(plainly: bool, *prompts: list[list[int]], table: Tensor = TABLE, **parts: Any) -> tuple[Any, ...]:
+def without_short_cuts(
+    self: SamplingPipeline, logits: Tensor, history: History, rows: object = None
+) -> tuple[Tensor, Scores]:
+    """A call of the pipeline on the whole vocabulary."""
+    return self.run_stages(logits, history)
+
+
+def run(short_cuts: bool, *prompts: list[list[int]], table: Tensor = TABLE, **parts: Any) -> tuple[Any, ...]:
     """
     Run after run of one generator: events, what was fed, and counts.
 
     Args:
-        plainly: Whether the step under test may be taken.
+        short_cuts: Whether stop conditions may read tokens one by one, and chains few logits.
 
         prompts: Those of each run.
 
@@ -101,8 +104,9 @@ def run(plainly: bool, *prompts: list[list[int]], table: Tensor = TABLE, **parts
     generator = Generator(decoder, **parts)
     told: list[list[Event]] = []
     with pytest.MonkeyPatch.context() as patch:
-        if not plainly:
-            patch.setattr(Loop, "_is_plain", lambda self: False)
+        if not short_cuts:
+            patch.setattr(engine_run, "by_token", lambda stop: None)
+            patch.setattr(SamplingPipeline, "__call__", without_short_cuts)
         counts = []
         for some in prompts:
             told.append(list(generator.stream(some)))
@@ -168,112 +172,73 @@ def test_nor_among_few_tokens(seed: int, chain: Chain, prompts: list[list[int]])
     reading = [Reading(), Reading()]
     told = [
         run(
-            plainly,
+            short_cuts,
             prompts,
             table=table,
             processors=chain,
             sampler=Sample(seed=seed),
             stop=MaxNewTokens([4, 7, 9][: len(prompts)]) | read,
         )
-        for plainly, read in zip((False, True), reading, strict=True)
+        for short_cuts, read in zip((False, True), reading, strict=True)
     ]
 
     assert told[0] == told[1]
     assert reading[0].seen == reading[1].seen
 
 
-def test_rows_that_have_ended_are_not_chosen_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_have_ended_are_not_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three rows of which one ends after the second token, one after the third, one after the fourth."""
-    asked: list[int] = []
-    of_cell = FastGreedy.of_cell
+    asked: list[Any] = []
+    call = SamplingPipeline.__call__
 
-    def counted(self: FastGreedy, logits: Any, cell: Cell) -> Any:
-        asked.append(len(cell.tokens))
-        return of_cell(self, logits, cell)
+    def recorded(self: SamplingPipeline, logits: Tensor, history: History, rows: Any = None) -> Any:
+        asked.append(rows)
+        return call(self, logits, history, rows)
 
-    monkeypatch.setattr(FastGreedy, "of_cell", counted)
+    monkeypatch.setattr(SamplingPipeline, "__call__", recorded)
     Generator(ScriptedDecoder(TABLE, batch_size=3), stop=MaxNewTokens([2, 3, 4]))([[1], [2], [3]])
 
-    assert [2, 2, 2, 3, 3, 4] == asked
+    assert [[0, 1, 2], [0, 1, 2], [1, 2], [2]] == asked
 
 
-def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows each plain step went on with, from now on."""
-    taken: list[int] = []
-    call = PlainStep.__call__
-
-    def counted(self: PlainStep, length: Any, rows: Any) -> Any:
-        taken.append(len(rows))
-        return call(self, length, rows)
-
-    monkeypatch.setattr(PlainStep, "__call__", counted)
-    return taken
+def tokens_fed(decoder: Recording) -> list[int]:
+    """The number of tokens in each forward."""
+    return [sum(token >= 0 for row in ids for token in row) for ids, _ in decoder.fed]
 
 
-def test_is_taken_after_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a generator of plain parts, with the rows that have not ended."""
-    taken = steps(monkeypatch)
-    decoder = ScriptedDecoder(TABLE, batch_size=3)
-    Generator(decoder, stop=MaxNewTokens([2, 3, 4]))([[1], [2], [3]])
+def test_a_new_token_is_fed_alone() -> None:
+    """After the prompts, each forward takes one token of each row that has not ended."""
+    decoder = Recording(TABLE, batch_size=3)
+    Generator(decoder, stop=MaxNewTokens([2, 3, 4]))([[1], [2, 3], [3]])
 
-    assert [3, 2, 1] == taken
-
-
-class Otherwise(ExactMatch):
-    """A custom verification."""
+    assert [4, 3, 2, 1] == tokens_fed(decoder)
 
 
-@pytest.mark.parametrize(
-    ("parts", "call"),
-    [
-        ({"record_gap": True}, {}),
-        ({"exact_width": True}, {}),
-        ({"verification": Otherwise()}, {}),
-        ({}, {"logprobs": Logprobs()}),
-    ],
-    ids=["gap", "exact-width", "verification", "logprobs"],
-)
-def test_is_not_taken_where_more_is_asked(
-    monkeypatch: pytest.MonkeyPatch, parts: dict[str, Any], call: dict[str, Any]
-) -> None:
-    """The loop's own rounds know how."""
-    taken = steps(monkeypatch)
-    Generator(ScriptedDecoder(TABLE), stop=MaxNewTokens(5), **parts)([1, 2], **call)
-
-    assert [] == taken
-
-
-def test_a_decoder_without_width_1(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decoder_without_width_1() -> None:
     """Is fed in the width that it has."""
-    taken = steps(monkeypatch)
-    decoder = ScriptedDecoder(TABLE, widths=(5, 16))
+    decoder = Recording(TABLE, widths=(5, 16))
     ids = Generator(decoder, stop=MaxNewTokens(5))([1, 2]).ids
 
-    assert [] == taken
+    assert [2, 1, 1, 1, 1] == tokens_fed(decoder)
     assert Generator(ScriptedDecoder(TABLE), stop=MaxNewTokens(5))([1, 2]).ids == ids
 
 
-def test_others_in_between_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another stream on the decoder, or a record that was forgotten: then all that is missing is fed."""
-    taken = steps(monkeypatch)
-    decoder = ScriptedDecoder(TABLE, batch_size=1)
+def test_others_in_between_are_noticed() -> None:
+    """Another stream on the decoder, or a cache that was forgotten: then all that is missing is fed."""
+    decoder = Recording(TABLE, batch_size=1)
     generator = Generator(decoder, stop=MaxNewTokens(8))
     alone = generator([1, 2, 3]).ids[0]
-    events, before = generator.stream([1, 2, 3]), len(taken)
+    events = generator.stream([1, 2, 3])
     ids = [*next(events).ids, *next(events).ids]
-    assert before + 1 == len(taken)
     generator([4, 5])
-    between = len(taken)
+    decoder.fed.clear()
     ids += next(events).ids
-    assert between == len(taken)
     ids += next(events).ids
-    assert between + 1 == len(taken)
     Slots.of(decoder).forget()
     ids += next(events).ids
-    assert between + 1 == len(taken)
-    ids += [token for event in events for token in event.ids]
 
-    assert alone == ids
+    assert [5, 1, 7] == tokens_fed(decoder)
+    assert alone == [*ids, *(token for event in events for token in event.ids)]
 
 
 def test_the_logits_are_lent_meanwhile() -> None:

@@ -6,8 +6,8 @@ import attrs
 import torch
 from attrs import validators
 
-from .forward_checks import refuse_foreign, require_decoder
-from .optional_protocols import (
+from ..forward_checks import refuse_foreign, require_decoder
+from ..optional_protocols import (
     AdvisesWidth,
     ChecksTarget,
     MeasuresGap,
@@ -20,13 +20,13 @@ from .optional_protocols import (
     tree_nodes,
     tree_widths,
 )
-from .protocols import Decoder, Drafter, DraftLength, StopCondition, Verification
-from .stopping.composition import how_to_wrap, parts
-from .validation import a_whole_number, is_whole
+from ..protocols import Decoder, Drafter, DraftLength, StopCondition, Verification
+from ..stopping.composition import how_to_wrap, parts
+from ..validation import a_whole_number, is_whole
 
 
 def a_draft_length(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    """Check that a parameter is a whole number >= 0 or a :class:`~.protocols.DraftLength`."""
+    """Check that a parameter is a whole number >= 0 or a :class:`~..protocols.DraftLength`."""
     if isinstance(value, type):
         raise TypeError(f"'{attribute.name}' must be an instance: got the class {value.__name__}")
     if isinstance(value, DraftLength):
@@ -38,12 +38,7 @@ def a_draft_length(instance: Any, attribute: "attrs.Attribute[Any]", value: Any)
 
 
 def check_parts(
-    decoder: object,
-    processors: object,
-    sampler: object,
-    stop: object,
-    verification: object,
-    drafter: object,
+    processors: object, sampler: object, stop: object, verification: object, drafter: object
 ) -> None:
     """
     Check the types of the parts.
@@ -52,10 +47,8 @@ def check_parts(
         TypeError: One is a class, cannot be called, or belongs in another place.
     """
     called = {"processors": processors, "sampler": sampler, "stop": stop, "verification": verification}
-    for name, part in {"decoder": decoder, **called, "drafter": drafter}.items():
-        if isinstance(part, type):
-            raise TypeError(f"'{name}' must be an instance: got the class {part.__name__}")
-    require_decoder(decoder)
+    for name, part in {**called, "drafter": drafter}.items():
+        require_instance(name, part)
     for name, part in called.items():
         able = callable(part) or (name == "sampler" and is_stateful(part))
         if not able and not (name == "processors" and part is None):
@@ -66,6 +59,28 @@ def check_parts(
         raise TypeError(f"'processors' must be processors, not a stop condition: got {processors!r}")
     if not isinstance(stop, StopCondition):
         raise TypeError(f"'stop' must be a stop condition, with finishes{how_to_wrap(stop)}: got {stop!r}")
+
+
+def check_decoder(decoder: object) -> None:
+    """
+    Check the type of a decoder.
+
+    Raises:
+        TypeError: It is a class, or no decoder.
+    """
+    require_instance("decoder", decoder)
+    require_decoder(decoder)
+
+
+def require_instance(name: str, part: object) -> None:
+    """
+    Refuse a class in place of an object of it.
+
+    Raises:
+        TypeError: *part* is a class.
+    """
+    if isinstance(part, type):
+        raise TypeError(f"'{name}' must be an instance: got the class {part.__name__}")
 
 
 def check_text(stop: StopCondition, tokenizer: Any, skip_special_tokens: bool, echo_prompt: bool) -> None:

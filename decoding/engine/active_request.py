@@ -1,0 +1,44 @@
+"""A request in the table of the decoding loop."""
+
+import attrs
+
+from ..protocols import Draft
+from .drafting import no_draft
+from .run import Run
+
+
+@attrs.define(eq=False)
+class ActiveRequest:
+    """A request that has joined a :class:`~.decode_loop.DecodeLoop`."""
+
+    run: Run
+
+    rows: slice
+    """Its rows of the table, and of the decoder."""
+
+    active: list[int] = attrs.field(init=False)
+    """Those that have not ended, numbered within the request."""
+
+    empty_draft: Draft = attrs.field(init=False)
+    """The draft of a step without one."""
+
+    paused: bool = attrs.field(default=False, init=False)
+    """Whether steps leave it as it is."""
+
+    @active.default
+    def _every_row(self) -> list[int]:
+        return list(range(self.num_rows))
+
+    @empty_draft.default
+    def _no_draft(self) -> Draft:
+        return no_draft(self.num_rows)
+
+    @property
+    def num_rows(self) -> int:
+        """The number of its rows."""
+        count: int = self.rows.stop - self.rows.start
+        return count
+
+    def table_rows(self) -> list[int]:
+        """The :attr:`active` rows, numbered within the table."""
+        return [self.rows.start + row for row in self.active]

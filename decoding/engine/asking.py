@@ -1,0 +1,114 @@
+"""Asking the drafters: each one once, over the whole table."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..history import History
+from ..optional_protocols import CatchesUp
+from ..protocols import Draft, SamplesTokens
+from ..results.timers import Timers
+from .active_request import ActiveRequest
+from .drafting import Asked, Drafting, check_draft, no_draft
+from .samples_by_row import SamplesByRow
+
+Question = tuple[ActiveRequest, Drafting, Asked]
+
+
+def ask(
+    requests: Sequence[ActiveRequest], now: History, timers: Timers, alone: bool, most: int | None
+) -> list[Asked | None]:
+    """
+    Let the drafters of *requests* propose.
+
+    Requests may share a drafter: it is called once, with budgets for their rows. So a row of the
+    table is the same row for target and draft model.
+
+    Args:
+        requests: They are active.
+
+        now: The table's tokens so far, width 1.
+
+        timers: The table's.
+
+        alone: Whether the table is that of the one request.
+
+        most: The columns of a step's forward: a drafter that lacks more of a row's tokens catches up
+            by as many, and drafts later. None for any number.
+
+    Returns:
+        For each request what it asked for; None where no row can be drafted for.
+    """
+    questions = [_question(request, now) for request in requests]
+    asked = {id(question[0]): question[2] for question in questions if question is not None}
+    groups: dict[int, list[Question]] = {}
+    for question in questions:
+        if question is not None and question[2].allowed:
+            groups.setdefault(id(question[1].drafter), []).append(question)
+    for group in groups.values():
+        with timers.phase("draft"):
+            drafts = _proposed(group, now, alone, most)
+        for (request, _, one), draft in zip(group, drafts, strict=True):
+            asked[id(request)] = Asked(one.allowed, one.rows, draft)
+    return [asked.get(id(request)) for request in requests]
+
+
+def _question(request: ActiveRequest, now: History) -> Question | None:
+    """What *request* asks for, with an empty draft; None without a drafter, or before the first token."""
+    drafting = request.run.drafting
+    if drafting is None:
+        return None
+    # The first token does not wait for the drafter's prefill.
+    begun = (now.length[request.rows, 0] > now.prompt[request.rows]).tolist()
+    rows = [row for row in request.active if begun[row]]
+    return (
+        (request, drafting, Asked(drafting.allowed(len(rows)), rows, no_draft(len(begun)))) if rows else None
+    )
+
+
+# Not around the whole run: between steps the caller's code runs, perhaps in another thread.
+@torch.no_grad()
+def _proposed(group: Sequence[Question], now: History, alone: bool, most: int | None) -> list[Draft]:
+    """The drafts of requests that share a drafter, as they fit."""
+    drafter, vocab = group[0][1].drafter, group[0][1].shape.vocab_size
+    budget = _budget(group, now)
+    # A copy, so that a drafter cannot change the loop's lengths.
+    shown = now.at(now.length.clone())
+    if most is not None and isinstance(drafter, CatchesUp):
+        behind = drafter.catch_up(shown, budget > 0, most)
+        budget = torch.where(behind > most, 0, budget)
+    if not budget.any():
+        return [one.draft for _, _, one in group]
+    draft = drafter.propose(shown, budget, _sampling(group, now, alone, vocab))
+    check_draft(draft, len(budget), vocab)
+    if alone:
+        return [group[0][1].fitted(draft, budget)]
+    if draft.parents is not None:
+        raise ValueError(f"requests that share a decoder take no trees: got one from {drafter!r}")
+    return [
+        drafting.fitted(_rows(draft, request.rows), budget[request.rows]) for request, drafting, _ in group
+    ]
+
+
+def _budget(group: Sequence[Question], now: History) -> Tensor:
+    """How many tokens to draft for each row of the table, ``[rows]``."""
+    room = now.ids.shape[-1] - 1 - now.length[:, 0]
+    budget = torch.zeros_like(room)
+    for request, _, one in group:
+        rows = [request.rows.start + row for row in one.rows]
+        budget[rows] = room[rows].clamp(0, one.allowed)
+    return budget
+
+
+def _sampling(group: Sequence[Question], now: History, alone: bool, vocab: int) -> SamplesTokens:
+    """What the drafter samples with: each request's pipeline in its own rows."""
+    if alone:
+        return group[0][1].sampling(now)
+    return SamplesByRow(
+        [(request.rows, drafting.sampling(now.rows(request.rows))) for request, drafting, _ in group]
+    )
+
+
+def _rows(draft: Draft, rows: slice) -> Draft:
+    return Draft(draft.ids[rows], None if draft.scores is None else draft.scores[rows])

@@ -1,0 +1,276 @@
+"""The decoding loop: draft, feed, and let each request accept its rows."""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+import attrs
+import numpy as np
+import torch
+
+from ..history import History
+from ..protocols import Draft
+from ..results.events import StepOutput
+from ..results.timers import Timers
+from ..scores import Scores
+from ..token_feeder import Fed, TokenFeeder
+from ..trees import tree_window
+from .active_request import ActiveRequest
+from .asking import ask
+from .drafting import Asked
+from .run import Accepted, Run
+from .windows import chain_window
+
+StepResult: TypeAlias = tuple[ActiveRequest, list[StepOutput], Callable[[], None]]
+"""
+A request, the outputs of its rows, and a function that reports the step to its draft length policy.
+
+The function is called after the outputs were delivered, so that an exception in it loses nothing.
+"""
+
+
+@attrs.define(eq=False)
+class DecodeLoop:
+    """
+    The decoding loop: a table of rows in which requests decode side by side.
+
+    A call to a generator is a table over its own history with one request; a batcher is a table over
+    all rows of the decoder. Each request has parts of its own, and its text is the one it has alone.
+
+    A step asks each drafter once, over the whole table, feeds all rows in one call, and lets each
+    request accept its own. Plain decoding is the same with an empty draft.
+    """
+
+    feeder: TokenFeeder
+
+    history: History
+    """
+    The table, width 1. Its ids are written to; they have room for one token more than the decoder has
+    positions, since the last one need not be fed.
+    """
+
+    timers: Timers
+    """Count the forwards, and the time of drafts and forwards."""
+
+    exact_width: bool = False
+    """Whether every token goes through one program."""
+
+    requests: list[ActiveRequest] = attrs.field(factory=list, init=False)
+    """In the order of joining."""
+
+    _length: list[int] = attrs.field(init=False, repr=False)
+    """Tokens of each row."""
+
+    _prompt: list[int] = attrs.field(init=False, repr=False)
+    """Tokens of each row's prompt."""
+
+    _without_gradients: torch.no_grad = attrs.field(factory=torch.no_grad, init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Read the table as lists, which for a few numbers are quicker than tensors."""
+        self._length, self._prompt = self.history.length[:, 0].tolist(), self.history.prompt.tolist()
+
+    @classmethod
+    def over(
+        cls, feeder: TokenFeeder, history: History, timers: Timers, exact_width: bool = False
+    ) -> "DecodeLoop":
+        """A table over *history* itself, whose rows are those of one request."""
+        return cls(feeder, history, timers, exact_width)
+
+    @classmethod
+    def empty(cls, feeder: TokenFeeder, timers: Timers, exact_width: bool = False) -> "DecodeLoop":
+        """A table over all rows of the decoder, all of them free."""
+        shape = feeder.shape
+        # A free row has one token, so that every part finds a valid history.
+        one = torch.ones(shape.batch_size, dtype=torch.int64)
+        ids = torch.zeros(shape.batch_size, 1, shape.max_length + 1, dtype=torch.int64)
+        return cls(feeder, History(ids, one[:, None], one, torch.zeros_like(one)), timers, exact_width)
+
+    def free(self) -> list[int]:
+        """The rows that no request has, ascending."""
+        taken = {row for request in self.requests for row in range(request.rows.start, request.rows.stop)}
+        return [row for row in range(len(self._length)) if row not in taken]
+
+    def join(self, run: Run, history: History, first: int) -> ActiveRequest:
+        """
+        Give a request the rows from *first* on.
+
+        Args:
+            run: Its parts.
+
+            history: Its prompts, width 1; copied, unless it is the table itself.
+
+            first: The first of as many free rows as it has prompts.
+
+        Raises:
+            ValueError: The rows are not free, or a part of *run* cannot share a table.
+        """
+        rows, free = slice(first, first + len(history.length)), self.free()
+        if not set(range(rows.start, rows.stop)) <= set(free):
+            raise ValueError(f"'first' must begin {len(history.length)} of the free rows {free}: got {first}")
+        if history is not self.history:
+            run.require_shareable()
+            self._write(rows, history)
+        request = ActiveRequest(run, rows)
+        self.requests.append(request)
+        return request
+
+    def leave(self, request: ActiveRequest) -> None:
+        """Free the rows of *request*, whether or not it has ended."""
+        self.requests.remove(request)
+
+    def step(self, most: int | None = None, drafts: bool = True) -> list[StepResult]:
+        """
+        Advance the requests by one step.
+
+        An exception of a part leaves the table as it was.
+
+        Args:
+            most: Bounds the columns of the forward, as in :meth:`~..cache.slots.Slots.feed`: a long
+                prompt is then fed over several steps, while other rows decode. None feeds everything.
+
+            drafts: Whether drafters are asked.
+
+        Returns:
+            The requests that accepted a step, since all of their active rows were scored.
+        """
+        requests = [request for request in self.requests if request.active and not request.paused]
+        if not requests:
+            return []
+        # Not the same tensor again: a part may keep a reference.
+        now = self.history.at(torch.from_numpy(np.array(self._length)[:, None]))
+        alone, clock = self._is_alone(), None
+        asked: Sequence[Asked | None] = [None] * len(requests)
+        if drafts and any(request.run.drafting is not None for request in requests):
+            clock = self.timers.step_clock()
+            asked = ask(requests, now, self.timers, alone, most)
+        # The logits of a step are valid until the next forward by any user.
+        waiting_since = time.perf_counter()
+        # Not acquire() and release(): an interrupt may occur between acquire() and try.
+        with self.feeder.lock, self._without_gradients:
+            if clock is not None:
+                clock.leave_out(time.perf_counter() - waiting_since)
+            accepted = self._scored(requests, asked, now, alone, most)
+        return self._advanced(requests, asked, accepted, {} if clock is None else clock.read())
+
+    def _is_alone(self) -> bool:
+        """Whether the table is that of one request."""
+        return len(self.requests) == 1 and self.requests[0].num_rows == len(self._length)
+
+    def _write(self, rows: slice, history: History) -> None:
+        """Copy the prompts of a request into the table."""
+        capacity = min(history.ids.shape[-1], self.history.ids.shape[-1])
+        self.history.ids[rows, :, :capacity] = history.ids[:, :, :capacity]
+        prompt, random_stream = self.history.prompt.clone(), self.history.random_stream.clone()
+        prompt[rows], random_stream[rows] = history.prompt, history.random_stream
+        self.history = History(self.history.ids, self.history.length, prompt, random_stream)
+        self._length[rows], self._prompt[rows] = history.length[:, 0].tolist(), history.prompt.tolist()
+
+    def _scored(
+        self,
+        requests: Sequence[ActiveRequest],
+        asked: Sequence[Asked | None],
+        now: History,
+        alone: bool,
+        most: int | None,
+    ) -> list[Accepted | None]:
+        """Feed the active rows; what each of the *requests* accepts, None where one has to wait."""
+        drafts = [
+            request.empty_draft if one is None else one.draft
+            for request, one in zip(requests, asked, strict=True)
+        ]
+        draft = drafts[0] if alone else _side_by_side(requests, drafts, len(self._length))
+        active = [row for request in requests for row in request.table_rows()]
+        sample = alone and requests[0].run.samples_on_device(draft)
+        seen, fed = self._fed(now, draft, active, most, sample)
+        self.feeder.logits_in_use = True
+        try:
+            return [
+                None
+                if not all(fed.ready[row] for row in request.table_rows())
+                else request.run.accept(fed.chosen, fed.raw, seen, now, draft, request.active)
+                if alone
+                else _accepted(request, own, seen, now, fed)
+                for request, own in zip(requests, drafts, strict=True)
+            ]
+        finally:
+            self.feeder.logits_in_use = False
+
+    def _fed(
+        self, now: History, draft: Draft, active: Sequence[int], most: int | None, sample: bool
+    ) -> tuple[History, Fed]:
+        """Feed the tokens and the *draft* of the *active* rows; and the tokens before each scored column."""
+        feeder, statistics = self.feeder, self.timers.statistics
+        begun = any(self._length[row] > self._prompt[row] for row in active)
+        forwards, columns, tokens = feeder.forwards, feeder.columns, feeder.tokens
+        needed = np.zeros(len(self._length), dtype=np.int64)
+        for row in active:
+            needed[row] = 1
+        length, need = now.length.squeeze(1), torch.from_numpy(needed)
+        with self.timers.phase("target" if begun else "prefill"):
+            if draft.parents is None:
+                seen = chain_window(now, draft)
+                if draft.ids.shape[1]:
+                    drafted = (draft.ids >= 0).sum(dim=1)
+                    need, length = need * (drafted + 1), length + drafted
+                fed = feeder.feed(now, length, need, most=most, exact_width=self.exact_width, sample=sample)
+            else:
+                seen = tree_window(now, draft)
+                logits = feeder.feed_tree(now, length, draft, need > 0)
+                fed = Fed(Scores(lambda: logits), (need > 0).tolist())
+        statistics.forwards += feeder.forwards - forwards
+        if begun:
+            columns, tokens = feeder.columns - columns, feeder.tokens - tokens
+            statistics.columns += columns
+            statistics.padding += columns - tokens
+        return seen, fed
+
+    def _advanced(
+        self,
+        requests: Sequence[ActiveRequest],
+        asked: Sequence[Asked | None],
+        accepted: Sequence[Accepted | None],
+        seconds: dict[str, float],
+    ) -> list[StepResult]:
+        """Note what *requests* accepted, and say it."""
+        results: list[StepResult] = []
+        for request, question, answer in zip(requests, asked, accepted, strict=True):
+            if answer is None:
+                continue
+            for output in answer.outputs:
+                self._length[request.rows.start + output.row] += answer.added[output.row]
+                if output.finish is not None:
+                    request.active = [row for row in request.active if row != output.row]
+            learn = _nothing
+            if request.run.drafting is not None and question is not None:
+                learn = partial(request.run.drafting.learn, question, answer.num_accepted, **seconds)
+            results.append((request, answer.outputs, learn))
+        return results
+
+
+def _nothing() -> None:
+    """Report nothing, where no drafter was asked."""
+
+
+def _accepted(request: ActiveRequest, own: Draft, seen: History, now: History, fed: Fed) -> Accepted:
+    """What *request* accepts, given its *own* draft and what was seen and fed in the whole table."""
+    rows, columns = request.rows, 1 + own.ids.shape[1]
+    window = seen.rows(rows)
+    return request.run.accept(
+        None,
+        # A run must not see the columns of others' longer drafts.
+        Scores(lambda: fed.logits[rows, :columns]),
+        window.at(window.length[:, :columns]),
+        now.rows(rows),
+        own,
+        request.active,
+    )
+
+
+def _side_by_side(requests: Sequence[ActiveRequest], drafts: Sequence[Draft], rows: int) -> Draft:
+    """The draft ids of all requests, each in its own *rows* of the table."""
+    ids = torch.full((rows, max(draft.ids.shape[1] for draft in drafts)), -1)
+    for request, draft in zip(requests, drafts, strict=True):
+        ids[request.rows, : draft.ids.shape[1]] = draft.ids
+    return Draft(ids)

@@ -1,0 +1,166 @@
+"""The parts of a generation, validated."""
+
+from typing import TYPE_CHECKING, Any, cast
+
+import attrs
+from attrs import validators
+
+from ..history import History
+from ..optional_protocols import MeasuresGap, StatefulSampler
+from ..protocols import Decoder, Drafter, DraftLength, Processor, Sampler, StopCondition, Verification
+from ..results.logprobs import Logprobs
+from ..results.timers import Timers
+from ..sampling.greedy import Greedy
+from ..sampling.pipeline import SamplingPipeline
+from ..sampling.stateful_sampler import begin_sampler
+from ..stopping.composition import begin
+from ..stopping.max_new_tokens import MaxNewTokens
+from ..token_feeder import TokenFeeder
+from ..validation import as_whole
+from .compatibility import a_draft_length, check_drafter, check_gap, check_parts, check_text
+from .drafting import Drafting
+from .exact_match_verification import ExactMatch
+from .feed_and_sample import feeder_samples
+from .run import Run
+
+if TYPE_CHECKING:
+    from ..results.row_text import RowText
+    from .logprob_recorder import LogprobRecorder
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Parts:
+    """
+    Everything of a generation but its decoder and its prompts.
+
+    Every part may be any object of its protocol (:mod:`decodekit.decoding.protocols`).
+    """
+
+    processors: Processor | None = None
+    """A processor or a chain of them; None leaves the logits as they are."""
+
+    sampler: Sampler | StatefulSampler = attrs.field(factory=Greedy)
+    """Samples from the processed logits."""
+
+    stop: StopCondition = attrs.field(factory=lambda: MaxNewTokens(128))
+    """Where a row ends; at the latest when the decoder has no position left."""
+
+    drafter: Drafter | None = None
+    """Proposes draft tokens; None for plain decoding."""
+
+    num_draft_tokens: int | DraftLength = attrs.field(default=4, converter=as_whole, validator=a_draft_length)
+    """
+    The draft length k of each step, or a policy, such as
+    :class:`~decodekit.speculation.AdaptiveLength`. The decoder must score k + 1 columns.
+    """
+
+    verification: Verification = attrs.field(factory=ExactMatch)
+    """Decides how many draft tokens are accepted."""
+
+    tokenizer: Any = attrs.field(default=None, repr=False)
+    """Encodes strings and decodes ids."""
+
+    skip_special_tokens: bool = attrs.field(default=True, validator=validators.instance_of(bool))
+    """Whether the text leaves special tokens out."""
+
+    echo_prompt: bool = attrs.field(default=False, validator=validators.instance_of(bool))
+    """
+    Whether the text begins with the prompt, in each row's first event. Prompt and new ids are then
+    decoded together, so that a space or a character across the boundary is right. Stop strings read
+    the new ids only; if the prompt ends inside a character, they may see another text than is shown.
+    """
+
+    record_gap: bool = attrs.field(default=False, validator=validators.instance_of(bool))
+    """
+    Whether to measure the margin of each sampled token; the smallest is in the statistics. If two runs
+    that differ only in rounding diverge, it is less than twice the difference of their processed
+    logits. Needs all processed logits, which takes time.
+    """
+
+    pipeline: SamplingPipeline = attrs.field(init=False, repr=False)
+    """The chain and the sampler, analysed once."""
+
+    def __attrs_post_init__(self) -> None:
+        """Check that the parts fit together."""
+        check_parts(self.processors, self.sampler, self.stop, self.verification, self.drafter)
+        check_text(self.stop, self.tokenizer, self.skip_special_tokens, self.echo_prompt)
+        if self.record_gap:
+            check_gap(self.sampler, self.verification)
+        sampler = cast("Sampler", self.sampler)
+        object.__setattr__(self, "pipeline", SamplingPipeline(self.processors, sampler))
+
+
+def check_fit(parts: Parts, decoder: Decoder, exact_width: bool) -> None:
+    """
+    Check that *parts* fit *decoder*, and let their drafter and draft length examine it.
+
+    Raises:
+        TypeError: The drafter or the verification is none.
+
+        ValueError: A part does not fit.
+    """
+    if parts.drafter is not None:
+        length, verification = parts.num_draft_tokens, parts.verification
+        check_drafter(parts.drafter, length, verification, decoder, parts.sampler, exact_width)
+
+
+def begin_run(
+    parts: Parts, feeder: TokenFeeder, rows: int, timers: Timers, logprobs: Logprobs | None = None
+) -> Run:
+    """
+    Begin a request.
+
+    Args:
+        parts: They fit the decoder (:func:`check_fit`).
+
+        feeder: Feeds it.
+
+        rows: The number of the request's rows.
+
+        timers: Its own.
+
+        logprobs: Which log-probabilities to record; None for none.
+
+    Raises:
+        TypeError: *logprobs* is no request for log-probabilities.
+
+        ValueError: They are of a stage that the chain does not have.
+    """
+    pipeline, drafting = begun_pipeline(parts, rows), None
+    if parts.drafter is not None:
+        length, verification = parts.num_draft_tokens, parts.verification
+        drafting = Drafting(parts.drafter, length, verification, pipeline, feeder.shape, feeder.tree_widths)
+    return Run(
+        pipeline=pipeline,
+        stop=begin(parts.stop),
+        verification=parts.verification,
+        timers=timers,
+        drafting=drafting,
+        gap=cast(MeasuresGap, parts.sampler) if parts.record_gap else None,
+        recorder=None if logprobs is None else recorder_of(logprobs, pipeline, feeder),
+        on_device=feeder_samples(feeder, pipeline, rows),
+    )
+
+
+def begun_pipeline(parts: Parts, rows: int) -> SamplingPipeline:
+    """The chain and the sampler of one run over *rows* rows."""
+    return parts.pipeline.with_sampler(begin_sampler(parts.sampler, rows))
+
+
+def recorder_of(logprobs: Logprobs, pipeline: SamplingPipeline, feeder: TokenFeeder) -> "LogprobRecorder":
+    """What records *logprobs* in a run; raises as :func:`begin_run`."""
+    # Imported late: log-probabilities are rarely requested.
+    from .logprob_recorder import recorder
+
+    return recorder(logprobs, pipeline, feeder.shape.vocab_size)
+
+
+def texts_of(parts: Parts, history: History) -> "list[RowText] | None":
+    """The incremental text of each prompt of *history*; None without a tokenizer."""
+    if parts.tokenizer is None:
+        return None
+    # Imported late: not needed for ids alone.
+    from ..results.row_text import row_texts
+
+    finishes, skip = parts.stop.finishes, parts.skip_special_tokens
+    return row_texts(parts.tokenizer, skip, finishes, history, parts.echo_prompt)

@@ -1,0 +1,33 @@
+"""The tokens before each column of a step."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..history import History
+from ..protocols import Draft
+
+Ints = NDArray[np.int64]
+
+
+def chain_window(now: History, draft: Draft) -> History:
+    """
+    The tokens before each column: column *i* has the first *i* tokens of *draft* before it.
+
+    The draft tokens are written after the tokens so far.
+
+    Args:
+        now: The tokens so far, width 1.
+
+        draft: A chain, ``[rows, k]``.
+
+    Returns:
+        The history of *k* + 1 columns; columns beyond a row's draft are as its last.
+    """
+    if not draft.ids.shape[1]:
+        return now
+    ids = draft.ids.numpy()
+    rows, columns = (ids >= 0).nonzero()
+    now.ids.numpy()[rows, 0, now.length.numpy()[rows, 0] + columns] = ids[rows, columns]
+    drafted = (draft.ids >= 0).sum(dim=-1, keepdim=True)
+    return now.at(now.length + torch.arange(ids.shape[1] + 1).minimum(drafted))

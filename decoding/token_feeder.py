@@ -1,0 +1,87 @@
+"""What the decoding loop feeds: a decoder's slots, or several decoders as one."""
+
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import attrs
+from torch import Tensor
+
+from .history import History
+from .protocols import DecoderShape, Draft
+from .scores import Scores
+
+
+@attrs.define(eq=False)
+class Fed:
+    """The result of one feed. Treat as immutable (not frozen, for speed)."""
+
+    raw: Scores
+    """The logits, built on first access; valid until the next forward."""
+
+    ready: list[bool]
+    """Whether each row's requested columns have been scored."""
+
+    chosen: Tensor | None = None
+    """The ids that the device sampled, ``[rows, max(need)]``; None if it sampled none."""
+
+    @property
+    def logits(self) -> Tensor:
+        """
+        ``[rows, max(need), vocab]``, left-aligned: column *i* follows token ``length - need + i``.
+
+        Undefined beyond a row's own need, and in rows that are not ready. Valid until the next forward.
+        """
+        return self.raw.logits
+
+
+class TokenFeeder(Protocol):
+    """
+    Computes logits after the tokens of a history, whatever it takes.
+
+    :class:`~.cache.slots.Slots` feed one decoder. A decoder that stands for several, such as two that are
+    combined, offers a feeder of its own (:class:`~.optional_protocols.OffersFeeder`).
+    """
+
+    shape: DecoderShape
+    tree_widths: tuple[int, ...]
+    """Columns of the tree forwards; empty if there are none."""
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """To be held while logits are in use: the next forward invalidates them."""
+        ...
+
+    logits_in_use: bool
+    """True while the current logits are in use; feeding then raises."""
+
+    forwards: int
+    columns: int
+    """Columns of all forwards, of all rows."""
+
+    tokens: int
+    """Columns with a token; the others were padding."""
+
+    def feed(
+        self,
+        history: History,
+        length: Tensor,
+        need: Tensor,
+        *,
+        most: int | None = None,
+        exact_width: bool = False,
+        sample: bool = False,
+    ) -> Fed:
+        """Feed what is missing and score the last tokens, as :meth:`.cache.slots.Slots.feed`."""
+        ...
+
+    def feed_tree(self, history: History, length: Tensor, draft: Draft, active: Tensor) -> Tensor:
+        """Score a draft tree, as :meth:`.cache.slots.Slots.feed_tree`."""
+        ...
+
+    def missing(self, history: History, length: Tensor) -> Tensor:
+        """How many of each row's tokens are not fed yet, ``[rows]`` int64."""
+        ...
+
+    def overlap(self, ids: list[int]) -> list[int]:
+        """How many leading *ids* each row of the decoder has been fed already."""
+        ...
