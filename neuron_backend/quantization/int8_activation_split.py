@@ -34,13 +34,13 @@ _SIGNED = bool(_SETS & {"amx_int8", "asimddp"})
 _MULTIPLIES = _SIGNED or bool(_SETS & {"avx512_vnni", "avx_vnni"})
 _OFFSET, _STORED = (0, torch.int8) if _SIGNED else (128, torch.uint8)
 
-# More inputs could overflow the int32 accumulators.
-_INPUTS = 2**31 // INT8_MAX**2
+MOST_INPUTS = 2**31 // INT8_MAX**2
+"""More could overflow int32 accumulators."""
 
 
 def can_split(dtype: torch.dtype, inputs: int) -> bool:
     """Whether :func:`split_matmul` supports *inputs* activations of *dtype* on this CPU."""
-    return dtype in NUM_PLANES and inputs <= _INPUTS and _are_exact()
+    return dtype in NUM_PLANES and inputs <= MOST_INPUTS and _are_exact()
 
 
 def split_matmul(rows: Tensor, packed: Tensor, scale: Tensor) -> Tensor:

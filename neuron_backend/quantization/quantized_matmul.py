@@ -17,7 +17,7 @@ from torch.nn import functional
 from ..targets.cpu.kernel_library import MOST_ROWS_BY_4_BITS, NO_LIBRARY, Library, NoLibrary
 from . import int4_linear
 from .int4_linear import BLOCK, GROUP, HALF, LEVELS, MIDDLE, Int4Linear, unpad_and_add_bias
-from .int8_activation_split import can_split, split_matmul
+from .int8_activation_split import MOST_INPUTS, can_split, split_matmul
 from .int8_linear import Int8Linear, plain_int8_matmul
 
 PACKED = "packed_integers"
@@ -48,7 +48,8 @@ def cpu_matmul(model: nn.Module, kernels: Library | NoLibrary = NO_LIBRARY) -> I
         for layer in layers:
             if not isinstance(layer, Int8Linear):
                 layer.matmul = partial(_int4_with_kernels, kernels, int4_fallback)
-            elif layer.storage != "int8":
+            elif layer.storage != "int8" or layer.in_features > MOST_INPUTS:
+                # Integer kernels take int8 alone, and sum in int32.
                 layer.matmul = int8_matmul
             elif can_split(layer.scale.dtype, layer.in_features):
                 # Stands for the packed weights in the traced graph; the program takes those.

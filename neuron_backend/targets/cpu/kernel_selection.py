@@ -17,7 +17,14 @@ from torch.nn import functional
 
 from ...artifacts.machine import instruction_sets
 from ...quantization.int4_linear import Int4Linear
-from ...quantization.int8_activation_split import NUM_PLANES, can_split, exact_matmul, pack_weights, stored
+from ...quantization.int8_activation_split import (
+    MOST_INPUTS,
+    NUM_PLANES,
+    can_split,
+    exact_matmul,
+    pack_weights,
+    stored,
+)
 from ...quantization.int8_linear import Int8Linear
 from ...quantization.quantized import QuantizedLinear
 from ...quantization.quantized_matmul import aten_packing_matches, int4_matmul, int8_matmul
@@ -144,7 +151,9 @@ def _sample(model: nn.Module, dtype: torch.dtype) -> Iterable[QuantizedLinear | 
         if not isinstance(layer, nn.Linear | Int8Linear | Int4Linear):
             continue
         product, weights = _operands(layer)
-        known = product is not Library.int8_gemm or weights[0].dtype == torch.int8
+        # As in quantized_matmul.cpu_matmul.
+        integers = weights[0].dtype == torch.int8 and weights[0].shape[1] <= MOST_INPUTS
+        known = product is not Library.int8_gemm or integers
         whole = all(weight.is_contiguous() and weight.numel() for weight in weights)
         if known and whole and weights[-1].dtype == dtype and size < _BYTES:
             size += weights[0].nbytes

@@ -5,8 +5,10 @@ import torch
 from hypothesis import given, strategies as st
 from torch import nn
 
+from decodekit.neuron_backend.quantization.int8_activation_split import MOST_INPUTS
 from decodekit.neuron_backend.quantization.int8_linear import Int8Linear, plain_int8_matmul
-from decodekit.neuron_backend.quantization.quantized_matmul import int8_matmul
+from decodekit.neuron_backend.quantization.quantized_matmul import cpu_matmul, int8_matmul
+from decodekit.neuron_backend.targets.cpu.kernel_library import NoLibrary
 
 from .rows_of_many_sizes import ROUNDING, shapes, weight_of
 
@@ -79,3 +81,25 @@ def test_the_weight_is_not_written():
     Int8Linear.of(weight, None)
 
     assert torch.equal(before, weight)
+
+
+class EveryInput(NoLibrary):
+    """Kernels that take every input, and only compiled programs can call."""
+
+    def takes(self, x, most=0):
+        return True
+
+
+@pytest.mark.parametrize("dtype", list(ROUNDING), ids=str)
+def test_sums_that_could_overflow_32_bits_are_of_floats(dtype):
+    """Own kernels sum integers in int32: of so many inputs, the largest product is negative there."""
+    size = MOST_INPUTS + 100
+    layer = Int8Linear(
+        torch.full((2, size), 127, dtype=torch.int8), torch.full((2,), 2**-10, dtype=dtype), None
+    )
+    with cpu_matmul(layer, EveryInput()):
+        found = layer(torch.ones(1, size, dtype=dtype))
+
+    torch.testing.assert_close(
+        found.double(), torch.full((1, 2), size * 127 / 2**10).double(), rtol=0.02, atol=0
+    )
