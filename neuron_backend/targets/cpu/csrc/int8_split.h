@@ -45,8 +45,10 @@ struct Int8Split {
         most = std::max(most, std::fabs(rest[k]));
         unordered += rest[k] - rest[k];
       }
-      // NaN or infinity in any input makes the row's results NaN.
+      // NaN or infinity in any input makes the row's results NaN, whatever its terms: zeros, since no integer
+      // is the quotient.
       largest[row] = most + unordered;
+      if (unordered != 0) std::fill_n(rest, in, 0.0f);
 #pragma omp simd
       for (int64_t k = 0; k < in; ++k) rest[k] = rest[k] / most * LARGEST;
       for (int d = 0; d < SPLIT_TERMS<T>; ++d) {

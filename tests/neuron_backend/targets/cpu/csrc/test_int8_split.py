@@ -1,0 +1,44 @@
+"""The split of inputs into int8 terms, compiled to end the program where C++ leaves open what happens."""
+
+import os
+import subprocess
+
+import pytest
+
+from decodekit.neuron_backend.targets.cpu import aoti
+from decodekit.neuron_backend.targets.cpu.kernel_library import SOURCE
+
+pytestmark = pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler")
+
+PROGRAM = """
+#include <cstdio>
+#include <limits>
+
+#include "int8_split.h"
+
+int main() {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float x[4][3] = {{1, -2, 0}, {1, nan, 2}, {infinity, 1, 2}, {3, -infinity, infinity}};
+  decodekit::Int8Split split;
+  split.of<float, 4>(x[0], 3, 3, OFFSET);
+  for (int row = 0; row < 4; ++row) {
+    const auto* of = &split.terms[3 * row];
+    std::printf("%g %d %d %d\\n", std::fabs(split.largest[row]), of[0], of[1], of[2]);
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(("offset", "terms"), [(0, [64, -127, 0]), (128, [-64, 1, -128])])
+def test_inputs_that_are_not_finite_have_terms(offset, terms, tmp_path):
+    """Those of 0; the largest magnitude, by which results are multiplied, is NaN."""
+    source, program = tmp_path / "split.cpp", tmp_path / "split"
+    source.write_text(PROGRAM.replace("OFFSET", str(offset)))
+    checks = ["-fsanitize=undefined,float-cast-overflow", "-fsanitize-undefined-trap-on-error"]
+    command = [os.environ.get("CXX", "g++"), "-std=c++20", f"-I{SOURCE.parent}", *checks, "-w", str(source)]
+    subprocess.run([*command, "-o", str(program)], check=True)
+    written = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout.splitlines()
+
+    zeros = " ".join([str((offset + 128) % 256 - 128)] * 3)
+    assert [f"2 {' '.join(map(str, terms))}", *[f"nan {zeros}"] * 3] == written
