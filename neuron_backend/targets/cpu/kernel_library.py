@@ -18,7 +18,6 @@ from torch import Tensor
 from . import kernel_operations as _operations  # noqa: F401
 
 _CPP_TYPES = {torch.float32: "float", torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
-_SOURCE = Path(__file__).parent / "csrc" / "exports.cpp"
 _NAME = "decodekit_skinny_gemm"
 
 _OPERATIONS = (
@@ -27,6 +26,9 @@ _OPERATIONS = (
     torch.ops.decodekit.int4_gemm.default,
     torch.ops.decodekit.attention.default,
 )
+
+SOURCE = Path(__file__).parent / "csrc" / "exports.cpp"
+"""The file that is compiled, beside all that it includes."""
 
 DTYPES = frozenset(_CPP_TYPES)
 """Dtypes of inputs, and of weights that are not quantised."""
@@ -94,27 +96,14 @@ class Library:
             RuntimeError: The compiler failed.
         """
         # Imported on demand: takes a second or two, and only compiling needs it.
-        from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions, is_gcc
-        from torch._inductor.cpu_vec_isa import pick_vec_isa
+        from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
 
-        definitions = [
-            f"-DDECODEKIT_NUMBER={_CPP_TYPES[dtype]}",
-            f"-DDECODEKIT_ROWS={','.join(map(str, rows))}",
-        ]
-        if portable:
-            definitions.append("-DDECODEKIT_PORTABLE")
-        if tiled:
-            definitions.append("-DDECODEKIT_TILED")
-        if is_gcc():
-            # Inductor's flags leave it out, since its own loops are vectorised explicitly.
-            definitions.append("-ftree-loop-vectorize")
         folder = Path(tempfile.mkdtemp(prefix=_NAME))
-        isa = pick_vec_isa()
-        options = CppTorchOptions(vec_isa=isa, compile_only=True, extra_flags=definitions)
-        unlinked = CppBuilder(_NAME, [str(_SOURCE)], options, str(folder))
+        options = compiler_options(dtype, rows, portable=portable, tiled=tiled)
+        unlinked = CppBuilder(_NAME, [str(SOURCE)], options, str(folder))
         unlinked.build()
         compiled = unlinked.get_target_file_path()
-        shared = CppBuilder(_NAME, [compiled], CppTorchOptions(vec_isa=isa), str(folder))
+        shared = CppBuilder(_NAME, [compiled], CppTorchOptions(vec_isa=_instructions()), str(folder))
         shared.build()
         archive = folder / "archive" / f"lib{_NAME}.a"
         archive.parent.mkdir()
@@ -188,6 +177,33 @@ class Library:
         if not call(ctypes.c_int64(x.shape[0]), *pointers, *map(ctypes.c_int64, counts)):
             raise ValueError(f"the rows must be one of {list(self.rows)}: got {x.shape[0]}")
         return y
+
+
+def compiler_options(
+    dtype: torch.dtype, rows: Sequence[int], *, portable: bool = False, tiled: bool = False
+) -> Any:
+    """Inductor's options for compiling :data:`SOURCE`; arguments as of :meth:`Library.compiled`."""
+    from torch._inductor.cpp_builder import CppTorchOptions, is_gcc
+
+    definitions = [
+        f"-DDECODEKIT_NUMBER={_CPP_TYPES[dtype]}",
+        f"-DDECODEKIT_ROWS={','.join(map(str, rows))}",
+    ]
+    if portable:
+        definitions.append("-DDECODEKIT_PORTABLE")
+    if tiled:
+        definitions.append("-DDECODEKIT_TILED")
+    if is_gcc():
+        # Inductor's flags leave it out, since its own loops are vectorised explicitly.
+        definitions.append("-ftree-loop-vectorize")
+    return CppTorchOptions(vec_isa=_instructions(), compile_only=True, extra_flags=definitions)
+
+
+def _instructions() -> Any:
+    """Inductor's name for this CPU's vector instructions."""
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    return pick_vec_isa()
 
 
 def _declaration(operation: Any) -> str:
