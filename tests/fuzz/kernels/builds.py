@@ -1,0 +1,119 @@
+"""Programs that call the kernels: the library's flags, those of other CPUs, and those of sanitizers."""
+
+import os
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+import torch
+
+from decodekit.neuron_backend.artifacts.machine import instruction_sets
+from decodekit.neuron_backend.targets.cpu.kernel_library import SOURCE, compiler_options
+
+HERE = Path(__file__).parent
+
+SANITIZERS = (
+    "-fsanitize=address,undefined,float-cast-overflow",
+    "-fno-sanitize-recover=all",
+    "-D_GLIBCXX_ASSERTIONS",
+    # A fifth of the time to compile, and inlined code is instrumented all the same.
+    "-O1",
+)
+
+ENVIRONMENT = {
+    # Leaks are looked for by a tracer, which containers forbid.
+    "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1",
+    # Threads that wait for a request leave the processor to who makes it.
+    "OMP_WAIT_POLICY": "passive",
+}
+"""Environment of the programs."""
+
+AVX512 = frozenset({"avx512bw", "avx512dq", "avx512f", "avx512vl"})
+
+WITHOUT_AMX = ("-mno-amx-tile", "-mno-amx-int8")
+WITHOUT_AVX512 = ("-UCPU_CAPABILITY_AVX512", "-mno-avx512f", *WITHOUT_AMX)
+
+
+@attrs.frozen
+class Kind:
+    """A way to compile the kernels."""
+
+    name: str
+    flags: tuple[str, ...] = ()
+    """Flags after the library's own."""
+
+    needs: frozenset[str] = attrs.field(default=frozenset[str](), converter=frozenset[str])
+    """Instruction sets without which it does not run."""
+
+    portable: bool = False
+    tiled: bool = False
+    sanitized: bool = True
+
+    def missing(self) -> frozenset[str]:
+        """What it needs and this CPU lacks."""
+        return self.needs - set(instruction_sets())
+
+
+KINDS = (
+    # At the library's own level of optimisation: guard pages alone tell what is wrong.
+    Kind("as compiled by the library", sanitized=False),
+    Kind("for this processor"),
+    Kind("portable", portable=True),
+    Kind(
+        "AVX-512 of the first processors",
+        ("-mno-avx512vnni", "-mno-avx512bf16", "-mno-avx512vbmi", *WITHOUT_AMX),
+        needs=AVX512,
+    ),
+    Kind("AVX2", (*WITHOUT_AVX512, "-DCPU_CAPABILITY_AVX2"), needs={"avx2"}),
+    Kind(
+        "without vectors",
+        (*WITHOUT_AVX512, "-UCPU_CAPABILITY_AVX2", "-mno-avx", "-march=x86-64"),
+        needs={"sse2"},
+        portable=True,
+    ),
+    Kind("AMX", tiled=True, needs={"amx_int8", "amx_tile"}),
+    Kind(
+        "emulated AMX",
+        ("-include", str(HERE / "emulated_tiles.h")),
+        needs=AVX512,
+        tiled=True,
+    ),
+)
+
+
+def build(kind: Kind, dtype: torch.dtype, rows: Sequence[int], folder: Path) -> Path:
+    """
+    Compile driver.cpp and the kernels that it includes.
+
+    Args:
+        kind: How.
+
+        dtype: Dtype of the inputs.
+
+        rows: Numbers of rows.
+
+        folder: Where the program is written.
+    """
+    from torch._inductor.cpp_builder import CppBuilder
+
+    options = compiler_options(dtype, rows, portable=kind.portable, tiled=kind.tiled)
+    command = CppBuilder("driver", [str(HERE / "driver.cpp")], options, str(folder)).get_command_line()
+    compile_only = shlex.split(command)
+    compile_only.remove("-c")
+    target = folder / "driver"
+    compile_only[compile_only.index("-o") + 1] = str(target)
+    flags = [*kind.flags, *(SANITIZERS if kind.sanitized else ())]
+    # Warnings are of the compiler's own headers.
+    subprocess.run([*compile_only, f"-I{SOURCE.parent}", "-w", "-Wno-psabi", *flags], check=True)
+    return target
+
+
+def has_sanitizers(folder: Path) -> bool:
+    """Whether the compiler has them; *folder* is where this is tried."""
+    source, compiler = folder / "empty.cpp", os.environ.get("CXX", "g++")
+    source.write_text("int main() {}\n")
+    flags = [flag for flag in SANITIZERS if flag.startswith("-fsanitize")]
+    command = [compiler, *flags, str(source), "-o", str(folder / "empty")]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0

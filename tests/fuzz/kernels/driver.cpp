@@ -1,0 +1,129 @@
+// A program that calls one kernel for each request on its standard input: driver.py has the other side.
+//
+// A request is a row of int64: operation, way, threads, place, the scale's bits, and the number of tensors;
+// then each tensor: the number of dimensions, sizes, strides, bytes of an item, bytes of all, and the bytes;
+// then the number of bytes of the result. The answer is 1 and the bytes of the result, or 0 if the kernel
+// does not know the number of rows.
+
+#include <cstdio>
+
+#include <omp.h>
+
+#include "exports.cpp"
+#include "tensors.h"
+
+namespace {
+
+using driver::Memory;
+using driver::Place;
+using Tensors = std::vector<std::unique_ptr<AtenTensorOpaque>>;
+
+enum Operation : int64_t { FLOATS, INT8, INT4, ATTENTION };
+
+// Longer than any request takes: a kernel that hangs is ended.
+constexpr int SECONDS = 120;
+
+void read(void* to, size_t bytes) {
+  if (std::fread(to, 1, bytes, stdin) != bytes) std::abort();
+}
+
+int64_t number() {
+  int64_t found;
+  read(&found, sizeof found);
+  return found;
+}
+
+std::vector<int64_t> numbers(int64_t count) {
+  std::vector<int64_t> found(count);
+  for (auto& each : found) each = number();
+  return found;
+}
+
+std::unique_ptr<AtenTensorOpaque> tensor(Place place) {
+  std::unique_ptr<AtenTensorOpaque> found(new AtenTensorOpaque);
+  const int64_t dimensions = number();
+  found->sizes = numbers(dimensions);
+  found->strides = numbers(dimensions);
+  found->item = number();
+  const int64_t bytes = number();
+  found->memory = std::make_unique<Memory>(bytes, place);
+  read(found->memory->data(), bytes);
+  found->memory->protect();
+  return found;
+}
+
+// As Library in kernel_library.py calls them.
+bool call_functions(Operation operation, const Tensors& of, double scale, void* y) {
+  const auto at = [&](int i) -> void* { return of[i]->memory->data(); };
+  const auto size = [&](int i, int dimension) { return of[i]->sizes.at(dimension); };
+  const int64_t rows = size(0, 0);
+  switch (operation) {
+    case FLOATS:
+      return decodekit_float_gemm(rows, at(0), at(1), y, size(1, 0), size(1, 1));
+    case INT8:
+      return decodekit_int8_gemm(rows, at(0), at(1), at(2), y, size(1, 0), size(1, 1));
+    case INT4:
+      return decodekit_int4_gemm(rows, at(0), at(1), at(2), y, size(1, 0), size(1, 1));
+    case ATTENTION:
+      decodekit_attention(
+          at(0), at(1), of[1]->strides.data(), at(2), of[2]->strides.data(), at(3), of[3]->strides.data(), y, rows,
+          size(0, 1), size(0, 2), size(2, 1), size(2, 2), size(0, 3), size(2, 3), scale);
+      return true;
+  }
+  std::abort();
+}
+
+// As programs call them.
+bool call_operations(Operation operation, const Tensors& of, double scale) {
+  const auto at = [&](int i) { return of[i].get(); };
+  AtenTensorHandle y = nullptr;
+  switch (operation) {
+    case FLOATS:
+      return aoti_torch_cpu_float_gemm(at(0), at(1), &y) == 0;
+    case INT8:
+      return aoti_torch_cpu_int8_gemm(at(0), at(1), at(2), &y) == 0;
+    case INT4:
+      return aoti_torch_cpu_int4_gemm(at(0), at(1), at(2), &y) == 0;
+    case ATTENTION:
+      return aoti_torch_cpu_attention(at(0), at(1), at(2), at(3), scale, &y) == 0;
+  }
+  std::abort();
+}
+
+void answer(bool known, const char* data, int64_t bytes) {
+  const int64_t found = known;
+  std::fwrite(&found, sizeof found, 1, stdout);
+  if (known) std::fwrite(data, 1, bytes, stdout);
+  std::fflush(stdout);
+}
+
+void serve(Operation operation) {
+  const bool as_programs = number();
+  omp_set_num_threads(static_cast<int>(number()));
+  const Place place = driver::made_at = static_cast<Place>(number());
+  double scale;
+  read(&scale, sizeof scale);
+  Tensors tensors(number());
+  for (auto& each : tensors) each = tensor(place);
+  const int64_t bytes = number();
+  if (as_programs) {
+    const bool known = call_operations(operation, tensors, scale);
+    if (driver::made->memory->size() != bytes) std::abort();
+    answer(known, driver::made->memory->data(), bytes);
+    driver::made.reset();
+  } else {
+    const Memory y(bytes, place);
+    answer(call_functions(operation, tensors, scale, y.data()), y.data(), bytes);
+  }
+}
+
+}  // namespace
+
+int main() {
+  int64_t operation;
+  while (std::fread(&operation, sizeof operation, 1, stdin) == 1) {
+    alarm(SECONDS);
+    serve(static_cast<Operation>(operation));
+    alarm(0);
+  }
+}
