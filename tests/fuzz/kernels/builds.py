@@ -62,7 +62,7 @@ KINDS = (
     Kind("for this processor"),
     Kind("portable", portable=True),
     Kind(
-        "AVX-512 of the first processors",
+        "AVX-512 without VNNI",
         ("-mno-avx512vnni", "-mno-avx512bf16", "-mno-avx512vbmi", *WITHOUT_AMX),
         needs=AVX512,
     ),
