@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from ...decoding.history import History
-from ...decoding.validation import is_whole
 from ..chain import Composable
 from ..numerics.token_occurrences import largest_per_token, match_lengths, seen_slots, sequence_ends
 from ..parameter import (
@@ -20,9 +19,13 @@ from ..parameter import (
     as_window,
     integer,
     is_scalar,
+    one_integer,
     per_row,
     real,
 )
+
+LONGEST = 2**20
+"""The longest match that can be told apart."""
 
 
 @attrs.frozen(eq=False)
@@ -33,7 +36,7 @@ class DRY(Composable):
     If the last *length* tokens occurred before, the token that followed them there is penalised by
     multiplier · base^(length - allowed_length). The longest match of each token counts; matches
     shorter than *allowed_length* cost nothing. Matches may overlap with what they repeat. The
-    multiplier is typically 0.8; no-op at 0.
+    multiplier is typically 0.8; no-op at 0, and where *allowed_length* exceeds *max_match*.
 
     A match does not cross a breaker, and a breaker of one token is never penalised. A penalty is
     at most half the largest number of the logits' dtype, so no token is forbidden. Matches are
@@ -73,19 +76,14 @@ class DRY(Composable):
     include_prompt: bool = attrs.field(default=True, validator=a_bool)
     """Whether the prompt's tokens count, as they do in llama.cpp."""
 
-    max_match: int = attrs.field(default=50)
-    """Longest match that is told apart; longer ones cost the same. Time grows with it."""
+    max_match: int = attrs.field(
+        default=50,
+        validator=one_integer(f"1 to {LONGEST}", lambda length: 1 <= length <= LONGEST),
+    )
+    """Longest match that is told apart, 1 to 2^20; longer ones cost the same. Time grows with it."""
 
     _penalties: Tensor = attrs.field(init=False, repr=False)
     _breaking_ids: Tensor = attrs.field(init=False, repr=False)
-
-    @max_match.validator
-    def _check_max_match(self, attribute: "attrs.Attribute[int]", value: int) -> None:
-        if not is_whole(value):
-            raise TypeError(f"'max_match' must be an integer: got {value!r}, a {type(value).__name__}")
-        longest = int(torch.as_tensor(self.allowed_length).max())
-        if value < longest:
-            raise ValueError(f"'max_match' must be >= 'allowed_length', {longest}: got {value}")
 
     @_breaking_ids.default
     def _make_breaking_ids(self) -> Tensor:
@@ -129,7 +127,7 @@ class DRY(Composable):
 
     def _by_length(self, multiplier: float, base: float, allowed_length: int) -> list[float]:
         # By repeated multiplication, since a power overflows.
-        penalties, penalty = [0.0] * allowed_length, multiplier
+        penalties, penalty = [0.0] * min(allowed_length, self.max_match + 1), multiplier
         while len(penalties) <= self.max_match:
             penalties.append(penalty)
             penalty = min(penalty * base, FLOAT32.max)

@@ -72,6 +72,13 @@ class TestDRY:
         assert -2.0 == run(DRY(1.0, base=2.0, max_match=3), ZEROS, history)[1]
         assert -(2.0**48) == run(DRY(1.0, base=2.0), ZEROS, history)[1]
 
+    @pytest.mark.parametrize("allowed_length", [4, 2**31, 10**30])
+    def test_penalises_nothing_where_no_match_is_long_enough(self, allowed_length: int) -> None:
+        """No match is longer than three, and no table is made for those that would be."""
+        dry = DRY(1.0, base=2.0, allowed_length=allowed_length, max_match=3)
+
+        assert ZEROS == run(dry, ZEROS, after([1] * 60))
+
     def test_overflows_nowhere(self) -> None:
         """Half the largest float32 is the largest penalty, and forbidden tokens stay forbidden."""
         penalised = run(DRY(1e38, base=1e38), [-float("inf"), 3.0], after([1] * 60))
@@ -100,7 +107,8 @@ class TestDRY:
             ({"multiplier": 1.0, "base": 0.5}, "'base' must be >= 1"),
             ({"multiplier": 1.0, "allowed_length": 0}, "'allowed_length' must be >= 1"),
             ({"multiplier": 1.0, "window": -1}, "'window' must be >= 0"),
-            ({"multiplier": 1.0, "max_match": 1}, "'max_match' must be >= 'allowed_length', 2: got 1"),
+            ({"multiplier": 1.0, "max_match": 0}, "'max_match' must be 1 to 1048576: got 0"),
+            ({"multiplier": 1.0, "max_match": 10**30}, f"'max_match' must be 1 to 1048576: got {10**30}"),
             ({"multiplier": 1.0, "breakers": [()]}, "at least one id"),
         ],
     )
