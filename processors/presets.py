@@ -197,9 +197,10 @@ def llama_cpp(
 
     Not mirrored: ties are broken by a partial sort there (here: lower ids, and all equally typical
     tokens); typical keeps one more token there if the mass is met exactly; DRY compares at most 50
-    tokens of a match here, and penalises none where *dry_allowed_length* is larger; XTC has no *min_keep* here; a *dynatemp_range* of *temp* or more, which
-    reaches temperature 0 there, is refused. Omitted is the reasoning budget, which follows the bias
-    there: use :class:`~decodekit.processors.ThinkingBudget`.
+    tokens of a match here, and penalises none where *dry_allowed_length* is larger; XTC has no
+    *min_keep* here; a *dynatemp_range* of *temp* or more, which reaches temperature 0 there, is
+    refused. Omitted is the reasoning budget, which follows the bias there: use
+    :class:`~decodekit.processors.ThinkingBudget`.
     """
     seen = _window("penalty_last_n", penalty_last_n)
     dry_seen = _window("dry_penalty_last_n", dry_penalty_last_n)
