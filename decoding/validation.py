@@ -1,5 +1,6 @@
 """Converters and validators of numbers and token ids."""
 
+import math
 import numbers
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
@@ -26,6 +27,11 @@ def as_several(value: Any) -> tuple[Any, ...]:
     return tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else (values,)
 
 
+def is_iterable(value: Any) -> bool:
+    """Whether *value* has elements; a string counts, an array of no dimensions does not."""
+    return isinstance(as_list(value), Iterable)
+
+
 def is_whole(value: Any) -> bool:
     """Whether *value* is a Python or numpy integer; bool is not."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
@@ -43,7 +49,7 @@ def as_tuple(name: str, values: Any) -> tuple[Any, ...]:
     Raises:
         TypeError: *values* is not iterable. The message names it *name*.
     """
-    if not isinstance(values, Iterable):
+    if not is_iterable(values):
         raise TypeError(f"'{name}' must be a sequence of whole numbers: got {values!r}")
     return tuple(values)
 
@@ -57,7 +63,20 @@ def a_whole_number(instance: Any, attribute: "attrs.Attribute[Any]", value: Any)
 def as_real(value: Any) -> Any:
     """A Python or numpy number as a float; anything else unchanged, for a validator to refuse."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    return float(value) if is_number else value
+    return as_float(value) if is_number else value
+
+
+def as_float(value: Any) -> float:
+    """A number as a float; an infinity where a whole number exceeds every finite one."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def fits(value: int | Tensor) -> bool:
+    """Whether a whole number is one of 64 bits; tensors are."""
+    return isinstance(value, Tensor) or -LARGEST - 1 <= value <= LARGEST
 
 
 def one_real(rule: str, holds: Callable[[float], bool]) -> Validator:

@@ -11,6 +11,7 @@ from ..decoding.forward_checks import refuse_foreign
 from ..decoding.history import History
 from ..decoding.optional_protocols import DeviceSafe, KeepsArgmax, Local, ShiftInvariant
 from ..decoding.protocols import Processor, StopCondition
+from ..decoding.validation import is_iterable
 
 
 class Composable(abc.ABC):
@@ -56,7 +57,7 @@ class Composable(abc.ABC):
 
 
 def _flat(processors: Iterable[Processor]) -> tuple[Processor, ...]:
-    if not isinstance(processors, Iterable):
+    if not is_iterable(processors):
         raise TypeError(f"'processors' must be a sequence of processors: got {processors!r}")
     flat: list[Processor] = []
     for processor in processors:

@@ -13,7 +13,16 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..decoding.validation import LARGEST, Validator, as_list, as_several, is_whole
+from ..decoding.validation import (
+    LARGEST,
+    Validator,
+    as_float,
+    as_list,
+    as_several,
+    fits,
+    is_iterable,
+    is_whole,
+)
 
 Reals: TypeAlias = float | Sequence[float] | Tensor
 """Accepted input of a real parameter."""
@@ -35,7 +44,7 @@ def as_reals(value: Reals) -> float | Tensor:
     if isinstance(value, Tensor):
         known = value.is_floating_point() or _holds_integers(value)
         return value.detach().to(torch.float64, copy=True) if known else value
-    return cast("float | Tensor", _converted(value, numbers.Real, float, torch.float64))
+    return cast("float | Tensor", _converted(value, numbers.Real, as_float, torch.float64))
 
 
 def as_integers(value: Integers) -> int | Tensor:
@@ -70,7 +79,7 @@ def as_token_sequence(value: int | Iterable[int] | Tensor) -> tuple[int, ...]:
 
 def as_token_sequences(values: Iterable[int | Iterable[int]]) -> tuple[tuple[int, ...], ...]:
     """Convert to unique sequences of token ids, in order; a single id is a sequence of one."""
-    if not isinstance(values, Iterable) or isinstance(values, str):
+    if not is_iterable(values) or isinstance(values, str):
         raise TypeError(f"token sequences must come in a list: got {values!r}, a {type(values).__name__}")
     sequences = tuple(dict.fromkeys(as_token_sequence(value) for value in values))
     if () in sequences:
@@ -119,9 +128,13 @@ def integer(rule: str, holds: Callable[[Any], Any]) -> Validator:
     def check(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
         if isinstance(value, Tensor):
             _check_rows(attribute.name, value, "integers", _holds_integers(value))
+        elif isinstance(value, Sequence) and not isinstance(value, str) and all(map(is_whole, value)):
+            # The converter left them: they are of no tensor's.
+            raise ValueError(f"{_fit(attribute.name)} in every row: got {value!r}")
         elif not is_whole(value):
             _refuse_type(attribute.name, value, "an integer, or integers one per row")
         _check_rule(attribute.name, value, rule, holds(value))
+        _check_size(attribute.name, value)
 
     return check
 
@@ -140,6 +153,7 @@ def one_integer(rule: str, holds: Callable[[int], bool]) -> Validator:
         if not is_whole(value):
             _refuse_type(attribute.name, value, "an integer")
         _check_rule(attribute.name, value, rule, holds(value))
+        _check_size(attribute.name, value)
 
     return check
 
@@ -247,7 +261,9 @@ def _converted(value: Any, kind: type, scalar: Callable[[Any], Any], dtype: torc
     if _is_number(value, kind):
         return scalar(value)
     if isinstance(value, Sequence) and not isinstance(value, str) and all(_is_number(v, kind) for v in value):
-        return torch.tensor([scalar(v) for v in value], dtype=dtype)
+        scalars = [scalar(v) for v in value]
+        if dtype.is_floating_point or all(map(fits, scalars)):
+            return torch.tensor(scalars, dtype=dtype)
     return value
 
 
@@ -265,6 +281,15 @@ def _check_rows(name: str, value: Tensor, kind: str, of_kind: bool) -> None:
         raise TypeError(f"'{name}' must be a tensor of {kind}: got one of {value.dtype}")
     if value.dim() != 1 or value.numel() == 0:
         raise ValueError(f"'{name}' must be 1-D, one value per row: got shape {tuple(value.shape)}")
+
+
+def _check_size(name: str, value: int | Tensor) -> None:
+    if not fits(value):
+        raise ValueError(f"{_fit(name)}: got {value!r}")
+
+
+def _fit(name: str) -> str:
+    return f"'{name}' must fit into 64 bits"
 
 
 def _check_rule(name: str, value: float | Tensor, rule: str, held: bool | Tensor) -> None:

@@ -15,6 +15,7 @@ from decodekit.decoding import (
     Detokenizer,
     Finish,
     Generator,
+    Greedy,
     History,
     MaxLength,
     MaxNewTokens,
@@ -22,16 +23,40 @@ from decodekit.decoding import (
     MirostatRun,
     NotBefore,
     RepetitionLoop,
+    SamplingPipeline,
     Slots,
     StopCondition,
+    StopStrings,
 )
 from decodekit.decoding.scores import Scores
-from decodekit.processors import Chain, ForcedFirstToken, SuppressTokens, SynthIDWatermark
-from decodekit.speculation import check_exactness
+from decodekit.processors import (
+    DRY,
+    Chain,
+    ForcedFirstToken,
+    Grammar,
+    SuppressTokens,
+    SynthIDWatermark,
+    Temperature,
+    TopK,
+)
+from decodekit.speculation import AdaptiveLength, Mixture, SuffixAutomaton, Tree, check_exactness
 from decodekit.testing import ScriptedDecoder
 
 HUGE = 10**30
 ANYTHING: Any = object()
+SEVERAL: Any = torch.tensor([1, 2])
+POINT: Any = torch.tensor(1)
+"""An array of no dimensions, which Python takes for an iterable."""
+
+
+class Joins:
+    """A tokenizer."""
+
+    def decode(self, token_ids: list[int], **options: Any) -> str:
+        return " ".join(map(str, token_ids))
+
+    def convert_ids_to_tokens(self, ids: int) -> str:
+        return str(ids)
 
 
 class Bool:
@@ -70,6 +95,38 @@ class Bool:
         (lambda: AdaptivePRun(2**31, AdaptiveP(0.5)), ValueError, "'batch' must be <= 1048576"),
         (lambda: AdaptivePRun(ANYTHING, AdaptiveP(0.5)), TypeError, "'batch' must be a whole number"),
         (lambda: MirostatRun(0, Mirostat()), ValueError, "'batch' must be >= 1"),
+        (lambda: MirostatRun(2, ANYTHING), TypeError, "'settings' must be .*Mirostat"),
+        (lambda: AdaptivePRun(2, ANYTHING), TypeError, "'settings' must be .*AdaptiveP"),
+        (lambda: Mirostat(version=ANYTHING), ValueError, "'version' must be 1 or 2"),
+        (lambda: Mirostat(version=SEVERAL), ValueError, "'version' must be 1 or 2"),
+        (lambda: TopK(HUGE), ValueError, "'k' must fit into 64 bits"),
+        (lambda: TopK([1, HUGE]), ValueError, "'k' must fit into 64 bits in every row"),
+        (lambda: SynthIDWatermark([1], ngram_len=HUGE), ValueError, "'ngram_len' must fit into 64 bits"),
+        (lambda: Temperature(10**400), ValueError, "'temperature' must be finite in float32"),
+        (lambda: Temperature([0.5, 10**400]), ValueError, "'temperature' must be finite in float32 in every"),
+        (lambda: Mirostat(tau=10**400), ValueError, "'tau' must be > 0 and finite"),
+        (
+            lambda: SynthIDWatermark([1], sampling_table_seed=ANYTHING),
+            TypeError,
+            "'sampling_table_seed' must be an integer",
+        ),
+        (lambda: AdaptiveLength(2**31), ValueError, "'most' must be <= 1048576"),
+        (lambda: Detokenizer(ANYTHING, pieces=ANYTHING), TypeError, "'tokenizer' must have a method decode"),
+        (lambda: Detokenizer(Joins(), pieces=ANYTHING), TypeError, "'pieces' must be TokenPieces"),
+        (lambda: Detokenizer(Joins(), ANYTHING), TypeError, "'skip_special_tokens' must be <class 'bool'>"),
+        (
+            lambda: SamplingPipeline(None, Greedy(), plan=ANYTHING),
+            TypeError,
+            "'plan' must be that of another",
+        ),
+        (lambda: Chain(POINT), TypeError, "'processors' must be a sequence of processors"),
+        (lambda: DRY(0.8, breakers=POINT), TypeError, "token sequences must come in a list"),
+        (lambda: Grammar(POINT), TypeError, "'language' must be a language"),
+        (lambda: DecoderShape(1, 8, 3, POINT, 1), TypeError, "'widths' must be a sequence of whole numbers"),
+        (lambda: StopStrings(POINT, Joins()), TypeError, "'strings' must be a string or several"),
+        (lambda: SuffixAutomaton(POINT), TypeError, "'corpus' must be token ids"),
+        (lambda: Tree(POINT), TypeError, "'parents' must be whole numbers"),
+        (lambda: Mixture(POINT), TypeError, "'drafters' must be drafters"),
     ],
 )
 def test_is_refused(make: Callable[[], object], error: type[Exception], message: str) -> None:

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 import attrs
 import torch
+from attrs import validators
 from torch import Tensor
 
 from ..history import History
@@ -59,13 +60,15 @@ class AdaptiveP:
 class AdaptivePRun(StatefulRun):
     """One run of :class:`AdaptiveP`."""
 
-    settings: AdaptiveP
+    settings: AdaptiveP = attrs.field(validator=validators.instance_of(AdaptiveP))
 
     average: Tensor = attrs.field(init=False)
     """``[batch]`` float64: the average probability of each row's sampled tokens."""
 
     @average.default
     def _on_target(self) -> Tensor:
+        # attrs validates after the defaults, which need valid fields.
+        attrs.validate(self)
         return torch.full((self.batch,), self.settings.target, dtype=torch.float64)
 
     def _sample(self, logits: Tensor, history: History, advancing: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from attrs import validators
 from torch import Tensor
 
 from ..history import History
-from ..validation import a_whole_number, as_real, one_real
+from ..validation import a_whole_number, as_real, is_whole, one_real
 from .sample import Sample
 from .stateful_sampler import StatefulRun
 
@@ -18,7 +18,7 @@ ZIPF_TOKENS = 100
 
 
 def _one_or_two(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    if value not in (1, 2) or isinstance(value, bool):
+    if not is_whole(value) or value not in (1, 2):
         raise ValueError(f"'{attribute.name}' must be 1 or 2: got {value!r}")
 
 
@@ -76,13 +76,15 @@ class Mirostat:
 class MirostatRun(StatefulRun):
     """One run of :class:`Mirostat`."""
 
-    settings: Mirostat
+    settings: Mirostat = attrs.field(validator=validators.instance_of(Mirostat))
 
     mu: Tensor = attrs.field(init=False)
     """``[batch]`` float64: each row's limit, in bits."""
 
     @mu.default
     def _twice_tau(self) -> Tensor:
+        # attrs validates after the defaults, which need valid fields.
+        attrs.validate(self)
         return torch.full((self.batch,), 2 * self.settings.tau, dtype=torch.float64)
 
     def _sample(self, logits: Tensor, history: History, advancing: Tensor) -> Tensor:

@@ -45,8 +45,9 @@ class StatefulRun(abc.ABC):
 
     @length.default
     def _no_length(self) -> Tensor:
-        # attrs validates after the defaults, which need valid fields.
-        attrs.validate(self)
+        # attrs validates after the defaults, which need valid fields; those of a subclass are not set yet.
+        batch = attrs.fields(StatefulRun).batch
+        batch.validator(self, batch, self.batch)
         return torch.full((self.batch,), -1)
 
     @sampled.default

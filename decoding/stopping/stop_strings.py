@@ -15,12 +15,13 @@ from ..protocols import Finish
 from ..scores import Scores
 from ..text.detokenizer import Detokenizer
 from ..text.tokenizer import a_tokenizer, common_prefix_length
+from ..validation import is_iterable
 from .aho_corasick import AhoCorasick
 from .composition import Stop
 
 
 def _strings(value: str | Iterable[str]) -> tuple[str, ...]:
-    several = tuple(value) if isinstance(value, Iterable) else ()
+    several = tuple(value) if is_iterable(value) else ()
     strings = (value,) if isinstance(value, str) else several
     if not strings or not all(isinstance(s, str) for s in strings):
         raise TypeError(f"'strings' must be a string or several: got {value!r}")

@@ -9,6 +9,7 @@ token could still change is held: an incomplete character, a run of byte tokens.
 from collections.abc import Sequence
 
 import attrs
+from attrs import validators
 
 from .byte_level import ByteLevelText
 from .clean_up import CleanUp, cleans_up
@@ -53,7 +54,7 @@ class Detokenizer:
     """
 
     tokenizer: Tokenizer = attrs.field(repr=False, validator=a_tokenizer)
-    skip_special_tokens: bool = True
+    skip_special_tokens: bool = attrs.field(default=True, validator=validators.instance_of(bool))
     _pieces: TokenPieces = attrs.field(kw_only=True, repr=False)
     _method: ByteLevelText | TextWindow | _CleanedUp = attrs.field(init=False, repr=False)
 
@@ -65,6 +66,10 @@ class Detokenizer:
 
     @_method.default
     def _method_of_the_family(self) -> ByteLevelText | TextWindow | _CleanedUp:
+        # Again: there is no default where the pieces are given.
+        attrs.validate(self)
+        if not isinstance(self._pieces, TokenPieces):
+            raise TypeError(f"'pieces' must be TokenPieces, those of the tokenizer: got {self._pieces!r}")
         family = ByteLevelText if self._pieces.byte_level else TextWindow
         method = family(self.tokenizer, self.skip_special_tokens, self._pieces)
         return _CleanedUp(method) if cleans_up(self.tokenizer) else method

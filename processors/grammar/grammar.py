@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...decoding.history import History
+from ...decoding.validation import is_iterable
 from ..chain import Composable
 from .matcher import Language, Matcher
 
@@ -120,7 +121,7 @@ class _IdleWalks:
 
 
 def _as_languages(value: Languages) -> Language | tuple[Language | None, ...] | None:
-    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
+    return tuple(value) if is_iterable(value) and not isinstance(value, str) else value
 
 
 def _check_languages(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:

@@ -86,6 +86,8 @@ class SynthIDWatermark(Composable):
 
     @_table.default
     def _toss(self) -> Tensor:
+        # attrs validates after the defaults, which need valid fields.
+        attrs.validate(self)
         generator = torch.Generator().manual_seed(self.sampling_table_seed)
         return torch.randint(0, 2, (self.sampling_table_size,), generator=generator).bool()
 

@@ -11,6 +11,9 @@ from ...decoding.validation import a_whole_number, as_real, one_real
 from .acceptance_rates import AcceptanceRates
 from .step_seconds import StepSeconds
 
+LONGEST = 2**20
+"""The largest maximum."""
+
 _FIRST_WAIT, _LAST_WAIT = 4, 128
 """Speculation steps without a draft before a trial: initially, and after repeated failed trials."""
 
@@ -43,8 +46,8 @@ class AdaptiveLength:
     not.
     """
 
-    most: int = attrs.field(default=8, validator=[a_whole_number, validators.ge(0)])
-    """Maximum draft length. The decoder has to score one column more."""
+    most: int = attrs.field(default=8, validator=[a_whole_number, validators.ge(0), validators.le(LONGEST)])
+    """Maximum draft length, at most :data:`LONGEST`. The decoder has to score one column more."""
 
     expected: float = attrs.field(
         default=0.7, converter=as_real, validator=one_real(">= 0 and <= 1", lambda value: 0 <= value <= 1)

@@ -1,7 +1,6 @@
 """Mixture of drafters: the one with the highest expected gain, per row and step."""
 
 import time
-from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -11,7 +10,7 @@ from torch import Tensor
 from ...decoding.history import History
 from ...decoding.optional_protocols import ChecksTarget, GivesEvidence, tree_nodes
 from ...decoding.protocols import DecoderShape, Draft, Drafter, SamplesTokens
-from ...decoding.validation import as_real
+from ...decoding.validation import as_real, is_iterable
 from .merged_draft import merged_draft
 from .mixture_acceptance import PastDraft
 from .mixture_pace import Pace
@@ -20,11 +19,11 @@ from .running_texts import RunningTexts
 
 
 def _as_tuple(drafters: Any) -> Any:
-    return tuple(drafters) if isinstance(drafters, Iterable) else drafters
+    return tuple(drafters) if is_iterable(drafters) else drafters
 
 
 def _as_costs(costs: Any) -> Any:
-    return tuple(map(as_real, costs)) if isinstance(costs, Iterable) else costs
+    return tuple(map(as_real, costs)) if is_iterable(costs) else costs
 
 
 def _check_drafters(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:

@@ -2,7 +2,7 @@
 
 import bisect
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...decoding.history import History
 from ...decoding.protocols import Draft, SamplesTokens
-from ...decoding.validation import a_whole_number, as_list, is_whole
+from ...decoding.validation import a_whole_number, as_list, is_iterable, is_whole
 from .running_texts import RunningTexts
 from .suffix_index import SuffixIndex
 
@@ -83,7 +83,7 @@ def _as_sequences(corpus: Any) -> Sequences:
     if corpus is None:
         return ()
     rule = "'corpus' must be token ids >= 0, or lists of them"
-    if isinstance(corpus, str) or not isinstance(corpus, Iterable):
+    if isinstance(corpus, str) or not is_iterable(corpus):
         raise TypeError(f"{rule}: got {corpus!r}")
     listed = [as_list(part) for part in corpus]
     parts = [listed] if all(map(is_whole, listed)) else listed

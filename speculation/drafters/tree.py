@@ -1,18 +1,17 @@
 """Shapes of draft trees."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import attrs
 
-from ...decoding.validation import is_whole
+from ...decoding.validation import is_iterable, is_whole
 
 ROOT = -1
 """Parent of the first level: the row's last token."""
 
 
 def _as_tuple(parents: Any) -> Any:
-    return tuple(parents) if isinstance(parents, Iterable) else parents
+    return tuple(parents) if is_iterable(parents) else parents
 
 
 @attrs.frozen

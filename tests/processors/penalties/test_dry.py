@@ -72,7 +72,7 @@ class TestDRY:
         assert -2.0 == run(DRY(1.0, base=2.0, max_match=3), ZEROS, history)[1]
         assert -(2.0**48) == run(DRY(1.0, base=2.0), ZEROS, history)[1]
 
-    @pytest.mark.parametrize("allowed_length", [4, 2**31, 10**30])
+    @pytest.mark.parametrize("allowed_length", [4, 2**31, 2**63 - 1])
     def test_penalises_nothing_where_no_match_is_long_enough(self, allowed_length: int) -> None:
         """No match is longer than three, and no table is made for those that would be."""
         dry = DRY(1.0, base=2.0, allowed_length=allowed_length, max_match=3)

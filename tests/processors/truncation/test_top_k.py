@@ -16,7 +16,7 @@ class TestTopK:
             pytest.param(1, [1], id="one"),
             pytest.param(2, [1, 3], id="two"),
             pytest.param(4, [0, 1, 2, 3], id="all"),
-            pytest.param(10**30, [0, 1, 2, 3], id="more-than-there-are"),
+            pytest.param(2**63 - 1, [0, 1, 2, 3], id="more-than-there-are"),
             pytest.param(0, [0, 1, 2, 3], id="off"),
             pytest.param([2], [1, 3], id="per-row"),
             pytest.param([0], [0, 1, 2, 3], id="per-row-off"),
