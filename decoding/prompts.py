@@ -77,6 +77,11 @@ def _row(prompt: Any, tokenizer: Any) -> list[int]:
                 "a prompt must be ids where the generator has no tokenizer (pass tokenizer= to it): "
                 f"got the string {prompt[:40]!r}"
             )
+        if not callable(tokenizer):
+            raise TypeError(
+                "a prompt must be ids where the generator's tokenizer cannot be called with a text: "
+                f"got the string {prompt[:40]!r}"
+            )
         return list(tokenizer(prompt)["input_ids"])
     if isinstance(prompt, torch.Tensor | np.ndarray):
         rows = _array_rows(np.asarray(prompt))

@@ -1,15 +1,16 @@
 """Effect of each stage of a chain on the distribution."""
 
 import math
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import attrs
 import torch
 from torch import Tensor
 
 from ..decoding.history import History
-from ..decoding.optional_protocols import stages_of
 from ..decoding.protocols import Processor
+from ..decoding.validation import is_whole
+from .chain import Chain
 from .display_table import DisplayTable
 
 _NAME_WIDTH = 48
@@ -29,6 +30,7 @@ _NUMERIC = frozenset({1, 2, 3, 4, 6})
 _EMPTY = "no token left"
 
 
+@runtime_checkable
 class Decodes(Protocol):
     """The part of a tokenizer used here."""
 
@@ -189,7 +191,9 @@ def explain(
         examples: Number of tokens listed per stage.
 
     Raises:
-        TypeError: *logits* or *history* has another type or shape.
+        TypeError: An argument has another type, or the logits another shape.
+
+        ValueError: *history* is of other columns, or *examples* is negative.
     """
     if not isinstance(logits, Tensor) or logits.dim() != 3 or not isinstance(history, History):
         given = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
@@ -197,7 +201,18 @@ def explain(
             "explain takes logits [batch, width, vocab] and a History, as Generator.logits gives them: "
             f"got {given} and a {type(history).__name__}"
         )
-    stages = stages_of(chain)
+    if not logits.is_floating_point():
+        raise TypeError(f"'logits' must be real numbers: got a tensor of {logits.dtype}")
+    if history.length.shape != logits.shape[:2]:
+        raise ValueError(
+            "'history' must have a length for each row and column of the logits, "
+            f"{list(logits.shape[:2])}: got {list(history.length.shape)}"
+        )
+    if not is_whole(examples) or examples < 0:
+        raise ValueError(f"'examples' must be a whole number >= 0: got {examples!r}")
+    if tokenizer is not None and not isinstance(tokenizer, Decodes):
+        raise TypeError(f"'tokenizer' must have a method decode: got {tokenizer!r}")
+    stages = Chain(() if chain is None else (chain,)).processors
     states = [logits]
     for stage in stages:
         # A copy, so that a processor that modifies its input does not corrupt the comparison.

@@ -22,6 +22,7 @@ from typing import Any
 
 from ..decoding.results.background import returned
 from ..decoding.results.events import Event
+from ..decoding.validation import is_iterable
 
 _LOG = logging.getLogger(__name__)
 
@@ -60,6 +61,8 @@ def server_sent_events(
     data: {}
     <BLANKLINE>
     """
+    if not is_iterable(events):
+        raise TypeError(f"'events' must be events, one after the other: got {events!r}")
     source = iter(events)
     number = 0
     try:
@@ -71,7 +74,7 @@ def server_sent_events(
             except Exception as error:
                 yield _failed(error, describe)
                 return
-            yield _message(event.as_dict(), number)
+            yield _message(_fields(event), number)
             number += 1
         yield _message({}, name="done")
     finally:
@@ -103,10 +106,14 @@ def async_server_sent_events(
         Messages, each complete, to be encoded as UTF-8.
 
     Raises:
+        TypeError: *events* cannot be read in an ``async for``.
+
         ValueError: *keep_alive* is not positive.
     """
     if keep_alive is not None and (isinstance(keep_alive, bool) or not keep_alive > 0):
         raise ValueError(f"'keep_alive' must be > 0 or None: got {keep_alive!r}")
+    if not isinstance(events, AsyncIterable):
+        raise TypeError(f"'events' must be events, one after the other, in async for: got {events!r}")
     return _messages(events, keep_alive, describe)
 
 
@@ -128,7 +135,7 @@ async def _messages(
             except Exception as error:
                 yield _failed(error, describe)
                 return
-            yield _message(event.as_dict(), number)
+            yield _message(_fields(event), number)
             number += 1
         yield _message({}, name="done")
     finally:
@@ -138,6 +145,12 @@ async def _messages(
         close = getattr(source, "aclose", None)
         if close is not None:
             await close()
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    if not isinstance(event, Event):
+        raise TypeError(f"'events' must be of the class Event: got {event!r}, a {type(event).__name__}")
+    return event.as_dict()
 
 
 def _failed(error: Exception, describe: Callable[[Exception], str]) -> str:

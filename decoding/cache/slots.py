@@ -20,8 +20,10 @@ from ..protocols import Decoder, Draft, SamplesOnDevice, ScoresTrees
 from ..scores import Scores
 from ..token_feeder import Fed, TokenFeeder
 from ..trees import first_branch, parents_of
+from ..validation import is_whole
 from .cached_tokens import CachedTokens
 from .columns import columns_of
+from .feed_checks import checked_feed
 from .lost_lock import LostLock
 
 Ints = NDArray[np.int64]
@@ -162,16 +164,21 @@ class Slots:
                 that :attr:`may_sample`; its random streams are the history's.
 
         Raises:
-            ValueError: More is needed than the decoder scores.
+            TypeError: An argument of another type. Nothing has been fed.
+
+            ValueError: A wrong shape, a length beyond the ids, or more needed than there is or the decoder
+                scores. Nothing has been fed.
 
             RuntimeError: The logits are :attr:`logits_in_use`.
         """
         self._require_returned()
+        if not isinstance(exact_width, bool):
+            raise TypeError(f"'exact_width' must be True or False: got {exact_width!r}")
+        if most is not None and (not is_whole(most) or most < 1):
+            raise ValueError(f"'most' must be a whole number >= 1, or None: got {most!r}")
         # Lists, since numpy takes longer for a few numbers.
-        tokens, ends, wanted = history.ids.numpy()[:, 0], length.tolist(), need.tolist()
-        columns = max(wanted)
-        if columns > self._scored[-1]:
-            raise ValueError(f"'need' must be <= {self._scored[-1]}, the scored width: got {columns}")
+        ends, wanted = checked_feed(history, length, need, self.shape.batch_size, self._scored[-1])
+        tokens, columns = history.ids.numpy()[:, 0], max(wanted)
         widths = self._scored[-1:] if exact_width else self.shape.widths
         scoring = widths if columns == 1 or exact_width else self._scored
         sampling = history if sample else None

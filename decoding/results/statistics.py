@@ -7,6 +7,8 @@ from typing import Any
 
 import attrs
 
+from ..validation import as_real
+
 _BAR = 24
 """Characters of the longest bar."""
 
@@ -111,7 +113,7 @@ class Statistics:
         Raises:
             ValueError: *confidence* is out of range.
         """
-        if not 0 < confidence < 1:
+        if not isinstance(as_real(confidence), float) or not 0 < confidence < 1:
             raise ValueError(f"'confidence' must be above 0 and below 1: got {confidence!r}")
         if self.steps < 2:
             return 1.0, math.inf

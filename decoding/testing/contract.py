@@ -1,11 +1,14 @@
 """The contract checks of a decoder."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
+from ..forward_checks import require_decoder
 from ..protocols import Decoder, ScoresTrees
+from ..validation import as_real, is_iterable, is_whole
 from .assertions import require
 from .chain_check import ChainTrial
 from .tree_check import TreeTrial
@@ -34,7 +37,13 @@ def check_decoder(
 
     Raises:
         AssertionError: A rule is broken; the message names it.
+
+        TypeError: *decoder* is none, or an option has another type.
+
+        ValueError: An option is out of range.
     """
+    require_decoder(decoder)
+    _check_options(tolerance, seed, overflowing, decoder.shape.vocab_size)
     shape = decoder.shape
     require(shape.widths[-1] <= shape.max_length, f"widths must be <= max_length: {shape.widths}")
     random = np.random.default_rng(seed)
@@ -55,3 +64,15 @@ def check_decoder(
         for width in trees.decoder.tree_widths:
             trees.one_tree(width)
         trees.refusals()
+
+
+def _check_options(tolerance: float, seed: int, overflowing: Sequence[int], vocab: int) -> None:
+    if not isinstance(as_real(tolerance), float) or not 0 <= as_real(tolerance) < math.inf:
+        raise ValueError(f"'tolerance' must be a number >= 0, and finite: got {tolerance!r}")
+    if not is_whole(seed) or seed < 0:
+        raise ValueError(f"'seed' must be a whole number >= 0: got {seed!r}")
+    rule = f"'overflowing' must be token ids, 0 to {vocab - 1}, and leave others"
+    if not is_iterable(overflowing) or not all(map(is_whole, overflowing)):
+        raise TypeError(f"{rule}: got {overflowing!r}")
+    if any(not 0 <= token < vocab for token in overflowing) or len(set(overflowing)) >= vocab:
+        raise ValueError(f"{rule}: got {overflowing!r}")

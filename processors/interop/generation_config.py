@@ -15,7 +15,7 @@ from ...decoding.stopping.max_length import MaxLength
 from ...decoding.stopping.max_new_tokens import MaxNewTokens
 from ...decoding.stopping.max_time import MaxTime
 from ...decoding.stopping.stop_strings import StopStrings
-from ...decoding.validation import as_several
+from ...decoding.validation import as_several, is_iterable
 from ..chain import Chain
 from ..parameter import options_of
 from .generation_fields import METADATA, NO_EFFECT, REFUSED, SAMPLER_AND_STOP, STAGES, OtherFields, StageField
@@ -74,10 +74,15 @@ def from_generation_config(
         ignore: Names of refused or unknown fields to skip.
 
     Raises:
+        TypeError: *config* or *ignore* is none, or a field has another type.
+
         ValueError: A field is unsupported or unknown.
     """
+    known = _fields_of(config)
+    if isinstance(ignore, str) or not is_iterable(ignore) or not all(isinstance(n, str) for n in ignore):
+        raise TypeError(f"'ignore' must be names of fields: got {ignore!r}")
     ignored = set(ignore)
-    fields = {name: value for name, value in vars(config).items() if name not in ignored}
+    fields = {name: value for name, value in known.items() if name not in ignored}
     # Defaults are values up to transformers 4, and None later.
     defaults = vars(type(config)())
     _refuse(fields, defaults)
@@ -91,6 +96,16 @@ def from_generation_config(
     stages = _stages(fields, OtherFields(eos, limit), unused)
     sampler = Sample(seed) if fields.get("do_sample") else Greedy()
     return GenerationParts(Chain(stages), sampler, _stop(fields, eos, limit, tokenizer), unused)
+
+
+def _fields_of(config: Any) -> Mapping[str, Any]:
+    try:
+        fields = {} if isinstance(config, type) else vars(config)
+    except TypeError:  # it has none
+        fields = {}
+    if not fields:
+        raise TypeError(f"'config' must be a transformers.GenerationConfig: got {config!r}")
+    return fields
 
 
 def _refuse(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:

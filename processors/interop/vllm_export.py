@@ -47,8 +47,14 @@ def to_vllm(chain: Processor, *, name: str = "DecodekitLogitsProcessor", base: t
     Raises:
         ImportError: vLLM is not installed, or too old for that interface.
 
+        TypeError: *chain* is no processor, *name* no string or *base* no class.
+
         ValueError: A parameter is per-row; vLLM's rows change from step to step.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"'name' must be a string: got {name!r}")
+    if base is not None and not isinstance(base, type):
+        raise TypeError(f"'base' must be a class: got {base!r}")
     _check_chain(chain)
     return type(name, (_Bridge, _interface() if base is None else base), {"chain": staticmethod(chain)})
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ...decoding.validation import as_list, is_whole
+from ...decoding.validation import LARGEST, as_list, is_iterable, is_whole
 
 
 def as_token_lists(texts: Any, lengths: Any, least: int, eos: tuple[int, ...] = ()) -> list[list[int]]:
@@ -24,12 +24,16 @@ def as_token_lists(texts: Any, lengths: Any, least: int, eos: tuple[int, ...] = 
 
         ValueError: No texts, a text that is too short, or a negative id.
     """
+    if not is_iterable(texts):
+        raise TypeError(f"'texts' must be lists of token ids: got {texts!r}")
     rows = [as_list(row) for row in as_list(texts)]
     if rows and is_whole(rows[0]):
         rows = [rows]
     if not rows:
         raise ValueError("'texts' must be at least one: got none")
-    kept = [len(row) for row in rows] if lengths is None else as_list(lengths)
+    if lengths is not None and not is_iterable(lengths):
+        raise TypeError(f"'lengths' must be whole numbers, one for each text: got {lengths!r}")
+    kept = [None for _ in rows] if lengths is None else list(as_list(lengths))
     if len(kept) != len(rows):
         raise ValueError(f"'lengths' must be one for each of the {len(rows)} texts: got {len(kept)}")
     found = [_checked(number, row, n) for number, (row, n) in enumerate(zip(rows, kept, strict=True))]
@@ -43,8 +47,11 @@ def as_token_lists(texts: Any, lengths: Any, least: int, eos: tuple[int, ...] = 
 def _checked(number: int, row: Any, length: Any) -> list[int]:
     if not isinstance(row, list | tuple) or not all(is_whole(token) for token in row):
         raise TypeError(f"text {number} must be a list of token ids: got {row!r}")
+    length = len(row) if length is None else length
     if not is_whole(length) or not 0 <= length <= len(row):
         raise ValueError(f"the length of text {number} must be 0 to {len(row)}, what it has: got {length!r}")
     if min(row[:length], default=0) < 0:
         raise ValueError(f"the ids of text {number} must be >= 0: got {min(row[:length])}")
+    if max(row[:length], default=0) > LARGEST:
+        raise ValueError(f"the ids of text {number} must fit into 64 bits: got {max(row[:length])}")
     return list(row[:length])

@@ -6,6 +6,9 @@ import attrs
 
 from ...decoding.validation import is_iterable, is_whole
 
+LARGEST = 2**16
+"""The most nodes of a tree."""
+
 ROOT = -1
 """Parent of the first level: the row's last token."""
 
@@ -65,6 +68,8 @@ class Tree:
         parents: list[int] = []
         level = [ROOT]
         for n in children:
+            if len(parents) + n * len(level) > LARGEST:
+                raise ValueError(f"'children' must make at most {LARGEST} nodes: got {children}")
             first = len(parents)
             parents += [parent for parent in level for _ in range(n)]
             level = list(range(first, len(parents) if on_all else first + 1))

@@ -38,6 +38,7 @@ its interval, and later uses of the same key are answered consistently: noise sh
 shared here too.
 """
 
+import math
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -48,6 +49,7 @@ from ...decoding.prompts import as_rows
 from ...decoding.results.events import Event
 from ...decoding.results.generation import Generation
 from ...decoding.sampling import noise
+from ...decoding.validation import as_real, is_whole
 from .enumeration import Oracle, Path, distribution_over_paths, streams_of
 from .exact_distribution import ExactDistribution, readable, total_variation
 from .inverse_transform import InverseTransform, enumerable
@@ -96,13 +98,19 @@ def check_exactness(
     Raises:
         AssertionError: The distributions differ; the message shows the output with the largest difference.
 
-        ValueError: The sampler does not draw from the softmax.
+        TypeError: *make* is no function, or returns no generator.
+
+        ValueError: The sampler does not draw from the softmax, or an option is out of range.
 
         RuntimeError: A part uses noise other than by :func:`...noise.coin` and :func:`...noise.draw`,
             or is not deterministic given the noise.
     """
     if not callable(make):
         raise TypeError(f"'make' must be a function that returns a Generator: got {make!r}")
+    if not isinstance(as_real(tolerance), float) or not 0 <= as_real(tolerance) < math.inf:
+        raise ValueError(f"'tolerance' must be a number >= 0, and finite: got {tolerance!r}")
+    if not is_whole(copies):
+        raise TypeError(f"'copies' must be a whole number: got {copies!r}")
     found, expected = output_distribution(make, prompts, copies=copies), chain_rule(make, prompts)
     distance = total_variation(found, expected)
     if not distance <= tolerance:
