@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..decoding.history import History
+from ..decoding.optional_protocols import stages_of
 from ..decoding.protocols import Processor
 from ..decoding.validation import is_whole
 from .chain import Chain
@@ -212,7 +213,9 @@ def explain(
         raise ValueError(f"'examples' must be a whole number >= 0: got {examples!r}")
     if tokenizer is not None and not isinstance(tokenizer, Decodes):
         raise TypeError(f"'tokenizer' must have a method decode: got {tokenizer!r}")
-    stages = Chain(() if chain is None else (chain,)).processors
+    if chain is not None:
+        Chain((chain,))  # refuses what is no processor
+    stages = stages_of(chain)
     states = [logits]
     for stage in stages:
         # A copy, so that a processor that modifies its input does not corrupt the comparison.

@@ -12,7 +12,8 @@ from torch import Tensor
 from decodekit.decoding import Event, Generation, Generator, History, Sampler, Slots
 from decodekit.streaming import BatchDisplay, Callback, FanOut, JsonLines, LatencyMeter
 
-from .generation_case import VOCAB, Case, outcome_of, random_prompts, summed
+from .generation_case import VOCAB, Case, random_prompts
+from .outcomes import outcome_of, summed
 
 
 def check_same(what: str, expected: Sequence[str], actual: Sequence[str]) -> None:

@@ -21,7 +21,9 @@ def is_ours(error: BaseException) -> bool:
     return own or path.parts[-2:] == ("attr", "validators.py")
 
 
-def made_or_refused(name: str, call: Callable[[], Any], given: Any) -> str:
+def made_or_refused(
+    name: str, call: Callable[[], Any], given: Any, documented: tuple[type[Exception], ...] = ()
+) -> str:
     """
     Call, and say whether that was refused by a TypeError or a ValueError of ours.
 
@@ -32,6 +34,8 @@ def made_or_refused(name: str, call: Callable[[], Any], given: Any) -> str:
 
         given: Its arguments, for the finding.
 
+        documented: Other exceptions of ours that it may raise.
+
     Raises:
         AssertionError: Any other exception.
     """
@@ -40,7 +44,7 @@ def made_or_refused(name: str, call: Callable[[], Any], given: Any) -> str:
             warnings.simplefilter("ignore")
             call()
     except (Exception, TookTooLong) as error:
-        if isinstance(error, (TypeError, ValueError)) and is_ours(error):
+        if isinstance(error, (TypeError, ValueError, *documented)) and is_ours(error):
             return "refused"
         words = f"{name}, {type(error).__name__} in no words of ours, of {given}: {error}"
         raise AssertionError(words) from error

@@ -19,6 +19,9 @@ from .world import calls, scripted
 
 pytestmark = pytest.mark.campaign
 
+# What a function of Python's raises is no refusal of ours.
+ODD = [value for value in VALUES if value is not len]
+
 PROMPTS: list[Any] = [
     *([[1, 99]], [[-1]], [[0.5]], [["a"]], [[True]], [[1] * 100], [[1], [2], [3]], [[1], 2], [None, [1]]),
     *(np.zeros((1, 2)), np.ones((2, 2), np.uint8), np.array(3), np.array(["x"]), torch.ones(2, 2).long()),
@@ -46,9 +49,9 @@ def other(value: Any, dice: random.Random) -> Any:
         )
     if kind < 0.6 and isinstance(value, list) and value:
         changed = copy.copy(value)
-        changed[dice.randrange(len(value))] = dice.choice(VALUES)
+        changed[dice.randrange(len(value))] = dice.choice(ODD)
         return changed
-    return dice.choice(VALUES)
+    return dice.choice(ODD)
 
 
 def check(seed: int) -> str:
@@ -63,7 +66,7 @@ def check(seed: int) -> str:
     for parameter in dice.sample(list(wrong), min(len(wrong), dice.choice([1, 1, 2]))):
         wrong[parameter] = other(wrong[parameter], dice)
     before, forwards = decoder.slots.clone(), len(decoder.forwards)
-    outcome = made_or_refused(name, lambda: call(**wrong), wrong)
+    outcome = made_or_refused(name, lambda: call(**wrong), wrong, call.documented)
     if outcome == "refused":
         same = torch.equal(before, decoder.slots) and forwards == len(decoder.forwards)
         assert same, f"{name} was refused after it had changed the decoder, of {wrong}"

@@ -12,7 +12,7 @@ import pytest
 from decodekit.decoding import ExactMatch
 
 from .campaign import run_campaign
-from .generation_case import Case, outcome_of, random_case
+from .generation_case import Case, random_case
 from .generation_relations import (
     check_interleaved,
     check_replay,
@@ -22,6 +22,8 @@ from .generation_relations import (
     disturb,
 )
 from .injected_failures import fail
+from .model_generations import check_model
+from .outcomes import outcome_of
 
 pytestmark = pytest.mark.campaign
 
@@ -73,8 +75,14 @@ def check_other_speculation(case: Case, dice: random.Random) -> None:
     check_replay(case, result)
 
 
+MODEL_EVERY = 25
+"""One case of so many is over a model."""
+
+
 def check(seed: int) -> str:
     """The relations of one case; its kind."""
+    if seed % MODEL_EVERY == 0:
+        return check_model(seed)
     case, dice = random_case(seed), random.Random(-seed - 1)
     expected = check_plain(case, dice)
     if case.drafting is not None:

@@ -47,6 +47,8 @@ class Call:
 
     function: Callable[..., Any]
     right: dict[str, Any]
+    documented: tuple[type[Exception], ...] = ()
+    """What it may raise beside a TypeError or a ValueError."""
 
     def __call__(self, **given: Any) -> Any:
         """Call, and read what is returned to its end."""
@@ -129,7 +131,9 @@ def conversions() -> dict[str, Call]:
         "presets.vllm": Call(presets.vllm, {"temperature": 0.5, "top_k": 4, "top_p": 0.5, "min_p": 0.1}),
         "to_transformers": Call(lambda **given: bool(to_transformers(**given)), {"chain": TopK(3)}),
         "to_vllm": Call(
-            lambda **given: to_vllm(**given).__name__, {"chain": TopK(3), "name": "Three", "base": object}
+            lambda **given: to_vllm(**given).__name__,
+            {"chain": TopK(3), "name": "Three", "base": object},
+            (ImportError,),
         ),
     }
 
@@ -162,7 +166,9 @@ def readings() -> dict[str, Call]:
         ),
         "server_sent_events": Call(server_sent_events, {"events": events}),
         "check_decoder": Call(
-            check_decoder, {"decoder": scripted(), "tolerance": 1e-4, "seed": 0, "overflowing": ()}
+            check_decoder,
+            {"decoder": scripted(), "tolerance": 1e-4, "seed": 0, "overflowing": ()},
+            (AssertionError,),
         ),
         "check_exactness": Call(exactness, {"prompts": [[1]], "tolerance": 1e-9, "copies": 1}),
     }
