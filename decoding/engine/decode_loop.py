@@ -104,13 +104,16 @@ class DecodeLoop:
             first: The first of as many free rows as it has prompts.
 
         Raises:
-            ValueError: The rows are not free, or a part of *run* cannot share a table.
+            ValueError: The rows are not free, a prompt is too long, or a part of *run* cannot share a table.
         """
         rows, free = slice(first, first + len(history.length)), self.free()
         if not set(range(rows.start, rows.stop)) <= set(free):
             raise ValueError(f"'first' must begin {len(history.length)} of the free rows {free}: got {first}")
         if history is not self.history:
             run.require_shareable()
+            longest, most = int(history.length.max()), self.feeder.shape.max_length
+            if longest > most:
+                raise ValueError(f"'history' must have at most {most} tokens in a row: got {longest}")
             self._write(rows, history)
         request = ActiveRequest(run, rows)
         self.requests.append(request)
@@ -160,8 +163,8 @@ class DecodeLoop:
 
     def _write(self, rows: slice, history: History) -> None:
         """Copy the prompts of a request into the table."""
-        capacity = min(history.ids.shape[-1], self.history.ids.shape[-1])
-        self.history.ids[rows, :, :capacity] = history.ids[:, :, :capacity]
+        reach = int(history.length.max())
+        self.history.ids[rows, :, :reach] = history.ids[:, :, :reach]
         prompt, random_stream = self.history.prompt.clone(), self.history.random_stream.clone()
         prompt[rows], random_stream[rows] = history.prompt, history.random_stream
         self.history = History(self.history.ids, self.history.length, prompt, random_stream)

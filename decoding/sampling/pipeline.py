@@ -1,6 +1,6 @@
 """The sampling pipeline: a chain of processors and a sampler."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
@@ -59,12 +59,6 @@ class _Stage:
         )
 
 
-def _as_plan(plan: Any) -> tuple[_Stage, ...]:
-    if not isinstance(plan, tuple) or not all(isinstance(stage, _Stage) for stage in plan):
-        raise TypeError(f"'plan' must be that of another pipeline: got {plan!r}")
-    return plan
-
-
 def _resolved(sample: "SamplingPipeline") -> tuple[_Stage, ...]:
     return tuple(map(_Stage.of, stages_of(sample.processors)))
 
@@ -91,7 +85,7 @@ class SamplingPipeline:
 
     # Passed on by a pipeline of the same processors, so that they are analysed once.
     _plan: tuple[_Stage, ...] = attrs.field(
-        default=attrs.Factory(_resolved, takes_self=True), converter=_as_plan, kw_only=True, repr=False
+        default=attrs.Factory(_resolved, takes_self=True), kw_only=True, repr=False
     )
 
     stages: tuple[Processor, ...] = attrs.field(init=False, repr=False)
@@ -128,9 +122,7 @@ class SamplingPipeline:
     def _fast_sampler(self) -> FastSampler | None:
         return fast_sampler(self.stages, self.sampler)
 
-    def __call__(
-        self, logits: Tensor, history: History, rows: Sequence[int] | None = None
-    ) -> tuple[Tensor, Scores]:
+    def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores]:
         """
         Sample in each column.
 
