@@ -8,9 +8,9 @@ from torch import Tensor
 
 from ...decoding.history import History
 from ..chain import Composable
+from ..numerics.growing_penalty import tabulated_penalties
 from ..numerics.token_occurrences import largest_per_token, match_lengths, seen_slots, sequence_ends
 from ..parameter import (
-    FLOAT32,
     a_bool,
     a_window,
     as_integers,
@@ -90,20 +90,8 @@ class DRY(Composable):
         return torch.tensor([b[0] for b in self.breakers if len(b) == 1], dtype=torch.int64)
 
     def __attrs_post_init__(self) -> None:
-        """Tabulate the penalty by match length: ``[batch or 1, max_match + 1]``."""
-        parameters = [
-            parameter.tolist() if isinstance(parameter, Tensor) else [parameter]
-            for parameter in (self.multiplier, self.base, self.allowed_length)
-        ]
-        rows = max(len(values) for values in parameters)
-        if any(len(values) not in (1, rows) for values in parameters):
-            raise ValueError(
-                "'multiplier', 'base' and 'allowed_length' must have as many rows as each other: "
-                f"got {[len(values) for values in parameters]}"
-            )
-        by_row = zip(*(values * (rows // len(values)) for values in parameters), strict=True)
-        penalties = [self._by_length(*of_row) for of_row in by_row]
-        object.__setattr__(self, "_penalties", torch.tensor(penalties, dtype=torch.float64))
+        table = tabulated_penalties(self.multiplier, self.base, self.allowed_length, self.max_match)
+        object.__setattr__(self, "_penalties", table)
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Penalise ``[batch, width, vocab]`` logits, which are not modified."""
@@ -124,11 +112,3 @@ class DRY(Composable):
         table = self._penalties.clamp(max=bound).to(logits)[:, None].expand(*logits.shape[:2], -1)
         penalties = table.gather(-1, lengths)
         return logits - largest_per_token(logits, history, slots & ~breaking, penalties)
-
-    def _by_length(self, multiplier: float, base: float, allowed_length: int) -> list[float]:
-        # By repeated multiplication, since a power overflows.
-        penalties, penalty = [0.0] * min(allowed_length, self.max_match + 1), multiplier
-        while len(penalties) <= self.max_match:
-            penalties.append(penalty)
-            penalty = min(penalty * base, FLOAT32.max)
-        return penalties
