@@ -4,8 +4,9 @@ Optional capabilities of the parts.
 Each class here is one capability. A part offers it by having its members, whatever it inherits
 from. It is looked up once, when a generator, a chain or the slots of a decoder are built.
 
-Short cuts compute the result of a call in a faster way. They are used for classes declared by
-:func:`has_short_cuts` and not for their subclasses, which may change the result of a call.
+The short cut of a stop condition computes the result of a call in a faster way. It is used for classes
+declared by :func:`has_short_cuts` and not for their subclasses, which may change the result of a call.
+Those of processors and samplers are in :mod:`~decodekit.decoding.sampling.short_cuts`.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,13 +24,13 @@ _with_short_cuts: set[type] = set()
 
 
 def has_short_cuts(kind: Kind) -> Kind:
-    """Declare, as the outermost decorator, that this class's short cuts give the results of its calls."""
+    """Declare, as the outermost decorator, that this condition's short cut gives the results of its calls."""
     _with_short_cuts.add(kind)
     return kind
 
 
 def offers_short_cuts(part: object) -> bool:
-    """Whether the exact class of *part* has declared short cuts."""
+    """Whether the exact class of *part*, a stop condition, has declared its short cut."""
     return type(part) in _with_short_cuts
 
 
@@ -81,14 +82,6 @@ class DeviceSafe(Protocol):
 
     device_safe: bool
     """Whether it is."""
-
-
-@runtime_checkable
-class WritesInto(Protocol):
-    """A processor with a short cut that writes its result into given memory."""
-
-    def into(self, logits: Tensor, history: History, out: Tensor) -> Tensor:
-        """Write the result of a call into *out*, which may be *logits* itself."""
 
 
 # Samplers

@@ -10,6 +10,7 @@ does not modify its input. A parameter is one number or one per row of the batch
 from typing import TYPE_CHECKING
 
 from ..decoding.lazy_names import lazy_names
+from ..decoding.sampling.short_cuts import register_module
 
 if TYPE_CHECKING:
     from . import presets as presets
@@ -73,3 +74,5 @@ if TYPE_CHECKING:
     )
 else:
     __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
+
+register_module(f"{__name__}.fast")

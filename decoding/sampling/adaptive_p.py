@@ -10,10 +10,13 @@ from torch import Tensor
 from ..history import History
 from ..validation import a_whole_number, as_real, one_real
 from .sample import Sample
+from .sample_short_cuts import SampleShortCuts
 from .stateful_sampler import StatefulRun
 
 PEAK, SHARPNESS, WIDTH = 5.0, 10.0, 0.3
 """The logit of a token at the target, its rate of decay, and the unit of distance in probability."""
+
+_draw = SampleShortCuts(Sample()).sample
 
 
 @attrs.frozen(eq=False)
@@ -76,7 +79,7 @@ class AdaptivePRun(StatefulRun):
         target = (2 * self.settings.target - self.average).clamp(0, 1)
         distance = (probs - target[:, None, None]).abs() / WIDTH
         adapted = PEAK - SHARPNESS * distance.square() / (1 + distance)
-        sampled = Sample()(adapted.masked_fill(logits == -torch.inf, -torch.inf), history)
+        sampled = _draw(adapted.masked_fill(logits == -torch.inf, -torch.inf), history)
         probability = probs.gather(-1, sampled[..., None])[:, 0, 0]
         average = (1 - self.settings.decay) * probability + self.settings.decay * self.average
         # A row without a possible token ends here and keeps its state.

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from ..history import History
-from ..optional_protocols import offers_short_cuts
-from ..protocols import Processor, Sampler
 from ..scores import Scores
-from .few_tokens import Cell, DrawFromFew, DrawsFromFew, Few, Floats, Narrows, OfFew, Pointwise
+from .few_tokens import Cell, Few, Floats
 from .greedy import Greedy
+from .resolved_sampler import ResolvedSampler
+from .short_cuts import DrawFromFew, DrawsFromFew, Narrows, OfFew, Pointwise
 
 _STAGES = 8
 """Limit on the stages: more might overflow together, though none does alone."""
@@ -29,14 +29,14 @@ class FastSampling:
     on the whole vocabulary; where a part cannot guarantee that, it is None and the general path runs.
     """
 
-    before: tuple[Any, ...]
-    """Stages before the one that narrows, :class:`~.few_tokens.Pointwise`."""
+    before: tuple[Pointwise, ...]
+    """Short cuts of the stages before the one that narrows."""
 
-    narrows: Any
-    """The stage that :class:`~.few_tokens.Narrows`."""
+    narrows: Narrows
+    """Short cuts of the stage that narrows."""
 
-    after: tuple[Any, ...]
-    """Stages after it, :class:`~.few_tokens.OfFew`."""
+    after: tuple[OfFew, ...]
+    """Short cuts of the stages after it."""
 
     draw: DrawFromFew
     """The sampler's short cut for the remaining tokens."""
@@ -51,22 +51,25 @@ class FastSampling:
         token = None if few is None else self.draw(few, cell)
         return None if few is None or token is None else (token, few)
 
-    def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores] | None:
-        """Ids and scores from raw logits ``[batch, width, vocab]``; None if only the general path applies."""
+    def __call__(
+        self, logits: Tensor, history: History, rows: Sequence[int] | None = None
+    ) -> tuple[Tensor, Scores] | None:
+        """As :class:`~.pipeline.SamplingPipeline`; None if only the general path applies."""
         scores = on_host(logits)
         if scores is None:
             return None
         ids, lengths = history.ids.numpy(), history.length.tolist()
         prompts, random_streams = history.prompt.tolist(), history.random_stream.tolist()
-        batch, width, vocab = scores.shape
-        sampled, one_path = np.empty((batch, width), dtype=np.int64), ids.shape[1] == 1
-        left: dict[tuple[int, int], Few] = {}
-        for row, column in np.ndindex(batch, width):
-            tokens = ids[row, 0 if one_path else column, : lengths[row][column]]
-            found = self.of_cell(scores[row, column], Cell(tokens, prompts[row], random_streams[row], vocab))
-            if found is None:
-                return None
-            sampled[row, column], left[row, column] = found
+        (batch, width, vocab), one_path = scores.shape, ids.shape[1] == 1
+        sampled, left = np.full((batch, width), -1), {}
+        for row in range(batch) if rows is None else rows:
+            for column in range(width):
+                tokens = ids[row, 0 if one_path else column, : lengths[row][column]]
+                cell = Cell(tokens, prompts[row], random_streams[row], vocab)
+                found = self.of_cell(scores[row, column], cell)
+                if found is None:
+                    return None
+                sampled[row, column], left[row, column] = found
         return torch.from_numpy(sampled), self.scores(logits, left)
 
     def scores(self, logits: Tensor, left: Mapping[tuple[int, int], Any]) -> Scores:
@@ -84,17 +87,22 @@ class FastGreedy:
         # Comparisons with NaN are false, so NaN never yields a token.
         return best if logits.item(best) > -math.inf else -1, None
 
-    def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores] | None:
-        """As :class:`FastSampling`; the id is -1 if no token is possible."""
+    def __call__(
+        self, logits: Tensor, history: History, rows: Sequence[int] | None = None
+    ) -> tuple[Tensor, Scores] | None:
+        """As :class:`FastSampling`; the history is not read."""
         scores = on_host(logits)
         if scores is None:
             return None
         batch, width, _ = scores.shape
-        sampled = scores.argmax(axis=-1)
-        for row in range(batch):
+        sampled = np.full((batch, width), -1)
+        for row in range(batch) if rows is None else rows:
             for column in range(width):
-                if not scores.item(row, column, sampled.item(row, column)) > -math.inf:
-                    sampled[row, column] = -1
+                of_column = scores[row, column]
+                best = int(of_column.argmax())
+                # Comparisons with NaN are false, so NaN never yields a token.
+                if of_column.item(best) > -math.inf:
+                    sampled[row, column] = best
         return torch.from_numpy(sampled), self.scores(logits, {})
 
     def scores(self, logits: Tensor, left: Mapping[tuple[int, int], Any]) -> Scores:
@@ -122,22 +130,17 @@ def _dense(left: Mapping[tuple[int, int], Few], shape: Sequence[int]) -> Tensor:
 FastSampler = FastSampling | FastGreedy
 
 
-def fast_sampler(stages: Sequence[Processor], sampler: Sampler) -> FastSampler | None:
-    """The fast path for *stages* and *sampler*; None if there is none."""
-    if not stages and type(sampler) is Greedy:
+def fast_sampler(cuts: Sequence[object], sampler: ResolvedSampler) -> FastSampler | None:
+    """The fast path, given the short cuts of each stage (None without any); None if there is none."""
+    if not cuts and type(sampler.sampler) is Greedy:
         return FastGreedy()
-    if not (offers_short_cuts(sampler) and isinstance(sampler, DrawsFromFew)):
+    if not isinstance(sampler.cuts, DrawsFromFew) or len(cuts) > _STAGES:
         return None
-    for index, stage in enumerate(stages):
-        if isinstance(stage, Narrows) and _takes_few(stage):
-            before, after = stages[:index], stages[index + 1 :]
-            bounded = all(isinstance(one, Pointwise) for one in before)
-            if all(map(_takes_few, stages)) and bounded and len(stages) <= _STAGES:
-                return FastSampling(tuple(before), stage, tuple(after), sampler.from_few())
-            return None
+    few = [cut for cut in cuts if isinstance(cut, OfFew) and cut.takes_few]
+    for place, cut in enumerate(few):
+        if isinstance(cut, Narrows):
+            before = [one for one in few[:place] if isinstance(one, Pointwise)]
+            if len(few) < len(cuts) or len(before) < place:
+                return None
+            return FastSampling(tuple(before), cut, tuple(few[place + 1 :]), sampler.cuts.from_few())
     return None
-
-
-def _takes_few(stage: Processor) -> bool:
-    """Whether *stage* has the short cut for few tokens and its parameters allow it."""
-    return offers_short_cuts(stage) and isinstance(stage, OfFew) and stage.takes_few

@@ -1,7 +1,6 @@
 """The few tokens of one column that remain after a top-k, as numpy arrays."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any
 
 import attrs
 import numpy as np
@@ -71,47 +70,3 @@ class Few:
         while n and ascending.item(n - 1) == floor:
             n -= 1
         return Few(self._ids, self._scores, ascending[n:], floor) if n else self
-
-
-@runtime_checkable
-class OfFew(Protocol):
-    """A processor with a short cut for a few tokens."""
-
-    takes_few: bool
-    """Whether the short cut applies with its parameters."""
-
-    def of_few(self, few: Few, cell: Cell) -> Few | None:
-        """The result of a call for these tokens, bit for bit; None if a call is needed."""
-
-
-@runtime_checkable
-class Pointwise(OfFew, Protocol):
-    """
-    A processor with a short cut to run before a top-k, on the few tokens that may survive it.
-
-    A token's result depends on its own logit and the history only, and is bounded by :meth:`at_most`
-    of any logit that is not smaller.
-    """
-
-    def at_most(self, logit: np.float32) -> np.float32:
-        """An upper bound for the results of all tokens whose logit is at most *logit*."""
-
-
-@runtime_checkable
-class Narrows(OfFew, Protocol):
-    """A processor with a short cut that finds the tokens that survive it and the stages before it."""
-
-    def to_few(self, logits: Floats, before: Sequence[Pointwise], cell: Cell) -> Few | None:
-        """The result of calls of *before* and then this on ``[vocab]``; None if calls are needed."""
-
-
-DrawFromFew: TypeAlias = Callable[[Few, Cell], int | None]
-"""Samples from a few tokens what a call on the whole vocabulary samples; None if a call is needed."""
-
-
-@runtime_checkable
-class DrawsFromFew(Protocol):
-    """A sampler with a short cut for a few tokens."""
-
-    def from_few(self) -> DrawFromFew:
-        """The short cut for one run; it may have state."""

@@ -7,12 +7,9 @@ import torch
 from torch import Tensor
 
 from ..history import History
-from ..optional_protocols import has_short_cuts
-from .candidates import Candidates
 from .top_tokens import top2_margin, top_tokens
 
 
-@has_short_cuts
 @attrs.frozen(eq=False)
 class Greedy:
     """
@@ -28,11 +25,6 @@ class Greedy:
         """Logits ``[batch, width, vocab]`` to ids ``[batch, width]``."""
         # On the host, numpy's argmax is about ten times as fast as torch's.
         return torch.from_numpy(logits.numpy(force=True).argmax(axis=-1))
-
-    def among(self, candidates: Candidates, history: History) -> Tensor:
-        """The ids that a call on the whole vocabulary samples, from the candidates."""
-        best = candidates.logits.argmax(dim=-1, keepdim=True)
-        return candidates.ids.gather(-1, best).squeeze(-1)
 
     def top_choices(self, logits: Tensor, history: History, n: int) -> Tensor:
         """The *n* most probable tokens ``[batch, width, n]``, in descending order; *n* <= vocab."""

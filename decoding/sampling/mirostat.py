@@ -11,10 +11,13 @@ from torch import Tensor
 from ..history import History
 from ..validation import a_whole_number, as_real, is_whole, one_real
 from .sample import Sample
+from .sample_short_cuts import SampleShortCuts
 from .stateful_sampler import StatefulRun
 
 ZIPF_TOKENS = 100
 """The number of top tokens from which version 1 estimates the exponent. m in the paper."""
+
+_draw = SampleShortCuts(Sample()).sample
 
 
 def _one_or_two(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
@@ -91,7 +94,7 @@ class MirostatRun(StatefulRun):
         surprise = _surprise(logits[:, 0])
         keep = _below_limit if self.settings.version == 2 else _by_zipf
         kept = logits.masked_fill(~keep(surprise, self.mu)[:, None], -torch.inf)
-        sampled = Sample()(kept, history)
+        sampled = _draw(kept, history)
         observed = surprise if self.settings.of_model else _surprise(kept[:, 0])
         error = observed.gather(-1, sampled)[:, 0] - self.settings.tau
         # A row without a possible token ends here and keeps its state.

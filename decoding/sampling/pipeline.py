@@ -1,6 +1,6 @@
 """The sampling pipeline: a chain of processors and a sampler."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -10,57 +10,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..history import History
-from ..optional_protocols import (
-    KeepsArgmax,
-    Local,
-    RanksTokens,
-    Seeded,
-    TakesArgmax,
-    WritesInto,
-    offers_short_cuts,
-    stages_of,
-)
+from ..optional_protocols import RanksTokens, TakesArgmax, stages_of
 from ..protocols import NO_TOKEN_LEFT, NUMERIC_OVERFLOW, Finish, Processor, Sampler
 from ..scores import Scores
-from . import noise
-from .candidates import Candidates, GivesCandidates, SamplesAmong, TakesCandidates
+from .candidates import Candidates
 from .fast_sampling import FastSampler, fast_sampler
+from .resolved_sampler import ResolvedSampler
 from .scratch import Workspace
-
-Left = Tensor | Candidates
-"""Logits of the whole vocabulary, or of the remaining candidates."""
+from .stages import Left, Stage, check_shape, dense, run
 
 
-@attrs.frozen(eq=False)
-class _Stage:
-    """A processor with its declarations and short cuts."""
-
-    processor: Processor
-    keeps_argmax: bool
-    local: bool
-    may_keep: bool
-    """Whether it may keep a reference to its input; unknown for a processor without declarations."""
-
-    into: Callable[[Tensor, History, Tensor], Tensor] | None
-    narrow: Callable[[Tensor, History], Left] | None
-    among: Callable[[Candidates, History], Candidates] | None
-
-    @classmethod
-    def of(cls, part: Processor) -> "_Stage":
-        short = offers_short_cuts(part)
-        return cls(
-            part,
-            keeps_argmax=isinstance(part, KeepsArgmax) and part.keeps_argmax,
-            local=isinstance(part, Local) and part.local,
-            may_keep=not isinstance(part, Local),
-            into=part.into if short and isinstance(part, WritesInto) else None,
-            narrow=part.narrow if short and isinstance(part, GivesCandidates) else None,
-            among=part.among if short and isinstance(part, TakesCandidates) else None,
-        )
-
-
-def _resolved(sample: "SamplingPipeline") -> tuple[_Stage, ...]:
-    return tuple(map(_Stage.of, stages_of(sample.processors)))
+def _resolved(sample: "SamplingPipeline") -> tuple[Stage, ...]:
+    return tuple(map(Stage.of, stages_of(sample.processors)))
 
 
 @attrs.frozen(eq=False)
@@ -68,9 +29,10 @@ class SamplingPipeline:
     """
     Run *processors*, if any, and sample from the result with *sampler*.
 
-    The result is that of running every stage on the whole vocabulary. Three optimisations do not
-    change it:
+    The result is that of calling every stage on the whole vocabulary, and then the sampler. Four
+    optimisations do not change it:
 
+    - The short cuts of stages and sampler (:mod:`~decodekit.decoding.sampling.short_cuts`) are used.
     - After a stage with a short cut to ``narrow``, such as a top-k, the ``local`` stages that follow,
       and a sampler that can sample ``among`` candidates, work on the survivors only.
     - For a sampler that ``takes_argmax``, final stages that ``keeps_argmax`` are omitted.
@@ -84,15 +46,15 @@ class SamplingPipeline:
     """Whether a drafter that samples with this pipeline must return the scores too."""
 
     # Passed on by a pipeline of the same processors, so that they are analysed once.
-    _plan: tuple[_Stage, ...] = attrs.field(
+    _plan: tuple[Stage, ...] = attrs.field(
         default=attrs.Factory(_resolved, takes_self=True), kw_only=True, repr=False
     )
 
     stages: tuple[Processor, ...] = attrs.field(init=False, repr=False)
     """The processors, in order."""
 
-    _among: Callable[[Candidates, History], Tensor] | None = attrs.field(init=False, repr=False)
-    """The sampler's short cut for candidates."""
+    _resolved_sampler: ResolvedSampler = attrs.field(init=False, repr=False)
+    """The sampler with its short cuts."""
 
     _needed: int = attrs.field(init=False, repr=False)
     """The number of stages that affect the sample, unless the two largest logits are too close."""
@@ -104,11 +66,9 @@ class SamplingPipeline:
     def _all_stages(self) -> tuple[Processor, ...]:
         return tuple(stage.processor for stage in self._plan)
 
-    @_among.default
-    def _among_candidates(self) -> Callable[[Candidates, History], Tensor] | None:
-        if offers_short_cuts(self.sampler) and isinstance(self.sampler, SamplesAmong):
-            return self.sampler.among
-        return None
+    @_resolved_sampler.default
+    def _resolve_sampler(self) -> ResolvedSampler:
+        return ResolvedSampler.of(self.sampler)
 
     @_needed.default
     def _count_needed(self) -> int:
@@ -120,9 +80,11 @@ class SamplingPipeline:
 
     @fast.default
     def _fast_sampler(self) -> FastSampler | None:
-        return fast_sampler(self.stages, self.sampler)
+        return fast_sampler([stage.cuts for stage in self._plan], self._resolved_sampler)
 
-    def __call__(self, logits: Tensor, history: History) -> tuple[Tensor, Scores]:
+    def __call__(
+        self, logits: Tensor, history: History, rows: Sequence[int] | None = None
+    ) -> tuple[Tensor, Scores]:
         """
         Sample in each column.
 
@@ -131,15 +93,19 @@ class SamplingPipeline:
 
             history: The tokens before each column.
 
+            rows: The rows to sample; None for all. The scores of the others are undefined.
+
         Returns:
-            Ids ``[batch, width]``, -1 in a column whose scores are all ``-inf`` or NaN, and the
-            processed scores.
+            Ids ``[batch, width]``, -1 in other rows and in a column whose scores are all ``-inf`` or
+            NaN, and the processed scores.
 
         Raises:
             ValueError: A part returned a wrong shape.
         """
-        found = None if self.fast is None else self.fast(logits, history)
-        return self.run_stages(logits, history) if found is None else found
+        if self.fast is not None and (found := self.fast(logits, history, rows)) is not None:
+            return found
+        ids, scores = self.run_stages(logits, history)
+        return ids if rows is None else _only(ids, rows), scores
 
     def run_stages(self, logits: Tensor, history: History) -> tuple[Tensor, Scores]:
         """A call without the :attr:`fast` path."""
@@ -147,40 +113,29 @@ class SamplingPipeline:
         needed, skipped = self._plan[: self._needed], self._plan[self._needed :]
         work, raw = Workspace(), _full_precision(logits.detach() if logits.requires_grad else logits)
         try:
-            left = _run(needed, raw, seen, work)
+            left = run(needed, raw, seen, work)
             if skipped and not _has_clear_argmax(left):
-                left, skipped = _run(skipped, left, seen, work), ()
+                left, skipped = run(skipped, left, seen, work), ()
             ids = self._select(left, history, work)
             if not isinstance(left, Candidates) and work.holds(left):
                 # Tensors in the workspace must not leave the call.
                 left, skipped = raw, self._plan
         finally:
             work.close()
-        return ids, Scores(lambda: _dense(_run(skipped, left, seen)))
+        return ids, Scores(lambda: dense(run(skipped, left, seen)))
 
     def _select(self, left: Left, history: History, work: Workspace) -> Tensor:
-        if isinstance(left, Candidates) and self._among is not None:
-            ids, best = self._among(left, history), left.logits.numpy(force=True).max(axis=-1)
+        sampler = self._resolved_sampler
+        if isinstance(left, Candidates) and sampler.among is not None:
+            ids, best = sampler.among(left, history), left.logits.numpy(force=True).max(axis=-1)
         else:
-            left = _dense(left)
+            left = dense(left)
             # A custom sampler may keep a reference to its input.
-            ids = self._call_sampler(
-                left.clone() if self._among is None and work.holds(left) else left, history
-            )
-            _check_shape("sampler", self.sampler, ids, left.shape[:2])
+            ids = sampler(left.clone() if sampler.may_keep and work.holds(left) else left, history)
+            check_shape("sampler", self.sampler, ids, left.shape[:2])
             best = _at(left, ids)
         # Comparisons with NaN are false, so NaN never yields a token.
         return ids if (best > -np.inf).all() else ids.masked_fill(torch.from_numpy(~(best > -np.inf)), -1)
-
-    def _call_sampler(self, logits: Tensor, history: History) -> Tensor:
-        if offers_short_cuts(self.sampler):
-            return self.sampler(logits, history)
-        seed = self.sampler.seed if isinstance(self.sampler, Seeded) else 0
-        before = noise.FOLDED_SEED.set(seed)
-        try:
-            return self.sampler(logits, history)
-        finally:
-            noise.FOLDED_SEED.reset(before)
 
     def with_sampler(self, sampler: Sampler, draft_scores: bool = False) -> "SamplingPipeline":
         """A pipeline of the same processors and another *sampler*."""
@@ -217,7 +172,7 @@ class SamplingPipeline:
 
     def after(self, stages: int, logits: Tensor, history: History) -> Tensor:
         """The logits after the first *stages* stages, ``[batch, width, vocab]``; arguments as in a call."""
-        return _dense(_run(self._plan[:stages], _full_precision(logits), _within(history)))
+        return dense(run(self._plan[:stages], _full_precision(logits), _within(history)))
 
     def finish_without_token(self, logits: Tensor, history: History, row: int, column: int) -> Finish:
         """
@@ -239,42 +194,11 @@ class SamplingPipeline:
         return Finish(NO_TOKEN_LEFT, repr(self.sampler))
 
 
-def _run(stages: Iterable[_Stage], left: Left, history: History, work: Workspace | None = None) -> Left:
-    """Run *stages*, on candidates once there are few, and in the workspace where possible."""
-    for stage in stages:
-        if isinstance(left, Candidates):
-            if stage.local:
-                left = _among(stage, left, history)
-                continue
-            left = left.dense()
-        shape = left.shape
-        left = _step(stage, left, history, work)
-        if not isinstance(left, Candidates):
-            _check_shape("processors", stage.processor, left, shape)
-    return left
-
-
-def _step(stage: _Stage, left: Tensor, history: History, work: Workspace | None) -> Left:
-    """Run *stage* on the whole vocabulary."""
-    if left.device.type != "cpu":
-        return stage.processor(left, history)
-    # A view of the workspace, as a custom part may return, must not be overwritten.
-    if work is not None and stage.into is not None and (left is work.logits or not work.holds(left)):
-        out = left if left is work.logits else work.room(left)
-        stage.into(left, history, out)
-        return out
-    if stage.narrow is not None:
-        return stage.narrow(left, history)
-    kept = work is not None and work.holds(left) and stage.may_keep
-    return stage.processor(left.clone() if kept else left, history)
-
-
-def _among(stage: _Stage, left: Candidates, history: History) -> Candidates:
-    if stage.among is not None:
-        return stage.among(left, history)
-    logits = stage.processor(left.logits, history)
-    _check_shape("processors", stage.processor, logits, left.logits.shape)
-    return attrs.evolve(left, logits=logits)
+def _only(ids: Tensor, rows: Sequence[int]) -> Tensor:
+    """*ids* ``[batch, width]`` of *rows*, and -1 in the others."""
+    others = torch.ones(len(ids), 1, dtype=torch.bool)
+    others[list(rows)] = False
+    return ids.masked_fill(others, -1)
 
 
 def _at(logits: Tensor, ids: Tensor) -> NDArray[Any]:
@@ -302,10 +226,6 @@ def _full_precision(logits: Tensor) -> Tensor:
     return logits.float() if torch.finfo(logits.dtype).bits < 32 else logits
 
 
-def _dense(left: Left) -> Tensor:
-    return left.dense() if isinstance(left, Candidates) else left
-
-
 def _has_clear_argmax(left: Left) -> bool:
     """Whether each column's largest logit exceeds the others by more than rounding errors."""
     logits = (left.logits if isinstance(left, Candidates) else left).numpy(force=True)
@@ -314,14 +234,6 @@ def _has_clear_argmax(left: Left) -> bool:
         return False
     close = logits >= best - (abs(best) + 16) * 2.0**-18
     return bool((np.count_nonzero(close, axis=-1) == 1).all())
-
-
-def _check_shape(name: str, part: object, result: object, shape: torch.Size) -> None:
-    found = list(result.shape) if isinstance(result, Tensor) else result
-    if found != list(shape):
-        raise ValueError(
-            f"'{name}' must give a tensor of the shape {list(shape)}: got {found!r} from {part!r}"
-        )
 
 
 def _has_possible_token(logits: Tensor) -> bool:

@@ -1,30 +1,19 @@
 """Random sampling from the softmax."""
 
-import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import attrs
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..history import History
-from ..optional_protocols import has_short_cuts
 from ..validation import a_whole_number
 from . import noise
-from .candidates import Candidates
-from .exponential_race import ExponentialRace
-from .few_tokens import DrawFromFew
 from .noise import block_size
-from .scratch import scratch
 from .top_tokens import top2_margin
 
-_CLOSE = 1e-3
-"""Far above the error of single precision in the logarithm of a block's mass, about 1e-5."""
 
-
-@has_short_cuts
 @attrs.frozen(eq=False)
 class Sample:
     """
@@ -53,48 +42,10 @@ class Sample:
         Raises:
             ValueError: It is called by another sampler, whose seed is another: the streams have that one.
         """
-        folded = noise.FOLDED_SEED.get()
-        if self.seed and folded not in (None, self.seed):
-            raise ValueError(
-                f"a sampler that calls {self!r} must have an attribute 'seed' of {self.seed}, which a "
-                f"generator folds into the random streams: got seed {folded}. Or let it call Sample()"
-            )
-        vocab = logits.shape[-1]
-        for_blocks, for_tokens = self.noise(history, vocab)
-        block = _clear_argmax(_rough_masses(logits) + for_blocks)
-        if block is None:
-            block = (_in_blocks(logits).logsumexp(dim=-1) + for_blocks).argmax(dim=-1, keepdim=True)
-
-        index = block * block_size(vocab) + torch.arange(block_size(vocab))
-        within = logits.gather(-1, index.clamp(max=vocab - 1)).double()
-        # The last block may reach beyond the vocabulary.
-        token = (within + for_tokens).masked_fill_(index >= vocab, -torch.inf).argmax(dim=-1, keepdim=True)
-        return index.gather(-1, token).squeeze(-1)
-
-    def among(self, candidates: Candidates, history: History) -> Tensor:
-        """The ids that a call on the whole vocabulary samples, from the candidates."""
-        size = block_size(candidates.vocab)
-        for_blocks, for_tokens = self.noise(history, candidates.vocab)
-        ids, logits, at_places = candidates.ids.numpy(), candidates.logits.numpy(), for_tokens.numpy()
-        block_of = ids // size
-        rough = _rough_masses_among(logits, block_of, for_blocks.shape[-1]) + for_blocks.numpy()
-        second, first = np.partition(rough, -2)[..., -2:].T if rough.shape[-1] > 1 else (-np.inf, rough.T)
-        # Comparisons with NaN are false: NaN is never clear.
-        if not (first - second > _CLOSE).all():
-            return self(candidates.dense(), history)
-        block = rough.argmax(axis=-1)
-        drawn = np.empty(block.shape, dtype=np.int64)
-        for cell in np.ndindex(*drawn.shape):
-            # The few tokens of the sampled block.
-            inside = np.flatnonzero(block_of[cell] == block[cell])
-            place = ids[cell][inside] - block[cell] * size
-            score = logits[cell][inside] + at_places[cell][place]
-            drawn[cell] = ids[cell][inside[score.argmax()]]
-        return torch.from_numpy(drawn)
-
-    def from_few(self) -> DrawFromFew:
-        """See :class:`~.few_tokens.DrawsFromFew`."""
-        return ExponentialRace()
+        refuse_other_seed(self)
+        for_blocks, for_tokens = self.noise(history, logits.shape[-1])
+        block = (_in_blocks(logits).logsumexp(dim=-1) + for_blocks).argmax(dim=-1, keepdim=True)
+        return token_in_block(logits, block, for_tokens)
 
     def top_choices(self, logits: Tensor, history: History, n: int) -> Tensor:
         """
@@ -158,42 +109,36 @@ class Sample:
 _PURPOSES = np.array([[noise.BLOCK], [noise.TOKEN]])
 
 
-def _rough_masses(logits: Tensor) -> Tensor:
-    """The logarithms of the blocks' masses ``[..., blocks]``, up to a constant, in the logits' precision."""
+def refuse_other_seed(sampler: Sample) -> None:
+    """Raise ``ValueError`` if the caller is another sampler, whose seed is another than *sampler*'s."""
+    folded = noise.FOLDED_SEED.get()
+    if sampler.seed and folded not in (None, sampler.seed):
+        raise ValueError(
+            f"a sampler that calls {sampler!r} must have an attribute 'seed' of {sampler.seed}, which a "
+            f"generator folds into the random streams: got seed {folded}. Or let it call Sample()"
+        )
+
+
+def token_in_block(logits: Tensor, block: Tensor, for_tokens: Tensor) -> Tensor:
+    """
+    Sample a token of the sampled block in each column.
+
+    Args:
+        logits: ``[batch, width, vocab]``.
+
+        block: ``[batch, width, 1]``.
+
+        for_tokens: A Gumbel number per index in a block, ``[batch, width, size]``.
+
+    Returns:
+        Ids ``[batch, width]``.
+    """
     vocab = logits.shape[-1]
-    size = block_size(vocab)
-    bound = torch.finfo(logits.dtype).max
-    peak = logits.amax(dim=-1, keepdim=True).clamp_(-bound, bound)
-    # Powers of 2, which torch computes several times as fast as powers of e.
-    relative = torch.sub(logits, peak, out=scratch(logits, "masses")).mul_(math.log2(math.e)).exp2_()
-    whole = vocab - vocab % size
-    masses = relative[..., :whole].reshape(*logits.shape[:-1], -1, size).sum(dim=-1)
-    if whole < vocab:
-        masses = torch.cat([masses, relative[..., whole:].sum(dim=-1, keepdim=True)], dim=-1)
-    return masses.double().log_()
-
-
-def _rough_masses_among(
-    logits: NDArray[np.floating[Any]], block_of: NDArray[np.int64], blocks: int
-) -> NDArray[np.float64]:
-    """:func:`_rough_masses` from candidates' logits, given the block of each candidate."""
-    shape = (*logits.shape[:-1], blocks)
-    # Number the blocks of all columns, for a single bincount.
-    first = np.arange(0, math.prod(shape), blocks).reshape(*logits.shape[:-1], 1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        relative = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        masses = np.bincount((block_of + first).ravel(), relative.ravel(), minlength=math.prod(shape))
-        return np.log(masses).reshape(shape)
-
-
-def _clear_argmax(scores: Tensor) -> Tensor | None:
-    """The argmax of ``[..., n]``, ``[..., 1]``; None if another value is close to it anywhere."""
-    if scores.shape[-1] == 1:
-        return torch.zeros_like(scores, dtype=torch.int64)
-    largest = scores.topk(2, dim=-1)
-    gap = largest.values[..., 0] - largest.values[..., 1]
-    # Comparisons with NaN are false: NaN is never clear.
-    return largest.indices[..., :1] if bool((gap > _CLOSE).all()) else None
+    index = block * block_size(vocab) + torch.arange(block_size(vocab))
+    within = logits.gather(-1, index.clamp(max=vocab - 1)).double()
+    # The last block may reach beyond the vocabulary.
+    token = (within + for_tokens).masked_fill_(index >= vocab, -torch.inf).argmax(dim=-1, keepdim=True)
+    return index.gather(-1, token).squeeze(-1)
 
 
 def _in_blocks(logits: Tensor) -> Tensor:

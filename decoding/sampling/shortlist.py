@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ...decoding.sampling.few_tokens import Few, Floats
+from .few_tokens import Few, Floats
 
 _DEPTH = 32
 """Logits per block. The maxima of all blocks take one memory-bound pass."""

@@ -4,12 +4,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from ...decoding.sampling.candidates import Candidates
-
-Ints = NDArray[np.int64]
+from .candidates import Candidates
+from .few_tokens import Ints
 
 _FEW = 4
 """Survivors become candidates up to this fraction (1 / 4) of the vocabulary."""

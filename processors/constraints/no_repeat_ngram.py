@@ -3,18 +3,14 @@
 from typing import ClassVar
 
 import attrs
-import numpy as np
 from torch import Tensor
 
 from ...decoding.history import History
-from ...decoding.optional_protocols import has_short_cuts
 from ..chain import Composable
-from ..numerics.host_history import column_ids, ids_with_logits
-from ..numerics.token_occurrences import forbid_tokens, match_lengths, seen_slots
-from ..parameter import a_bool, a_window, as_integers, as_window, integer, is_scalar, per_row
+from ..numerics.token_occurrences import forbid_tokens, repeated_ngram_ends
+from ..parameter import a_bool, a_window, as_integers, as_window, integer, is_scalar
 
 
-@has_short_cuts
 @attrs.frozen(eq=False)
 class NoRepeatNgram(Composable):
     """
@@ -54,27 +50,5 @@ class NoRepeatNgram(Composable):
         """Forbid repetition in ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.n, 0) or is_scalar(self.window, 0):
             return logits
-        return forbid_tokens(logits, history, self._ends(logits, history))
-
-    def into(self, logits: Tensor, history: History, out: Tensor) -> Tensor:
-        """As a call, written into *out*, which may be the logits themselves; on the host."""
-        if isinstance(self.n, Tensor) or isinstance(self.window, Tensor):
-            return forbid_tokens(logits, history, self._ends(logits, history), out)
-        if out is not logits:
-            out.copy_(logits)
-        if self.n == 0:
-            return out
-        scores, before = out.numpy(), self.n - 1
-        for row, column, ids in column_ids(history, self.include_prompt, self.window):
-            starts = max(len(ids) - before, 0)
-            begun = np.ones(starts, dtype=bool)
-            for offset in range(before if starts else 0):
-                begun &= ids[offset : offset + starts] == ids[starts + offset]
-            scores[row, column][ids_with_logits(ids[before:][begun], logits.shape[-1])] = -np.inf
-        return out
-
-    def _ends(self, logits: Tensor, history: History) -> Tensor:
-        """``[batch, width, capacity]`` bool: last slots of n-grams whose first n - 1 tokens just recurred."""
-        n = per_row("n", self.n, logits)
-        slots = seen_slots(history, logits, self.include_prompt, self.window)
-        return (n > 0) & slots & (match_lengths(history, slots, self._largest - 1) >= n - 1)
+        ends = repeated_ngram_ends(history, logits, self.n, self.include_prompt, self.window, self._largest)
+        return forbid_tokens(logits, history, ends)

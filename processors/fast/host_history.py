@@ -1,15 +1,12 @@
-"""The history's tokens as NumPy arrays, for processors on the host."""
+"""The history's tokens as NumPy arrays, for short cuts."""
 
 import threading
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...decoding.history import History
-from ...decoding.sampling.few_tokens import Cell
-
-Ints = NDArray[np.int64]
+from ...decoding.sampling.few_tokens import Cell, Ints
 
 
 class _Own(threading.local):

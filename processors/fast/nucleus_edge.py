@@ -5,12 +5,11 @@ from typing import Any
 import attrs
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
-from .exact_sum import whole_weights
-
-Floats = NDArray[np.floating[Any]]
-Ints = NDArray[np.int64]
+from ...decoding.sampling.few_tokens import Floats, Ints
+from ...decoding.sampling.scratch import scratch
+from ..numerics.exact_sum import in_units, whole_weights
 
 _SAMPLE = 2048
 """Number of logits sampled for a first estimate."""
@@ -33,7 +32,22 @@ class Edge:
     """Token ids, ascending; a superset of the kept tokens."""
 
 
-def edge(logits: Floats, weights: Floats, total: float, spared: float, min_tokens: int) -> Edge:
+def scratch_weights(logits: Tensor, best: Tensor) -> Tensor:
+    """
+    The whole weights of *logits* in float32, which can hold them but not their sums.
+
+    Args:
+        logits: ``[..., n]`` float32 on the host.
+
+        best: The largest of each row, ``[..., 1]``, finite.
+
+    Returns:
+        ``[..., n]`` float32, in :func:`~decodekit.decoding.sampling.scratch.scratch` memory.
+    """
+    return in_units(torch.sub(logits, best, out=scratch(logits, "weights")))
+
+
+def edge_of(logits: Floats, weights: Floats, total: float, spared: float, min_tokens: int) -> Edge:
     """
     Edge of the tail: the smallest tokens, dropped while their total weight is at most *spared*.
 

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from ...decoding.sampling.scratch import scratch
 from .ranking import below_best
 
 
@@ -25,21 +24,6 @@ def whole_weights(logits: Tensor) -> Tensor:
     # Half precision cannot hold 2^34.
     logits = logits.float() if torch.finfo(logits.dtype).bits < 32 else logits
     return in_units(below_best(logits)).double()
-
-
-def scratch_weights(logits: Tensor, best: Tensor) -> Tensor:
-    """
-    :func:`whole_weights` in float32, which can hold them but not their sums.
-
-    Args:
-        logits: ``[..., n]`` float32 on the host.
-
-        best: The largest of each row, ``[..., 1]``, finite.
-
-    Returns:
-        ``[..., n]`` float32, in :func:`~decodekit.decoding.sampling.scratch.scratch` memory.
-    """
-    return in_units(torch.sub(logits, best, out=scratch(logits, "weights")))
 
 
 def in_units(gaps: Tensor) -> Tensor:

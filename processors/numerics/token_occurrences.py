@@ -135,6 +135,38 @@ def match_lengths(history: History, counting: Tensor, most: int) -> Tensor:
     return lengths
 
 
+def repeated_ngram_ends(
+    history: History,
+    logits: Tensor,
+    n: int | Tensor,
+    include_prompt: bool,
+    window: int | Tensor | None,
+    largest: int,
+) -> Tensor:
+    """
+    Last slots of the *n*-grams whose first n - 1 tokens are the column's last ones.
+
+    Args:
+        history: The tokens before each column.
+
+        logits: As for :func:`seen_slots`, like *include_prompt* and *window*.
+
+        n: One number for all rows, or ``[batch]``; 0 in a row finds none.
+
+        include_prompt: See there.
+
+        window: See there.
+
+        largest: The largest *n*, which a graph needs as a constant.
+
+    Returns:
+        ``[batch, width, capacity]`` bool.
+    """
+    size = per_row("n", n, logits)
+    slots = seen_slots(history, logits, include_prompt, window)
+    return (size > 0) & slots & (match_lengths(history, slots, largest - 1) >= size - 1)
+
+
 def apply_to_tokens(
     logits: Tensor,
     history: History,

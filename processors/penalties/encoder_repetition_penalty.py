@@ -7,9 +7,9 @@ from torch import Tensor
 
 from ...decoding.history import History
 from ..chain import Composable
+from ..numerics.penalty_scaling import penalty_scaling
 from ..numerics.token_occurrences import apply_to_tokens, prompt_slots
 from ..parameter import FLOAT32, a_bool, as_reals, is_scalar, real
-from .repetition_penalty import scaling
 
 
 @attrs.frozen(eq=False)
@@ -49,5 +49,5 @@ class EncoderRepetitionPenalty(Composable):
         """Reward prompt tokens in ``[batch, width, vocab]`` logits, which are not modified."""
         if is_scalar(self.penalty, 1.0):
             return logits
-        formula = scaling(1 / self.penalty, logits, self.shift_safe)
+        formula = penalty_scaling(1 / self.penalty, logits, self.shift_safe)
         return apply_to_tokens(logits, history, prompt_slots(history), formula)

@@ -3,18 +3,14 @@
 from typing import ClassVar
 
 import attrs
-import numpy as np
 import torch
 from torch import Tensor
 
 from ...decoding.history import History
-from ...decoding.optional_protocols import has_short_cuts
-from ...decoding.sampling.few_tokens import Cell, Few
 from ..chain import Composable
 from ..parameter import FLOAT32, as_reals, is_scalar, per_row, real
 
 
-@has_short_cuts
 @attrs.frozen(eq=False)
 class Temperature(Composable):
     """
@@ -51,21 +47,3 @@ class Temperature(Composable):
         if is_scalar(self.temperature, 1.0):
             return logits
         return logits / per_row("temperature", self.temperature, logits)
-
-    def into(self, logits: Tensor, history: History, out: Tensor) -> Tensor:
-        """As a call, written into *out*, which may be the logits themselves."""
-        return torch.div(logits, per_row("temperature", self.temperature, logits), out=out)
-
-    @property
-    def takes_few(self) -> bool:
-        """Whether :meth:`of_few` supports these parameters."""
-        return not isinstance(self.temperature, Tensor) and 1e-3 <= self.temperature <= 1e3
-
-    def of_few(self, few: Few, cell: Cell) -> Few:
-        """See :class:`~decodekit.decoding.sampling.few_tokens.Pointwise`."""
-        ids, scores = few.arrays()
-        return Few(ids, scores / np.float32(self.temperature))
-
-    def at_most(self, logit: np.float32) -> np.float32:
-        """See :class:`~decodekit.decoding.sampling.few_tokens.Pointwise`."""
-        return np.float32(logit / np.float32(self.temperature))

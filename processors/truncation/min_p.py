@@ -7,15 +7,11 @@ import torch
 from torch import Tensor
 
 from ...decoding.history import History
-from ...decoding.optional_protocols import has_short_cuts
-from ...decoding.sampling.candidates import Candidates
 from ..chain import Composable
 from ..numerics.ranking import below_best, kth_largest
-from ..numerics.survivors import survivors
-from ..parameter import FLOAT32, as_reals, is_scalar, one_integer, per_row, real
+from ..parameter import as_reals, is_scalar, one_integer, per_row, real
 
 
-@has_short_cuts
 @attrs.frozen(eq=False)
 class MinP(Composable):
     """
@@ -53,18 +49,3 @@ class MinP(Composable):
         if self.min_tokens > 1:
             unlikely &= logits < kth_largest(logits, self.min_tokens)
         return logits.masked_fill(unlikely, -torch.inf)
-
-    def narrow(self, logits: Tensor, history: History) -> Tensor | Candidates:
-        """Same as a call, as candidates if few tokens are left; on the host."""
-        best = logits.amax(dim=-1, keepdim=True)
-        p = torch.as_tensor(per_row("p", self.p, logits), dtype=logits.dtype)
-        # For subnormal floats, exp rounds by more than the margin subtracted from the floor.
-        tiny = ((p > 0) & (p < FLOAT32.tiny)).any()
-        if self.min_tokens > 1 or tiny or not best.isfinite().all():
-            return self(logits, history)
-        # Lowered by more than the rounding error; the call on the survivors decides exactly.
-        floor = best + p.log() - 1e-5 * (best.abs() + 1)
-        left = survivors(logits, floor)
-        return (
-            self(logits, history) if left is None else attrs.evolve(left, logits=self(left.logits, history))
-        )

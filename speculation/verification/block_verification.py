@@ -16,8 +16,8 @@ from .distributions import (
     next_token,
     target_distribution,
     token_probabilities,
-    with_independent_noise,
 )
+from .independent_noise import with_independent_noise
 
 
 @attrs.frozen(eq=False)

@@ -1,57 +1,12 @@
 """Shared parts of the verifications that compare distributions."""
 
-import attrs
 import torch
 from torch import Tensor
 
 from ...decoding.history import History
-from ...decoding.optional_protocols import draws_softmax, has_short_cuts, offers_short_cuts
-from ...decoding.protocols import Draft, Sampler
+from ...decoding.protocols import Draft
 from ...decoding.sampling import noise
-from ...decoding.sampling.candidates import Candidates, SamplesAmong
 from ...decoding.scores import Scores
-
-
-@has_short_cuts
-@attrs.frozen(eq=False)
-class IndependentNoise:
-    """
-    *sampler* with independent noise for the speculation step at position *start*, ``[batch]``.
-
-    Neither the step's verification nor another step may reuse this noise: rejecting or skipping a
-    draft token reveals information about it.
-    """
-
-    sampler: Sampler
-    start: Tensor
-
-    def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """Logits ``[batch, width, vocab]`` to ids ``[batch, width]``."""
-        return self.sampler(logits, self._apart(history))
-
-    def among(self, candidates: Candidates, history: History) -> Tensor:
-        """Sample from the remaining *candidates*, as a call on the full vocabulary would."""
-        if offers_short_cuts(self.sampler) and isinstance(self.sampler, SamplesAmong):
-            return self.sampler.among(candidates, self._apart(history))
-        return self(candidates.dense(), history)
-
-    def _apart(self, history: History) -> History:
-        streams = history.random_stream
-        if len(streams) != len(self.start):
-            raise ValueError(
-                f"a drafter must draw for all {len(self.start)} rows at once: got {len(streams)}"
-            )
-        return attrs.evolve(history, random_stream=noise.folded(streams, noise.DRAFT, self.start))
-
-
-def with_independent_noise(verification: object, sampler: Sampler, start: Tensor) -> IndependentNoise:
-    """Wrap *sampler* for drafting; ``ValueError`` unless it draws from the softmax of the logits."""
-    if not draws_softmax(sampler):
-        raise ValueError(
-            f"{verification!r} needs a sampler that draws from the softmax of the logits, as Sample "
-            f"does: got {sampler!r}. Use ExactMatch(); at temperature 0 nothing accepts more"
-        )
-    return IndependentNoise(sampler, start)
 
 
 def target_distribution(scores: Scores) -> Tensor:

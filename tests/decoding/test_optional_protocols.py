@@ -21,8 +21,10 @@ from decodekit.decoding import (
     optional_protocols,
 )
 from decodekit.decoding.optional_protocols import offers_short_cuts, stages_of
-from decodekit.decoding.sampling import candidates, few_tokens
-from decodekit.processors import Chain, MinP, NoRepeatNgram, RepetitionPenalty, Temperature, TopK, TopP
+from decodekit.decoding.sampling import short_cuts
+from decodekit.decoding.sampling.greedy_short_cuts import GreedyShortCuts
+from decodekit.decoding.sampling.sample_short_cuts import SampleShortCuts
+from decodekit.processors import Chain, TopK, TopP
 from decodekit.speculation import (
     AdaptiveLength,
     BlockVerification,
@@ -33,13 +35,13 @@ from decodekit.speculation import (
     RejectionSampling,
     SuffixAutomaton,
 )
-from decodekit.speculation.verification.distributions import IndependentNoise
+from decodekit.speculation.verification.independent_noise import IndependentNoise, IndependentNoiseShortCuts
 from decodekit.streaming import Callback, FanOut
 from decodekit.testing import ScriptedDecoder
 
 NAMES = {
     name
-    for module in (optional_protocols, candidates, few_tokens)
+    for module in (optional_protocols, short_cuts)
     for kind in vars(module).values()
     if inspect.isclass(kind) and kind.__module__ == module.__name__ and getattr(kind, "_is_protocol", False)
     for name in {*vars(kind), *kind.__annotations__}
@@ -47,7 +49,7 @@ NAMES = {
 }
 
 DECODER = ScriptedDecoder(torch.zeros(1, 5))
-DECLARES = "keeps_argmax shift_invariant local device_safe "
+DECLARES = "keeps_argmax shift_invariant local device_safe"
 
 
 class Letters:
@@ -63,16 +65,15 @@ class Letters:
 @pytest.mark.parametrize(
     ("part", "offered"),
     [
-        (TopK(5), DECLARES + "narrow among takes_few of_few to_few"),
-        (TopP(0.9), DECLARES + "narrow among takes_few of_few"),
-        (MinP(0.1), DECLARES + "narrow"),
-        (Temperature(0.5), DECLARES + "into takes_few of_few at_most"),
-        (RepetitionPenalty(1.1), DECLARES + "into takes_few of_few at_most"),
-        (NoRepeatNgram(2), DECLARES + "into"),
-        (Chain(), DECLARES + "processors"),
-        (Greedy(), "takes_argmax top_choices gap among"),
-        (Sample(), "seed draws_softmax top_choices gap among from_few"),
-        (IndependentNoise(Sample(), torch.zeros(1)), "among"),
+        (TopK(5), DECLARES),
+        (TopP(0.9), DECLARES),
+        (Chain(), DECLARES + " processors"),
+        (Greedy(), "takes_argmax top_choices gap"),
+        (Sample(), "seed draws_softmax top_choices gap"),
+        (IndependentNoise(Sample(), torch.zeros(1)), ""),
+        (GreedyShortCuts(Greedy()), "among"),
+        (SampleShortCuts(Sample()), "sample among from_few"),
+        (IndependentNoiseShortCuts(IndependentNoise(Sample(), torch.zeros(1))), "sample among"),
         (Mirostat(), "seed is_stateful begin"),
         (AdaptiveP(0.5), "seed is_stateful begin"),
         (EndOfSequence(2), "by_token begin"),
@@ -101,32 +102,27 @@ class TestShortCuts:
     def test_are_those_of_the_very_class(self) -> None:
         """Not of a subclass, which may change what a call says, unless it declares its own."""
 
-        class Changed(TopK):
+        class Changed(MaxNewTokens):
             pass
 
         @has_short_cuts
-        class Declared(TopK):
+        class Declared(MaxNewTokens):
             pass
 
-        assert [True, False, True] == [offers_short_cuts(kind(3)) for kind in (TopK, Changed, Declared)]
-        assert not offers_short_cuts(lambda logits, history: logits)
+        found = [offers_short_cuts(kind(3)) for kind in (MaxNewTokens, Changed, Declared)]
+
+        assert [True, False, True] == found
+        assert not offers_short_cuts(lambda scores, history: None)
 
     @pytest.mark.parametrize(
         "part",
         [
-            *(TopK(5), TopP(0.9), MinP(0.1), Temperature(0.5), RepetitionPenalty(1.1), NoRepeatNgram(2)),
-            *(
-                Greedy(),
-                Sample(),
-                IndependentNoise(Sample(), torch.zeros(1)),
-                EndOfSequence(2),
-                MaxNewTokens(2),
-            ),
+            *(EndOfSequence(2), MaxNewTokens(2)),
             *(MaxNewTokens(2) | EndOfSequence(2), MaxNewTokens(2) & EndOfSequence(2)),
         ],
     )
     def test_are_declared(self, part: object) -> None:
-        """By every class of ours that has some."""
+        """By every stop condition of ours that has one."""
         assert offers_short_cuts(part)
 
 

@@ -1,179 +1,14 @@
-"""A choice among few tokens is that among all of them."""
+"""The fast path without processors."""
 
 import math
 
-import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor
 
-from decodekit.decoding import Greedy, History, Processor, Sample, Sampler, SamplingPipeline
-from decodekit.decoding.sampling import noise
-from decodekit.decoding.sampling.fast_sampling import FastGreedy, FastSampling, fast_sampler
-from decodekit.processors import (
-    Chain,
-    Composable,
-    MinP,
-    NoRepeatNgram,
-    RepetitionPenalty,
-    Temperature,
-    TopK,
-    TopP,
-)
-
-from ...strategies import examples
-
-CHAINS: dict[str, Chain] = {
-    "usual": RepetitionPenalty(1.1) | Temperature(0.8) | TopK(50) | TopP(0.9),
-    "top-k": Chain([TopK(3)]),
-    "top-k twice": TopK(20) | Temperature(1.7) | TopK(5),
-    "hot": Temperature(3.0) | TopK(12),
-    "cold": Temperature(0.01) | TopK(12) | TopP(0.99),
-    "harsh": RepetitionPenalty(50.0) | TopK(4) | TopP(0.5, min_tokens=3),
-    "of the last": RepetitionPenalty(1.5, include_prompt=False, window=3) | TopK(7),
-    "of none": RepetitionPenalty(1.5, window=0) | TopK(7),
-    "after": TopK(8) | TopP(0.95) | RepetitionPenalty(2.0) | Temperature(1.3),
-    "one": Chain([TopK(1)]),
-    "all of it": TopK(9) | TopP(1.0),
-    "next to nothing": TopK(9) | TopP(1e-30),
-}
-
-
-@st.composite
-def columns(draw: st.DrawFn) -> tuple[Tensor, History]:
-    """Logits of a vocabulary wide enough, with ties, masks, extremes, and favourites that were said."""
-    vocab, width = draw(st.sampled_from((700, 1031, 5000))), draw(st.integers(1, 2))
-    rng = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
-    logits = draw(st.sampled_from((0.05, 1.0, 4.0, 60.0))) * torch.randn(2, width, vocab, generator=rng)
-    kind = draw(
-        st.sampled_from(("distinct", "bfloat16", "whole", "masked", "negative", "equal", "odd", "huge"))
-    )
-    if kind == "bfloat16":
-        logits = logits.bfloat16().float()
-    elif kind == "whole":
-        logits = (logits.round() * math.log(2)).float()
-    elif kind == "masked":
-        logits[torch.rand(logits.shape, generator=rng) < 0.9] = -torch.inf
-    elif kind == "negative":
-        logits = logits - 300.0
-    elif kind == "equal":
-        logits = torch.zeros_like(logits)
-    elif kind == "odd":
-        logits[0, 0, draw(st.integers(0, vocab - 1))] = draw(st.sampled_from((torch.nan, torch.inf, 3e38)))
-    elif kind == "huge":
-        logits = logits * 1e13
-    ids = torch.randint(0, vocab, (2, 1, 12), generator=rng)
-    favourites = logits.nan_to_num()[:, :1].topk(6, dim=-1).indices
-    ids[..., :6] = favourites
-    length = torch.tensor([[4], [9]]) + torch.arange(width)
-    return logits, History(ids, length, torch.tensor([2, 3]), noise.random_streams(torch.arange(2), 5))
-
-
-def plainly(logits: Tensor, history: History, chain: Chain, sampler: Sampler) -> Tensor:
-    """By definition: every stage on all of the vocabulary, and the sampler."""
-    processed = chain(logits, history)
-    chosen = sampler(processed, history)
-    best = processed.gather(-1, chosen[..., None])[..., 0]
-    return torch.where(best > -torch.inf, chosen, -1)
-
-
-class TestFastSampling:
-    @settings(deadline=None, max_examples=examples(400))
-    @given(columns(), st.sampled_from(sorted(CHAINS)))
-    def test_is_the_choice_among_all(self, column: tuple[Tensor, History], name: str) -> None:
-        """Where there is a quick choice it is the plain one; logits and history stay as they are."""
-        logits, history = column
-        before, ids = logits.clone(), history.ids.clone()
-        quick = fast_sampler(CHAINS[name].processors, Sample())
-        assert quick is not None
-        found = quick(logits, history)
-
-        if found is not None:
-            assert torch.equal(plainly(logits, history, CHAINS[name], Sample()), found[0])
-            assert torch.equal(CHAINS[name](logits, history), found[1].logits)
-        torch.testing.assert_close(before, logits, rtol=0, atol=0, equal_nan=True)
-        assert torch.equal(ids, history.ids)
-
-    @pytest.mark.parametrize("vocab", [32_000, 50_257])
-    @pytest.mark.parametrize("name", sorted(set(CHAINS) - {"harsh"}))
-    def test_is_there_for_ordinary_logits(self, name: str, vocab: int) -> None:
-        """Of two hundred columns, most are chosen so, and all as by definition."""
-        quick = fast_sampler(CHAINS[name].processors, Sample())
-        assert quick is not None
-        rng, found = torch.Generator().manual_seed(vocab), 0
-        ids = torch.randint(0, vocab, (1, 1, 300), generator=rng)
-        for seed in range(200):
-            logits = 3 * torch.randn(1, 1, vocab, generator=rng)
-            history = History(
-                ids, torch.tensor([[256]]), torch.tensor([256]), noise.random_streams(torch.tensor([seed]), 1)
-            )
-            chosen = quick(logits, history)
-            if chosen is not None:
-                found += 1
-                if seed < 20:
-                    assert torch.equal(plainly(logits, history, CHAINS[name], Sample()), chosen[0])
-
-        assert found > 190
-
-    def test_what_the_penalty_brings_down_makes_room(self) -> None:
-        """If more of the largest were said than the list has to spare, it is not trusted."""
-        logits = torch.randn(1, 1, 5000, generator=torch.Generator().manual_seed(0)) + 5.0
-        said = logits[0].topk(300).indices[None]
-        history = History(said, torch.tensor([[300]]), torch.tensor([300]), torch.tensor([1]))
-        chain = RepetitionPenalty(100.0) | TopK(20)
-        quick = fast_sampler(chain.processors, Sample())
-        assert isinstance(quick, FastSampling)
-
-        assert quick(logits, history) is None
-        ids, scores = SamplingPipeline(chain, Sample())(logits, history)
-        assert torch.equal(plainly(logits, history, chain, Sample()), ids)
-        assert torch.equal(chain(logits, history), scores.logits)
-
-    @pytest.mark.parametrize(
-        ("chain", "sampler"),
-        [
-            (Chain([TopP(0.9)]), Sample()),
-            (NoRepeatNgram(2) | TopK(5), Sample()),
-            (RepetitionPenalty(0.8) | TopK(5), Sample()),
-            (RepetitionPenalty([1.1, 1.2]) | TopK(5), Sample()),
-            (Temperature([1.1, 1.2]) | TopK(5), Sample()),
-            (TopK(5) | MinP(0.1), Sample()),
-            (Chain([TopK(0)]), Sample()),
-            (Chain([TopK([3, 4])]), Sample()),
-            (Chain([TopK(3, ties="first")]), Sample()),
-            (TopK(3) | TopP(0.9, ties="keep"), Sample()),
-            (TopP(0.9) | TopK(3), Sample()),
-            (Chain([TopK(3)]), lambda logits, history: logits.argmin(dim=-1)),
-            (Chain([Temperature(1.0 + i / 8) for i in range(8)]) | TopK(3), Sample()),
-        ],
-    )
-    def test_there_is_none_for_other_parts(self, chain: Chain, sampler: Sampler) -> None:
-        """Parts or parameters that do not offer it, or too many of them, take the long way."""
-        assert fast_sampler(chain.processors, sampler) is None
-
-    def test_a_changed_part_is_not_gone_around(self) -> None:
-        """A subclass that changes the call of one that offers it is called."""
-
-        class Hot(Temperature):
-            def __call__(self, logits: Tensor, history: History) -> Tensor:
-                return -logits
-
-        class First(Sample):
-            def __call__(self, logits: Tensor, history: History) -> Tensor:
-                return logits.argmax(dim=-1)
-
-        assert fast_sampler((Hot(0.5), TopK(3)), Sample()) is None
-        assert fast_sampler((TopK(3),), First()) is None
-
-    def test_other_logits_take_the_long_way(self) -> None:
-        """Those in another precision."""
-        quick = fast_sampler((TopK(3),), Sample())
-        history = History(
-            torch.zeros(1, 1, 4).long(), torch.tensor([[1]]), torch.tensor([1]), torch.tensor([0])
-        )
-        assert quick is not None
-
-        assert quick(torch.randn(1, 1, 5000, dtype=torch.float64), history) is None
+from decodekit.decoding import Greedy, History, Processor, SamplingPipeline
+from decodekit.decoding.sampling.fast_sampling import FastGreedy
+from decodekit.processors import Composable
 
 
 def first_of_the_largest(scores: list[float]) -> int:
@@ -189,7 +24,7 @@ class TestFastGreedy:
     def test_is_what_is_chosen_among_all(self, scores: list[float]) -> None:
         """The first of the largest, and none where there is nothing or garbage."""
         logits = torch.tensor([[scores, scores[::-1]]])
-        quick = fast_sampler((), Greedy())
+        quick = SamplingPipeline(None, Greedy()).fast
         assert isinstance(quick, FastGreedy)
         history = History(
             torch.zeros(1, 1, 4).long(), torch.tensor([[1, 2]]), torch.tensor([1]), torch.tensor([0])
@@ -213,5 +48,5 @@ class TestFastGreedy:
                 return -logits
 
         stage: Processor = Stage()
-        assert fast_sampler((), Least()) is None
-        assert fast_sampler((stage,), Greedy()) is None
+        assert SamplingPipeline(None, Least()).fast is None
+        assert SamplingPipeline(stage, Greedy()).fast is None

@@ -226,22 +226,6 @@ class TestShortCuts:
         torch.testing.assert_close(scores.logits, processed, rtol=0, atol=0, equal_nan=True)
         torch.testing.assert_close(before, logits, rtol=0, atol=0, equal_nan=True)
 
-    def test_are_taken(self) -> None:
-        """After a top-k, a local stage and a sampler see the survivors alone; others see all."""
-        seen = []
-
-        class Spy(Composable):
-            local = True
-
-            def __call__(self, logits: torch.Tensor, history: History) -> torch.Tensor:
-                seen.append(logits.shape[-1])
-                return logits
-
-        logits = torch.randn(1, 1, 5000, generator=torch.Generator().manual_seed(0))
-        SamplingPipeline(Spy() | TopK(7) | Spy() | PresencePenalty(1.0) | Spy(), Sample())(logits, ONE_COLUMN)
-
-        assert [5000, 7, 5000] == seen
-
     def test_greedy_skips_what_keeps_the_argmax(self) -> None:
         """The last stages that keep it are not run, unless two logits are within rounding of each other."""
         seen = []

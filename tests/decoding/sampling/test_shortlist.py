@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from decodekit.processors.numerics.shortlist import shortlist
+from decodekit.decoding.sampling.shortlist import shortlist
 
 
 @given(st.integers(800, 3000), st.integers(1, 12), st.integers(0, 2**31), st.sampled_from((None, 1, 3)))

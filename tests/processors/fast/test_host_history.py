@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, strategies as st
 
 from decodekit.decoding.sampling.few_tokens import Cell
-from decodekit.processors.numerics.host_history import counted_tokens, ids_with_logits, occurring_indices
+from decodekit.processors.fast.host_history import counted_tokens, ids_with_logits, occurring_indices
 
 
 @given(st.sets(st.integers(0, 9)), st.lists(st.integers(-2, 12)))
