@@ -6,14 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from ...decoding.history import History
-from ...decoding.optional_protocols import DeviceSafe, Local, stages_of
+from ...decoding.optional_protocols import stages_of
 from ...decoding.protocols import Processor, Sampler
 from ...decoding.sampling.greedy import Greedy
 from ...decoding.sampling.sample import Sample
-from ...processors import TopK, TopP
-from ...processors.parameter import is_scalar
+from .device_refusal import reason_of, refusal
 from .device_samplers import DeviceGreedy, DeviceSample
-from .device_stages import LARGEST_K, DeviceTopK, DeviceTopP
+from .device_stages import stages_on_device
 
 
 class DeviceSampler(Protocol):
@@ -59,10 +58,10 @@ class DeviceSampling(nn.Module):
 
     def __init__(self, processors: Processor | None, sampler: Sampler):
         super().__init__()
-        self.stages = _on_device(stages_of(processors))
+        self.stages = stages_on_device(stages_of(processors))
         variant = _DEVICE_SAMPLERS.get(type(sampler))
         if variant is None:
-            raise _refusal(sampler, "only Greedy and Sample have a device variant")
+            raise refusal(sampler, "only Greedy and Sample have a device variant")
         self.sampler: DeviceSampler = variant(sampler)
 
     def inputs(self, logits: Tensor, history: History) -> tuple[Tensor, ...]:
@@ -151,54 +150,8 @@ def _reason_of(stage: Processor | None, sampler: Sampler) -> str | None:
     try:
         DeviceSampling(stage, sampler)
     except ValueError as error:
-        return str(error).partition(_CANNOT)[2]
+        return reason_of(error)
     return None
 
 
 _DEVICE_SAMPLERS = {Greedy: DeviceGreedy, Sample: DeviceSample}
-
-_CANNOT = " cannot run on the device: "
-
-
-def _on_device(stages: tuple[Processor, ...]) -> list[Processor]:
-    found: list[Processor] = []
-    survivors: int | None = None
-    for stage in stages:
-        if isinstance(stage, TopK):
-            if not is_scalar(stage.k, 0):
-                found.append(_top_k(stage))
-                survivors = _survivors(stage, survivors)
-        elif isinstance(stage, TopP):
-            if not is_scalar(stage.p, 1.0):
-                _check_size(stage, "min_tokens", stage.min_tokens)
-                found.append(DeviceTopP(stage, survivors))
-        elif isinstance(stage, DeviceSafe) and stage.device_safe:
-            found.append(stage)
-            # A stage that reads ids may break ties with the k-th logit, which adds distinct values.
-            survivors = survivors if isinstance(stage, Local) and stage.local else None
-        else:
-            raise _refusal(stage, "it does not declare itself device_safe, and has no device variant")
-    return found
-
-
-def _top_k(stage: TopK) -> DeviceTopK:
-    largest = int(torch.as_tensor(stage.k).max())
-    _check_size(stage, "k", largest)
-    return DeviceTopK(stage, max(largest, 1))
-
-
-def _check_size(stage: Processor, name: str, size: int) -> None:
-    if size > LARGEST_K:
-        raise _refusal(stage, f"{name!r} must be <= {LARGEST_K:,} there")
-
-
-def _survivors(stage: TopK, before: int | None) -> int | None:
-    """Upper bound of the values left after *stage*, given *before*; None if unbounded."""
-    k = torch.as_tensor(stage.k)
-    if bool((k == 0).any()):
-        return before
-    return int(k.max()) if before is None else min(int(k.max()), before)
-
-
-def _refusal(part: object, reason: str) -> ValueError:
-    return ValueError(f"{part!r}{_CANNOT}{reason}")

@@ -14,7 +14,7 @@ from decodekit.decoding.sampling import noise
 from decodekit.decoding.sampling.pipeline import SamplingPipeline
 from decodekit.neuron_backend.lint.graph_lint import lint_graph
 from decodekit.neuron_backend.lowering.export import lower
-from decodekit.neuron_backend.on_device_sampling import device_stages
+from decodekit.neuron_backend.on_device_sampling import device_ranking
 from decodekit.neuron_backend.on_device_sampling.device_samplers import first_largest
 from decodekit.neuron_backend.on_device_sampling.device_sampling import DeviceSampling
 from decodekit.processors import (
@@ -82,7 +82,7 @@ class TestTopK:
         processor = TopK(k, ties=ties)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(device_stages, "WIDEST_TOP_K", widest)
+            patch.setattr(device_ranking, "WIDEST_TOP_K", widest)
             masked = device_stages_of(processor, logits)
 
         assert torch.equal(processor(logits, history_of(*logits.shape)), masked)
@@ -91,11 +91,11 @@ class TestTopK:
         """151,936 tokens take ten pieces."""
         logits = random_logits(151_936)
 
-        assert torch.equal(logits.topk(50).values, device_stages.descending(logits, 50))
+        assert torch.equal(logits.topk(50).values, device_ranking.descending(logits, 50))
 
     def test_pads_with_minus_inf(self) -> None:
         """If k exceeds the vocabulary."""
-        found = device_stages.descending(torch.tensor([[[1.0, 3.0, 2.0]]]), 5)
+        found = device_ranking.descending(torch.tensor([[[1.0, 3.0, 2.0]]]), 5)
 
         assert [3.0, 2.0, 1.0, -torch.inf, -torch.inf] == found[0, 0].tolist()
 
@@ -288,6 +288,22 @@ class TestDeviceChoice:
     def test_knows_how_many_a_top_p_has_to_sort(self, chain: Processor, survivors: int | None) -> None:
         """Ties with the last of them are counted, not sorted."""
         assert survivors == DeviceSampling(chain, Greedy()).stages[-1].survivors
+
+    @pytest.mark.parametrize("kind", [TopK, TopP])
+    def test_recognises_the_exact_type(self, kind: type) -> None:
+        """A subclass may change the call: it has no variant unless it declares its call safe."""
+
+        class Changed(kind):  # type: ignore[misc]
+            pass
+
+        class Safe(kind):  # type: ignore[misc]
+            device_safe = True
+
+        safe = Safe(1)
+
+        with pytest.raises(ValueError, match="does not declare itself device_safe"):
+            DeviceSampling(Changed(1), Greedy())
+        assert [safe] == DeviceSampling(safe, Greedy()).stages
 
     def test_makes_its_noise_on_the_host(self) -> None:
         """In float32, since the device has no float64."""
