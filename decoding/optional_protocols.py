@@ -84,6 +84,19 @@ class DeviceSafe(Protocol):
     """Whether it is."""
 
 
+@runtime_checkable
+class RowIndependent(Protocol):
+    """
+    A processor whose result for a row does not depend on which row of the batch it is.
+
+    It has no parameter with one value per row and no state of a row, so rows of several requests
+    with this object may be processed together.
+    """
+
+    row_independent: bool
+    """Whether it is."""
+
+
 # Samplers
 
 

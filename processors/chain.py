@@ -9,9 +9,16 @@ from torch import Tensor
 
 from ..decoding.forward_checks import refuse_foreign
 from ..decoding.history import History
-from ..decoding.optional_protocols import DeviceSafe, KeepsArgmax, Local, ShiftInvariant
+from ..decoding.optional_protocols import (
+    DeviceSafe,
+    KeepsArgmax,
+    Local,
+    RowIndependent,
+    ShiftInvariant,
+)
 from ..decoding.protocols import Processor, StopCondition
 from ..decoding.validation import is_iterable
+from .parameter import is_plain, options_of
 
 
 class Composable(abc.ABC):
@@ -30,15 +37,13 @@ class Composable(abc.ABC):
     - ``local``: does not depend on token ids or ``-inf`` entries, so it may run on the survivors of
       an earlier processor alone, in their order.
     - ``device_safe``: uses only operations that neuronx-cc supports, given precomputed constants.
+    - ``row_independent``: a row's result does not depend on which row of the batch it is, so rows of
+      several requests with the same chain may be processed together. By default from the parameters:
+      True if all are numbers, strings, None, or collections of those, each for all rows. One with
+      other parameters, or with a collection of one value per row, overrides it.
 
-    Optional methods for :class:`~decodekit.decoding.SamplingPipeline` on the host, if the class is
-    decorated with :func:`~decodekit.decoding.has_short_cuts`:
-
-    - ``narrow(logits, history)``: same as a call, but
-      :class:`~decodekit.decoding.sampling.candidates.Candidates` if few tokens are left.
-    - ``among(candidates, history)``: same as a call of a ``local`` processor on the candidates'
-      logits, but faster.
-    - ``into(logits, history, out)``: same as a call, written into *out*, possibly the logits.
+    How a processor is made fast is no part of it: see
+    :mod:`decodekit.decoding.sampling.short_cuts`.
     """
 
     __slots__ = ()
@@ -46,6 +51,11 @@ class Composable(abc.ABC):
     @abc.abstractmethod
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Process ``[batch, width, vocab]`` logits, which are not modified."""
+
+    @property
+    def row_independent(self) -> bool:
+        """Whether a row's result does not depend on which row of the batch it is."""
+        return attrs.has(type(self)) and all(map(is_plain, options_of(self).values()))
 
     def __or__(self, other: Processor) -> "Chain":
         """Apply *other* after this processor."""
@@ -115,6 +125,11 @@ class Chain(Composable):
     def device_safe(self) -> bool:
         """Whether every part uses only operations that neuronx-cc supports."""
         return all(isinstance(part, DeviceSafe) and part.device_safe for part in self.processors)
+
+    @property
+    def row_independent(self) -> bool:
+        """Whether no part depends on which row of the batch it processes."""
+        return all(isinstance(part, RowIndependent) and part.row_independent for part in self.processors)
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Fold ``[batch, width, vocab]`` logits, which are not modified, through the chain."""

@@ -6,7 +6,7 @@ through; validators, which know the parameter's name, then raise.
 """
 
 import numbers
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar, cast
 
 import attrs
@@ -205,6 +205,15 @@ def options_of(part: Any) -> dict[str, Any]:
     if not attrs.has(type(part)):
         return {}
     return attrs.asdict(part, recurse=False, filter=lambda option, value: option.init)
+
+
+def is_plain(value: object) -> bool:
+    """Whether *value* consists of numbers, strings and None: no tensor, function or other object."""
+    if isinstance(value, Mapping):
+        return all(map(is_plain, (*value, *value.values())))
+    if isinstance(value, tuple | list | frozenset | set):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, numbers.Number | str)
 
 
 def is_scalar(parameter: float | Tensor | None, value: float) -> bool:

@@ -171,6 +171,11 @@ class Grammar(Composable):
 
     _idle: _IdleWalks = attrs.field(factory=_IdleWalks, init=False, repr=False)
 
+    @property
+    def row_independent(self) -> bool:
+        """Whether one language is for all rows: a matcher that another row used gives the same result."""
+        return not isinstance(self.language, tuple)
+
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Mask ``[batch, width, vocab]`` logits, which are not modified."""
         batch, width, vocab = logits.shape

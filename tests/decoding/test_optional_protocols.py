@@ -49,7 +49,7 @@ NAMES = {
 }
 
 DECODER = ScriptedDecoder(torch.zeros(1, 5))
-DECLARES = "keeps_argmax shift_invariant local device_safe"
+DECLARES = "keeps_argmax shift_invariant local device_safe row_independent"
 
 
 class Letters:

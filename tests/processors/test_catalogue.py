@@ -231,6 +231,34 @@ class TestParametersPerRow:
 
 
 class TestDeclarations:
+    @declaring("row_independent")
+    @prop
+    @given(window=windows(), data=st.data())
+    def test_row_independent(self, entry: Entry, window: Window, data: st.DataObject) -> None:
+        """Rows in another order, some of them twice, come out as they did."""
+        logits, history = window
+        rows = torch.tensor(data.draw(st.lists(st.integers(0, len(logits) - 1), min_size=1, max_size=5)))
+        processor = entry.make(data.draw(entry.parameters))
+
+        together = processor(logits, history)
+
+        assert torch.equal(together[rows], processor(logits[rows], history.rows(rows)))
+
+    def test_all_but_these_are_row_independent(self) -> None:
+        """A function is called with the number of the row."""
+        dependent = {
+            name
+            for name, entry in CATALOGUE.items()
+            if not entry.make(entry.example).row_independent  # type: ignore[attr-defined]
+        }
+
+        assert {"PrefixFunction"} == dependent
+
+    @with_rows
+    def test_nor_is_one_with_parameters_of_rows(self, entry: Entry) -> None:
+        """Each is for its own row."""
+        assert not entry.make([entry.example]).row_independent  # type: ignore[attr-defined]
+
     @declaring("keeps_argmax")
     @prop
     @given(window=windows(), data=st.data())

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import attrs
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,17 +14,21 @@ from decodekit.decoding.history import History
 from decodekit.decoding.protocols import Finish, Processor
 from decodekit.processors import (
     Chain,
+    Composable,
+    Grammar,
     NoRepeatNgram,
     RepetitionPenalty,
     SuppressTokens,
     Temperature,
     TopK,
     TopP,
+    from_transformers,
 )
 from decodekit.testing import ScriptedDecoder
 
 from ..strategies import examples, windows
 from .by_hand import NOTHING, run
+from .grammar.languages import Brackets
 
 
 def double(logits: Tensor, history: History) -> Tensor:
@@ -71,6 +76,7 @@ class TestChain:
         assert chain.local
         assert chain.shift_invariant
         assert chain.device_safe
+        assert chain.row_independent
 
     def test_takes_chains_apart(self) -> None:
         """Nested chains are flattened."""
@@ -151,3 +157,49 @@ class TestChain:
 
         assert torch.equal(chain(logits, history), compiled(logits, history))
         torch.compiler.reset()
+
+
+@attrs.frozen(eq=False)
+class Holding(Composable):
+    """A processor of a user's, with any parameter."""
+
+    parameter: object
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Change nothing."""
+        return logits
+
+
+class Undeclared(Composable):
+    """One that is no attrs class."""
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Change nothing."""
+        return logits
+
+
+class TestRowIndependent:
+    @pytest.mark.parametrize(
+        ("parameter", "expected"),
+        [
+            *((0.5, True), (None, True), ("keep", True), ((1, (2, 3)), True), ({1: -1.0}, True)),
+            *((torch.tensor([0.5]), False), (abs, False), ((1, abs), False), (Brackets(1), False)),
+        ],
+    )
+    def test_is_read_from_the_parameters(self, parameter: object, expected: bool) -> None:
+        """What is no number or string may tell rows apart."""
+        assert expected is Holding(parameter).row_independent
+
+    def test_holds_for_a_chain_of_such_parts(self) -> None:
+        """A function, and a class whose parameters are unknown, declare nothing."""
+        assert (TopK(3) | Temperature(0.5)).row_independent
+        assert not (TopK([3]) | Temperature(0.5)).row_independent
+        assert not (TopK(3) | double).row_independent
+        assert not (TopK(3) | Undeclared()).row_independent
+
+    def test_a_grammar_holds_unless_rows_have_their_own(self) -> None:
+        """Its matchers are a cache."""
+        assert Grammar(Brackets(1)).row_independent
+        assert Grammar(None).row_independent
+        assert not Grammar([Brackets(1)]).row_independent
+        assert not from_transformers(TopKLogitsWarper(3)).row_independent
