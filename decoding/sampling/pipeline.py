@@ -19,6 +19,9 @@ from .resolved_sampler import ResolvedSampler
 from .scratch import Workspace
 from .stages import Left, Stage, check_shape, dense, run
 
+_LARGEST = 1e15
+"""Bound below which several stages, each scaling by at most a million, do not overflow."""
+
 
 def _resolved(sample: "SamplingPipeline") -> tuple[Stage, ...]:
     return tuple(map(Stage.of, stages_of(sample.processors)))
@@ -227,10 +230,10 @@ def _full_precision(logits: Tensor) -> Tensor:
 
 
 def _has_clear_argmax(left: Left) -> bool:
-    """Whether each column's largest logit exceeds the others by more than rounding errors."""
+    """Whether each column's largest logit exceeds the others by more than rounding, far from overflow."""
     logits = (left.logits if isinstance(left, Candidates) else left).numpy(force=True)
     best = logits.max(axis=-1, keepdims=True)
-    if not np.isfinite(best).all():
+    if not (abs(best) < _LARGEST).all():
         return False
     close = logits >= best - (abs(best) + 16) * 2.0**-18
     return bool((np.count_nonzero(close, axis=-1) == 1).all())

@@ -45,7 +45,7 @@ class Sample:
         refuse_other_seed(self)
         for_blocks, for_tokens = self.noise(history, logits.shape[-1])
         block = (_in_blocks(logits).logsumexp(dim=-1) + for_blocks).argmax(dim=-1, keepdim=True)
-        return token_in_block(logits, block, for_tokens)
+        return token_in_block(logits, peak_of(logits), block, for_tokens)
 
     def top_choices(self, logits: Tensor, history: History, n: int) -> Tensor:
         """
@@ -119,12 +119,24 @@ def refuse_other_seed(sampler: Sample) -> None:
         )
 
 
-def token_in_block(logits: Tensor, block: Tensor, for_tokens: Tensor) -> Tensor:
+def peak_of(logits: Tensor) -> Tensor:
+    """
+    The largest logit of each column, ``[..., 1]``, as a finite number.
+
+    Noise is added to the differences from it: to the large logits themselves it would be rounded off.
+    """
+    # With NaN in a column, only the block that holds it shall have a mass of NaN.
+    return logits.amax(dim=-1, keepdim=True).nan_to_num_(nan=0.0)
+
+
+def token_in_block(logits: Tensor, peak: Tensor, block: Tensor, for_tokens: Tensor) -> Tensor:
     """
     Sample a token of the sampled block in each column.
 
     Args:
         logits: ``[batch, width, vocab]``.
+
+        peak: Their :func:`peak_of`.
 
         block: ``[batch, width, 1]``.
 
@@ -135,15 +147,16 @@ def token_in_block(logits: Tensor, block: Tensor, for_tokens: Tensor) -> Tensor:
     """
     vocab = logits.shape[-1]
     index = block * block_size(vocab) + torch.arange(block_size(vocab))
-    within = logits.gather(-1, index.clamp(max=vocab - 1)).double()
+    within = logits.gather(-1, index.clamp(max=vocab - 1)).double() - peak
     # The last block may reach beyond the vocabulary.
     token = (within + for_tokens).masked_fill_(index >= vocab, -torch.inf).argmax(dim=-1, keepdim=True)
     return index.gather(-1, token).squeeze(-1)
 
 
 def _in_blocks(logits: Tensor) -> Tensor:
-    """``[..., vocab]`` to ``[..., blocks, size]`` float64, the last block padded with ``-inf``."""
+    """``[..., vocab]`` less the peak, as ``[..., blocks, size]`` float64, padded with ``-inf``."""
     vocab = logits.shape[-1]
     size = block_size(vocab)
-    filled = torch.nn.functional.pad(logits.double(), (0, -vocab % size), value=-torch.inf)
+    relative = logits.double() - peak_of(logits)
+    filled = torch.nn.functional.pad(relative, (0, -vocab % size), value=-torch.inf)
     return filled.reshape(*logits.shape[:-1], -1, size)

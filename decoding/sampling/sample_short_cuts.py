@@ -13,7 +13,7 @@ from ..history import History
 from .candidates import Candidates
 from .exponential_race import ExponentialRace
 from .noise import block_size
-from .sample import Sample, refuse_other_seed, token_in_block
+from .sample import Sample, peak_of, refuse_other_seed, token_in_block
 from .scratch import scratch
 from .short_cuts import DrawFromFew
 
@@ -31,8 +31,11 @@ class SampleShortCuts:
         """See :class:`~.short_cuts.SamplesFaster`."""
         refuse_other_seed(self.sampler)
         for_blocks, for_tokens = self.sampler.noise(history, logits.shape[-1])
-        block = _clear_argmax(_rough_masses(logits) + for_blocks)
-        return self.sampler(logits, history) if block is None else token_in_block(logits, block, for_tokens)
+        peak = peak_of(logits)
+        block = _clear_argmax(_rough_masses(logits, peak) + for_blocks)
+        if block is None:
+            return self.sampler(logits, history)
+        return token_in_block(logits, peak, block, for_tokens)
 
     def among(self, candidates: Candidates, history: History) -> Tensor:
         """See :class:`~.short_cuts.SamplesAmong`."""
@@ -45,13 +48,13 @@ class SampleShortCuts:
         # Comparisons with NaN are false: NaN is never clear.
         if not (first - second > _CLOSE).all():
             return self.sampler(candidates.dense(), history)
-        block = rough.argmax(axis=-1)
+        block, peak = rough.argmax(axis=-1), peak_of(candidates.logits)[..., 0].numpy()
         drawn = np.empty(block.shape, dtype=np.int64)
         for cell in np.ndindex(*drawn.shape):
             # The few tokens of the sampled block.
             inside = np.flatnonzero(block_of[cell] == block[cell])
             place = ids[cell][inside] - block[cell] * size
-            score = logits[cell][inside] + at_places[cell][place]
+            score = (logits[cell][inside].astype(np.float64) - peak[cell]) + at_places[cell][place]
             drawn[cell] = ids[cell][inside[score.argmax()]]
         return torch.from_numpy(drawn)
 
@@ -60,12 +63,10 @@ class SampleShortCuts:
         return ExponentialRace()
 
 
-def _rough_masses(logits: Tensor) -> Tensor:
+def _rough_masses(logits: Tensor, peak: Tensor) -> Tensor:
     """The logarithms of the blocks' masses ``[..., blocks]``, up to a constant, in the logits' precision."""
     vocab = logits.shape[-1]
     size = block_size(vocab)
-    bound = torch.finfo(logits.dtype).max
-    peak = logits.amax(dim=-1, keepdim=True).clamp_(-bound, bound)
     # Powers of 2, which torch computes several times as fast as powers of e.
     relative = torch.sub(logits, peak, out=scratch(logits, "masses")).mul_(math.log2(math.e)).exp2_()
     whole = vocab - vocab % size

@@ -263,6 +263,42 @@ class TestShortCuts:
             assert torch.equal(Sample()(scores.logits, history), ids)
 
 
+class TestRows:
+    """Only the rows that are asked for are sampled."""
+
+    @settings(deadline=None, max_examples=examples(100))
+    @given(
+        wide_windows(),
+        st.lists(st.integers(0, 2), unique=True).map(sorted),
+        st.sampled_from(
+            (
+                *(None, TopK(3), Temperature(0.7) | TopK(20) | TopP(0.9), Chain([TopP(0.9)])),
+                Temperature([0.5, 3.0, 1.0]) | MinP(0.1),
+            )
+        ),
+        st.sampled_from((Greedy(), Sample(3), lambda logits, history: logits.argmin(dim=-1))),
+    )
+    def test_are_sampled_as_among_all(
+        self,
+        window: tuple[torch.Tensor, History],
+        rows: list[int],
+        processors: Processor | None,
+        sampler: Sampler,
+    ) -> None:
+        """With the same scores; others have no id."""
+        logits, history = window
+        sample = SamplingPipeline(processors, sampler)
+        every, every_scores = sample(logits, history)
+
+        ids, scores = sample(logits, history, rows)
+
+        assert every[rows].tolist() == ids[rows].tolist()
+        assert (ids[[row for row in range(3) if row not in rows]] == -1).all()
+        torch.testing.assert_close(
+            every_scores.logits[rows], scores.logits[rows], rtol=0, atol=0, equal_nan=True
+        )
+
+
 class TestWorkspace:
     """The workspace of a call is private and does not leave it."""
 

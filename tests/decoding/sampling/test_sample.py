@@ -154,6 +154,21 @@ class TestSample:
                 assert expected == top_choices[row, column].tolist()
 
 
+class TestExtremes:
+    def test_large_logits_do_not_round_the_noise_off(self) -> None:
+        """Only the differences count: of equal tokens, each is sampled at some position."""
+        sampled = {int(Sample()(torch.full((1, 1, 9), 1e30), at_positions(n))[0, 0]) for n in range(200)}
+
+        assert set(range(9)) == sampled
+
+    def test_nan_is_not_passed_over(self) -> None:
+        """Its block and itself come first, whatever the other blocks hold."""
+        logits = torch.zeros(1, 1, 9)
+        logits[0, 0, 4] = torch.nan
+
+        assert 4 == Sample()(logits, at_positions(1))[0, 0]
+
+
 class TestWithinAnotherSampler:
     """A generator folds the seed of its own sampler, and of no other, into the random streams."""
 

@@ -173,3 +173,22 @@ class TestFastSampling:
         assert quick is not None
 
         assert quick(torch.randn(1, 1, 5000, dtype=torch.float64), history) is None
+
+    def test_rows_that_are_not_sampled_are_not_read(self) -> None:
+        """Garbage in one of them does not send the others the long way."""
+        quick = SamplingPipeline(TopK(3), Sample()).fast
+        logits = torch.randn(2, 1, 5000, generator=torch.Generator().manual_seed(0))
+        logits[0] = torch.nan
+        history = History(
+            torch.zeros(2, 1, 4).long(),
+            torch.tensor([[1], [1]]),
+            torch.tensor([1, 1]),
+            noise.random_streams(torch.arange(2), 1),
+        )
+        assert quick is not None
+        found = quick(logits, history, [1])
+
+        assert quick(logits, history) is None
+        assert found is not None
+        assert -1 == found[0][0, 0]
+        assert Sample()(TopK(3)(logits[1:], history), history.rows([1]))[0, 0] == found[0][1, 0]
