@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..history import History
+from .short_cuts import register_module
 from .top_tokens import top2_margin, top_tokens
 
 
@@ -37,3 +38,6 @@ class Greedy:
         The token does not change as long as no logit changes by half of it.
         """
         return top2_margin(logits.double())
+
+
+register_module(f"{__package__}.greedy_short_cuts")

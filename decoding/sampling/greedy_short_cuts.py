@@ -6,6 +6,7 @@ from torch import Tensor
 from ..history import History
 from .candidates import Candidates
 from .greedy import Greedy
+from .short_cuts import register
 
 
 @attrs.frozen(eq=False)
@@ -18,3 +19,6 @@ class GreedyShortCuts:
         """See :class:`~.short_cuts.SamplesAmong`."""
         best = candidates.logits.argmax(dim=-1, keepdim=True)
         return candidates.ids.gather(-1, best).squeeze(-1)
+
+
+register(Greedy, GreedyShortCuts)

@@ -10,15 +10,7 @@ from ..optional_protocols import Seeded
 from ..protocols import Sampler
 from . import noise
 from .candidates import Candidates
-from .greedy import Greedy
-from .greedy_short_cuts import GreedyShortCuts
-from .sample import Sample
-from .sample_short_cuts import SampleShortCuts
-from .short_cuts import SamplesAmong, SamplesFaster, register, short_cuts_of
-
-# Here, since the samplers do not know their short cuts.
-register(Greedy, GreedyShortCuts)
-register(Sample, SampleShortCuts)
+from .short_cuts import SamplesAmong, SamplesFaster, short_cuts_of
 
 
 @attrs.frozen(eq=False)

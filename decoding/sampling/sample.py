@@ -11,6 +11,7 @@ from ..history import History
 from ..validation import a_whole_number
 from . import noise
 from .noise import block_size
+from .short_cuts import register_module
 from .top_tokens import top2_margin
 
 
@@ -160,3 +161,6 @@ def _in_blocks(logits: Tensor) -> Tensor:
     relative = logits.double() - peak_of(logits)
     filled = torch.nn.functional.pad(relative, (0, -vocab % size), value=-torch.inf)
     return filled.reshape(*logits.shape[:-1], -1, size)
+
+
+register_module(f"{__package__}.sample_short_cuts")

@@ -15,7 +15,7 @@ from .exponential_race import ExponentialRace
 from .noise import block_size
 from .sample import Sample, peak_of, refuse_other_seed, token_in_block
 from .scratch import scratch
-from .short_cuts import DrawFromFew
+from .short_cuts import DrawFromFew, register
 
 _CLOSE = 1e-3
 """Far above the error of single precision in the logarithm of a block's mass, about 1e-5."""
@@ -97,3 +97,6 @@ def _clear_argmax(scores: Tensor) -> Tensor | None:
     gap = largest.values[..., 0] - largest.values[..., 1]
     # Comparisons with NaN are false: NaN is never clear.
     return largest.indices[..., :1] if bool((gap > _CLOSE).all()) else None
+
+
+register(Sample, SampleShortCuts)
