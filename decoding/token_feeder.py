@@ -1,5 +1,6 @@
 """What the decoding loop feeds: a decoder's slots, or several decoders as one."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -21,8 +22,15 @@ class Fed:
     ready: list[bool]
     """Whether each row's requested columns have been scored."""
 
+    all_ready: bool
+    """Whether every row that asked for columns is ready."""
+
     chosen: Tensor | None = None
     """The ids that the device sampled, ``[rows, max(need)]``; None if it sampled none."""
+
+    def are_ready(self, rows: Sequence[int]) -> bool:
+        """Whether all of *rows* are ready."""
+        return self.all_ready or all(self.ready[row] for row in rows)
 
     @property
     def logits(self) -> Tensor:

@@ -1,5 +1,7 @@
 """The check of what is fed to a decoder."""
 
+from operator import sub
+
 import torch
 from torch import Tensor
 
@@ -19,12 +21,8 @@ def checked_feed(
     """
     if not isinstance(history, History):
         raise TypeError(f"'history' must be a History: got a {type(history).__name__}")
-    for name, tensor in (("length", length), ("need", need)):
-        if not isinstance(tensor, Tensor) or tensor.dtype is not torch.int64:
-            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise TypeError(f"'{name}' must be an int64 tensor: got {kind}")
-        if tensor.dim() != 1:
-            raise ValueError(f"'{name}' must have 1 dimension: got shape {list(tensor.shape)}")
+    _require_vector("length", length)
+    _require_vector("need", need)
     rows, paths, capacity = history.ids.shape
     if paths != 1:
         raise ValueError(f"'history' must lie on one path: got {paths}")
@@ -38,6 +36,14 @@ def checked_feed(
         raise ValueError(f"'length' must be 0 to {capacity}, the room of the history: got {ends}")
     if max(wanted) > scored_width:
         raise ValueError(f"'need' must be <= {scored_width}, the scored width: got {max(wanted)}")
-    if any([not 0 <= want <= end for want, end in zip(wanted, ends, strict=True)]):  # noqa: C419 - quicker
+    if min(wanted) < 0 or min(map(sub, ends, wanted)) < 0:
         raise ValueError(f"'need' must be 0 to the row's length, of {ends}: got {wanted}")
     return ends, wanted
+
+
+def _require_vector(name: str, tensor: Tensor) -> None:
+    if not isinstance(tensor, Tensor) or tensor.dtype is not torch.int64:
+        kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise TypeError(f"'{name}' must be an int64 tensor: got {kind}")
+    if tensor.ndim != 1:
+        raise ValueError(f"'{name}' must have 1 dimension: got shape {list(tensor.shape)}")

@@ -5,7 +5,7 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
-from operator import sub
+from operator import add, sub
 from typing import cast
 
 import numpy as np
@@ -182,34 +182,36 @@ class Slots:
         widths = self._scored[-1:] if exact_width else self.shape.widths
         scoring = widths if columns == 1 or exact_width else self._scored
         sampling = history if sample else None
-        # The columns to score are held back, so that one forward scores them together.
-        held = list(map(sub, ends, wanted))
-        starts = self._starts(tokens, held, wanted, self._exact_program(sampling) if exact_width else None)
-        longest = _longest(starts, ends)
+        starts = self._starts(tokens, ends, wanted, self._exact_program(sampling) if exact_width else None)
+        longest = max(map(sub, ends, starts))
         while most is None and longest > scoring[-1]:
-            # Samples of these forwards are discarded; they are made only if one program feeds everything.
+            # The columns to score are held back, so that one forward scores them together. Samples of
+            # these forwards are discarded; they are made only if one program feeds everything.
             discarded = sampling if exact_width else None
+            held = list(map(sub, ends, wanted))
             starts = self._advance(tokens, starts, held, widths, exact_width, discarded)
-            longest = _longest(starts, ends)
+            longest = max(map(sub, ends, starts))
         if most is not None:
             limit = max(most, _smallest(scoring, columns))
             scoring = tuple(width for width in scoring if width <= limit)
         width = _smallest(scoring, longest)
-        ready, stops = [want > 0 for want in wanted], ends
-        if longest > width:
+        all_ready, ready, stops = longest <= width, [want > 0 for want in wanted], ends
+        if not all_ready:
             fits = [end - start <= width for start, end in zip(starts, ends, strict=True)]
             ready = [want and fit for want, fit in zip(ready, fits, strict=True)]
             stops = [
-                end if fit else min(start + width, rest)
-                for start, end, rest, fit in zip(starts, ends, held, fits, strict=True)
+                end if fit else min(start + width, end - want)
+                for start, end, want, fit in zip(starts, ends, wanted, fits, strict=True)
             ]
         chosen, raw = self._forward(tokens, starts, stops, width, exact_width, sampling)
-        first = list(map(sub, held, starts))
-        if width > 1 or len(first) < self.shape.batch_size:
-            every = raw
+        if width > 1 or len(ends) < self.shape.batch_size:
+            every, first = (
+                raw,
+                [end - want - start for start, end, want in zip(starts, ends, wanted, strict=True)],
+            )
             raw = Scores(lambda: _columns(every.logits, first, columns))
             chosen = None if chosen is None else _columns(chosen, first, columns)
-        return Fed(raw, ready, chosen)
+        return Fed(raw, ready, all_ready, chosen)
 
     def feed_tree(self, history: History, length: Tensor, draft: Draft, active: Tensor) -> Tensor:
         """
@@ -242,14 +244,14 @@ class Slots:
         counts = np.where(active.numpy(), (drafted >= 0).sum(axis=1), 0).tolist()
         self._require_tree(max(counts))
         ends = length.tolist()
-        held = [end - one for end, one in zip(ends, feeding, strict=True)]
-        starts = self._starts(tokens, held, feeding)
-        with_draft = [end + count for end, count in zip(ends, counts, strict=True)]
-        while _longest(starts, with_draft) > self.tree_widths[-1]:
+        held = list(map(sub, ends, feeding))
+        starts = self._starts(tokens, ends, feeding)
+        with_draft = list(map(add, ends, counts))
+        while max(map(sub, with_draft, starts)) > self.tree_widths[-1]:
             starts = self._advance(tokens, starts, held, self.shape.widths)
-        width = _smallest(self.tree_widths, _longest(starts, with_draft))
+        width = _smallest(self.tree_widths, max(map(sub, with_draft, starts)))
         logits = self._forward_tree(tokens, starts, ends, drafted, parents_of(draft).numpy(), width)
-        first = [rest - start for start, rest in zip(starts, held, strict=True)]
+        first = list(map(sub, held, starts))
         return _columns(logits, first, 1 + drafted.shape[1])
 
     def _require_returned(self) -> None:
@@ -271,17 +273,17 @@ class Slots:
             )
 
     def _starts(
-        self, tokens: Ints, held: Sequence[int], active: Sequence[int], program: int | None = None
+        self, tokens: Ints, ends: Sequence[int], wanted: Sequence[int], program: int | None = None
     ) -> list[int]:
         """
-        From where on each row is fed: its cached prefix, at most *held* tokens of it.
+        From where on each row is fed: after its cached prefix, but at least the *wanted* last tokens.
 
         What another than *program* wrote is not used, if it is given. Idle rows are fed nothing.
         """
-        starts = list(held)
-        for row, is_active in enumerate(active):
-            if is_active:
-                starts[row] = self._cached.common(row, tokens[row], held[row])
+        starts = list(ends)
+        for row, want in enumerate(wanted):
+            if want:
+                starts[row] = self._cached.common(row, tokens[row], ends[row] - want)
                 if program is not None:
                     starts[row] = min(starts[row], self._cached.leading(row, program))
         return starts
@@ -296,7 +298,7 @@ class Slots:
         discarded: History | None = None,
     ) -> list[int]:
         """Feed up to one forward of the tokens up to *held*, unscored; return the rows' new starts."""
-        width = _smallest(widths, _longest(starts, held))
+        width = _smallest(widths, max(map(sub, held, starts)))
         stops = [min(start + width, rest) for start, rest in zip(starts, held, strict=True)]
         self._forward(tokens, starts, stops, width, exact_width, discarded)
         return stops
@@ -460,8 +462,3 @@ if hasattr(os, "register_at_fork"):
 def _smallest(widths: Sequence[int], columns: int) -> int:
     """The smallest of *widths* that fits *columns*, or else the largest."""
     return widths[min(bisect.bisect_left(widths, columns), len(widths) - 1)]
-
-
-def _longest(starts: Sequence[int], stops: Sequence[int]) -> int:
-    """The most tokens of a row between *starts* and *stops*."""
-    return max(map(sub, stops, starts))

@@ -8,6 +8,8 @@ from typing import TypeAlias
 import attrs
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from ..history import History
 from ..protocols import Draft
@@ -22,12 +24,37 @@ from .drafting import Asked
 from .run import Accepted, Run
 from .windows import chain_window
 
+Ints = NDArray[np.int64]
+
 StepResult: TypeAlias = tuple[ActiveRequest, list[StepOutput], Callable[[], None]]
 """
 A request, the outputs of its rows, and a function that reports the step to its draft length policy.
 
 The function is called after the outputs were delivered, so that an exception in it loses nothing.
 """
+
+
+@attrs.define(eq=False)
+class _Plan:
+    """What stays the same from step to step, until a request joins, pauses or leaves, or a row ends."""
+
+    requests: list[ActiveRequest]
+    """Those that take part."""
+
+    active: list[int]
+    """Their active rows, numbered within the table."""
+
+    need: Tensor
+    """1 for each active row, ``[rows]``."""
+
+    alone: bool
+    """Whether the table is that of one request."""
+
+    may_draft: bool
+    """Whether a request has a drafter."""
+
+    begun: bool = False
+    """Whether a row has its first token."""
 
 
 @attrs.define(eq=False)
@@ -64,6 +91,9 @@ class DecodeLoop:
 
     _prompt: list[int] = attrs.field(init=False, repr=False)
     """Tokens of each row's prompt."""
+
+    _plan: _Plan | None = attrs.field(default=None, init=False, repr=False)
+    """None where the next step has to make one."""
 
     _without_gradients: torch.no_grad = attrs.field(factory=torch.no_grad, init=False, repr=False)
 
@@ -117,11 +147,18 @@ class DecodeLoop:
             self._write(rows, history)
         request = ActiveRequest(run, rows)
         self.requests.append(request)
+        self._plan = None
         return request
 
     def leave(self, request: ActiveRequest) -> None:
         """Free the rows of *request*, whether or not it has ended."""
         self.requests.remove(request)
+        self._plan = None
+
+    def pause(self, request: ActiveRequest, paused: bool = True) -> None:
+        """Leave *request* as it is in the steps that follow, or, if not *paused*, go on with it."""
+        request.paused = paused
+        self._plan = None
 
     def step(self, most: int | None = None, drafts: bool = True) -> list[StepResult]:
         """
@@ -138,28 +175,36 @@ class DecodeLoop:
         Returns:
             The requests that accepted a step, since all of their active rows were scored.
         """
-        requests = [request for request in self.requests if request.active and not request.paused]
-        if not requests:
+        plan = self._plan
+        if plan is None:
+            plan = self._plan = self._planned()
+        if not plan.requests:
             return []
-        # Not the same tensor again: a part may keep a reference.
-        now = self.history.at(torch.from_numpy(np.array(self._length)[:, None]))
-        alone, clock = self._is_alone(), None
-        asked: Sequence[Asked | None] = [None] * len(requests)
-        if drafts and any(request.run.drafting is not None for request in requests):
+        # Not the same array again: a part may keep a reference.
+        length = np.array(self._length)
+        now = self.history.at(torch.from_numpy(length[:, None]))
+        asked: list[Asked | None] | None = None
+        clock = None
+        if drafts and plan.may_draft:
             clock = self.timers.step_clock()
-            asked = ask(requests, now, self.timers, alone, most)
+            asked = ask(plan.requests, now, self.timers, plan.alone, most)
         # The logits of a step are valid until the next forward by any user.
         waiting_since = time.perf_counter()
         # Not acquire() and release(): an interrupt may occur between acquire() and try.
         with self.feeder.lock, self._without_gradients:
             if clock is not None:
                 clock.leave_out(time.perf_counter() - waiting_since)
-            accepted = self._scored(requests, asked, now, alone, most)
-        return self._advanced(requests, asked, accepted, {} if clock is None else clock.read())
+            accepted = self._scored(plan, asked, now, length, most)
+        return self._advanced(plan, asked, accepted, {} if clock is None else clock.read())
 
-    def _is_alone(self) -> bool:
-        """Whether the table is that of one request."""
-        return len(self.requests) == 1 and self.requests[0].num_rows == len(self._length)
+    def _planned(self) -> _Plan:
+        requests = [request for request in self.requests if request.active and not request.paused]
+        active = [row for request in requests for row in request.table_rows()]
+        need = torch.zeros(len(self._length), dtype=torch.int64)
+        need[active] = 1
+        alone = len(self.requests) == 1 and self.requests[0].num_rows == len(self._length)
+        may_draft = any(request.run.drafting is not None for request in requests)
+        return _Plan(requests, active, need, alone, may_draft)
 
     def _write(self, rows: slice, history: History) -> None:
         """Copy the prompts of a request into the table."""
@@ -172,56 +217,56 @@ class DecodeLoop:
 
     def _scored(
         self,
-        requests: Sequence[ActiveRequest],
-        asked: Sequence[Asked | None],
+        plan: _Plan,
+        asked: Sequence[Asked | None] | None,
         now: History,
-        alone: bool,
+        length: Ints,
         most: int | None,
     ) -> list[Accepted | None]:
-        """Feed the active rows; what each of the *requests* accepts, None where one has to wait."""
-        drafts = [
-            request.empty_draft if one is None else one.draft
-            for request, one in zip(requests, asked, strict=True)
-        ]
-        draft = drafts[0] if alone else _side_by_side(requests, drafts, len(self._length))
-        active = [row for request in requests for row in request.table_rows()]
-        sample = alone and requests[0].run.samples_on_device(draft)
-        seen, fed = self._fed(now, draft, active, most, sample)
+        """Feed the active rows; what each request accepts, None where one has to wait."""
+        requests = plan.requests
+        drafts = (
+            [request.empty_draft for request in requests]
+            if asked is None
+            else [
+                request.empty_draft if one is None else one.draft
+                for request, one in zip(requests, asked, strict=True)
+            ]
+        )
+        draft = drafts[0] if plan.alone else _side_by_side(requests, drafts, len(length))
+        sample = plan.alone and requests[0].run.samples_on_device(draft)
+        seen, fed = self._fed(plan, now, length, draft, most, sample)
         self.feeder.logits_in_use = True
         try:
+            if plan.alone:
+                run, active = requests[0].run, requests[0].active
+                return [run.accept(fed.chosen, fed.raw, seen, now, draft, active) if fed.all_ready else None]
             return [
-                None
-                if not all(fed.ready[row] for row in request.table_rows())
-                else request.run.accept(fed.chosen, fed.raw, seen, now, draft, request.active)
-                if alone
-                else _accepted(request, own, seen, now, fed)
+                _accepted(request, own, seen, now, fed) if fed.are_ready(request.table_rows()) else None
                 for request, own in zip(requests, drafts, strict=True)
             ]
         finally:
             self.feeder.logits_in_use = False
 
     def _fed(
-        self, now: History, draft: Draft, active: Sequence[int], most: int | None, sample: bool
+        self, plan: _Plan, now: History, length: Ints, draft: Draft, most: int | None, sample: bool
     ) -> tuple[History, Fed]:
-        """Feed the tokens and the *draft* of the *active* rows; and the tokens before each scored column."""
+        """Feed the tokens and the *draft* of the active rows; and the tokens before each scored column."""
         feeder, statistics = self.feeder, self.timers.statistics
-        begun = any(self._length[row] > self._prompt[row] for row in active)
+        begun = plan.begun = plan.begun or any(self._length[row] > self._prompt[row] for row in plan.active)
         forwards, columns, tokens = feeder.forwards, feeder.columns, feeder.tokens
-        needed = np.zeros(len(self._length), dtype=np.int64)
-        for row in active:
-            needed[row] = 1
-        length, need = now.length.squeeze(1), torch.from_numpy(needed)
         with self.timers.phase("target" if begun else "prefill"):
-            if draft.parents is None:
-                seen = chain_window(now, draft)
-                if draft.ids.shape[1]:
-                    drafted = (draft.ids >= 0).sum(dim=1)
-                    need, length = need * (drafted + 1), length + drafted
-                fed = feeder.feed(now, length, need, most=most, exact_width=self.exact_width, sample=sample)
-            else:
+            seen, ends, need = now, torch.from_numpy(length), plan.need
+            if draft.parents is not None:
                 seen = tree_window(now, draft)
-                logits = feeder.feed_tree(now, length, draft, need > 0)
-                fed = Fed(Scores(lambda: logits), (need > 0).tolist())
+                logits = feeder.feed_tree(now, ends, draft, need > 0)
+                fed = Fed(Scores.of(logits), (need > 0).tolist(), all_ready=True)
+            else:
+                if draft.ids.shape[1]:
+                    seen = chain_window(now, draft)
+                    drafted = (draft.ids >= 0).sum(dim=1)
+                    ends, need = ends + drafted, need * (drafted + 1)
+                fed = feeder.feed(now, ends, need, most=most, exact_width=self.exact_width, sample=sample)
         statistics.forwards += feeder.forwards - forwards
         if begun:
             columns, tokens = feeder.columns - columns, feeder.tokens - tokens
@@ -231,21 +276,22 @@ class DecodeLoop:
 
     def _advanced(
         self,
-        requests: Sequence[ActiveRequest],
-        asked: Sequence[Asked | None],
+        plan: _Plan,
+        asked: Sequence[Asked | None] | None,
         accepted: Sequence[Accepted | None],
         seconds: dict[str, float],
     ) -> list[StepResult]:
-        """Note what *requests* accepted, and say it."""
+        """Note what the requests accepted, and say it."""
         results: list[StepResult] = []
-        for request, question, answer in zip(requests, asked, accepted, strict=True):
+        for number, (request, answer) in enumerate(zip(plan.requests, accepted, strict=True)):
             if answer is None:
                 continue
             for output in answer.outputs:
                 self._length[request.rows.start + output.row] += answer.added[output.row]
                 if output.finish is not None:
                     request.active = [row for row in request.active if row != output.row]
-            learn = _nothing
+                    self._plan = None
+            learn, question = _nothing, None if asked is None else asked[number]
             if request.run.drafting is not None and question is not None:
                 learn = partial(request.run.drafting.learn, question, answer.num_accepted, **seconds)
             results.append((request, answer.outputs, learn))

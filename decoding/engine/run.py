@@ -138,9 +138,10 @@ class Run:
         """
         ids, length = now.ids.numpy()[:, 0], [row[0] for row in now.length.tolist()]
         branch, window, added = Branch(draft), seen, [0] * len(length)
+        rows = active if len(active) < len(length) else None
         with self._sampling:
             tokens, scores = (
-                self.pipeline(raw.logits, seen, active)
+                self.pipeline(raw.logits, seen, rows)
                 if chosen is None
                 else (chosen, self.pipeline.scores(raw, seen))
             )

@@ -162,7 +162,7 @@ def together(
                 loop.leave(request)
                 del seated[number]
                 continue
-            request.paused = dice.random() < 0.15
+            loop.pause(request, dice.random() < 0.15)
         most = dice.choice([None, 1, 5, 16])
         for request, outputs, learn in loop.step(most, drafts=dice.random() < 0.8):
             number = next(place for place, one in seated.items() if one is request)

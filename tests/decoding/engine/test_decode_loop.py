@@ -198,7 +198,7 @@ def test_rows_that_have_ended_are_not_sampled(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(SamplingPipeline, "__call__", recorded)
     Generator(ScriptedDecoder(TABLE, batch_size=3), stop=MaxNewTokens([2, 3, 4]))([[1], [2], [3]])
 
-    assert [[0, 1, 2], [0, 1, 2], [1, 2], [2]] == asked
+    assert [None, None, [1, 2], [2]] == asked
 
 
 def tokens_fed(decoder: Recording) -> list[int]:
