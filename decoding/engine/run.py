@@ -17,6 +17,7 @@ from ..sampling.pipeline import SamplingPipeline
 from ..scores import Scores
 from ..stopping.composition import by_token
 from ..trees import Branch, target_branch, tokens_ahead
+from .exact_match_verification import ExactMatch
 from .windows import chain_window
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Run:
     _finishes: tuple[Finish, ...] = attrs.field(init=False, repr=False)
     _code: TokenCode | None = attrs.field(init=False, repr=False)
     _reads_target_tokens: bool = attrs.field(init=False, repr=False)
+    _is_exact_match: bool = attrs.field(init=False, repr=False)
     _sampling: Phase = attrs.field(init=False, repr=False)
     _stopping: Phase = attrs.field(init=False, repr=False)
 
@@ -84,6 +86,11 @@ class Run:
     @_reads_target_tokens.default
     def _resolve_reading(self) -> bool:
         return reads_target_tokens(self.verification)
+
+    @_is_exact_match.default
+    def _resolve_verification(self) -> bool:
+        # A subclass may do otherwise.
+        return type(self.verification) is ExactMatch
 
     @_sampling.default
     def _sampling_phase(self) -> Phase:
@@ -182,8 +189,8 @@ class Run:
         self, draft: Draft, tokens: Tensor, scores: Scores, window: History
     ) -> tuple[list[int], list[int]]:
         """The accepted draft tokens of each row, and the token that follows them."""
-        if not draft.ids.shape[1]:
-            # Without draft tokens there is nothing to verify.
+        if self._is_exact_match and not draft.ids.shape[1]:
+            # Without draft tokens there is nothing to match.
             return [0] * len(tokens), [row[0] for row in tokens.tolist()]
         accepted, following = self.verification(draft, tokens, scores, window)
         return accepted.tolist(), following.tolist()

@@ -22,6 +22,9 @@ def begin_sampler(sampler: Sampler | StatefulSampler, batch: int) -> Sampler:
     return sampler.begin(batch) if isinstance(sampler, BeginsRuns) else sampler
 
 
+_a_number_of_rows = validators.and_(a_whole_number, validators.ge(1), validators.le(MOST_ROWS))
+
+
 @attrs.define(eq=False)
 class StatefulRun(abc.ABC):
     """
@@ -34,7 +37,7 @@ class StatefulRun(abc.ABC):
 
     is_stateful: ClassVar[bool] = True
 
-    batch: int = attrs.field(validator=[a_whole_number, validators.ge(1), validators.le(MOST_ROWS)])
+    batch: int = attrs.field(validator=_a_number_of_rows)
     """The rows of the run, at most :data:`MOST_ROWS`."""
 
     length: Tensor = attrs.field(init=False)
@@ -46,8 +49,7 @@ class StatefulRun(abc.ABC):
     @length.default
     def _no_length(self) -> Tensor:
         # attrs validates after the defaults, which need valid fields; those of a subclass are not set yet.
-        batch = attrs.fields(StatefulRun).batch
-        batch.validator(self, batch, self.batch)
+        _a_number_of_rows(self, attrs.fields(StatefulRun).batch, self.batch)
         return torch.full((self.batch,), -1)
 
     @sampled.default

@@ -3,7 +3,7 @@
 import itertools
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, cast
 
 import attrs
 import numpy as np
@@ -121,7 +121,9 @@ class _IdleWalks:
 
 
 def _as_languages(value: Languages) -> Language | tuple[Language | None, ...] | None:
-    return tuple(value) if is_iterable(value) and not isinstance(value, str) else value
+    if is_iterable(value) and not isinstance(value, str):
+        return tuple(cast("Sequence[Language | None]", value))
+    return cast("Language | None", value)
 
 
 def _check_languages(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
