@@ -143,7 +143,7 @@ class Run:
 
             active: The rows to go on with; the others are left as they are.
         """
-        ids, length = now.ids.numpy()[:, 0], [row[0] for row in now.length.tolist()]
+        ids, length = now.ids.numpy()[:, 0], now.length.numpy()[:, 0].tolist()
         branch, window, added = Branch(draft), seen, [0] * len(length)
         rows = active if len(active) < len(length) else None
         with self._sampling:
