@@ -1,7 +1,9 @@
 """A blocking iterator as an asynchronous one."""
 
 import asyncio
+import contextvars
 from collections.abc import AsyncGenerator, Generator
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -11,14 +13,18 @@ async def in_threads(items: Generator[T, Any, Any]) -> AsyncGenerator[T, None]:
     """
     Yield *items*, each computed in a thread, so that other tasks can run meanwhile.
 
-    However the consumer ends (it breaks off, raises, or is cancelled, even more than once), the thread
-    finishes first and *items* is closed.
+    However the consumer ends (it breaks off, raises, or is cancelled, even more than once, also by the end
+    of its event loop), the thread finishes first and *items* is closed.
     """
     done: Any = object()
+    loop = asyncio.get_running_loop()
     step: asyncio.Future[Any] | None = None
     try:
         while True:
-            step = asyncio.ensure_future(asyncio.to_thread(next, items, done))
+            # Not a task, as of to_thread: the end of asyncio.run cancels all tasks, and a cancelled task is
+            # done while its thread is still computing the item.
+            next_item = partial(contextvars.copy_context().run, next, items, done)
+            step = loop.run_in_executor(None, next_item)
             item = await asyncio.shield(step)
             if item is done:
                 return
