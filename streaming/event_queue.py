@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -81,12 +83,25 @@ class EventQueue:
     _closed: bool = attrs.field(init=False, default=False)
     _error: BaseException | None = attrs.field(init=False, repr=False, default=None)
     _reader_is_gone: Callable[[], bool] = attrs.field(init=False, repr=False)
+    # The thread of the generation, once it has begun.
+    _generating: threading.Thread | None = attrs.field(init=False, repr=False, default=None)
     # Waiting readers: number of threads, and a future of each task.
     _threads: int = attrs.field(init=False, default=0)
     _tasks: set["asyncio.Future[None]"] = attrs.field(init=False, repr=False, factory=set)
-    # Guards all of the above, and is notified on every change. Reentrant: garbage collection may
-    # close this queue from within any line.
-    _change: threading.Condition = attrs.field(init=False, repr=False, factory=threading.Condition)
+    # Guards all of the above. Reentrant: garbage collection may close this queue from within any line.
+    # Entered itself, not by way of the condition, whose __enter__ is a Python function: an interrupt there
+    # may leave the lock locked.
+    _lock: threading.RLock = attrs.field(init=False, repr=False, factory=threading.RLock)
+    # Notified on every change.
+    _change: threading.Condition = attrs.field(init=False, repr=False)
+
+    @_change.default
+    def _a_condition_of_the_lock(self) -> threading.Condition:
+        return threading.Condition(self._lock)
+
+    def __attrs_post_init__(self) -> None:
+        """Note the queue for forked processes."""
+        _queues.add(self)
 
     @_reader_is_gone.default
     def _while_the_creating_thread_lives(self) -> Callable[[], bool]:
@@ -103,11 +118,12 @@ class EventQueue:
 
             RuntimeError: A generation has begun before.
         """
-        with self._change:
+        with self._lock:
             self._require_reader()
             if self._begun:
                 raise RuntimeError("an iterator serves one generation: make a new one for each")
             self._begun = True
+            self._generating = threading.current_thread()
 
     def put(self, event: Event) -> None:
         """
@@ -119,7 +135,7 @@ class EventQueue:
             RuntimeError: The events have ended; or the queue is full and this thread runs the
                 event loop of the reader, which could never make room.
         """
-        with self._change:
+        with self._lock:
             if self.when_full == "wait":
                 self._wait_for_room()
             self._require_reader()
@@ -138,18 +154,18 @@ class EventQueue:
         Raises:
             ClosedError: The reader is gone.
         """
-        with self._change:
+        with self._lock:
             self._require_reader()
 
     def end(self) -> None:
         """End the reader's iteration after the last event."""
-        with self._change:
+        with self._lock:
             self._ended = True
             self._notify_readers()
 
     def fail(self, error: BaseException) -> None:
         """Raise *error* in the reader after the last event."""
-        with self._change:
+        with self._lock:
             # A reader that closed or reached the end must not see an error.
             if not (self._closed or self._ended):
                 self._error = error
@@ -167,7 +183,7 @@ class EventQueue:
         Raises:
             TimeoutError: No event within *timeout* seconds.
         """
-        with self._change:
+        with self._lock:
             self._reader_is_gone = _end_of(threading.current_thread())
             self._threads += 1
             try:
@@ -186,7 +202,7 @@ class EventQueue:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            with self._change:
+            with self._lock:
                 self._reader_is_gone = _end_of(threading.current_thread(), loop)
                 if self._is_decided():
                     return self._take()
@@ -199,16 +215,32 @@ class EventQueue:
                     raise _timeout_error(timeout)
                 await (waiter if left is None else asyncio.wait([waiter], timeout=left))
             finally:
-                with self._change:
+                with self._lock:
                     self._tasks.discard(waiter)
 
     def close(self) -> None:
         """Stop reading: waiting events are dropped, and the next :meth:`put` raises."""
-        with self._change:
+        with self._lock:
             self._closed = True
             self._waiting.clear()
             self._error = None
             self._notify_readers()
+
+    def after_fork_in_child(self) -> None:
+        """Give up the threads of the parent: none of them releases a lock here, or goes on generating."""
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+        else:
+            self._lock = threading.RLock()
+        # Without the parent's waiting threads and tasks.
+        self._change, self._threads, self._tasks = threading.Condition(self._lock), 0, set()
+        if self._generating is not None and not self._generating.is_alive():
+            self.fail(
+                RuntimeError(
+                    "the events must be read in the process that generates them: this one was forked while "
+                    "another thread was generating"
+                )
+            )
 
     # Under the lock.
 
@@ -260,6 +292,18 @@ class EventQueue:
             # A closed loop raises.
             with contextlib.suppress(RuntimeError):
                 waiter.get_loop().call_soon_threadsafe(_wake, waiter)
+
+
+_queues: "weakref.WeakSet[EventQueue]" = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for queue in list(_queues):
+        queue.after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _wake(waiter: "asyncio.Future[None]") -> None:

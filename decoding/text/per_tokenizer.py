@@ -7,6 +7,8 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
+from ..fork_safe_lock import fork_safe_lock
+
 T = TypeVar("T")
 
 
@@ -37,7 +39,7 @@ class PerTokenizer(Generic[T]):
     make: Callable[[Any], T]
     # By identity: equal tokenizers may become different.
     _known: dict[int, tuple["weakref.ref[Any]", Hashable, T]] = attrs.field(init=False, factory=dict)
-    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    _lock: threading.Lock = attrs.field(init=False, factory=fork_safe_lock)
 
     def of(self, tokenizer: Any) -> T:
         """The value for *tokenizer*."""

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...decoding.fork_safe_lock import fork_safe_lock
 from ...decoding.history import History
 from ...decoding.validation import is_iterable
 from ..chain import Composable
@@ -89,7 +90,7 @@ class _IdleWalks:
     _walks: list[_Walk] = attrs.field(factory=list)
     """Most recent last."""
 
-    _lock: threading.Lock = attrs.field(factory=threading.Lock)
+    _lock: threading.Lock = attrs.field(factory=fork_safe_lock)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _IdleWalks, ()

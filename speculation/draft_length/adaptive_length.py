@@ -6,6 +6,7 @@ from typing import Any
 import attrs
 from attrs import validators
 
+from ...decoding.fork_safe_lock import fork_safe_lock
 from ...decoding.protocols import Decoder, SpeculationStep
 from ...decoding.validation import a_whole_number, as_real, one_real
 from .acceptance_rates import AcceptanceRates
@@ -84,7 +85,7 @@ class AdaptiveLength:
     _wait: int = attrs.field(default=_FIRST_WAIT, init=False, repr=False)
     """Gap before the next trial."""
 
-    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
+    _lock: threading.Lock = attrs.field(factory=fork_safe_lock, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         """Start from the prior."""

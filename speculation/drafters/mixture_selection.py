@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from ...decoding.fork_safe_lock import fork_safe_lock
 from .mixture_acceptance import AcceptanceCounts, PastDraft, expected_accepted
 from .mixture_pace import Pace
 
@@ -39,7 +40,7 @@ class DrafterSelector:
 
     pace: Pace
     acceptance: AcceptanceCounts = attrs.field(factory=AcceptanceCounts)
-    lock: threading.Lock = attrs.field(factory=threading.Lock)
+    lock: threading.Lock = attrs.field(factory=fork_safe_lock)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DrafterSelector, (Pace(self.pace.costs),)

@@ -7,6 +7,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from ...decoding.fork_safe_lock import fork_safe_lock
+
 Ints = NDArray[np.int64]
 
 _MOST_IDLE, _MOST_TOKENS = 64, 2**17
@@ -37,7 +39,7 @@ class RunningTexts(Generic[R]):
     _idle: list[R] = attrs.field(factory=list)
     """Most recent last."""
 
-    _lock: threading.Lock = attrs.field(factory=threading.Lock)
+    _lock: threading.Lock = attrs.field(factory=fork_safe_lock)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RunningTexts, ()
