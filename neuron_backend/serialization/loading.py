@@ -6,6 +6,8 @@ Programs are native code: they are run only if this machine compiled them or the
 them, and are compiled again otherwise.
 """
 
+import os
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,7 +68,12 @@ def load_decoder(
         raise TypeError(f"'trust_programs' must be True or False: got {trust_programs!r}")
     if target is not None:
         check_target(target)
-    return _open(_local(folder, revision, token), trust_programs, processors, sampler, target)
+    from .replaced_folder import read_unreplaced
+
+    local = _local(folder, revision, token)
+    opened = partial(_open, local, trust_programs, processors, sampler, target)
+    # Ranks load together: one that read again would wait for the others.
+    return opened() if int(os.environ.get("WORLD_SIZE", "1")) > 1 else read_unreplaced(local, opened)
 
 
 def _local(folder: str | PathLike[str], revision: str | None, token: str | bool | None) -> Path:

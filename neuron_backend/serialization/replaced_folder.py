@@ -7,8 +7,9 @@ import re
 import shutil
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 try:
     import fcntl
@@ -17,6 +18,11 @@ except ImportError:  # not on Windows, where copies of interrupted saves stay
 
 # Of linux/fcntl.h and linux/fs.h.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+_READS = 20
+"""How often a folder that is replaced meanwhile is read."""
+
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -29,17 +35,46 @@ def replaced_folder(final: Path) -> Iterator[Path]:
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     recover_folder(final)
-    for copy in _abandoned(final):
-        shutil.rmtree(copy, ignore_errors=True)
-    fresh = final.parent / f".{final.name}.{uuid.uuid4().hex}"
-    fresh.mkdir()
-    try:
-        with _claimed(fresh):
+    for copy in _copies(final):
+        with contextlib.suppress(OSError), _claimed(copy):
+            shutil.rmtree(copy)
+    with _fresh(final) as fresh:
+        try:
             yield fresh
             _put(fresh, final)
-    finally:
-        # After an exchange, the old content.
-        shutil.rmtree(fresh, ignore_errors=True)
+        finally:
+            # After an exchange, the old content.
+            shutil.rmtree(fresh, ignore_errors=True)
+
+
+def read_unreplaced(folder: Path, read: Callable[[], T]) -> T:
+    """
+    What *read* gives, called again if *folder* was replaced meanwhile, as then it may have read of both.
+
+    Raises:
+        OSError: The folder is replaced all the time.
+    """
+    for _ in range(_READS):
+        before = _identity(folder)
+        try:
+            result = read()
+        except Exception:
+            if before == _identity(folder):
+                raise
+        else:
+            if before == _identity(folder):
+                return result
+    raise OSError(f"a folder must not be replaced while it is read: got {folder}, replaced {_READS} times")
+
+
+def _identity(folder: Path) -> tuple[int, ...] | None:
+    """What differs between a folder and the one that takes its place; None if there is none."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    # Numbers of removed folders are used again.
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def recover_folder(final: Path, complete: str = "decoder.json") -> None:
@@ -54,14 +89,30 @@ def recover_folder(final: Path, complete: str = "decoder.json") -> None:
     if final.exists():
         return
     # The newest first: a new folder is complete before the old one is moved away.
-    for copy in sorted(_abandoned(final), key=lambda path: path.stat().st_mtime, reverse=True):
-        if (copy / complete).is_file():
-            copy.rename(final)
+    for copy in sorted(_copies(final), key=_modified, reverse=True):
+        if _restore(copy, final, complete):
             warnings.warn(
                 f"{final} was missing and has been restored from {copy.name}, which an interrupted save left",
                 stacklevel=3,
             )
             return
+
+
+def _restore(copy: Path, final: Path, complete: str) -> bool:
+    """Move *copy* to *final* if it is complete and no process has claimed it; whether it was moved."""
+    with contextlib.suppress(OSError), _claimed(copy):
+        if (copy / complete).is_file():
+            copy.rename(final)
+            return True
+    return False
+
+
+def _modified(path: Path) -> float:
+    """When *path* was modified; 0 if another process has removed it."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _put(fresh: Path, final: Path) -> None:
@@ -91,17 +142,27 @@ def _exchange(one: Path, other: Path) -> bool:
     return not failed
 
 
-def _abandoned(final: Path) -> list[Path]:
-    """Copies of *final* that no running save has claimed."""
+@contextlib.contextmanager
+def _fresh(final: Path) -> Iterator[Path]:
+    """A new folder beside *final*, claimed while the block runs."""
+    with contextlib.ExitStack() as stack:
+        while True:
+            fresh = final.parent / f".{final.name}.{uuid.uuid4().hex}"
+            fresh.mkdir()
+            # Until it is claimed, another save takes it for one that was left behind, and removes it.
+            with contextlib.suppress(BlockingIOError, FileNotFoundError):
+                stack.enter_context(_claimed(fresh))
+                if fresh.is_dir():
+                    break
+        yield fresh
+
+
+def _copies(final: Path) -> list[Path]:
+    """Copies of *final*, of running saves and of interrupted ones."""
     if fcntl is None or not final.parent.is_dir():
         return []
     name = re.compile(rf"\.{re.escape(final.name)}\.[0-9a-f]{{32}}(\.old)?")
-    found = []
-    for path in final.parent.iterdir():
-        if name.fullmatch(path.name) and path.is_dir():
-            with contextlib.suppress(OSError), _claimed(path):
-                found.append(path)
-    return found
+    return [path for path in final.parent.iterdir() if name.fullmatch(path.name) and path.is_dir()]
 
 
 @contextlib.contextmanager

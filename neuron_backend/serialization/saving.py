@@ -7,6 +7,7 @@ in programs/. Nothing is pickled.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ from ..targets.neuron.detect import neuron_versions
 from ..targets.target import RunsStored
 from ..tensor_parallel.ranks import fail_together, report_lost_ranks
 from ..tensor_parallel.sharded_model import whole_weights
-from .replaced_folder import recover_folder, replaced_folder
+from .replaced_folder import read_unreplaced, recover_folder, replaced_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -57,7 +58,7 @@ def _save(
 ) -> None:
     final = Path(folder).resolve()
     recover_folder(final)
-    _check_replaceable(final)
+    read_unreplaced(final, partial(_check_replaceable, final))
     with replaced_folder(final) as fresh:
         _write(decoder, fresh, weights, tokenizer)
 

@@ -1,10 +1,12 @@
+import copy
 import json
 import shutil
 
 import pytest
 import torch
 
-from decodekit.neuron_backend import compile_decoder, load_decoder
+from decodekit.neuron_backend import CompiledDecoder, compile_decoder, load_decoder
+from decodekit.neuron_backend.artifacts import file_hashes
 from decodekit.neuron_backend.artifacts.file_hashes import file_sha256
 from decodekit.neuron_backend.artifacts.manifest import Manifest
 
@@ -237,3 +239,21 @@ def test_loading_refuses_what_is_of_another_type(name, value, tmp_path):
     """A string such as "no" does not count as True; checked before the folder is read."""
     with pytest.raises(TypeError, match=f"'{name}' must be"):
         load_decoder(tmp_path, **{name: value})
+
+
+def test_a_folder_that_is_replaced_while_it_is_loaded(tiny_model, tmp_path, monkeypatch):
+    """After its hashes were checked: the new one is loaded, not the old facts with the new weights."""
+    model = copy.deepcopy(tiny_model("llama"))
+    CompiledDecoder(model, max_length=16, widths=(1,)).save(tmp_path / "decoder")
+    other = CompiledDecoder(tiny_model("llama"), max_length=32, widths=(1,))
+    check, replaced = file_hashes.check_files, []
+
+    def then_replaced(folder, hashes):
+        check(folder, hashes)
+        if not replaced:
+            replaced.append(folder)
+            other.save(folder)
+
+    monkeypatch.setattr(file_hashes, "check_files", then_replaced)
+
+    assert other.shape == load_decoder(tmp_path / "decoder").shape

@@ -4,11 +4,16 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from decodekit.neuron_backend.serialization import replaced_folder as replacing
-from decodekit.neuron_backend.serialization.replaced_folder import recover_folder, replaced_folder
+from decodekit.neuron_backend.serialization.replaced_folder import (
+    read_unreplaced,
+    recover_folder,
+    replaced_folder,
+)
 
 KILLED_AT_RENAME = """
 import os, sys
@@ -109,3 +114,47 @@ def test_nothing_is_restored_from_an_incomplete_copy(tmp_path: Path) -> None:
     recover_folder(tmp_path / "decoder")
 
     assert [copy] == list(tmp_path.iterdir())
+
+
+def test_a_new_folder_that_another_save_removes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between making it and claiming it; another one is made."""
+    final, claimed, removed = tmp_path / "decoder", replacing._claimed, []
+
+    def late(folder: Path) -> Any:
+        if not removed:
+            removed.append(folder)
+            a_folder(final, "of another save")
+            assert not folder.exists()
+        return claimed(folder)
+
+    monkeypatch.setattr(replacing, "_claimed", late)
+    a_folder(final, "new")
+
+    assert "new" == (final / "content").read_text()
+    assert [final] == list(tmp_path.iterdir())
+
+
+def test_what_is_replaced_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+    """Whether reading both raised or not."""
+    final, reads = tmp_path / "decoder", []
+    a_folder(final, "old")
+
+    def read() -> str:
+        reads.append((final / "content").read_text())
+        if len(reads) < 3:
+            a_folder(final, f"new {len(reads)}")
+        if len(reads) == 2:
+            raise ValueError("files do not match")
+        return reads[-1]
+
+    assert "new 2" == read_unreplaced(final, read)
+    assert 3 == len(reads)
+
+
+def test_an_error_of_a_folder_that_stays(tmp_path: Path) -> None:
+    """Is raised at once; and one that never stays is not read for ever."""
+    final = tmp_path / "decoder"
+    with pytest.raises(ZeroDivisionError):
+        read_unreplaced(final, lambda: 1 / 0)
+    with pytest.raises(OSError, match="must not be replaced while it is read"):
+        read_unreplaced(final, lambda: a_folder(final, "again"))
