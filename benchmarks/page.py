@@ -21,6 +21,7 @@ import attrs
 
 from .measuring.report import Report
 from .measuring.tables import markdown_row
+from .measuring.whole_file import write_whole
 
 RESULTS = Path("docs", "benchmarks")
 PAGE = Path("docs", "benchmarks.md")
@@ -153,7 +154,7 @@ def write(results: Path, destination: Path, reasons: Mapping[str, Mapping[str, s
     for name, report in reports.items():
         if report.curves is not None:
             report.curves.plot(results / f"{name}.svg")
-    destination.write_text(text)
+    write_whole(destination, text)
 
 
 def page(reports: Mapping[str, Report], reasons: Mapping[str, Mapping[str, str]]) -> str:

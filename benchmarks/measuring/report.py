@@ -11,6 +11,7 @@ import attrs
 
 from .machine import machine_facts, today, versions
 from .tables import Table, as_texts, number
+from .whole_file import write_whole
 
 
 # Generic converters would lose the element types under mypy.
@@ -142,8 +143,7 @@ class Report:
 
     def write(self, file: Path) -> None:
         """Write the report as JSON."""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(attrs.asdict(self), indent=1) + "\n")
+        write_whole(file, json.dumps(attrs.asdict(self), indent=1) + "\n")
 
     @classmethod
     def read(cls, file: Path) -> "Report":
