@@ -70,10 +70,13 @@ class Manifest:
     """Lets the programs run without building the model; None where they cannot."""
 
     def write(self, folder: Path) -> None:
-        """Write decoder.json."""
+        """Write decoder.json, the last file of a folder: if it is there, the folder is complete."""
         facts = {"format": _FORMAT, **attrs.asdict(self)}
         text = json.dumps({**facts, "checksum": _checksum(facts)}, indent=2)
-        (folder / NAME).write_text(text + "\n", encoding="utf-8")
+        # Under another name until it is whole: a process may be killed in between.
+        unfinished = folder / f".{NAME}"
+        unfinished.write_text(text + "\n", encoding="utf-8")
+        unfinished.replace(folder / NAME)
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":

@@ -118,3 +118,18 @@ def test_layers_have_four_sizes(layer: list[int]) -> None:
 
     with pytest.raises(ValueError, match="four sizes"):
         plan.geometry(61)
+
+
+def test_is_there_only_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A save that is interrupted must not be taken for a complete one, which would be restored."""
+    write = Path.write_text
+
+    def interrupted(self: Path, text: str, **options: Any) -> None:
+        write(self, text[: len(text) // 2], **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        MANIFEST.write(tmp_path)
+
+    assert not (tmp_path / NAME).exists()
