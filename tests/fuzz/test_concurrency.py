@@ -6,7 +6,6 @@ finding names its seed. After a case the next calls on the same decoder must giv
 decoders, no thread may be left, and nothing may hang.
 """
 
-import asyncio
 import gc
 import random
 import subprocess
@@ -20,15 +19,11 @@ from typing import Any
 
 import pytest
 
-from decodekit.decoding import Generator
-from decodekit.streaming import AsyncEventIterator, Callback, EventIterator, FanOut, TextIterator
+from decodekit.streaming import Callback, EventIterator, FanOut, TextIterator
 
+from .event_loops import tasks
 from .generators import (
-    NEVER,
     Outcome,
-    Target,
-    Trip,
-    TrippingDecoder,
     draft_decoder,
     made,
     outcome,
@@ -36,19 +31,15 @@ from .generators import (
     target,
 )
 from .interrupts import interrupted_at
+from .ready import require_ready
+from .tripping_parts import Trip
 from .watched import campaign
 
 pytestmark = pytest.mark.campaign
 
+ROOT = Path(__file__).parents[2]
+
 ERRORS: list[Callable[[], BaseException]] = [KeyboardInterrupt, MemoryError, lambda: RuntimeError("tripped")]
-
-
-def require_ready(seed: int, decoder: Target, drafting: TrippingDecoder) -> None:
-    """Check that the next calls give the texts of undisturbed decoders."""
-    decoder.trip = drafting.trip = NEVER
-    for number in (50, 51):
-        generator, prompts = made(seed, number, decoder, drafting)
-        assert solo(seed, number) == outcome(generator(prompts)), f"generator {number} after the case"
 
 
 def start_all(functions: list[Callable[[], None]]) -> list[BaseException]:
@@ -230,64 +221,11 @@ def require_whole(alone: Outcome, got: list[Any]) -> None:
         assert ids == [[token for e in got if e.row == row for token in e.ids] for row in range(len(ids))]
 
 
-def tasks(seed: int) -> str:
-    """Tasks that iterate, are cancelled at any await, leave, or are pending when the event loop ends."""
-    dice = random.Random(seed)
-    decoder, drafting = target(seed), draft_decoder()
-    problems: list[str] = []
-    numbers = range(dice.randrange(2, 5))
-    makers = [made(seed, number, decoder, drafting) for number in numbers]
-    alone = [solo(seed, number) for number in numbers]
-
-    async def consume(number: int, leave_at: int, by_queue: bool) -> None:
-        generator, prompts = makers[number]
-        ids: list[list[int]] = [[] for _ in prompts]
-        events, generation = source(generator, prompts, by_queue)
-        seen = 0
-        async for event in events:
-            ids[event.row] += event.ids
-            seen += 1
-            if seen == leave_at:
-                return
-        assert alone[number][0] == ids, f"generator {number}"
-        if generation is not None:
-            await generation
-
-    async def run() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(f"{context}"))
-        started = [
-            asyncio.create_task(consume(n, dice.choice([0, 0, 1, 3]), dice.random() < 0.3)) for n in numbers
-        ]
-        for task in started:
-            for _ in range(dice.randrange(12)):
-                await asyncio.sleep(dice.choice([0, 0, 0.0005]))
-            if dice.random() < 0.4:
-                task.cancel()
-        if dice.random() < 0.3:
-            return
-        results = await asyncio.gather(*started, return_exceptions=True)
-        problems.extend(repr(result) for result in results if isinstance(result, Exception))
-
-    asyncio.run(run())
-    gc.collect()
-    assert not problems, f"{problems}"
-    require_ready(seed, decoder, drafting)
-    return f"{len(numbers)} tasks"
-
-
-def source(generator: Generator, prompts: list[list[int]], by_queue: bool) -> tuple[Any, Any]:
-    """Events on demand, or of a generation that runs ahead, and that generation."""
-    if not by_queue:
-        return generator.astream(prompts), None
-    events = AsyncEventIterator(capacity=2)
-    return events, asyncio.create_task(asyncio.to_thread(generator, prompts, streamer=events))
-
-
 def signals_and_forks(seed: int) -> str:
     """Twenty seconds of cases in a program of its own."""
-    program = [sys.executable, str(Path(__file__).with_name("signals_and_forks.py"))]
+    program = [sys.executable, "-m", "tests.fuzz.signals_and_forks"]
     ended = subprocess.run(
-        [*program, str(1000 * seed), "20"], capture_output=True, text=True, timeout=200, check=False
+        [*program, str(1000 * seed), "20"], capture_output=True, text=True, timeout=200, check=False, cwd=ROOT
     )
     assert not ended.returncode, f"{ended.stdout[-300:]}{ended.stderr}"
     return ended.stdout.splitlines()[-1]

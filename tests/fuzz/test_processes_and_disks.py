@@ -11,6 +11,7 @@ A full disk is a tmpfs where this user may mount one, else a limit of the size o
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def start(*arguments: object) -> "subprocess.Popen[str]":
 
 def finished(process: "subprocess.Popen[str]", seed: int) -> str:
     """What it printed; it must have ended well."""
-    out, errors = process.communicate(timeout=120)
+    out, errors = process.communicate(timeout=250)
     assert not process.returncode, f"{out}{errors}"
     return out
 
@@ -77,11 +78,28 @@ class Cases:
         final = self.folder / f"{seed}" / "decoder"
         return finished(start("kill", final, seed, 10.0), seed).splitlines()[-1]
 
+    def compiled_at_once(self, seed: int) -> str:
+        """Processes that compile the same decoder, one of which may be killed; all others end well."""
+        dice, final = random.Random(seed), self.folder / f"{seed}" / "decoder"
+        killed = start("compile", final, seed, 0.1) if dice.random() < 0.5 else None
+        processes = [start("compile", final, seed, 0.1) for _ in range(2)]
+        if killed is not None:
+            assert killed.stdout is not None
+            killed.stdout.readline()
+            time.sleep(dice.uniform(0, 20))
+            killed.kill()
+            killed.communicate()
+        for process in processes:
+            finished(process, seed)
+        require_whole(final)
+        return "one killed" if killed is not None else "all ended"
+
     def disk_is_full(self, seed: int) -> str:
-        """Or becomes so while a save writes; what was saved before stays."""
+        """Or becomes so while a save writes, or is read-only; what was saved before stays."""
         dice, final = random.Random(seed), self.disk.folder / "decoder"
         save_again(final, 0)
-        with self.disk.filled(dice.randrange(0, 40_000)):
+        read_only = self.disk.mounted and dice.random() < 0.2
+        with self.disk.read_only() if read_only else self.disk.filled(dice.randrange(0, 40_000)):
             try:
                 save_again(final, 2)
             except Exception as error:
@@ -117,7 +135,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
         yield found
 
 
-NAMES = ["at_once", "killed", "disk_is_full", "folder_vanishes"]
+NAMES = ["at_once", "killed", "compiled_at_once", "disk_is_full", "folder_vanishes"]
 
 
 @pytest.mark.parametrize("name", NAMES)
