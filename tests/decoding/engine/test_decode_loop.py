@@ -24,6 +24,7 @@ from decodekit.decoding import (
 from decodekit.decoding.engine import run as engine_run
 from decodekit.decoding.sampling.pipeline import SamplingPipeline
 from decodekit.decoding.scores import Scores
+from decodekit.decoding.token_feeder import Fed
 from decodekit.processors import (
     Chain,
     MinNewTokens,
@@ -34,6 +35,7 @@ from decodekit.processors import (
     TopK,
     TopP,
 )
+from decodekit.speculation import PromptLookup
 from decodekit.testing import ScriptedDecoder
 
 from ...strategies import examples
@@ -266,3 +268,48 @@ def test_needs_no_gradient() -> None:
             return super().forward(ids, cache_pos)
 
     assert 4 == len(Generator(Training(TABLE), stop=MaxNewTokens(4))([1, 2]).ids[0])
+
+
+class Doubled:
+    """A feeder that adds up the logits of two decoders, as an ensemble does."""
+
+    def __init__(self, one: ScriptedDecoder, other: ScriptedDecoder) -> None:
+        self.both = Slots(one), Slots(other)
+        self.shape, self.tree_widths, self.lock = one.shape, (), self.both[0].lock
+        self.logits_in_use = False
+
+    forwards = property(lambda self: self.both[0].forwards)
+    columns = property(lambda self: self.both[0].columns)
+    tokens = property(lambda self: self.both[0].tokens)
+
+    def feed(self, history: History, length: Tensor, need: Tensor, **options: Any) -> Fed:
+        """Feed both."""
+        first, second = (slots.feed(history, length, need, **options) for slots in self.both)
+        return Fed(Scores(lambda: first.logits + second.logits), first.ready, first.all_ready)
+
+
+@attrs.define(eq=False)
+class Ensemble(ScriptedDecoder):
+    """A decoder that stands for two."""
+
+    other: ScriptedDecoder | None = None
+    both: Doubled | None = None
+
+    def feeder(self) -> Doubled:
+        """The same object at every call."""
+        assert self.other is not None
+        self.both = self.both or Doubled(self, self.other)
+        return self.both
+
+
+@pytest.mark.parametrize("drafter", [None, PromptLookup()], ids=["plain", "lookup"])
+def test_a_decoder_may_offer_a_feeder_of_its_own(drafter: Any) -> None:
+    """Two decoders whose logits are added up give the text of the table of sums."""
+    other = torch.randn(TABLE.shape, generator=torch.Generator().manual_seed(4))
+    parts = {"stop": MaxNewTokens(12), "sampler": Sample(seed=2)}
+    ensemble = Ensemble(TABLE, batch_size=2, other=ScriptedDecoder(other, batch_size=2))
+    prompts = [[1, 2, 3, 1, 2], [4]]
+    expected = Generator(ScriptedDecoder(TABLE + other, batch_size=2), **parts)(prompts).ids
+
+    assert expected == Generator(ensemble, drafter=drafter, **parts)(prompts).ids
+    assert len(ensemble.forwards) == len(ensemble.other.forwards) > 0
