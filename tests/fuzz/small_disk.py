@@ -51,11 +51,12 @@ class SmallDisk:
     @contextlib.contextmanager
     def read_only(self) -> Iterator[None]:
         """Nothing can be written; only where the disk is mounted."""
-        subprocess.run(["mount", "-o", "remount,ro", self.folder], check=True)
+        # Of this mount alone: the whole file system stays writable while removed files are mapped.
+        subprocess.run(["mount", "-o", "remount,bind,ro", self.folder], check=True)
         try:
             yield
         finally:
-            subprocess.run(["mount", "-o", "remount,rw", self.folder], check=True)
+            subprocess.run(["mount", "-o", "remount,bind,rw", self.folder], check=True)
 
 
 @contextlib.contextmanager
