@@ -19,6 +19,8 @@ FOREIGN = {
     "decoding/text/tokenizer.py": {"decode"},  # whatever is given for a tokenizer
     # What some systems do not have
     "decoding/cache/slots.py": {"register_at_fork"},
+    "decoding/fork_safe_lock.py": {"register_at_fork"},
+    "streaming/event_queue.py": {"register_at_fork"},
     "neuron_backend/artifacts/trust.py": {"geteuid"},
     "neuron_backend/serialization/replaced_folder.py": {"AttributeError"},
     # Models, configs and caches of transformers
