@@ -27,6 +27,12 @@ def _resolved(sample: "SamplingPipeline") -> tuple[Stage, ...]:
     return tuple(map(Stage.of, stages_of(sample.processors)))
 
 
+def _as_plan(plan: Any) -> tuple[Stage, ...]:
+    if not isinstance(plan, tuple) or not all(isinstance(stage, Stage) for stage in plan):
+        raise TypeError(f"'plan' must be that of another pipeline: got {plan!r}")
+    return plan
+
+
 @attrs.frozen(eq=False)
 class SamplingPipeline:
     """
@@ -50,7 +56,7 @@ class SamplingPipeline:
 
     # Passed on by a pipeline of the same processors, so that they are analysed once.
     _plan: tuple[Stage, ...] = attrs.field(
-        default=attrs.Factory(_resolved, takes_self=True), kw_only=True, repr=False
+        default=attrs.Factory(_resolved, takes_self=True), converter=_as_plan, kw_only=True, repr=False
     )
 
     stages: tuple[Processor, ...] = attrs.field(init=False, repr=False)
