@@ -4,7 +4,7 @@ import bisect
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import add, sub
 from typing import cast
 
@@ -69,6 +69,7 @@ class Slots:
         self.may_sample = isinstance(decoder, SamplesOnDevice)
         """Whether the decoder implements :class:`~..protocols.SamplesOnDevice`."""
 
+        self._owner: Callable[[], Decoder | None] = lambda: None
         self._cached = CachedTokens(shape.batch_size, shape.max_length)
 
         self.lock: threading.RLock | LostLock = threading.RLock()
@@ -91,17 +92,18 @@ class Slots:
         """The slots of *decoder*, always the same object."""
         with _slots_lock:
             slots = _slots.get(id(decoder))
-            if slots is None:
+            # An interrupt may prevent the removal of a dead decoder's slots, whose number another has now.
+            if slots is None or slots._owner() is not decoder:
                 require_decoder(decoder)
                 try:
-                    proxy = weakref.proxy(decoder)
+                    proxy, owner = weakref.proxy(decoder), weakref.ref(decoder)
                 except TypeError as error:
                     rule = "a decoder must be an object that Python can refer to weakly"
                     raise TypeError(f"{rule} (__slots__ needs '__weakref__'): got {decoder!r}") from error
                 # Built from the decoder itself, since a proxy hides its optional protocols. Afterwards
                 # only a proxy is kept, so that the slots do not keep the decoder alive.
                 slots = _slots[id(decoder)] = cls(decoder)
-                slots.decoder = proxy
+                slots.decoder, slots._owner = proxy, owner
                 weakref.finalize(decoder, _slots.pop, id(decoder), None)
             return slots
 

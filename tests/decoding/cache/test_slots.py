@@ -13,6 +13,7 @@ from hypothesis import given, strategies as st
 from hypothesis.strategies import DrawFn
 
 from decodekit.decoding import Draft, Slots
+from decodekit.decoding.cache import slots as slots_module
 from decodekit.testing import ScriptedDecoder, whole_prefix
 
 from ...histories import history_of_rows
@@ -293,6 +294,15 @@ class TestFeedTree:
 
 
 class TestOf:
+    def test_slots_of_a_dead_decoder_are_not_reused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where an interrupt prevented their removal, and a new decoder has the old one's address."""
+        decoder, old = ScriptedDecoder(TABLE), ScriptedDecoder(TABLE)
+        monkeypatch.setitem(slots_module._slots, id(decoder), Slots.of(old))
+        slots = Slots.of(decoder)
+
+        assert slots is not Slots.of(old)
+        assert slots is Slots.of(decoder)
+
     def test_is_one_record_a_decoder(self) -> None:
         """Every call gets the same slots; another decoder has others."""
         one, other = ScriptedDecoder(TABLE), ScriptedDecoder(TABLE)
