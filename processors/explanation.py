@@ -10,6 +10,7 @@ from torch import Tensor
 from ..decoding.history import History
 from ..decoding.optional_protocols import stages_of
 from ..decoding.protocols import Processor
+from ..decoding.sampling.stages import check_shape
 from ..decoding.validation import is_whole
 from .chain import Chain
 from .display_table import DisplayTable
@@ -211,7 +212,8 @@ def explain(
         )
     if not is_whole(examples) or examples < 0:
         raise ValueError(f"'examples' must be a whole number >= 0: got {examples!r}")
-    if tokenizer is not None and not isinstance(tokenizer, Decodes):
+    # Bytes have a decode() too.
+    if tokenizer is not None and (isinstance(tokenizer, bytes) or not isinstance(tokenizer, Decodes)):
         raise TypeError(f"'tokenizer' must have a method decode: got {tokenizer!r}")
     if chain is not None:
         Chain((chain,))  # refuses what is no processor
@@ -220,6 +222,7 @@ def explain(
     for stage in stages:
         # A copy, so that a processor that modifies its input does not corrupt the comparison.
         states.append(stage(states[-1].clone(), history))
+        check_shape("chain", stage, states[-1], logits.shape)
     names = [repr(stage) for stage in stages]
     naming = _Naming(tokenizer, examples)
     return Explanation(

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from decodekit.decoding import Event, Generator, History, MaxNewTokens, Sample, Slots, Statistics
+from decodekit.decoding import Event, Generator, Greedy, History, MaxNewTokens, Sample, Slots, Statistics
 from decodekit.processors import (
     KirchenbauerDetector,
     KirchenbauerWatermark,
@@ -70,6 +70,12 @@ CONFIG = GenerationConfig()
         (lambda: explained(chain=3), TypeError, "a chain takes processors"),
         (lambda: explained(examples=[1]), ValueError, "'examples' must be a whole number >= 0"),
         (lambda: explained(tokenizer=3), TypeError, "'tokenizer' must have a method decode"),
+        (lambda: explained(tokenizer=b"x"), TypeError, "'tokenizer' must have a method decode: got b'x'"),
+        (
+            lambda: explained(chain=Greedy()),
+            ValueError,
+            r"'chain' must give a tensor of the shape \[1, 1, 3\]",
+        ),
         (lambda: explained(logits=torch.ones(1, 1, 3).int()), TypeError, "'logits' must be real numbers"),
         (
             lambda: explained(logits=torch.ones(1, 2, 3)),
