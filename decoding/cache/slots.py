@@ -184,13 +184,13 @@ class Slots:
         widths = self._scored[-1:] if exact_width else self.shape.widths
         scoring = widths if columns == 1 or exact_width else self._scored
         sampling = history if sample else None
+        # The columns to score are held back, so that one forward scores them together.
+        held = list(map(sub, ends, wanted))
         starts = self._starts(tokens, ends, wanted, self._exact_program(sampling) if exact_width else None)
         longest = max(map(sub, ends, starts))
         while most is None and longest > scoring[-1]:
-            # The columns to score are held back, so that one forward scores them together. Samples of
-            # these forwards are discarded; they are made only if one program feeds everything.
+            # Samples of these forwards are discarded; they are made only if one program feeds everything.
             discarded = sampling if exact_width else None
-            held = list(map(sub, ends, wanted))
             starts = self._advance(tokens, starts, held, widths, exact_width, discarded)
             longest = max(map(sub, ends, starts))
         if most is not None:
@@ -202,15 +202,12 @@ class Slots:
             fits = [end - start <= width for start, end in zip(starts, ends, strict=True)]
             ready = [want and fit for want, fit in zip(ready, fits, strict=True)]
             stops = [
-                end if fit else min(start + width, end - want)
-                for start, end, want, fit in zip(starts, ends, wanted, fits, strict=True)
+                end if fit else min(start + width, rest)
+                for start, end, rest, fit in zip(starts, ends, held, fits, strict=True)
             ]
         chosen, raw = self._forward(tokens, starts, stops, width, exact_width, sampling)
         if width > 1 or len(ends) < self.shape.batch_size:
-            every, first = (
-                raw,
-                [end - want - start for start, end, want in zip(starts, ends, wanted, strict=True)],
-            )
+            every, first = raw, list(map(sub, held, starts))
             raw = Scores(lambda: _columns(every.logits, first, columns))
             chosen = None if chosen is None else _columns(chosen, first, columns)
         return Fed(raw, ready, all_ready, chosen)

@@ -10,7 +10,7 @@ from ..optional_protocols import CatchesUp
 from ..protocols import Draft, SamplesTokens
 from ..results.timers import Timers
 from .active_request import ActiveRequest
-from .drafting import Asked, Drafting, check_draft, no_draft
+from .drafting import Asked, Drafting, check_draft
 from .samples_by_row import SamplesByRow
 
 Question = tuple[ActiveRequest, Drafting, Asked]
@@ -63,7 +63,7 @@ def _question(request: ActiveRequest, now: History) -> Question | None:
     begun = (now.length[request.rows, 0] > now.prompt[request.rows]).tolist()
     rows = [row for row in request.active if begun[row]]
     return (
-        (request, drafting, Asked(drafting.allowed(len(rows)), rows, no_draft(len(begun)))) if rows else None
+        (request, drafting, Asked(drafting.allowed(len(rows)), rows, request.empty_draft)) if rows else None
     )
 
 

@@ -83,12 +83,6 @@ class FastSampling:
 class FastGreedy:
     """The argmax of the raw logits."""
 
-    def of_cell(self, logits: Floats, cell: Cell) -> tuple[int, None]:
-        """As :class:`FastSampling`; the id is -1 if no token is possible."""
-        best = int(logits.argmax())
-        # Comparisons with NaN are false, so NaN never yields a token.
-        return best if logits.item(best) > -math.inf else -1, None
-
     def __call__(
         self, logits: Tensor, history: History, rows: Sequence[int] | None = None
     ) -> tuple[Tensor, Scores] | None:

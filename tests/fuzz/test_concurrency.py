@@ -236,7 +236,7 @@ CASES = [shared_decoders, a_part_raises, an_interrupt, readers, tasks, signals_a
 
 @pytest.mark.parametrize("case", CASES)
 def test_texts_are_those_alone(case: Callable[[int], str], pytestconfig: Any) -> None:
-    """Whatever disturbs a generation, and whoever shares its decoder."""
+    """However a generation is disturbed, and with any other users of its decoder."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         campaign(case, pytestconfig, 1 / len(CASES))

@@ -55,7 +55,7 @@ def dim(dice: random.Random) -> int:
 
 
 def any_slots(dice: random.Random, batch: int, width: int, slots: int) -> Tensor:
-    """Of any density, with a long run that nobody sees; ``[batch, width, slots]``."""
+    """Of any density, with a long run that no column sees; ``[batch, width, slots]``."""
     generator = torch.Generator().manual_seed(dice.getrandbits(32))
     seen = torch.rand(batch, width, slots, generator=generator) < dice.random()
     begin = dice.randrange(slots)
