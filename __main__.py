@@ -236,8 +236,8 @@ def _decoder(
     options: argparse.Namespace, model: str, config: pathlib.Path, widths: set[int], scored_width: int
 ) -> Any:
     """The decoder of *model*, from the cache if it was compiled for these shapes before."""
+    from .decoding.user_cache import cache_folder
     from .neuron_backend import compile_decoder, load_decoder
-    from .neuron_backend.artifacts.trust import cache_folder
 
     arguments = {"max_length": options.max_length, "dtype": options.dtype, "target": options.target}
     prompt_width = min(_PROMPT_WIDTH, options.max_length or _PROMPT_WIDTH)

@@ -12,12 +12,7 @@ from torch import Tensor
 from ..history import History
 from ..scores import Scores
 from .few_tokens import Cell, Few, Floats
-from .greedy import Greedy
-from .resolved_sampler import ResolvedSampler
-from .short_cuts import DrawFromFew, DrawsFromFew, Narrows, OfFew, Pointwise
-
-_STAGES = 8
-"""Limit on the stages: more might overflow together, though none does alone."""
+from .short_cuts import DrawFromFew, Narrows, OfFew, Pointwise
 
 
 @attrs.frozen(eq=False)
@@ -55,9 +50,9 @@ class FastSampling:
         self, logits: Tensor, history: History, rows: Sequence[int] | None = None
     ) -> tuple[Tensor, Scores] | None:
         """As :class:`~.pipeline.SamplingPipeline`; None if only the general path applies."""
-        scores = on_host(logits)
-        if scores is None:
+        if not is_on_host(logits):
             return None
+        scores: Floats = logits.numpy()
         ids, lengths = history.ids.numpy(), history.length.tolist()
         prompts, random_streams = history.prompt.tolist(), history.random_stream.tolist()
         (batch, width, vocab), one_path = scores.shape, ids.shape[1] == 1
@@ -76,7 +71,7 @@ class FastSampling:
 
     def scores(self, logits: Tensor, left: Mapping[tuple[int, int], Any]) -> Scores:
         """The processed *logits*, given the remaining tokens *left* by row and column."""
-        return Scores(lambda: _dense(left, logits.shape))
+        return Scores(lambda: dense(left, logits.shape))
 
 
 @attrs.frozen(eq=False)
@@ -87,9 +82,9 @@ class FastGreedy:
         self, logits: Tensor, history: History, rows: Sequence[int] | None = None
     ) -> tuple[Tensor, Scores] | None:
         """As :class:`FastSampling`; the history is not read."""
-        scores = on_host(logits)
-        if scores is None:
+        if not is_on_host(logits):
             return None
+        scores: Floats = logits.numpy()
         batch, width, _ = scores.shape
         sampled = np.empty((batch, width), dtype=np.int64)
         sampled.fill(-1)
@@ -107,37 +102,15 @@ class FastGreedy:
         return Scores(lambda: logits)
 
 
-def on_host(logits: Tensor) -> Floats | None:
-    """*logits* as a float32 numpy array; None if they are on a device, of another dtype or need gradients."""
-    if logits.is_cpu and logits.dtype is torch.float32 and not logits.requires_grad:
-        scores: Floats = logits.numpy()
-        return scores
-    return None
+def is_on_host(logits: Tensor) -> bool:
+    """Whether *logits* are float32 on the host and need no gradients."""
+    return logits.is_cpu and logits.dtype is torch.float32 and not logits.requires_grad
 
 
-def _dense(left: Mapping[tuple[int, int], Few], shape: Sequence[int]) -> Tensor:
+def dense(left: Mapping[tuple[int, int], Few], shape: Sequence[int]) -> Tensor:
     """Logits of the whole vocabulary, ``-inf`` except for the tokens *left* in each column."""
     whole = np.full(shape, -np.inf, dtype=np.float32)
     for cell, few in left.items():
         ids, scores = few.arrays()
         whole[cell][ids] = scores
     return torch.from_numpy(whole)
-
-
-FastSampler = FastSampling | FastGreedy
-
-
-def fast_sampler(cuts: Sequence[object], sampler: ResolvedSampler) -> FastSampler | None:
-    """The fast path, given the short cuts of each stage (None without any); None if there is none."""
-    if not cuts and type(sampler.sampler) is Greedy:
-        return FastGreedy()
-    if not isinstance(sampler.cuts, DrawsFromFew) or len(cuts) > _STAGES:
-        return None
-    few = [cut for cut in cuts if isinstance(cut, OfFew) and cut.takes_few]
-    for place, cut in enumerate(few):
-        if isinstance(cut, Narrows):
-            before = [one for one in few[:place] if isinstance(one, Pointwise)]
-            if len(few) < len(cuts) or len(before) < place:
-                return None
-            return FastSampling(tuple(before), cut, tuple(few[place + 1 :]), sampler.cuts.from_few())
-    return None

@@ -14,7 +14,7 @@ from ..optional_protocols import RanksTokens, TakesArgmax, stages_of
 from ..protocols import NO_TOKEN_LEFT, NUMERIC_OVERFLOW, Finish, Processor, Sampler
 from ..scores import Scores
 from .candidates import Candidates
-from .fast_sampling import FastSampler, fast_sampler
+from .fast_sampler import FastSampler, fast_sampler
 from .resolved_sampler import ResolvedSampler
 from .scratch import Workspace
 from .stages import Left, Stage, check_shape, dense, run

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..artifacts.trust import private_folder, write_access_problem
+from ...decoding.user_cache import private_folder, write_access_problem
 
 _VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 

@@ -7,6 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from ...decoding.history import History
+from ...decoding.sampling.compiled.operation import Kind, Operation
 from ...decoding.sampling.few_tokens import Cell, Few
 from ...decoding.sampling.short_cuts import register
 from ..numerics.penalty_scaling import penalty_scaling
@@ -82,6 +83,12 @@ class FastRepetitionPenalty:
     def at_most(self, logit: np.float32) -> np.float32:
         """See :class:`~decodekit.decoding.sampling.short_cuts.Pointwise`."""
         return logit
+
+    def operation(self) -> Operation:
+        """See :class:`~decodekit.decoding.sampling.compiled.operation.HasOperation`."""
+        stage, window = self.stage, cast("int | None", self.stage.window)
+        last = -1 if window is None else window
+        return Operation(Kind.PENALISE_OCCURRING, cast("float", stage.penalty), last, stage.include_prompt)
 
 
 register(RepetitionPenalty, FastRepetitionPenalty)

@@ -1,11 +1,14 @@
 """Short cuts of temperature."""
 
+from typing import cast
+
 import attrs
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...decoding.history import History
+from ...decoding.sampling.compiled.operation import Kind, Operation
 from ...decoding.sampling.few_tokens import Cell, Few
 from ...decoding.sampling.short_cuts import register
 from ..parameter import per_row
@@ -36,6 +39,10 @@ class FastTemperature:
     def at_most(self, logit: np.float32) -> np.float32:
         """See :class:`~decodekit.decoding.sampling.short_cuts.Pointwise`."""
         return np.float32(logit / np.float32(self.stage.temperature))
+
+    def operation(self) -> Operation:
+        """See :class:`~decodekit.decoding.sampling.compiled.operation.HasOperation`."""
+        return Operation(Kind.DIVIDE, cast("float", self.stage.temperature))
 
 
 register(Temperature, FastTemperature)

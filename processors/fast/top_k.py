@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...decoding.history import History
 from ...decoding.sampling.candidates import Candidates
+from ...decoding.sampling.compiled.operation import Kind, Operation
 from ...decoding.sampling.few_tokens import Cell, Few, Floats, Ints
 from ...decoding.sampling.short_cuts import Pointwise, register
 from ...decoding.sampling.shortlist import shortlist
@@ -95,6 +96,10 @@ class FastTopK:
     def of_few(self, few: Few, cell: Cell) -> Few | None:
         """See :class:`~decodekit.decoding.sampling.short_cuts.OfFew`."""
         return few.without_smallest(max(0, len(few.ascending()) - self.largest))
+
+    def operation(self) -> Operation:
+        """See :class:`~decodekit.decoding.sampling.compiled.operation.HasOperation`."""
+        return Operation(Kind.KEEP_LARGEST, count=self.largest)
 
 
 def _reaching(logits: Floats, maxima: Floats, floor: Floats) -> Ints:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...decoding.history import History
 from ...decoding.sampling.candidates import Candidates
+from ...decoding.sampling.compiled.operation import Kind, Operation
 from ...decoding.sampling.few_tokens import Cell, Few
 from ...decoding.sampling.short_cuts import register
 from ...decoding.sampling.survivors import are_few, candidates, mask_below
@@ -103,6 +104,10 @@ class FastTopP:
         kept = scores.argsort(kind="stable")[fallen:]
         kept.sort()
         return Few(ids.take(kept), scores.take(kept), ascending[fallen:])
+
+    def operation(self) -> Operation:
+        """See :class:`~decodekit.decoding.sampling.compiled.operation.HasOperation`."""
+        return Operation(Kind.KEEP_MASS, cast("float", self.stage.p), self.stage.min_tokens)
 
     def _fallen_of(self, ascending: NDArray[Any]) -> int:
         """Number of tokens to drop from the *ascending* logits ``[n]``."""

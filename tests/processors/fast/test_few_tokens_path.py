@@ -1,7 +1,10 @@
 """A choice among few tokens is that among all of them."""
 
 import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
+import attrs
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -9,6 +12,7 @@ from torch import Tensor
 
 from decodekit.decoding import History, Sample, Sampler, SamplingPipeline
 from decodekit.decoding.sampling import noise
+from decodekit.decoding.sampling.compiled.compiled_sampling import CompiledSampling
 from decodekit.decoding.sampling.fast_sampling import FastSampling
 from decodekit.processors import (
     Chain,
@@ -76,15 +80,34 @@ def plainly(logits: Tensor, history: History, chain: Chain, sampler: Sampler) ->
     return torch.where(best > -torch.inf, chosen, -1)
 
 
+def python_path(chain: Chain) -> FastSampling:
+    """The path that is not compiled."""
+    quick = SamplingPipeline(chain, Sample()).fast
+    assert isinstance(quick, CompiledSampling)
+    return quick.otherwise
+
+
+def compiled_path(chain: Chain) -> CompiledSampling:
+    """The compiled path alone: None where it is not clear."""
+    quick = SamplingPipeline(chain, Sample()).fast
+    assert isinstance(quick, CompiledSampling)
+    nothing: Any = lambda logits, history, rows: None  # noqa: E731
+    return attrs.evolve(quick, otherwise=nothing)
+
+
+both_paths = pytest.mark.parametrize("path", [python_path, compiled_path])
+Path: TypeAlias = Callable[[Chain], FastSampling | CompiledSampling]
+
+
+@both_paths
 class TestFastSampling:
     @settings(deadline=None, max_examples=examples(400))
-    @given(columns(), st.sampled_from(sorted(CHAINS)))
-    def test_is_the_choice_among_all(self, column: tuple[Tensor, History], name: str) -> None:
+    @given(column=columns(), name=st.sampled_from(sorted(CHAINS)))
+    def test_is_the_choice_among_all(self, column: tuple[Tensor, History], name: str, path: Path) -> None:
         """Where there is a quick choice it is the plain one; logits and history stay as they are."""
         logits, history = column
         before, ids = logits.clone(), history.ids.clone()
-        quick = SamplingPipeline(CHAINS[name], Sample()).fast
-        assert quick is not None
+        quick = path(CHAINS[name])
         found = quick(logits, history)
 
         if found is not None:
@@ -95,10 +118,9 @@ class TestFastSampling:
 
     @pytest.mark.parametrize("vocab", [32_000, 50_257])
     @pytest.mark.parametrize("name", sorted(set(CHAINS) - {"harsh"}))
-    def test_is_there_for_ordinary_logits(self, name: str, vocab: int) -> None:
+    def test_is_there_for_ordinary_logits(self, name: str, vocab: int, path: Path) -> None:
         """Of two hundred columns, most are chosen so, and all as by definition."""
-        quick = SamplingPipeline(CHAINS[name], Sample()).fast
-        assert quick is not None
+        quick = path(CHAINS[name])
         rng, found = torch.Generator().manual_seed(vocab), 0
         ids = torch.randint(0, vocab, (1, 1, 300), generator=rng)
         for seed in range(200):
@@ -114,20 +136,45 @@ class TestFastSampling:
 
         assert found > 190
 
-    def test_what_the_penalty_brings_down_makes_room(self) -> None:
+    def test_what_the_penalty_brings_down_makes_room(self, path: Path) -> None:
         """If more of the largest were said than the list has to spare, it is not trusted."""
         logits = torch.randn(1, 1, 5000, generator=torch.Generator().manual_seed(0)) + 5.0
         said = logits[0].topk(300).indices[None]
         history = History(said, torch.tensor([[300]]), torch.tensor([300]), torch.tensor([1]))
         chain = RepetitionPenalty(100.0) | TopK(20)
-        quick = SamplingPipeline(chain, Sample()).fast
-        assert isinstance(quick, FastSampling)
-
-        assert quick(logits, history) is None
+        assert path(chain)(logits, history) is None
         ids, scores = SamplingPipeline(chain, Sample())(logits, history)
         assert torch.equal(plainly(logits, history, chain, Sample()), ids)
         assert torch.equal(chain(logits, history), scores.logits)
 
+    def test_other_logits_take_the_long_way(self, path: Path) -> None:
+        """Those in another precision."""
+        history = History(
+            torch.zeros(1, 1, 4).long(), torch.tensor([[1]]), torch.tensor([1]), torch.tensor([0])
+        )
+
+        assert path(Chain([TopK(3)]))(torch.randn(1, 1, 5000, dtype=torch.float64), history) is None
+
+    def test_rows_that_are_not_sampled_are_not_read(self, path: Path) -> None:
+        """Garbage in one of them does not send the others the long way."""
+        quick = path(Chain([TopK(3)]))
+        logits = torch.randn(2, 1, 5000, generator=torch.Generator().manual_seed(0))
+        logits[0] = torch.nan
+        history = History(
+            torch.zeros(2, 1, 4).long(),
+            torch.tensor([[1], [1]]),
+            torch.tensor([1, 1]),
+            noise.random_streams(torch.arange(2), 1),
+        )
+        found = quick(logits, history, [1])
+
+        assert quick(logits, history) is None
+        assert found is not None
+        assert -1 == found[0][0, 0]
+        assert Sample()(TopK(3)(logits[1:], history), history.rows([1]))[0, 0] == found[0][1, 0]
+
+
+class TestWhereThereIsOne:
     @pytest.mark.parametrize(
         ("chain", "sampler"),
         [
@@ -163,32 +210,3 @@ class TestFastSampling:
 
         assert SamplingPipeline(Hot(0.5) | TopK(3), Sample()).fast is None
         assert SamplingPipeline(TopK(3), First()).fast is None
-
-    def test_other_logits_take_the_long_way(self) -> None:
-        """Those in another precision."""
-        quick = SamplingPipeline(TopK(3), Sample()).fast
-        history = History(
-            torch.zeros(1, 1, 4).long(), torch.tensor([[1]]), torch.tensor([1]), torch.tensor([0])
-        )
-        assert quick is not None
-
-        assert quick(torch.randn(1, 1, 5000, dtype=torch.float64), history) is None
-
-    def test_rows_that_are_not_sampled_are_not_read(self) -> None:
-        """Garbage in one of them does not send the others the long way."""
-        quick = SamplingPipeline(TopK(3), Sample()).fast
-        logits = torch.randn(2, 1, 5000, generator=torch.Generator().manual_seed(0))
-        logits[0] = torch.nan
-        history = History(
-            torch.zeros(2, 1, 4).long(),
-            torch.tensor([[1], [1]]),
-            torch.tensor([1, 1]),
-            noise.random_streams(torch.arange(2), 1),
-        )
-        assert quick is not None
-        found = quick(logits, history, [1])
-
-        assert quick(logits, history) is None
-        assert found is not None
-        assert -1 == found[0][0, 0]
-        assert Sample()(TopK(3)(logits[1:], history), history.rows([1]))[0, 0] == found[0][1, 0]

@@ -1,0 +1,1 @@
+"""Sampling from a few tokens, compiled."""
