@@ -136,6 +136,23 @@ class TestFastSampling:
 
         assert found > 190
 
+    @pytest.mark.parametrize("name", ["usual", "harsh", "after", "top-k twice"])
+    def test_ties_fall_as_by_definition(self, name: str, path: Path) -> None:
+        """Where the edge is among equal logits, the same of them remain."""
+        rng, found = torch.Generator().manual_seed(0), 0
+        for seed in range(25):
+            logits = (4 * torch.randn(1, 1, 5000, generator=rng)).round() * math.log(2)
+            streams = noise.random_streams(torch.tensor([seed]), 1)
+            ids = logits.topk(6, dim=-1).indices
+            history = History(ids, torch.tensor([[4]]), torch.tensor([1]), streams)
+            chosen = path(CHAINS[name])(logits, history)
+            if chosen is not None:
+                found += 1
+                assert torch.equal(plainly(logits, history, CHAINS[name], Sample()), chosen[0])
+                assert torch.equal(CHAINS[name](logits, history), chosen[1].logits)
+
+        assert found > 10
+
     def test_what_the_penalty_brings_down_makes_room(self, path: Path) -> None:
         """If more of the largest were said than the list has to spare, it is not trusted."""
         logits = torch.randn(1, 1, 5000, generator=torch.Generator().manual_seed(0)) + 5.0
