@@ -94,6 +94,44 @@ class TestGuide:
         assert (plain.weight_bytes, plain.cache_bytes) == (2 * stored.weight_bytes, stored.cache_bytes)
 
 
+LLAMA_2 = {
+    "7B": {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32},
+    "13B": {"hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 40},
+}
+
+
+class TestLlama2OnInf2:
+    """
+    The settings of a published benchmark: budget, latency and throughput, with 2048 positions.
+
+    https://huggingface.co/blog/inferentia-llama2
+    """
+
+    @pytest.mark.parametrize(
+        ("size", "batch", "instance", "degree", "core_gib", "at_most"),
+        [
+            ("7B", 1, "inf2.xlarge", 2, 6.8, 62),
+            ("7B", 1, "inf2.48xlarge", 8, 1.7, 246),
+            ("7B", 4, "inf2.48xlarge", 8, 2.1, 804),
+            ("13B", 1, "inf2.48xlarge", 8, 3.2, 129),
+            ("13B", 4, "inf2.48xlarge", 8, 3.8, 435),
+        ],
+    )
+    def test_fits(self, size, batch, instance, degree, core_gib, at_most, tmp_path):
+        """On its instance, divided among as many of its cores as divide the heads."""
+        heads = LLAMA_2[size]["num_hidden_layers"]
+        config = transformers.LlamaConfig(
+            **LLAMA_2[size], num_attention_heads=heads, vocab_size=32_000, dtype="bfloat16"
+        )
+        sizing = sizing_of(facts_of_config(written(config, tmp_path), None)[0], batch_size=batch)
+        place = instance_named(instance)
+
+        assert degree == sizing.degrees(place)[-1]
+        assert sizing.fits(place, degree)
+        assert core_gib == round(sizing.core_bytes(degree) / GIB, 1)
+        assert at_most == round(sizing.tokens_per_second(place.bandwidth, 2048, degree))
+
+
 class TestMemory:
     """Against the tensors of real decoders."""
 
