@@ -19,8 +19,9 @@ class PromptLookup:
     Draft the continuation of an earlier occurrence of the last n-gram.
 
     The longest n-gram at the row's end that occurred earlier in it, prompt included, is looked
-    up at its latest occurrence; the tokens that followed there are the draft. It needs no forward,
-    and pays where text repeats itself: code, summaries, edits.
+    up at its latest occurrence; the tokens that followed there are the draft, and after them the draft's
+    own tokens, so that text of a short period is continued at full length. It needs no forward, and pays
+    where text repeats itself: code, summaries, edits.
 
     Saxena, 2023, `Prompt Lookup Decoding <https://github.com/apoorvumang/prompt-lookup-decoding>`_.
     """
@@ -41,8 +42,11 @@ class PromptLookup:
         ids = torch.full((len(budget), int(budget.max())), -1)
         for row in budget.nonzero().flatten().tolist():
             tokens = history.ids[row, 0, : int(history.length[row, 0])].numpy()
-            follow = tokens[self._continuation(tokens) :][: int(budget[row])]
-            ids[row, : len(follow)] = torch.from_numpy(follow)
+            follow = tokens[self._continuation(tokens) :]
+            if len(follow):
+                # What follows the copied tokens is the draft itself: it goes on periodically.
+                count = int(budget[row])
+                ids[row, :count] = torch.from_numpy(np.resize(follow, count))
         return Draft(ids)
 
     def _continuation(self, tokens: Ints) -> int:

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from decodekit.decoding import Generator, Greedy, History, MaxNewTokens, SamplingPipeline
-from decodekit.speculation import PromptLookup, SpeculativeGenerator
+from decodekit.speculation import PromptLookup, SpeculativeGenerator, SuffixAutomaton
 from decodekit.testing import ScriptedDecoder, last_token
 
 
@@ -26,7 +26,11 @@ def brute_force(tokens: list[int], max_ngram: int, min_ngram: int, budget: int) 
     for n in range(max_ngram, min_ngram - 1, -1):
         for end in range(len(tokens) - 1, n - 1, -1):
             if tokens[end - n : end] == tokens[len(tokens) - n :]:
-                return tokens[end : end + budget]
+                continued = list(tokens)
+                while len(continued) < len(tokens) + budget:
+                    # What follows is looked up in the draft too.
+                    continued.append(continued[end + len(continued) - len(tokens)])
+                return continued[len(tokens) :]
     return []
 
 
@@ -39,7 +43,8 @@ class TestPromptLookup:
         min_ngram = data.draw(st.integers(1, max_ngram))
         lookup = PromptLookup(max_ngram, min_ngram)
 
-        assert brute_force(tokens, max_ngram, min_ngram, 4) == propose(lookup, tokens, 4)
+        for budget in (1, 4, 9):
+            assert brute_force(tokens, max_ngram, min_ngram, budget) == propose(lookup, tokens, budget)
 
     def test_prefers_the_latest(self) -> None:
         """Of two occurrences the later one's continuation is drafted."""
@@ -56,6 +61,18 @@ class TestPromptLookup:
 
         assert plain.ids == result.ids
         assert result.statistics.mean_accepted_length > 3
+
+    @pytest.mark.parametrize("period", [1, 2, 3])
+    def test_a_short_period_is_continued_at_full_length(self, period: int) -> None:
+        """As by the suffix automaton: eight of eight draft tokens, and the bonus token."""
+        circle = torch.eye(period).roll(1, dims=1)
+        taus = []
+        for drafter in (PromptLookup(), SuffixAutomaton()):
+            decoder = ScriptedDecoder(circle, line=last_token, max_length=128, widths=(1, 9), scored_width=9)
+            fast = SpeculativeGenerator(decoder, drafter, num_draft_tokens=8, stop=MaxNewTokens(91))
+            taus.append(fast([0] * 3 if period == 1 else list(range(period)) * 3).statistics)
+
+        assert [9.0, 9.0] == [statistics.mean_accepted_length for statistics in taus]
 
     def test_bounds_must_be_in_order(self) -> None:
         """A shortest n-gram above the longest is refused."""
