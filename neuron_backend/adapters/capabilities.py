@@ -71,7 +71,10 @@ class Capabilities:
     """Logits per column."""
 
     windows: tuple[Window, ...] = attrs.field(converter=_ascending)
-    """By columns, ascending. The first feeds one token and scores it."""
+    """
+    By columns, ascending. The narrowest scores every column. Where it has several, a single token is fed
+    through it too: the columns behind the token are masked, and overwritten by the next tokens.
+    """
 
     prefill: Prefill | None = None
     """The program that encodes prompts; None if they go through windows."""
@@ -85,17 +88,17 @@ class Capabilities:
         for name, size in sizes.items():
             if size < 1:
                 raise ValueError(f"'{name}' must be >= 1: got {size}")
-        single = self.windows[0] if self.windows else None
-        if single is None or single.columns != 1 or single.scores != "every":
-            raise ValueError(f"'windows' must begin with one of a scored column: got {self.windows}")
+        narrowest = self.windows[0] if self.windows else None
+        if narrowest is None or narrowest.scores != "every":
+            raise ValueError(f"'windows' must begin with one that scores every column: got {self.windows}")
         for window in self.windows:
             if window.first + window.columns > self.max_length:
                 raise ValueError(
                     f"'windows' must fit into {self.max_length} positions, from position {window.first} on: "
                     f"got one of {window.columns} columns"
                 )
-        if single.first > 0 and (self.prefill is None or self.prefill.least > 1):
-            raise ValueError(f"'prefill' must take the token at position 0, which {single} does not")
+        if narrowest.first > 0 and (self.prefill is None or self.prefill.least > 1):
+            raise ValueError(f"'prefill' must take the token at position 0, which {narrowest} does not")
         if self.prefill is not None and self.prefill.columns > self.max_length:
             raise ValueError(
                 f"'prefill' must have <= {self.max_length} columns, the positions: got {self.prefill.columns}"
@@ -112,7 +115,7 @@ class Capabilities:
         Shapes of :meth:`.WrappedDecoder.forward`.
 
         ``scored_width`` is the widest window that scores every column; 1 means that drafts cannot be
-        verified. Wider forwards score their last column.
+        verified. Wider forwards score their last column. Width 1 is always offered.
         """
         widths = {window.columns for window in self.windows}
         if self.windows[-1].scores == "none":
@@ -122,6 +125,7 @@ class Capabilities:
             widths.add(self.prefill.columns)
         scored = self.scoring[-1].columns
         kept = {width for width in widths if width > scored} | {window.columns for window in self.scoring}
+        kept.add(1)
         return DecoderShape(self.batch_size, self.max_length, self.vocab_size, sorted(kept), scored)
 
     @property
@@ -130,6 +134,8 @@ class Capabilities:
         limits = []
         if self.shape.scored_width == 1:
             limits.append("no speculation: no program scores several columns")
+        if (narrowest := self.windows[0].columns) > 1:
+            limits.append(f"no program of one column: a single token takes a call of {narrowest} columns")
         if not self.per_row_positions:
             limits.append("one position at a time: rows at different positions take a call each")
         if self.prefill is not None and not self.prefill.one_row and self.batch_size > 1:

@@ -14,10 +14,6 @@ from .settings import check_columns, check_settings, check_window, number, setti
 from .wrapped_decoder import WrappedDecoder
 
 _RULES = {
-    "on_device_sampling": (
-        (False,),
-        "it returns tokens, and sampling needs logits: export it with on_device_sampling=False",
-    ),
     "padding_side": (("right",), "positions are counted from the left"),
     "embedding_model": ((False,), "it scores nothing"),
 }
@@ -32,6 +28,9 @@ class OptimumNeuronDecoder(WrappedDecoder):
     rows from position 0 on. A call as wide as ``speculation_length`` scores every column; any
     other scores one token. If it was exported with ``prefill_chunk_size``, prompts go through
     ``prefill_chunk``, whose scores are not used.
+
+    Export it from an ``NxDNeuronConfig`` with ``on_device_sampling=False`` (the default of
+    ``get_neuron_config`` is True), or with ``output_logits=True``, which returns logits beside the tokens.
     """
 
     def __init__(self, model: Any) -> None:
@@ -47,6 +46,12 @@ class OptimumNeuronDecoder(WrappedDecoder):
         """
         config = model.neuron_config
         check_settings(config, _RULES)
+        self._samples = bool(setting(config, "on_device_sampling", False))
+        if self._samples and not setting(config, "output_logits", False):
+            raise ValueError(
+                "'on_device_sampling' must be False, or 'output_logits' True: got a model that returns "
+                "tokens. Export it again with one of the two: sampling uses its logits"
+            )
         batch, max_length = number(config, "batch_size"), number(config, "sequence_length")
         check_settings(config, {"max_batch_size": ((batch,), "the cache must have as many rows as a call")})
         text = text_config(model.config)
@@ -77,14 +82,14 @@ class OptimumNeuronDecoder(WrappedDecoder):
 
     def _call_window(self, window: Window, rows: Sequence[int], ids: Tensor, positions: Tensor) -> Tensor:
         if window.scores == "none":
-            output: Tensor = self._model.prefill_chunk(
+            self._model.prefill_chunk(
                 input_ids=ids,
                 position_ids=positions,
                 seq_ids=torch.tensor(list(rows)),
                 sampling_params=torch.ones(len(ids), 3),
             )
-            # The output is not used.
-            return ids.new_zeros(len(ids), 1, 0) if output is None else output
+            # The window scores none: what the chunk returns is not used.
+            return torch.empty(len(ids), 1, 0)
         before = positions[:, :1]
         mask = (torch.arange(max(1, int(before.max()))) < before).long()
         return self._logits(ids, mask, positions, rows)
@@ -103,5 +108,9 @@ class OptimumNeuronDecoder(WrappedDecoder):
             sampling_params=torch.ones(len(ids), 3),
             **masks,
         )
+        if isinstance(output, (list, tuple)):
+            # With output_logits: tokens and logits, or without on-device sampling logits and once more
+            # logits, gathered from every core, of which the first are for this vocabulary.
+            output = output[1 if self._samples else 0]
         logits: Tensor = output if isinstance(output, Tensor) else output.logits
         return logits

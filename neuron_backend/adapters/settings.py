@@ -67,18 +67,20 @@ def check_settings(config: Any, rules: Rules) -> None:
 
 def check_window(config: Any, max_length: int) -> None:
     """
-    Refuse a model whose attention window is shorter than its cache.
+    Refuse a model whose compiled cache may be a ring buffer that is shorter than a row.
 
-    Its compiled cache may be a ring buffer, whose overwritten tokens a rewind cannot restore.
+    What a ring has overwritten, a rewind cannot restore. NxD Inference writes position p of a sliding window
+    to slot p modulo window - 1, and of an attention chunk to slot p modulo its size.
 
     Raises:
-        ValueError: The model's *config* has a window shorter than *max_length*.
+        ValueError: The model's *config* has a window or chunk whose ring has fewer than *max_length* slots.
     """
-    for name in ("sliding_window", "attention_chunk_size"):
-        window = getattr(config, name, None)
+    for name, lost in {"sliding_window": 1, "attention_chunk_size": 0}.items():
+        window, least = getattr(config, name, None), max_length + lost
         used = getattr(config, "use_sliding_window", True) or name != "sliding_window"
-        if isinstance(window, int) and window < max_length and used:
+        if isinstance(window, int) and window < least and used:
             raise ValueError(
-                f"'{name}' must be >= {max_length}, the positions of a row: got {window} (the compiled cache "
-                "keeps no more than that, and what was overwritten cannot be rewound to)"
+                f"'{name}' must be >= {least} for the {max_length} positions of a row: got {window} (the "
+                f"compiled cache may be a ring of {window - lost} slots, and what it has overwritten cannot "
+                "be rewound to)"
             )

@@ -23,8 +23,8 @@ class WrappedDecoder(ABC):
     """
     A decoder over the programs of another system.
 
-    The protocol lets the rows of a forward differ. Such a system has one program for prompts, one for a
-    token, perhaps one for several tokens, and a call takes and writes all rows through one of them. So a
+    The protocol lets the rows of a forward differ. Such a system has one program for prompts, and one for a
+    token, for several tokens, or both, and a call takes and writes all rows through one of them. So a
     forward becomes one or several calls, in which
 
     - tokens at position 0 share no call with others where the system would treat all rows as
@@ -161,10 +161,10 @@ class WrappedDecoder(ABC):
         return next((window for window in windows if window.columns >= columns), windows[-1])
 
     def _feed_first(self, plan: FeedPlan, rows: list[int]) -> None:
-        """Feed only the token at position 0 of each of *rows*."""
-        single = self.capabilities.windows[0]
-        if single.first == 0:
-            self._feed(single, plan, rows)
+        """Feed the first tokens of each of *rows*, by a program that takes the token at position 0."""
+        narrowest = self.capabilities.windows[0]
+        if narrowest.first == 0:
+            self._feed(narrowest, plan, rows)
         else:
             self._prefill(plan, rows, 1)
 

@@ -91,6 +91,19 @@ class KvModel:
                     if not torch.allclose(others, others[:1].expand_as(others)):
                         kept[rows[row], :, slot] = torch.nan
 
+    def prompts(self, ids: Tensor, positions: Tensor, rows: slice | list[int]) -> Tensor:
+        """Encode prompts, write them to *rows*, and score each one's column of the highest position."""
+        logits = self.encode(ids, positions)
+        self.fill(rows)
+        last = positions.max(dim=1, keepdim=True).indices[..., None]
+        return logits.gather(1, last.expand(-1, 1, logits.shape[-1]))
+
+    def columns(self, ids: Tensor, positions: Tensor, before: Tensor, rows: list[int]) -> Tensor:
+        """Feed columns at *positions* to *rows*, and score each."""
+        logits = self.extend(ids, positions, before, rows)
+        self.scatter(rows, positions)
+        return logits
+
     @torch.no_grad()
     def _run(self, ids: Tensor, positions: Tensor, seen: Tensor, prior) -> Tensor:
         active = _Active(prior)

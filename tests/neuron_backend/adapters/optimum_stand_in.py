@@ -2,7 +2,7 @@
 Stand-in for a model of optimum-neuron, over a tiny model.
 
 Routing, padding, dtypes and shared cache as in ``models/inference/backend/modules/decoder`` and
-``modules/kvcache`` of 0.4; the chunked prefill as its decoder wrappers describe it.
+``modules/kvcache``: the facts, with the commit, are in ``tests/neuron_sources/optimum_neuron/facts.py``.
 """
 
 from types import SimpleNamespace
@@ -38,6 +38,7 @@ class OptimumModel:
             continuous_batching=continuous_batching,
             prefill_chunk_size=prefill_chunk_size,
             on_device_sampling=False,
+            output_logits=False,
         )
         vars(self.neuron_config).update(settings)
         self.config = SimpleNamespace(vocab_size=model.config.vocab_size, pad_token_id=0)
@@ -50,10 +51,17 @@ class OptimumModel:
         if input_ids.shape[-1] > 1 and not position_ids.min().item():
             if config.prefill_chunk_size:
                 raise RuntimeError("there is no context encoding graph: prefill_chunk_size was given")
-            return self._context(input_ids, position_ids, seq_ids, sampling_params)
+            return self._output(self._context(input_ids, position_ids, seq_ids, sampling_params))
         columns = input_ids.shape[-1] if input_ids.shape[-1] == config.speculation_length else 1
         self.routed.append("token" if columns == 1 else "speculation")
-        return self._generate(input_ids, position_ids, seq_ids, sampling_params, columns)
+        return self._output(self._generate(input_ids, position_ids, seq_ids, sampling_params, columns))
+
+    def _output(self, logits: Tensor) -> Tensor | list[Tensor]:
+        config = self.neuron_config
+        first = logits[:, -1].argmax(dim=-1) if config.on_device_sampling else logits
+        # Two cores: what is whole on each of them is gathered twice.
+        cores = 1 if config.on_device_sampling else 2
+        return [first, torch.cat([logits] * cores, dim=2)] if config.output_logits else first
 
     def prefill_chunk(self, input_ids, position_ids, seq_ids, sampling_params):
         config, batch = self.neuron_config, self._prompt_batch
@@ -62,7 +70,8 @@ class OptimumModel:
         missing = config.prefill_chunk_size - ids.shape[1]
         ids = torch.cat([ids, ids[:, -1:].expand(-1, missing)], dim=1)
         positions = torch.cat([positions, positions[:, -1:].expand(-1, missing)], dim=1)
-        return self._graph(ids, positions, rows, sampling_params, batch, config.prefill_chunk_size)[:, -1:]
+        logits = self._graph(ids, positions, rows, sampling_params, batch, config.prefill_chunk_size)
+        return [logits, logits] if config.output_logits else logits
 
     def reset(self) -> None:
         self.resets += 1
@@ -89,10 +98,8 @@ class OptimumModel:
             part = slice(first, first + batch)
             require_shape("input_ids", ids[part], batch, config.max_context_length)
             require_shape("sampling_params", sampling[part], batch, 3)
-            every = self.device.encode(ids[part], positions[part])
-            self.device.fill(rows[part].long().tolist() if config.continuous_batching else slice(None))
-            last = positions[part].max(dim=1, keepdim=True).indices[..., None]
-            logits.append(every.gather(1, last.expand(-1, 1, every.shape[-1])))
+            own = rows[part].long().tolist() if config.continuous_batching else slice(None)
+            logits.append(self.device.prompts(ids[part], positions[part], own))
         return torch.cat(logits)
 
     def _generate(self, ids, positions, rows, sampling, columns: int) -> Tensor:
@@ -105,9 +112,7 @@ class OptimumModel:
         require_shape("position_ids", positions, batch, columns)
         require_shape("sampling_params", sampling, batch, 3)
         own = rows.long().tolist() if batch == 1 else list(range(batch))
-        logits = self.device.extend(ids, positions, self._before(positions), own)
-        self.device.scatter(own, positions)
-        return logits
+        return self.device.columns(ids, positions, self._before(positions), own)
 
     def _before(self, positions: Tensor) -> Tensor:
         return torch.arange(self.neuron_config.sequence_length) < positions[:, :1]

@@ -55,8 +55,7 @@ class Programs:
         require_shape("ids", ids, batch, width)
         require_shape("positions", positions, batch, width)
         before = torch.arange(self.shape.max_length) < positions[:, :1]
-        logits = self.device.extend(ids, positions, before, slice(None))
-        self.device.scatter(list(range(batch)), positions)
+        logits = self.device.columns(ids, positions, before, list(range(batch)))
         return logits if width <= self.shape.scored_width else logits[:, -1:]
 
     def prefill(self, ids: Tensor, lengths: Tensor) -> Tensor:
@@ -93,6 +92,8 @@ def programs(
 SYSTEMS: dict[str, Callable[[PreTrainedModel], WrappedDecoder]] = {
     "nxd": nxd(),
     "nxd that verifies": nxd(speculation_length=5),
+    "nxd that verifies before 2.22": nxd(speculation_length=5, before_2_22=True),
+    "nxd that samples": nxd(on_device_sampling_config=object(), output_logits=True, speculation_length=3),
     "nxd of one batch": nxd(speculation_length=5, is_continuous_batching=False),
     "nxd of long prompts": nxd(max_context_length=48, context_buckets=(8, 16, 48), speculation_length=4),
     "optimum": optimum(),
@@ -100,6 +101,9 @@ SYSTEMS: dict[str, Callable[[PreTrainedModel], WrappedDecoder]] = {
     "optimum of one batch": optimum(speculation_length=5, continuous_batching=False),
     "optimum in chunks": optimum(prefill_chunk_size=7),
     "optimum in chunks of one batch": optimum(prefill_chunk_size=7, continuous_batching=False),
+    "optimum that samples": optimum(on_device_sampling=True, output_logits=True),
+    "optimum of two outputs": optimum(output_logits=True, speculation_length=3),
+    "optimum in chunks of two outputs": optimum(prefill_chunk_size=7, output_logits=True),
     "optimum of earlier versions": lambda model: OptimumNeuronDecoder(
         MaskedOptimumModel(model, speculation_length=4)
     ),
@@ -114,7 +118,11 @@ SYSTEMS: dict[str, Callable[[PreTrainedModel], WrappedDecoder]] = {
 }
 """By name, over a float64 model: rows 3, positions 48."""
 
-VERIFYING = [name for name in SYSTEMS if name not in ("nxd", "optimum", "callable of one token")]
+VERIFYING = [
+    name
+    for name in SYSTEMS
+    if name not in ("nxd", "optimum", "optimum that samples", "callable of one token")
+]
 VERIFYING = [name for name in VERIFYING if "chunks" not in name and name != "tnx row by row"]
 
 

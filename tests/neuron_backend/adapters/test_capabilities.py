@@ -23,6 +23,12 @@ class TestShape:
 
         assert ((1, 5), 5) == (shape.widths, shape.scored_width)
 
+    def test_one_token_is_a_width_of_any_system(self):
+        """A decoder scores single tokens, through a wider window where there is no narrower one."""
+        shape = capabilities(Window(5, first=1), prefill=Prefill(16, one_row=True)).shape
+
+        assert ((1, 5, 16), 5) == (shape.widths, shape.scored_width)
+
     def test_a_window_that_scores_nothing_is_a_width_for_prompts(self):
         """A prompt of any length is one forward, whose last column takes another call."""
         shape = capabilities(Window(1), Window(8, scores="none")).shape
@@ -44,6 +50,7 @@ class TestLimits:
             (capabilities(Window(1), Window(4), per_row_positions=False), "one position at a time"),
             (capabilities(Window(1), Window(4), prefill=Prefill(8, one_row=False)), "encodes the other rows"),
             (capabilities(Window(1)), "token by token"),
+            (capabilities(Window(4)), "no program of one column: a single token takes a call of 4 columns"),
         ],
     )
     def test_each_is_named(self, limited, sentence):
@@ -57,11 +64,12 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("windows", "prefill", "message"),
         [
-            ((), None, "'windows' must begin with one of a scored column"),
-            ((Window(4),), None, "'windows' must begin with one of a scored column"),
-            ((Window(1, scores="last"),), None, "'windows' must begin with one of a scored column"),
+            ((), None, "'windows' must begin with one that scores every column"),
+            ((Window(1, scores="last"),), None, "'windows' must begin with one that scores every column"),
+            ((Window(4, scores="none"), Window(5)), None, "'windows' must begin with one that scores every"),
             ((Window(1), Window(32, first=1)), None, "'windows' must fit into 32 positions, from position 1"),
             ((Window(1, first=1),), None, "'prefill' must take the token at position 0"),
+            ((Window(4, first=1),), None, "'prefill' must take the token at position 0"),
             ((Window(1, first=1),), Prefill(8, one_row=True, least=2), "'prefill' must take the token"),
             ((Window(1),), Prefill(33, one_row=True), "'prefill' must have <= 32 columns"),
         ],

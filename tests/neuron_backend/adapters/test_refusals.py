@@ -32,16 +32,21 @@ def model(tiny_model) -> PreTrainedModel:
         ({"on_device_sampling_config": object()}, "'on_device_sampling_config' must be None, or 'output_log"),
         ({"padding_side": "left"}, "'padding_side' must be 'right': got 'left'"),
         ({"async_mode": True}, "'async_mode' must be False: got True"),
-        ({"enable_fused_speculation": True}, "'enable_fused_speculation' must be False"),
+        ({"output_logits": True}, "'output_logits' must be False without 'on_device_sampling_config'"),
+        (
+            {"enable_fused_speculation": True},
+            "'enable_fused_speculation' must be False.*vLLM Neuron.*compile it with NxD Inference",
+        ),
         ({"enable_eagle_speculation": True}, "'enable_eagle_speculation' must be False"),
         ({"is_medusa": True}, "'is_medusa' must be False"),
-        ({"is_block_kv_layout": True}, "'is_block_kv_layout' must be False.*by blocks"),
+        ({"is_block_kv_layout": True}, "'is_block_kv_layout' must be False.*by blocks.*vLLM Neuron"),
         ({"is_prefix_caching": True}, "'is_prefix_caching' must be False"),
         ({"is_chunked_prefill": True}, "'is_chunked_prefill' must be False"),
         ({"flash_decoding_enabled": True}, "'flash_decoding_enabled' must be False.*last position"),
         ({"speculation_length": 16}, "'speculation_length' must not be the size of a context bucket: got 16"),
         ({"max_batch_size": 4}, "'max_batch_size' must be 3: got 4"),
         ({"kv_cache_batch_size": 8}, "'kv_cache_batch_size' must be 3: got 8"),
+        ({"spec_batch_size": 1, "speculation_length": 5}, "'spec_batch_size' must be 3: got 1"),
         ({"ctx_batch_size": 2}, "'ctx_batch_size' must be 1 under continuous batching and 3 without: got 2"),
     ],
 )
@@ -73,7 +78,7 @@ def test_a_configuration_without_lengths(model):
     [
         (
             {"on_device_sampling": True},
-            "'on_device_sampling' must be False: got True.*on_device_sampling=False",
+            "'on_device_sampling' must be False, or 'output_logits' True: got a model that returns tokens",
         ),
         ({"padding_side": "left"}, "'padding_side' must be 'right'"),
         ({"max_batch_size": 4}, "'max_batch_size' must be 3: got 4"),
@@ -110,14 +115,24 @@ def test_tnx_of_earlier_versions(model):
     assert 3 == TransformersNeuronxDecoder(system, speculation_length=3).shape.scored_width
 
 
-@pytest.mark.parametrize("name", ["sliding_window", "attention_chunk_size"])
-def test_a_cache_that_may_be_a_ring(name, model):
-    """A rewind cannot restore overwritten tokens. A window as long as a row, or unused, is allowed."""
+def test_speculation_rows_of_a_model_without_speculation(model):
+    """There is no program that they apply to."""
+    NxDInferenceDecoder(NxDModel(model, spec_batch_size=1))
+
+
+@pytest.mark.parametrize(("name", "least"), [("sliding_window", 49), ("attention_chunk_size", 48)])
+def test_a_cache_that_may_be_a_ring(name, least, model):
+    """
+    A rewind cannot restore overwritten tokens. A ring as long as a row, or unused, is allowed.
+
+    A sliding window is kept in a ring of one slot less.
+    """
     system = NxDModel(model)
-    setattr(system.config, name, 16)
-    with pytest.raises(ValueError, match=f"'{name}' must be >= 48, .*: got 16 .*rewound"):
-        NxDInferenceDecoder(system)
-    setattr(system.config, name, 48)
+    for size in (16, least - 1):
+        setattr(system.config, name, size)
+        with pytest.raises(ValueError, match=f"'{name}' must be >= {least} .*: got {size} .*rewound"):
+            NxDInferenceDecoder(system)
+    setattr(system.config, name, least)
     NxDInferenceDecoder(system)
     system.config = SimpleNamespace(vocab_size=61, sliding_window=16, use_sliding_window=False)
     NxDInferenceDecoder(system)
@@ -181,9 +196,16 @@ def test_speculation_longer_than_compiled(model):
 @pytest.mark.parametrize(
     ("name", "limits"),
     [
-        ("nxd that verifies", ()),
+        ("nxd that verifies", ("no program of one column: a single token takes a call of 5 columns",)),
+        ("nxd that verifies before 2.22", ()),
         ("optimum that verifies", ()),
-        ("nxd of one batch", ("a prompt that joins a running batch encodes the other rows again",)),
+        (
+            "nxd of one batch",
+            (
+                "no program of one column: a single token takes a call of 5 columns",
+                "a prompt that joins a running batch encodes the other rows again",
+            ),
+        ),
         (
             "tnx at one position",
             (

@@ -63,7 +63,7 @@ class TestNxD:
         fed = Fed(NxDInferenceDecoder(system))
 
         assert [CONTEXT] * 3 == calls(system, fed, TEXT, TEXT[:6], TEXT[:5])
-        assert [TOKEN] == calls(system, fed, [*TEXT, 1], [*TEXT[:6], 2], [*TEXT[:5], 3])
+        assert [VERIFY] == calls(system, fed, [*TEXT, 1], [*TEXT[:6], 2], [*TEXT[:5], 3])
         more = [[*TEXT, 1, 4, 5, 6], [*TEXT[:6], 2, 4, 5], [*TEXT[:5], 3]]
         assert [VERIFY] == calls(system, fed, *more, need=3)
 
@@ -79,8 +79,8 @@ class TestNxD:
         fed = Fed(NxDInferenceDecoder(system))
         fed(TEXT)
 
-        assert [CONTEXT, TOKEN] == calls(system, fed, [*TEXT, 1], [3, 3, 3, 3, 3, 3, 3])
-        assert [CONTEXT, TOKEN] == calls(system, fed, [*TEXT, 1, 2], [3, 3, 3, 3, 3, 3, 3, 1], [60])
+        assert [CONTEXT, VERIFY] == calls(system, fed, [*TEXT, 1], [3, 3, 3, 3, 3, 3, 3])
+        assert [CONTEXT, VERIFY] == calls(system, fed, [*TEXT, 1, 2], [3, 3, 3, 3, 3, 3, 3, 1], [60])
 
     def test_a_prompt_longer_than_its_context_goes_on_through_verifications(self, model):
         """24 tokens in a bucket, then 4 per call."""
@@ -105,8 +105,8 @@ class TestNxD:
         fed = Fed(NxDInferenceDecoder(system))
         fed(list(range(1, 33)))
 
-        assert [CONTEXT, TOKEN] == calls(system, fed, list(range(1, 33)), TEXT)
-        assert [TOKEN] == calls(system, fed, list(range(1, 34)), [*TEXT, 1])
+        assert [CONTEXT, VERIFY] == calls(system, fed, list(range(1, 33)), TEXT)
+        assert [VERIFY] == calls(system, fed, list(range(1, 34)), [*TEXT, 1])
 
     def test_scored_columns_at_the_beginning(self, model, reference):
         """The first is encoded, the others verified: context encoding scores one column only."""
@@ -121,13 +121,34 @@ class TestNxD:
 
     def test_padding_alone_runs_its_program_once(self, model):
         """So that timing a forward of padding measures a call."""
-        system = NxDModel(model, speculation_length=4)
+        system = NxDModel(model, speculation_length=4, before_2_22=True)
         decoder = NxDInferenceDecoder(system)
         start = torch.zeros(3, dtype=torch.int64)
         for width in (1, 4):
             decoder.forward(torch.full((3, width), -1), start)
 
         assert [TOKEN, VERIFY] == system.routed
+
+    def test_a_token_goes_through_the_program_of_one_token_where_there_is_one(self, model):
+        """Before SDK 2.22, and through that of k + 1 columns otherwise."""
+        for system in (NxDModel(model, speculation_length=4, before_2_22=True), NxDModel(model)):
+            fed = Fed(NxDInferenceDecoder(system))
+            fed(TEXT)
+            assert [TOKEN] == calls(system, fed, [*TEXT, 1])
+        system = NxDModel(model, speculation_length=4)
+        fed = Fed(NxDInferenceDecoder(system))
+        fed(TEXT)
+
+        assert [VERIFY] == calls(system, fed, [*TEXT, 1])
+
+    def test_single_tokens_up_to_the_last_position(self, model, reference):
+        """At the end of a row a wide program is fed the row's own last tokens again."""
+        decoder = NxDInferenceDecoder(NxDModel(model, speculation_length=4))
+        text = [5 * token % 61 for token in range(LENGTH)]
+        for position, token in enumerate(text):
+            logits = decoder.forward(torch.tensor([[token], [-1], [-1]]), torch.tensor([position, 0, 0]))
+            expected = reference.after(tuple(text[: position + 1]))
+            torch.testing.assert_close(logits[0, 0], expected, atol=1e-5, rtol=1e-5)
 
     def test_logits_of_a_model_that_samples_on_the_device(self, model, reference):
         """If it returns them too; its graph still takes sampling parameters."""
@@ -263,7 +284,7 @@ class TestFailures:
             count += 1
             if count == fails_at + 1:
                 # Spoil the positions that the call writes.
-                tag, bucket, _, _, positions, _ = args
+                tag, bucket, _, _, positions, *_ = args
                 for row in range(3):
                     slots = range(bucket) if tag == CONTEXT else positions[row].tolist()
                     for kept in (kept for layer in system.device.cache for kept in layer):

@@ -29,7 +29,11 @@ def call_nxd(model: NxDModel, ids: list[list[int]], positions: list[list[int]], 
     if at.min() == 0:
         mask = torch.ones_like(at)
     return model(
-        input_ids=torch.tensor(ids), attention_mask=mask, position_ids=at, seq_ids=torch.tensor(rows)
+        input_ids=torch.tensor(ids),
+        attention_mask=mask,
+        position_ids=at,
+        seq_ids=torch.tensor(rows),
+        sampling_params=torch.ones(len(rows), 3),
     ).logits
 
 
@@ -80,7 +84,7 @@ class TestNxD:
 
     def test_a_repeated_last_token_spoils_a_verification(self, model, reference):
         """Its second copy attends to its first, so their keys differ, and which is kept is undefined."""
-        system = NxDModel(model, batch_size=1, speculation_length=4)
+        system = NxDModel(model, batch_size=1, speculation_length=4, before_2_22=True)
         prompt(system, TEXT, 0)
 
         scored = call_nxd(system, [[1, 2, 2, 2]], [[7, 8, 8, 8]], [0])
@@ -111,9 +115,25 @@ class TestNxD:
 
     def test_a_width_without_a_graph_raises(self, model):
         """Two columns are neither a token nor a verification."""
-        system = NxDModel(model, batch_size=1, speculation_length=4)
+        system = NxDModel(model, batch_size=1, speculation_length=4, before_2_22=True)
         with pytest.raises(RuntimeError, match="input_ids"):
             call_nxd(system, [[1, 2]], [[7, 8]], [0])
+
+    def test_a_model_that_verifies_has_no_program_of_one_token(self, model):
+        """Since SDK 2.22."""
+        system = NxDModel(model, batch_size=1, speculation_length=4)
+        with pytest.raises(AttributeError, match="token_generation_model"):
+            call_nxd(system, [[1]], [[7]], [0])
+
+    def test_sampling_params_default_to_the_rows_of_the_cache(self, model):
+        """Context encoding of one row takes one row of them, even in a model that does not sample."""
+        with pytest.raises(RuntimeError, match=r"sampling_params: expected \(1, 3\), got \(2, 3\)"):
+            NxDModel(model, batch_size=2)(
+                input_ids=torch.tensor([TEXT]),
+                attention_mask=torch.ones(1, 7),
+                position_ids=torch.arange(7)[None],
+                seq_ids=torch.tensor([0]),
+            )
 
 
 def call_optimum(model: OptimumModel, ids: list[list[int]], positions: list[list[int]]) -> Tensor:

@@ -1,7 +1,8 @@
 """
 Stand-in for a model of transformers-neuronx, over a tiny model.
 
-Layouts, padding and shared cache as in ``base.py`` and ``llama/model.py`` of its last versions.
+Layouts, padding and shared cache as in ``base.py`` and ``llama/model.py``: the facts, with the commit, are
+in ``tests/neuron_sources/transformers_neuronx/facts.py``.
 """
 
 from types import SimpleNamespace
@@ -99,6 +100,4 @@ class TnxModel:
             cache_ids = cache_ids.expand(self.batch_size, -1)
         require_shape("cache_ids", cache_ids, self.batch_size, columns)
         before = torch.arange(self.config.n_positions) < cache_ids[:, :1]
-        logits = self.device.extend(ids, cache_ids, before, slice(None))
-        self.device.scatter(list(range(self.batch_size)), cache_ids)
-        return logits
+        return self.device.columns(ids, cache_ids, before, list(range(self.batch_size)))
