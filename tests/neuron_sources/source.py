@@ -41,5 +41,3 @@ def _names(node: ast.stmt) -> set[str]:
     if isinstance(node, ast.Assign):
         return {target.id for target in node.targets if isinstance(target, ast.Name)}
     return set()
-
-

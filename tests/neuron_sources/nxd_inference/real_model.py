@@ -6,6 +6,7 @@ that compiles and loads, for the configuration of the language model, and for th
 """
 
 import copy
+import enum
 import inspect
 import json
 import logging
@@ -117,9 +118,11 @@ def _library() -> SimpleNamespace:
     common = {"torch": torch, "logging": logging, "os": os, "warnings": warnings}
     configs = take(
         NXDI.file(f"{_ROOT}/models/config.py"),
-        *("NeuronConfig", "OnDeviceSamplingConfig", "get_platform_lnc", "to_torch_dtype"),
-        # Stands for a device of the first generation.
+        *("NeuronConfig", "OnDeviceSamplingConfig", "TensorCaptureConfig", "TensorReplacementConfig"),
+        # Stand for a device of the first generation.
+        get_platform_lnc=lambda: 1,
         get_platform_target=lambda: "trn1",
+        hardware=enum.Enum("hardware", {"TRN1": "trn1"}),
         **common,
     )
     sampling = take(
