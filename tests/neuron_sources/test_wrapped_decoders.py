@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from transformers import PreTrainedModel
 
 from decodekit.decoding import Greedy, Sample
-from decodekit.neuron_backend import NxDInferenceDecoder, StaticDecoder
+from decodekit.neuron_backend import NxDInferenceDecoder, OptimumNeuronDecoder, StaticDecoder
 from decodekit.neuron_backend.adapters import WrappedDecoder
 from decodekit.testing import check_decoder
 
@@ -24,6 +24,7 @@ from ..neuron_backend.adapters.wrapped_checks import (
 )
 from ..strategies import examples
 from .nxd_inference import real_model as nxd_inference
+from .optimum_neuron import real_model as optimum_neuron
 
 pytestmark = pytest.mark.neuron_sources
 
@@ -45,6 +46,17 @@ def nxd(**settings: Any) -> Callable[[PreTrainedModel], WrappedDecoder]:
     return lambda model: NxDInferenceDecoder(nxd_inference.real_model(model, **usual | settings))
 
 
+def optimum(**settings: Any) -> Callable[[PreTrainedModel], WrappedDecoder]:
+    """A model of optimum-neuron, with continuous batching unless *settings* say otherwise."""
+    usual = {
+        "batch_size": BATCH,
+        "continuous_batching": True,
+        "sequence_length": LENGTH,
+        "max_context_length": CONTEXT,
+    }
+    return lambda model: OptimumNeuronDecoder(optimum_neuron.real_model(model, **usual | settings))
+
+
 ONE_BATCH = {"is_continuous_batching": False, "ctx_batch_size": BATCH}
 
 SYSTEMS: dict[str, Callable[[PreTrainedModel], WrappedDecoder]] = {
@@ -56,6 +68,16 @@ SYSTEMS: dict[str, Callable[[PreTrainedModel], WrappedDecoder]] = {
     "nxd of one batch": nxd(**ONE_BATCH, speculation_length=5),
     "nxd of one batch that samples": nxd(**ONE_BATCH, samples=True),
     "nxd of one bucket": nxd(enable_bucketing=False, speculation_length=3),
+    "optimum": optimum(),
+    "optimum that verifies": optimum(speculation_length=5),
+    "optimum that samples": optimum(on_device_sampling=True, output_logits=True),
+    "optimum of two outputs that verifies": optimum(output_logits=True, speculation_length=3),
+    "optimum of one batch that verifies": optimum(continuous_batching=False, speculation_length=5),
+    "optimum in chunks": optimum(prefill_chunk_size=7),
+    "optimum in chunks of one batch": optimum(prefill_chunk_size=7, continuous_batching=False),
+    "optimum in chunks that samples": optimum(
+        prefill_chunk_size=7, on_device_sampling=True, output_logits=True
+    ),
 }
 """By name, over a float64 model: rows 3, positions 48."""
 
