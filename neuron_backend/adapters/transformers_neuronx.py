@@ -89,7 +89,8 @@ class TransformersNeuronxDecoder(WrappedDecoder):
         return f"Call enable_speculative_decoder({columns}) before to_neuron()"
 
     def _call_window(self, window: Window, rows: Sequence[int], ids: Tensor, positions: Tensor) -> Tensor:
-        cache_ids = positions.int() if self._two_dimensional else positions[0].int()
+        # Under continuous batching the library scatters ids and cache ids into tensors of one dtype.
+        ids, cache_ids = ids.int(), (positions if self._two_dimensional else positions[0]).int()
         if window.columns == 1:
             logits: Tensor = self._model(ids, cache_ids, self._start_ids(rows))
             return logits[:, None]
@@ -105,7 +106,7 @@ class TransformersNeuronxDecoder(WrappedDecoder):
             # The library pads ids to its bucket, but not cache_ids.
             columns = next(size for size in self._buckets if size >= columns)
             cache_ids = torch.zeros(len(tokens), columns, dtype=torch.int32)
-        ids = torch.zeros(len(tokens), columns, dtype=torch.int64)
+        ids = torch.zeros(len(tokens), columns, dtype=torch.int32)
         for row, own in enumerate(tokens):
             ids[row, : len(own)] = torch.from_numpy(own)
             if cache_ids is not None:
@@ -115,8 +116,12 @@ class TransformersNeuronxDecoder(WrappedDecoder):
         return logits
 
     def _start_ids(self, rows: Sequence[int]) -> Tensor | None:
-        """Indices of the cache rows, where the model takes them."""
-        return torch.tensor(list(rows), dtype=torch.int32) if self._by_row else None
+        """
+        Indices of the cache rows, where the model takes them.
+
+        With 2-D ``cache_ids`` a verification writes where they say; left out, all rows write to row 0.
+        """
+        return torch.tensor(list(rows), dtype=torch.int32) if self._two_dimensional else None
 
 
 def _batch_size(model: Any, shared: Any, batch_size: int | None) -> int:

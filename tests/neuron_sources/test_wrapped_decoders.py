@@ -9,7 +9,12 @@ from hypothesis import given, settings
 from transformers import PreTrainedModel
 
 from decodekit.decoding import Greedy, Sample
-from decodekit.neuron_backend import NxDInferenceDecoder, OptimumNeuronDecoder, StaticDecoder
+from decodekit.neuron_backend import (
+    NxDInferenceDecoder,
+    OptimumNeuronDecoder,
+    StaticDecoder,
+    TransformersNeuronxDecoder,
+)
 from decodekit.neuron_backend.adapters import WrappedDecoder
 from decodekit.testing import check_decoder
 
@@ -25,6 +30,7 @@ from ..neuron_backend.adapters.wrapped_checks import (
 from ..strategies import examples
 from .nxd_inference import real_model as nxd_inference
 from .optimum_neuron import real_model as optimum_neuron
+from .transformers_neuronx import real_model as transformers_neuronx
 
 pytestmark = pytest.mark.neuron_sources
 
@@ -57,6 +63,14 @@ def optimum(**settings: Any) -> Callable[[PreTrainedModel], WrappedDecoder]:
     return lambda model: OptimumNeuronDecoder(optimum_neuron.real_model(model, **usual | settings))
 
 
+def tnx(**settings: Any) -> Callable[[PreTrainedModel], WrappedDecoder]:
+    """A model of transformers-neuronx."""
+    usual = {"rows": BATCH, "positions": LENGTH, "context": [8, CONTEXT]}
+    return lambda model: TransformersNeuronxDecoder(
+        transformers_neuronx.real_model(model, **usual | settings)
+    )
+
+
 ONE_BATCH = {"is_continuous_batching": False, "ctx_batch_size": BATCH}
 
 SYSTEMS: dict[str, Callable[[PreTrainedModel], WrappedDecoder]] = {
@@ -78,6 +92,10 @@ SYSTEMS: dict[str, Callable[[PreTrainedModel], WrappedDecoder]] = {
     "optimum in chunks that samples": optimum(
         prefill_chunk_size=7, on_device_sampling=True, output_logits=True
     ),
+    "tnx at one position that verifies": tnx(speculation_length=5),
+    "tnx at many positions that verifies": tnx(padding_side="right", speculation_length=5),
+    "tnx without prefill that verifies": tnx(padding_side="right", speculation_length=3, context=[]),
+    "tnx row by row": tnx(by_row=True),
 }
 """By name, over a float64 model: rows 3, positions 48."""
 

@@ -185,9 +185,9 @@ class TestTnx:
         first = system(ids, cache_ids, torch.tensor([0]))
         assert agree(first[0], reference.after(tuple(TEXT)))
 
-        token = torch.tensor([[9]]), torch.tensor([[0]], dtype=torch.int32)
+        token = torch.tensor([[9]]), torch.tensor([[0]])
         system(*token, torch.tensor([1]))
-        both = torch.tensor([[1], [2]]), torch.tensor([[7], [1]], dtype=torch.int32)
+        both = torch.tensor([[1], [2]]), torch.tensor([[7], [1]])
         after = system(*both, torch.tensor([0, 1]))
 
         assert not agree(after[0], reference.after((*TEXT, 1)))
@@ -202,6 +202,27 @@ class TestTnx:
 
         assert agree(logits[0], reference.after(tuple(TEXT)))
         assert not agree(logits[1], reference.after(tuple(TEXT[:3])))
+
+    def test_ids_and_cache_ids_have_one_dtype_under_continuous_batching(self, model):
+        """The library scatters both into tensors of the ids' dtype."""
+        with pytest.raises(TypeError, match="cache_ids: expected torch.int64, got torch.int32"):
+            TnxModel(model, "continuous", batch_size=2)(
+                torch.tensor([[5]]), torch.tensor([[3]], dtype=torch.int32), torch.tensor([0])
+            )
+
+    def test_a_verification_without_start_ids_writes_to_row_0(self, model, reference):
+        """With a position per row; the row it belongs to does not get its tokens."""
+        for start_ids, right in ((None, False), (torch.arange(2), True)):
+            system = TnxModel(model, "2-D", batch_size=2, speculation_length=2)
+            for position, token in enumerate(TEXT):
+                at = torch.full((2, 1), position, dtype=torch.int32)
+                system(torch.full((2, 1), token), at)
+            at = torch.tensor([[7, 8], [7, 8]], dtype=torch.int32)
+            system.speculative_forward(torch.tensor([[1, 2], [3, 4]]), at, start_ids, 2)
+
+            after = system(torch.tensor([[5], [5]]), torch.full((2, 1), 9, dtype=torch.int32))
+
+            assert right == agree(after[1], reference.after((*TEXT, 3, 4, 5)))
 
     def test_cache_ids_are_int32(self, model):
         """As the library's graphs take them."""

@@ -53,6 +53,7 @@ class TnxModel:
         if self.layout == "continuous":
             # Rows that are not in the call get token 0 at position 0.
             ids, cache = torch.zeros(self.batch_size, 1), torch.zeros(self.batch_size, 1)
+            require_ints(input_ids.dtype, cache_ids=cache_ids)
             for at, row in enumerate(start_ids.tolist()):
                 ids[row], cache[row] = input_ids[at], cache_ids[at]
             logits = self._extend(ids.long(), cache.int(), 1)
@@ -65,7 +66,11 @@ class TnxModel:
         self.routed.append("speculation")
         if (speculation_length, len(input_ids)) not in self.decoder_lm_head_for_speculation:
             raise KeyError((speculation_length, len(input_ids)))
-        return self._extend(input_ids, cache_ids, speculation_length).permute(1, 2, 0)
+        written = None
+        if self.layout == "2-D":
+            # The rows that are written, unlike those that are read.
+            written = [0] * len(input_ids) if start_ids is None else start_ids.tolist()
+        return self._extend(input_ids, cache_ids, speculation_length, written).permute(1, 2, 0)
 
     def reset(self) -> None:
         self.resets += 1
@@ -92,7 +97,7 @@ class TnxModel:
         self.device.fill(start_ids.long().tolist() if self.layout == "continuous" else slice(None))
         return logits[torch.arange(batch), last]
 
-    def _extend(self, ids, cache_ids, columns: int) -> Tensor:
+    def _extend(self, ids, cache_ids, columns: int, written: list[int] | None = None) -> Tensor:
         require_ints(torch.int32, cache_ids=cache_ids)
         require_shape("input_ids", ids, self.batch_size, columns)
         if self.layout == "1-D":
@@ -100,4 +105,6 @@ class TnxModel:
             cache_ids = cache_ids.expand(self.batch_size, -1)
         require_shape("cache_ids", cache_ids, self.batch_size, columns)
         before = torch.arange(self.config.n_positions) < cache_ids[:, :1]
-        return self.device.columns(ids, cache_ids, before, list(range(self.batch_size)))
+        logits = self.device.extend(ids, cache_ids, before, slice(None))
+        self.device.scatter(list(range(self.batch_size)) if written is None else written, cache_ids)
+        return logits

@@ -22,8 +22,7 @@ from ..source import take
 
 _BACKEND = "optimum/neuron/models/inference/backend"
 _TAGS = tuple(
-    f"{name}_MODEL_TAG"
-    for name in ("CHUNKED_PREFILL", "CONTEXT_ENCODING", "SPECULATION", "TOKEN_GENERATION")
+    f"{name}_MODEL_TAG" for name in ("CHUNKED_PREFILL", "CONTEXT_ENCODING", "SPECULATION", "TOKEN_GENERATION")
 )
 
 
