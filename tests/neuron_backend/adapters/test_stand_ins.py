@@ -205,7 +205,7 @@ class TestTnx:
 
     def test_ids_and_cache_ids_have_one_dtype_under_continuous_batching(self, model):
         """The library scatters both into tensors of the ids' dtype."""
-        with pytest.raises(TypeError, match="cache_ids: expected torch.int64, got torch.int32"):
+        with pytest.raises(TypeError, match=r"cache_ids: expected torch.int64, got torch.int32"):
             TnxModel(model, "continuous", batch_size=2)(
                 torch.tensor([[5]]), torch.tensor([[3]], dtype=torch.int32), torch.tensor([0])
             )

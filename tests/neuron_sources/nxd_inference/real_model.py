@@ -72,10 +72,9 @@ class Graphs:
     continuous batching.
     """
 
-    def __init__(self, tag: str, compiled: list[tuple[Tensor, ...]], device: KvModel, config: Any) -> None:
-        self.tag, self.device, self.config = tag, device, config
-        self.compiled = [_signature(inputs) for inputs in compiled]
-        self.calls: list[str] = []
+    def __init__(self, wrapper: Any, device: KvModel, config: Any, calls: list[str]) -> None:
+        self.tag, self.device, self.config, self.calls = wrapper.tag, device, config, calls
+        self.compiled = [_signature(inputs) for inputs in wrapper.input_generator()]
 
     def __call__(self, *inputs: Tensor) -> Tensor | list[Tensor]:
         if _signature(inputs) not in self.compiled:
@@ -99,15 +98,16 @@ def _signature(inputs: tuple[Tensor, ...]) -> list[tuple[tuple[int, ...], torch.
 
 
 def real_model(model: PreTrainedModel, **settings: Any) -> Any:
-    """A loaded model of the library over *model*, with *settings* of its ``NeuronConfig``."""
+    """A loaded model over *model*, with *settings* of ``NeuronConfig``, which lists its calls."""
     library = _library()
     if sampling := settings.pop("samples", False):
         settings |= {"on_device_sampling_config": library.OnDeviceSamplingConfig(), "output_logits": True}
     config = library.NeuronConfig(**settings)
     loaded = library.Model(ModelConfig(model, config))
     device = KvModel(model, config.kv_cache_batch_size, config.max_length)
+    loaded.routed = []
     for wrapper in loaded.models:
-        wrapper.model = Graphs(wrapper.tag, wrapper.input_generator(), device, config)
+        wrapper.model = Graphs(wrapper, device, config, loaded.routed)
     assert sampling == loaded.on_device_sampling
     return loaded
 
@@ -115,7 +115,7 @@ def real_model(model: PreTrainedModel, **settings: Any) -> Any:
 @cache
 def _library() -> SimpleNamespace:
     """The library's own classes."""
-    common = {"torch": torch, "logging": logging, "os": os, "warnings": warnings}
+    common = {"torch": torch, "logging": logging, "warnings": warnings}
     configs = take(
         NXDI.file(f"{_ROOT}/models/config.py"),
         *("NeuronConfig", "OnDeviceSamplingConfig", "TensorCaptureConfig", "TensorReplacementConfig"),
@@ -123,6 +123,8 @@ def _library() -> SimpleNamespace:
         get_platform_lnc=lambda: 1,
         get_platform_target=lambda: "trn1",
         hardware=enum.Enum("hardware", {"TRN1": "trn1"}),
+        # The configuration writes the kind of device to the environment.
+        os=SimpleNamespace(environ=dict(os.environ)),
         **common,
     )
     sampling = take(
@@ -139,6 +141,7 @@ def _library() -> SimpleNamespace:
         *("ModelWrapper", *_TAGS),
         F=torch.nn.functional,
         json=json,
+        os=os,
         pad_with_first_batchline=padding.pad_with_first_batchline,
         is_ranked_io=ranked.is_ranked_io,
         **vars(sampling),
@@ -158,6 +161,7 @@ def _library() -> SimpleNamespace:
         autobucketing=buckets,
         copy=copy,
         inspect=inspect,
+        os=os,
         **vars(wrapper),
         **vars(sampling),
         **common,

@@ -87,13 +87,15 @@ def _signature(inputs: tuple[Tensor, ...]) -> list[tuple[tuple[int, ...], torch.
 
 
 def real_model(model: PreTrainedModel, **settings: Any) -> Any:
-    """A loaded model of the library over *model*, with *settings* of its ``NxDNeuronConfig``."""
+    """A loaded model over *model*, with *settings* of ``NxDNeuronConfig``, which lists its calls."""
     library = _library()
     config, own = library.NxDNeuronConfig(**settings), ModelConfig(model)
     traced = Traced(KvModel(model, config.max_batch_size, config.sequence_length), config)
     builders = library.Model.create_graph_builders(own, config)["model"]
     traced.graphs = {tag: builder.input_generator()[0] for tag, builder in builders.items()}
-    return library.Model(own, config, {"model": traced}, {"model": builders})
+    loaded = library.Model(own, config, {"model": traced}, {"model": builders})
+    loaded.routed = traced.calls
+    return loaded
 
 
 @cache

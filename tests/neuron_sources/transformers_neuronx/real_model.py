@@ -6,6 +6,7 @@ and for the compiled decoders.
 """
 
 import bisect
+import builtins
 import enum
 import itertools
 import logging
@@ -128,7 +129,7 @@ def real_model(
     padding_side: str = "left",
     speculation_length: int = 0,
 ) -> Any:
-    """A model of the library over *model*, as after ``to_neuron()``."""
+    """A model over *model*, as after ``to_neuron()``, which lists its calls."""
     library = _library()
     batching = library.ContinuousBatchingConfig(batch_size_for_shared_caches=rows) if by_row else None
     loaded = library.LlamaForSampling(
@@ -143,6 +144,7 @@ def real_model(
     if speculation_length:
         loaded.enable_speculative_decoder(speculation_length)
     loaded.decoder_param_set.device = KvModel(model, rows, positions)
+    loaded.routed = loaded.decoder_param_set.calls
     return loaded
 
 
@@ -208,6 +210,4 @@ def _library() -> SimpleNamespace:
 
 def _with_import(**modules: Any) -> dict[str, Any]:
     """Built-ins whose ``import`` gives *modules*, and nothing else."""
-    import builtins
-
     return vars(builtins) | {"__import__": lambda name, *rest: modules[name]}
