@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from .kv_cache.buffers import SPARE, CacheBuffers, CacheWrite, PositionedCache, write_in_place
+from .kv_cache.buffers import SPARE, CacheBuffers, PositionedCache
 from .kv_cache.masks import MaskPlan, Reach
+from .kv_cache.writes import CacheWrite, write_in_place
 from .tensor_parallel.parallel_layers import all_reduce
 from .tensor_parallel.sharding import ranks_of
 
@@ -30,6 +31,9 @@ class Step(nn.Module, abc.ABC):
 
     model: "PreTrainedModel"
     """The stock model, in evaluation mode."""
+
+    write: CacheWrite = staticmethod(write_in_place)
+    """How ``forward`` writes into the cache, in place."""
 
     @abc.abstractmethod
     def padding(self, width: int, cache: CacheBuffers, span: int) -> tuple[Tensor, ...]:
@@ -80,7 +84,7 @@ class DecoderStep(Step):
         Returns:
             ``[batch, width or kept, vocab]`` float32; NaN after a token that overflowed.
         """
-        logits, _ = self.score(ids, cache_pos, slots, cache, write_in_place)
+        logits, _ = self.score(ids, cache_pos, slots, cache, self.write)
         return logits
 
     def score(
@@ -156,7 +160,7 @@ class TreeStep(Step):
             ``[batch, width, vocab]`` float32; NaN after a token that overflowed.
         """
         logits, _ = score_tree(
-            self.model, self.plan, ids, positions, written, path, slots, cache, write_in_place
+            self.model, self.plan, ids, positions, written, path, slots, cache, self.write
         )
         return logits
 

@@ -1,5 +1,5 @@
 """
-Position-addressed KV cache: its buffers, and the writes into them.
+Position-addressed KV cache: its buffers, and their use by a model's layers.
 
 Each slot has an address; position *p* of a row is at address *p*. Negative addresses are reserved: -1 is the
 spare slot, which padding is written to, and -2, -3, ... are scratch slots, one per column of the widest tree.
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ...decoding.trees import depths, first_branch, paths
 from .geometry import Geometry
+from .writes import CacheWrite, write_in_place
 
 SPARE = -1
 """Address of the slot that padding is written to."""
@@ -91,24 +92,6 @@ class CacheBuffers:
         return (*self.states, self.overflow)
 
 
-CacheWrite = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""Buffer, rows, slots, states ``[batch, heads, width, head_dim]`` to the buffer with the states written."""
-
-
-def write_in_place(buffer: Tensor, rows: Tensor, slots: Tensor, states: Tensor) -> Tensor:
-    """Write into *buffer* itself, without a copy."""
-    # Padding columns of a row overwrite each other in the spare slot, which no token attends to.
-    buffer.transpose(1, 2).index_put_((rows, slots), states.transpose(1, 2))
-    return buffer
-
-
-def write_copy(buffer: Tensor, rows: Tensor, slots: Tensor, states: Tensor) -> Tensor:
-    """Return a new buffer, for compilers that alias a graph's outputs with its inputs."""
-    # Indexed by all dimensions but head_dim: without a transpose, compilers can write in place.
-    heads = torch.arange(buffer.shape[1], dtype=slots.dtype, device=slots.device)[:, None]
-    return buffer.index_put((rows[:, None], heads, slots[:, None]), states)
-
-
 class PositionedCache:
     """
     The cache object that a Hugging Face model's layers update during one forward.
@@ -140,7 +123,7 @@ class PositionedCache:
 
             slots: Addresses that are attended to: :meth:`CacheBuffers.addresses`.
 
-            write: :func:`write_in_place` or :func:`write_copy`.
+            write: Writes states into a buffer; see :mod:`.writes`.
 
             columns: Position of each column, ``[batch, width]`` int64, if some are written to scratch
                 slots. None: each column's address is its position.

@@ -1,6 +1,7 @@
 """Graphs of a decoder's steps as Neuron's compilers get them, one per width and span."""
 
 import contextlib
+import copy
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import torch
 from torch.fx import GraphModule
 
 from ..kv_cache.buffers import CacheBuffers
+from ..kv_cache.writes import write_by_scatter
 from ..step import Step, program_name
 from .export import lower
 
@@ -71,7 +73,14 @@ def lower_step(step: Step, width: int, cache: CacheBuffers, span: int) -> GraphM
     """
     inputs = step.padding(width, _of_shape(cache), span)
     with static_experts(step.model):
-        return lower(step, inputs)
+        return lower(_writing_by_scatter(step), inputs)
+
+
+def _writing_by_scatter(step: Step) -> Step:
+    # A shallow copy shares the model.
+    step = copy.copy(step)
+    step.write = write_by_scatter
+    return step
 
 
 def _of_shape(cache: CacheBuffers) -> CacheBuffers:

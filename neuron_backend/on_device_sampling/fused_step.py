@@ -9,7 +9,8 @@ from torch.nn.functional import pad
 
 from ...decoding.history import History
 from ...decoding.protocols import DecoderShape
-from ..kv_cache.buffers import CacheBuffers, CacheWrite, write_in_place
+from ..kv_cache.buffers import CacheBuffers
+from ..kv_cache.writes import CacheWrite
 from ..step import DecoderStep, Step
 from .device_sampling import DeviceSampling
 
@@ -95,7 +96,7 @@ class FusedStep(Step):
         """
         count = self.num_sampling_inputs
         inputs, slots, cache = others[:count], others[count], others[count + 1 :]
-        sampled, logits, _ = self.score(ids, cache_pos, inputs, slots, cache, write_in_place)
+        sampled, logits, _ = self.score(ids, cache_pos, inputs, slots, cache, self.write)
         return sampled, logits
 
     def score(

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from ....decoding.protocols import DecoderShape
-from ...kv_cache.buffers import CacheBuffers, write_copy
+from ...kv_cache.buffers import CacheBuffers
+from ...kv_cache.writes import write_copy
 from ...lowering.export import lower
 from ...lowering.narrow_integers import narrow_to_int32
 from ...lowering.step_graphs import ProgramShape

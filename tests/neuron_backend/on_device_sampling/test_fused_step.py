@@ -6,7 +6,7 @@ import torch
 from decodekit.decoding import Greedy, History, Sample, SamplingPipeline
 from decodekit.decoding.sampling import noise
 from decodekit.neuron_backend import StaticDecoder, lint_module
-from decodekit.neuron_backend.kv_cache.buffers import write_copy
+from decodekit.neuron_backend.kv_cache.writes import write_copy
 from decodekit.neuron_backend.on_device_sampling.device_sampling import DeviceSampling
 from decodekit.neuron_backend.on_device_sampling.fused_step import FusedStep
 from decodekit.processors import (
