@@ -159,9 +159,7 @@ class TreeStep(Step):
         Returns:
             ``[batch, width, vocab]`` float32; NaN after a token that overflowed.
         """
-        logits, _ = score_tree(
-            self.model, self.plan, ids, positions, written, path, slots, cache, self.write
-        )
+        logits, _ = score_tree(self.model, self.plan, ids, positions, written, path, slots, cache, self.write)
         return logits
 
     def padding(self, width: int, cache: CacheBuffers, span: int) -> tuple[Tensor, ...]:

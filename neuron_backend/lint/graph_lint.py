@@ -6,6 +6,7 @@ still fail there, because of its size or for an undocumented reason. :func:`lint
 as it is; :func:`lint_module` first lowers a module as for compilation, constants folded.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -13,17 +14,19 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from ..lowering.export import lower, name_of
-from .graph_rules import RULES
+from .graph_rules import RULES, GraphRule
 from .rules import Finding
 
 
-def lint_graph(program: ExportedProgram | GraphModule) -> list[Finding]:
+def lint_graph(program: ExportedProgram | GraphModule, rules: Sequence[GraphRule] = RULES) -> list[Finding]:
     """
     Check every node of a graph, those of branches and loop bodies included, against every rule.
 
     Args:
         program: Result of :func:`torch.export.export` or :func:`...lower`. The rules read shapes and dtypes,
             which graphs of other tracers may not carry.
+
+        rules: The rules to check; :data:`.graph_rules.TRACED_RULES` where torch_xla lowers the graph.
 
     Returns:
         Findings in the order of the graph; empty if no rule is broken.
@@ -34,7 +37,7 @@ def lint_graph(program: ExportedProgram | GraphModule) -> list[Finding]:
         for part in module.modules()
         if isinstance(part, GraphModule)
         for node in part.graph.nodes
-        for rule in RULES
+        for rule in rules
         if rule.broken_by(node)
     ]
 

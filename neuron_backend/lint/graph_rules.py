@@ -8,13 +8,18 @@ from torch import Tensor
 from torch.fx import Node
 
 from ..lowering.export import COMPARISONS, name_of
-from .rules import CODES, OPERATORS, Rule
+from .index_bounds import reads_out_of_bounds, writes_out_of_bounds
+from .rules import CODES, OPERATORS, TORCH_NEURON, Rule
 
 WIDEST_TOP_K = 16_384
 """Largest number of columns for which a top-k is known to compile at any usual k."""
 
 _MLIR = "measured with torch-mlir 20261001, TorchNeuron's front end"
 _FORK = "field notes of a vLLM fork for Neuron (tools/check_neuron_op_divergences.py)"
+
+
+GraphRule = Rule[Callable[[Node], bool]]
+"""A rule for one node."""
 
 
 def _calls(*names: str) -> Callable[[Node], bool]:
@@ -124,6 +129,12 @@ def _scatters_integers_with_arithmetic(node: Node) -> bool:
     return computes and any(_holds_integers(value) for value in _values(node))
 
 
+def _flattens_to_write(node: Node) -> bool:
+    # Others are found by these rules already.
+    known = _has_a_shape_from_data(node) or _scatters_integers_with_arithmetic(node)
+    return _calls("index_put", "_unsafe_index_put")(node) and not known
+
+
 def _raises_int64_to_a_power(node: Node) -> bool:
     return _calls("pow")(node) and any(value.dtype == torch.int64 for value in _values(node))
 
@@ -137,7 +148,7 @@ def _moves_to_a_device(node: Node) -> bool:
     )
 
 
-RULES = (
+TRACED_RULES: tuple[GraphRule, ...] = (
     Rule(
         "sort",
         "NCC_EVRF029",
@@ -174,13 +185,6 @@ RULES = (
         "no reduction of several operands; take amax, then the smallest index that has it",
         "AWS Neuron SDK, JAX known issues: variadic reductions are not supported",
         _finds_an_extreme_with_its_index,
-    ),
-    Rule(
-        "cumulative",
-        None,
-        "no running sum or product; multiply with a triangle of ones in float32",
-        f"{OPERATORS}: no ReduceWindow",
-        _calls("cumsum", "cumprod", "logcumsumexp", "_cumsum"),
     ),
     Rule(
         "random",
@@ -232,12 +236,20 @@ RULES = (
         _calls("var", "std", "var_mean", "std_mean"),
     ),
     Rule(
-        "index-copy",
-        None,
-        "written with divisions in float64; take scatter or index_put",
-        _FORK,
-        _calls("index_copy"),
+        "scatter-bounds",
+        "NCC_EVRF031",
+        "no fixed index beyond the dimension that is written",
+        f"{CODES}, EVRF031",
+        writes_out_of_bounds,
     ),
+    Rule(
+        "gather-bounds",
+        "NCC_EVRF056",
+        "no fixed index beyond the dimension that is read, such as positions beyond a table",
+        f"{CODES}, EVRF056",
+        reads_out_of_bounds,
+    ),
+    Rule("cumprod", None, "not lowered at all; take the sum of logarithms", _MLIR, _calls("cumprod")),
     Rule("unfold", None, "not lowered at all; stack slices", _MLIR, _calls("unfold")),
     Rule(
         "integer-dot",
@@ -303,4 +315,17 @@ RULES = (
         _calls("copysign"),
     ),
 )
-"""Every rule."""
+"""Rules for every compiler."""
+
+RULES: tuple[GraphRule, ...] = (
+    *TRACED_RULES,
+    Rule(
+        "index-put",
+        None,
+        "flattens the whole tensor and computes an address for each element written; take scatter along one "
+        "dimension",
+        f"{TORCH_NEURON}, index_put_decomposition",
+        _flattens_to_write,
+    ),
+)
+"""Every rule: also for what TorchNeuron's decompositions replace, before its compiler."""

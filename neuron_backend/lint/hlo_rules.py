@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 
+from .hlo_index_bounds import gathers_out_of_bounds, scatters_out_of_bounds
 from .hlo_text import Computations, Instruction
 from .rules import CODES, OPERATORS, Rule
 
@@ -44,6 +45,21 @@ def _is_open(instruction: Instruction, _: Computations) -> bool:
 
 def _reduces_several(instruction: Instruction, _: Computations) -> bool:
     return instruction.op == "reduce" and instruction.shape.startswith("(")
+
+
+def _dilates(name: str) -> Callable[[Instruction, Computations], bool]:
+    """Whether a window is dilated: its factors are written as ``1x2``."""
+
+    def dilated(instruction: Instruction, _: Computations) -> bool:
+        factors = re.search(rf"\b{name}=([\dx]+)", instruction.attributes)
+        windowed = instruction.op == "reduce-window"
+        return windowed and factors is not None and any(int(one) > 1 for one in factors[1].split("x"))
+
+    return dilated
+
+
+def _has_several_windows(instruction: Instruction, _: Computations) -> bool:
+    return instruction.op == "reduce-window" and len(instruction.operand_names) != 2
 
 
 def _is_unknown_call(instruction: Instruction, _: Computations) -> bool:
@@ -105,11 +121,46 @@ RULES = (
         _reduces_several,
     ),
     Rule(
-        "cumulative",
+        "window-base-dilation",
+        "NCC_EVRF017",
+        "no window over a dilated input; dilate it beforehand",
+        f"{CODES}, EVRF017",
+        _dilates("lhs_dilate"),
+    ),
+    Rule(
+        "window-dilation",
+        "NCC_EVRF018",
+        "no dilated window; dilate the input or take slices",
+        f"{CODES}, EVRF018",
+        _dilates("rhs_dilate"),
+    ),
+    Rule(
+        "window-operands",
+        "NCC_EVRF019",
+        "no window over several inputs at once; reduce each by itself",
+        f"{CODES}, EVRF019",
+        _has_several_windows,
+    ),
+    Rule(
+        "select-and-scatter",
         None,
-        "no running sum or window; multiply with a triangle of ones in float32",
-        f"{OPERATORS}: no ReduceWindow",
-        _is("reduce-window", "select-and-scatter"),
+        "no scatter to the extremes of windows",
+        f"{OPERATORS}: no SelectAndScatter",
+        _is("select-and-scatter"),
+    ),
+    Rule(
+        "scatter-bounds",
+        "NCC_EVRF031",
+        "no iota longer than the dimension that a scatter indexes with it",
+        f"{CODES}, EVRF031",
+        scatters_out_of_bounds,
+    ),
+    Rule(
+        "gather-bounds",
+        "NCC_EVRF056",
+        "no iota longer than the dimension that a gather indexes with it, such as positions beyond a table",
+        f"{CODES}, EVRF056",
+        gathers_out_of_bounds,
     ),
     Rule(
         "random",

@@ -9,6 +9,8 @@ _INSTRUCTION = re.compile(
     r"^\s*(?P<root>ROOT )?%(?P<name>[\w.\-]+) = (?P<shape>\(.*?\)|\S+) (?P<op>[a-z][\w\-]*)\((?P<rest>.*)$"
 )
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%(?P<name>[\w.\-]+) \(.*\{$")
+_NAME = re.compile(r"%([\w.\-]+)")
+_SHAPE = re.compile(r"\b[a-z]\w*\[[^\]]*\]")
 
 
 @attrs.frozen
@@ -32,6 +34,25 @@ class Instruction:
     def dtype(self) -> str:
         """Dtype of the result; empty for a tuple."""
         return "" if self.shape.startswith("(") else self.shape.partition("[")[0]
+
+    @property
+    def dimensions(self) -> tuple[int, ...]:
+        """Sizes of the result's dimensions, none for a tuple."""
+        return () if self.shape.startswith("(") else _sizes(self.shape)
+
+    @property
+    def operand_names(self) -> list[str]:
+        """Names of the operands."""
+        return _NAME.findall(self.operands)
+
+    @property
+    def operand_shapes(self) -> list[tuple[int, ...]]:
+        """Sizes of each operand's dimensions."""
+        return [_sizes(shape) for shape in _SHAPE.findall(self.operands)]
+
+
+def _sizes(shape: str) -> tuple[int, ...]:
+    return tuple(int(size) for size in re.findall(r"\d+", shape.partition("[")[2].partition("]")[0]))
 
 
 Computations = dict[str, list[Instruction]]

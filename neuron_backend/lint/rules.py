@@ -7,6 +7,9 @@ import attrs
 
 CODES = "AWS Neuron SDK 2.32, compiler error codes"
 OPERATORS = "AWS Neuron SDK, neuronx-cc list-operators --framework XLA"
+TORCH_NEURON = (
+    "TorchNeuron (parmoham-aws/test-repo-parmoham 98154b8), neuron_dynamo_backend/decompositions.py"
+)
 
 Broken = TypeVar("Broken", bound=Callable[..., bool])
 

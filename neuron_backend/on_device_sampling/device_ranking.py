@@ -8,8 +8,11 @@ from torch.nn.functional import pad
 
 from ..lint.graph_rules import WIDEST_TOP_K
 
-LARGEST_K = WIDEST_TOP_K // 2
-"""The largest k for which the top-k of two pieces together is no wider than one piece."""
+LARGEST_K = 256
+"""
+The largest k of a device's top-k: NxD Inference's ``global_topk`` (4bcdc54, models/config.py,
+OnDeviceSamplingConfig) and vLLM Neuron's limit (a5ef7c8).
+"""
 
 
 def descending(logits: Tensor, k: int) -> Tensor:

@@ -15,7 +15,7 @@ from decodekit.neuron_backend import (
     StaticDecoder,
     UnsupportedArchitecture,
     compile_decoder,
-    lint_module,
+    lint_graph,
     load_decoder,
     static_decoder as static_decoder_module,
 )
@@ -24,6 +24,7 @@ from decodekit.neuron_backend.artifacts.manifest import Manifest
 from decodekit.neuron_backend.kv_cache.buffers import CacheBuffers, lay_out_tree
 from decodekit.neuron_backend.kv_cache.geometry import Geometry
 from decodekit.neuron_backend.kv_cache.masks import MaskPlan, Reach
+from decodekit.neuron_backend.lowering.step_graphs import lower_step
 from decodekit.neuron_backend.parity.tree_probe import TreeProbe
 from decodekit.testing import check_decoder
 
@@ -177,7 +178,7 @@ class TestStaticDecoder:
         """It lowers to a graph in which the lint finds nothing."""
         decoder = eager(tiny_model(name))
 
-        assert [] == lint_module(decoder.tree_step, decoder.tree_step.padding(6, decoder.cache, 48))
+        assert [] == lint_graph(lower_step(decoder.tree_step, 6, decoder.cache, 48))
 
 
 class TestRefusal:

@@ -44,7 +44,6 @@ class TestRefusals:
             pytest.param("sort", lambda x: x.sort()[0], (X,), id="sort"),
             pytest.param("sort", lambda x: x.topk(2)[0], (X,), id="top-k"),
             pytest.param("variadic-reduce", lambda x: x.argmax(-1), (X,), id="argmax"),
-            pytest.param("cumulative", lambda x: x.cumsum(-1), (X,), id="cumsum"),
             pytest.param("random", torch.rand_like, (X,), id="rand"),
             pytest.param("float64", lambda x: x.masked_fill(x > 1, 0.1), (X,), id="python-float"),
             pytest.param("float64", lambda x: x.double() * 2, (X,), id="double"),
@@ -64,8 +63,10 @@ class TestRefusals:
             lambda x: x @ x.T,
             lambda x: torch.where(x > torch.ones(3, device=x.device), x, -x),
             lambda x: x.scatter_add(1, x.int().long() % 3, x),
+            lambda x: x.cumsum(-1),
+            lambda x: x[torch.arange(2, device=x.device)],
         ],
-        ids=["softmax", "matmul", "where", "scatter-add"],
+        ids=["softmax", "matmul", "where", "scatter-add", "cumsum", "rows-by-iota"],
     )
     def test_are_not_found_elsewhere(self, function):
         """In operations of models."""

@@ -1,6 +1,7 @@
 """Target for TorchNeuron, on Trainium2 and later: programs compiled by torch.compile."""
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from ...artifacts import trust
 from ...artifacts.manifest import Manifest
 from ...artifacts.packages import Package
 from ...kv_cache.shapes import neuron_widths
+from ...lint.budget import lint_budget
 from ...lint.graph_lint import lint_graph
 from ...lowering.step_graphs import ProgramShape, lower_step, program_shapes
 from ...step import program_name
@@ -32,6 +34,7 @@ from .neuron_environment import (
     compiler_arguments,
     cores_of_rank,
     environment_variables,
+    with_logical_cores,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +45,8 @@ ARTIFACTS = "compiled.bin"
 
 NAMES = "compiled.txt"
 """File of a saved decoder: the names of the programs in :data:`ARTIFACTS`, one per line."""
+
+_FIRST_RELEASE = (2, 13)
 
 _SHOWN = 5
 
@@ -78,8 +83,8 @@ class NativeTarget:
 
     strict: bool = attrs.field(default=True, validator=validators.instance_of(bool))
     """
-    Whether a graph that breaks a rule of :mod:`...lint.graph_lint`, or an operation that the device left
-    to the host, is an error; otherwise it is a warning. If True, TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION
+    Whether a graph that breaks a rule of :mod:`...lint.graph_lint` or exceeds the budget of
+    :mod:`...lint.budget`, or an operation that the device left to the host, is an error; otherwise it is a warning. If True, TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION
     is set too, so that the host does not run programs that fail on the device.
     """
 
@@ -175,6 +180,12 @@ class NativeTarget:
         found = probe()
         if found.kind != "native" or not found.has_device:
             raise ValueError(f"target {self.name!r} needs TorchNeuron and a Neuron core: got\n{found}")
+        numbers = re.match(r"(\d+)\.(\d+)", found.versions["torch-neuronx"])
+        if numbers is None or tuple(map(int, numbers.groups())) < _FIRST_RELEASE:
+            raise ValueError(
+                f"target {self.name!r} needs torch-neuronx {'.'.join(map(str, _FIRST_RELEASE))} or later, "
+                f"the first with TorchNeuron's backend of torch.compile: got\n{found}"
+            )
 
     def _variables(self, ranks: Ranks | None) -> dict[str, str]:
         no_fallback = "1" if self.strict and self._needs_neuron else None
@@ -226,15 +237,13 @@ class NativeTarget:
         return cast(Backend, found)
 
     def _lint(self, shapes: Sequence[ProgramShape], graphs: Sequence[GraphModule]) -> None:
-        findings = [
-            f"{shape.name}: {finding}"
-            for shape, graph in zip(shapes, graphs, strict=True)
-            for finding in lint_graph(graph)
-        ]
+        named = {shape.name: graph for shape, graph in zip(shapes, graphs, strict=True)}
+        findings = [f"{name}: {finding}" for name, graph in named.items() for finding in lint_graph(graph)]
+        findings += map(str, lint_budget(named))
         more = f"\n  and {len(findings) - _SHOWN} more" if len(findings) > _SHOWN else ""
         if findings:
             self._object(
-                "graphs must hold nothing that neuronx-cc is known to refuse: got\n  "
+                "graphs must hold nothing that neuronx-cc is known to refuse, and stay within budget: got\n  "
                 + "\n  ".join(findings[:_SHOWN])
                 + more
             )
@@ -245,7 +254,7 @@ class NativeTarget:
         counts = hasattr(runtime, "get_fallback_ops")
         if counts:
             runtime.clear_op_tracking()
-        with compiler_arguments(self.compiler_args):
+        with compiler_arguments(with_logical_cores(self.compiler_args)):
             decoder.warm_up()
         made = [program.backend for one in programs for program in one.spans.values()]
         for backend in made:

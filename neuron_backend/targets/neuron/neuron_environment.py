@@ -7,6 +7,7 @@ is refused. A variable that is already set, such as by a launcher, is never over
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from .detect import runtime_started
@@ -22,6 +23,9 @@ NO_FALLBACK = "TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION"
 
 COMPILER_ARGUMENTS = "NEURON_CC_FLAGS"
 """Arguments of neuronx-cc, separated by spaces; read at each compilation."""
+
+LOGICAL_CORES = "NEURON_LOGICAL_NC_CONFIG"
+"""Physical cores in each logical core (LNC), read when the runtime starts; the compiler takes ``--lnc``."""
 
 _RANK, _RANKS = "LOCAL_RANK", "LOCAL_WORLD_SIZE"
 """Variables of ``torchrun``: index of the process on this machine, and number of these processes."""
@@ -87,6 +91,25 @@ def _numbers(cores: str) -> list[int]:
     """Core numbers: ``"0,4-6"`` is 0, 4, 5 and 6."""
     bounds = ([int(end) for end in part.split("-")] for part in cores.split(","))
     return [core for ends in bounds for core in range(ends[0], ends[-1] + 1)]
+
+
+def with_logical_cores(arguments: Sequence[str]) -> tuple[str, ...]:
+    """
+    Add ``--lnc`` to the *arguments* of neuronx-cc where the runtime has been given a number of cores.
+
+    The compiler does not read the runtime's variable, and its default is 2 on Trainium2 and later.
+
+    Raises:
+        ValueError: They, or NEURON_CC_FLAGS, give the compiler another number.
+    """
+    wanted = os.environ.get(LOGICAL_CORES)
+    if wanted is None:
+        return tuple(arguments)
+    every = " ".join([os.environ.get(COMPILER_ARGUMENTS, ""), *arguments])
+    given = re.findall(r"--lnc[= ]+(\S+)", every)
+    if set(given) - {wanted}:
+        raise ValueError(f"--lnc must be {wanted}, as {LOGICAL_CORES} says: got {', '.join(given)}")
+    return tuple(arguments) if given else (*arguments, f"--lnc={wanted}")
 
 
 @contextlib.contextmanager

@@ -18,12 +18,14 @@ from ...artifacts.manifest import Manifest
 from ...artifacts.packages import Package
 from ...kv_cache.shapes import PADDED_WIDTHS, clip_widths, neuron_widths
 from ...lint.graph_lint import lint_graph
+from ...lint.graph_rules import TRACED_RULES
 from ...lowering.export import lower, name_of
 from ...lowering.step_graphs import ProgramShape
 from ...tensor_parallel.cores import Cores
 from ..target import NOT_SAVED
 from .functional_step import INPUTS, FunctionalStep, padding
 from .model_builder import ModelBuilderWay
+from .neuron_environment import with_logical_cores
 from .single_trace import SingleTraceWay
 from .traced_program import TracedPrograms, refuse
 
@@ -164,7 +166,8 @@ class TracedTarget:
                 f"got {decoder.tp_degree}; TracedTarget(way='nxd') takes more, with a neuronx-distributed "
                 "that has ModelBuilder v2, from https://pip.repos.neuron.amazonaws.com"
             )
-        return way(self.compiler_args, self.compiler_workdir, self.strict)
+        compiler_args = " ".join(with_logical_cores(self.compiler_args.split()))
+        return way(compiler_args, self.compiler_workdir, self.strict)
 
     def _run(
         self,
@@ -268,7 +271,9 @@ def _lint(decoder: "StaticDecoder", shapes: Sequence[ProgramShape], step: Functi
         # As for XLA: attention as matrix products, not as a host kernel.
         with sdpa_kernel(SDPBackend.MATH):
             graph = lower(functional, tuple(inputs.get(name) for name in INPUTS))
-        refuse(lint_graph(graph), type(decoder.step.model).__name__, f"the graph of {shape.name}")
+        refuse(
+            lint_graph(graph, TRACED_RULES), type(decoder.step.model).__name__, f"the graph of {shape.name}"
+        )
         calls = [node for node in graph.graph.nodes if node.op == "call_function"]
         top_ks.append(sum(name_of(node) == "topk" for node in calls))
     return top_ks

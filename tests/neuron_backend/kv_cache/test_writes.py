@@ -33,7 +33,9 @@ def names(write: CacheWrite) -> list[str]:
         def forward(self, buffer: Tensor, slots: Tensor, states: Tensor) -> Any:
             return write(buffer, torch.arange(2)[:, None], slots, states)
 
-    graph = lower(Writes(), (torch.zeros(2, 3, 7, 4), torch.zeros(2, 5, dtype=torch.int64), torch.ones(2, 3, 5, 4)))
+    graph = lower(
+        Writes(), (torch.zeros(2, 3, 7, 4), torch.zeros(2, 5, dtype=torch.int64), torch.ones(2, 3, 5, 4))
+    )
     return [name_of(node) for node in graph.graph.nodes if node.op == "call_function"]
 
 
@@ -53,7 +55,9 @@ def test_every_form_writes_each_state_to_its_slot(write: CacheWrite) -> None:
 def test_padding_leaves_one_of_its_states_in_the_spare_slot(write: CacheWrite) -> None:
     """Three columns for one slot."""
     states = torch.tensor([1.0, 2.0, 3.0])[None, None, :, None].expand(2, 3, 3, 4)
-    written = write(torch.zeros(2, 3, 7, 4), torch.arange(2)[:, None], torch.zeros(2, 3, dtype=torch.int64), states)
+    written = write(
+        torch.zeros(2, 3, 7, 4), torch.arange(2)[:, None], torch.zeros(2, 3, dtype=torch.int64), states
+    )
 
     assert {1.0, 2.0, 3.0} >= set(written[:, :, 0].flatten().tolist())
     assert not written[:, :, 1:].any()

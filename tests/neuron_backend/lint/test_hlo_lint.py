@@ -37,6 +37,29 @@ SCATTER = (
     "to_apply=%"
 )
 
+WINDOW = "%a.2 = f32[2,3]{1,0} reduce-window(f32[2,3]{1,0} %p.1, f32[] %c.1), "
+
+# Indices 0, 1, ... as a column, and reads and writes of rows, or of single numbers, by them.
+IOTA = (
+    "%i.1 = s32[{0}]{{0}} iota(), iota_dimension=0\n  "
+    "%i.2 = s32[{0},1]{{1,0}} reshape(s32[{0}]{{0}} %i.1)\n  "
+)
+COLUMNS = "%b.1 = s32[4,2]{1,0} concatenate(s32[4,1]{1,0} %r.1, s32[4,1]{1,0} %i.2), dimensions={1}\n  "
+WRITE = (
+    "%s.1 = f32[2,3]{1,0} scatter(f32[2,3]{1,0} %p.1, s32[10,1]{1,0} %i.2, f32[10,3]{1,0} %u.1), "
+    "update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, "
+    "to_apply=%last.1"
+)
+WRITE_BOTH = (
+    "%s.1 = f32[2,3]{1,0} scatter(f32[2,3]{1,0} %p.1, s32[4,2]{1,0} %b.1, f32[4]{0} %u.1), "
+    "update_window_dims={}, inserted_window_dims={0,1}, scatter_dims_to_operand_dims={0,1}, "
+    "index_vector_dim=1, to_apply=%last.1"
+)
+READ = (
+    "%g.1 = f32[10,3]{1,0} gather(f32[2,3]{1,0} %p.1, s32[10,1]{1,0} %i.2), offset_dims={1}, "
+    "collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,3}"
+)
+
 # Lines as XLA prints them, which break one rule each.
 CONTROLS = [
     ("open-shape", "%a.2 = f32[<=5,3]{1,0} slice(f32[9,3]{1,0} %p.1), slice={[0:5], [0:3]}"),
@@ -56,7 +79,25 @@ CONTROLS = [
         "%a.2 = (f32[2]{0}, s32[2]{0}) reduce(f32[2,3]{1,0} %p.1, s32[2,3]{1,0} %i.1, f32[] %c.1, "
         "s32[] %c.2), dimensions={1}, to_apply=%minmax.1",
     ),
-    ("cumulative", "%a.2 = f32[2,3]{1,0} reduce-window(f32[2,3]{1,0} %p.1, f32[] %c.1), window={size=1x3}"),
+    ("window-base-dilation", WINDOW + "window={size=1x2 lhs_dilate=1x2}, to_apply=%add.1"),
+    ("window-dilation", WINDOW + "window={size=1x2 pad=0_0x1_0 rhs_dilate=1x2}, to_apply=%add.1"),
+    ("window-dilation", WINDOW + "window={size=1x2 rhs_dilate=10x1}, to_apply=%add.1"),
+    (
+        "window-operands",
+        "%a.2 = (f32[2,3]{1,0}, f32[2,3]{1,0}) reduce-window(f32[2,3]{1,0} %p.1, f32[2,3]{1,0} %p.1, "
+        "f32[] %c.1, f32[] %c.2), window={size=1x2}, to_apply=%minmax.1",
+    ),
+    ("select-and-scatter", "%a.2 = f32[2,3]{1,0} select-and-scatter(f32[2,3]{1,0} %p.1, f32[2,2]{1,0} %s.1)"),
+    ("scatter-bounds", IOTA.format(10) + WRITE),
+    ("scatter-bounds", IOTA.format(4) + COLUMNS + WRITE_BOTH),
+    ("gather-bounds", IOTA.format(10) + READ),
+    # As torch_xla writes one index.
+    (
+        "gather-bounds",
+        IOTA.format(10).replace("%i.2", "%i.3")
+        + "%i.2 = s32[10,1]{1,0} concatenate(s32[10,1]{1,0} %i.3), dimensions={1}\n  "
+        + READ,
+    ),
     ("random", "%a.2 = (u64[2]{0}, u32[3]{0}) rng-bit-generator(u64[2]{0} %s.1), algorithm=rng_philox"),
     ("random", "%a.2 = f32[2,3]{1,0} rng(f32[] %c.1, f32[] %c.2), distribution=rng_uniform"),
     ("float64", "%a.2 = f64[] parameter(1)"),
@@ -85,6 +126,13 @@ CONTROLS = [
 
 # Similar instructions that are supported.
 INNOCENT = [
+    WINDOW + "window={size=1x3 pad=0_0x2_0}, to_apply=%add.1",
+    WINDOW + "window={size=1x3 lhs_dilate=1x1 rhs_dilate=1x1}, to_apply=%add.1",
+    IOTA.format(2) + WRITE,
+    IOTA.format(2) + READ,
+    IOTA.format(3) + COLUMNS + WRITE_BOTH,
+    # An index of the data's own.
+    "%i.2 = s32[10,1]{1,0} parameter(1)\n  " + READ,
     "%a.2 = f32[] reduce(f32[2,3]{1,0} %p.1, f32[] %c.1), dimensions={0,1}, to_apply=%add.1",
     "%a.2 = f32[2,2]{1,0} dot(f32[2,3]{1,0} %p.1, f32[3,2]{1,0} %p.2), lhs_contracting_dims={1}",
     SCATTER + "last.1",

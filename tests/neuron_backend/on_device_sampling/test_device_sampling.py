@@ -305,6 +305,11 @@ class TestDeviceChoice:
             DeviceSampling(Changed(1), Greedy())
         assert [safe] == DeviceSampling(safe, Greedy()).stages
 
+    @pytest.mark.parametrize("chain", [TopK(256), TopP(0.5, min_tokens=256)])
+    def test_takes_the_largest_k(self, chain: Processor) -> None:
+        """Which the libraries' own samplers on the device take too."""
+        assert 1 == len(DeviceSampling(chain, Greedy()).stages)
+
     def test_makes_its_noise_on_the_host(self) -> None:
         """In float32, since the device has no float64."""
         inputs = DeviceSampling(None, Sample()).inputs(random_logits(10), history_of(BATCH, WIDTH, 10))
@@ -317,10 +322,9 @@ class TestDeviceChoice:
     @pytest.mark.parametrize(
         ("chain", "reason"),
         [
-            pytest.param(TopK(9000), "'k' must be <= 8,192 there", id="huge-k"),
-            pytest.param(
-                TopP(0.5, min_tokens=9000), "'min_tokens' must be <= 8,192 there", id="huge-minimum"
-            ),
+            pytest.param(TopK(257), "'k' must be <= 256 there", id="large-k"),
+            pytest.param(TopK(torch.tensor([5, 257])), "'k' must be <= 256 there", id="large-k-in-one-row"),
+            pytest.param(TopP(0.5, min_tokens=257), "'min_tokens' must be <= 256 there", id="large-minimum"),
             pytest.param(MinP(0.1, min_tokens=2), "does not declare itself device_safe", id="not-safe"),
             pytest.param(Chain((abs,)), "does not declare itself device_safe", id="user-defined"),
         ],

@@ -5,8 +5,9 @@ import torch
 
 from decodekit.decoding import Greedy, History, Sample, SamplingPipeline
 from decodekit.decoding.sampling import noise
-from decodekit.neuron_backend import StaticDecoder, lint_module
+from decodekit.neuron_backend import StaticDecoder, lint_graph
 from decodekit.neuron_backend.kv_cache.writes import write_copy
+from decodekit.neuron_backend.lowering.step_graphs import lower_step
 from decodekit.neuron_backend.on_device_sampling.device_sampling import DeviceSampling
 from decodekit.neuron_backend.on_device_sampling.fused_step import FusedStep
 from decodekit.processors import (
@@ -131,7 +132,7 @@ class TestForward:
         chain = RepetitionPenalty(1.5) | NoRepeatNgram(3) | FrequencyPenalty(0.1) | SAMPLING
         step = fused(decoder, chain, Sample())
 
-        findings = lint_module(step, step.padding(width, decoder.cache, 16))
+        findings = lint_graph(lower_step(step, width, decoder.cache, 16))
 
         assert [] == [str(finding) for finding in findings]
 
@@ -141,6 +142,6 @@ class TestForward:
         step = fused(decoder, SAMPLING, Greedy())
         step.sampling.stages.append(TopP(0.5))
 
-        findings = lint_module(step, step.padding(1, decoder.cache, 16))
+        findings = lint_graph(lower_step(step, 1, decoder.cache, 16))
 
         assert "sort" in {finding.rule for finding in findings}

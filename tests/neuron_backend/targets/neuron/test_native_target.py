@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from decodekit.decoding import Generator, Greedy, MaxNewTokens, Processor, Sample, Slots
 from decodekit.neuron_backend import CompiledDecoder, NativeTarget, compile_decoder, lint_graph, load_decoder
 from decodekit.neuron_backend.artifacts.manifest import Manifest
+from decodekit.neuron_backend.lint.budget import Budget, lint_budget
 from decodekit.neuron_backend.lowering.step_graphs import program_shapes
 from decodekit.neuron_backend.models.early_exit import first_layers
 from decodekit.neuron_backend.on_device_sampling.fused_forwards import FusedForwards
@@ -28,6 +29,7 @@ from decodekit.neuron_backend.targets.neuron.neuron_environment import (
     CACHE_FOLDER,
     COMPILER_ARGUMENTS,
     CORES,
+    LOGICAL_CORES,
     NO_FALLBACK,
 )
 from decodekit.neuron_backend.targets.target import NOT_SAVED
@@ -218,13 +220,15 @@ class TestDecoder:
 
     def test_refuses_to_compile_later(self, one: CompiledDecoder) -> None:
         """Instead of compiling for minutes during generation: the error names the program."""
-        with (
-            torch.autocast("cpu", dtype=torch.bfloat16),
-            pytest.raises(
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            with pytest.raises(
                 Exception, match="a forward must not compile: got a second graph of width_1_span_16"
-            ),
-        ):
-            one.forward(torch.tensor([[1]]), torch.tensor([0]))
+            ):
+                one.forward(torch.tensor([[1]]), torch.tensor([0]))
+        finally:
+            torch.set_default_dtype(before)
 
     def test_takes_a_registered_backend_by_name(self, tiny_model: Models) -> None:
         """As TorchNeuron's."""
@@ -443,6 +447,54 @@ class TestOptions:
                 compile_one(tiny_model("llama"), device="neuron", cores="1")
 
         assert CORES not in os.environ
+
+    @pytest.mark.parametrize("release", ["2.9.0", "2.12.9", "2", "3rc"])
+    def test_an_older_torch_neuronx_is_refused(self, release: str) -> None:
+        """With its number."""
+        found = NeuronFound("native", "it has a device", {"torch-neuronx": release}, cores=2)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(native_target_module, "probe", lambda: found)
+            with pytest.raises(
+                ValueError, match=rf"(?s)needs torch-neuronx 2.13 or later.*torch-neuronx {release}"
+            ):
+                NativeTarget().require()
+
+    @pytest.mark.parametrize("release", ["2.13.3", "2.14.3+beta", "3.0"])
+    def test_newer_ones_are_taken(self, release: str) -> None:
+        """Numbers are compared, not text."""
+        found = NeuronFound("native", "it has a device", {"torch-neuronx": release}, cores=2)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(native_target_module, "probe", lambda: found)
+            NativeTarget().require()
+
+    def test_too_many_programs_are_refused(self, tiny_model: Models) -> None:
+        """Before anything is compiled."""
+        backend = StandIn()
+        target = NativeTarget(backend=backend, device="cpu")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(lint_budget, "__defaults__", (Budget(programs=1),))
+            with pytest.raises(ValueError, match="programs must be <= 1: got 2"):
+                compile_decoder(
+                    first_layers(tiny_model("llama"), 1), max_length=16, widths=(1, 2), target=target
+                )
+
+        assert not backend.traced
+
+    def test_the_compiler_gets_the_runtimes_number_of_cores(
+        self, tiny_model: Models, monkeypatch: pytest.MonkeyPatch, variables: None
+    ) -> None:
+        """At each compilation."""
+        seen = []
+
+        class Seeing(StandIn):
+            def __call__(self, graph: GraphModule, inputs: Any) -> Any:
+                seen.append(os.environ[COMPILER_ARGUMENTS])
+                return super().__call__(graph, inputs)
+
+        monkeypatch.setenv(LOGICAL_CORES, "1")
+        compile_one(tiny_model("llama"), backend=Seeing(), compiler_args=("-O1",))
+
+        assert ["-O1 --lnc=1"] == seen
 
 
 class TestSampling:

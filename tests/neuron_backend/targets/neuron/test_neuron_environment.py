@@ -11,17 +11,19 @@ from decodekit.neuron_backend.targets.neuron.neuron_environment import (
     CACHE_FOLDER,
     COMPILER_ARGUMENTS,
     CORES,
+    LOGICAL_CORES,
     NO_FALLBACK,
     compiler_arguments,
     cores_of_rank,
     environment_variables,
+    with_logical_cores,
 )
 
 
 @pytest.fixture(autouse=True)
 def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
     """No variable is set, before and after a test."""
-    for name in (CORES, CACHE_FOLDER, NO_FALLBACK, COMPILER_ARGUMENTS):
+    for name in (CORES, CACHE_FOLDER, LOGICAL_CORES, NO_FALLBACK, COMPILER_ARGUMENTS):
         monkeypatch.setenv(name, "to be removed")
         monkeypatch.delenv(name)
 
@@ -146,3 +148,35 @@ class TestCompilerArguments:
         """Not to an empty string either."""
         with compiler_arguments(()):
             assert COMPILER_ARGUMENTS not in os.environ
+
+
+class TestWithLogicalCores:
+    """The compiler's ``--lnc`` follows the runtime's variable."""
+
+    def test_without_the_variable_nothing_is_added(self) -> None:
+        """Both have the machine's default."""
+        assert ("-O1",) == with_logical_cores(["-O1"])
+
+    def test_the_runtimes_number_is_added(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """After the arguments given."""
+        monkeypatch.setenv(LOGICAL_CORES, "1")
+
+        assert ("-O1", "--lnc=1") == with_logical_cores(("-O1",))
+
+    @pytest.mark.parametrize("arguments", [["--lnc=1"], ["-O1", "--lnc", "1"]])
+    def test_it_is_given_once(self, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+        """In either spelling."""
+        monkeypatch.setenv(LOGICAL_CORES, "1")
+
+        assert tuple(arguments) == with_logical_cores(arguments)
+
+    @pytest.mark.parametrize(("flags", "arguments"), [("", ["--lnc=2"]), ("-O1 --lnc 2", [])])
+    def test_another_number_is_refused(
+        self, monkeypatch: pytest.MonkeyPatch, flags: str, arguments: list[str]
+    ) -> None:
+        """Programs would not run on the cores."""
+        monkeypatch.setenv(LOGICAL_CORES, "1")
+        monkeypatch.setenv(COMPILER_ARGUMENTS, flags)
+
+        with pytest.raises(ValueError, match="--lnc must be 1, as NEURON_LOGICAL_NC_CONFIG says: got 2"):
+            with_logical_cores(arguments)
