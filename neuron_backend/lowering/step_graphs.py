@@ -11,13 +11,17 @@ from torch.fx import GraphModule
 
 from ..kv_cache.buffers import CacheBuffers
 from ..kv_cache.writes import write_by_scatter
-from ..step import Step, program_name
+from ..step import DecoderStep, Step, program_name
 from .export import lower
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ..static_decoder import StaticDecoder
+
+
+WIDEST_STEP = 32
+"""Forwards of more columns than this and than ``scored_width`` take in prompts, and run once for each."""
 
 
 @attrs.frozen
@@ -34,23 +38,43 @@ class ProgramShape:
         return f"{program_name(self.step, self.width)}_span_{self.span}"
 
 
-def program_shapes(decoder: "StaticDecoder") -> list[ProgramShape]:
+def program_shapes(decoder: "StaticDecoder", prompt_spans: bool = False) -> list[ProgramShape]:
     """
     The programs that a compiler of fixed shapes makes for *decoder*: each width with each useful span.
 
-    A span shorter than the width would only serve wide forwards that are mostly padding; they use the
-    shortest span that is not.
+    and over the whole cache, for later parts. Spans in between would take minutes each to compile
+    and over the whole cache, for later parts of prompts. Spans in between would take minutes each to compile
+    on Neuron, and only help those parts. The whole cache alone would slow down every prompt: on a CPU, 128
+    columns took 2 times as long over 2048 positions as over 128, and 6 times as long over 8192.
+
+    Args:
+        decoder: The decoder.
+
+        prompt_spans: Whether widths for prompts have every span as well, which pays where a program takes
+            seconds to make.
     """
     return [
         ProgramShape(step, width, span)
         for step, width in decoder.steps()
-        for span in spans_of(width, decoder.spans)
+        for span in program_spans(decoder, step, width, prompt_spans)
     ]
+
+
+def program_spans(
+    decoder: "StaticDecoder", step: Step, width: int, prompt_spans: bool = False
+) -> tuple[int, ...]:
+    """The spans of the programs of *step* at one width, ascending; see :func:`program_shapes`."""
+    spans = spans_of(width, decoder.spans)
+    takes_prompts = step.kind == DecoderStep.kind and width > max(decoder.shape.scored_width, WIDEST_STEP)
+    return tuple(dict.fromkeys((spans[0], spans[-1]))) if takes_prompts and not prompt_spans else spans
 
 
 def spans_of(width: int, spans: Sequence[int]) -> tuple[int, ...]:
     """
-    The *spans* that programs of *width* columns are compiled for; always including the last.
+    The *spans* that can serve forwards of *width* columns; always including the last.
+
+    A span shorter than the width would only serve wide forwards that are mostly padding; they use the
+    shortest span that is not.
 
     >>> spans_of(256, (128, 256, 512))
     (256, 512)

@@ -74,7 +74,7 @@ class Recording:
     def programs(self, replays: Mapping[str, Replay]) -> dict[str, CudaProgram]:
         """One program for each step and width, over all of its spans."""
         shapes: dict[str, list[ProgramShape]] = {}
-        for shape in program_shapes(self.decoder):
+        for shape in program_shapes(self.decoder, prompt_spans=True):
             shapes.setdefault(program_name(shape.step, shape.width), []).append(shape)
         reserved = self.cache.reserved
         return {

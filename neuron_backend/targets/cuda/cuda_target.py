@@ -134,7 +134,7 @@ class CudaTarget:
         require_gpu(self.runtime)
         device = self._device(decoder)
         gpu = self.runtime.gpu(device)
-        shapes = program_shapes(decoder)
+        shapes = program_shapes(decoder, prompt_spans=True)
         self._check(decoder, gpu, len(shapes))
         fused = fuse_projections(decoder.step.model)
         for step in (decoder.step, decoder.tree_step):
@@ -211,7 +211,7 @@ def require_gpu(runtime: Runtime) -> None:
 
 def _names(decoder: "StaticDecoder") -> set[str]:
     """Names of its programs; those that sample are named after their chain."""
-    return {shape.name for shape in program_shapes(decoder)}
+    return {shape.name for shape in program_shapes(decoder, prompt_spans=True)}
 
 
 def _facts(packages: Mapping[str, Package]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 from torch import Tensor
 
-from ...lowering.step_graphs import ProgramShape, program_shapes, spans_of
+from ...lowering.step_graphs import ProgramShape, program_shapes, program_spans
 from ...step import DecoderStep, TreeStep
 from ...tensor_parallel.cores import CORES, Cores
 from ...tensor_parallel.parallel_layers import override_all_reduce
@@ -184,18 +184,20 @@ def _start(model: Any, known: Sequence[Mapping[str, Tensor]], weights: list[str]
 
 
 def _runs(decoder: "StaticDecoder", model: Any) -> TracedPrograms:
-    # By width and number of slots; a span shorter than the width has no program at that width.
+    # By kind, width and number of slots, the addresses of the shortest program that holds them.
     attended = {
-        (width, len(decoder.cache.addresses(span))): to_device(
-            decoder.cache.addresses(max(span, spans_of(width, decoder.spans)[0]))
+        (step.kind, width, len(decoder.cache.addresses(span))): to_device(
+            decoder.cache.addresses(
+                next(size for size in program_spans(decoder, step, width) if size >= span)
+            )
         )
-        for width in {*decoder.shape.widths, *decoder.tree_widths}
+        for step, width in decoder.steps()
         for span in decoder.spans
     }
 
     def given(kind: str, *inputs: Tensor) -> dict[str, Tensor]:
         *others, slots = inputs
-        return named(kind, *others, attended[inputs[0].shape[1], len(slots)])
+        return named(kind, *others, attended[kind, inputs[0].shape[1], len(slots)])
 
     def run(*inputs: Tensor) -> Tensor:
         return to_host(model(**given(DecoderStep.kind, *inputs)))

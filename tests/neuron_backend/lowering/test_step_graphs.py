@@ -1,14 +1,19 @@
 """Steps as Neuron's compilers get them."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from decodekit.neuron_backend import CompiledDecoder
+from decodekit.decoding import Generator, MaxNewTokens
+from decodekit.neuron_backend import CompiledDecoder, NativeTarget, compile_decoder
+from decodekit.neuron_backend.kv_cache.shapes import decoder_shape, neuron_widths
 from decodekit.neuron_backend.lowering.step_graphs import lower_step, program_shapes, spans_of
+
+from ..targets.neuron.dynamo_stand_in import StandIn
 
 Models = Callable[..., PreTrainedModel]
 
@@ -100,3 +105,74 @@ class TestProgramShapes:
             "tree_3_span_32",
             "tree_3_span_64",
         ] == [shape.name for shape in program_shapes(decoder)]
+
+    def test_prompts_have_two_for_each_width(self, tiny_model: Models) -> None:
+        """The shortest span and the longest; what can run in every step has each span, and so have trees."""
+        decoder = CompiledDecoder(
+            tiny_model("llama"),
+            max_length=64,
+            widths=(1, 2, 33, 60),
+            scored_width=1,
+            tree_widths=(33,),
+            spans=(34, 50, 64),
+        )
+        every = [34, 50, 64]
+
+        assert {1: every, 2: every, 33: [34, 64], 60: [64]} == spans_by_width(decoder, "width")
+        assert {33: every} == spans_by_width(decoder, "tree")
+        assert {1: every, 2: every, 33: every, 60: [64]} == spans_by_width(
+            decoder, "width", prompt_spans=True
+        )
+
+    @pytest.mark.parametrize(("max_length", "programs"), [(2048, 19), (8192, 27)])
+    def test_the_defaults_are_this_many(self, max_length: int, programs: int) -> None:
+        """Widths and spans of powers of two; each span for each width would be 25 and 42."""
+        model = LlamaForCausalLM(
+            LlamaConfig(
+                hidden_size=8,
+                num_hidden_layers=1,
+                num_attention_heads=1,
+                intermediate_size=8,
+                vocab_size=16,
+                max_position_embeddings=max_length,
+            )
+        )
+        shape = decoder_shape(model, vocab_size=16, max_length=max_length, widths=neuron_widths(max_length))
+        decoder = CompiledDecoder.unchecked(model.eval(), shape)
+
+        assert programs == len(program_shapes(decoder))
+
+    def test_a_width_that_scores_every_column_is_not_for_prompts(self, tiny_model: Models) -> None:
+        """It verifies draft tokens, in every step."""
+        decoder = CompiledDecoder(
+            tiny_model("llama"), max_length=64, widths=(1, 40), scored_width=40, spans=(48, 64)
+        )
+
+        assert {1: [48, 64], 40: [48, 64]} == spans_by_width(decoder, "width")
+
+    def test_prompts_in_several_parts_are_read_as_a_whole(self, tiny_model: Models) -> None:
+        """Two wide forwards each, of rows at different positions: the text of eager decoding."""
+        shape: dict[str, Any] = {"batch_size": 2, "max_length": 96, "widths": (1, 33), "spans": (40, 64, 96)}
+        compiled = compile_decoder(
+            tiny_model("llama"),
+            target=NativeTarget(backend=StandIn(), device="cpu"),
+            **shape,
+        )
+        eager = compile_decoder(tiny_model("llama"), target="eager", **shape)
+        prompts = [[(7 * index) % 60 + 1 for index in range(61)], [5, 9, 2]]
+
+        first, second = (
+            Generator(decoder, stop=MaxNewTokens(20))(prompts).ids for decoder in (compiled, eager)
+        )
+
+        assert second == first
+        assert [41, 97] == list(compiled.programs[33].spans)
+
+
+def spans_by_width(decoder: CompiledDecoder, kind: str, prompt_spans: bool = False) -> dict[int, list[int]]:
+    """Spans of the programs of each width."""
+    found: dict[int, list[int]] = {}
+    for shape in program_shapes(decoder, prompt_spans):
+        if shape.step.kind == kind:
+            found.setdefault(shape.width, []).append(shape.span)
+    return found
