@@ -42,9 +42,9 @@ def program_shapes(decoder: "StaticDecoder", prompt_spans: bool = False) -> list
     """
     The programs that a compiler of fixed shapes makes for *decoder*: each width with each useful span.
 
-    and over the whole cache, for later parts. Spans in between would take minutes each to compile
-    and over the whole cache, for later parts of prompts. Spans in between would take minutes each to compile
-    on Neuron, and only help those parts. The whole cache alone would slow down every prompt: on a CPU, 128
+    A width for prompts has two programs: over the shortest span, for prompts from their first token on, and
+    over the whole cache, for later parts of prompts. Spans in between would take minutes each to compile on
+    Neuron, and only help those parts. The whole cache alone would slow down every prompt: on a CPU, 128
     columns took 2 times as long over 2048 positions as over 128, and 6 times as long over 8192.
 
     Args:
