@@ -23,6 +23,7 @@ from ...step import DecoderStep, TreeStep
 from ...tensor_parallel.cores import CORES, Cores
 from ...tensor_parallel.parallel_layers import override_all_reduce
 from .functional_step import MODEL, SAMPLERS, FunctionalStep, ReassigningStep, lower_sampling, named, padding
+from .program_compiler import CompiledFiles, ProgramCompiler, Report, assemble
 from .traced_program import TracedDecoder, TracedPrograms, lint_proto, refuse, to_device, to_host
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class ModelBuilderWay:
     compiler_args: str
     compiler_workdir: str | None
     strict: bool
+    keep_programs: bool = True
+    optimize_weight_layout: bool = False
 
     def step(self, decoder: "StaticDecoder") -> ReassigningStep:
         """
@@ -83,8 +86,11 @@ class ModelBuilderWay:
         decoder = cores.part
         # Before tracing moves them.
         known, states = cores.weights(step.weights, MODEL), set(step.states)
-        with _on_cores(cores.degree):
-            model, used = self._built(decoder, step, top_ks)
+        with on_cores(cores.degree):
+            builder, compiled = self.programs(decoder, step, top_ks)
+            traces = builder.trace_artifacts_collection
+            model = assemble(traces, compiled, builder.world_size)
+        used = dict.fromkeys(name for trace in traces.values() for name in trace.weight_name_to_idx)
         # States live on the device only, but some releases list them among the weights.
         weights = [name for name in used if name not in states]
         content = _saved(model)
@@ -93,24 +99,47 @@ class ModelBuilderWay:
         constants = {name: known[0][name] for name in weights if name.startswith(f"{SAMPLERS}.")}
         return TracedDecoder(_runs(decoder, model), content, weights, constants)
 
-    def _built(
-        self, decoder: "StaticDecoder", step: FunctionalStep, top_ks: Sequence[int]
-    ) -> tuple[Any, dict[str, None]]:
-        """The compiled programs, and the names of the weights that they use."""
+    def programs(
+        self,
+        decoder: "StaticDecoder",
+        step: FunctionalStep,
+        top_ks: Sequence[int],
+        report: Report | None = None,
+    ) -> tuple[Any, dict[str, CompiledFiles]]:
+        """
+        Trace and compile every shape, inside of :func:`on_cores`.
+
+        Args:
+            decoder: The part of core 0.
+
+            step: Its :meth:`step`.
+
+            top_ks: Number of top-k calls in the graph of each of :meth:`shapes`.
+
+            report: Called as each program is compiled, or fails.
+
+        Returns:
+            NxD's builder with the traces, and what the compiler made of them.
+
+        Raises:
+            UnsupportedArchitecture: In strict mode, the HLO breaks a rule of neuronx-cc.
+
+            RuntimeError: The compiler failed on a program.
+        """
         from neuronx_distributed import ModelBuilder
 
         # The constructor looks up the number of cores.
         builder = ModelBuilder(step)
-        used: dict[str, None] = {}
-        for shape, top_k in zip(self.shapes(decoder), top_ks, strict=True):
+        shapes = self.shapes(decoder)
+        for shape, top_k in zip(shapes, top_ks, strict=True):
             builder.trace(kwargs=padding(shape, decoder.cache), tag=shape.name)
             artifacts = builder.trace_artifacts_collection[shape.name]
             if self.strict:
                 findings = lint_proto(artifacts.hlo.SerializeToString(), top_k)
                 refuse(findings, type(decoder.step.model).__name__, f"the HLO of {shape.name}")
-            used |= dict.fromkeys(artifacts.weight_name_to_idx)
-        model = builder.compile(compiler_args=self.compiler_args, compiler_workdir=self.compiler_workdir)
-        return model, used
+        compiler = ProgramCompiler(self.compiler_args, self.compiler_workdir, self.keep_programs, report)
+        priority = _most_used(shapes) if self.optimize_weight_layout else None
+        return builder, compiler.compile(builder.trace_artifacts_collection, priority)
 
     def load(
         self, cores: Cores, content: bytes, weights: list[str], tensors: Mapping[str, Tensor]
@@ -139,7 +168,7 @@ class ModelBuilderWay:
 
 
 @contextmanager
-def _on_cores(degree: int) -> Iterator[None]:
+def on_cores(degree: int) -> Iterator[None]:
     """
     Trace and compile for *degree* cores while the body runs.
 
@@ -166,6 +195,12 @@ def _on_cores(degree: int) -> Iterator[None]:
         override_all_reduce(CORES, reduce_from_tensor_model_parallel_region),
     ):
         yield
+
+
+def _most_used(shapes: Sequence[ProgramShape]) -> str:
+    """The program for the fewest tokens over all positions, one that samples if there is one."""
+    width = min(shape.width for shape in shapes)
+    return [shape.name for shape in shapes if shape.width == width and shape.step.kind != TreeStep.kind][-1]
 
 
 def _saved(model: Any) -> bytes:

@@ -82,6 +82,19 @@ class TracedTarget:
     strict: bool = attrs.field(default=True, validator=validators.instance_of(bool))
     """Lint every graph before it is compiled; breaking a known rule of neuronx-cc is an error."""
 
+    keep_programs: bool = attrs.field(default=True, validator=validators.instance_of(bool))
+    """
+    With NxD, keep each program in the user's cache folder as soon as it is compiled, until 30 days after its
+    last use, and compile none again that is there: what was compiled before a failure is not lost.
+    """
+
+    optimize_weight_layout: bool = attrs.field(default=False, validator=validators.instance_of(bool))
+    """
+    Let the compiler lay out the weights for forwards of one token, as NxD's ModelBuilder does with a
+    ``priority_model_key``; all other programs take that layout. Requires NxD, and a libneuronxla with
+    ``neuron_xla_wlo_compile``. NxD compiles the program that changes the layout for ``--lnc=1``.
+    """
+
     def require(self) -> None:
         """Refuse a machine without the packages that trace."""
         _installed(self.way)
@@ -155,6 +168,11 @@ class TracedTarget:
 
     def _way(self, decoder: "StaticDecoder") -> Way:
         way = _installed(self.way)
+        if self.optimize_weight_layout and way is SingleTraceWay:
+            raise ValueError(
+                "'optimize_weight_layout' must be False without NxD, which has the layouts: got True for "
+                f"way {way.name!r}"
+            )
         if decoder.tree_widths and way is SingleTraceWay:
             raise ValueError(
                 f"'tree_widths' must be () for way {way.name!r} of target {self.name!r}, whose one "
@@ -166,8 +184,14 @@ class TracedTarget:
                 f"got {decoder.tp_degree}; TracedTarget(way='nxd') takes more, with a neuronx-distributed "
                 "that has ModelBuilder v2, from https://pip.repos.neuron.amazonaws.com"
             )
-        compiler_args = " ".join(with_logical_cores(self.compiler_args.split()))
-        return way(compiler_args, self.compiler_workdir, self.strict)
+        options = (
+            " ".join(with_logical_cores(self.compiler_args.split())),
+            self.compiler_workdir,
+            self.strict,
+        )
+        if way is SingleTraceWay:
+            return way(*options)
+        return way(*options, self.keep_programs, self.optimize_weight_layout)
 
     def _run(
         self,

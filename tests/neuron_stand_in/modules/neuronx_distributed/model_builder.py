@@ -3,38 +3,15 @@
 import inspect
 import traceback
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import attrs
 import torch
 from torch import Tensor, nn
-from torch_neuronx.recording import CompileError, Recording, record
+from torch_neuronx.recording import CompileError, record
 
 from .nxd_model import NxDModel
-
-
-@attrs.frozen(eq=False)
-class Hlo:
-    """Stand-in for a HloModuleProto."""
-
-    proto: bytes
-
-    def SerializeToString(self) -> bytes:  # noqa: N802 (the name that protocol buffers have)
-        """The bytes of the message."""
-        return self.proto
-
-
-@attrs.frozen(eq=False)
-class TraceArtifacts:
-    """Results of tracing, as far as they are documented and used here."""
-
-    hlo: Hlo
-    weight_name_to_idx: dict[str, int]
-    parameters: dict[str, bool]
-    """Parameters of the model's signature: name to whether it is required."""
-
-    recording: Recording
+from .trace import functions
+from .trace.model_builder_utils import Hlo, TraceArtifacts
 
 
 class ModelBuilder:
@@ -72,10 +49,10 @@ class ModelBuilder:
             raise RuntimeError(f"HLO generation failed: {error}") from error
         weights = [name for name in recording.tensors if name not in recording.states]
         self.trace_artifacts_collection[tag] = TraceArtifacts(
-            hlo=Hlo(recording.proto),
+            hlo=Hlo(recording),
+            metaneff=b"names of " + ", ".join(weights).encode(),
             weight_name_to_idx={name: index for index, name in enumerate(weights)},
             parameters=parameters,
-            recording=recording,
         )
         return self
 
@@ -86,18 +63,15 @@ class ModelBuilder:
         compiler_args: str | Mapping[str, str] | None = None,
         max_workers: int | None = None,
     ) -> NxDModel:
-        """Combine all traces in one model; weight layouts are not emulated."""
-        if priority_model_key is not None:
-            raise NotImplementedError("the stand-in has one layout of weights")
+        """Combine all traces in one model, with weights as they are."""
+        if priority_model_key is not None or not isinstance(compiler_args, str | None):
+            raise NotImplementedError("the stand-in has one set of arguments and no priority")
         if not self.trace_artifacts_collection:
             raise ValueError("No traces available for compilation. Call trace() first.")
         model = NxDModel(world_size=self.world_size)
         for tag, artifacts in self.trace_artifacts_collection.items():
-            if compiler_workdir is not None:
-                folder = Path(compiler_workdir) / tag
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / "graph.hlo").write_text(artifacts.recording.text)
-            model.add(tag, artifacts.parameters, artifacts.recording)
+            made = functions.compile(artifacts.hlo, artifacts.metaneff, compiler_workdir, compiler_args, tag)
+            model.add(tag, artifacts, made)
         return model
 
 

@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,14 +10,25 @@ from torch import Tensor
 from torch_neuronx.recording import Recording
 from torch_neuronx.runtime import Program, States, core_count, make_states, run, to_device
 
+from .trace.model_builder_utils import CompilationArtifacts, LayoutTransformerArtifacts, TraceArtifacts
+
 
 class NxDModel:
     """As AWS documents it, on the cores of one instance."""
 
-    def __init__(self, world_size: int, start_rank: int | None = None, local_ranks_size: int | None = None):
+    def __init__(
+        self,
+        world_size: int,
+        start_rank: int | None = None,
+        local_ranks_size: int | None = None,
+        state_initializer: None = None,
+        layout_transformer: LayoutTransformerArtifacts | None = None,
+    ):
         if (start_rank, local_ranks_size) != (None, None):
             raise NotImplementedError("the stand-in has one instance")
         self.world_size = self.local_ranks_size = world_size
+        # Read at once: the files may be deleted.
+        self.layout = None if layout_transformer is None else _read(layout_transformer.neff_filepath)
         self.parameters: dict[str, bool] = {}
         self.recordings: dict[str, Recording] = {}
         self.spmd_models: dict[str, list[Program]] = {}
@@ -25,8 +37,14 @@ class NxDModel:
         self.states: list[States] = [{}] * world_size
         self.loaded_on_neuron = False
 
-    def add(self, key: str, parameters: dict[str, bool], recording: Recording) -> "NxDModel":
+    def add(
+        self, key: str, trace_artifacts: TraceArtifacts, compilation_artifacts: CompilationArtifacts
+    ) -> "NxDModel":
         """Add a program; its states must equal those of the first program."""
+        recording = Recording.parse(_read(compilation_artifacts.neff_filepath))
+        return self._add(key, trace_artifacts.parameters, recording)
+
+    def _add(self, key: str, parameters: dict[str, bool], recording: Recording) -> "NxDModel":
         if self.recordings:
             if parameters != self.parameters:
                 raise AssertionError("The model provided appears to have a different signature")
@@ -52,6 +70,12 @@ class NxDModel:
             )
         if self.world_size > core_count():
             raise RuntimeError(f"a model for {self.world_size} cores needs as many: got {core_count()}")
+        if self.layout is not None:
+            changed = self.layout.decode().split()
+            sharded_checkpoint = [
+                {name: one.t().contiguous() if name in changed else one for name, one in own.items()}
+                for own in sharded_checkpoint
+            ]
         self.weights = [
             {name: to_device(tensor) for name, tensor in own.items()} for own in sharded_checkpoint
         ]
@@ -118,6 +142,8 @@ class NxDModel:
             raise NotImplementedError("the stand-in saves no weights")
         with zipfile.ZipFile(path_to_save, "w") as archive:
             archive.writestr("facts.json", json.dumps([self.world_size, self.parameters]))
+            if self.layout is not None:
+                archive.writestr("layout", self.layout)
             for key, recording in self.recordings.items():
                 archive.writestr(f"programs/{key}", recording.dump())
 
@@ -129,9 +155,13 @@ class NxDModel:
         with zipfile.ZipFile(path_to_model) as archive:
             world_size, parameters = json.loads(archive.read("facts.json"))
             model = cls(world_size, start_rank, local_ranks_size)
+            if "layout" in archive.namelist():
+                model.layout = archive.read("layout")
             for name in archive.namelist():
                 if name.startswith("programs/"):
-                    model.add(name.removeprefix("programs/"), parameters, Recording.parse(archive.read(name)))
+                    model._add(
+                        name.removeprefix("programs/"), parameters, Recording.parse(archive.read(name))
+                    )
         return model
 
 
@@ -151,3 +181,7 @@ def _dtype(name: str) -> torch.dtype:
     found = getattr(torch, name.removeprefix("torch."))
     assert isinstance(found, torch.dtype)
     return found
+
+
+def _read(path: str) -> bytes:
+    return Path(path).read_bytes()

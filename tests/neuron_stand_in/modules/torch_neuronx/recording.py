@@ -61,6 +61,9 @@ class Recording:
 
     constants: dict[str, Tensor]
 
+    transposed: list[str] = attrs.field(factory=list)
+    """Weights that the program takes with their first two dimensions exchanged."""
+
     @property
     def tensors(self) -> list[str]:
         """The names of the weights and states that the program takes."""

@@ -98,6 +98,11 @@ class Program:
         missing = [name for name in recording.tensors if name not in weights and name not in states]
         if missing:
             raise KeyError(f"the program takes tensors that were not given: {', '.join(missing)}")
+        # What the compiler does for weights that it has chosen another layout of.
+        weights = {
+            name: to_device(tensor.transpose(0, 1).cpu()) if name in recording.transposed else tensor
+            for name, tensor in weights.items()
+        }
         for name, tensor in weights.items():
             found = list(tensor.shape), str(tensor.dtype)
             if name in recording.layouts and tuple(recording.layouts[name]) != found:

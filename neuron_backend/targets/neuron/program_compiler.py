@@ -1,0 +1,209 @@
+"""
+Compilation of what NxD's ModelBuilder v2 has traced: each program is kept as soon as it is compiled.
+
+``ModelBuilder.compile`` makes all programs or none: it runs neuronx-cc without a cache, and an error loses
+what was compiled before. So its parts are called here, in its order (neuronx_distributed at fbac349,
+trace/model_builder_v2.py, ``ModelBuilder.compile``; trace/functions.py).
+"""
+
+import logging
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from ...artifacts.kept_programs import digest_of, keep, kept
+from .detect import neuron_versions
+from .layout_optimization import (
+    LAYOUT,
+    NEFF,
+    WRAPPED,
+    apply_layout,
+    choice_in,
+    compile_layout,
+    compile_priority,
+    mark_weights,
+    transformer_in,
+)
+from .neuron_environment import COMPILER_ARGUMENTS
+
+_LOG = logging.getLogger(__name__)
+
+
+@attrs.frozen(eq=False)
+class CompiledFiles:
+    """What the compiler made of one program."""
+
+    files: Mapping[str, bytes]
+    """Files by name."""
+
+    seconds: float
+    """Time to compile it, or to find it where it was kept."""
+
+    was_kept: bool
+    """Whether it was compiled before."""
+
+
+Report = Callable[[str, CompiledFiles | Exception], None]
+"""Called with the name of a program, and its files or why there are none, as soon as that is known."""
+
+
+@attrs.define
+class ProgramCompiler:
+    """Runs neuronx-cc on traces, on several at a time as ``ModelBuilder.compile`` does."""
+
+    arguments: str
+    """Arguments of neuronx-cc."""
+
+    workdir: str | None = None
+    """Folder for its logs and intermediate files. None: NxD's."""
+
+    reuse: bool = True
+    """Whether programs are kept, and kept ones are used."""
+
+    report: Report | None = None
+
+    _total: int = attrs.field(default=0, init=False)
+    _done: int = attrs.field(default=0, init=False)
+    _failures: dict[str, Exception] = attrs.field(factory=dict, init=False)
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
+
+    def compile(self, traces: Mapping[str, Any], priority: str | None = None) -> dict[str, CompiledFiles]:
+        """
+        Compile every program, and keep each, whatever becomes of the others.
+
+        Args:
+            traces: ``ModelBuilder.trace_artifacts_collection``. With *priority* their graphs are changed.
+
+            priority: Name of the program that weights are laid out for; None: they stay as they are.
+
+        Returns:
+            The result of each, and of the program that changes the layout of weights, if they need one.
+
+        Raises:
+            RuntimeError: Some failed.
+        """
+        self._total, self._done, self._failures = len(traces), 0, {}
+        _LOG.info("compiling %d programs for Neuron: %s", self._total, ", ".join(traces))
+        with tempfile.TemporaryDirectory() as folder:
+            found = {} if priority is None else self._lay_out(traces, priority, Path(folder))
+            if not self._failures:
+                found |= self._compile_each({name: traces[name] for name in traces if name not in found})
+        if self._failures:
+            listed = "; ".join(f"{name}: {error}" for name, error in self._failures.items())
+            raise RuntimeError(
+                f"neuronx-cc must compile all {self._total} programs: got {len(self._failures)} that failed"
+                f"{', the others are kept' if self.reuse else ''}: {listed}"
+            ) from next(iter(self._failures.values()))
+        return found
+
+    def _lay_out(self, traces: Mapping[str, Any], priority: str, folder: Path) -> dict[str, CompiledFiles]:
+        """Compile the program *priority*, and change the graphs of the others to its layout of weights."""
+        first = traces[priority]
+        mark_weights(first)
+        make = partial(compile_priority, priority, first, self.arguments, self.workdir)
+        made = self._tried(priority, first.hlo, make, layout="chosen")
+        if made is None or WRAPPED not in made.files:
+            return {} if made is None else {priority: made}
+        chosen = choice_in(folder, made.files)
+        # With no progress of its own: it takes seconds.
+        layout = self._made(
+            made.files[WRAPPED],
+            lambda: compile_layout(first, chosen, self.workdir),
+            weights=dict(first.weight_name_to_idx),
+        )
+        for name in traces.keys() - {priority}:
+            apply_layout(name, traces[name], first, chosen)
+        return {priority: made, LAYOUT: layout}
+
+    def _compile_each(self, traces: Mapping[str, Any]) -> dict[str, CompiledFiles]:
+        with ThreadPoolExecutor() as executor:
+            running = {
+                name: executor.submit(self._tried, name, trace.hlo, partial(self._neff, name, trace))
+                for name, trace in traces.items()
+            }
+            results = {name: future.result() for name, future in running.items()}
+        return {name: result for name, result in results.items() if result is not None}
+
+    def _neff(self, name: str, trace: Any) -> dict[str, bytes]:
+        from neuronx_distributed.trace.functions import compile as compile_graph
+
+        made = compile_graph(
+            hlo_module=trace.hlo,
+            metaneff=trace.metaneff,
+            compiler_workdir=self.workdir,
+            compiler_args=self.arguments,
+            key=name,
+        )
+        return {NEFF: Path(made.neff_filepath).read_bytes()}
+
+    def _tried(
+        self, name: str, graph: Any, make: Callable[[], dict[str, bytes]], **facts: object
+    ) -> CompiledFiles | None:
+        """The result of one program, reported; None if it failed."""
+        result: CompiledFiles | Exception
+        try:
+            # Maps in the message have no order of their own.
+            result = self._made(graph.SerializeToString(deterministic=True), make, **facts)
+        except Exception as error:
+            result = error
+        with self._lock:
+            self._done += 1
+            self._tell(name, result)
+        return None if isinstance(result, Exception) else result
+
+    def _tell(self, name: str, result: CompiledFiles | Exception) -> None:
+        if isinstance(result, Exception):
+            self._failures[name] = result
+            said = f"failed: {result}"
+        else:
+            said = "compiled before" if result.was_kept else f"compiled in {result.seconds:.1f} s"
+        _LOG.info("%d of %d: %s %s", self._done, self._total, name, said)
+        if self.report is not None:
+            self.report(name, result)
+
+    def _made(self, graph: bytes, make: Callable[[], dict[str, bytes]], **facts: object) -> CompiledFiles:
+        start = time.perf_counter()
+        digest = self._digest(graph, facts) if self.reuse else ""
+        files = kept(digest) if self.reuse else None
+        was_kept = files is not None
+        if files is None:
+            files = make()
+            if self.reuse:
+                keep(digest, files)
+        return CompiledFiles(files, time.perf_counter() - start, was_kept)
+
+    def _digest(self, graph: bytes, facts: Mapping[str, object]) -> str:
+        from torch_neuronx.utils.utils import get_platform_target
+
+        return digest_of(
+            graph,
+            arguments=self.arguments,
+            variable=os.environ.get(COMPILER_ARGUMENTS, ""),
+            platform=get_platform_target(self.arguments),
+            versions=neuron_versions(),
+            **facts,
+        )
+
+
+def assemble(traces: Mapping[str, Any], compiled: Mapping[str, CompiledFiles], world_size: int) -> Any:
+    """The ``NxDModel`` of programs that were traced and compiled."""
+    from neuronx_distributed import NxDModel
+    from neuronx_distributed.trace.model_builder_utils import CompilationArtifacts
+
+    with tempfile.TemporaryDirectory() as folder:
+        layout = compiled.get(LAYOUT)
+        transformer = None if layout is None else transformer_in(Path(folder), layout.files)
+        model = NxDModel(world_size=world_size, layout_transformer=transformer)
+        for number, (name, trace) in enumerate(traces.items()):
+            path = Path(folder) / f"{number}.neff"
+            path.write_bytes(compiled[name].files[NEFF])
+            model.add(key=name, trace_artifacts=trace, compilation_artifacts=CompilationArtifacts(str(path)))
+    return model
