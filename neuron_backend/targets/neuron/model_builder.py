@@ -99,6 +99,16 @@ class ModelBuilderWay:
         constants = {name: known[0][name] for name in weights if name.startswith(f"{SAMPLERS}.")}
         return TracedDecoder(_runs(decoder, model), content, weights, constants)
 
+    def compile_only(self, cores: Cores, step: FunctionalStep, top_ks: Sequence[int], report: Report) -> None:
+        """
+        Trace and compile every shape, and load none; arguments as of :meth:`compile` and :meth:`programs`.
+
+        Raises:
+            RuntimeError: The compiler failed on a program.
+        """
+        with on_cores(cores.degree):
+            self.programs(cores.part, step, top_ks, report)
+
     def programs(
         self,
         decoder: "StaticDecoder",

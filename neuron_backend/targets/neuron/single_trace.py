@@ -9,6 +9,7 @@ AWS Neuron SDK, `PyTorch NeuronX Tracing API for Inference`.
 """
 
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,6 +23,7 @@ from ...on_device_sampling.fused_step import FusedStep
 from ...step import DecoderStep
 from ...tensor_parallel.cores import Cores
 from .functional_step import GIVEN, FunctionalStep, lower_sampling, padding
+from .program_compiler import CompiledFiles, Report
 from .traced_program import TracedDecoder, TracedPrograms, to_device, to_host
 
 if TYPE_CHECKING:
@@ -68,12 +70,41 @@ class SingleTraceWay:
 
             top_ks: Not used, since there is no HLO to lint.
         """
+        decoder = cores.part
+        program, neutral = self._traced(decoder, step, self.compiler_workdir, cpu_backend=False)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / self.file
+            torch.jit.save(program, str(path))
+            content = path.read_bytes()
+        return TracedDecoder(_runs(decoder, program, neutral), content, weights=[], tensors=neutral)
+
+    def compile_only(self, cores: Cores, step: FunctionalStep, top_ks: Sequence[int], report: Report) -> None:
+        """
+        Trace and compile the program without a device, and load nothing; arguments as of :meth:`compile`.
+
+        Raises:
+            RuntimeError: The compiler failed.
+        """
+        (shape,) = self.shapes(cores.part)
+        start = time.perf_counter()
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = self.compiler_workdir or temporary
+            try:
+                self._traced(cores.part, step, folder, cpu_backend=True)
+            except Exception as error:
+                report(shape.name, error)
+                raise RuntimeError(f"neuronx-cc must compile {shape.name}: got {error}") from error
+            neffs = {path.name: path.read_bytes() for path in Path(folder).rglob("*.neff")}
+        report(shape.name, CompiledFiles(neffs, time.perf_counter() - start, was_kept=False))
+
+    def _traced(
+        self, decoder: "StaticDecoder", step: FunctionalStep, workdir: str | None, cpu_backend: bool
+    ) -> tuple[Any, dict[str, Tensor]]:
+        """The compiled program, and sampling inputs to ignore."""
         import torch_neuronx
 
-        decoder = cores.part
         (shape,) = self.shapes(decoder)
         inputs = padding(shape, decoder.cache)
-        neutral = {name: inputs[name] for name in GIVEN if name in inputs}
         # Outputs are the sampled tokens, if any, the logits, and the states.
         outputs = 1 if decoder.fusion is None else 2
         with torch.no_grad():
@@ -83,15 +114,12 @@ class SingleTraceWay:
                 input_output_aliases={
                     state: index for index, state in enumerate(step.states.values(), outputs)
                 },
+                compiler_workdir=workdir,
                 compiler_args=self.compiler_args,
-                compiler_workdir=self.compiler_workdir,
                 inline_weights_to_neff=False,
+                **({"cpu_backend": True} if cpu_backend else {}),
             )
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / self.file
-            torch.jit.save(program, str(path))
-            content = path.read_bytes()
-        return TracedDecoder(_runs(decoder, program, neutral), content, weights=[], tensors=neutral)
+        return program, {name: inputs[name] for name in GIVEN if name in inputs}
 
     def load(
         self, cores: Cores, content: bytes, weights: list[str], tensors: Mapping[str, Tensor]

@@ -107,14 +107,11 @@ class TracedTarget:
 
     def compile(self, decoder: "StaticDecoder") -> None:
         """Lint, trace and compile every program, and compare with the stock model."""
-        way = self._way(decoder)
-        cores, step = _divided(decoder, way)
-        shapes = way.shapes(cores.part)
-        top_ks = _lint(cores.part, shapes, step) if self.strict else [0] * len(shapes)
+        way, cores, step, top_ks = self.prepare(decoder)
         traced = way.compile(cores, step, top_ks)
         facts = {
             "way": way.name,
-            "programs": [shape.name for shape in shapes],
+            "programs": [shape.name for shape in way.shapes(cores.part)],
             "fingerprint": _fingerprint(cores.part),
             "weights": traced.weights,
             "versions": _versions(way),
@@ -129,6 +126,21 @@ class TracedTarget:
             trust.record(package.content)
         self._run(decoder, way, traced.runs, packages, compiled=True)
         decoder.compare("the program traced for Neuron")
+
+    def prepare(self, decoder: "StaticDecoder") -> tuple[Way, Cores, FunctionalStep, list[int]]:
+        """
+        Divide *decoder* among its cores and, in strict mode, lint its graphs.
+
+        Returns:
+            The way of tracing, the cores, the module to trace, and the number of top-k calls in each graph.
+
+        Raises:
+            UnsupportedArchitecture: In strict mode, a graph breaks a rule of neuronx-cc.
+        """
+        way = self._way(decoder)
+        cores, step = _divided(decoder, way)
+        shapes = way.shapes(cores.part)
+        return way, cores, step, _lint(cores.part, shapes, step) if self.strict else [0] * len(shapes)
 
     def check(self, manifest: Manifest) -> None:
         """Refuse another torch."""

@@ -30,11 +30,9 @@ def trace(
     inline_weights_to_neff: bool = True,
     cpu_backend: bool = False,
 ) -> torch.jit.ScriptModule:
-    """As AWS documents it; weights inlined, partitions and compilation for elsewhere are not emulated."""
-    if inline_weights_to_neff or partitioner_config is not None or cpu_backend:
-        raise NotImplementedError(
-            "the stand-in keeps weights apart, and knows neither partitions nor targets"
-        )
+    """As AWS documents it; weights inlined and partitions are not emulated, and no device is needed."""
+    if inline_weights_to_neff or partitioner_config is not None:
+        raise NotImplementedError("the stand-in keeps weights apart, and knows no partitions")
     examples = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
     known = {**dict(func.named_parameters()), **dict(func.named_buffers())}
     named = {
@@ -57,6 +55,7 @@ def trace(
     if compiler_workdir is not None:
         Path(compiler_workdir).mkdir(parents=True, exist_ok=True)
         (Path(compiler_workdir) / "graph.hlo").write_text(recording.text)
+        (Path(compiler_workdir) / "graph.neff").write_bytes(recording.dump())
     every = dict(func.named_parameters(remove_duplicate=False)) | dict(
         func.named_buffers(remove_duplicate=False)
     )
