@@ -351,6 +351,54 @@ class OffersFeeder(Protocol):
         """What a generation feeds in place of the decoder's slots; always the same object."""
 
 
+class QueuedSample(Protocol):
+    """The sample of a forward of one column, which the device may still be computing."""
+
+    def read(self) -> Tensor:
+        """
+        Wait for that forward, not for later ones.
+
+        Returns:
+            Ids ``[batch, 1]`` int64 on the host, -1 where no token is possible; undefined in idle rows.
+        """
+        ...
+
+
+@runtime_checkable
+class QueuesForwards(Protocol):
+    """
+    A decoder that samples on the device and can run one forward ahead of the host.
+
+    The ids that a forward samples stay on the device and are fed to the next one, which is queued before
+    the host reads them. If the host then stops a row, its slot at the end is overwritten by position like
+    any other, so nothing has to be undone.
+    """
+
+    async_mode: bool
+    """Whether a generation queues forwards. The chain must then not read the ids of the history."""
+
+    def queue_and_sample(
+        self, ids: Tensor | QueuedSample, cache_pos: Tensor, history: History, rows: Tensor
+    ) -> QueuedSample:
+        """
+        Queue a forward of one column and the sample after it; do not wait for either.
+
+        Forwards run in the order of the calls, those of :meth:`~.protocols.Decoder.forward` included.
+
+        Args:
+            ids: Tokens ``[batch, 1]`` on the host, or an earlier sample of this decoder, read or not. A
+                token of -1 feeds nothing.
+
+            cache_pos: As in a forward.
+
+            history: The tokens up to the column, ``[batch, 1]``, as in ``forward_and_sample``; its ids lack
+                those of a sample that has not been read.
+
+            rows: ``[batch]`` bool; the others are idle.
+        """
+        ...
+
+
 @runtime_checkable
 class AdvisesWidth(Protocol):
     """An adapter of another toolkit's decoder, which can name that toolkit's setting for a width."""

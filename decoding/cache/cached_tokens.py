@@ -48,6 +48,10 @@ class CachedTokens:
         if start < valid and not np.array_equal(self.ids[row, start:valid][: len(new)], new[: valid - start]):
             self.valid[row] = start
 
+    def forget_from(self, row: int, start: int) -> None:
+        """Before a token that is not known yet is fed to slot *start*."""
+        self.valid[row] = min(self.valid[row], start)
+
     def remember(self, row: int, start: int, new: Ints, program: int) -> None:
         """After *new* has been fed from *start* on through *program*."""
         end = start + len(new)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..forward_checks import require_decoder
 from ..history import History
-from ..optional_protocols import HasSpans, OffersFeeder, tree_widths
+from ..optional_protocols import HasSpans, OffersFeeder, QueuedSample, QueuesForwards, tree_widths
 from ..protocols import Decoder, Draft, SamplesOnDevice, ScoresTrees
 from ..scores import Scores
 from ..token_feeder import Fed, TokenFeeder
@@ -68,6 +68,9 @@ class Slots:
 
         self.may_sample = isinstance(decoder, SamplesOnDevice)
         """Whether the decoder implements :class:`~..protocols.SamplesOnDevice`."""
+
+        self.may_queue = isinstance(decoder, QueuesForwards)
+        """Whether the decoder implements :class:`~..optional_protocols.QueuesForwards`."""
 
         self._owner: Callable[[], Decoder | None] = lambda: None
         self._cached = CachedTokens(shape.batch_size, shape.max_length)
@@ -252,6 +255,58 @@ class Slots:
         logits = self._forward_tree(tokens, starts, ends, drafted, parents_of(draft).numpy(), width)
         first = list(map(sub, held, starts))
         return _columns(logits, first, 1 + drafted.shape[1])
+
+    def queue(
+        self, history: History, length: Sequence[int], rows: Sequence[int], after: QueuedSample | None = None
+    ) -> QueuedSample:
+        """
+        Queue a forward of the last token of each row, and its sample.
+
+        What is fed must be told to :meth:`record_queued` once it is known. Only for a decoder that
+        :attr:`may_queue`.
+
+        Args:
+            history: The tokens, as in :meth:`feed`. All but the last must be in the cache.
+
+            length: The number of tokens of each row, the last included.
+
+            rows: The rows to feed; others are idle.
+
+            after: The sample that is the last token; None if the history has it.
+
+        Raises:
+            RuntimeError: The logits are :attr:`logits_in_use`.
+        """
+        self._require_returned()
+        shape, tokens = self.shape, history.ids.numpy()[:, 0]
+        ids, cache_pos = np.full((shape.batch_size, 1), -1, np.int64), np.zeros(shape.batch_size, np.int64)
+        fed = torch.zeros(shape.batch_size, dtype=torch.bool)
+        for row in rows:
+            fed[row], cache_pos[row] = True, length[row] - 1
+            ids[row, 0] = tokens[row, length[row] - 1]
+            self._cached.forget_from(row, length[row] - 1)
+        ends = np.array(length)
+        before = columns_of(history, ends - 1, ends, 1, shape)
+        columns: Tensor | QueuedSample = torch.from_numpy(ids) if after is None else after
+        decoder = cast(QueuesForwards, self.decoder)
+        return decoder.queue_and_sample(columns, torch.from_numpy(cache_pos), before, fed)
+
+    def record_queued(self, length: Sequence[int], rows: Sequence[int], tokens: Sequence[int]) -> None:
+        """After :meth:`queue`: the token that each row was fed; -1 is none."""
+        program = self._name(1, False, sampling=True)
+        for row in rows:
+            if tokens[row] >= 0:
+                new = np.array([tokens[row]], np.int64)
+                self._cached.remember(row, length[row] - 1, new, program)
+
+    def read_queued(self, sample: QueuedSample, rows: Sequence[int]) -> Tensor:
+        """The ids of a queued forward, ``[batch, 1]``, which counts as one over *rows* from now on."""
+        ids = sample.read()
+        self._require("ids", ids, (self.shape.batch_size, 1))
+        self.forwards += 1
+        self.columns += len(ids)
+        self.tokens += len(rows)
+        return ids
 
     def _require_returned(self) -> None:
         if self.logits_in_use:

@@ -4,6 +4,7 @@ import attrs
 
 from ..protocols import Draft
 from .drafting import no_draft
+from .overlap import Overlap
 from .run import Run
 
 
@@ -15,6 +16,9 @@ class ActiveRequest:
 
     rows: slice
     """Its rows of the table, and of the decoder."""
+
+    overlap: Overlap | None = None
+    """Feeds it while it has all rows of the table, if its decoder can run ahead."""
 
     active: list[int] = attrs.field(init=False)
     """Those that have not ended, numbered within the request."""

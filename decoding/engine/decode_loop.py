@@ -21,6 +21,7 @@ from ..trees import tree_window
 from .active_request import ActiveRequest
 from .asking import ask
 from .drafting import Asked
+from .overlap import Overlap
 from .run import Accepted, Run
 from .windows import chain_window
 
@@ -52,6 +53,9 @@ class _Plan:
 
     may_draft: bool
     """Whether a request has a drafter."""
+
+    feed: Callable[..., Fed]
+    """As :meth:`~..token_feeder.TokenFeeder.feed`."""
 
     begun: bool = False
     """Whether a row has its first token."""
@@ -145,7 +149,7 @@ class DecodeLoop:
             if longest > most:
                 raise ValueError(f"'history' must have at most {most} tokens in a row: got {longest}")
             self._write(rows, history)
-        request = ActiveRequest(run, rows)
+        request = ActiveRequest(run, rows, Overlap.of(self.feeder, run))
         self.requests.append(request)
         self._plan = None
         return request
@@ -204,7 +208,9 @@ class DecodeLoop:
         need[active] = 1
         alone = len(self.requests) == 1 and self.requests[0].num_rows == len(self._length)
         may_draft = any(request.run.drafting is not None for request in requests)
-        return _Plan(requests, active, need, alone, may_draft)
+        overlap = self.requests[0].overlap if alone else None
+        feed = self.feeder.feed if overlap is None else overlap.feed
+        return _Plan(requests, active, need, alone, may_draft, feed)
 
     def _write(self, rows: slice, history: History) -> None:
         """Copy the prompts of a request into the table."""
@@ -266,7 +272,7 @@ class DecodeLoop:
                     seen = chain_window(now, draft)
                     drafted = (draft.ids >= 0).sum(dim=1)
                     ends, need = ends + drafted, need * (drafted + 1)
-                fed = feeder.feed(now, ends, need, most=most, exact_width=self.exact_width, sample=sample)
+                fed = plan.feed(now, ends, need, most=most, exact_width=self.exact_width, sample=sample)
         statistics.forwards += feeder.forwards - forwards
         if begun:
             columns, tokens = feeder.columns - columns, feeder.tokens - tokens

@@ -1,7 +1,7 @@
 """Forwards of a decoder with fused on-device sampling."""
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -10,39 +10,27 @@ from torch import Tensor
 
 from ...decoding.forward_checks import check_inputs
 from ...decoding.history import History
-from ...decoding.protocols import DecoderShape, Processor, Sampler
+from ...decoding.protocols import Processor, Sampler
 from ...decoding.sampling.greedy import Greedy
 from ...decoding.sampling_placement import Placement
 from ...decoding.scores import Scores
 from ..kv_cache.buffers import CacheBuffers
 from ..kv_cache.spans import end_position, smallest_span
 from ..step import DecoderStep, Step
-from ..tensor_parallel.ranks import Ranks, in_lockstep
+from ..tensor_parallel.ranks import in_lockstep
 from ..threads import on_threads
 from .chain_digest import same_chain
 from .fusion import Fusion, places
 from .pipeline_validation import validate_pipeline
-
-FusedProgram = Callable[..., tuple[Tensor, Tensor]]
-"""Inputs of :class:`~.fused_step.FusedStep` before the cache, to sampled ids and logits."""
+from .queued_forwards import FusedProgram as FusedProgram, QueuedForwards
 
 
-class FusedForwards(abc.ABC):
+class FusedForwards(QueuedForwards):
     """The part of a :class:`~..static_decoder.StaticDecoder` that samples on the device."""
 
-    shape: DecoderShape
-    spans: tuple[int, ...]
     tree_widths: tuple[int, ...]
     threads: int | None
     cache: CacheBuffers
-    ranks: Ranks | None
-    _slots: dict[int, Tensor]
-
-    fusion: Fusion | None = None
-    """The fused chain and sampler; None if there are none."""
-
-    fused_programs: Mapping[int, FusedProgram] = {}
-    """Program of each width that samples; empty if none does."""
 
     _requested: "tuple[Processor | None, Sampler] | None" = None
     """The chain and sampler passed to :meth:`fuse`."""

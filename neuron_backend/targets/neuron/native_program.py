@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from ....decoding.optional_protocols import QueuedSample
+from ..device_read import DeviceRead
 from ..device_tensors import on_device
 
 Backend = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -91,16 +93,43 @@ class NativeProgram:
             logits are rarely read.
         """
         *others, slots = inputs
-        attended = slots.shape[0]
-        program = next(program for size, program in self.spans.items() if size >= attended)
+        program = self._program(slots)
         # Not in the caller's inference mode, since programs are compiled outside of it.
         with torch.inference_mode(False), torch.no_grad(), on_device(self._device):
             given = program.run(*(self._send(tensor) for tensor in others), program.slots, *self._cache)
             # To the host: processors and samplers use operations that the device lacks.
             return given.to("cpu") if isinstance(given, Tensor) else given
 
-    def _send(self, tensor: Tensor) -> Tensor:
+    def queue(self, ids: Tensor | QueuedSample, rows: Tensor, *others: Tensor) -> DeviceRead:
+        """
+        Queue a step that samples, and the copy of its ids to the host; wait for neither.
+
+        As :meth:`~...on_device_sampling.queued_forwards.QueuesProgram.queue`.
+        """
+        *between, slots = others
+        program = self._program(slots)
+        with torch.inference_mode(False), torch.no_grad(), on_device(self._device):
+            fed = self._fed(ids, rows)
+            inputs = (self._send(tensor, non_blocking=True) for tensor in between)
+            sampled, _ = program.run(fed, *inputs, program.slots, *self._cache)
+            return DeviceRead.start(sampled)
+
+    def _program(self, slots: Tensor) -> SpanProgram:
+        attended = slots.shape[0]
+        return next(program for size, program in self.spans.items() if size >= attended)
+
+    def _fed(self, ids: Tensor | QueuedSample, rows: Tensor) -> Tensor:
+        """*ids* on the device, with padding in rows that are not fed."""
+        if isinstance(ids, Tensor):
+            return self._send(ids.masked_fill(~rows[:, None], -1), non_blocking=True)
+        if not isinstance(ids, DeviceRead):
+            raise TypeError(f"'ids' must be a tensor or what an earlier queue() returned: got {ids!r}")
+        if rows.all():
+            return ids.tensor
+        return torch.where(self._send(rows[:, None], non_blocking=True), ids.tensor, -1)
+
+    def _send(self, tensor: Tensor, non_blocking: bool = False) -> Tensor:
         if tensor.dtype == torch.int64:
             tensor = tensor.clamp(-_LARGEST, _LARGEST)
         # Always a copy, since a caller's tensors may be inference tensors.
-        return tensor.to(self._device, copy=True).contiguous()
+        return tensor.to(self._device, copy=True, non_blocking=non_blocking).contiguous()
