@@ -46,8 +46,7 @@ class OptimumNeuronDecoder(WrappedDecoder):
         """
         config = model.neuron_config
         check_settings(config, _RULES)
-        self._samples = bool(setting(config, "on_device_sampling", False))
-        if self._samples and not setting(config, "output_logits", False):
+        if setting(config, "on_device_sampling", False) and not setting(config, "output_logits", False):
             raise ValueError(
                 "'on_device_sampling' must be False, or 'output_logits' True: got a model that returns "
                 "tokens. Export it again with one of the two: sampling uses its logits"
@@ -109,8 +108,8 @@ class OptimumNeuronDecoder(WrappedDecoder):
             **masks,
         )
         if isinstance(output, (list, tuple)):
-            # With output_logits: tokens and logits, or without on-device sampling logits and once more
-            # logits, gathered from every core, of which the first are for this vocabulary.
-            output = output[1 if self._samples else 0]
+            # With output_logits: tokens or logits, and logits gathered from every core, of which the first
+            # are for this vocabulary.
+            output = output[1]
         logits: Tensor = output if isinstance(output, Tensor) else output.logits
         return logits
