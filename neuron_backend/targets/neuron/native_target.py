@@ -84,8 +84,9 @@ class NativeTarget:
     strict: bool = attrs.field(default=True, validator=validators.instance_of(bool))
     """
     Whether a graph that breaks a rule of :mod:`...lint.graph_lint` or exceeds the budget of
-    :mod:`...lint.budget`, or an operation that the device left to the host, is an error; otherwise it is a warning. If True, TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION
-    is set too, so that the host does not run programs that fail on the device.
+    :mod:`...lint.budget`, or an operation that the device left to the host, is an error; otherwise it is
+    a warning. If True, TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION is set too, so that the host does not run
+    programs that fail on the device.
     """
 
     cache_folder: str | None = attrs.field(default=None, converter=_as_path)
@@ -243,7 +244,7 @@ class NativeTarget:
         more = f"\n  and {len(findings) - _SHOWN} more" if len(findings) > _SHOWN else ""
         if findings:
             self._object(
-                "graphs must hold nothing that neuronx-cc is known to refuse, and stay within budget: got\n  "
+                "graphs must be within budget and hold nothing that neuronx-cc is known to refuse: got\n  "
                 + "\n  ".join(findings[:_SHOWN])
                 + more
             )

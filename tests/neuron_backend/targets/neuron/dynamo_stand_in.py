@@ -1,10 +1,11 @@
 """
 Stand-in for TorchNeuron's backend of torch.compile, up to its own compiler, on a CPU.
 
-Like TorchNeuron, it passes Dynamo's graph to AOTAutograd with ``keep_inference_input_mutations``, and takes
-programs compiled before from a cache that torch.compiler.save_cache_artifacts() saves. The graphs
-that would be compiled for the device are run by PyTorch. After TorchNeuron's sources
-(neuron_dynamo_backend/backend.py, compile.py and cache_artifact.py), without copying any.
+Like TorchNeuron, it passes Dynamo's graph to AOTAutograd with ``keep_inference_input_mutations`` and
+decompositions, and takes programs compiled before from a cache that torch.compiler.save_cache_artifacts()
+saves. The graphs that would be compiled for the device are run by PyTorch. After TorchNeuron's sources
+(neuron_dynamo_backend/backend.py, compile.py, cache_artifact.py and decompositions.py), without copying any;
+tests/neuron_sources/torch_neuron compares it with a checkout.
 """
 
 import hashlib
@@ -14,11 +15,29 @@ from typing import Any
 import attrs
 import torch
 from functorch.compile import make_boxed_func
+from torch._decomp import get_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch.compiler._cache import CacheArtifact, CacheArtifactFactory, CacheArtifactManager
 from torch.fx import GraphModule, Node
 
 KIND = "decodekit_stand_in"
+
+
+def _refused(*arguments: Any, **options: Any) -> Any:
+    raise NotImplementedError("TorchNeuron flattens the whole tensor of an index_put: take scatter")
+
+
+def _kept(*arguments: Any, **options: Any) -> Any:
+    return NotImplemented
+
+
+TABLE: dict[Any, Callable[..., Any]] = {
+    **get_decompositions([torch.ops.aten.embedding.default, torch.ops.aten.squeeze.dims]),
+    torch.ops.aten.index_put.default: _refused,
+    # Kept in the form that our lowering gives it, which the lint checks.
+    torch.ops.aten.topk.default: _kept,
+}
+"""Of the operations in our programs, those that TorchNeuron's table replaces or names; and index_put."""
 
 PERSISTENT: dict[str, bytes] = {}
 """The cache of compiled programs: key to content. Tests clear it to simulate a fresh machine."""
@@ -56,7 +75,9 @@ class StandIn:
     def __call__(self, graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile a graph traced by Dynamo."""
         self.traced.append(graph)
-        compiler = aot_autograd(fw_compiler=self._compile, keep_inference_input_mutations=True)
+        compiler = aot_autograd(
+            fw_compiler=self._compile, keep_inference_input_mutations=True, decompositions=TABLE
+        )
         compiled: Callable[..., Any] = compiler(graph, inputs)
         return compiled
 
