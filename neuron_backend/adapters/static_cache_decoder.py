@@ -1,0 +1,194 @@
+"""Decoder over a Hugging Face model with transformers' StaticCache, compiled by torch.compile."""
+
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ...decoding.forward_checks import check_inputs
+from ..kv_cache.buffers import SPARE
+from ..kv_cache.masks import MaskPlan
+from ..kv_cache.shapes import decoder_shape
+from ..models.unsupported import UnsupportedArchitecture
+from ..step import supports_logits_to_keep
+from .per_row_static_cache import PerRowStaticCache
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Compile = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
+"""A function of tensors to the compiled function."""
+
+# Logits of two programs of one model differ by rounding, relative to their range.
+_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
+_HALF_TOLERANCE = 0.1
+
+
+def neuron_compile(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``torch.compile(function, backend="neuron")`` for fixed shapes, as a whole."""
+    return torch.compile(function, backend="neuron", fullgraph=True, dynamic=False)
+
+
+class StaticCacheDecoder:
+    """
+    A Hugging Face model with a StaticCache as a decoder: the path that PyTorch's and AWS's guides describe.
+
+    The model itself is used, with its own weights and layers, where it lies on its device. Each width is one
+    graph, compiled when the decoder is made. Every forward attends to the whole cache; there are no spans,
+    trees or sampling on the device, which :func:`~decodekit.neuron_backend.compile_decoder` has.
+    """
+
+    def __init__(
+        self,
+        model: "PreTrainedModel",
+        batch_size: int = 1,
+        max_length: int | None = None,
+        widths: Sequence[int] | None = None,
+        *,
+        scored_width: int | None = None,
+        device: torch.device | str = "neuron",
+        compile: Compile | None = neuron_compile,  # noqa: A002 (torch's word)
+    ) -> None:
+        """
+        Move *model* to its device, compile every width, and compare with the model's own forward.
+
+        Args:
+            model: A Hugging Face causal LM. It is moved to *device* and set to evaluation mode.
+
+            batch_size: Rows of every forward.
+
+            max_length: Positions per row. None: 2048, or the model's own maximum if smaller.
+
+            widths: Columns of the forwards, ascending. None: 1, 5 and 128, limited to *max_length*.
+
+            scored_width: Forwards up to this width score every column, wider ones the last. None: the
+                largest width up to 32, else the smallest.
+
+            device: Where the model runs.
+
+            compile: Compiles the forward. None: it runs eagerly.
+
+        Raises:
+            UnsupportedArchitecture: The logits differ from the model's own, or its state is not addressed by
+                position.
+
+            ValueError: An argument is invalid.
+        """
+        vocab_size = model.get_output_embeddings().weight.shape[0]
+        self.shape = decoder_shape(
+            model,
+            vocab_size=vocab_size,
+            batch_size=batch_size,
+            max_length=max_length,
+            widths=widths,
+            scored_width=scored_width,
+        )
+        self._plan = MaskPlan.of(model)
+        self._cache = PerRowStaticCache(model.config, self.shape.max_length + 1)
+        self._keeps_logits = supports_logits_to_keep(model)
+        self._model = model.to(device).eval()  # type: ignore[arg-type]  # transformers' own annotation
+        self._device = self._model.device
+        self._slots = torch.arange(SPARE, self.shape.max_length, device=self._device)
+        self._programs: dict[int, Callable[..., Tensor]] = dict.fromkeys(self.shape.widths, self._score)
+        self._allocate()
+        if compile is not None:
+            self._programs = {
+                width: compile(_with_own_code(self._score, f"width_{width}")) for width in self.shape.widths
+            }
+            self._feed_padding(self.shape.widths)
+        self._compare()
+
+    def forward(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
+        """
+        Feed *ids*: write their keys and values into the cache and return the logits of the next tokens.
+
+        Args:
+            ids: Tokens to feed, ``[batch, width]`` int64, *width* one of ``shape.widths``; -1 is padding.
+
+            cache_pos: Position of the first column of each row, ``[batch]`` int64.
+
+        Returns:
+            Logits ``[batch, width, vocab]`` float32, or ``[batch, 1, vocab]`` of the last column when
+            *width* exceeds ``shape.scored_width``.
+
+        Raises:
+            ValueError: A wrong width, batch, id or position. Nothing has been written.
+
+            TypeError: A wrong dtype. Nothing has been written.
+        """
+        check_inputs(ids, cache_pos, self.shape)
+        padding = ids < 0
+        positions = cache_pos[:, None] + torch.arange(ids.shape[1])
+        # The spare slot comes first.
+        written = positions.masked_fill(padding, SPARE) - SPARE
+        self._cache.write_to(written.to(self._device))
+        with torch.inference_mode(False), torch.no_grad():
+            logits = self._programs[ids.shape[1]](
+                ids.masked_fill(padding, 0).to(self._device),
+                positions.masked_fill(padding, 0).to(self._device),
+                padding.to(self._device),
+            )
+        return logits.to("cpu", torch.float32)
+
+    def _score(self, ids: Tensor, positions: Tensor, padding: Tensor) -> Tensor:
+        """What is compiled: the model over the whole cache."""
+        width = ids.shape[1]
+        scores_all = width <= self.shape.scored_width
+        output: Any = self._model(
+            input_ids=ids,
+            attention_mask=self._plan.masks(positions, padding, self._slots, self._model.dtype),
+            position_ids=positions,
+            past_key_values=self._cache,
+            use_cache=True,
+            # The head would be the largest cost of a wide prefill.
+            **({"logits_to_keep": 1} if self._keeps_logits and not scores_all else {}),
+        )
+        logits: Tensor = output.logits
+        return logits if scores_all else logits[:, -1:]
+
+    def _allocate(self) -> None:
+        """Run the first forward, which allocates the cache; transformers wants that outside of a graph."""
+        try:
+            self._feed_padding(self.shape.widths[:1])
+        except Exception as error:
+            raise UnsupportedArchitecture(
+                type(self._model).__name__,
+                f"it must run with a StaticCache, a mask of four dimensions and positions: got {error}",
+            ) from error
+
+    def _feed_padding(self, widths: Sequence[int]) -> None:
+        rows = self.shape.batch_size
+        for width in widths:
+            self.forward(torch.full((rows, width), -1), torch.zeros(rows, dtype=torch.int64))
+
+    def _compare(self) -> None:
+        """Compare the last column of the widest forward with the model's own, without a cache."""
+        rows, width = self.shape.batch_size, self.shape.widths[-1]
+        ids = torch.arange(rows * width).reshape(rows, width) % self.shape.vocab_size
+        found = self.forward(ids, torch.zeros(rows, dtype=torch.int64))[:, -1]
+        with torch.no_grad():
+            output: Any = self._model(input_ids=ids.to(self._device), use_cache=False)
+        expected = output.logits[:, -1].to("cpu", torch.float32)
+        largest = float((found - expected).abs().max())
+        allowed = _TOLERANCES.get(self._model.dtype, _HALF_TOLERANCE) * float(expected.abs().max())
+        if not largest <= allowed:
+            raise UnsupportedArchitecture(
+                type(self._model).__name__,
+                f"with a StaticCache its logits must be within {allowed:.2g} of its own: got {largest:.2g}",
+            )
+
+
+def _with_own_code(score: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
+    """
+    A function that calls *score*, with a code object of its own.
+
+    Torch gives up on a code object after 8 graphs, those of other decoders included.
+    """
+
+    def program(ids: Tensor, positions: Tensor, padding: Tensor) -> Tensor:
+        return score(ids, positions, padding)
+
+    code = program.__code__.replace(co_name=name)
+    return FunctionType(code, program.__globals__, name, None, program.__closure__)
