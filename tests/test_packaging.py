@@ -13,7 +13,9 @@ import decodekit
 
 ROOMS = {
     "benchmarks": "comparison forward generation host measuring models peers speculation",
-    "decoding": "cache engine interop results sampling sampling/compiled sampling/compiled/csrc stopping testing text",
+    "decoding": (
+        "cache engine interop results sampling sampling/compiled sampling/compiled/csrc stopping testing text"
+    ),
     "neuron_backend": (
         "adapters artifacts kv_cache lint lowering models on_device_sampling parity quantization "
         "serialization sizing targets targets/cpu targets/cpu/csrc targets/cuda targets/neuron "

@@ -9,7 +9,7 @@ from transformers.cache_utils import StaticLayer
 from ..models.unsupported import UnsupportedArchitecture
 
 
-class PerRowLayer(StaticLayer):
+class PerRowLayer(StaticLayer):  # type: ignore[no-untyped-call]  # its hook for subclasses is untyped
     """
     A layer whose columns are written to given slots.
 
@@ -60,9 +60,10 @@ class PerRowStaticCache(StaticCache):
             raise UnsupportedArchitecture(
                 type(config).__name__, f"its cache must hold keys and values by position: got {other[0]}"
             )
-        self.layers = [PerRowLayer(max_cache_len) for _ in self.layers]
+        self._rows = [PerRowLayer(max_cache_len) for _ in self.layers]
+        self.layers = list(self._rows)
 
     def write_to(self, slots: Tensor) -> None:
         """Let the next forward write its columns to *slots*, ``[batch, width]`` int64."""
-        for layer in self.layers:
+        for layer in self._rows:
             layer.written = slots

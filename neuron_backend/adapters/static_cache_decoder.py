@@ -76,10 +76,9 @@ class StaticCacheDecoder:
 
             ValueError: An argument is invalid.
         """
-        vocab_size = model.get_output_embeddings().weight.shape[0]
         self.shape = decoder_shape(
             model,
-            vocab_size=vocab_size,
+            vocab_size=model.config.get_text_config(decoder=True).vocab_size,
             batch_size=batch_size,
             max_length=max_length,
             widths=widths,

@@ -196,14 +196,11 @@ class TracedTarget:
                 f"got {decoder.tp_degree}; TracedTarget(way='nxd') takes more, with a neuronx-distributed "
                 "that has ModelBuilder v2, from https://pip.repos.neuron.amazonaws.com"
             )
-        options = (
-            " ".join(with_logical_cores(self.compiler_args.split())),
-            self.compiler_workdir,
-            self.strict,
-        )
+        compiler_args = " ".join(with_logical_cores(self.compiler_args.split()))
+        common = (compiler_args, self.compiler_workdir, self.strict)
         if way is SingleTraceWay:
-            return way(*options)
-        return way(*options, self.keep_programs, self.optimize_weight_layout)
+            return SingleTraceWay(*common)
+        return ModelBuilderWay(*common, self.keep_programs, self.optimize_weight_layout)
 
     def _run(
         self,
