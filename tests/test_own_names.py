@@ -105,6 +105,7 @@ COMPUTED = {
     "neuron_backend/lowering/narrow_integers.py": {"getattr(owner, name)"},  # a buffer of a module
     "neuron_backend/tensor_parallel/parallel_plan.py": {"getattr(config, name, None)"},
     "neuron_backend/sizing/model_facts.py": {"getattr(config, name, None)"},
+    "neuron_backend/targets/device_read.py": {"getattr(torch, device.type)"},  # torch.neuron, torch.cuda
     "neuron_backend/targets/device_tensors.py": {
         "getattr(owner, name)",
         "getattr(torch, device.type, None)",
