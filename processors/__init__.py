@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .interop.transformers_export import to_transformers as to_transformers
     from .interop.transformers_import import from_transformers as from_transformers
     from .interop.vllm_export import to_vllm as to_vllm
+    from .interop.vllm_neuron import attach_to_vllm_neuron as attach_to_vllm_neuron
     from .penalties.dry import DRY as DRY
     from .penalties.encoder_repetition_penalty import EncoderRepetitionPenalty as EncoderRepetitionPenalty
     from .penalties.exponential_length_decay import ExponentialLengthDecay as ExponentialLengthDecay

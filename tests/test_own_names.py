@@ -21,7 +21,7 @@ FOREIGN = {
     "decoding/cache/slots.py": {"register_at_fork"},
     "decoding/fork_safe_lock.py": {"register_at_fork"},
     "streaming/event_queue.py": {"register_at_fork"},
-    "neuron_backend/artifacts/trust.py": {"geteuid"},
+    "decoding/user_cache.py": {"geteuid"},
     "neuron_backend/serialization/replaced_folder.py": {"AttributeError"},
     # Models, configs and caches of transformers
     "neuron_backend/models/rope_scaling.py": {"rope_parameters", "rope_type"},

@@ -2,6 +2,7 @@
 
 import importlib
 import itertools
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -55,11 +56,17 @@ def to_vllm(chain: Processor, *, name: str = "DecodekitLogitsProcessor", base: t
         raise TypeError(f"'name' must be a string: got {name!r}")
     if base is not None and not isinstance(base, type):
         raise TypeError(f"'base' must be a class: got {base!r}")
-    _check_chain(chain)
+    check_for_requests(chain)
     return type(name, (_Bridge, _interface() if base is None else base), {"chain": staticmethod(chain)})
 
 
-def _check_chain(chain: Processor) -> None:
+def check_for_requests(chain: Processor) -> None:
+    """
+    Refuse a chain with per-row parameters, since the rows of vLLM are other requests in each step.
+
+    Raises:
+        ValueError: A parameter is per-row.
+    """
     for part in Chain((chain,)).processors:
         for name, value in options_of(part).items():
             if _is_per_row(part, value):
@@ -77,7 +84,8 @@ def _interface() -> Any:
     except ImportError as error:
         raise ImportError(
             "to_vllm needs a vLLM with the interface of its second model runner (0.33 has it): "
-            "pip install 'vllm>=0.33'"
+            "pip install 'vllm>=0.33'; vLLM Neuron 0.2 requires vLLM 0.11 and takes no logits processors "
+            "(call attach_to_vllm_neuron in its worker instead)"
         ) from error
 
 
@@ -97,15 +105,12 @@ class _Bridge:
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
         """Raise if the switch is not a bool."""
-        _switched_on(sampling_params)
+        switched_on(sampling_params)
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         """Store the request's settings; returns whether the chain runs for it."""
-        self._on[req_idx] = _switched_on(sampling_params)
-        seed = sampling_params.seed
-        # Streams of given seeds and of unseeded requests must not coincide.
-        kind, number = (0, next(self._unseeded)) if seed is None else (1, seed)
-        self._stream[req_idx] = noise.random_streams(torch.tensor([number]), kind)[0]
+        self._on[req_idx] = switched_on(sampling_params)
+        self._stream[req_idx] = stream_of(sampling_params, self._unseeded)
         return bool(self._on[req_idx])
 
     def apply(self, logits: Tensor, ctx: Any) -> Tensor:
@@ -134,7 +139,21 @@ class _Bridge:
         )
 
 
-def _switched_on(sampling_params: Any) -> bool:
+def stream_of(sampling_params: Any, unseeded: Iterator[int]) -> int:
+    """The random stream of a request: that of its seed, or the next of *unseeded*."""
+    seed = sampling_params.seed
+    # Streams of given seeds and of unseeded requests must not coincide.
+    kind, number = (0, next(unseeded)) if seed is None else (1, seed)
+    return int(noise.random_streams(torch.tensor([number]), kind)[0])
+
+
+def switched_on(sampling_params: Any) -> bool:
+    """
+    Whether a request runs the chain.
+
+    Raises:
+        ValueError: The switch is not a bool.
+    """
     switch = (sampling_params.extra_args or {}).get(_SWITCH, True)
     # REST requests may carry numbers only.
     if not isinstance(switch, bool) and not (is_whole(switch) and switch in (0, 1)):
