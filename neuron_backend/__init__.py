@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         CallableDecoder as CallableDecoder,
         NxDInferenceDecoder as NxDInferenceDecoder,
         OptimumNeuronDecoder as OptimumNeuronDecoder,
+        StaticCacheDecoder as StaticCacheDecoder,
         TransformersNeuronxDecoder as TransformersNeuronxDecoder,
     )
     from .compilation import compile_decoder as compile_decoder

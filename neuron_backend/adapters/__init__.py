@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .callable_decoder import CallableDecoder as CallableDecoder
     from .nxd_inference import NxDInferenceDecoder as NxDInferenceDecoder
     from .optimum_neuron import OptimumNeuronDecoder as OptimumNeuronDecoder
+    from .static_cache_decoder import StaticCacheDecoder as StaticCacheDecoder
     from .transformers_neuronx import TransformersNeuronxDecoder as TransformersNeuronxDecoder
     from .wrapped_decoder import WrappedDecoder as WrappedDecoder
 else:

@@ -12,10 +12,9 @@ from .prompt_layout import lay_out_prompts
 from .settings import check_columns, check_settings, check_window, largest, number, setting, text_config
 from .wrapped_decoder import WrappedDecoder
 
-_OTHER_OUTPUT = "its forward does not return the logits after its input tokens"
 _FUSED = (
-    f"{_OTHER_OUTPUT}; vLLM Neuron compiles every model with speculation so: compile it with NxD Inference, "
-    "with speculation_length=k + 1 and without fused speculation"
+    "its forward does not return the logits after its input tokens; vLLM Neuron compiles every model with "
+    "speculation so: compile it with NxD Inference, with speculation_length=k + 1 and no fused speculation"
 )
 _BLOCKS = (
     "its cache is addressed by blocks, not by position; vLLM Neuron compiles models with prefix caching or "
@@ -24,11 +23,20 @@ _BLOCKS = (
 
 _RULES = {
     "padding_side": (("right",), "positions are counted from the left"),
-    "async_mode": ((False,), "it returns the result of the previous step"),
+    "async_mode": (
+        (False,),
+        "it returns the result of the previous step; decodekit's own async_mode is NativeTarget's",
+    ),
     "enable_fused_speculation": ((False,), _FUSED),
-    "enable_eagle_speculation": ((False,), _FUSED),
-    "is_eagle_draft": ((False,), _OTHER_OUTPUT),
-    "is_medusa": ((False,), _OTHER_OUTPUT),
+    "enable_eagle_speculation": ((False,), f"EAGLE's draft head runs in the target's program; {_FUSED}"),
+    "is_eagle_draft": (
+        (False,),
+        "a draft head needs the target's hidden states; pass a complete draft model",
+    ),
+    "is_medusa": (
+        (False,),
+        "its heads return draft tokens; compile it with speculation_length=k + 1 instead",
+    ),
     "is_block_kv_layout": ((False,), _BLOCKS),
     "is_prefix_caching": ((False,), _BLOCKS),
     "is_chunked_prefill": ((False,), _BLOCKS),
