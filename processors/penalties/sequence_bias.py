@@ -95,5 +95,5 @@ class SequenceBias(Composable):
         came = ((last == before) | (before < 0)).all(dim=-1)  # [batch, width, sequences]
         biases = torch.where(came, self._added.to(logits), 0.0)
         total = torch.zeros(index.shape, dtype=logits.dtype, device=logits.device)
-        total = total.index_add(-1, self._place.to(logits.device), biases)
+        total = total.scatter_add(-1, self._place.to(logits.device).expand(biases.shape), biases)
         return logits.scatter(-1, index, logits.gather(-1, index) + total)

@@ -11,10 +11,10 @@
 
 #include "column.h"
 
-// One library serves all processors of an architecture: a cache folder may be shared between machines.
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__)
-#define DECODEKIT_FOR_EACH_PROCESSOR \
-    __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+// One library serves all processors of an architecture: a cache folder may be shared between machines. The
+// choice between the clones is made by glibc's loader.
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__)
+#define DECODEKIT_FOR_EACH_PROCESSOR __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define DECODEKIT_FOR_EACH_PROCESSOR
 #endif
