@@ -138,7 +138,7 @@ class TestModels:
     def test_that_sort_unseen_are_found_in_the_hlo(self, sorting, monkeypatch):
         """The lowered HLO is linted too, not only the graph."""
         monkeypatch.setattr(
-            "decodekit.neuron_backend.targets.neuron.traced_target.lint_graph", lambda graph: []
+            "decodekit.neuron_backend.targets.neuron.traced_target.lint_graph", lambda graph, rules: []
         )
         monkeypatch.setattr("torch_neuronx.recording.lint_hlo", lambda text: [])
 
