@@ -1,4 +1,4 @@
-"""A scripted decoder whose device runs queued forwards when somebody waits for them."""
+"""A scripted decoder whose device runs queued forwards when their samples are read."""
 
 from collections.abc import Callable
 from typing import Any
