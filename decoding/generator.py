@@ -18,7 +18,7 @@ from .history import History
 from .optional_protocols import Seeded, reads_target_tokens
 from .prompts import as_rows, first_history
 from .protocols import Decoder
-from .results.background import in_threads
+from .results.background import in_thread
 from .results.events import AsyncEventStream, EventStream
 from .results.generation import Generation, collect
 from .results.logprobs import Logprobs, TokenLogprob
@@ -131,7 +131,7 @@ class Generator(Parts):
         As in :meth:`stream`, nothing runs ahead. A consumer that breaks off, raises or is cancelled
         ends the generation; ``aclose()`` returns when its thread has finished.
         """
-        return in_threads(self.stream(prompts, random_streams, logprobs))
+        return in_thread(self.stream(prompts, random_streams, logprobs))
 
     def prompt_logprobs(
         self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None

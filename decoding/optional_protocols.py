@@ -179,7 +179,12 @@ def is_stateful(sampler: object) -> bool:
 # Stop conditions
 
 TokenCode: TypeAlias = Callable[[int, int, int, int], int]
-"""The code of one new token: ``(token, length, prompt, row)``; *length* includes the token."""
+"""
+The code of one new token: ``(token, length, prompt, row)``; *length* includes the token.
+
+It is told every new token of a row in order, and may keep them. After an error in a step, tokens of that
+step are told again.
+"""
 
 
 @runtime_checkable
@@ -187,7 +192,7 @@ class TellsByToken(Protocol):
     """A condition with a short cut for one token a row, without arrays."""
 
     def by_token(self) -> TokenCode | None:
-        """The code of one new token as a function of these numbers; None if it depends on more."""
+        """The code of one new token, given a row's tokens one by one; None if it depends on more."""
 
 
 @runtime_checkable

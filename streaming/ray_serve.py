@@ -13,7 +13,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from ..decoding.generator import Generator
-from ..decoding.results.background import in_threads
+from ..decoding.results.background import in_thread
 from ..decoding.results.events import AsyncEventStream, Event
 from ..decoding.results.logprobs import Logprobs
 from ..decoding.validation import is_whole
@@ -139,7 +139,7 @@ class Replica:
     async def _begin(self, prompts: Any, **options: Any) -> AsyncEventStream:
         """Validate the request and return its event stream; nothing is decoded yet."""
         # In a thread, since tokenizing a long text takes time.
-        return in_threads(await asyncio.to_thread(self._generator.stream, prompts, **options))
+        return in_thread(await asyncio.to_thread(self._generator.stream, prompts, **options))
 
 
 def _ray_serve() -> Any:

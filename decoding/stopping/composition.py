@@ -145,10 +145,12 @@ class AnyOf(Stop):
         codes = [(code, before) for code, before in zip(known, self._before, strict=True) if code is not None]
 
         def first(token: int, length: int, prompt: int, row: int) -> int:
+            found = 0
+            # All are told of every token, since a condition around this one may let the row go on.
             for code, before in codes:
-                if number := code(token, length, prompt, row):
-                    return number + before
-            return 0
+                if (number := code(token, length, prompt, row)) and not found:
+                    found = number + before
+            return found
 
         return first if len(codes) == len(known) else None
 

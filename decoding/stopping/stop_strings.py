@@ -1,5 +1,6 @@
 """Stop strings."""
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..history import History
+from ..optional_protocols import TokenCode, has_short_cuts
 from ..protocols import Finish
 from ..scores import Scores
 from ..text.detokenizer import Detokenizer
@@ -71,6 +73,7 @@ class _Row:
         self.ahead = state
 
 
+@has_short_cuts
 @attrs.frozen(eq=False)
 class StopStrings(Stop):
     """
@@ -119,13 +122,37 @@ class StopStrings(Stop):
         ]
         return torch.tensor(codes)
 
+    def by_token(self) -> TokenCode:
+        """The code of one token."""
+        return self._code
+
+    def _code(self, token: int, length: int, prompt: int, row: int) -> int:
+        """The code of the *row*'s next *token*; if a token is told again, those after it are forgotten."""
+        seen, size = self._rows.get(row), np.dtype(np.int64).itemsize
+        before = (length - prompt - 1) * size
+        if seen is None or len(seen.ids) != before:
+            earlier = b"" if seen is None else seen.ids[:before]
+            if len(earlier) != before:
+                raise ValueError(f"'token' must follow those that were told: got token {token} at {length}")
+            seen = self._begun(row)
+            self._take(seen, np.frombuffer(earlier, np.int64))
+        seen.read(token, self._machine)
+        seen.ids += token.to_bytes(size, sys.byteorder, signed=True)
+        return seen.code
+
     def _read(self, row: int, ids: NDArray[np.int64]) -> int:
         """The code of the last of *ids*, the generated tokens of *row*."""
         seen = self._rows.get(row)
         if seen is None or seen.ids != ids[: len(seen.ids) // ids.itemsize].tobytes():
-            seen = self._rows[row] = _Row(self._detokenizer.another())
-        new = ids[len(seen.ids) // ids.itemsize :]
+            seen = self._begun(row)
+        self._take(seen, ids[len(seen.ids) // ids.itemsize :])
+        return seen.code
+
+    def _begun(self, row: int) -> _Row:
+        begun = self._rows[row] = _Row(self._detokenizer.another())
+        return begun
+
+    def _take(self, seen: _Row, new: NDArray[np.int64]) -> None:
         for token in new.tolist():
             seen.read(token, self._machine)
         seen.ids += new.tobytes()
-        return seen.code

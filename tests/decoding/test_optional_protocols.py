@@ -79,7 +79,7 @@ class Letters:
         (EndOfSequence(2), "by_token begin"),
         (MaxNewTokens(2) | EndOfSequence(2), "by_token conditions begin"),
         (NotBefore(2, EndOfSequence(2)), "conditions begin"),
-        (StopStrings("a", Letters()), "skip_special_tokens begin"),
+        (StopStrings("a", Letters()), "by_token skip_special_tokens begin"),
         (StopWhen(lambda history: False), "begin"),
         (ExactMatch(), "takes_trees"),
         (RejectionSampling(), "compares_scores reads_target_tokens"),

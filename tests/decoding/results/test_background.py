@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 
-from decodekit.decoding.results.background import in_threads
+from decodekit.decoding.results.background import in_thread
 
 
 def test_the_end_of_the_event_loop_waits_for_the_thread() -> None:
@@ -21,7 +21,7 @@ def test_the_end_of_the_event_loop_waits_for_the_thread() -> None:
             ends.append("closed")
 
     async def consume() -> None:
-        async for _ in in_threads(items()):
+        async for _ in in_thread(items()):
             pass
 
     async def main() -> None:
@@ -34,3 +34,25 @@ def test_the_end_of_the_event_loop_waits_for_the_thread() -> None:
 
     assert [] == problems
     assert ["closed"] == ends
+
+
+def test_computes_every_item_in_one_thread_that_ends_with_the_iteration() -> None:
+    """Also beside other iterations; a decoder may keep a team of workers for each thread that calls it."""
+
+    def items() -> Iterator[threading.Thread]:
+        for _ in range(20):
+            yield threading.current_thread()
+
+    async def threads() -> set[threading.Thread]:
+        return {thread async for thread in in_thread(items())}
+
+    async def main() -> list[set[threading.Thread]]:
+        return await asyncio.gather(*(threads() for _ in range(3)))
+
+    found = asyncio.run(main())
+
+    assert [1, 1, 1] == [len(threads) for threads in found]
+    assert len(set.union(*found)) == 3
+    for thread in set.union(*found):
+        thread.join(10)
+        assert not thread.is_alive()
