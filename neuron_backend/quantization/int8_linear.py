@@ -10,6 +10,10 @@ INT8_MAX = 127
 """Largest magnitude of a weight: -128 is not used, which keeps the range symmetric."""
 
 
+MOST_INPUTS = 2**31 // INT8_MAX**2
+"""Inputs beyond which sums of int8 products could overflow 32 bits."""
+
+
 class Int8Linear(nn.Module):
     """
     ``x @ (quantized * scale).T + bias``.

@@ -14,14 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..targets.cpu.kernel_library import MOST_ROWS_BY_4_BITS, NO_LIBRARY, Library, NoLibrary
+from ..targets.cpu.kernel_library import NO_LIBRARY, Library, NoLibrary
 from . import int4_linear
 from .int4_linear import BLOCK, GROUP, HALF, LEVELS, MIDDLE, Int4Linear, unpad_and_add_bias
-from .int8_activation_split import MOST_INPUTS, can_split, split_matmul
-from .int8_linear import Int8Linear, plain_int8_matmul
-
-PACKED = "packed_integers"
-"""Buffer of a traced int8 layer whose weights a program takes packed."""
+from .int8_linear import MOST_INPUTS, Int8Linear, plain_int8_matmul
 
 # Rows up to which each kernel is faster than dequantizing the weights once for all rows, measured on one
 # thread of an AMD EPYC at the shapes of SmolLM2-135M.
@@ -51,12 +47,8 @@ def cpu_matmul(model: nn.Module, kernels: Library | NoLibrary = NO_LIBRARY) -> I
             elif layer.storage != "int8" or layer.in_features > MOST_INPUTS:
                 # Integer kernels take int8 alone, and sum in int32.
                 layer.matmul = int8_matmul
-            elif can_split(layer.scale.dtype, layer.in_features):
-                # Stands for the packed weights in the traced graph; the program takes those.
-                layer.register_buffer(PACKED, layer.quantized.T)
-                layer.matmul = partial(_int8_with_kernels, kernels, _int8_packed_matmul)
             else:
-                layer.matmul = partial(_int8_with_kernels, kernels, int8_matmul)
+                layer.matmul = partial(_int8_with_kernels, kernels)
         yield
 
 
@@ -87,18 +79,15 @@ def _matmul_restored(model: nn.Module) -> Iterator[list[Int8Linear | Int4Linear]
     finally:
         for layer in layers:
             if isinstance(layer, Int8Linear):
-                layer._buffers.pop(PACKED, None)
                 layer.matmul = plain_int8_matmul
             else:
                 layer.matmul = int4_linear.plain_int4_matmul
 
 
-def _int8_with_kernels(
-    kernels: Library | NoLibrary, fallback: Callable[..., Tensor], layer: Int8Linear, x: Tensor
-) -> Tensor:
+def _int8_with_kernels(kernels: Library | NoLibrary, layer: Int8Linear, x: Tensor) -> Tensor:
+    if not kernels.takes(x.dtype):
+        return int8_matmul(layer, x)
     rows = x.reshape(-1, layer.in_features).contiguous()
-    if not kernels.takes(rows):
-        return fallback(layer, x)
     out: Tensor = torch.ops.decodekit.int8_gemm(rows, layer.quantized, layer.scale)
     out = out.reshape(*x.shape[:-1], layer.out_features)
     return out if layer.bias is None else out + layer.bias
@@ -107,21 +96,10 @@ def _int8_with_kernels(
 def _int4_with_kernels(
     kernels: Library | NoLibrary, fallback: Callable[..., Tensor], layer: Int4Linear, x: Tensor
 ) -> Tensor:
-    rows = x.reshape(-1, layer.in_features).contiguous()
-    if not kernels.takes(rows, MOST_ROWS_BY_4_BITS):
+    if not kernels.takes(x.dtype):
         return fallback(layer, x)
+    rows = x.reshape(-1, layer.in_features).contiguous()
     return unpad_and_add_bias(layer, x, torch.ops.decodekit.int4_gemm(rows, layer.packed, layer.levels))
-
-
-def _int8_packed_matmul(layer: Int8Linear, x: Tensor) -> Tensor:
-    return int8_split_matmul(layer, x, layer.get_buffer(PACKED))
-
-
-def int8_split_matmul(layer: Int8Linear, x: Tensor, packed: Tensor) -> Tensor:
-    """Product of an :class:`~.int8_linear.Int8Linear` by :func:`~.int8_activation_split.split_matmul`."""
-    rows = x.reshape(-1, layer.in_features)
-    out = split_matmul(rows, packed, layer.scale).to(x.dtype).reshape(*x.shape[:-1], layer.out_features)
-    return out if layer.bias is None else out + layer.bias
 
 
 def int8_matmul(layer: Int8Linear, x: Tensor, aten: bool = True) -> Tensor:

@@ -28,10 +28,15 @@ from ...quantization.quantized_matmul import cpu_matmul
 from ...step import Step
 from .graph_rewrites import rewrite_graph
 from .kernel_library import NO_LIBRARY, Library, NoLibrary, archiver
-from .packed_weights import METADATA, PackedNames, PackedWeights
+from .unproved_products import unproved_products
 
 _FINGERPRINT = "decodekit_fingerprint"
 _CONSTANTS = "decodekit_constants"
+_BIT_EXACT = "decodekit_bit_exact"
+
+# Numbers below which a loop runs in one thread. Inductor would divide the sum over a single row among
+# threads, and so round it otherwise than beside other rows.
+_NUMBERS_OF_A_THREAD = 1 << 14
 
 
 def has_compiler() -> bool:
@@ -86,7 +91,6 @@ def compile_package(
         rewrite_graph(exported.graph_module, kernels)
         # Otherwise the compiler falls back to one call per complex operation, and warns.
         pair_complex_numbers(exported.graph_module)
-        packed = PackedNames.of(exported)
         known = tensors_of(step)
         constants = {name: tensor for name, tensor in exported.constants.items() if name not in known}
         options = {
@@ -94,10 +98,11 @@ def compile_package(
             # Round after each operation, as eager does. Fused loops round where the compiler ends them, which
             # depends on the width, so that a column's logits would differ in a verification.
             "emulate_precision_casts": True,
+            "cpp.min_chunk_size": _NUMBERS_OF_A_THREAD,
             "aot_inductor.metadata": {
                 _FINGERPRINT: fingerprint,
                 _CONSTANTS: tensors_digest(constants),
-                METADATA: packed.to_json(),
+                _BIT_EXACT: str(not unproved_products(exported.graph_module)).lower(),
             },
             **linked,
         }
@@ -153,7 +158,6 @@ class CompiledProgram:
         tensors: Mapping[str, Tensor],
         cache: CacheBuffers,
         fingerprint: str,
-        weights: PackedWeights,
     ):
         """
         Load native code, which the caller must trust.
@@ -167,8 +171,6 @@ class CompiledProgram:
 
             fingerprint: The fingerprint that it must have.
 
-            weights: Packs the weights that the program reads packed.
-
         Raises:
             ValueError: The program has another fingerprint, or other constants.
         """
@@ -178,7 +180,7 @@ class CompiledProgram:
             # The loader in torch._inductor would import the compiler.
             self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
         metadata = self._loader.get_metadata()
-        found, names = metadata.get(_FINGERPRINT), PackedNames.from_metadata(metadata)
+        found = metadata.get(_FINGERPRINT)
         if found != fingerprint:
             raise ValueError(
                 "a program must have been compiled for the decoder's shape, dtype and weights: its "
@@ -192,8 +194,7 @@ class CompiledProgram:
                 f"weights: got others, among {sorted(package.constants)}"
             )
         # The program keeps pointers, so the tensors have to outlive it.
-        known = weights.replace({**tensors, **package.constants}, names)
-        self._constants = _wanted(self._loader.get_constant_fqns(), known)
+        self._constants = _wanted(self._loader.get_constant_fqns(), {**tensors, **package.constants})
         self._loader.load_constants(self._constants, False, True, True)
         self._cache = cache.tensors
 

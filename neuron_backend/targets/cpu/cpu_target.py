@@ -19,7 +19,6 @@ from ..compiler_cache import private_compiler_cache
 from ..target import NOT_SAVED
 from . import aoti
 from .kernel_library import Library, NoLibrary
-from .packed_weights import PackedWeights
 
 if TYPE_CHECKING:
     from ...static_decoder import StaticDecoder
@@ -104,7 +103,6 @@ class CpuTarget:
         tensors: Mapping[str, Tensor],
     ) -> None:
         """Run saved programs over *tensors*, without building the model."""
-        weights = _packed_weights(decoder)
 
         def programs(kind: str, widths: Sequence[int]) -> dict[int, aoti.CompiledProgram]:
             return {
@@ -113,7 +111,6 @@ class CpuTarget:
                     tensors,
                     decoder.cache,
                     _fingerprint(decoder, model, kind, width),
-                    weights,
                 )
                 for width in widths
             }
@@ -127,12 +124,12 @@ class CpuTarget:
         )
 
     def _run(self, decoder: "StaticDecoder", packages: Mapping[str, Package], compiled: bool) -> None:
-        model, weights = ModelFingerprint.of(decoder.step), _packed_weights(decoder)
+        model = ModelFingerprint.of(decoder.step)
 
         def program(step: Step, width: int) -> aoti.CompiledProgram:
             fingerprint = _fingerprint(decoder, model, step.kind, width)
             package, tensors = packages[_file(step, width)], aoti.tensors_of(step)
-            return aoti.CompiledProgram(package, tensors, decoder.cache, fingerprint, weights)
+            return aoti.CompiledProgram(package, tensors, decoder.cache, fingerprint)
 
         decoder.replace_programs(
             {width: program(decoder.step, width) for width in decoder.shape.widths},
@@ -150,18 +147,8 @@ def _kernels(decoder: "StaticDecoder") -> Library | NoLibrary:
     # Imported on demand: only compiling needs it.
     from .kernel_selection import select_kernels
 
-    shape, dtype = decoder.shape, decoder.step.model.dtype
-    rows = [shape.batch_size * width for width in (1, *shape.widths, *decoder.tree_widths)]
-    return select_kernels(
-        decoder.step.model,
-        dtype,
-        rows,
-        [count for count in rows if count <= shape.batch_size * shape.scored_width],
-    )
-
-
-def _packed_weights(decoder: "StaticDecoder") -> PackedWeights:
-    return PackedWeights(decoder.shape.batch_size * decoder.shape.scored_width)
+    rows = [decoder.shape.batch_size * width for width in (*decoder.shape.widths, *decoder.tree_widths)]
+    return select_kernels(decoder.step.model, decoder.step.model.dtype, rows)
 
 
 def _fuse_projections(decoder: "StaticDecoder") -> None:

@@ -1,4 +1,4 @@
-"""The C++ kernels in csrc/, compiled for this CPU, one dtype and a decoder's numbers of rows."""
+"""The C++ kernels in csrc/, compiled for this CPU and one dtype."""
 
 import ctypes
 import os
@@ -18,7 +18,7 @@ from torch import Tensor
 from . import kernel_operations as _operations  # noqa: F401
 
 _CPP_TYPES = {torch.float32: "float", torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
-_NAME = "decodekit_skinny_gemm"
+_NAME = "decodekit_kernels"
 
 _OPERATIONS = (
     torch.ops.decodekit.float_gemm.default,
@@ -33,12 +33,6 @@ SOURCE = Path(__file__).parent / "csrc" / "exports.cpp"
 DTYPES = frozenset(_CPP_TYPES)
 """Dtypes of inputs, and of weights that are not quantised."""
 
-MOST_ROWS = 16
-"""Above this, arithmetic takes longer than reading the weights, and oneDNN is faster."""
-
-MOST_ROWS_BY_4_BITS = 64
-"""The same for int4 weights, which a faster kernel for more rows would have to dequantise first."""
-
 
 def archiver() -> str:
     """The command that makes static archives."""
@@ -48,8 +42,8 @@ def archiver() -> str:
 class NoLibrary:
     """A :class:`Library` without kernels: torch's own multiply everything."""
 
-    def takes(self, x: Tensor, most: int = MOST_ROWS) -> bool:
-        """False for every input."""
+    def takes(self, dtype: torch.dtype) -> bool:
+        """False for every dtype."""
         return False
 
     @contextmanager
@@ -72,20 +66,15 @@ class Library:
 
     folder: Path
     dtype: torch.dtype
-    rows: tuple[int, ...]
     _code: Any
 
     @classmethod
-    def compiled(
-        cls, dtype: torch.dtype, rows: Sequence[int], *, portable: bool = False, tiled: bool = False
-    ) -> Self:
+    def compiled(cls, dtype: torch.dtype, *, portable: bool = False, tiled: bool = False) -> Self:
         """
         Compile the kernels. Takes some seconds.
 
         Args:
             dtype: One of :data:`DTYPES`.
-
-            rows: Numbers of rows to compile for.
 
             portable: Leave out code for specific CPUs.
 
@@ -99,7 +88,7 @@ class Library:
         from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
 
         folder = Path(tempfile.mkdtemp(prefix=_NAME))
-        options = compiler_options(dtype, rows, portable=portable, tiled=tiled)
+        options = compiler_options(dtype, portable=portable, tiled=tiled)
         unlinked = CppBuilder(_NAME, [str(SOURCE)], options, str(folder))
         unlinked.build()
         compiled = unlinked.get_target_file_path()
@@ -110,11 +99,11 @@ class Library:
         subprocess.run([archiver(), "rcs", archive, compiled], check=True, capture_output=True)
         code = ctypes.CDLL(shared.get_target_file_path())
         weakref.finalize(code, shutil.rmtree, folder, ignore_errors=True)
-        return cls(folder, dtype, tuple(rows), code)
+        return cls(folder, dtype, code)
 
-    def takes(self, x: Tensor, most: int = MOST_ROWS) -> bool:
-        """Whether the kernels take an input ``[rows, in]``, of up to *most* rows."""
-        return x.dtype == self.dtype and x.shape[0] in self.rows and x.shape[0] <= most
+    def takes(self, dtype: torch.dtype) -> bool:
+        """Whether the kernels take inputs of *dtype*."""
+        return dtype == self.dtype
 
     @contextmanager
     def linked(self) -> Iterator[dict[str, Any]]:
@@ -173,22 +162,15 @@ class Library:
         *counts, outputs = sizes if len(sizes) == 3 else (*sizes, sizes[0])
         y = x.new_empty(x.shape[0], outputs)
         pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (x, *weights, y)]
-        call.restype = ctypes.c_bool
-        if not call(ctypes.c_int64(x.shape[0]), *pointers, *map(ctypes.c_int64, counts)):
-            raise ValueError(f"the rows must be one of {list(self.rows)}: got {x.shape[0]}")
+        call(ctypes.c_int64(x.shape[0]), *pointers, *map(ctypes.c_int64, counts))
         return y
 
 
-def compiler_options(
-    dtype: torch.dtype, rows: Sequence[int], *, portable: bool = False, tiled: bool = False
-) -> Any:
+def compiler_options(dtype: torch.dtype, *, portable: bool = False, tiled: bool = False) -> Any:
     """Inductor's options for compiling :data:`SOURCE`; arguments as of :meth:`Library.compiled`."""
     from torch._inductor.cpp_builder import CppTorchOptions, is_gcc
 
-    definitions = [
-        f"-DDECODEKIT_NUMBER={_CPP_TYPES[dtype]}",
-        f"-DDECODEKIT_ROWS={','.join(map(str, rows))}",
-    ]
+    definitions = [f"-DDECODEKIT_NUMBER={_CPP_TYPES[dtype]}"]
     if portable:
         definitions.append("-DDECODEKIT_PORTABLE")
     if tiled:

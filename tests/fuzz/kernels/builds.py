@@ -3,7 +3,6 @@
 import os
 import shlex
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
@@ -83,7 +82,7 @@ KINDS = (
 )
 
 
-def build(kind: Kind, dtype: torch.dtype, rows: Sequence[int], folder: Path) -> Path:
+def build(kind: Kind, dtype: torch.dtype, folder: Path) -> Path:
     """
     Compile driver.cpp and the kernels that it includes.
 
@@ -92,13 +91,11 @@ def build(kind: Kind, dtype: torch.dtype, rows: Sequence[int], folder: Path) -> 
 
         dtype: Dtype of the inputs.
 
-        rows: Numbers of rows.
-
         folder: Where the program is written.
     """
     from torch._inductor.cpp_builder import CppBuilder
 
-    options = compiler_options(dtype, rows, portable=kind.portable, tiled=kind.tiled)
+    options = compiler_options(dtype, portable=kind.portable, tiled=kind.tiled)
     command = CppBuilder("driver", [str(HERE / "driver.cpp")], options, str(folder)).get_command_line()
     compile_only = shlex.split(command)
     compile_only.remove("-c")

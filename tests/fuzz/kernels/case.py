@@ -48,7 +48,7 @@ class Case:
         near = torch.where(finite, (wide - self.expected).abs() <= self.bound, equal(wide, self.expected))
         require(near, wide, self.expected, "differs from the product")
         if self.same is not None:
-            require(equal(found, self.same), wide, self.same, "differs in bits from split_matmul")
+            require(equal(found, self.same), wide, self.same, "differs in bits from the definition")
 
     def check_alone(self, found: Tensor, alone: Tensor) -> None:
         """

@@ -53,47 +53,51 @@ std::unique_ptr<AtenTensorOpaque> tensor(Place place) {
 }
 
 // As Library in kernel_library.py calls them.
-bool call_functions(Operation operation, const Tensors& of, double scale, void* y) {
+void call_functions(Operation operation, const Tensors& of, double scale, void* y) {
   const auto at = [&](int i) -> void* { return of[i]->memory->data(); };
   const auto size = [&](int i, int dimension) { return of[i]->sizes.at(dimension); };
   const int64_t rows = size(0, 0);
   switch (operation) {
     case FLOATS:
-      return decodekit_float_gemm(rows, at(0), at(1), y, size(1, 0), size(1, 1));
+      decodekit_float_gemm(rows, at(0), at(1), y, size(1, 0), size(1, 1));
+      return;
     case INT8:
-      return decodekit_int8_gemm(rows, at(0), at(1), at(2), y, size(1, 0), size(1, 1));
+      decodekit_int8_gemm(rows, at(0), at(1), at(2), y, size(1, 0), size(1, 1));
+      return;
     case INT4:
-      return decodekit_int4_gemm(rows, at(0), at(1), at(2), y, size(1, 0), size(1, 1));
+      decodekit_int4_gemm(rows, at(0), at(1), at(2), y, size(1, 0), size(1, 1));
+      return;
     case ATTENTION:
       decodekit_attention(
           at(0), at(1), of[1]->strides.data(), at(2), of[2]->strides.data(), at(3), of[3]->strides.data(), y, rows,
           size(0, 1), size(0, 2), size(2, 1), size(2, 2), size(0, 3), size(2, 3), scale);
-      return true;
+      return;
   }
   std::abort();
 }
 
 // As programs call them.
-bool call_operations(Operation operation, const Tensors& of, double scale) {
+void call_operations(Operation operation, const Tensors& of, double scale) {
   const auto at = [&](int i) { return of[i].get(); };
   AtenTensorHandle y = nullptr;
+  const auto succeed = [](AOTITorchError error) {
+    if (error != 0) std::abort();
+  };
   switch (operation) {
     case FLOATS:
-      return aoti_torch_cpu_float_gemm(at(0), at(1), &y) == 0;
+      return succeed(aoti_torch_cpu_float_gemm(at(0), at(1), &y));
     case INT8:
-      return aoti_torch_cpu_int8_gemm(at(0), at(1), at(2), &y) == 0;
+      return succeed(aoti_torch_cpu_int8_gemm(at(0), at(1), at(2), &y));
     case INT4:
-      return aoti_torch_cpu_int4_gemm(at(0), at(1), at(2), &y) == 0;
+      return succeed(aoti_torch_cpu_int4_gemm(at(0), at(1), at(2), &y));
     case ATTENTION:
-      return aoti_torch_cpu_attention(at(0), at(1), at(2), at(3), scale, &y) == 0;
+      return succeed(aoti_torch_cpu_attention(at(0), at(1), at(2), at(3), scale, &y));
   }
   std::abort();
 }
 
-void answer(bool known, const char* data, int64_t bytes) {
-  const int64_t found = known;
-  std::fwrite(&found, sizeof found, 1, stdout);
-  if (known) std::fwrite(data, 1, bytes, stdout);
+void answer(const char* data, int64_t bytes) {
+  std::fwrite(data, 1, bytes, stdout);
   std::fflush(stdout);
 }
 
@@ -107,13 +111,14 @@ void serve(Operation operation) {
   for (auto& each : tensors) each = tensor(place);
   const int64_t bytes = number();
   if (as_programs) {
-    const bool known = call_operations(operation, tensors, scale);
+    call_operations(operation, tensors, scale);
     if (driver::made->memory->size() != bytes) std::abort();
-    answer(known, driver::made->memory->data(), bytes);
+    answer(driver::made->memory->data(), bytes);
     driver::made.reset();
   } else {
     const Memory y(bytes, place);
-    answer(call_functions(operation, tensors, scale, y.data()), y.data(), bytes);
+    call_functions(operation, tensors, scale, y.data());
+    answer(y.data(), bytes);
   }
 }
 

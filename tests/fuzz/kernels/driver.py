@@ -31,10 +31,6 @@ class Place(IntEnum):
     HEAP = 2
 
 
-class UnknownRows(ValueError):  # noqa: N818  # an outcome, not an error of the campaign
-    """Raised when a kernel is not compiled for a number of rows."""
-
-
 class Stopped(Exception):  # noqa: N818  # a finding, not an error of the campaign
     """Raised when the program ends in a call: a sanitizer's report, or a signal."""
 
@@ -101,8 +97,6 @@ class Driver:
 
         Raises:
             Stopped: The program ended.
-
-            UnknownRows: The kernel is not compiled for the number of rows.
         """
         dtype = call.tensors[0].dtype
         size = prod(call.shape) * dtype.itemsize
@@ -111,8 +105,6 @@ class Driver:
         try:
             self._stdin.write(b"".join([head, *map(_described, call.tensors), struct.pack("<q", size)]))
             self._stdin.flush()
-            if not struct.unpack("<q", self._read(8))[0]:
-                raise UnknownRows
             answer = bytearray(self._read(size))
         except (BrokenPipeError, EOFError):
             raise Stopped(self._last_words()) from None

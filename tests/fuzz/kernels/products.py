@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from decodekit.neuron_backend.quantization.int4_linear import BLOCK, GROUP, Int4Linear
-from decodekit.neuron_backend.quantization.int8_activation_split import can_split, pack_weights, split_matmul
 
+from ...int8_split import split_product
 from .case import ROUNDING, Case
 from .driver import Call, Operation
 
@@ -30,17 +30,13 @@ def float_product(dice: random.Random, dtype: torch.dtype, rows: Sequence[int]) 
 
 
 def int8_product(dice: random.Random, dtype: torch.dtype, rows: Sequence[int]) -> Case:
-    """Any bytes, and scales of both signs: results are to the bit those of prompts."""
+    """Any bytes, and scales of both signs: results are to the bit those of the definition."""
     outputs, inputs = sizes(dice)
     x = activations(dice, dice.choice(rows), inputs, dtype)
     quantized = integers(dice, outputs, inputs, low=-128, high=128).to(torch.int8)
     scale = (normal(dice, outputs) / 50).to(dtype)
     weight = quantized.double() * scale.double()[:, None]
-    same = None
-    if can_split(dtype, inputs):
-        # Rows with NaN or infinity are NaN, of which split_matmul makes infinities too.
-        split = split_matmul(x, pack_weights(quantized), scale).to(dtype)
-        same = split.where(x.isfinite().all(dim=1, keepdim=True), torch.nan)
+    same = split_product(x, quantized, scale)
     return product(dice, Operation.INT8, [x, quantized, scale], weight, outputs, same)
 
 

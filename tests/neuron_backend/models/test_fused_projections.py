@@ -13,9 +13,7 @@ from decodekit.neuron_backend.models.fused_projections import (
     merge_equal_products,
     trace_fused,
 )
-from decodekit.neuron_backend.quantization import int8_activation_split
-from decodekit.neuron_backend.quantization.int8_activation_split import pack_weights
-from decodekit.neuron_backend.quantization.quantized_matmul import PACKED, cpu_matmul
+from decodekit.neuron_backend.quantization.quantized_matmul import cpu_matmul
 from decodekit.neuron_backend.tensor_parallel.ranks import Ranks
 from decodekit.neuron_backend.tensor_parallel.sharded_model import shard_model
 
@@ -63,12 +61,7 @@ def _flat(program, inputs):
         for node in program.graph_module.graph.find_nodes(op="placeholder")
     ]
     given = iter(inputs)
-    return [_packed(name, lifted[name]) if name else next(given) for name in names]
-
-
-def _packed(name, tensor):
-    """A tensor as it is passed to a program."""
-    return pack_weights(tensor.T.contiguous()) if name.endswith(PACKED) else tensor
+    return [lifted[name] if name else next(given) for name in names]
 
 
 def count(graph, target):
@@ -104,17 +97,9 @@ def test_matmuls_become_fewer(name, saved, tiny_model):
     assert count(apart, LINEAR) - saved * layers == count(together, LINEAR)
 
 
-@pytest.mark.mostly_slow(every=2)
-@pytest.mark.parametrize(
-    ("exact", "target"),
-    [
-        (True, torch.ops.onednn.qlinear_pointwise.tensor),
-        (False, torch.ops.aten._weight_int8pack_mm.default),
-    ],
-)
-def test_integer_matmuls_become_fewer(exact, target, tiny_model, monkeypatch):
-    """Seven matmuls of a layer become four, on CPUs with exact int8 accumulation and on others."""
-    monkeypatch.setattr(int8_activation_split, "_are_exact", lambda: exact)
+def test_integer_matmuls_become_fewer(tiny_model):
+    """Seven matmuls of a layer become four."""
+    target = torch.ops.aten._weight_int8pack_mm.default
     made = decoder(tiny_model("llama"), weights="int8", dtype="bfloat16")
     apart, _ = traced(made, 1, fused=False)
     fuse(made)

@@ -5,8 +5,7 @@ import torch
 from hypothesis import given, strategies as st
 from torch import nn
 
-from decodekit.neuron_backend.quantization.int8_activation_split import MOST_INPUTS
-from decodekit.neuron_backend.quantization.int8_linear import Int8Linear, plain_int8_matmul
+from decodekit.neuron_backend.quantization.int8_linear import MOST_INPUTS, Int8Linear, plain_int8_matmul
 from decodekit.neuron_backend.quantization.quantized_matmul import cpu_matmul, int8_matmul
 from decodekit.neuron_backend.targets.cpu.kernel_library import NoLibrary
 
@@ -86,7 +85,7 @@ def test_the_weight_is_not_written():
 class EveryInput(NoLibrary):
     """Kernels that take every input, and only compiled programs can call."""
 
-    def takes(self, x, most=0):
+    def takes(self, dtype):
         return True
 
 

@@ -6,12 +6,6 @@ namespace decodekit {
 
 constexpr int TILE = 16;
 
-// Splits rows into the fewest parts of up to TILE, all of one size, so that ALL may exceed ROWS.
-template <int ROWS>
-struct EqualParts {
-  static constexpr int COUNT = (ROWS + TILE - 1) / TILE, SIZE = (ROWS + COUNT - 1) / COUNT, ALL = COUNT * SIZE;
-};
-
 }  // namespace decodekit
 
 #if !defined(DECODEKIT_PORTABLE) && defined(__linux__) && defined(__AMX_TILE__) && defined(__AMX_INT8__)

@@ -1,4 +1,4 @@
-// Attention of a few columns over the KV cache, bound by reading keys and values once from memory.
+// Attention of any number of columns over the KV cache.
 //
 // Slots are split into pieces, each with its own softmax, which are combined by their largest scores
 // (Milakov & Gimelshein 2018, arXiv:1805.02867, theorem 1; over threads as in Flash-Decoding, Dao et al.
@@ -17,21 +17,24 @@
 
 #include "float_gemm.h"
 #include "float_vectors.h"
-#include "skinny_gemm.h"
+#include "gemm.h"
 
 namespace decodekit {
 
 constexpr int64_t PIECE = 64;
 
-// Rows that share keys and are multiplied at once.
-constexpr int TOGETHER = 4;
+// Columns that share a reading of keys and values. More of them would not fit into a cache.
+constexpr int64_t COLUMNS_TOGETHER = 16;
 
 struct Sizes {
   int64_t batch, width, heads, groups, slots, key_dim, value_dim;
 
-  // Rows of one group: its heads in every column.
   int64_t sharing() const { return heads / groups; }
-  int64_t rows() const { return width * sharing(); }
+};
+
+// Some columns of some groups of some batch rows.
+struct Part {
+  int64_t first_row, rows, first_group, groups, first_column, columns;
 };
 
 // A tensor [batch, groups or heads, slots or width, ...] with the strides of its first three dimensions.
@@ -123,7 +126,7 @@ inline void add_values(
   }
 }
 
-// Attention of up to TOGETHER rows of one group to one piece.
+// Attention of COUNT rows of one group to one piece.
 template <class T, int COUNT>
 inline void attend(
     const typename Lanes<T>::Input* rows, const T* keys, const T* values, const float (*bias)[PIECE], int64_t slots,
@@ -157,7 +160,7 @@ inline void combine_pieces(float* pieces, int64_t count, int64_t apart, int64_t 
   for (int64_t d = 0; d < dim; ++d) out[d] = static_cast<T>(total[d] / sum);
 }
 
-// The pieces to read: those that some column of their row attends to, ordered by row, group and slot.
+// The pieces to read: those that some column of the part attends to in their row, ordered by row, group and slot.
 struct Plan {
   struct Piece {
     int64_t row, group, first;
@@ -166,7 +169,7 @@ struct Plan {
   std::vector<int64_t> begins;  // Index of each row's first piece, and the end of the last row's.
 
   template <class T>
-  void make(const Strided<T>& mask, const Sizes& sizes) {
+  void make(const Strided<T>& mask, const Sizes& sizes, const Part& part) {
     using Limits = std::numeric_limits<T>;
     T hidden[PIECE];
     // As in kv_cache/masks.py.
@@ -175,31 +178,32 @@ struct Plan {
     const auto is_seen = [&](int64_t row, int64_t first) {
       const int64_t bytes = std::min(PIECE, sizes.slots - first) * sizeof(T);
       for (int64_t head = 0; head < heads; ++head)
-        for (int64_t column = 0; column < sizes.width; ++column)
-          if (std::memcmp(mask.at(row, head, column) + first, hidden, bytes) != 0) return true;
+        for (int64_t column = 0; column < part.columns; ++column)
+          if (std::memcmp(mask.at(row, head, part.first_column + column) + first, hidden, bytes) != 0) return true;
       return false;
     };
     pieces.clear();
     begins.clear();
-    for (int64_t row = 0; row < sizes.batch; ++row) {
+    for (int64_t row = part.first_row; row < part.first_row + part.rows; ++row) {
       const auto begin = begins.emplace_back(pieces.size());
       for (int64_t first = 0; first < sizes.slots; first += PIECE)
-        if (is_seen(row, first)) pieces.push_back({row, 0, first});
+        if (is_seen(row, first)) pieces.push_back({row, part.first_group, first});
       const int64_t count = pieces.size() - begin;
-      for (int64_t group = 1; group < sizes.groups; ++group)
-        for (int64_t i = 0; i < count; ++i) pieces.push_back({row, group, pieces[begin + i].first});
+      for (int64_t group = 1; group < part.groups; ++group)
+        for (int64_t i = 0; i < count; ++i)
+          pieces.push_back({row, part.first_group + group, pieces[begin + i].first});
     }
     begins.push_back(pieces.size());
   }
 };
 
-// Reorders [batch][width][heads][dim] to [batch][groups][rows of a group][dim], columns before heads.
+// Reorders [batch][width][heads][dim] to [rows][groups][columns][heads of a group][dim] of a part.
 template <class T, class Input>
-inline void gather(const T* query, const Sizes& sizes, Input* to) {
+inline void gather(const T* query, const Sizes& sizes, const Part& part, Input* to) {
   const int64_t heads = sizes.sharing();
-  for (int64_t row = 0; row < sizes.batch; ++row)
-    for (int64_t group = 0; group < sizes.groups; ++group)
-      for (int64_t column = 0; column < sizes.width; ++column) {
+  for (int64_t row = part.first_row; row < part.first_row + part.rows; ++row)
+    for (int64_t group = part.first_group; group < part.first_group + part.groups; ++group)
+      for (int64_t column = part.first_column; column < part.first_column + part.columns; ++column) {
         const T* of = query + ((row * sizes.width + column) * sizes.heads + group * heads) * sizes.key_dim;
         to = std::copy(of, of + heads * sizes.key_dim, to);
       }
@@ -209,65 +213,89 @@ inline void gather(const T* query, const Sizes& sizes, Input* to) {
 template <class T>
 inline void attend_piece(
     const Plan::Piece& piece, const typename Lanes<T>::Input* rows, const Strided<T>& keys, const Strided<T>& values,
-    const Strided<T>& mask, const Sizes& sizes, float scale, float* found) {
+    const Strided<T>& mask, const Sizes& sizes, const Part& part, float scale, float* found) {
   const int64_t slots = std::min(PIECE, sizes.slots - piece.first), sharing = sizes.sharing();
   const T* k = keys.at(piece.row, piece.group, piece.first);
   const T* v = values.at(piece.row, piece.group, piece.first);
-  for (int64_t begin = 0; begin < sizes.rows(); begin += TOGETHER) {
-    const int64_t count = std::min<int64_t>(TOGETHER, sizes.rows() - begin);
-    alignas(64) float bias[TOGETHER][PIECE];
-    Found of[TOGETHER];
-    for (int64_t i = 0; i < count; ++i) {
+  each_part_of_rows<ROWS_AT_ONCE>(part.columns * sharing, [&](int64_t begin, auto count) {
+    alignas(64) float bias[count()][PIECE];
+    Found of[count()];
+    for (int64_t i = 0; i < count(); ++i) {
       const int64_t head = piece.group * sharing + (begin + i) % sharing, column = (begin + i) / sharing;
-      const T* added = mask.at(piece.row, head, column) + piece.first;
+      const T* added = mask.at(piece.row, head, part.first_column + column) + piece.first;
       std::copy(added, added + slots, bias[i]);
       std::fill(bias[i] + slots, bias[i] + PIECE, -FLT_MAX);
       of[i].of = found + (begin + i) * Found::size(sizes.value_dim);
     }
-    with_rows(count, std::integer_sequence<int, 1, 2, 3, TOGETHER>(), [&](auto known) {
-      attend<T, known()>(rows + begin * sizes.key_dim, k, v, bias, slots, sizes, scale, of);
-    });
-  }
+    attend<T, count()>(rows + begin * sizes.key_dim, k, v, bias, slots, sizes, scale, of);
+  });
 }
 
-// query and out are [batch][width][heads][dim]. The last dimension of keys, values and mask is contiguous,
-// and the last two of keys and values.
+// Attention of one part; several threads share its pieces if `in_threads` is set.
 template <class T>
-void attention(
+void attend_part(
     const T* query, const Strided<T>& keys, const Strided<T>& values, const Strided<T>& mask, T* out,
-    const Sizes& sizes, float scale) {
+    const Sizes& sizes, const Part& part, float scale, bool in_threads) {
   using Input = typename Lanes<T>::Input;
   static thread_local Plan kept_plan;
   static thread_local std::vector<Input> kept_queries;
   static thread_local std::vector<float> kept_found;
-  kept_plan.make(mask, sizes);
-  kept_queries.resize(sizes.batch * sizes.groups * sizes.rows() * sizes.key_dim);
-  gather(query, sizes, kept_queries.data());
-  const int64_t count = kept_plan.pieces.size(), apart = sizes.rows() * Found::size(sizes.value_dim);
+  const int64_t sharing = sizes.sharing(), rows = part.columns * sharing;
+  kept_plan.make(mask, sizes, part);
+  kept_queries.resize(part.rows * part.groups * rows * sizes.key_dim);
+  gather(query, sizes, part, kept_queries.data());
+  const int64_t count = kept_plan.pieces.size(), apart = rows * Found::size(sizes.value_dim);
   kept_found.resize(count * apart);
 
   // Pointers, since the thread-local vectors of other threads are empty.
   const Plan& plan = kept_plan;
   const Input* const queries = kept_queries.data();
   float* const found = kept_found.data();
-  const int64_t products = count * PIECE * sizes.rows() * (sizes.key_dim + sizes.value_dim);
-#pragma omp parallel if (products >= WORTH_SHARING)
+  const int64_t products = count * PIECE * rows * (sizes.key_dim + sizes.value_dim);
+#pragma omp parallel if (in_threads && products >= WORTH_SHARING)
   {
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < count; ++i) {
       const Plan::Piece& piece = plan.pieces[i];
-      const Input* rows = queries + (piece.row * sizes.groups + piece.group) * sizes.rows() * sizes.key_dim;
-      attend_piece(piece, rows, keys, values, mask, sizes, scale, found + i * apart);
+      const int64_t block = (piece.row - part.first_row) * part.groups + piece.group - part.first_group;
+      attend_piece(
+          piece, queries + block * rows * sizes.key_dim, keys, values, mask, sizes, part, scale, found + i * apart);
     }
 #pragma omp for schedule(static)
-    for (int64_t i = 0; i < sizes.batch * sizes.width * sizes.heads; ++i) {
-      const int64_t head = i % sizes.heads, column = i / sizes.heads % sizes.width;
-      const int64_t row = i / sizes.heads / sizes.width, sharing = sizes.sharing();
-      const int64_t seen = (plan.begins[row + 1] - plan.begins[row]) / sizes.groups;
-      float* const first = found + (plan.begins[row] + head / sharing * seen) * apart;
-      const int64_t own = (column * sharing + head % sharing) * Found::size(sizes.value_dim);
-      combine_pieces(first + own, seen, apart, sizes.value_dim, out + i * sizes.value_dim);
+    for (int64_t i = 0; i < part.rows * part.groups * rows; ++i) {
+      const int64_t row = i / (part.groups * rows), group = i / rows % part.groups, own = i % rows;
+      const int64_t seen = (plan.begins[row + 1] - plan.begins[row]) / part.groups;
+      float* const first = found + (plan.begins[row] + group * seen) * apart;
+      const int64_t column = part.first_column + own / sharing;
+      const int64_t head = (part.first_group + group) * sharing + own % sharing;
+      combine_pieces(
+          first + own * Found::size(sizes.value_dim), seen, apart, sizes.value_dim,
+          out + (((part.first_row + row) * sizes.width + column) * sizes.heads + head) * sizes.value_dim);
     }
+  }
+}
+
+// query and out are [batch][width][heads][dim]. The last dimension of keys, values and mask is contiguous,
+// and the last two of keys and values.
+//
+// Few columns are one part, whose pieces are shared by the threads. Many are divided into parts, so that a
+// part's results stay in a cache, and what its columns do not see is not read.
+template <class T>
+void attention(
+    const T* query, const Strided<T>& keys, const Strided<T>& values, const Strided<T>& mask, T* out,
+    const Sizes& sizes, float scale) {
+  if (sizes.width <= COLUMNS_TOGETHER) {
+    const Part all{0, sizes.batch, 0, sizes.groups, 0, sizes.width};
+    attend_part(query, keys, values, mask, out, sizes, all, scale, true);
+    return;
+  }
+  const int64_t blocks = (sizes.width + COLUMNS_TOGETHER - 1) / COLUMNS_TOGETHER;
+  // In turns, since later columns see more.
+#pragma omp parallel for schedule(static, 1)
+  for (int64_t i = 0; i < sizes.batch * sizes.groups * blocks; ++i) {
+    const int64_t row = i / (sizes.groups * blocks), group = i / blocks % sizes.groups, block = i % blocks;
+    const int64_t column = block * COLUMNS_TOGETHER, columns = std::min(COLUMNS_TOGETHER, sizes.width - column);
+    attend_part(query, keys, values, mask, out, sizes, {row, 1, group, 1, column, columns}, scale, false);
   }
 }
 

@@ -1,8 +1,6 @@
-// C functions that programs and Python call: skinny GEMM and attention for one dtype, GEMM for the numbers
-// of rows in DECODEKIT_ROWS.
+// C functions that programs and Python call: products by weights and attention, for one dtype.
 
 #include <initializer_list>
-#include <utility>
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
@@ -14,10 +12,7 @@
 namespace {
 
 using decodekit::BLOCK;
-using decodekit::GROUP;
-using decodekit::with_rows;
 using Number = DECODEKIT_NUMBER;
-using Rows = std::integer_sequence<int, DECODEKIT_ROWS>;
 
 template <class T>
 T* data(AtenTensorHandle tensor) {
@@ -57,35 +52,23 @@ AtenTensorHandle empty(AtenTensorHandle like, std::initializer_list<int64_t> siz
 
 extern "C" {
 
-// The GEMM functions return whether the number of rows is one of those compiled for.
-
-bool decodekit_float_gemm(int64_t rows, const void* x, const void* weights, void* y, int64_t out, int64_t in) {
-  return with_rows(rows, Rows(), [=](auto count) {
-    decodekit::float_gemm<Number, count()>(
-        static_cast<const Number*>(x), static_cast<const Number*>(weights), static_cast<Number*>(y), out, in);
-  });
+void decodekit_float_gemm(int64_t rows, const void* x, const void* weights, void* y, int64_t out, int64_t in) {
+  decodekit::float_gemm<Number>(
+      rows, static_cast<const Number*>(x), static_cast<const Number*>(weights), static_cast<Number*>(y), out, in);
 }
 
-bool decodekit_int8_gemm(
+void decodekit_int8_gemm(
     int64_t rows, const void* x, const void* weights, const void* scale, void* y, int64_t out, int64_t in) {
-  return with_rows(rows, Rows(), [=](auto count) {
-    decodekit::int8_gemm<Number, count()>(
-        static_cast<const Number*>(x), static_cast<const int8_t*>(weights), static_cast<const Number*>(scale),
-        static_cast<Number*>(y), out, in);
-  });
+  decodekit::int8_gemm<Number>(
+      rows, static_cast<const Number*>(x), static_cast<const int8_t*>(weights), static_cast<const Number*>(scale),
+      static_cast<Number*>(y), out, in);
 }
 
-bool decodekit_int4_gemm(
+void decodekit_int4_gemm(
     int64_t rows, const void* x, const void* packed, const void* levels, void* y, int64_t blocks, int64_t in) {
-  // Sums of more rows at a time do not fit into the L1 cache.
-  constexpr int AT_ONCE = 32;
-  return with_rows(rows, Rows(), [=](auto count) {
-    decodekit::each_row<count(), AT_ONCE>([=](int first, auto some) {
-      decodekit::int4_gemm<Number, some()>(
-          static_cast<const Number*>(x) + first * in, static_cast<const uint8_t*>(packed),
-          static_cast<const Number*>(levels), static_cast<Number*>(y) + first * blocks * BLOCK, blocks, in);
-    });
-  });
+  decodekit::int4_gemm<Number>(
+      rows, static_cast<const Number*>(x), static_cast<const uint8_t*>(packed), static_cast<const Number*>(levels),
+      static_cast<Number*>(y), blocks, in);
 }
 
 // Strides of the first three dimensions.
@@ -105,23 +88,26 @@ void decodekit_attention(
 AOTITorchError aoti_torch_cpu_float_gemm(AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle* y) {
   const int64_t out = size(weights, 0);
   *y = empty(x, {size(x, 0), out});
-  return !decodekit_float_gemm(size(x, 0), data<void>(x), data<void>(weights), data<void>(*y), out, size(x, 1));
+  decodekit_float_gemm(size(x, 0), data<void>(x), data<void>(weights), data<void>(*y), out, size(x, 1));
+  return AOTI_TORCH_SUCCESS;
 }
 
 AOTITorchError aoti_torch_cpu_int8_gemm(
     AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle scale, AtenTensorHandle* y) {
   const int64_t out = size(weights, 0);
   *y = empty(x, {size(x, 0), out});
-  return !decodekit_int8_gemm(
+  decodekit_int8_gemm(
       size(x, 0), data<void>(x), data<void>(weights), data<void>(scale), data<void>(*y), out, size(x, 1));
+  return AOTI_TORCH_SUCCESS;
 }
 
 AOTITorchError aoti_torch_cpu_int4_gemm(
     AtenTensorHandle x, AtenTensorHandle packed, AtenTensorHandle levels, AtenTensorHandle* y) {
   const int64_t blocks = size(packed, 0);
   *y = empty(x, {size(x, 0), blocks * BLOCK});
-  return !decodekit_int4_gemm(
+  decodekit_int4_gemm(
       size(x, 0), data<void>(x), data<void>(packed), data<void>(levels), data<void>(*y), blocks, size(x, 1));
+  return AOTI_TORCH_SUCCESS;
 }
 
 AOTITorchError aoti_torch_cpu_attention(

@@ -1,4 +1,4 @@
-// Skinny GEMM over float32, bfloat16 and float16 weights.
+// Products by float32, bfloat16 and float16 weights.
 
 #pragma once
 
@@ -8,7 +8,9 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
-#include "skinny_gemm.h"
+#include "float_vectors.h"
+#include "four_floats.h"
+#include "gemm.h"
 #include "gemm_amx.h"
 
 namespace decodekit {
@@ -76,7 +78,8 @@ inline void sums(const typename Lanes<T>::Input* x, const T* weights, int64_t in
       for (int n = 0; n < OUTPUTS; ++n) sum[row][n] = L::add(sum[row][n], w[n], inputs);
     }
   }
-  sum_each<COUNT * OUTPUTS>(&sum[0][0], &found[0][0]);
+  const auto total = [&](auto i) __attribute__((always_inline)) { return sum[i() / OUTPUTS][i() % OUTPUTS]; };
+  sum_each<COUNT * OUTPUTS>(total, &found[0][0]);
 }
 
 #else
@@ -88,29 +91,40 @@ struct Lanes {
 
 template <class T, int COUNT, int OUTPUTS>
 inline void sums(const float* x, const T* weights, int64_t in, float (*found)[OUTPUTS]) {
-  for (int n = 0; n < OUTPUTS; ++n) {
-    for (int row = 0; row < COUNT; ++row) {
-      float sum = 0;
-#pragma omp simd reduction(+ : sum)
-      for (int64_t k = 0; k < in; ++k) sum += static_cast<float>(weights[n * in + k]) * x[row * in + k];
-      found[row][n] = sum;
+  constexpr int64_t LANES = Floats::size();
+  Floats sum[COUNT][OUTPUTS];
+  for (int row = 0; row < COUNT; ++row)
+    for (int n = 0; n < OUTPUTS; ++n) sum[row][n] = Floats(0);
+  int64_t k = 0;
+  for (; k + LANES <= in; k += LANES)
+    for (int n = 0; n < OUTPUTS; ++n) {
+      const Floats w = as_floats(weights + n * in + k);
+      for (int row = 0; row < COUNT; ++row)
+        sum[row][n] = at::vec::fmadd(w, Floats::loadu(x + row * in + k), sum[row][n]);
     }
-  }
+  const auto plus = [](const Floats& a, const Floats& b) { return a + b; };
+  for (int row = 0; row < COUNT; ++row)
+    for (int n = 0; n < OUTPUTS; ++n) {
+      float total = at::vec::vec_reduce_all<float>(plus, sum[row][n]);
+      for (int64_t rest = k; rest < in; ++rest) total += static_cast<float>(weights[n * in + rest]) * x[row * in + rest];
+      found[row][n] = total;
+    }
 }
 
 #endif
 
-// x is [ROWS][in], weights [out][in], y [ROWS][out].
-template <class T, int ROWS>
-void float_gemm(const T* x, const T* weights, T* y, int64_t out, int64_t in) {
+// x is [rows][in], weights [out][in], y [rows][out].
+template <class T>
+void float_gemm(int64_t rows, const T* x, const T* weights, T* y, int64_t out, int64_t in) {
+  const bool in_threads = out * in * rows >= WORTH_THREADS;
 #if defined(DECODEKIT_TILED) && defined(DECODEKIT_TILES) && defined(__AMX_BF16__)
   // With tiles, one row takes 6.0 ms where the loops below take 5.1, but five take 6.2 instead of 8.3, and
   // sixteen 7.5 instead of 22. The order of the sums differs, so all numbers of rows must use the same way.
   if constexpr (std::is_same_v<T, c10::BFloat16>) {
     if (in_tiles<T>(out, in)) {
-      tile_sums<ROWS>(x, weights, out, in, out * in * ROWS >= WORTH_THREADS, [=](int64_t n, const auto& found) {
-        for (int row = 0; row < ROWS; ++row)
-          for (int i = 0; i < TILE; ++i) y[row * out + n + i] = static_cast<T>(found[row][i]);
+      tile_sums<TILE>(rows, x, in, weights, out, in, in_threads, [=](int64_t n, int64_t first, int count, const auto& found) {
+        for (int row = 0; row < count; ++row)
+          for (int i = 0; i < TILE; i += 4) store_four(y + (first + row) * out + n + i, four(found[row] + i));
       });
       return;
     }
@@ -122,17 +136,16 @@ void float_gemm(const T* x, const T* weights, T* y, int64_t out, int64_t in) {
   if constexpr (std::is_same_v<Input, T>) {
     inputs = x;
   } else {
-    converted.assign(x, x + ROWS * in);
+    converted.assign(x, x + rows * in);
     inputs = converted.data();
   }
-  // Outputs per run, leaving registers for the weights.
-  constexpr int AT_ONCE = ROWS <= 5 ? 4 : 2;
-  each_output<AT_ONCE>(out, out * in * ROWS, [=](int64_t n, auto outputs) {
-    each_row<ROWS, ROWS_AT_ONCE>([=](int first, auto count) {
-      float found[count()][outputs()];
-      sums<T, count(), outputs()>(inputs + first * in, weights + n * in, in, found);
-      for (int row = 0; row < count(); ++row)
-        for (int i = 0; i < outputs(); ++i) y[(first + row) * out + n + i] = static_cast<T>(found[row][i]);
+  each_panel(out, in_threads, [=](int64_t begin, int64_t end) {
+    each_part_of_rows<ROWS_AT_ONCE>(rows, [=](int64_t first, auto count) {
+      each_run(begin, end, [=](int64_t n, auto outputs) {
+        float found[count()][outputs()];
+        sums<T, count(), outputs()>(inputs + first * in, weights + n * in, in, found);
+        for (int row = 0; row < count(); ++row) store_some<outputs()>(y + (first + row) * out + n, found[row]);
+      });
     });
   });
 }

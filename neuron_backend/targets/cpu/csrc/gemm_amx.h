@@ -1,5 +1,5 @@
-// Skinny GEMM in AMX tiles of 16 outputs by up to 16 rows: rows cost little beside reading the weights,
-// whose layout stays [out][in].
+// Products in AMX tiles of 16 outputs by up to 16 rows: rows cost little beside reading the weights, whose
+// layout stays [out][in].
 //
 // A tile of weights is 16 outputs by 64 bytes of inputs; the inputs of all rows are rearranged once to match.
 // Two tiles of weights are multiplied by each tile of inputs, and alternate blocks add to separate sums,
@@ -8,6 +8,7 @@
 #pragma once
 
 #include "amx.h"
+#include "gemm.h"
 
 #ifdef DECODEKIT_TILES
 
@@ -100,27 +101,29 @@ inline void transpose(const __m512i (&rows)[TILE], __m512i (&columns)[TILE]) {
   }
 }
 
-// Calls finish(n, sums) with sums [ROWS][16] for every run of 16 outputs from n on. The last two runs start
-// early enough to be whole, and so may overlap the runs before them.
+// Calls finish(n, first, count, sums) with sums [count][TILE] for every run of TILE outputs from n on and every
+// part of the rows, of COLUMNS; the last may have fewer. The last two runs of outputs start early enough to be
+// whole, and so may overlap those before.
 //
-// x is [ROWS][in], weights [out][in].
-template <int ROWS, class T, class F>
-void tile_sums(const T* x, const T* weights, int64_t out, int64_t in, bool threads, F finish) {
+// x is [rows][in], `apart` numbers apart, weights [out][in].
+template <int COLUMNS, class T, class F>
+void tile_sums_of(
+    int64_t parts, int64_t rows, const T* x, int64_t apart, const T* weights, int64_t out, int64_t in, bool in_threads,
+    F finish) {
   using M = Multiplied<T>;
   using Sum = typename M::Sum;
-  constexpr int TURNS = EqualParts<ROWS>::COUNT, COLUMNS = EqualParts<ROWS>::SIZE;
   constexpr int64_t LAID = TILE * COLUMNS * 4;
   const int64_t bytes = in * sizeof(T), blocks = bytes / TILE_BYTES, pairs = (out + 2 * TILE - 1) / (2 * TILE);
   // Inputs in groups of four bytes, the rows' groups adjacent.
   static thread_local std::vector<char> laid;
-  laid.assign(TURNS * blocks * LAID, 0);
-  for (int row = 0; row < ROWS; ++row) {
-    const char* of = reinterpret_cast<const char*>(x + row * in);
+  laid.assign(parts * blocks * LAID, 0);
+  for (int64_t row = 0; row < rows; ++row) {
+    const char* of = reinterpret_cast<const char*>(x + row * apart);
     char* to = laid.data() + row / COLUMNS * blocks * LAID + row % COLUMNS * 4;
     for (int64_t k = 0; k < bytes; k += 4) std::memcpy(to + k * COLUMNS, of + k, 4);
   }
   const char* inputs = laid.data();
-#pragma omp parallel if (threads)
+#pragma omp parallel if (in_threads)
   {
     const Tiles tiles(WEIGHT_TILES<COLUMNS>);
 #pragma omp for schedule(static)
@@ -128,9 +131,8 @@ void tile_sums(const T* x, const T* weights, int64_t out, int64_t in, bool threa
       const int64_t n = std::min(pair * 2 * TILE, out - 2 * TILE);
       const char* first = reinterpret_cast<const char*>(weights + n * in);
       const char* second = first + TILE * bytes;
-      alignas(64) Sum sums[2][TURNS * COLUMNS][TILE];
-      for (int turn = 0; turn < TURNS; ++turn) {
-        const char* by = inputs + turn * blocks * LAID;
+      for (int64_t part = 0; part < parts; ++part) {
+        const char* by = inputs + part * blocks * LAID;
         _tile_zero(0);
         _tile_zero(1);
         _tile_zero(2);
@@ -146,23 +148,33 @@ void tile_sums(const T* x, const T* weights, int64_t out, int64_t in, bool threa
           _tile_loadd(5, second + (block + 1) * TILE_BYTES, bytes);
           M::second();
         }
-        alignas(64) Sum parts[4][TILE][TILE];
-        _tile_stored(0, parts[0], sizeof parts[0][0]);
-        _tile_stored(1, parts[1], sizeof parts[0][0]);
-        _tile_stored(2, parts[2], sizeof parts[0][0]);
-        _tile_stored(3, parts[3], sizeof parts[0][0]);
+        alignas(64) Sum sums[4][TILE][TILE];
+        _tile_stored(0, sums[0], sizeof sums[0][0]);
+        _tile_stored(1, sums[1], sizeof sums[0][0]);
+        _tile_stored(2, sums[2], sizeof sums[0][0]);
+        _tile_stored(3, sums[3], sizeof sums[0][0]);
+        const int count = static_cast<int>(std::min<int64_t>(COLUMNS, rows - part * COLUMNS));
         for (int run = 0; run < 2; ++run) {
-          __m512i rows[TILE], columns[TILE];
-          for (int i = 0; i < TILE; ++i) rows[i] = M::added(parts[run][i], parts[run + 2][i]);
-          transpose(rows, columns);
-          for (int column = 0; column < COLUMNS; ++column)
-            _mm512_store_si512(sums[run][turn * COLUMNS + column], columns[column]);
+          __m512i added[TILE], columns[TILE];
+          for (int i = 0; i < TILE; ++i) added[i] = M::added(sums[run][i], sums[run + 2][i]);
+          transpose(added, columns);
+          alignas(64) Sum found[TILE][TILE];
+          for (int column = 0; column < COLUMNS; ++column) _mm512_store_si512(found[column], columns[column]);
+          finish(n + run * TILE, part * COLUMNS, count, found);
         }
       }
-      finish(n, sums[0]);
-      finish(n + TILE, sums[1]);
     }
   }
+}
+
+// The same in parts of up to MOST rows.
+template <int MOST, class T, class F>
+void tile_sums(
+    int64_t rows, const T* x, int64_t apart, const T* weights, int64_t out, int64_t in, bool in_threads, F finish) {
+  const int64_t parts = (rows + MOST - 1) / MOST;
+  with_count<MOST>(parts > 1 ? MOST : rows, [&](auto columns) {
+    tile_sums_of<columns()>(parts, rows, x, apart, weights, out, in, in_threads, finish);
+  });
 }
 
 }  // namespace decodekit

@@ -11,23 +11,21 @@
 namespace decodekit {
 
 // Tiles 0 to 3 hold sums of 16 outputs each, tile 4 inputs, tiles 5 to 7 weights.
-template <int ROWS>
 inline constexpr TileSizes NIBBLE_TILES({
-    {ROWS, 4 * TILE}, {ROWS, 4 * TILE}, {ROWS, 4 * TILE}, {ROWS, 4 * TILE},
-    {ROWS, GROUP},    {GROUP / 4, 64},  {GROUP / 4, 64},  {GROUP / 4, 64},
+    {TILE, 4 * TILE}, {TILE, 4 * TILE}, {TILE, 4 * TILE}, {TILE, 4 * TILE},
+    {TILE, GROUP},    {GROUP / 4, 64},  {GROUP / 4, 64},  {GROUP / 4, 64},
 });
 
-// Sums of one group of inputs, [TURNS * ROWS][BLOCK], as nibble_sums.
-template <int ROWS, int TURNS>
-inline void nibble_tile_sums(const int8_t* x, int64_t in, const uint8_t* packed, int32_t (*found)[BLOCK]) {
+// Sums of one group of inputs, [count][BLOCK], as nibble_sums; reads and writes whole tiles of rows.
+inline void nibble_tile_sums(int count, const int8_t* x, int64_t in, const uint8_t* packed, int32_t (*found)[BLOCK]) {
   alignas(64) uint8_t parts[4][GROUP / 4][64];
   for (int k = 0; k < GROUP; k += 4)
     each_part(packed + k * HALF, [&](int part, __m512i weights) { _mm512_store_si512(parts[part][k / 4], weights); });
   // The intrinsic that loads a tile does not tell the compiler that it reads memory.
   asm volatile("" ::: "memory");
-  for (int turn = 0; turn < TURNS; ++turn) {
-    int32_t* to = found[turn * ROWS];
-    _tile_loadd(4, x + turn * ROWS * in, in);
+  for (int first = 0; first < count; first += TILE) {
+    int32_t* to = found[first];
+    _tile_loadd(4, x + first * in, in);
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);

@@ -1,27 +1,46 @@
-// Skinny GEMM over int4 weights, with a scale and a zero for each group of inputs.
+// Products by int4 weights, with a scale and a zero for each group of inputs.
 
 #pragma once
 
 #include <vector>
 
-#include "int8_split.h"
 #include "float_vectors.h"
+#include "gemm.h"
 #include "int4_amx.h"
 #include "int4_vectors.h"
-#include "skinny_gemm.h"
+#include "int8_split.h"
 
 namespace decodekit {
 
 constexpr float MIDDLE = 8;
 
-// The sum of the inputs of each group, [ROWS][groups], from split inputs of COUNT terms.
-template <int COUNT, int ROWS>
-inline void sum_groups(const int8_t* terms, int64_t in, float* sums) {
+// Rows whose totals are kept at a time.
+constexpr int INT4_ROWS = 8;
+
+// Rows up to which unpacking weights to 16 bits takes longer than it saves.
+constexpr int FEW_ROWS = 3;
+
+// The value of a group's product, times BASE, from those of its terms: part(d) is that of term d, the most
+// significant first. The first two are added without rounding, since a group's sums have few digits.
+template <int COUNT, class F>
+inline auto join(F part) {
+  const auto first = part(0);
+  const auto sum = first * spread<decltype(part(0))>(BASE) + part(1);
+  if constexpr (COUNT == 2) {
+    return sum;
+  } else {
+    return sum + part(2) * spread<decltype(part(0))>(INVERSE);
+  }
+}
+
+// The sum of the inputs of each group, [rows][groups], from split inputs of COUNT terms.
+template <int COUNT>
+inline void sum_groups(int64_t rows, const int8_t* terms, int64_t in, float* sums) {
   const int64_t groups = in / GROUP;
-  for (int row = 0; row < ROWS; ++row) {
+  for (int64_t row = 0; row < rows; ++row) {
     for (int64_t group = 0; group < groups; ++group) {
-      sums[row * groups + group] = combine<COUNT>([&](int d) {
-        const int8_t* of = terms + (d * ROWS + row) * in + group * GROUP;
+      sums[row * groups + group] = join<COUNT>([&](int d) {
+        const int8_t* of = terms + (row * COUNT + d) * in + group * GROUP;
         int32_t sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int k = 0; k < GROUP; ++k) sum += of[k];
@@ -42,68 +61,134 @@ inline void add_group(
     const auto [scale, middle] = at::vec::deinterleave2(as_floats(of), as_floats(of + LANES));
     const Floats zero = middle - Floats(MIDDLE) * scale;
     for (int row = 0; row < ROWS; ++row) {
-      const Floats sum = combine<SPLIT_TERMS<T>>([&](int d) { return as_floats(found[d * ROWS + row] + n); });
+      const Floats sum =
+          join<SPLIT_TERMS<T>>([&](int d) { return as_floats(found[row * SPLIT_TERMS<T> + d] + n); });
       const Floats more = sum * scale + Floats(inputs[row * apart]) * zero;
       (Floats::loadu(total[row] + n) + more).store(total[row] + n);
     }
   }
 }
 
-// x is [ROWS][in], levels [groups][outputs][2], y [ROWS][outputs]; outputs are those of all blocks.
-template <class T, int ROWS>
-void int4_gemm(const T* x, const uint8_t* packed, const T* levels, T* y, int64_t blocks, int64_t in) {
+// Stores the totals of one row and block, times `unit`.
+template <class T>
+inline void store_block(const float* total, float unit, T* y) {
+  const Floats factor(unit);
+  for (int n = 0; n < BLOCK; n += 2 * Floats::size())
+    store(y + n, as_floats(total + n) * factor, as_floats(total + n + Floats::size()) * factor);
+}
+
+#ifdef DECODEKIT_NIBBLE_PAIRS
+
+// Rows that share an unpacked group.
+constexpr int PAIRED_ROWS = 32;
+
+// Multiplies many rows of 16-bit inputs, joined from two terms, to the same bits as the terms.
+template <class T>
+void multiply_pairs(
+    int64_t rows, const int16_t* x, const float* largest, const float* inputs, const uint8_t* packed, const T* levels,
+    T* y, int64_t blocks, int64_t in, bool in_threads) {
+  const int64_t groups = in / GROUP, outputs = blocks * BLOCK;
+#pragma omp parallel for schedule(static) if (in_threads)
+  for (int64_t block = 0; block < blocks; ++block) {
+    for (int64_t first = 0; first < rows; first += PAIRED_ROWS) {
+      const int64_t count = std::min<int64_t>(PAIRED_ROWS, rows - first);
+      alignas(64) float total[PAIRED_ROWS][BLOCK] = {};
+      for (int64_t group = 0; group < groups; ++group) {
+        const Pairs weights(packed + (block * in + group * GROUP) * HALF);
+        Floats scales[4], zeros[4];
+        for (int part = 0; part < 4; ++part) {
+          const T* of = levels + (group * outputs + block * BLOCK + part * 16) * 2;
+          const auto [scale, middle] = at::vec::deinterleave2(as_floats(of), as_floats(of + 16));
+          scales[part] = scale;
+          zeros[part] = middle - Floats(MIDDLE) * scale;
+        }
+        each_part_of_rows<4>(count, [&](int64_t begin, auto some) {
+          __m512i found[some()][4];
+          pair_sums<some()>(x + (first + begin) * in + group * GROUP, in, weights, found);
+          for (int row = 0; row < some(); ++row) {
+            const Floats added(inputs[(first + begin + row) * groups + group]);
+            for (int part = 0; part < 4; ++part) {
+              float* const to = total[begin + row] + part * 16;
+              const Floats more = Floats(_mm512_cvtepi32_ps(found[row][part])) * scales[part] + added * zeros[part];
+              (Floats::loadu(to) + more).store(to);
+            }
+          }
+        });
+      }
+      for (int64_t row = first; row < first + count; ++row)
+        store_block(total[row - first], largest[row] / LARGEST / BASE, y + row * outputs + block * BLOCK);
+    }
+  }
+}
+
+#endif
+
+// x is [rows][in], levels [groups][outputs][2], y [rows][outputs]; outputs are those of all blocks.
+template <class T>
+void int4_gemm(int64_t rows, const T* x, const uint8_t* packed, const T* levels, T* y, int64_t blocks, int64_t in) {
   static thread_local Int8Split split;
   static thread_local std::vector<float> kept_inputs;
-  constexpr int SUMS = ROWS * SPLIT_TERMS<T>;
-  using Parts = EqualParts<SUMS>;
+  constexpr int TERMS = SPLIT_TERMS<T>;
   const int64_t groups = in / GROUP, outputs = blocks * BLOCK;
-  split.of<T, ROWS>(x, in, in, 0);
-  kept_inputs.resize(ROWS * groups);
-  sum_groups<SPLIT_TERMS<T>, ROWS>(split.terms.data(), in, kept_inputs.data());
+  split.of<T>(rows, x, in, in, 0);
+  kept_inputs.resize(rows * groups);
+  sum_groups<TERMS>(rows, split.terms.data(), in, kept_inputs.data());
 
   // Pointers, since the thread-local vectors of other threads are empty.
   const int8_t* const terms = split.terms.data();
   const float* const largest = split.largest.data();
   const float* const inputs = kept_inputs.data();
-  // Multiplies one block of outputs; sums(x, packed, found) computes the sums of one group, [SUMS][BLOCK].
-  const auto multiply = [=](int64_t block, auto sums) {
-    alignas(64) float total[ROWS][BLOCK] = {};
+  // Multiplies `count` rows by one block of outputs; sums(terms, count, packed, found) computes the sums of one
+  // group, [count * TERMS][BLOCK]; `count` is a constant.
+  const auto multiply = [=](int64_t block, int64_t first, auto count, auto sums) {
+    alignas(64) float total[count()][BLOCK] = {};
     for (int64_t group = 0; group < groups; ++group) {
-      alignas(64) int32_t found[Parts::ALL][BLOCK];
-      sums(terms + group * GROUP, packed + (block * in + group * GROUP) * HALF, found);
+      alignas(64) int32_t found[(count() * TERMS + TILE - 1) / TILE * TILE][BLOCK];
+      sums(terms + first * TERMS * in + group * GROUP, std::integral_constant<int, count() * TERMS>(), packed + (block * in + group * GROUP) * HALF, found);
       const T* of = levels + (group * outputs + block * BLOCK) * 2;
-      add_group<T, ROWS>(found, of, inputs + group, groups, total);
+      add_group<T, count()>(found, of, inputs + first * groups + group, groups, total);
     }
-    for (int row = 0; row < ROWS; ++row) {
-      const Floats unit(largest[row] / LARGEST);
-      for (int n = 0; n < BLOCK; n += 2 * Floats::size()) {
-        const float* of = total[row] + n;
-        store(
-            y + row * outputs + block * BLOCK + n, as_floats(of) * unit, as_floats(of + Floats::size()) * unit);
-      }
-    }
+    for (int row = 0; row < count(); ++row)
+      store_block(total[row], largest[first + row] / LARGEST / BASE, y + (first + row) * outputs + block * BLOCK);
   };
-  const bool threads = outputs * in * SUMS >= WORTH_THREADS;
+  const auto each_row = [=](int64_t block, auto sums) {
+    each_part_of_rows<INT4_ROWS>(rows, [=](int64_t first, auto count) { multiply(block, first, count, sums); });
+  };
+  const bool in_threads = outputs * in * rows * TERMS >= WORTH_THREADS;
 #ifdef DECODEKIT_NIBBLE_TILES
-  // For six sums tiles take as long as the loops; for ten they take 3.7 ms where the loops take 5.0.
-  if (SUMS > 6 && has_tiles()) {
-#pragma omp parallel if (threads)
+  // For six sums tiles take as long as the loops; for ten they take 3.7 ms where the loops take 5.0. Sums of
+  // integers are exact, so both give the same bits.
+  if (rows * TERMS > 6 && has_tiles()) {
+#pragma omp parallel if (in_threads)
     {
-      const Tiles tiles(NIBBLE_TILES<Parts::SIZE>);
+      const Tiles tiles(NIBBLE_TILES);
 #pragma omp for schedule(static)
       for (int64_t block = 0; block < blocks; ++block)
-        multiply(block, [=](const int8_t* of, const uint8_t* weights, int32_t (*found)[BLOCK]) {
-          nibble_tile_sums<Parts::SIZE, Parts::COUNT>(of, in, weights, found);
+        each_row(block, [=](const int8_t* of, auto count, const uint8_t* weights, int32_t (*found)[BLOCK]) {
+          nibble_tile_sums(count, of, in, weights, found);
         });
     }
     return;
   }
 #endif
-#pragma omp parallel for schedule(static) if (threads)
+#ifdef DECODEKIT_NIBBLE_PAIRS
+  if constexpr (TERMS == 2) {
+    if (rows > FEW_ROWS) {
+      static thread_local std::vector<int16_t> joined;
+      joined.resize(rows * in);
+      for (int64_t row = 0; row < rows; ++row)
+        for (int64_t k = 0; k < in; ++k)
+          joined[row * in + k] = static_cast<int16_t>(terms[2 * row * in + k] * 254 + terms[(2 * row + 1) * in + k]);
+      multiply_pairs(rows, joined.data(), largest, inputs, packed, levels, y, blocks, in, in_threads);
+      return;
+    }
+  }
+#endif
+#pragma omp parallel for schedule(static) if (in_threads)
   for (int64_t block = 0; block < blocks; ++block)
-    multiply(block, [=](const int8_t* of, const uint8_t* weights, int32_t (*found)[BLOCK]) {
-      each_row<SUMS, 4>([&](int first, auto count) {
-        nibble_sums<count()>(of + first * in, in, weights, found + first);
+    each_row(block, [=](const int8_t* of, auto count, const uint8_t* weights, int32_t (*found)[BLOCK]) {
+      each_of<count(), NIBBLE_SUMS>([&](int first, auto some) {
+        nibble_sums<some()>(of + first * in, in, weights, found + first);
       });
     });
 }

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "skinny_gemm.h"
+#include "gemm.h"
 
 namespace decodekit {
 
@@ -14,6 +14,9 @@ namespace decodekit {
 constexpr int GROUP = 32;
 constexpr int BLOCK = 64;
 constexpr int HALF = BLOCK / 2;
+
+// Sums of terms that are computed at a time: four vectors each, in registers.
+constexpr int NIBBLE_SUMS = 4;
 
 // nibble_sums: sums of one group of inputs, [COUNT][BLOCK], for COUNT rows of int8 terms, `in` apart.
 
@@ -55,6 +58,44 @@ inline void nibble_sums(const int8_t* x, int64_t in, const uint8_t* packed, int3
   }
   for (int row = 0; row < COUNT; ++row)
     for (int part = 0; part < 4; ++part) _mm512_storeu_si512(found[row] + part * 16, sum[row][part]);
+}
+
+#define DECODEKIT_NIBBLE_PAIRS
+
+// The weights of one group as 16-bit integers, unpacked once for many rows: for each pair of inputs those of 16
+// outputs in each of four vectors, the two adjacent.
+struct Pairs {
+  alignas(64) int32_t of[GROUP / 2][4][16];
+
+  explicit Pairs(const uint8_t* packed) {
+    const __m512i low = _mm512_set1_epi32(0xff), second = _mm512_set1_epi32(0xff0000);
+    for (int k = 0; k < GROUP; k += 4)
+      each_part(packed + k * HALF, [&](int part, __m512i four) {
+        const auto pair = [&](__m512i first_byte, __m512i second_byte) {
+          return _mm512_or_si512(_mm512_and_si512(first_byte, low), _mm512_and_si512(second_byte, second));
+        };
+        _mm512_store_si512(of[k / 2][part], pair(four, _mm512_slli_epi32(four, 8)));
+        _mm512_store_si512(
+            of[k / 2 + 1][part], pair(_mm512_srli_epi32(four, 16), _mm512_srli_epi32(four, 8)));
+      });
+  }
+};
+
+// Sums of one group, for COUNT rows of 16-bit inputs, `in` apart.
+template <int COUNT>
+inline void pair_sums(const int16_t* x, int64_t in, const Pairs& weights, __m512i (&sum)[COUNT][4]) {
+  for (int row = 0; row < COUNT; ++row)
+    for (int part = 0; part < 4; ++part) sum[row][part] = _mm512_setzero_si512();
+  for (int k = 0; k < GROUP; k += 2) {
+    __m512i w[4];
+    for (int part = 0; part < 4; ++part) w[part] = _mm512_load_si512(weights.of[k / 2][part]);
+    for (int row = 0; row < COUNT; ++row) {
+      int32_t two;
+      __builtin_memcpy(&two, x + row * in + k, sizeof two);
+      const __m512i inputs = _mm512_set1_epi32(two);
+      for (int part = 0; part < 4; ++part) sum[row][part] = _mm512_dpwssd_epi32(sum[row][part], w[part], inputs);
+    }
+  }
 }
 
 #else

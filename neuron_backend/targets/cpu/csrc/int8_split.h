@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
+#include <type_traits>
 #include <vector>
 
-#include "skinny_gemm.h"
 #include "amx.h"
+#include "gemm.h"
 
 namespace decodekit {
 
@@ -22,21 +23,21 @@ constexpr float INVERSE = static_cast<float>(1.0 / 254);
 template <class T>
 constexpr int SPLIT_TERMS = sizeof(T) == 4 ? 3 : 2;
 
-// Terms of ROWS rows: term d of row r begins at [(d * ROWS + r) * padded]. Zeros fill rows up to `padded`,
-// and the number of rows up to equal parts. `offset` is added to each term, modulo 256.
+// Terms of several rows: term d of row r begins at [(r * SPLIT_TERMS + d) * padded]. Zeros fill rows up to
+// `padded`, and follow the last row for a whole tile. `offset` is added to each term, modulo 256.
 struct Int8Split {
   std::vector<int8_t> terms;
   std::vector<float> largest;
   std::vector<float> wide;
 
-  template <class T, int ROWS>
-  void of(const T* x, int64_t in, int64_t padded, int offset) {
-    terms.assign(EqualParts<SPLIT_TERMS<T> * ROWS>::ALL * padded, 0);
-    largest.resize(ROWS);
+  template <class T>
+  void of(int64_t rows, const T* x, int64_t in, int64_t padded, int offset) {
+    terms.assign((rows * SPLIT_TERMS<T> + TILE) * padded, 0);
+    largest.resize(rows);
     wide.resize(in);
     // int8_t may alias anything; without __restrict the loops are not vectorised.
     float* __restrict rest = wide.data();
-    for (int row = 0; row < ROWS; ++row) {
+    for (int64_t row = 0; row < rows; ++row) {
       const T* from = x + row * in;
       float most = FLT_MIN, unordered = 0;
 #pragma omp simd reduction(max : most) reduction(+ : unordered)
@@ -52,7 +53,7 @@ struct Int8Split {
 #pragma omp simd
       for (int64_t k = 0; k < in; ++k) rest[k] = rest[k] / most * LARGEST;
       for (int d = 0; d < SPLIT_TERMS<T>; ++d) {
-        int8_t* __restrict to = terms.data() + (d * ROWS + row) * padded;
+        int8_t* __restrict to = terms.data() + (row * SPLIT_TERMS<T> + d) * padded;
 #pragma omp simd
         for (int64_t k = 0; k < in; ++k) {
           const float term = std::nearbyint(rest[k]);
@@ -64,11 +65,21 @@ struct Int8Split {
   }
 };
 
+// A number, or a vector of the same number.
+template <class Numbers>
+inline Numbers spread(float value) {
+  if constexpr (std::is_constructible_v<Numbers, float>) {
+    return Numbers(value);
+  } else {
+    return Numbers{} + value;
+  }
+}
+
 // The value of a product from those of its terms: part(d) is that of term d, the most significant first.
 template <int COUNT, class F>
 inline auto combine(F part) {
   auto total = part(COUNT - 1);
-  for (int d = COUNT - 2; d >= 0; --d) total = part(d) + total * decltype(total)(INVERSE);
+  for (int d = COUNT - 2; d >= 0; --d) total = part(d) + total * spread<decltype(total)>(INVERSE);
   return total;
 }
 

@@ -4,13 +4,14 @@ import pytest
 import torch
 
 from decodekit.neuron_backend import StaticDecoder
-from decodekit.neuron_backend.targets.cpu import aoti
 from decodekit.neuron_backend.targets.cpu.graph_rewrites import rewrite_graph
-from decodekit.neuron_backend.targets.cpu.kernel_library import Library
+from decodekit.neuron_backend.targets.cpu.kernel_library import NO_LIBRARY, NoLibrary
+from decodekit.neuron_backend.targets.cpu.unproved_products import unproved_products
 
 ATTENTION = torch.ops.decodekit.attention.default
 SDPA = torch.ops.aten.scaled_dot_product_attention.default
-ONEDNN = torch.ops.mkldnn._linear_pointwise.default
+LINEAR = torch.ops.aten.linear.default
+PRODUCT = torch.ops.decodekit.float_gemm.default
 
 
 def exported(decoder, width):
@@ -74,39 +75,44 @@ class TestRewriteGraph:
         assert before == key_heads(program) == [model.config.n_head] * model.config.n_layer
 
     @pytest.mark.mostly_slow(every=5)
-    @pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler")
-    def test_few_columns_use_the_attention_kernel(self, decoder):
-        """In every layer, over keys that are not repeated; torch's attention for more columns."""
-        kernels = Library.compiled(torch.float32, (decoder.shape.batch_size,))
-        for width, is_few in [(1, True), (5, False)]:
-            program, _ = exported(decoder, width)
-            graph = program.graph_module.graph
-            attentions = len(graph.find_nodes(op="call_function", target=SDPA))
+    @pytest.mark.parametrize("width", [1, 20])
+    def test_own_kernels_attend_and_multiply(self, decoder, width):
+        """In every layer, over keys that are not repeated, at every width: nothing is left to torch."""
+        program, _ = exported(decoder, width)
+        module = program.graph_module
+        attentions, products = (
+            len(module.graph.find_nodes(op="call_function", target=target)) for target in (SDPA, LINEAR)
+        )
 
-            rewrite_graph(program.graph_module, kernels)
+        rewrite_graph(module, EveryInput())
 
-            mine = graph.find_nodes(op="call_function", target=ATTENTION)
-            assert (attentions if is_few else 0) == len(mine)
-            keys = [node.args[1].meta["val"].shape[1] for node in mine]
-            assert [buffer.shape[1] for buffer in decoder.cache.keys][: len(mine)] == keys
+        mine = module.graph.find_nodes(op="call_function", target=ATTENTION)
+        assert attentions == len(mine) == len(decoder.cache.keys)
+        keys = [node.args[1].meta["val"].shape[1] for node in mine]
+        assert [buffer.shape[1] for buffer in decoder.cache.keys] == keys
+        assert products == len(module.graph.find_nodes(op="call_function", target=PRODUCT))
 
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
-    def test_onednn_takes_its_dtypes(self, tiny_model, dtype):
-        """float32, and 16-bit floats where the CPU supports them; float64 stays with torch."""
-        known = torch.ops.mkldnn
-        taken = {
-            torch.float32: True,
-            torch.bfloat16: known._is_mkldnn_bf16_supported(),
-            torch.float16: known._is_mkldnn_fp16_supported(),
-        }.get(dtype, False)
-        decoder = StaticDecoder(tiny_model("llama"), batch_size=1, max_length=32, widths=(1,), dtype=dtype)
-        program, _ = exported(decoder, 1)
 
-        rewrite_graph(program.graph_module)
+def test_products_that_are_left_to_torch_are_told(tiny_model):
+    """All of them without kernels, or where a model multiplies otherwise than by a linear layer."""
+    for name, kernels, left in [
+        ("llama", NO_LIBRARY, (str(LINEAR), str(SDPA))),
+        ("llama", EveryInput(), ()),
+        ("gpt2", EveryInput(), ("aten.addmm.default",)),
+    ]:
+        decoder = StaticDecoder(tiny_model(name), batch_size=1, max_length=32, widths=(1, 5))
+        program, _ = exported(decoder, 5)
 
-        graph = program.graph_module.graph
-        assert taken == bool(graph.find_nodes(op="call_function", target=ONEDNN))
-        assert taken != bool(graph.find_nodes(op="call_function", target=torch.ops.aten.linear.default))
+        rewrite_graph(program.graph_module, kernels)
+
+        assert set(left) == set(unproved_products(program.graph_module))
+
+
+class EveryInput(NoLibrary):
+    """Kernels that take every input, and only compiled programs can call."""
+
+    def takes(self, dtype):
+        return True
 
 
 def _flat(program, inputs):

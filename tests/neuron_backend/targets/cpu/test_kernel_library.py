@@ -1,4 +1,4 @@
-"""The skinny GEMM kernels against torch's products, compiled for this CPU and portably."""
+"""Products by weights against torch's, compiled for this CPU and portably."""
 
 import os
 from functools import cache
@@ -8,15 +8,17 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from decodekit.neuron_backend.quantization.int4_linear import GROUP, Int4Linear
-from decodekit.neuron_backend.quantization.int8_activation_split import can_split, pack_weights, split_matmul
-from decodekit.neuron_backend.quantization.int8_linear import Int8Linear
+from decodekit.neuron_backend.quantization.int8_linear import MOST_INPUTS, Int8Linear
 from decodekit.neuron_backend.targets.cpu import aoti
-from decodekit.neuron_backend.targets.cpu.kernel_library import DTYPES, MOST_ROWS_BY_4_BITS, Library
+from decodekit.neuron_backend.targets.cpu.kernel_library import DTYPES, Library
+from decodekit.neuron_backend.threads import on_threads
+
+from ....int8_split import split_product
 
 pytestmark = pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler")
 
 # One row, several, and more than are held in registers or cache at once, with a remainder.
-ROWS = (1, 2, 5, 9, 13, 52)
+ROWS = (1, 2, 3, 5, 6, 9, 13, 16, 17, 52, 130)
 
 # Rounding of a float32 sum, and of a result's own dtype.
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
@@ -28,7 +30,7 @@ KINDS = ("for this processor", "portable", "tiled")
 @cache
 def library(dtype, kind):
     """Compiled once."""
-    return Library.compiled(dtype, ROWS, portable=kind == "portable", tiled=kind == "tiled")
+    return Library.compiled(dtype, portable=kind == "portable", tiled=kind == "tiled")
 
 
 def numbers(rows, columns, dtype, seed):
@@ -81,16 +83,14 @@ def test_floats(rows, inputs, outputs, dtype, kind, seed):
 @settings(deadline=None)
 @given(**cases)
 def test_integers_of_8_bits(rows, inputs, outputs, dtype, kind, seed):
-    """Bit-identical to int8_activation_split.split_matmul, which multiplies prompts."""
+    """Bit-identical to the sums of terms."""
     x = numbers(rows, inputs, dtype, seed)
     layer = Int8Linear.of(numbers(outputs, inputs, dtype, seed + 1), None)
 
     found = library(dtype, kind).int8_gemm(x, layer.quantized, layer.scale)
 
     check_near(found, x, layer.dequantized(torch.float64))
-    if can_split(dtype, inputs):
-        expected = split_matmul(x, pack_weights(layer.quantized), layer.scale).to(dtype)
-        assert torch.equal(expected, found)
+    assert torch.equal(split_product(x, layer.quantized, layer.scale), found)
 
 
 @settings(deadline=None)
@@ -121,27 +121,47 @@ def test_nan_stays_in_its_row(kind):
     assert not found[4].any()
 
 
-@pytest.mark.mostly_slow(every=3)
+@pytest.mark.mostly_slow(every=6)
 @pytest.mark.parametrize("kind", KINDS)
-def test_several_threads(kind):
-    """Outputs divided among several threads, with a remainder."""
-    x, weight = numbers(5, 576, torch.bfloat16, 0), numbers(1539, 576, torch.bfloat16, 1)
-    found = library(torch.bfloat16, kind).float_gemm(x, weight)
+@pytest.mark.parametrize("rows", [1, 5, 67])
+def test_several_threads(kind, rows):
+    """Outputs divided among several threads, with a remainder: the same bits."""
+    x, weight = numbers(rows, 576, torch.bfloat16, 0), numbers(1539, 576, torch.bfloat16, 1)
+    by_8_bits, by_4_bits = Int8Linear.of(weight, None), Int4Linear.of(weight, None)
+    code, found = library(torch.bfloat16, kind), []
+    for threads in (1, 2, 3):
+        with on_threads(threads):
+            found.append(
+                (
+                    code.float_gemm(x, weight),
+                    code.int8_gemm(x, by_8_bits.quantized, by_8_bits.scale),
+                    code.int4_gemm(x, by_4_bits.packed, by_4_bits.levels),
+                )
+            )
 
-    check_near(found, x, weight)
+    check_near(found[0][0], x, weight)
+    for others in found[1:]:
+        assert all(map(torch.equal, found[0], others))
 
 
-def test_takes_its_own_dtype_and_rows():
-    """A call with others raises; when programs are compiled, torch takes them."""
+def test_int8_sums_are_exact_up_to_32_bits():
+    """Whatever offset a CPU's unsigned format adds."""
+    rows = torch.full((2, MOST_INPUTS), 127.0)
+    rows[1] = -127
+    weights = torch.full((4, MOST_INPUTS), 127, dtype=torch.int8)
+    for kind in KINDS:
+        found = library(torch.float32, kind).int8_gemm(rows, weights, torch.ones(4))
+
+        assert torch.equal(split_product(rows, weights, torch.ones(4)), found)
+        assert found[0, 0] == -found[1, 0] == 127.0 * 127 * MOST_INPUTS
+
+
+def test_takes_its_own_dtype():
+    """Torch takes other inputs when programs are compiled."""
     code = library(torch.float32, KINDS[0])
 
-    assert code.takes(torch.zeros(5, 3))
-    assert not code.takes(torch.zeros(3, 3))
-    assert not code.takes(torch.zeros(52, 3))
-    assert code.takes(torch.zeros(52, 3), MOST_ROWS_BY_4_BITS)
-    assert not code.takes(torch.zeros(5, 3, dtype=torch.bfloat16))
-    with pytest.raises(ValueError, match=r"the rows must be one of \[1, 2, 5, 9, 13, 52\]: got 3"):
-        code.float_gemm(torch.zeros(3, 3), torch.zeros(2, 3))
+    assert code.takes(torch.float32)
+    assert not code.takes(torch.bfloat16)
 
 
 def test_the_environment_is_restored(monkeypatch):

@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 from decodekit.neuron_backend.kv_cache.masks import hidden
 from decodekit.neuron_backend.targets.cpu import aoti
 from decodekit.neuron_backend.targets.cpu.kernel_library import DTYPES, Library
+from decodekit.neuron_backend.threads import on_threads
 
 pytestmark = pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler")
 
@@ -21,7 +22,7 @@ ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 @cache
 def library(dtype, portable):
     """Compiled once."""
-    return Library.compiled(dtype, (1,), portable=portable)
+    return Library.compiled(dtype, portable=portable)
 
 
 def columns_over_a_cache(batch, width, groups, sharing, slots, key_dim, value_dim, dtype, seed):
@@ -53,7 +54,8 @@ def softmax_attention(query, keys, values, mask):
 cases = {
     "sizes": st.tuples(
         st.integers(1, 3),
-        st.integers(1, 6),
+        # A few columns, and more than share a reading of the keys.
+        st.integers(1, 6) | st.sampled_from([16, 17, 40]),
         st.integers(1, 3),
         st.sampled_from([1, 2, 3, 4, 7]),
         # Less than a piece, whole pieces, and a remainder.
@@ -139,3 +141,21 @@ def test_several_threads():
     found = library(torch.bfloat16, False).attention(*given, SCALE)
 
     torch.testing.assert_close(found.double(), softmax_attention(*given), atol=2e-2, rtol=0)
+
+
+@pytest.mark.parametrize("width", [5, 16, 17, 70])
+def test_a_column_has_the_same_bits_alone(width):
+    """Whatever columns are beside it, in any number of threads."""
+    query, keys, values, mask = columns_over_a_cache(2, width, 2, 3, 200, 64, 48, torch.bfloat16, width)
+    kernels = library(torch.bfloat16, False)
+    for threads in (1, 3):
+        with on_threads(threads):
+            together = kernels.attention(query, keys, values, mask, SCALE)
+            alone = [
+                kernels.attention(
+                    query[:, i : i + 1].contiguous(), keys, values, mask[:, :, i : i + 1].contiguous(), SCALE
+                )
+                for i in range(width)
+            ]
+
+        assert torch.equal(torch.cat(alone, dim=1), together)

@@ -21,9 +21,9 @@ int main() {
   const float infinity = std::numeric_limits<float>::infinity();
   const float x[4][3] = {{1, -2, 0}, {1, nan, 2}, {infinity, 1, 2}, {3, -infinity, infinity}};
   decodekit::Int8Split split;
-  split.of<float, 4>(x[0], 3, 3, OFFSET);
+  split.of<float>(4, x[0], 3, 3, OFFSET);
   for (int row = 0; row < 4; ++row) {
-    const auto* of = &split.terms[3 * row];
+    const auto* of = &split.terms[3 * 3 * row];
     std::printf("%g %d %d %d\\n", std::fabs(split.largest[row]), of[0], of[1], of[2]);
   }
 }
