@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from . import kernel_operations as _operations  # noqa: F401
+from . import program_objects
 
 _CPP_TYPES = {torch.float32: "float", torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
 _NAME = "decodekit_kernels"
@@ -48,8 +49,9 @@ class NoLibrary:
 
     @contextmanager
     def linked(self) -> Iterator[dict[str, Any]]:
-        """Context without compiler options."""
-        yield {}
+        """Context with AOTInductor options that link :mod:`~.program_objects` into the programs it compiles."""
+        with program_objects.linked() as options:
+            yield options
 
 
 NO_LIBRARY = NoLibrary()
@@ -108,21 +110,13 @@ class Library:
     @contextmanager
     def linked(self) -> Iterator[dict[str, Any]]:
         """Context with AOTInductor options that link the kernels into the programs it compiles."""
-        before = os.environ.get("LIBRARY_PATH")
-        paths = [str(self.folder / "archive"), *([before] if before else [])]
-        os.environ["LIBRARY_PATH"] = os.pathsep.join(paths)
-        try:
+        with program_objects.linked([self.folder / "archive"], [_NAME]) as options:
             yield {
-                "aot_inductor.custom_op_libs": [_NAME],
+                **options,
                 "aot_inductor.custom_ops_to_c_shims": {
                     operation: [_declaration(operation)] for operation in _OPERATIONS
                 },
             }
-        finally:
-            if before is None:
-                del os.environ["LIBRARY_PATH"]
-            else:
-                os.environ["LIBRARY_PATH"] = before
 
     def float_gemm(self, x: Tensor, weight: Tensor) -> Tensor:
         """As :func:`~.kernel_operations.float_gemm`."""

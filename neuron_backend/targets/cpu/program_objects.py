@@ -1,0 +1,75 @@
+"""C++ that is linked into every program: a thread pool, and the release of Python's lock."""
+
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_SOURCES = Path(__file__).parent / "csrc"
+
+
+@contextmanager
+def linked(folders: Sequence[Path] = (), libraries: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """
+    Context with AOTInductor options that link the objects into the programs it compiles.
+
+    Args:
+        folders: Further folders with libraries.
+
+        libraries: Names of further libraries to link.
+    """
+    # By their file names, so that all of them are linked: an archive after torch's libraries would not be
+    # searched for functions that those define.
+    files = objects()
+    names = [*libraries, *(f":{file.name}" for file in files)]
+    with _searched([*folders, *(file.parent for file in files)]):
+        yield {"aot_inductor.custom_op_libs": names} if names else {}
+
+
+def objects() -> list[Path]:
+    """The compiled objects; none but on Linux, where linkers take them by their names."""
+    if sys.platform != "linux":
+        return []
+    return [compiled("python_lock"), *([compiled("openmp_calls")] if has_pool() else [])]
+
+
+def has_pool() -> bool:
+    """Whether programs have the thread pool: those of g++ on Linux, since clang calls other functions."""
+    from torch._inductor.cpp_builder import is_gcc
+
+    return sys.platform == "linux" and is_gcc()
+
+
+@cache
+def compiled(name: str) -> Path:
+    """The object of a file in csrc/, kept until the process ends."""
+    # Imported on demand: takes a second or two, and only compiling needs it.
+    from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
+
+    folder = Path(tempfile.mkdtemp(prefix="decodekit_"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    options = CppTorchOptions(compile_only=True)
+    builder = CppBuilder(f"decodekit_{name}", [str(_SOURCES / f"{name}.cpp")], options, str(folder))
+    builder.build()
+    return Path(builder.get_target_file_path())
+
+
+@contextmanager
+def _searched(folders: Sequence[Path]) -> Iterator[None]:
+    """Let the linker search *folders* as well."""
+    before = os.environ.get("LIBRARY_PATH")
+    paths = [*map(str, folders), *([before] if before else [])]
+    os.environ["LIBRARY_PATH"] = os.pathsep.join(paths)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["LIBRARY_PATH"]
+        else:
+            os.environ["LIBRARY_PATH"] = before
