@@ -40,6 +40,7 @@ GROUPS = {
     ),
     "One forward": (
         Benchmark("positions", ".forward.positions", "a token by its position in the cache"),
+        Benchmark("busy", ".forward.busy_machine", "a token beside busy processes, next to a quiet machine"),
         Benchmark("products", ".forward.products", "matrix products by number of rows, by kernel"),
         Benchmark("weights", ".forward.weights", "weights in 8 and 4 bits: speed and drift"),
         Benchmark("fused", ".forward.fused_sampling", "sampling within the forward, next to the host"),

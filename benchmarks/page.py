@@ -63,6 +63,7 @@ RUNS = (
         takes=("peer-python", "cache"),
     ),
     _run("positions", quick=(*_TINY, "--long", "512")),
+    _run("busy", quick=(*_TINY, "--forwards", "10")),
     _run("start", quick=_TINY, takes=("cache",)),
     _run(
         "latency",

@@ -15,8 +15,10 @@ import attrs
 import torch
 from torch import Tensor
 
-from . import kernel_operations as _operations  # noqa: F401
-from . import program_objects
+from . import (
+    kernel_operations as _operations,  # noqa: F401
+    program_objects,
+)
 
 _CPP_TYPES = {torch.float32: "float", torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
 _NAME = "decodekit_kernels"
@@ -49,7 +51,7 @@ class NoLibrary:
 
     @contextmanager
     def linked(self) -> Iterator[dict[str, Any]]:
-        """Context with AOTInductor options that link :mod:`~.program_objects` into the programs it compiles."""
+        """Context with AOTInductor options that link only what every program has."""
         with program_objects.linked() as options:
             yield options
 

@@ -1,0 +1,78 @@
+"""Busy-machine benchmark."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from decodekit.__main__ import main
+from decodekit.benchmarks.forward import busy_machine
+from decodekit.benchmarks.forward.busy_machine import Forward, largest, percentile, stolen_ticks
+
+ARGUMENTS = ["bench", "busy", "--shape", "tiny", "--target", "eager", "--threads", "1", "--rounds", "2"]
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """Every forward of every round is kept, on both kinds of machine."""
+    file = tmp_path / "busy.json"
+    status = main([*ARGUMENTS, "--forwards", "3", "--busy", "1", "--json", str(file)])
+    found = json.loads(file.read_text())
+
+    assert 0 == status
+    assert [6, 6] == [len(found["results"][kind]) for kind in ("quiet", "busy")]
+    assert [["quiet", 6], ["1 busy processes", 6]] == [row[:2] for row in found["tables"][0]["rows"]]
+    assert all(milliseconds > 0 for milliseconds, _ in found["results"]["busy"])
+
+
+@pytest.mark.parametrize("wrong", [["--forwards", "0"], ["--busy", "0"], ["--rounds", "0"]])
+def test_wrong_arguments(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """One line on standard error, status 1."""
+    assert 1 == main([*ARGUMENTS, *wrong])
+    assert capsys.readouterr().err.splitlines()[-1].startswith("decodekit: ")
+
+
+def test_percentiles() -> None:
+    """Of a hundred times, the 99th is the second largest."""
+    forwards = [Forward(float(time), 0) for time in range(100, 0, -1)]
+
+    assert 99.0 == percentile(forwards, 99)
+    assert 50.0 == percentile(forwards, 50)
+
+
+def test_the_largest_leaves_out_stolen_time() -> None:
+    """And is 0 if time was stolen of every forward."""
+    assert 2.0 == largest([Forward(9.0, 1), Forward(2.0, 0), Forward(1.0, 0)])
+    assert 0.0 == largest([Forward(9.0, 1)])
+
+
+def test_stolen_ticks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The eighth number of the line of all cores."""
+    file = tmp_path / "stat"
+    monkeypatch.setattr(busy_machine, "_STATISTICS", file)
+    assert 0 == stolen_ticks()
+
+    file.write_text("cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 11 12 13 14 15 16 17 18 19 20\n")
+
+    assert 8 == stolen_ticks()
+
+
+def children() -> set[str]:
+    """Ids of the child processes."""
+    files = Path("/proc/self/task").glob("*/children")
+    return {child for file in files for child in file.read_text().split()}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_busy_processes_end() -> None:
+    """With the context, also by an exception."""
+    before, running = children(), set()
+
+    def interrupted() -> None:
+        with busy_machine.busy_processes(2):
+            running.update(children() - before)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        interrupted()
+    assert 2 == len(running)
+    assert not running & children()
