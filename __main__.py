@@ -104,6 +104,7 @@ def _add_generate(commands: Any) -> None:
     add("--max-length", type=int, metavar="N", help="positions of the cache (2048, or the model's if fewer)")
     add("--dtype", help="float32, bfloat16, float16 or float64 (the model's own)")
     add("--target", default="auto", help="auto, cpu, eager or neuron (%(default)s)")
+    add("--quiet", action="store_true", help="no progress of compiling and loading in the terminal")
     add(
         "--cache",
         type=pathlib.Path,
@@ -238,20 +239,22 @@ def _decoder(
     """The decoder of *model*, from the cache if it was compiled for these shapes before."""
     from .decoding.user_cache import cache_folder
     from .neuron_backend import compile_decoder, load_decoder
+    from .neuron_backend.progress import ProgressOption
 
     arguments = {"max_length": options.max_length, "dtype": options.dtype, "target": options.target}
     prompt_width = min(_PROMPT_WIDTH, options.max_length or _PROMPT_WIDTH)
     arguments |= {"widths": sorted(widths | {prompt_width}), "scored_width": scored_width}
     cache = options.cache or cache_folder() / "decoders"
     folder = cache / _key(config, arguments)
+    progress: ProgressOption = False if options.quiet else None
     if options.target != "eager" and (folder / "decoder.json").exists():
         # One of another torch version, or a modified one, is compiled again.
         with contextlib.suppress(ValueError):
-            return load_decoder(folder)
+            return load_decoder(folder, progress=progress)
         shutil.rmtree(folder)
     kept = "" if options.target == "eager" else f" (compiled once, kept in {cache})"
     print(f"preparing {model}{kept}", file=sys.stderr)
-    decoder = compile_decoder(model, **arguments)
+    decoder = compile_decoder(model, **arguments, progress=progress)
     if decoder.target != "eager":
         try:
             decoder.save(folder)

@@ -15,7 +15,7 @@ from .engine.decode_loop import DecodeLoop
 from .engine.feed_and_sample import placement_of
 from .engine.parts import Parts, begin_run, begun_pipeline, check_fit, recorder_of, texts_of
 from .history import History
-from .optional_protocols import Seeded, reads_target_tokens
+from .optional_protocols import Seeded, is_bit_exact, reads_target_tokens
 from .prompts import as_rows, first_history
 from .protocols import Decoder
 from .results.background import in_thread
@@ -100,7 +100,7 @@ class Generator(Parts):
         """
         try:
             rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
-            timers = Timers(Statistics())
+            timers = self._timers()
             events = self._events(self._history(rows, random_streams), timers, logprobs)
             if streamer is not None:
                 events = forward(events, streamer, rows)
@@ -120,7 +120,7 @@ class Generator(Parts):
         or leaving a loop over it, ends the generation; the generator is ready for the next call.
         """
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
-        return self._events(self._history(rows, random_streams), Timers(Statistics()), logprobs)
+        return self._events(self._history(rows, random_streams), self._timers(), logprobs)
 
     def astream(
         self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
@@ -196,6 +196,9 @@ class Generator(Parts):
                 f"where tokens were drafted, {self.verification!r} reads the scores, not the sampled tokens"
             )
         return attrs.evolve(placement, notes=tuple(notes))
+
+    def _timers(self) -> Timers:
+        return Timers(Statistics(bit_exact=is_bit_exact(self.decoder)))
 
     def _history(self, rows: list[list[int]], random_streams: Sequence[int] | None) -> History:
         numbers = stream_numbers(random_streams, len(rows))

@@ -412,6 +412,25 @@ class AdvisesWidth(Protocol):
         """How to make it score so many columns, as a sentence for an error message."""
 
 
+@runtime_checkable
+class BitExact(Protocol):
+    """A decoder that says whether rounding depends on the shape of its forwards."""
+
+    @property
+    def bit_exact(self) -> bool:
+        """
+        Whether it is proved that a column's logits are the same bits at every width, batch and span.
+
+        Then speculation, batches and reused prefixes give the tokens of plain decoding.
+        """
+        ...
+
+
+def is_bit_exact(decoder: object) -> bool:
+    """Whether *decoder* is :attr:`~BitExact.bit_exact`; False if it does not say so."""
+    return isinstance(decoder, BitExact) and decoder.bit_exact
+
+
 def tree_widths(decoder: object) -> tuple[int, ...]:
     """Columns of the tree forwards of *decoder*; empty if there are none."""
     return tuple(decoder.tree_widths) if isinstance(decoder, ScoresTrees) else ()

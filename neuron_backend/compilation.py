@@ -13,6 +13,7 @@ from .kv_cache.shapes import default_max_length
 from .models.model_source import check_model
 from .models.weights import weight_dtype
 from .on_device_sampling.pipeline_validation import check_rows, validate_pipeline
+from .progress import ProgressOption, progress_of, stage
 from .targets.registry import resolve
 from .targets.target import Target
 from .threads import check_threads
@@ -39,6 +40,7 @@ def compile_decoder(
     weights: str | None = None,
     threads: int | None = None,
     tp_degree: int = 1,
+    progress: ProgressOption = None,
 ) -> "CompiledDecoder":
     """
     Compile *model* for fixed shapes. Nothing is compiled later, during a forward.
@@ -80,8 +82,9 @@ def compile_decoder(
             compiles nothing; ``"neuron"`` compiles for the installed Neuron package,
             ``"neuron-native"`` or ``"neuron-traced"``; ``"cuda"`` records CUDA graphs on a GPU;
             ``"auto"`` is ``"neuron"`` if there is a device, else ``"cuda"`` if there is a GPU, else
-            ``"cpu"`` if there is a compiler, else ``"eager"``; the decoder's ``target`` is the result. Or
-            a :class:`~.targets.target.Target` with its own options.
+            ``"cpu"`` if there is a compiler, else ``"eager"``, with a logged warning that says which
+            packages bring a compiler; the decoder's ``target`` is the result. Or a
+            :class:`~.targets.target.Target` with its own options.
 
         dtype: Dtype of weights and cache: float32, bfloat16, float16 or float64, or its name. None:
             the model's own.
@@ -97,6 +100,10 @@ def compile_decoder(
             cache. More than 1 requires a program started by ``torchrun --nproc-per-node TP_DEGREE``; all
             processes must make the same calls (:mod:`~.tensor_parallel.ranks`). For ``"neuron-traced"``,
             the number of cores, which one process drives (:mod:`~.tensor_parallel.cores`).
+
+        progress: What is told each stage as it begins and ends: a callable that takes a
+            :class:`~.progress.Stage`. None: a line on stderr, if that is a terminal; False: nothing.
+            Stages are logged under ``decodekit`` too, with the seconds that they took.
 
     Raises:
         UnsupportedArchitecture: The logits differ from *model*'s, or its state cannot be rewound.
@@ -116,6 +123,7 @@ def compile_decoder(
     from .tensor_parallel.ranks import report_lost_ranks
     from .tensor_parallel.sharded_model import load_shard
 
+    told = progress_of(progress)
     compiler = resolve(target)
     check_threads(threads)
     check_model(model)
@@ -135,7 +143,8 @@ def compile_decoder(
             given = None if widths is None else as_tuple("widths", widths)
             shape = (batch_size, max_length, given, scored_width, as_tuple("tree_widths", tree_widths), spans)
             ranks.check_call(shape, compiler.name, dtype, processors is None, sampler is None)
-        loaded = load_shard(model, partial(load_model, dtype=weight_dtype(dtype)), ranks)
+        with stage(told, f"loading {model if isinstance(model, str | PathLike) else type(model).__name__}"):
+            loaded = load_shard(model, partial(load_model, dtype=weight_dtype(dtype)), ranks)
         decoder = CompiledDecoder(
             loaded,
             batch_size=batch_size,
@@ -146,6 +155,7 @@ def compile_decoder(
             spans=spans,
             dtype=dtype,
             weights=weights,
+            progress=told,
         )
         decoder.threads, decoder.cores = threads, cores
         decoder.compile(compiler, processors, sampler)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..decoding.protocols import Processor, Sampler
 from ..decoding.validation import as_tuple
@@ -13,9 +13,12 @@ from .models.early_exit import first_layers
 from .on_device_sampling.pipeline_validation import check_rows, validate_pipeline
 from .parity.compare import probe_of
 from .parity.logits_probe import Probe
+from .program_facts import all_bit_exact, kernels_of
+from .progress import ProgressOption, progress_of
 from .serialization.hub import push_decoder
 from .serialization.saving import save_decoder
 from .static_decoder import StaticDecoder
+from .step import DecoderStep, TreeStep
 from .targets.eager_target import EagerTarget
 from .targets.registry import resolve
 from .targets.target import Target
@@ -36,6 +39,34 @@ class CompiledDecoder(StaticDecoder):
 
     compiler: Target = EagerTarget()
     """The target that made the programs."""
+
+    @property
+    def kernels(self) -> str:
+        """Kernels of the programs, such as ``"own kernels (AVX-512, VNNI, BF16)"``."""
+        others = "torch's eager kernels" if self.target == EagerTarget.name else "kernels not known"
+        named: dict[str, Any] = {f"{DecoderStep.kind}_{width}": one for width, one in self.programs.items()}
+        named |= {f"{TreeStep.kind}_{width}": one for width, one in self.tree_programs.items()}
+        return kernels_of(named, others)
+
+    @property
+    def bit_exact(self) -> bool:
+        """
+        Whether it is proved that a column's logits are the same bits at every width, batch and span.
+
+        Then speculation, batches, chunks and reused prefixes give the tokens of plain decoding. False where
+        it is not proved: in eager decoders, on other targets than the CPU, with kernels of torch's, and in
+        models that several processes share, whose sums may depend on the number of columns.
+        """
+        programs = (*self.programs.values(), *self.tree_programs.values(), *self.fused_programs.values())
+        return self.ranks is None and all_bit_exact(programs)
+
+    def __repr__(self) -> str:
+        """Target, shape and kernels; the model is not built for it."""
+        shape = self.shape
+        return (
+            f"<{type(self).__name__} for {self.target}: batch_size={shape.batch_size}, "
+            f"max_length={shape.max_length}, widths={shape.widths}, {self.kernels}>"
+        )
 
     def compile(self, compiler: Target, processors: Processor | None, sampler: Sampler | None) -> None:
         """
@@ -116,6 +147,7 @@ class CompiledDecoder(StaticDecoder):
         processors: Processor | None = None,
         sampler: Sampler | None = None,
         target: str | Target | None = None,
+        progress: ProgressOption = None,
     ) -> "CompiledDecoder":
         """
         A draft decoder from the first *num_layers* layers, the final norm and the head.
@@ -144,6 +176,8 @@ class CompiledDecoder(StaticDecoder):
             target: As for :func:`~decodekit.neuron_backend.compile_decoder`. None: this
                 decoder's.
 
+            progress: As for :func:`~decodekit.neuron_backend.compile_decoder`.
+
         Raises:
             UnsupportedArchitecture: The model cannot be cut.
 
@@ -153,7 +187,7 @@ class CompiledDecoder(StaticDecoder):
             widest = self.shape.widths[-1]
             widths = sorted({min(width, widest) for width in (1, 2, widest)})
         widths = as_tuple("widths", widths)
-        compiler = self.compiler if target is None else resolve(target)
+        compiler, told = self.compiler if target is None else resolve(target), progress_of(progress)
         validate_pipeline(processors, sampler)
         check_rows(processors, self.shape.batch_size)
         compiler.require()
@@ -169,6 +203,7 @@ class CompiledDecoder(StaticDecoder):
                 widths=widths,
                 scored_width=min(widths, default=1) if scored_width is None else scored_width,
                 spans=self.spans,
+                progress=told,
             )
             decoder.cores = cores
             decoder.compile(compiler, processors, sampler)

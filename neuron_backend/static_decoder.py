@@ -21,11 +21,13 @@ from .models.rope_scaling import fix_rope_scaling
 from .models.weights import align, copy_sharing_weights, weight_dtype
 from .on_device_sampling.fused_forwards import FusedForwards, FusedProgram
 from .parity.compare import compare
+from .progress import SILENT, Progress, stage
 from .quantization.quantized import Weights, check_format, quantize
 from .step import DecoderStep, Step, TreeStep
 from .tensor_parallel.ranks import Ranks, in_lockstep
 from .tensor_parallel.sharding import ranks_of
 from .threads import on_threads
+from .warm_up import warm_up
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -98,6 +100,9 @@ class StaticDecoder(FusedForwards):
     packages: dict[str, Package]
     """Compiled programs by file name, as saved; empty if there are none."""
 
+    progress: Progress = SILENT
+    """Is told the stages of compiling, loading and building the model."""
+
     def __init__(
         self,
         model: "PreTrainedModel",
@@ -110,6 +115,7 @@ class StaticDecoder(FusedForwards):
         spans: Sequence[int] | None = None,
         dtype: torch.dtype | str | None = None,
         weights: str | None = None,
+        progress: Progress = SILENT,
     ):
         """
         Build the decoder and compare it with *model*.
@@ -140,17 +146,21 @@ class StaticDecoder(FusedForwards):
             weights: ``"int8"``, ``"int4"`` or ``"float8"`` quantises the linear layers of a copy of *model*,
                 which the decoder is then compared with. None: not quantised.
 
+            progress: Is told the stages (:mod:`.progress`).
+
         Raises:
             UnsupportedArchitecture: The logits differ from *model*'s, or its state cannot be rewound.
 
             ValueError: An argument is invalid.
         """
         check_format(weights)
+        self.progress = progress
         if model.device.type != "cpu":
             raise ValueError(f"'model' must be on the CPU: got {model.device}")
         model = copy_sharing_weights(model, weight_dtype(dtype))
         if weights is not None:
-            quantize(model, weights)
+            with stage(progress, f"quantising the weights to {weights}"):
+                quantize(model, weights)
         align(model)
         # Its error message about unsupported layers is more specific than Geometry's.
         MaskPlan.of(model)
@@ -219,7 +229,12 @@ class StaticDecoder(FusedForwards):
             ValueError: *tree_widths* or *spans* are invalid.
         """
         decoder = cls.__new__(cls)
-        decoder._lay_out(geometry, shape, tree_widths, spans, build)
+
+        def built() -> "PreTrainedModel":
+            with stage(decoder.progress, "building the model"):
+                return build()
+
+        decoder._lay_out(geometry, shape, tree_widths, spans, built)
         return decoder
 
     def _assemble(
@@ -399,7 +414,8 @@ class StaticDecoder(FusedForwards):
         Raises:
             UnsupportedArchitecture: The logits differ. *whose* names this decoder in the message.
         """
-        compare(self, whose)
+        with stage(self.progress, f"comparing {whose} with the stock model"):
+            compare(self, whose)
 
     def warm_up(self, spans: Sequence[int] | None = None) -> None:
         """
@@ -408,15 +424,7 @@ class StaticDecoder(FusedForwards):
         Args:
             spans: Spans to run with. None: all.
         """
-        start = torch.zeros(self.shape.batch_size, dtype=torch.int64)
-        spans = self.spans if spans is None else spans
-        for span in spans:
-            for width in self.shape.widths:
-                self.forward(torch.full((self.shape.batch_size, width), -1), start, span)
-            for width in self.tree_widths:
-                padding = torch.full((self.shape.batch_size, width), -1)
-                self.forward_tree(padding, start, padding, span)
-        self.warm_up_sampling(spans)
+        warm_up(self, self.spans if spans is None else spans)
 
     def _eager(self, step: Step, *inputs: Tensor) -> Any:
         # Not inference_mode, whose tensors callers could not modify in place.
@@ -431,13 +439,14 @@ class StaticDecoder(FusedForwards):
         ):
             return
         shape = self.shape
-        StaticDecoder(
-            model,
-            batch_size=shape.batch_size,
-            max_length=shape.max_length,
-            widths=shape.widths,
-            scored_width=shape.scored_width,
-            tree_widths=self.tree_widths,
-            spans=self.spans,
-            dtype=torch.float32,
-        )
+        with stage(self.progress, "comparing the step in float32 with the stock model"):
+            StaticDecoder(
+                model,
+                batch_size=shape.batch_size,
+                max_length=shape.max_length,
+                widths=shape.widths,
+                scored_width=shape.scored_width,
+                tree_widths=self.tree_widths,
+                spans=self.spans,
+                dtype=torch.float32,
+            )

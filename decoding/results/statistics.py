@@ -90,6 +90,13 @@ class Statistics:
     :attr:`~..generator.Generator.record_gap`. None if not measured.
     """
 
+    bit_exact: bool | None = None
+    """
+    Whether the target's logits are proved to be the same bits at every width, batch and span
+    (:class:`~..optional_protocols.BitExact`), so that drafts and other rows change no token by rounding.
+    None before a run.
+    """
+
     @property
     def mean_accepted_length(self) -> float:
         """τ: accepted draft tokens + 1 per target forward of a row; 1 without a draft."""
@@ -192,6 +199,7 @@ class Statistics:
             columns=self.columns + other.columns,
             padding=self.padding + other.padding,
             smallest_gap=_smallest([self.smallest_gap, other.smallest_gap]),
+            bit_exact=_both(self.bit_exact, other.bit_exact),
         )
 
     def record(self, tokens: int, drafted: int, accepted: int, row: int = 0) -> None:
@@ -238,6 +246,9 @@ class Statistics:
             tau = self.mean_accepted_length
             lines.append(f"τ = {tau:.3f}{margin}; verifications: {self.steps}")
             lines += self._histogram()
+        if self.bit_exact or (self.bit_exact is False and self.drafted):
+            known = "proved" if self.bit_exact else "not proved"
+            lines.append(f"the same logits at every width, batch and span: {known}")
         if self.smallest_gap is not None:
             lines.append(f"smallest gap {self.smallest_gap:.2e}")
         spent = (f"{phase} {seconds:.3f}" for phase, seconds in self._spent().items())
@@ -314,6 +325,11 @@ def _shares(parts: Sequence[int], wholes: Sequence[int]) -> list[float]:
 
 def _smallest(gaps: Iterable[float | None]) -> float | None:
     return min((gap for gap in gaps if gap is not None), default=None)
+
+
+def _both(one: bool | None, other: bool | None) -> bool | None:
+    """Whether both are True; None counts as whatever the other is."""
+    return other if one is None else one if other is None else one and other
 
 
 def _added(some: Sequence[int], others: Sequence[int]) -> list[int]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...decoding.protocols import Processor, Sampler
+from ..progress import Progress, ProgressOption, progress_of, stage
 from ..targets.registry import target_named
 from ..targets.target import RunsStored, Target, check_target
 
@@ -29,6 +30,7 @@ def load_decoder(
     processors: Processor | None = None,
     sampler: Sampler | None = None,
     target: Target | None = None,
+    progress: ProgressOption = None,
 ) -> "CompiledDecoder":
     """
     Load a decoder that :meth:`CompiledDecoder.save` or :meth:`CompiledDecoder.push_to_hub` wrote.
@@ -52,6 +54,8 @@ def load_decoder(
         target: A target with your own options, of the name that the decoder was saved with. None:
             that target with its defaults.
 
+        progress: As for :func:`~decodekit.neuron_backend.compile_decoder`.
+
     Returns:
         A decoder that gives the saved one's logits. Its ``compiled`` is True if the programs were
         compiled again because this machine did not compile them before.
@@ -70,10 +74,13 @@ def load_decoder(
         check_target(target)
     from .replaced_folder import read_unreplaced
 
-    local = _local(folder, revision, token)
-    opened = partial(_open, local, trust_programs, processors, sampler, target)
-    # Ranks load together: one that read again would wait for the others.
-    return opened() if int(os.environ.get("WORLD_SIZE", "1")) > 1 else read_unreplaced(local, opened)
+    told = progress_of(progress)
+    with stage(told, f"looking for {folder}"):
+        local = _local(folder, revision, token)
+    opened = partial(_open, local, trust_programs, processors, sampler, target, told)
+    with stage(told, f"loading {folder}"):
+        # Ranks load together: one that read again would wait for the others.
+        return opened() if int(os.environ.get("WORLD_SIZE", "1")) > 1 else read_unreplaced(local, opened)
 
 
 def _local(folder: str | PathLike[str], revision: str | None, token: str | bool | None) -> Path:
@@ -95,6 +102,7 @@ def _open(
     processors: Processor | None,
     sampler: Sampler | None,
     target: Target | None,
+    progress: Progress,
 ) -> "CompiledDecoder":
     # Imported here: importing load_decoder does not mean that it is called.
     from safetensors.torch import load_file
@@ -115,7 +123,7 @@ def _open(
     target.check(manifest)
     can_sample = processors is not None or sampler is not None
     if isinstance(target, RunsStored) and not can_sample:
-        decoder = load_without_model(folder, manifest, target, trust_programs)
+        decoder = load_without_model(folder, manifest, target, trust_programs, progress)
         if decoder is not None:
             return decoder
     check_files(folder, manifest.files)
@@ -126,7 +134,7 @@ def _open(
         # Not compared with the stock model again: the hashes match those of the compared decoder.
         decoder = CompiledDecoder.unchecked(model, manifest.shape, manifest.tree_widths, manifest.spans)
         check_weights(decoder.step.model.state_dict(), manifest)
-        decoder.cores = cores
+        decoder.cores, decoder.progress = cores, progress
         programs = {
             path.removeprefix(PROGRAMS): (folder / path).read_bytes()
             for path in manifest.files

@@ -24,6 +24,7 @@ from ..artifacts.manifest import BUFFERS, CONSTANTS, NAME, PROGRAMS, Manifest, w
 from ..artifacts.packages import packages_of, strip_prefix
 from ..artifacts.stored_weights import StoredWeights, tensor_entries
 from ..compiled_decoder import CompiledDecoder
+from ..progress import Progress
 from ..targets.target import RunsStored
 from .saved_model import build_model, check_dtype, check_weights
 
@@ -34,10 +35,12 @@ _CONFIGS = ("config.json", "generation_config.json")
 
 
 def load_without_model(
-    folder: Path, manifest: Manifest, target: RunsStored, trust_programs: bool
+    folder: Path, manifest: Manifest, target: RunsStored, trust_programs: bool, progress: Progress
 ) -> CompiledDecoder | None:
     """
     Load the decoder in *folder*; None if its model has to be built, or its programs compiled again.
+
+    Its stages, and that of building the model later, are told to *progress*.
 
     Raises:
         ValueError: A file is missing, was changed, or does not fit the others.
@@ -62,6 +65,7 @@ def load_without_model(
         manifest.spans,
         partial(_build, manifest, contents, weights.tensors, buffers),
     )
+    decoder.progress = progress
     with ThreadPoolExecutor(1) as executor:
         # Hash the weights while the programs are opened.
         digest = executor.submit(weights.sha256)

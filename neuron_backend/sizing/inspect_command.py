@@ -2,11 +2,16 @@
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
+from ..artifacts.machine import instruction_sets
+from ..artifacts.manifest import NAME, Manifest
 from ..kv_cache.shapes import DEFAULT_WIDTHS, clip_widths, decoder_shape, default_max_length, neuron_widths
 from ..kv_cache.spans import decoder_spans
 from ..models.weights import weight_dtype
+from ..program_facts import list_kernels
+from ..targets.cpu.kernel_description import instruction_words, saved_kernels
 from .bandwidth import Bandwidth, largest_cache, measure_bandwidth, physical_memory
 from .instances import GIB, Instance, instance_named
 from .model_facts import facts_of_config
@@ -27,6 +32,7 @@ def inspect(options: argparse.Namespace) -> int:
         report = _model(sizing) | _machine(sizing, measure_bandwidth(), physical_memory(), largest_cache())
     else:
         report = _model(sizing) | _instance(sizing, instance, options.tp_degree)
+    report |= _saved(Path(options.model))
     print(json.dumps(report, indent=2) if options.json else _text(report))
     return 0
 
@@ -80,6 +86,13 @@ def _model(sizing: Sizing) -> dict[str, Any]:
     }
 
 
+def _saved(folder: Path) -> dict[str, Any]:
+    """What a saved decoder's *folder* holds; nothing for another folder."""
+    if not (folder / NAME).is_file():
+        return {}
+    return {"saved": {"target": Manifest.read(folder).target, "kernels": saved_kernels(folder)}}
+
+
 def _instance(sizing: Sizing, instance: Instance, degree: int | None) -> dict[str, Any]:
     possible = sizing.degrees(instance)
     if degree is not None and degree not in possible:
@@ -120,6 +133,7 @@ def _machine(sizing: Sizing, bandwidth: Bandwidth, memory: int, cache: int) -> d
             "processor_cache": cache,
             "bandwidth": bandwidth.bytes_per_second,
             "method": bandwidth.method,
+            "instruction_sets": instruction_words(instruction_sets()),
         },
         "fits": sizing.core_bytes() <= memory,
         "decoding": _decoding(sizing, bandwidth.bytes_per_second, 1),
@@ -147,6 +161,7 @@ def _text(report: dict[str, Any]) -> str:
         f"positions, {report['cache_bytes_per_position']:,} bytes each",
         f"widths  {_list(report['widths'])}",
         f"spans   {_list(report['spans'])}",
+        *([_saved_line(report["saved"])] if "saved" in report else []),
         "",
         *(_instance_lines(report) if "instance" in report else _machine_lines(report)),
         "",
@@ -157,6 +172,11 @@ def _text(report: dict[str, Any]) -> str:
         for row in report["decoding"]
     ]
     return "\n".join(lines)
+
+
+def _saved_line(saved: dict[str, Any]) -> str:
+    kernels = f", {list_kernels(saved['kernels'])}" if saved["kernels"] else ""
+    return f"saved   programs for {saved['target']}{kernels}"
 
 
 def _experts(report: dict[str, Any]) -> str:
@@ -185,6 +205,7 @@ def _machine_lines(report: dict[str, Any]) -> list[str]:
     return [
         f"this machine: {_gib(machine['memory'])} of memory, {fits}",
         f"reads {machine['bandwidth'] / 1e9:.1f} GB/s: {machine['method']}",
+        f"kernels of target 'cpu': {', '.join(machine['instruction_sets'])}",
         *([_cached(machine)] if _stays_in_cache(report) else []),
     ]
 

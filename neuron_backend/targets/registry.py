@@ -1,6 +1,10 @@
 """Targets by name, and the automatic selection of one."""
 
+import logging
+
 from .target import Target, check_target
+
+_LOG = logging.getLogger(__name__)
 
 NAMES = ("auto", "cpu", "cuda", "eager", "neuron", "neuron-native", "neuron-traced")
 """Names that :func:`target_named` accepts."""
@@ -73,8 +77,12 @@ def neuron_target() -> Target:
 
 
 def automatic_target() -> Target:
-    """The target for this machine: a Neuron device, else a GPU, else a C++ compiler, else eager."""
-    from .cpu.aoti import has_compiler
+    """
+    The target for this machine: a Neuron device, else a GPU, else a C++ compiler, else eager.
+
+    Where it is eager, a warning is logged that says which packages bring the compiler.
+    """
+    from .cpu.aoti import INSTALL_COMPILER, has_compiler
     from .cuda.cuda_runtime import CudaRuntime
     from .neuron.detect import probe
 
@@ -82,4 +90,11 @@ def automatic_target() -> Target:
         return target_named("neuron")
     if CudaRuntime().lack() is None:
         return target_named("cuda")
-    return target_named("cpu" if has_compiler() else "eager")
+    if has_compiler():
+        return target_named("cpu")
+    # Python prints warnings to stderr where no log is set up.
+    _LOG.warning(
+        "found no C++ compiler and archiver, so the model runs eagerly, which is slower: %s installs them",
+        INSTALL_COMPILER,
+    )
+    return target_named("eager")

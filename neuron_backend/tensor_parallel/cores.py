@@ -89,6 +89,7 @@ class Cores:
         # Only shapes are needed here, which an all-reduce does not change.
         with override_all_reduce(CORES, lambda partial: partial):
             view = type(decoder).unchecked(part, decoder.shape, decoder.tree_widths, decoder.spans)
+        view.progress = decoder.progress
         if decoder.fusion is not None:
             # Keeps the name of the decoder's own fusion, which may be a random digest.
             view.fusion = decoder.fusion.over(view.step, decoder.shape)

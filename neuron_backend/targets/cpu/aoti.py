@@ -27,16 +27,24 @@ from ...models.fused_projections import merge_equal_products, trace_fused
 from ...quantization.quantized_matmul import cpu_matmul
 from ...step import Step
 from .graph_rewrites import rewrite_graph
+from .kernel_description import BIT_EXACT, describe_kernels, is_bit_exact, kernel_metadata
 from .kernel_library import NO_LIBRARY, Library, NoLibrary, archiver
 from .unproved_products import unproved_products
 
 _FINGERPRINT = "decodekit_fingerprint"
 _CONSTANTS = "decodekit_constants"
-_BIT_EXACT = "decodekit_bit_exact"
 
 # Numbers below which a loop runs in one thread. Inductor would divide the sum over a single row among
 # threads, and so round it otherwise than beside other rows.
 _NUMBERS_OF_A_THREAD = 1 << 14
+
+
+INSTALL_COMPILER = (
+    "'xcode-select --install'"
+    if sys.platform == "darwin"
+    else "'apt install g++ binutils', or on Fedora and Amazon Linux 'dnf install gcc-c++ binutils'"
+)
+"""What to do where :func:`has_compiler` is False."""
 
 
 def has_compiler() -> bool:
@@ -102,7 +110,8 @@ def compile_package(
             "aot_inductor.metadata": {
                 _FINGERPRINT: fingerprint,
                 _CONSTANTS: tensors_digest(constants),
-                _BIT_EXACT: str(not unproved_products(exported.graph_module)).lower(),
+                **kernel_metadata(exported.graph_module, step.model.dtype),
+                BIT_EXACT: str(not unproved_products(exported.graph_module)).lower(),
             },
             **linked,
         }
@@ -150,7 +159,7 @@ def _untied(step: Step) -> Iterator[None]:
 
 
 class CompiledProgram:
-    """A loaded program over a decoder's weights and cache."""
+    """A loaded program over a decoder's weights and cache; a :class:`~...program_facts.KnowsKernels`."""
 
     def __init__(
         self,
@@ -193,6 +202,7 @@ class CompiledProgram:
                 "a program's own constants must be those that it was compiled with, apart from the model's "
                 f"weights: got others, among {sorted(package.constants)}"
             )
+        self.kernels, self.bit_exact = describe_kernels(metadata), is_bit_exact(metadata)
         # The program keeps pointers, so the tensors have to outlive it.
         self._constants = _wanted(self._loader.get_constant_fqns(), {**tensors, **package.constants})
         self._loader.load_constants(self._constants, False, True, True)

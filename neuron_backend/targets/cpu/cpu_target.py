@@ -14,6 +14,8 @@ from ...artifacts.manifest import Manifest
 from ...artifacts.packages import Package, compiled_once
 from ...kv_cache.shapes import DEFAULT_WIDTHS, clip_widths
 from ...models.fused_projections import fuse_projections
+from ...program_stages import compiling_names
+from ...progress import stage
 from ...step import DecoderStep, Step, TreeStep, program_name
 from ..compiler_cache import private_compiler_cache
 from ..target import NOT_SAVED
@@ -58,9 +60,11 @@ class CpuTarget:
         def compiled(step: Step, width: int, fingerprint: str) -> Package:
             return aoti.compile_package(step, decoder.cache, width, decoder.spans, fingerprint, kernels())
 
-        for step, width in decoder.steps():
-            fingerprint = _fingerprint(decoder, model, step.kind, width)
-            package = compiled_once(decoder.ranks, partial(compiled, step, width, fingerprint))
+        steps = decoder.steps()
+        for number, ((step, width), name) in enumerate(zip(steps, compiling_names(steps), strict=True), 1):
+            with stage(decoder.progress, name, number, len(steps)):
+                fingerprint = _fingerprint(decoder, model, step.kind, width)
+                package = compiled_once(decoder.ranks, partial(compiled, step, width, fingerprint))
             trust.record(package.content)
             packages[_file(step, width)] = package
         self._run(decoder, packages, compiled=True)
@@ -148,7 +152,8 @@ def _kernels(decoder: "StaticDecoder") -> Library | NoLibrary:
     from .kernel_selection import select_kernels
 
     rows = [decoder.shape.batch_size * width for width in (*decoder.shape.widths, *decoder.tree_widths)]
-    return select_kernels(decoder.step.model, decoder.step.model.dtype, rows)
+    with stage(decoder.progress, "compiling and measuring kernels"):
+        return select_kernels(decoder.step.model, decoder.step.model.dtype, rows)
 
 
 def _fuse_projections(decoder: "StaticDecoder") -> None:

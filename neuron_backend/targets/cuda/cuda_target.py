@@ -15,6 +15,7 @@ from ...artifacts.packages import Package
 from ...kv_cache.shapes import DEFAULT_WIDTHS, clip_widths
 from ...lowering.step_graphs import program_shapes
 from ...models.fused_projections import fuse_projections
+from ...progress import stage
 from ...step import program_name
 from ..compiler_cache import private_compiler_cache
 from ..device_tensors import on_device
@@ -143,7 +144,10 @@ class CudaTarget:
             recording = Recording.of(decoder, device, self.runtime, self.compile_graph, shapes)
             # The largest first: the others then fit into its memory pool.
             largest = sorted(shapes, key=lambda shape: shape.width * shape.span, reverse=True)
-            replays = {shape.name: recording.record(shape) for shape in largest}
+            replays = {}
+            for number, shape in enumerate(largest, 1):
+                with stage(decoder.progress, f"compiling {shape.name}", number, len(largest)):
+                    replays[shape.name] = recording.record(shape)
         programs = recording.programs(replays)
         decoder.cache = recording.cache
         facts = {"gpu": _of_gpu(gpu), "programs": sorted(_names(decoder))}

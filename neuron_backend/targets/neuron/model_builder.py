@@ -19,6 +19,7 @@ import attrs
 from torch import Tensor
 
 from ...lowering.step_graphs import ProgramShape, program_shapes, program_spans
+from ...progress import stage
 from ...step import DecoderStep, TreeStep
 from ...tensor_parallel.cores import CORES, Cores
 from ...tensor_parallel.parallel_layers import override_all_reduce
@@ -141,13 +142,16 @@ class ModelBuilderWay:
         # The constructor looks up the number of cores.
         builder = ModelBuilder(step)
         shapes = self.shapes(decoder)
-        for shape, top_k in zip(shapes, top_ks, strict=True):
-            builder.trace(kwargs=padding(shape, decoder.cache), tag=shape.name)
+        for number, (shape, top_k) in enumerate(zip(shapes, top_ks, strict=True), 1):
+            with stage(decoder.progress, f"tracing {shape.name}", number, len(shapes)):
+                builder.trace(kwargs=padding(shape, decoder.cache), tag=shape.name)
             artifacts = builder.trace_artifacts_collection[shape.name]
             if self.strict:
                 findings = lint_proto(artifacts.hlo.SerializeToString(), top_k)
                 refuse(findings, type(decoder.step.model).__name__, f"the HLO of {shape.name}")
-        compiler = ProgramCompiler(self.compiler_args, self.compiler_workdir, self.keep_programs, report)
+        compiler = ProgramCompiler(
+            self.compiler_args, self.compiler_workdir, self.keep_programs, report, decoder.progress
+        )
         priority = _most_used(shapes) if self.optimize_weight_layout else None
         return builder, compiler.compile(builder.trace_artifacts_collection, priority)
 

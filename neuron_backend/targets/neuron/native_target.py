@@ -21,6 +21,7 @@ from ...kv_cache.shapes import neuron_widths
 from ...lint.budget import lint_budget
 from ...lint.graph_lint import lint_graph
 from ...lowering.step_graphs import ProgramShape, lower_step, program_shapes
+from ...progress import stage
 from ...step import program_name
 from ...tensor_parallel.ranks import Ranks
 from ..device_tensors import place_cache, place_graph
@@ -203,8 +204,12 @@ class NativeTarget:
     ) -> None:
         backend = self._backend()
         shapes = program_shapes(decoder)
-        graphs = [lower_step(shape.step, shape.width, decoder.cache, shape.span) for shape in shapes]
-        self._lint(shapes, graphs)
+        graphs = []
+        for number, shape in enumerate(shapes, 1):
+            with stage(decoder.progress, f"lowering {shape.name}", number, len(shapes)):
+                graphs.append(lower_step(shape.step, shape.width, decoder.cache, shape.span))
+        with stage(decoder.progress, "linting the graphs"):
+            self._lint(shapes, graphs)
         cache = place_cache(torch.device(self.device), decoder.cache)
         # With its index, since the current device may change.
         device = cache.keys[0].device
@@ -255,7 +260,11 @@ class NativeTarget:
         counts = hasattr(runtime, "get_fallback_ops")
         if counts:
             runtime.clear_op_tracking()
-        with compiler_arguments(with_logical_cores(self.compiler_args)):
+        # The first run of each compiles it.
+        with (
+            compiler_arguments(with_logical_cores(self.compiler_args)),
+            stage(decoder.progress, f"compiling programs of {len(programs)} widths for Neuron"),
+        ):
             decoder.warm_up()
         made = [program.backend for one in programs for program in one.spans.values()]
         for backend in made:

@@ -6,7 +6,6 @@ what was compiled before. So its parts are called here, in its order (neuronx_di
 trace/model_builder_v2.py, ``ModelBuilder.compile``; trace/functions.py).
 """
 
-import logging
 import os
 import tempfile
 import threading
@@ -20,6 +19,7 @@ from typing import Any
 import attrs
 
 from ...artifacts.kept_programs import digest_of, keep, kept
+from ...progress import SILENT, Progress, stage
 from .detect import neuron_versions
 from .layout_optimization import (
     LAYOUT,
@@ -33,8 +33,6 @@ from .layout_optimization import (
     transformer_in,
 )
 from .neuron_environment import COMPILER_ARGUMENTS
-
-_LOG = logging.getLogger(__name__)
 
 
 @attrs.frozen(eq=False)
@@ -70,8 +68,10 @@ class ProgramCompiler:
 
     report: Report | None = None
 
-    _total: int = attrs.field(default=0, init=False)
-    _done: int = attrs.field(default=0, init=False)
+    progress: Progress = SILENT
+    """Is told of each program, in the thread that compiles it."""
+
+    _numbers: dict[str, int] = attrs.field(factory=dict, init=False)
     _failures: dict[str, Exception] = attrs.field(factory=dict, init=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
 
@@ -90,8 +90,7 @@ class ProgramCompiler:
         Raises:
             RuntimeError: Some failed.
         """
-        self._total, self._done, self._failures = len(traces), 0, {}
-        _LOG.info("compiling %d programs for Neuron: %s", self._total, ", ".join(traces))
+        self._numbers, self._failures = {name: number for number, name in enumerate(traces, 1)}, {}
         with tempfile.TemporaryDirectory() as folder:
             found = {} if priority is None else self._lay_out(traces, priority, Path(folder))
             if not self._failures:
@@ -99,7 +98,7 @@ class ProgramCompiler:
         if self._failures:
             listed = "; ".join(f"{name}: {error}" for name, error in self._failures.items())
             raise RuntimeError(
-                f"neuronx-cc must compile all {self._total} programs: got {len(self._failures)} that failed"
+                f"neuronx-cc must compile all {len(traces)} programs: got {len(self._failures)} that failed"
                 f"{', the others are kept' if self.reuse else ''}: {listed}"
             ) from next(iter(self._failures.values()))
         return found
@@ -113,12 +112,12 @@ class ProgramCompiler:
         if made is None or WRAPPED not in made.files:
             return {} if made is None else {priority: made}
         chosen = choice_in(folder, made.files)
-        # With no progress of its own: it takes seconds.
-        layout = self._made(
-            made.files[WRAPPED],
-            lambda: compile_layout(first, chosen, self.workdir),
-            weights=dict(first.weight_name_to_idx),
-        )
+        with stage(self.progress, "compiling the layout of weights"):
+            layout = self._made(
+                made.files[WRAPPED],
+                lambda: compile_layout(first, chosen, self.workdir),
+                weights=dict(first.weight_name_to_idx),
+            )
         for name in traces.keys() - {priority}:
             apply_layout(name, traces[name], first, chosen)
         return {priority: made, LAYOUT: layout}
@@ -150,24 +149,18 @@ class ProgramCompiler:
         """The result of one program, reported; None if it failed."""
         result: CompiledFiles | Exception
         try:
-            # Maps in the message have no order of their own.
-            result = self._made(graph.SerializeToString(deterministic=True), make, **facts)
+            with stage(self.progress, f"compiling {name}", self._numbers[name], len(self._numbers)) as notes:
+                # Maps in the message have no order of their own.
+                result = self._made(graph.SerializeToString(deterministic=True), make, **facts)
+                notes.text = "compiled before" if result.was_kept else ""
         except Exception as error:
             result = error
         with self._lock:
-            self._done += 1
-            self._tell(name, result)
+            if isinstance(result, Exception):
+                self._failures[name] = result
+            if self.report is not None:
+                self.report(name, result)
         return None if isinstance(result, Exception) else result
-
-    def _tell(self, name: str, result: CompiledFiles | Exception) -> None:
-        if isinstance(result, Exception):
-            self._failures[name] = result
-            said = f"failed: {result}"
-        else:
-            said = "compiled before" if result.was_kept else f"compiled in {result.seconds:.1f} s"
-        _LOG.info("%d of %d: %s %s", self._done, self._total, name, said)
-        if self.report is not None:
-            self.report(name, result)
 
     def _made(self, graph: bytes, make: Callable[[], dict[str, bytes]], **facts: object) -> CompiledFiles:
         start = time.perf_counter()

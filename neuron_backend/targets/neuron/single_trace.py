@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ...lowering.step_graphs import ProgramShape
 from ...on_device_sampling.fused_step import FusedStep
+from ...progress import stage
 from ...step import DecoderStep
 from ...tensor_parallel.cores import Cores
 from .functional_step import GIVEN, FunctionalStep, lower_sampling, padding
@@ -71,7 +72,9 @@ class SingleTraceWay:
             top_ks: Not used, since there is no HLO to lint.
         """
         decoder = cores.part
-        program, neutral = self._traced(decoder, step, self.compiler_workdir, cpu_backend=False)
+        (shape,) = self.shapes(decoder)
+        with stage(decoder.progress, f"tracing and compiling {shape.name}"):
+            program, neutral = self._traced(decoder, step, self.compiler_workdir, cpu_backend=False)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / self.file
             torch.jit.save(program, str(path))
@@ -90,7 +93,8 @@ class SingleTraceWay:
         with tempfile.TemporaryDirectory() as temporary:
             folder = self.compiler_workdir or temporary
             try:
-                self._traced(cores.part, step, folder, cpu_backend=True)
+                with stage(cores.part.progress, f"tracing and compiling {shape.name}"):
+                    self._traced(cores.part, step, folder, cpu_backend=True)
             except Exception as error:
                 report(shape.name, error)
                 raise RuntimeError(f"neuronx-cc must compile {shape.name}: got {error}") from error

@@ -1,0 +1,137 @@
+"""
+Progress of compiling and loading: what is being done, and the seconds that each stage took.
+
+Every stage is logged under ``decodekit`` (its end at INFO, its beginning at DEBUG), and told to a
+:data:`Progress`: the caller's own, or by default a line in the terminal.
+"""
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, TypeAlias
+
+import attrs
+
+_LOG = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class Stage:
+    """
+    The beginning or the end of a stage of compiling or loading.
+
+    >>> str(Stage("compiling width 5 of 1, 5, 64", number=2, of=3, seconds=4.14))
+    'compiling width 5 of 1, 5, 64 … 4.1 s'
+    """
+
+    name: str
+    """What is being done, such as ``"compiling width 5 of 1, 5, 64"``."""
+
+    number: int = 1
+    """Its number among the stages of its kind, from 1."""
+
+    of: int = 1
+    """The number of stages of its kind."""
+
+    seconds: float | None = None
+    """Seconds that it took; None when it begins."""
+
+    failed: bool = False
+    """Whether it ended in an exception."""
+
+    note: str = ""
+    """A remark at its end, such as that a program was compiled before."""
+
+    def __str__(self) -> str:
+        """One line."""
+        if self.seconds is None:
+            return f"{self.name} …"
+        note = f", {self.note}" if self.note else ""
+        return f"{self.name} … {'failed after ' if self.failed else ''}{self.seconds:.1f} s{note}"
+
+
+Progress: TypeAlias = Callable[[Stage], None]
+"""
+Called when a stage begins and again when it ends, in the thread that works on it. Stages may lie within
+others, and several may be open at once.
+"""
+
+ProgressOption: TypeAlias = Progress | Literal[False] | None
+"""
+The *progress* of a public function: a :data:`Progress`; False for silence; None for a line on stderr if that
+is a terminal and the log does not show the stages, else silence.
+"""
+
+
+class Silent:
+    """A :data:`Progress` that shows nothing."""
+
+    def __call__(self, stage: Stage) -> None:
+        """Ignore *stage*."""
+
+
+SILENT = Silent()
+"""The shared instance."""
+
+
+def progress_of(option: ProgressOption) -> Progress:
+    """
+    The :data:`Progress` that *option* stands for.
+
+    Raises:
+        TypeError: *option* is neither None, nor False, nor callable.
+    """
+    if option is None:
+        return _in_terminal() if _may_show() else SILENT
+    if option is False:
+        return SILENT
+    if not callable(option):
+        raise TypeError(f"'progress' must be None, False or a callable: got {option!r}")
+    return option
+
+
+@contextmanager
+def stage(progress: Progress, name: str, number: int = 1, of: int = 1) -> Iterator["Notes"]:
+    """
+    Tell *progress* and the log that the body is a stage; fields as of :class:`Stage`.
+
+    Yields:
+        Takes the note of the stage's end.
+    """
+    begun, notes = Stage(name, number, of), Notes()
+    _LOG.debug("%s", begun)
+    progress(begun)
+    start, failed = time.perf_counter(), True
+    try:
+        yield notes
+        failed = False
+    finally:
+        seconds = time.perf_counter() - start
+        ended = attrs.evolve(begun, seconds=seconds, failed=failed, note=notes.text)
+        _LOG.info("%s", ended)
+        progress(ended)
+
+
+@attrs.define
+class Notes:
+    """The note of a stage that is not over."""
+
+    text: str = ""
+    """See :attr:`Stage.note`."""
+
+
+def _may_show() -> bool:
+    stream: Any = sys.stderr
+    # Under torchrun every rank has the same terminal. The log shows the same lines if INFO is enabled.
+    first = os.environ.get("RANK", "0") == "0"
+    return first and stream is not None and stream.isatty() and not _LOG.isEnabledFor(logging.INFO)
+
+
+def _in_terminal() -> Progress:
+    # Imported on demand: rarely shown.
+    from .terminal_progress import TerminalProgress
+
+    return TerminalProgress(sys.stderr)
