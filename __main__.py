@@ -239,7 +239,7 @@ def _decoder(
     """The decoder of *model*, from the cache if it was compiled for these shapes before."""
     from .decoding.user_cache import cache_folder
     from .neuron_backend import compile_decoder, load_decoder
-    from .neuron_backend.progress import ProgressOption
+    from .neuron_backend.progress_option import ProgressOption
 
     arguments = {"max_length": options.max_length, "dtype": options.dtype, "target": options.target}
     prompt_width = min(_PROMPT_WIDTH, options.max_length or _PROMPT_WIDTH)

@@ -13,7 +13,8 @@ from .kv_cache.shapes import default_max_length
 from .models.model_source import check_model
 from .models.weights import weight_dtype
 from .on_device_sampling.pipeline_validation import check_rows, validate_pipeline
-from .progress import ProgressOption, progress_of, stage
+from .progress import stage
+from .progress_option import ProgressOption, progress_of
 from .targets.registry import resolve
 from .targets.target import Target
 from .threads import check_threads

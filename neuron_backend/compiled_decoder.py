@@ -14,7 +14,7 @@ from .on_device_sampling.pipeline_validation import check_rows, validate_pipelin
 from .parity.compare import probe_of
 from .parity.logits_probe import Probe
 from .program_facts import all_bit_exact, kernels_of
-from .progress import ProgressOption, progress_of
+from .progress_option import ProgressOption, progress_of
 from .serialization.hub import push_decoder
 from .serialization.saving import save_decoder
 from .static_decoder import StaticDecoder

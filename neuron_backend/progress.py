@@ -2,16 +2,14 @@
 Progress of compiling and loading: what is being done, and the seconds that each stage took.
 
 Every stage is logged under ``decodekit`` (its end at INFO, its beginning at DEBUG), and told to a
-:data:`Progress`: the caller's own, or by default a line in the terminal.
+:data:`Progress`, which :mod:`.progress_option` chooses.
 """
 
 import logging
-import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, TypeAlias
+from typing import TypeAlias
 
 import attrs
 
@@ -59,12 +57,6 @@ Called when a stage begins and again when it ends, in the thread that works on i
 others, and several may be open at once.
 """
 
-ProgressOption: TypeAlias = Progress | Literal[False] | None
-"""
-The *progress* of a public function: a :data:`Progress`; False for silence; None for a line on stderr if that
-is a terminal and the log does not show the stages, else silence.
-"""
-
 
 class Silent:
     """A :data:`Progress` that shows nothing."""
@@ -75,22 +67,6 @@ class Silent:
 
 SILENT = Silent()
 """The shared instance."""
-
-
-def progress_of(option: ProgressOption) -> Progress:
-    """
-    The :data:`Progress` that *option* stands for.
-
-    Raises:
-        TypeError: *option* is neither None, nor False, nor callable.
-    """
-    if option is None:
-        return _in_terminal() if _may_show() else SILENT
-    if option is False:
-        return SILENT
-    if not callable(option):
-        raise TypeError(f"'progress' must be None, False or a callable: got {option!r}")
-    return option
 
 
 @contextmanager
@@ -121,17 +97,3 @@ class Notes:
 
     text: str = ""
     """See :attr:`Stage.note`."""
-
-
-def _may_show() -> bool:
-    stream: Any = sys.stderr
-    # Under torchrun every rank has the same terminal. The log shows the same lines if INFO is enabled.
-    first = os.environ.get("RANK", "0") == "0"
-    return first and stream is not None and stream.isatty() and not _LOG.isEnabledFor(logging.INFO)
-
-
-def _in_terminal() -> Progress:
-    # Imported on demand: rarely shown.
-    from .terminal_progress import TerminalProgress
-
-    return TerminalProgress(sys.stderr)

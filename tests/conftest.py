@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from decodekit.neuron_backend import CompiledDecoder, compile_decoder
+from decodekit.neuron_backend.progress import Stage
 
 from .compiled_once import COMPILER, install
 
@@ -237,9 +238,22 @@ def llama() -> CompiledDecoder:
 
 
 @pytest.fixture(scope="session")
-def compiled_llama() -> CompiledDecoder:
+def compiled_llama_stages() -> list[Stage]:
+    """The stages of ``compiled_llama``, from its compilation on."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def compiled_llama(compiled_llama_stages: list[Stage]) -> CompiledDecoder:
     """Compiled once for the session; what its cache holds is the last test's."""
-    return compile_decoder(tiny("llama"), batch_size=2, max_length=64, widths=(1, 5), target="cpu")
+    return compile_decoder(
+        tiny("llama"),
+        batch_size=2,
+        max_length=64,
+        widths=(1, 5),
+        target="cpu",
+        progress=compiled_llama_stages.append,
+    )
 
 
 @pytest.fixture(scope="session")

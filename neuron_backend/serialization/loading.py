@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...decoding.protocols import Processor, Sampler
-from ..progress import Progress, ProgressOption, progress_of, stage
+from ..progress import Progress, stage
+from ..progress_option import ProgressOption, progress_of
 from ..targets.registry import target_named
 from ..targets.target import RunsStored, Target, check_target
 

@@ -505,6 +505,38 @@ seconds: draft 0.500, target 1.250, host 0.250"""
             "seconds: host 0.000",
         ]
 
+    @pytest.mark.parametrize(
+        ("statistics", "expected"),
+        [
+            (Statistics(bit_exact=True), ["the same logits at every width, batch and span: proved"]),
+            (Statistics(bit_exact=False), []),
+            (
+                attrs.evolve(known(), bit_exact=False),
+                ["the same logits at every width, batch and span: not proved"],
+            ),
+        ],
+    )
+    def test_text_of_what_is_proved(self, statistics: Statistics, expected: list[str]) -> None:
+        """That it is not matters to drafts."""
+        assert expected == [line for line in str(statistics).splitlines() if "proved" in line]
+
+    @pytest.mark.parametrize(
+        ("one", "other", "both"),
+        [
+            (None, None, None),
+            (None, True, True),
+            (False, None, False),
+            (True, True, True),
+            (True, False, False),
+            (False, True, False),
+        ],
+    )
+    def test_added_runs_are_proved_if_each_is(
+        self, one: bool | None, other: bool | None, both: bool | None
+    ) -> None:
+        """Empty statistics do not count."""
+        assert both is (Statistics(bit_exact=one) + Statistics(bit_exact=other)).bit_exact
+
     def test_text_of_one_verification(self) -> None:
         """An interval that bounds nothing is not shown as one."""
         assert "τ = 3.000; verifications: 1" in str(of_drafts((4, 2)))

@@ -1,7 +1,11 @@
 """The target of each name on each machine."""
 
+import logging
+import os
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -96,6 +100,34 @@ class TestAuto:
 
         assert expected == target_named("auto").name
 
+    def test_is_eager_without_a_compiler(
+        self, machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """With one line that says what to install; an explicit target is an error."""
+        machine("none")
+        monkeypatch.setattr(CudaRuntime, "lack", lambda self: "no GPU")
+        monkeypatch.setenv("PATH", "/nonexistent")
+        monkeypatch.delenv("CXX", raising=False)
+
+        assert "eager" == target_named("auto").name
+
+        (record,) = caplog.records
+        assert (logging.WARNING, "decodekit") == (record.levelno, record.name.partition(".")[0])
+        assert aoti.INSTALL_COMPILER in record.getMessage()
+        with pytest.raises(ValueError, match=r"target 'cpu' needs a C\+\+ compiler and an archiver"):
+            target_named("cpu").require()
+
+    def test_says_nothing_with_a_compiler(
+        self, machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Nor where the target was chosen."""
+        machine("none")
+        monkeypatch.setattr(CudaRuntime, "lack", lambda self: "no GPU")
+        monkeypatch.setattr(aoti, "has_compiler", lambda: True)
+
+        assert ("cpu", "eager") == (target_named("auto").name, target_named("eager").name)
+        assert [] == caplog.records
+
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_name_stands_for_a_target(name: str, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,3 +146,28 @@ def test_default_widths_are_the_targets(name: str, expected: tuple[int, ...]) ->
     """On a device, a prompt takes few forwards."""
     assert expected == target_named(name).default_widths(600)
     assert (1, 5, 100) == target_named(name).default_widths(100)
+
+
+def test_text_without_a_compiler(tiny_model: Callable[[str], Any], tmp_path: Path) -> None:
+    """A program that sets up no log prints its text, and one line about the compiler."""
+    tiny_model("llama").save_pretrained(tmp_path)
+    program = (
+        "from decodekit.decoding import Generator, MaxNewTokens\n"
+        "from decodekit.neuron_backend import compile_decoder\n"
+        f"decoder = compile_decoder({str(tmp_path)!r}, max_length=32, widths=(1, 5))\n"
+        "ids = Generator(decoder, stop=MaxNewTokens(8))([[5, 9, 2]]).ids\n"
+        "print(decoder.target, len(ids[0]))\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "CXX"}
+
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**environment, "PATH": "/nonexistent"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert ["eager 8"] == done.stdout.splitlines()
+    # Transformers prints lines of its own.
+    assert 1 == sum(aoti.INSTALL_COMPILER in line for line in done.stderr.splitlines())
