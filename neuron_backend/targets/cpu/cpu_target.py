@@ -67,7 +67,8 @@ class CpuTarget:
                 package = compiled_once(decoder.ranks, partial(compiled, step, width, fingerprint))
             trust.record(package.content)
             packages[_file(step, width)] = package
-        self._run(decoder, packages, compiled=True)
+        with stage(decoder.progress, "loading the compiled programs"):
+            self._run(decoder, packages, compiled=True)
         decoder.compare("the program compiled for the CPU")
 
     def check(self, manifest: Manifest) -> None:

@@ -95,7 +95,8 @@ class ModelBuilderWay:
         # States live on the device only, but some releases list them among the weights.
         weights = [name for name in used if name not in states]
         content = _saved(model)
-        _start(model, known, weights)
+        with stage(decoder.progress, "putting the weights on the device"):
+            _start(model, known, weights)
         # The constants are the same on every core.
         constants = {name: known[0][name] for name in weights if name.startswith(f"{SAMPLERS}.")}
         return TracedDecoder(_runs(decoder, model), content, weights, constants)
@@ -177,7 +178,8 @@ class ModelBuilderWay:
                 f"got a {type(model).__name__}; compile_decoder(folder) compiles them again"
             )
         first = ReassigningStep(cores.part.step, cores.part.cache).weights
-        _start(model, cores.weights({**first, **tensors}, MODEL), weights)
+        with stage(cores.part.progress, "putting the weights on the device"):
+            _start(model, cores.weights({**first, **tensors}, MODEL), weights)
         return _runs(cores.part, model)
 
 

@@ -263,7 +263,7 @@ class NativeTarget:
         # The first run of each compiles it.
         with (
             compiler_arguments(with_logical_cores(self.compiler_args)),
-            stage(decoder.progress, f"compiling programs of {len(programs)} widths for Neuron"),
+            stage(decoder.progress, "compiling all programs for Neuron"),
         ):
             decoder.warm_up()
         made = [program.backend for one in programs for program in one.spans.values()]

@@ -155,7 +155,8 @@ def _runs(decoder: "StaticDecoder", program: Any, neutral: Mapping[str, Tensor])
     import torch_neuronx
 
     # Otherwise the weights, which are not inlined, would be copied to the device at every call.
-    torch_neuronx.move_trace_to_device(program, 0)
+    with stage(decoder.progress, "putting the weights on the device"):
+        torch_neuronx.move_trace_to_device(program, 0)
     padded = Padded(
         program,
         decoder.shape.widths[-1],

@@ -21,6 +21,7 @@ from ...lint.graph_lint import lint_graph
 from ...lint.graph_rules import TRACED_RULES
 from ...lowering.export import lower, name_of
 from ...lowering.step_graphs import ProgramShape
+from ...progress import stage
 from ...tensor_parallel.cores import Cores
 from ..target import NOT_SAVED
 from .functional_step import INPUTS, FunctionalStep, padding
@@ -140,7 +141,11 @@ class TracedTarget:
         way = self._way(decoder)
         cores, step = _divided(decoder, way)
         shapes = way.shapes(cores.part)
-        return way, cores, step, _lint(cores.part, shapes, step) if self.strict else [0] * len(shapes)
+        if not self.strict:
+            return way, cores, step, [0] * len(shapes)
+        with stage(decoder.progress, "linting the graphs"):
+            top_ks = _lint(cores.part, shapes, step)
+        return way, cores, step, top_ks
 
     def check(self, manifest: Manifest) -> None:
         """Refuse another torch."""

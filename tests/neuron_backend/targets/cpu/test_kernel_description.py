@@ -161,8 +161,9 @@ class TestCompiled:
             "compiling width 1 of 1, 5",
             "compiling width 5 of 1, 5",
             "running programs over 64 positions",
+            "loading the compiled programs",
             "comparing the program compiled for the CPU with the stock model",
-        ] == names[:7]
+        ] == names[:8]
         width_5 = [one for one in compiled_llama_stages if one.name == "compiling width 5 of 1, 5"]
         assert [(2, 2), (2, 2)] == [(one.number, one.of) for one in width_5]
 

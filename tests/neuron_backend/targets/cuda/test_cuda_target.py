@@ -20,6 +20,7 @@ from decodekit.neuron_backend import (
     load_decoder,
 )
 from decodekit.neuron_backend.models.early_exit import first_layers
+from decodekit.neuron_backend.progress import Stage
 from decodekit.neuron_backend.targets.cpu import aoti
 from decodekit.neuron_backend.targets.cuda import cuda_runtime, cuda_target as cuda_target_module
 from decodekit.neuron_backend.targets.cuda.cuda_program import CudaProgram
@@ -64,6 +65,17 @@ class TestRecording:
 
         assert 2 * 2 + 1 + 1 == runtime.recordings
         assert torch.isfinite(logits[0, :2]).all()
+
+    def test_is_a_stage_for_each(self, small: PreTrainedModel) -> None:
+        """The largest first."""
+        told: list[Stage] = []
+        compile_decoder(small, target=stand_in(), max_length=16, widths=(1, 5), progress=told.append)
+
+        assert [("compiling width_5_span_16", 1, 2), ("compiling width_1_span_16", 2, 2)] == [
+            (one.name, one.number, one.of)
+            for one in told
+            if one.name.startswith("compiling") and one.seconds is not None
+        ]
 
     def test_shares_memory(self, small: PreTrainedModel) -> None:
         """Inputs and logits have one buffer each, of the size that the widest program needs."""

@@ -22,6 +22,7 @@ from decodekit.neuron_backend.lint.budget import Budget, lint_budget
 from decodekit.neuron_backend.lowering.step_graphs import program_shapes
 from decodekit.neuron_backend.models.early_exit import first_layers
 from decodekit.neuron_backend.on_device_sampling.fused_forwards import FusedForwards
+from decodekit.neuron_backend.progress import Stage
 from decodekit.neuron_backend.targets.neuron import native_target as native_target_module
 from decodekit.neuron_backend.targets.neuron.detect import NeuronFound
 from decodekit.neuron_backend.targets.neuron.native_program import NativeProgram
@@ -241,6 +242,25 @@ class TestDecoder:
         compile_one(tiny_model("llama"), backend="decodekit_stand_in")
 
         assert 1 == len(backend.graphs)
+
+    def test_says_what_it_compiles(self, tiny_model: Models) -> None:
+        """The first run of a program compiles it."""
+        told: list[Stage] = []
+        compile_decoder(
+            first_layers(tiny_model("llama"), 1),
+            max_length=16,
+            widths=(1,),
+            target=NativeTarget(backend=StandIn(), device="cpu"),
+            progress=told.append,
+        )
+
+        assert [
+            "lowering width_1_span_16",
+            "linting the graphs",
+            "running programs over 16 positions",
+            "compiling all programs for Neuron",
+            "comparing the program compiled for the device with the stock model",
+        ] == [one.name for one in told if one.seconds is not None][-5:]
 
     @pytest.mark.slow
     def test_can_be_left_early(self, made: Made, eager: CompiledDecoder) -> None:
