@@ -110,7 +110,9 @@ def compile_package(
             "aot_inductor.metadata": {
                 _FINGERPRINT: fingerprint,
                 _CONSTANTS: tensors_digest(constants),
-                **kernel_metadata(exported.graph_module, step.model.dtype),
+                **kernel_metadata(
+                    exported.graph_module, step.model.dtype, portable=kernels.portable, tiled=kernels.tiled
+                ),
                 BIT_EXACT: str(not unproved_products(exported.graph_module)).lower(),
             },
             **linked,

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import attrs
 import torch
@@ -45,6 +45,9 @@ def archiver() -> str:
 class NoLibrary:
     """A :class:`Library` without kernels: torch's own multiply everything."""
 
+    portable: ClassVar[bool] = False
+    tiled: ClassVar[bool] = False
+
     def takes(self, dtype: torch.dtype) -> bool:
         """False for every dtype."""
         return False
@@ -71,6 +74,11 @@ class Library:
     folder: Path
     dtype: torch.dtype
     _code: Any
+    portable: bool = False
+    """Whether code for specific CPUs is left out."""
+
+    tiled: bool = False
+    """Whether bfloat16 is multiplied in AMX tiles, where the CPU has them."""
 
     @classmethod
     def compiled(cls, dtype: torch.dtype, *, portable: bool = False, tiled: bool = False) -> Self:
@@ -103,7 +111,7 @@ class Library:
         subprocess.run([archiver(), "rcs", archive, compiled], check=True, capture_output=True)
         code = ctypes.CDLL(shared.get_target_file_path())
         weakref.finalize(code, shutil.rmtree, folder, ignore_errors=True)
-        return cls(folder, dtype, code)
+        return cls(folder, dtype, code, portable, tiled)
 
     def takes(self, dtype: torch.dtype) -> bool:
         """Whether the kernels take inputs of *dtype*."""

@@ -157,7 +157,7 @@ class TestCompiled:
         assert [
             "loading LlamaForCausalLM",
             "comparing the eager step with the stock model",
-            "measuring kernels",
+            "compiling and measuring kernels",
             "compiling width 1 of 1, 5",
             "compiling width 5 of 1, 5",
             "running programs over 64 positions",
