@@ -1,1 +1,1 @@
-"""CPU target: AOTInductor programs, with decodekit's own skinny GEMM and attention kernels."""
+"""CPU target: AOTInductor programs, with decodekit's own kernels for products and attention."""

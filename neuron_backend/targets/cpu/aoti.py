@@ -9,14 +9,13 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...artifacts.fingerprint import tensors_digest
 from ...artifacts.packages import Package
@@ -89,7 +88,6 @@ def compile_package(
         kernels.linked() as linked,
         cpu_matmul(step, kernels),
         trace_fused(step),
-        _untied(step),
     ):
         inputs = step.padding(width, cache, spans[0])
         exported = torch.export.export(
@@ -137,27 +135,6 @@ def _open_span(step: Step, inputs: Sequence[Tensor], cache: CacheBuffers, spans:
     # ``*rest`` of a forward is one argument.
     named = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in signature(step.forward).parameters.values())
     return (*flat[:named], tuple(flat[named:]))
-
-
-@contextmanager
-def _untied(step: Step) -> Iterator[None]:
-    """
-    Give a tied output head a weight of its own while *step* is traced.
-
-    The embedding is read by rows, the head in packed order.
-    """
-    head: Any = step.model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    table: Any = step.model.get_input_embeddings()
-    tied = getattr(head, "weight", None)
-    if tied is None or tied is not table.weight:
-        yield
-        return
-    try:
-        # A copy: the compiler merges tensors that share memory.
-        head.weight = nn.Parameter(tied.detach().clone(), requires_grad=False)
-        yield
-    finally:
-        head.weight = tied
 
 
 class CompiledProgram:

@@ -49,14 +49,14 @@ def kernel_metadata(
 
         portable: Whether the own kernels leave out code for specific CPUs.
 
-        tiled: Whether they multiply with AMX tiles.
+        tiled: Whether they multiply bfloat16 with AMX tiles; integers are wherever the CPU has them.
     """
     targets = {node.target for node in graph.graph.nodes if isinstance(node.target, OpOverload)}
     own = {target._opname for target in targets if target.namespace == _NAMESPACE}
     wanted = {
         *([_INTEGER_DOT] if own & _INTEGER_PRODUCTS else []),
         *([_BFLOAT16_DOT] if dtype == torch.bfloat16 and "float_gemm" in own else []),
-        *([_TILES] if tiled else []),
+        *([_TILES] if tiled or own & _INTEGER_PRODUCTS else []),
     }
     found = [] if portable else [name for name in instruction_sets() if name in _VECTORS | wanted]
     return {METADATA: json.dumps({"operations": sorted(own), "instruction_sets": found})}

@@ -1,5 +1,5 @@
 """
-Graph operations of the skinny GEMM and attention kernels.
+Graph operations of the kernels for products and attention.
 
 Only graphs that are compiled for a CPU call them. Here they have shapes and no implementation;
 programs are linked with that of :class:`~.kernel_library.Library`.
@@ -34,7 +34,7 @@ def int4_gemm(x: Tensor, packed: Tensor, levels: Tensor) -> Tensor:
 
 def attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
     """
-    Attention of a few columns.
+    Attention of any number of columns.
 
     Args:
         query: ``[batch, width, heads, key_dim]``, contiguous.

@@ -1,0 +1,104 @@
+"""A column's logits are the same bits at every width, beside any rows, and in any number of threads."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from decodekit.neuron_backend import compile_decoder
+from decodekit.neuron_backend.targets.cpu import aoti
+from decodekit.neuron_backend.threads import on_threads
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler"),
+]
+
+LENGTH = 90
+WIDTHS = (1, 20, 70)
+
+
+def fed(decoder, widths, others):
+    """The logits of one text by column, fed to row 0 in chunks of *widths*, beside random texts."""
+    generator = torch.Generator().manual_seed(others)
+    ids = torch.randint(0, 60, (decoder.shape.batch_size, LENGTH), generator=generator)
+    ids[0] = torch.randint(0, 60, (LENGTH,), generator=torch.Generator().manual_seed(99))
+    found, start = {}, 0
+    for width in widths:
+        end = min(start + width, LENGTH)
+        program = min(each for each in decoder.shape.widths if each >= end - start)
+        columns = torch.full((len(ids), program), -1)
+        # Wide forwards score their last column, so their tokens are right-aligned.
+        indent = program - (end - start) if program > decoder.shape.scored_width else 0
+        columns[:, indent : indent + end - start] = ids[:, start:end]
+        logits = decoder.forward(columns, torch.full((len(ids),), start - indent))[0].clone()
+        if program > decoder.shape.scored_width:
+            found[end - 1] = logits[-1]
+        else:
+            found.update({start + i: logits[i] for i in range(end - start)})
+        start = end
+    return found
+
+
+def check(decoder):
+    """One text, column by column and in chunks."""
+    with on_threads(1):
+        alone = fed(decoder, [1] * LENGTH, others=0)
+    assert set(alone) == set(range(LENGTH))
+    for threads in (1, 2):
+        for number, widths in enumerate([[20] * 5, [70, 20], [7] * 13, [70] + [1] * 20]):
+            with on_threads(threads):
+                found = fed(decoder, widths, others=number)
+            for column, logits in found.items():
+                assert torch.equal(alone[column], logits), (threads, widths, column)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "weights"),
+    [
+        ("llama", torch.bfloat16, "int4"),
+        ("llama", torch.float32, "int8"),
+        ("llama", torch.bfloat16, None),
+        ("qwen3", torch.float16, None),
+        ("gpt_neox", torch.float32, None),
+    ],
+    ids=str,
+)
+def test_of_a_family(tiny_model, name, dtype, weights):
+    """The decoder says so."""
+    decoder = compile_decoder(
+        tiny_model(name),
+        target="cpu",
+        batch_size=2,
+        max_length=128,
+        widths=WIDTHS,
+        dtype=dtype,
+        weights=weights,
+    )
+
+    assert decoder.bit_exact
+    check(decoder)
+
+
+def test_of_rows_that_threads_could_share():
+    """Norms over many numbers: a sum over a single row is not divided among the threads."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=60,
+        hidden_size=2048,
+        intermediate_size=96,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        head_dim=16,
+        num_key_value_heads=2,
+    )
+    decoder = compile_decoder(
+        LlamaForCausalLM(config).eval(), target="cpu", batch_size=1, max_length=128, widths=WIDTHS
+    )
+
+    check(decoder)
+
+
+@pytest.mark.parametrize("name", ["mixtral", "gemma2"])
+def test_is_not_said_where_torch_multiplies(tiny_model, name):
+    """By the weights of experts, and with scores that are capped: in an order that depends on the rows."""
+    assert not compile_decoder(tiny_model(name), target="cpu", max_length=32, widths=(1,)).bit_exact
