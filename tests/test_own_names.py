@@ -60,7 +60,6 @@ FOREIGN = {
     "neuron_backend/lowering/narrow_integers.py": {"_schema"},
     "neuron_backend/tensor_parallel/ranks.py": {"_timeout"},
     "neuron_backend/parity/drift.py": {"tolist"},
-    "neuron_backend/targets/cpu/aoti.py": {"weight"},
     "neuron_backend/targets/neuron/detect.py": {
         "ModelBuilder",
         "device_count",

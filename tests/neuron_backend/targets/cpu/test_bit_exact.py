@@ -102,3 +102,10 @@ def test_of_rows_that_threads_could_share():
 def test_is_not_said_where_torch_multiplies(tiny_model, name):
     """By the weights of experts, and with scores that are capped: in an order that depends on the rows."""
     assert not compile_decoder(tiny_model(name), target="cpu", max_length=32, widths=(1,)).bit_exact
+
+
+def test_is_not_said_of_trees(tiny_model):
+    """A decoder that scores trees is not, since the slots of other branches lie between a column's."""
+    model = tiny_model("llama")
+
+    assert not compile_decoder(model, target="cpu", max_length=32, widths=(1,), tree_widths=(4,)).bit_exact

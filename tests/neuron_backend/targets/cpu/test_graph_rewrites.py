@@ -99,6 +99,8 @@ def test_products_that_are_left_to_torch_are_told(tiny_model):
         ("llama", NO_LIBRARY, (str(LINEAR), str(SDPA))),
         ("llama", EveryInput(), ()),
         ("gpt2", EveryInput(), ("aten.addmm.default",)),
+        ("gemma2", EveryInput(), ("aten.matmul.default",)),
+        ("mixtral", EveryInput(), ("transformers.grouped_mm_fallback.default",)),
     ]:
         decoder = StaticDecoder(tiny_model(name), batch_size=1, max_length=32, widths=(1, 5))
         program, _ = exported(decoder, 5)
