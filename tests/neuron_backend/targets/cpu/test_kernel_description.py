@@ -23,7 +23,6 @@ from decodekit.neuron_backend.targets.cpu.kernel_description import (
     kernel_metadata,
     saved_kernels,
 )
-from decodekit.neuron_backend.targets.cpu.packed_weights import PackedWeights
 
 assert kernel_operations is not None
 
@@ -114,7 +113,6 @@ class TestCompiled:
             aoti.tensors_of(compiled_llama.step),
             compiled_llama.cache,
             metadata_of(package)["decodekit_fingerprint"],
-            PackedWeights(compiled_llama.shape.batch_size * compiled_llama.shape.scored_width),
         )
 
         assert (recorded == "true") is program.bit_exact
