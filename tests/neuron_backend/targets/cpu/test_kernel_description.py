@@ -42,8 +42,8 @@ def graph_of(*operations: object) -> GraphModule:
     [
         (["float_gemm", "attention"], torch.float32, {}, "own kernels (AVX-512)"),
         (["float_gemm", "attention"], torch.bfloat16, {}, "own kernels (AVX-512, BF16)"),
-        (["int8_gemm"], torch.bfloat16, {}, "own kernels (AVX-512, VNNI)"),
-        (["int4_gemm", "float_gemm"], torch.bfloat16, {}, "own kernels (AVX-512, VNNI, BF16)"),
+        (["int8_gemm"], torch.bfloat16, {}, "own kernels (AVX-512, VNNI, AMX)"),
+        (["int4_gemm", "float_gemm"], torch.bfloat16, {}, "own kernels (AVX-512, VNNI, BF16, AMX)"),
         (["float_gemm"], torch.bfloat16, {"tiled": True}, "own kernels (AVX-512, BF16, AMX)"),
         (["float_gemm"], torch.bfloat16, {"portable": True}, "own kernels (portable)"),
         ([], torch.bfloat16, {}, "torch's kernels"),
