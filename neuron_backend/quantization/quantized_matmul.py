@@ -2,8 +2,8 @@
 Matmuls with quantized weights for CPU and GPU programs, as traced by ``torch.export``.
 
 They replace the portable products of :mod:`~.int8_linear` and :mod:`~.int4_linear` during tracing. Which one
-is used depends on dtype and number of rows, both fixed per program. Every compiled program is compared with
-the portable products.
+is used depends on the dtype, and without own kernels on the number of rows, both fixed per program. Every
+compiled program is compared with the portable products.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ def cpu_matmul(model: nn.Module, kernels: Library | NoLibrary = NO_LIBRARY) -> I
     Args:
         model: The model being traced.
 
-        kernels: Kernel library, used for the shapes that it supports.
+        kernels: Kernel library, used for the dtype that it takes.
     """
     # Determined before tracing.
     int4_fallback = partial(int4_matmul, aten=aten_packing_matches())

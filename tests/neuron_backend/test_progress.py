@@ -64,7 +64,7 @@ class TestStage:
         assert str(told[1]).endswith(" s, compiled before")
 
     def test_is_logged_under_decodekit(self, caplog: pytest.LogCaptureFixture) -> None:
-        """A line at INFO for each end, whoever is told."""
+        """A line at INFO for each end, with every option."""
         with caplog.at_level(logging.INFO, "decodekit"), stage(SILENT, "compiling width 5 of 1, 5"):
             pass
 
