@@ -6,4 +6,8 @@ who sees it, whether a draft runs ahead) stays outside the compiled program, in 
 parts around one call: ``logits = decoder.forward(ids, cache_pos)``.
 """
 
+from .decoding.pretrained_loader import register_loader
+
 __version__ = "0.1.0"
+
+register_loader(f"{__name__}.pretrained")

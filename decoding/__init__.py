@@ -7,6 +7,7 @@ from .lazy_names import lazy_names
 if TYPE_CHECKING:
     from .cache.slots import Slots as Slots
     from .engine.exact_match_verification import ExactMatch as ExactMatch
+    from .engine.no_effect import NoEffectWarning as NoEffectWarning
     from .generator import Generator as Generator
     from .history import History as History
     from .interop.transformers_criteria import (

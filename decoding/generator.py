@@ -1,7 +1,8 @@
 """The generator: a decoder with its processors, sampler, stop condition and drafter."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 import torch
@@ -15,7 +16,8 @@ from .engine.decode_loop import DecodeLoop
 from .engine.feed_and_sample import placement_of
 from .engine.parts import Parts, begin_run, begun_pipeline, check_fit, recorder_of, texts_of
 from .history import History
-from .optional_protocols import Seeded, is_bit_exact, reads_target_tokens
+from .optional_protocols import Saves, Seeded, is_bit_exact, reads_target_tokens
+from .pretrained_loader import pretrained_loader
 from .prompts import as_rows, first_history
 from .protocols import Decoder
 from .results.background import in_thread
@@ -63,6 +65,52 @@ class Generator(Parts):
         super().__attrs_post_init__()
         check_fit(self, self.decoder, self.exact_width)
 
+    @classmethod
+    def from_pretrained(cls, model: Any, **options: Any) -> Self:
+        """
+        A generator from a model's files: decoder, tokenizer, generation config and end of sequence.
+
+        ``Generator.from_pretrained("model", max_length=1024)([{"role": "user", "content": "Hello"}])``
+
+        The generation config gives processors, sampler, stop and end-of-sequence tokens
+        (:func:`~decodekit.processors.from_generation_config`), each unless it is given; without a limit of
+        its own, 128 new tokens. A tokenizer's end of sequence counts too. A chain that is not given is read
+        for the sampler that is: with ``Greedy()`` a config's temperature and filters are left out.
+
+        Args:
+            model: The path or hub id of a model, a GGUF file, a loaded model, or the folder or hub id of a
+                decoder that was saved, which is loaded and not compiled.
+
+            **options: Parts of this generator by name; options of
+                :func:`~decodekit.neuron_backend.compile_decoder`, or of
+                :func:`~decodekit.neuron_backend.load_decoder` for a saved decoder, except *processors* and
+                *sampler*, which are the generator's; and ``generation_config``: one to use in place of the
+                model's, or None to read none.
+
+        Raises:
+            TypeError: An option is unknown, or a required one is missing.
+
+            ValueError: An argument is invalid, or the generation config has a field that cannot be mapped.
+
+            FileNotFoundError: There is no such model.
+        """
+        return cls(**pretrained_loader().generator_arguments(cls, model, **options))
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """
+        Save the decoder and the tokenizer into *folder*, for :meth:`from_pretrained`.
+
+        Other parts of the generator are not saved.
+
+        Raises:
+            TypeError: The decoder cannot be saved.
+
+            ValueError: *folder* has other contents.
+        """
+        if not isinstance(self.decoder, Saves):
+            raise TypeError(f"'decoder' must have save(folder, tokenizer): got {self.decoder!r}")
+        self.decoder.save(folder, self.tokenizer)
+
     @property
     def parts(self) -> Parts:
         """The generator without its decoder, as a table of requests takes it."""
@@ -79,9 +127,11 @@ class Generator(Parts):
         Generate until all rows have ended.
 
         Args:
-            prompts: One list of ids, a list of them, an integer array ``[batch, length]``
-                (torch or numpy), or with a tokenizer a string or several. At most as many as
-                the decoder has rows.
+            prompts: One list of ids, a list of them, an integer array ``[batch, length]`` (torch or numpy),
+                or what a tokenizer returns: a mapping with ``input_ids`` and maybe an ``attention_mask``,
+                whose padding is left out, on either side. With a tokenizer also a string, a chat
+                (``[{"role": "user", "content": "..."}]``, in its chat template), or several of them. At most
+                as many as the decoder has rows.
 
             random_streams: The rows' random streams, one number each; 0, 1, 2, ... if not given. With
                 the same number a row gives the same text alone or in a batch.
@@ -101,14 +151,15 @@ class Generator(Parts):
         try:
             rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
             timers = self._timers()
-            events = self._events(self._history(rows, random_streams), timers, logprobs)
+            seed = self._seed()
+            events = self._events(self._history(rows, random_streams, seed), timers, logprobs)
             if streamer is not None:
                 events = forward(events, streamer, rows)
         except BaseException as error:
             # A consumer may be waiting at the streamer's other end.
             report_failure(streamer, error)
             raise
-        return collect(events, rows, timers.statistics)
+        return collect(events, rows, timers.statistics, seed)
 
     def stream(
         self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
@@ -120,7 +171,7 @@ class Generator(Parts):
         or leaving a loop over it, ends the generation; the generator is ready for the next call.
         """
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
-        return self._events(self._history(rows, random_streams), self._timers(), logprobs)
+        return self._events(self._history(rows, random_streams, self._seed()), self._timers(), logprobs)
 
     def astream(
         self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
@@ -161,8 +212,9 @@ class Generator(Parts):
 
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
         feeder, request = feeder_of(self.decoder), Logprobs() if logprobs is None else logprobs
+        history = self._history(rows, random_streams, self._seed())
         recorder = recorder_of(request, begun_pipeline(self, len(rows)), feeder)
-        return score_prompts(feeder, self._history(rows, random_streams), recorder, self.exact_width)
+        return score_prompts(feeder, history, recorder, self.exact_width)
 
     def logits(self, prompts: Any, random_streams: Sequence[int] | None = None) -> tuple[Tensor, History]:
         """
@@ -177,7 +229,8 @@ class Generator(Parts):
             Logits ``[rows, 1, vocab]`` and the history that they follow, as
             :func:`decodekit.processors.explain` takes them.
         """
-        history = self._history(as_rows(prompts, self.decoder.shape, self.tokenizer), random_streams)
+        rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
+        history = self._history(rows, random_streams, self._seed())
         feeder, length = feeder_of(self.decoder), history.length[:, 0]
         with feeder.lock, torch.no_grad():
             fed = feeder.feed(history, length, torch.ones_like(length), exact_width=self.exact_width)
@@ -200,10 +253,14 @@ class Generator(Parts):
     def _timers(self) -> Timers:
         return Timers(Statistics(bit_exact=is_bit_exact(self.decoder)))
 
-    def _history(self, rows: list[list[int]], random_streams: Sequence[int] | None) -> History:
-        numbers = stream_numbers(random_streams, len(rows))
-        # Only random samplers have a seed.
+    def _seed(self) -> int:
+        """The seed of one call."""
+        # Only random samplers have one.
         seed = self.sampler.seed if isinstance(self.sampler, Seeded) else 0
+        return noise.fresh_seed() if seed is None else seed
+
+    def _history(self, rows: list[list[int]], random_streams: Sequence[int] | None, seed: int) -> History:
+        numbers = stream_numbers(random_streams, len(rows))
         # Not inference tensors, in any mode of the caller: later steps write to them.
         with torch.inference_mode(False):
             # One more than the decoder's positions: the last token need not be fed.

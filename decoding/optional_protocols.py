@@ -10,7 +10,8 @@ Those of processors and samplers are in :mod:`~decodekit.decoding.sampling.short
 """
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkable
+from os import PathLike
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from torch import Tensor
 
@@ -104,8 +105,16 @@ class RowIndependent(Protocol):
 class Seeded(Protocol):
     """A sampler with a seed, which a generator folds into the rows' random streams."""
 
-    seed: int
-    """Any integer."""
+    seed: int | None
+    """Any integer; None for a fresh one at each call."""
+
+
+@runtime_checkable
+class Saves(Protocol):
+    """A decoder that can be saved, with a tokenizer."""
+
+    def save(self, folder: str | PathLike[str], tokenizer: Any = None) -> None:
+        """Write everything that loading it needs into *folder*."""
 
 
 @runtime_checkable

@@ -1,11 +1,12 @@
 """Conversion and validation of prompts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from .chat import chat_ids, is_chat
 from .history import History
 from .protocols import DecoderShape
 from .validation import is_whole
@@ -16,12 +17,14 @@ def as_rows(prompts: Any, shape: DecoderShape, tokenizer: Any = None) -> list[li
     Prompts as one list of ids each, checked against the decoder.
 
     Args:
-        prompts: One list of ids, a list of them, an integer array ``[batch, length]`` or
-            ``[length]`` (torch or numpy), or, with a *tokenizer*, a string or several.
+        prompts: One list of ids, a list of them, an integer array ``[batch, length]`` or ``[length]`` (torch
+            or numpy), or a mapping with ``input_ids`` and maybe an ``attention_mask``, such as a tokenizer's
+            ``BatchEncoding`` (other keys are not read). With a *tokenizer* also a string, a chat (a list of
+            messages, ``{"role": ..., "content": ...}``), or a list of these.
 
         shape: What the decoder was compiled for.
 
-        tokenizer: Encodes strings.
+        tokenizer: Encodes strings and chats.
 
     Raises:
         TypeError: Another type.
@@ -31,7 +34,10 @@ def as_rows(prompts: Any, shape: DecoderShape, tokenizer: Any = None) -> list[li
     """
     rows = _rows(prompts, tokenizer)
     if not 1 <= len(rows) <= shape.batch_size:
-        raise ValueError(f"'prompts' must be 1 to {shape.batch_size}, the decoder's rows: got {len(rows)}")
+        hint = f". Compile it with batch_size={len(rows)}" if rows else ""
+        raise ValueError(
+            f"'prompts' must be 1 to {shape.batch_size}, the decoder's rows: got {len(rows)}{hint}"
+        )
     for number, row in enumerate(rows):
         if not 1 <= len(row) <= shape.max_length:
             raise ValueError(
@@ -61,9 +67,14 @@ def _rows(prompts: Any, tokenizer: Any) -> list[list[int]]:
         return [_row(prompts, tokenizer)]
     if isinstance(prompts, torch.Tensor | np.ndarray):
         return _array_rows(np.asarray(prompts))
+    if isinstance(prompts, Mapping):
+        return _encoded_rows(prompts)
+    if is_chat(prompts):
+        return [chat_ids(prompts, tokenizer)]
     if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
         raise TypeError(
-            f"'prompts' must be ids, lists of ids or an integer array: got {type(prompts).__name__}"
+            "'prompts' must be ids, lists of ids, an integer array, or what a tokenizer returns: "
+            f"got {type(prompts).__name__}"
         )
     if prompts and all(is_whole(item) for item in prompts):
         return [[int(item) for item in prompts]]
@@ -83,6 +94,13 @@ def _row(prompt: Any, tokenizer: Any) -> list[int]:
                 f"got the string {prompt[:40]!r}"
             )
         return list(tokenizer(prompt)["input_ids"])
+    if is_chat(prompt):
+        return chat_ids(prompt, tokenizer)
+    if isinstance(prompt, Mapping):
+        rows = _encoded_rows(prompt)
+        if len(rows) == 1:
+            return rows[0]
+        raise ValueError(f"a prompt in a list must be one row of 'input_ids': got {len(rows)}")
     if isinstance(prompt, torch.Tensor | np.ndarray):
         rows = _array_rows(np.asarray(prompt))
         if len(rows) == 1:
@@ -90,6 +108,33 @@ def _row(prompt: Any, tokenizer: Any) -> list[int]:
     elif isinstance(prompt, Sequence) and all(is_whole(item) for item in prompt):
         return [int(item) for item in prompt]
     raise TypeError(f"a prompt must be a list of ids: got {prompt!r:.80}")
+
+
+def _encoded_rows(encoded: Mapping[str, Any]) -> list[list[int]]:
+    """The ids of a tokenizer's output, without what its attention mask leaves out."""
+    if "input_ids" not in encoded:
+        hint = " (a chat is a list of messages)" if "role" in encoded else ""
+        raise TypeError(f"a mapping as prompt must have 'input_ids'{hint}: got the keys {list(encoded)}")
+    rows = _rows(encoded["input_ids"], None)
+    if encoded.get("attention_mask") is None:
+        return rows
+    masks = _rows(encoded["attention_mask"], None)
+    if [len(mask) for mask in masks] != [len(row) for row in rows]:
+        raise ValueError(
+            "'attention_mask' must have the shape of 'input_ids': got rows of "
+            f"{[len(mask) for mask in masks]} and {[len(row) for row in rows]}"
+        )
+    return [_unpadded(row, mask) for row, mask in zip(rows, masks, strict=True)]
+
+
+def _unpadded(row: list[int], mask: list[int]) -> list[int]:
+    real = [column for column, seen in enumerate(mask) if seen]
+    if not set(mask) <= {0, 1} or (real and len(real) != real[-1] - real[0] + 1):
+        raise ValueError(
+            "a row of 'attention_mask' must be ones, with zeros for padding before or after them: "
+            f"got {mask!r:.80}"
+        )
+    return row[real[0] : real[-1] + 1] if real else []
 
 
 def _array_rows(array: Any) -> list[list[int]]:

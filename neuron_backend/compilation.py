@@ -47,10 +47,10 @@ def compile_decoder(
     Compile *model* for fixed shapes. Nothing is compiled later, during a forward.
 
     Args:
-        model: A Hugging Face causal LM, or the path or hub id of one. It is not modified. Its weights are
-            shared, unless *dtype* differs from theirs, *weights* or *tp_degree* is given, or they lie in a
-            memory-mapped file. Programs for the CPU use fused QKV and gate-up weights, which are copies if
-            you keep *model*.
+        model: A Hugging Face causal LM, or the path or hub id of one; or the path of a GGUF file, whose
+            weights are unpacked (extra ``gguf``). It is not modified. Its weights are shared, unless *dtype*
+            differs from theirs, *weights* or *tp_degree* is given, or they lie in a memory-mapped file.
+            Programs for the CPU use fused QKV and gate-up weights, which are copies if you keep *model*.
 
         batch_size: Rows of every forward.
 
@@ -113,7 +113,7 @@ def compile_decoder(
 
         TypeError: An argument is of the wrong type.
 
-        FileNotFoundError: *model* is neither a folder with a model nor on the hub.
+        FileNotFoundError: *model* is neither a folder with a model, nor a GGUF file, nor on the hub.
 
         LostRank: Another process has failed or ended.
     """
@@ -159,6 +159,7 @@ def compile_decoder(
             progress=told,
         )
         decoder.threads, decoder.cores = threads, cores
+        decoder.source = model if isinstance(model, str | PathLike) else None
         decoder.compile(compiler, processors, sampler)
     return decoder
 

@@ -1,6 +1,8 @@
 """The decoder that users get: compiled, can be saved, pushed to the hub, linted, cut for early exit."""
 
+import logging
 from collections.abc import Sequence
+from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,7 @@ from .lint.graph_lint import lint_graph
 from .lint.rules import Finding
 from .lowering.step_graphs import lower_step, program_shapes
 from .models.early_exit import first_layers
+from .models.tokenizer_source import load_tokenizer
 from .on_device_sampling.pipeline_validation import check_rows, validate_pipeline
 from .parity.compare import probe_of
 from .parity.logits_probe import Probe
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+_log = logging.getLogger(__name__)
+
+
 class CompiledDecoder(StaticDecoder):
     """
     The result of :func:`~decodekit.neuron_backend.compile_decoder` and ``load_decoder``.
@@ -39,6 +45,23 @@ class CompiledDecoder(StaticDecoder):
 
     compiler: Target = EagerTarget()
     """The target that made the programs."""
+
+    source: str | PathLike[str] | None = None
+    """The folder, GGUF file or hub id that it was made from or loaded from; None for a model in memory."""
+
+    @cached_property
+    def tokenizer(self) -> "PreTrainedTokenizerBase | None":
+        """
+        The tokenizer of :attr:`source`, loaded when it is first used; None if it has none.
+
+        Raises:
+            OSError: It cannot be read.
+
+            ValueError: Its files do not make a tokenizer.
+
+            ImportError: It needs a package that is not installed.
+        """
+        return None if self.source is None else load_tokenizer(self.source)
 
     @property
     def kernels(self) -> str:
@@ -86,12 +109,12 @@ class CompiledDecoder(StaticDecoder):
         Args:
             folder: New, empty, or a saved decoder, which is replaced as a whole.
 
-            tokenizer: Saved with the model.
+            tokenizer: Saved with the model. None: :attr:`tokenizer`, if there is one and it can be loaded.
 
         Raises:
             ValueError: *folder* has other contents.
         """
-        save_decoder(self, folder, tokenizer)
+        save_decoder(self, folder, self._tokenizer_to_save(tokenizer))
 
     def push_to_hub(
         self,
@@ -112,7 +135,7 @@ class CompiledDecoder(StaticDecoder):
         Args:
             repo_id: ``"user/name"``; created if it does not exist.
 
-            tokenizer: Saved with the model.
+            tokenizer: As for :meth:`save`.
 
             private: Whether a created repository is private. None: the account's default.
 
@@ -131,7 +154,7 @@ class CompiledDecoder(StaticDecoder):
         return push_decoder(
             self,
             repo_id,
-            tokenizer,
+            self._tokenizer_to_save(tokenizer),
             private=private,
             revision=revision,
             token=token,
@@ -205,7 +228,7 @@ class CompiledDecoder(StaticDecoder):
                 spans=self.spans,
                 progress=told,
             )
-            decoder.cores = cores
+            decoder.cores, decoder.source = cores, self.source
             decoder.compile(compiler, processors, sampler)
         return decoder
 
@@ -224,6 +247,16 @@ class CompiledDecoder(StaticDecoder):
             program.name: lint_graph(lower_step(program.step, program.width, self.cache, program.span))
             for program in program_shapes(self)
         }
+
+    def _tokenizer_to_save(self, given: "PreTrainedTokenizerBase | None") -> "PreTrainedTokenizerBase | None":
+        if given is not None:
+            return given
+        try:
+            return self.tokenizer
+        except (OSError, ValueError, ImportError) as error:
+            # The programs took minutes to compile: they are saved without it.
+            _log.warning("the tokenizer of %s is not saved: it cannot be loaded: %s", self.source, error)
+            return None
 
     def probe(self) -> Probe:
         """The probe that compares logits with the stock model, at this decoder's shape."""

@@ -13,19 +13,24 @@ from ..results.timers import Timers
 from ..sampling.greedy import Greedy
 from ..sampling.pipeline import SamplingPipeline
 from ..sampling.stateful_sampler import begin_sampler
-from ..stopping.composition import begin
+from ..stopping.composition import begin, by_token
 from ..stopping.max_new_tokens import MaxNewTokens
 from ..token_feeder import TokenFeeder
 from ..validation import as_whole
 from .compatibility import a_draft_length, check_drafter, check_gap, check_parts, check_text
 from .drafting import Drafting
+from .end_tokens import AUTO, as_end_tokens, end_tokens, with_end_of_sequence
 from .exact_match_verification import ExactMatch
 from .feed_and_sample import feeder_samples
+from .no_effect import warn_of_no_effect
 from .run import Run
 
 if TYPE_CHECKING:
     from ..results.row_text import RowText
     from .logprob_recorder import LogprobRecorder
+
+DEFAULT_NEW_TOKENS = 128
+"""The limit of a generation without a stop condition."""
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -42,8 +47,17 @@ class Parts:
     sampler: Sampler | StatefulSampler = attrs.field(factory=Greedy)
     """Samples from the processed logits."""
 
-    stop: StopCondition = attrs.field(factory=lambda: MaxNewTokens(128))
+    stop: StopCondition = attrs.field(factory=lambda: MaxNewTokens(DEFAULT_NEW_TOKENS))
     """Where a row ends; at the latest when the decoder has no position left."""
+
+    end_of_sequence: Any = attrs.field(
+        default=AUTO, converter=as_end_tokens, validator=end_tokens, kw_only=True
+    )
+    """
+    Tokens that end a row too, as :class:`~..stopping.end_of_sequence.EndOfSequence` does: an id or several.
+    ``"auto"``: that of the tokenizer, if there is one. None: none. A :attr:`stop` that has an
+    ``EndOfSequence`` anywhere is left as it is.
+    """
 
     drafter: Drafter | None = None
     """Proposes draft tokens; None for plain decoding."""
@@ -77,17 +91,25 @@ class Parts:
     logits. Needs all processed logits, which takes time.
     """
 
+    stop_condition: StopCondition = attrs.field(init=False, repr=False)
+    """:attr:`stop`, joined with :attr:`end_of_sequence`."""
+
     pipeline: SamplingPipeline = attrs.field(init=False, repr=False)
     """The chain and the sampler, analysed once."""
 
     def __attrs_post_init__(self) -> None:
         """Check that the parts fit together."""
         check_parts(self.processors, self.sampler, self.stop, self.verification, self.drafter)
+        stop = with_end_of_sequence(self.stop, self.end_of_sequence, self.tokenizer)
+        object.__setattr__(self, "stop_condition", stop)
         check_text(self.stop, self.tokenizer, self.skip_special_tokens, self.echo_prompt)
         if self.record_gap:
             check_gap(self.sampler, self.verification)
         sampler = cast("Sampler", self.sampler)
         object.__setattr__(self, "pipeline", SamplingPipeline(self.processors, sampler))
+        # Conditions and gaps may read the processed logits.
+        if by_token(stop) is not None and not self.record_gap:
+            warn_of_no_effect(self.pipeline)
 
 
 def check_fit(parts: Parts, decoder: Decoder, exact_width: bool) -> None:
@@ -132,7 +154,7 @@ def begin_run(
         drafting = Drafting(parts.drafter, length, verification, pipeline, feeder.shape, feeder.tree_widths)
     return Run(
         pipeline=pipeline,
-        stop=begin(parts.stop),
+        stop=begin(parts.stop_condition),
         verification=parts.verification,
         timers=timers,
         drafting=drafting,
@@ -162,5 +184,5 @@ def texts_of(parts: Parts, history: History) -> "list[RowText] | None":
     # Imported late: not needed for ids alone.
     from ..results.row_text import row_texts
 
-    finishes, skip = parts.stop.finishes, parts.skip_special_tokens
+    finishes, skip = parts.stop_condition.finishes, parts.skip_special_tokens
     return row_texts(parts.tokenizer, skip, finishes, history, parts.echo_prompt)

@@ -32,6 +32,9 @@ class Generation:
     logprobs: list[list[TokenLogprob]] | None = None
     """One for each of the new tokens; None unless requested."""
 
+    seed: int | None = None
+    """The seed of the rows' random streams, drawn for this call if the sampler has none of its own."""
+
     @property
     def finish_reasons(self) -> list[str | None]:
         """
@@ -48,7 +51,9 @@ class Generation:
         return [prompt + new for prompt, new in zip(self.prompts, self.ids, strict=True)]
 
 
-def collect(events: Iterable[Event], prompts: list[list[int]], statistics: Statistics) -> Generation:
+def collect(
+    events: Iterable[Event], prompts: list[list[int]], statistics: Statistics, seed: int | None = None
+) -> Generation:
     """Fold *events* into a :class:`Generation`."""
     ids: list[list[int]] = [[] for _ in prompts]
     pieces: list[list[str]] = [[] for _ in prompts]
@@ -65,4 +70,4 @@ def collect(events: Iterable[Event], prompts: list[list[int]], statistics: Stati
             has_logprobs = True
             logprobs[event.row] += event.logprobs
     text = ["".join(row) for row in pieces] if has_text else None
-    return Generation(prompts, ids, text, finishes, statistics, logprobs if has_logprobs else None)
+    return Generation(prompts, ids, text, finishes, statistics, logprobs if has_logprobs else None, seed)

@@ -20,6 +20,7 @@ these can be run with an :class:`Oracle` in place of the noise, which enumerates
 import contextlib
 import contextvars
 import math
+import secrets
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -71,6 +72,11 @@ def _begin(value: Bits) -> Bits:
 
 FOLDED_SEED: contextvars.ContextVar[int | None] = contextvars.ContextVar("FOLDED_SEED", default=None)
 """The seed of the running generation's random streams, while a custom sampler is called; else None."""
+
+
+def fresh_seed() -> int:
+    """A seed that no other call has, but for a chance of 2**-53 each; JSON keeps all of its digits."""
+    return secrets.randbits(53)
 
 
 def random_streams(numbers: Tensor, seed: int) -> Tensor:

@@ -48,7 +48,8 @@ class ResolvedSampler:
         if self.cuts is not None:
             return self.sampler(logits, history)
         seed = self.sampler.seed if isinstance(self.sampler, Seeded) else 0
-        before = noise.FOLDED_SEED.set(seed)
+        # Of a fresh seed nothing is known but that it is no other sampler's.
+        before = noise.FOLDED_SEED.set(0 if seed is None else seed)
         try:
             return self.sampler(logits, history)
         finally:

@@ -5,6 +5,7 @@ from typing import ClassVar
 import attrs
 import numpy as np
 import torch
+from attrs import validators
 from torch import Tensor
 
 from ..history import History
@@ -33,8 +34,11 @@ class Sample:
     draws_softmax: ClassVar[bool] = True
     """Required by verifications that compare distributions."""
 
-    seed: int = attrs.field(default=0, validator=a_whole_number)
-    """Any integer. Equal seeds, streams and logits give equal text."""
+    seed: int | None = attrs.field(default=None, validator=validators.optional(a_whole_number))
+    """
+    Any integer. Equal seeds, streams and logits give equal text. None: a generator draws a fresh one for each
+    call and reports it, as ``result.seed``: ``Sample(seed=result.seed)`` gives the same text again.
+    """
 
     def __call__(self, logits: Tensor, history: History) -> Tensor:
         """

@@ -58,8 +58,9 @@ def load_decoder(
         progress: As for :func:`~decodekit.neuron_backend.compile_decoder`.
 
     Returns:
-        A decoder that gives the saved one's logits. Its ``compiled`` is True if the programs were
-        compiled again because this machine did not compile them before.
+        A decoder that gives the saved one's logits; its ``tokenizer`` is the saved one, if any. Its
+        ``compiled`` is True if the programs were compiled again because this machine did not compile them
+        before.
 
     Raises:
         ValueError: Files, versions, CPU or shapes do not match what was saved; there is no such
@@ -126,6 +127,7 @@ def _open(
     if isinstance(target, RunsStored) and not can_sample:
         decoder = load_without_model(folder, manifest, target, trust_programs, progress)
         if decoder is not None:
+            decoder.source = folder
             return decoder
     check_files(folder, manifest.files)
     stored = load_file(folder / CONSTANTS)
@@ -135,7 +137,7 @@ def _open(
         # Not compared with the stock model again: the hashes match those of the compared decoder.
         decoder = CompiledDecoder.unchecked(model, manifest.shape, manifest.tree_widths, manifest.spans)
         check_weights(decoder.step.model.state_dict(), manifest)
-        decoder.cores, decoder.progress = cores, progress
+        decoder.cores, decoder.progress, decoder.source = cores, progress, folder
         programs = {
             path.removeprefix(PROGRAMS): (folder / path).read_bytes()
             for path in manifest.files

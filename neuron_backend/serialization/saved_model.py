@@ -15,6 +15,7 @@ from ..artifacts.fingerprint import weight_table
 from ..artifacts.manifest import BUFFERS, CONSTANTS, NAME, Manifest
 from ..artifacts.quantized_files import assemble_model, load_quantized
 from ..models.fused_projections import fuse_projections
+from ..models.gguf_file import is_gguf, load_gguf_model
 from ..models.model_source import model_not_found
 from ..models.rope_scaling import fix_rope_scaling
 from ..models.weights import align, copy_sharing_weights, dtype_name, weight_dtype
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrainedModel":
     """
-    Load the model in a folder or a hub repository: a stock model, or that of a quantised saved decoder.
+    Load the model in a folder, a GGUF file or a hub repository, or that of a quantised saved decoder.
 
     Args:
         path: A path or hub id that :func:`~..models.model_source.check_model` accepts.
@@ -38,10 +39,14 @@ def load_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrai
         FileNotFoundError: There is no such folder, and no such repository on the hub.
 
         ValueError: Files of a saved decoder do not match what was saved.
+
+        UnsupportedArchitecture: transformers does not read the GGUF file.
     """
     from transformers import AutoModelForCausalLM
 
     folder = Path(path)
+    if is_gguf(path) and folder.is_file():
+        return load_gguf_model(folder, dtype)
     if (folder / NAME).is_file() and (manifest := Manifest.read(folder)).quantized:
         check_files(folder, manifest.files)
         return saved_model(folder, manifest, load_file(folder / CONSTANTS), None)

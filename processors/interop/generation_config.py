@@ -49,7 +49,7 @@ class GenerationParts:
 
 
 def from_generation_config(
-    config: Any, *, seed: int = 0, tokenizer: Any = None, ignore: Iterable[str] = ()
+    config: Any, *, seed: int | None = None, tokenizer: Any = None, ignore: Iterable[str] = ()
 ) -> GenerationParts:
     """
     Make the parts with which a generator does what ``generate`` does with *config*.
@@ -67,7 +67,7 @@ def from_generation_config(
     Args:
         config: A ``transformers.GenerationConfig``, such as ``model.generation_config``.
 
-        seed: Seed of ``Sample``, which is not part of a configuration.
+        seed: Seed of ``Sample``, which is not part of a configuration. None: a fresh one each call.
 
         tokenizer: Required for ``stop_strings``.
 

@@ -47,7 +47,7 @@ class Logits:
 def decode_plainly(generator: Generator, rows: list[list[int]], logits: Logits) -> Hashable:
     """Decode *rows* token by token; ids and finish reasons."""
     texts, finishes = [list(row) for row in rows], [""] * len(rows)
-    stop, capacity = begin(generator.stop), generator.decoder.shape.max_length + 1
+    stop, capacity = begin(generator.stop_condition), generator.decoder.shape.max_length + 1
     while "" in finishes:
         going = [row for row, finish in enumerate(finishes) if not finish]
         history = _history(texts, rows, capacity)

@@ -1,0 +1,53 @@
+"""Chats as prompts."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def is_chat(prompt: Any) -> bool:
+    """Whether *prompt* is a list of messages: mappings with a role."""
+    several = isinstance(prompt, Sequence) and not isinstance(prompt, str | bytes)
+    return several and bool(prompt) and all(isinstance(part, Mapping) and "role" in part for part in prompt)
+
+
+def chat_ids(messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> list[int]:
+    """
+    The ids of a chat in the *tokenizer*'s chat template, up to where the assistant's turn begins.
+
+    If the last message is the assistant's, its text is continued, as transformers' pipelines do.
+
+    Args:
+        messages: ``{"role": ..., "content": ...}`` each, and what else the template reads.
+
+        tokenizer: A Hugging Face tokenizer with a chat template.
+
+    Raises:
+        TypeError: There is no tokenizer.
+
+        ValueError: It has no chat template, or the template refuses the messages.
+    """
+    if tokenizer is None:
+        raise TypeError(
+            "a chat is encoded by a tokenizer (pass tokenizer= to the generator): got messages and none"
+        )
+    # A tokenizer need only decode.
+    if getattr(tokenizer, "chat_template", None) is None:
+        raise ValueError(
+            "a chat must have a tokenizer with a chat template: got messages, and "
+            f"{type(tokenizer).__name__}, whose chat_template is None (give it one, or pass text)"
+        )
+    # Imported late: only chats need it.
+    from jinja2 import TemplateError
+
+    continued = messages[-1]["role"] == "assistant"
+    try:
+        text = tokenizer.apply_chat_template(
+            list(messages),
+            tokenize=False,
+            add_generation_prompt=not continued,
+            continue_final_message=continued,
+        )
+    except TemplateError as error:
+        raise ValueError(f"the tokenizer's chat template refuses the messages: {error}") from error
+    # The template writes special tokens itself.
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -1,0 +1,53 @@
+"""The warning about parts that can have no effect."""
+
+import warnings
+
+import torch
+
+from ..history import History
+from ..optional_protocols import KeepsArgmax, TakesArgmax
+from ..protocols import Processor
+from ..sampling.pipeline import SamplingPipeline
+
+
+class NoEffectWarning(UserWarning):
+    """A part of a generator can have no effect on its tokens, such as a temperature beside ``Greedy``."""
+
+
+def warn_of_no_effect(pipeline: SamplingPipeline) -> None:
+    """
+    Warn of the final stages that keep the argmax, beside a sampler that takes it.
+
+    A stage before one that may change the argmax, such as a penalty, matters and is not named. Nor is one
+    at its neutral value, which is written to have none.
+    """
+    if not (isinstance(pipeline.sampler, TakesArgmax) and pipeline.sampler.takes_argmax):
+        return
+    idle = []
+    for stage in reversed(pipeline.stages):
+        if not (isinstance(stage, KeepsArgmax) and stage.keeps_argmax):
+            break
+        if not _is_neutral(stage):
+            idle.append(repr(stage))
+    if idle:
+        names, verb = " and ".join(reversed(idle)), "have" if len(idle) > 1 else "has"
+        warnings.warn(
+            f"{names} {verb} no effect beside {pipeline.sampler!r}, which takes the largest logit: leave out "
+            "what has none, or sample with Sample()",
+            NoEffectWarning,
+            stacklevel=_CALLER,
+        )
+
+
+_CALLER = 5
+"""Frames up to the line that builds a ``Generator``: this one, two ``__attrs_post_init__``, ``__init__``."""
+
+
+def _is_neutral(stage: Processor) -> bool:
+    """Whether *stage* returns logits as they are, as processors do at their neutral value."""
+    one = torch.ones(1, dtype=torch.int64)
+    logits = torch.linspace(-8.0, 8.0, 64)[None, None]
+    try:
+        return stage(logits, History(one[None, None], one[None], one, one)) is logits
+    except Exception:  # parameters of one number a row, or what else a custom processor requires
+        return False

@@ -1,0 +1,109 @@
+"""Models and tokenizers in GGUF files, read by transformers."""
+
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .unsupported import UnsupportedArchitecture
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+SUFFIX = ".gguf"
+_MAGIC = b"GGUF"
+_PACKAGES = ("gguf", "accelerate")
+
+
+def is_gguf(path: object) -> bool:
+    """Whether *path* names a GGUF file, which need not exist."""
+    return isinstance(path, str | PathLike) and Path(path).suffix == SUFFIX
+
+
+def check_gguf(path: str | PathLike[str], name: str = "'model'") -> None:
+    """
+    Check that *path* is a GGUF file, and that the packages that read it are installed.
+
+    Args:
+        path: A path for which :func:`is_gguf` is true.
+
+        name: Name of the argument in error messages.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+
+        ValueError: It is no GGUF file.
+
+        ImportError: A package is missing.
+    """
+    from importlib.util import find_spec
+
+    file = Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(f"{name} must be a file that exists: got {str(path)!r}")
+    with file.open("rb") as content:
+        found = content.read(len(_MAGIC))
+    if found != _MAGIC:
+        raise ValueError(f"{name} must be a GGUF file, which begins with {_MAGIC!r}: got {path}, {found!r}")
+    missing = [package for package in _PACKAGES if find_spec(package) is None]
+    if missing:
+        raise ImportError(
+            f"GGUF files are read with the packages {' and '.join(_PACKAGES)}: {' and '.join(missing)} "
+            "cannot be imported. Make sure to install them using `pip install 'decodekit[gguf]'`"
+        )
+
+
+def load_gguf_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "PreTrainedModel":
+    """
+    Load the causal LM in a GGUF file, with its weights unpacked.
+
+    Args:
+        path: A file that :func:`check_gguf` accepts.
+
+        dtype: Dtype of the weights. None: that of the file's own float tensors, or float32.
+
+    Raises:
+        UnsupportedArchitecture: transformers reads no causal LM of this architecture from GGUF files, or not
+            all of its weights.
+    """
+    from transformers import AutoModelForCausalLM
+
+    file = Path(path)
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            str(file.parent),
+            gguf_file=file.name,
+            dtype=dtype or "auto",
+            output_loading_info=True,
+            **_unpacked(),
+        )
+    except (ValueError, NotImplementedError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise UnsupportedArchitecture(
+            f"the model in {path}", f"transformers cannot read it as a causal LM ({error})"
+        ) from error
+    # transformers would initialise them at random, with a warning.
+    missing = sorted(report["missing_keys"])
+    if missing:
+        reason = f"{file} lacks {len(missing)} of its weights, such as {missing[0]}"
+        raise UnsupportedArchitecture(type(model).__name__, reason)
+    loaded: PreTrainedModel = model
+    return loaded
+
+
+def load_gguf_tokenizer(path: str | PathLike[str]) -> "PreTrainedTokenizerBase":
+    """The tokenizer in a GGUF file, with its chat template."""
+    from transformers import AutoTokenizer
+
+    file = Path(path)
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
+    return tokenizer
+
+
+def _unpacked() -> dict[str, Any]:
+    """Options that unpack all weights; older releases of transformers do nothing else."""
+    try:
+        from transformers import GgufConfig
+    except ImportError:
+        return {}
+    return {"quantization_config": GgufConfig(dequantize=True)}

@@ -1,0 +1,52 @@
+"""The tokenizer beside a model: in its folder, its GGUF file or its repository."""
+
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .gguf_file import is_gguf, load_gguf_tokenizer
+from .model_source import is_on_hub
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tekken.json",
+)
+"""Names of files of which a folder with a tokenizer has at least one."""
+
+
+def load_tokenizer(source: str | PathLike[str]) -> "PreTrainedTokenizerBase | None":
+    """
+    Load the tokenizer that belongs to the model in *source*.
+
+    Args:
+        source: A folder, a GGUF file or a hub id.
+
+    Returns:
+        None if there is none. transformers itself makes up a tokenizer without tokens for some models.
+
+    Raises:
+        OSError: Files of the tokenizer cannot be read.
+
+        ValueError: They do not make a tokenizer.
+
+        ImportError: It needs a package that is not installed.
+    """
+    from transformers import AutoTokenizer
+
+    path = Path(source)
+    if path.is_file() and is_gguf(source):
+        return load_gguf_tokenizer(path)
+    folder = path.is_dir()
+    if not any((path / name).is_file() if folder else is_on_hub(str(source), name) for name in _FILES):
+        return None
+    found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(source))
+    return found

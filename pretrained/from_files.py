@@ -1,0 +1,150 @@
+"""A generator's arguments from a model's files."""
+
+import copy
+import inspect
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from ..decoding.engine.parts import DEFAULT_NEW_TOKENS, Parts
+from ..decoding.optional_protocols import TakesArgmax
+from ..decoding.validation import as_several
+from ..neuron_backend import compile_decoder, load_decoder
+from ..neuron_backend.artifacts.manifest import NAME
+from ..neuron_backend.models.gguf_file import is_gguf
+from ..neuron_backend.models.model_source import check_model, is_hub_id, is_on_hub
+from ..neuron_backend.models.tokenizer_source import load_tokenizer
+from ..processors import from_generation_config
+
+AUTO = "auto"
+
+_OF_THE_CHAIN = {"processors", "sampler"}
+"""Options of both the generator and the compiler; here they are the generator's."""
+
+
+def generator_arguments(
+    kind: type[Any], model: Any, *, generation_config: Any = AUTO, **options: Any
+) -> dict[str, Any]:
+    """
+    Keyword arguments for *kind*, decoder included, as its ``from_pretrained`` takes them.
+
+    Everything is checked before the decoder is compiled or loaded.
+
+    Args:
+        kind: ``Generator`` or a subclass.
+
+        model: A model, the path or hub id of one, a GGUF file, or a saved decoder.
+
+        generation_config: ``"auto"``, a ``transformers.GenerationConfig``, or None.
+
+        **options: Parts of *kind*, and options of ``compile_decoder``, or of ``load_decoder`` if *model* is
+            a saved decoder.
+
+    Raises:
+        TypeError: An option is unknown, or one is missing.
+
+        ValueError: An argument is invalid.
+
+        FileNotFoundError: There is no such model.
+    """
+    saved = is_saved_decoder(model)
+    makes = load_decoder if saved else compile_decoder
+    of_decoder = set(list(inspect.signature(makes).parameters)[1:]) - _OF_THE_CHAIN
+    fields = {field.name: field for field in attrs.fields(kind) if field.init and field.name != "decoder"}
+    _check_names(kind, options, of_decoder, fields, "a saved decoder" if saved else "a model")
+    if isinstance(generation_config, str) and generation_config != AUTO:
+        raise ValueError(f"'generation_config' must be {AUTO!r}, a config or None: got {generation_config!r}")
+    if not saved:
+        check_model(model)
+    parts = {name: value for name, value in options.items() if name in fields}
+    if parts.get("tokenizer") is None:
+        parts["tokenizer"] = load_tokenizer(model) if isinstance(model, str | os.PathLike) else None
+    own = isinstance(generation_config, str)
+    # Reading a GGUF file takes seconds: what it says of generation is taken from the model.
+    late = own and is_gguf(model)
+    config = None if late else _config_of(model) if own else generation_config
+    parts = configured(parts, config)
+    Parts(**{name: value for name, value in parts.items() if name in attrs.fields_dict(Parts)})
+    decoder: Any = makes(model, **{name: value for name, value in options.items() if name in of_decoder})
+    if late:
+        parts = configured(parts, decoder.step.model.generation_config)
+    return {"decoder": decoder, **parts}
+
+
+def is_saved_decoder(model: object) -> bool:
+    """Whether *model* is the folder or the hub repository of a saved decoder."""
+    if not isinstance(model, str | os.PathLike):
+        return False
+    folder = Path(model)
+    if folder.exists() or not is_hub_id(str(model)):
+        return (folder / NAME).is_file()
+    return is_on_hub(str(model), NAME)
+
+
+def configured(parts: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    """
+    *parts* with what a generation config adds: processors, sampler, stop and end of sequence.
+
+    What is given wins. A chain that is not given is read for the sampler that is: greedy decoding has no
+    temperature and no filters. A config without a limit of its own gets the generator's default.
+
+    Args:
+        parts: Parts of a generator by name, with a tokenizer or None.
+
+        config: A ``transformers.GenerationConfig``; None adds nothing.
+
+    Raises:
+        ValueError: The config has a field that cannot be mapped.
+    """
+    if config is None:
+        return dict(parts)
+    config, tokenizer, sampler = copy.copy(config), parts["tokenizer"], parts.get("sampler")
+    if sampler is not None:
+        config.do_sample = not (isinstance(sampler, TakesArgmax) and sampler.takes_argmax)
+    default = type(config)()
+    if config.max_new_tokens is None and config.max_length in (None, default.max_length):
+        config.max_new_tokens = DEFAULT_NEW_TOKENS
+    ends = parts.get("end_of_sequence", AUTO)
+    if isinstance(ends, str):
+        own = None if tokenizer is None else tokenizer.eos_token_id
+        ends = sorted({*_several(config.eos_token_id), *_several(own)}) or None
+    config.eos_token_id = None if ends is None else list(_several(ends))
+    # A stop that is given leaves nothing to be read from the config.
+    if "stop" in parts:
+        config.stop_strings = None
+    found = from_generation_config(config, seed=None, tokenizer=tokenizer)
+    return {**found.as_arguments(), **parts, "end_of_sequence": ends}
+
+
+def _check_names(
+    kind: type, options: Mapping[str, Any], decoder: set[str], fields: Mapping[str, Any], source: str
+) -> None:
+    unknown = sorted(set(options) - decoder - set(fields))
+    if unknown:
+        raise TypeError(
+            f"from_pretrained() of {source} has no option '{unknown[0]}': it takes generation_config, "
+            f"{', '.join(sorted(fields))}, and for the decoder {', '.join(sorted(decoder))}"
+        )
+    required = [name for name, field in fields.items() if field.default is attrs.NOTHING]
+    missing = [name for name in required if name not in options]
+    if missing:
+        raise TypeError(f"{kind.__name__}.from_pretrained() needs '{missing[0]}'")
+
+
+def _config_of(model: Any) -> Any:
+    """The generation config of *model*, or beside it; None if there is none."""
+    from transformers import GenerationConfig, PreTrainedModel
+
+    if isinstance(model, PreTrainedModel):
+        return model.generation_config
+    path = Path(model)
+    name = "generation_config.json"
+    has_one = (path / name).is_file() if path.exists() else is_on_hub(str(model), name)
+    return GenerationConfig.from_pretrained(str(model)) if has_one else None
+
+
+def _several(value: Any) -> Collection[int]:
+    return () if value is None else as_several(value)
