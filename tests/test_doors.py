@@ -15,7 +15,15 @@ import pytest
 import decodekit
 
 ROOT = pathlib.Path(decodekit.__file__).parent
-PACKAGES = ("benchmarks", "decoding", "neuron_backend", "processors", "speculation", "streaming")
+PACKAGES = (
+    "benchmarks",
+    "decoding",
+    "neuron_backend",
+    "pretrained",
+    "processors",
+    "speculation",
+    "streaming",
+)
 
 ALLOWED = {
     "decoding": set(),
@@ -25,7 +33,9 @@ ALLOWED = {
     "neuron_backend": {"decoding"},
     # The device's short cuts recognise processors by their types.
     "neuron_backend/on_device_sampling": {"decoding", "processors"},
-    "benchmarks": {"decoding", "processors", "streaming", "speculation", "neuron_backend"},
+    # Above the others: it joins a decoder, its tokenizer and its generation config.
+    "pretrained": {"decoding", "processors", "neuron_backend"},
+    "benchmarks": {"decoding", "pretrained", "processors", "streaming", "speculation", "neuron_backend"},
 }
 """Which other packages a package, or one of its rooms, imports."""
 

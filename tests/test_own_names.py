@@ -13,10 +13,14 @@ from collections.abc import Iterator
 import decodekit
 
 ROOT = pathlib.Path(decodekit.__file__).parent
-ROOMS = ("benchmarks", "decoding", "neuron_backend", "processors", "speculation", "streaming")
+ROOMS = ("benchmarks", "decoding", "neuron_backend", "pretrained", "processors", "speculation", "streaming")
 
 FOREIGN = {
-    "decoding/text/tokenizer.py": {"decode"},  # whatever is given for a tokenizer
+    "decoding/text/tokenizer.py": {
+        "added_tokens_decoder",
+        "all_special_tokens",
+        "decode",
+    },  # whatever is given for a tokenizer
     # What some systems do not have
     "decoding/cache/slots.py": {"register_at_fork"},
     "decoding/fork_safe_lock.py": {"register_at_fork"},
@@ -44,6 +48,8 @@ FOREIGN = {
     "processors/interop/generation_fields.py": {"greenlist_ratio", "ngram_len"},
     # Tokenizers
     "decoding/text/clean_up.py": {"backend_tokenizer", "clean_up_tokenization_spaces", "model"},
+    "decoding/chat.py": {"chat_template"},
+    "decoding/engine/end_tokens.py": {"eos_token_id"},
     "decoding/text/per_tokenizer.py": {"backend_tokenizer", "decoder"},
     "processors/grammar/llguidance.py": {"backend_tokenizer"},
     "speculation/drafters/vocabulary.py": {"added_tokens_decoder", "get_vocab"},

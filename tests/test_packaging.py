@@ -21,6 +21,7 @@ ROOMS = {
         "serialization sizing targets targets/cpu targets/cpu/csrc targets/cuda targets/neuron "
         "tensor_parallel"
     ),
+    "pretrained": "",
     "processors": "constraints fast grammar interop numerics penalties scaling truncation watermark",
     "speculation": "draft_length drafters exactness verification",
     "streaming": "",

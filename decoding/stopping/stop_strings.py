@@ -16,7 +16,7 @@ from ..optional_protocols import TokenCode, has_short_cuts
 from ..protocols import Finish
 from ..scores import Scores
 from ..text.detokenizer import Detokenizer
-from ..text.tokenizer import a_tokenizer, common_prefix_length
+from ..text.tokenizer import a_tokenizer, common_prefix_length, special_tokens
 from ..validation import is_iterable
 from .aho_corasick import AhoCorasick
 from .composition import Stop
@@ -32,14 +32,22 @@ def _strings(value: str | Iterable[str]) -> tuple[str, ...]:
     return strings
 
 
-@attrs.define(eq=False)
-class _Row:
-    """The text of one row's generated ids: a cache, rebuilt when the ids change."""
+@attrs.frozen(eq=False)
+class _Search:
+    """Strings that are searched in one decoding of the ids."""
 
     detokenizer: Detokenizer
-    ids: bytearray = attrs.field(factory=bytearray)
-    """As raw bytes, which compare fastest."""
+    machine: AhoCorasick
+    codes: tuple[int, ...]
+    """The code of each of the automaton's strings."""
 
+
+@attrs.define(eq=False)
+class _Text:
+    """One decoding of one row's ids, as far as they are searched."""
+
+    search: _Search
+    detokenizer: Detokenizer
     state: int = 0
     """The automaton's state after the final text, while text is held."""
 
@@ -49,11 +57,9 @@ class _Row:
     ahead: int = 0
     """The automaton's state after the held text."""
 
-    code: int = 0
-    """The code of the newest token."""
-
-    def read(self, token: int, machine: AhoCorasick) -> None:
-        """Take the next token."""
+    def read(self, token: int) -> int:
+        """Take the next token; its code."""
+        machine, code = self.search.machine, 0
         final, before = self.detokenizer.push([token]), self.held
         self.held = self.detokenizer.preview()
         text = final + self.held
@@ -62,15 +68,35 @@ class _Row:
         # character turned out to be invalid bytes, for example.
         unchanged = known == len(before) and not 0 < len(final) < known
         start, state = (known, self.ahead) if unchanged else (0, self.state)
-        self.code = 0
         for position in range(start, len(text)):
             if position == len(final):
                 self.state = state
             state = machine.step(state, text[position])
             found = machine.found[state]
-            if found is not None and position >= known and not self.code:
-                self.code = found + 1
+            if found is not None and position >= known and not code:
+                code = self.search.codes[found]
         self.ahead = state
+        return code
+
+
+@attrs.define(eq=False)
+class _Row:
+    """The text of one row's generated ids: a cache, rebuilt when the ids change."""
+
+    texts: tuple[_Text, ...]
+    ids: bytearray = attrs.field(factory=bytearray)
+    """As raw bytes, which compare fastest."""
+
+    code: int = 0
+    """The code of the newest token."""
+
+    def read(self, token: int) -> None:
+        """Take the next token."""
+        self.code = 0
+        for text in self.texts:
+            # Each reads every token.
+            code = text.read(token)
+            self.code = self.code or code
 
 
 @has_short_cuts
@@ -81,6 +107,10 @@ class StopStrings(Stop):
 
     The first to be complete wins; of several that one token completes, the one that ends
     first in the text, then the longest. The prompt is not searched.
+
+    A string that is a special token (``"<|im_end|>"``), or contains one, is searched in the text with special
+    tokens, whether or not :attr:`skip_special_tokens` leaves them out elsewhere. Hiding it leaves the other
+    characters of such a string in the text.
     """
 
     strings: tuple[str, ...] = attrs.field(converter=_strings)
@@ -90,16 +120,24 @@ class StopStrings(Stop):
 
     skip_special_tokens: bool = attrs.field(default=True, validator=validators.instance_of(bool))
     _rows: dict[int, _Row] = attrs.field(factory=dict, init=False, repr=False)
-    _machine: AhoCorasick = attrs.field(init=False, repr=False)
-    _detokenizer: Detokenizer = attrs.field(init=False, repr=False)
+    _searches: tuple[_Search, ...] = attrs.field(init=False, repr=False)
 
-    @_machine.default
-    def _machine_of_the_strings(self) -> AhoCorasick:
-        return AhoCorasick.of(self.strings)
-
-    @_detokenizer.default
-    def _detokenizer_of_every_row(self) -> Detokenizer:
-        return Detokenizer(self.tokenizer, self.skip_special_tokens)
+    @_searches.default
+    def _searches_of_the_strings(self) -> tuple[_Search, ...]:
+        # Validates the tokenizer, before anything else is asked of it.
+        usual = Detokenizer(self.tokenizer, self.skip_special_tokens)
+        special = special_tokens(self.tokenizer) if self.skip_special_tokens else ()
+        groups: dict[bool, list[int]] = {}
+        for index, string in enumerate(self.strings):
+            groups.setdefault(any(token in string for token in special), []).append(index)
+        return tuple(
+            _Search(
+                Detokenizer(self.tokenizer, skip_special_tokens=False) if has_special else usual,
+                AhoCorasick.of(tuple(self.strings[index] for index in indices)),
+                tuple(index + 1 for index in indices),
+            )
+            for has_special, indices in groups.items()
+        )
 
     @property
     def finishes(self) -> tuple[Finish, ...]:
@@ -136,7 +174,7 @@ class StopStrings(Stop):
                 raise ValueError(f"'token' must follow those that were told: got token {token} at {length}")
             seen = self._begun(row)
             self._take(seen, np.frombuffer(earlier, np.int64))
-        seen.read(token, self._machine)
+        seen.read(token)
         seen.ids += token.to_bytes(size, sys.byteorder, signed=True)
         return seen.code
 
@@ -149,10 +187,12 @@ class StopStrings(Stop):
         return seen.code
 
     def _begun(self, row: int) -> _Row:
-        begun = self._rows[row] = _Row(self._detokenizer.another())
+        begun = self._rows[row] = _Row(
+            tuple(_Text(search, search.detokenizer.another()) for search in self._searches)
+        )
         return begun
 
     def _take(self, seen: _Row, new: NDArray[np.int64]) -> None:
         for token in new.tolist():
-            seen.read(token, self._machine)
+            seen.read(token)
         seen.ids += new.tobytes()

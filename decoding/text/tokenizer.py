@@ -61,6 +61,13 @@ def decoder_steps(tokenizer: Any) -> list[str]:
     return [part["type"] for part in state.get("decoders", [state])]
 
 
+def special_tokens(tokenizer: Any) -> frozenset[str]:
+    """The spellings of the special tokens of *tokenizer*; empty if it is not a Hugging Face tokenizer."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    spelled = {token.content for token in added.values() if token.special}
+    return frozenset({*spelled, *getattr(tokenizer, "all_special_tokens", ())} - {""})
+
+
 def common_prefix_length(before: str, text: str) -> int:
     """The number of leading characters that both have in common; usually all of *before*."""
     if text.startswith(before):

@@ -70,8 +70,10 @@ def load_gguf_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "Pr
     from transformers import AutoModelForCausalLM
 
     file = Path(path)
+    # With its report, which transformers' annotations leave out.
+    loaded: Any
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded = AutoModelForCausalLM.from_pretrained(
             str(file.parent),
             gguf_file=file.name,
             dtype=dtype or "auto",
@@ -83,12 +85,12 @@ def load_gguf_model(path: str | PathLike[str], dtype: torch.dtype | None) -> "Pr
             f"the model in {path}", f"transformers cannot read it as a causal LM ({error})"
         ) from error
     # transformers would initialise them at random, with a warning.
-    missing = sorted(report["missing_keys"])
+    model: PreTrainedModel = loaded[0]
+    missing = sorted(loaded[1]["missing_keys"])
     if missing:
         reason = f"{file} lacks {len(missing)} of its weights, such as {missing[0]}"
         raise UnsupportedArchitecture(type(model).__name__, reason)
-    loaded: PreTrainedModel = model
-    return loaded
+    return model
 
 
 def load_gguf_tokenizer(path: str | PathLike[str]) -> "PreTrainedTokenizerBase":

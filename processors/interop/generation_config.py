@@ -49,7 +49,12 @@ class GenerationParts:
 
 
 def from_generation_config(
-    config: Any, *, seed: int | None = None, tokenizer: Any = None, ignore: Iterable[str] = ()
+    config: Any,
+    *,
+    seed: int | None = None,
+    tokenizer: Any = None,
+    defaults: Any = None,
+    ignore: Iterable[str] = (),
 ) -> GenerationParts:
     """
     Make the parts with which a generator does what ``generate`` does with *config*.
@@ -62,49 +67,66 @@ def from_generation_config(
     ``max_length`` and ``min_new_tokens`` over ``min_length``, and without ``do_sample`` temperature
     and filters are ignored. Differences: prompts have no padding here, so lengths count tokens only;
     a prompt of ``max_length`` or more, an error there, gets one token; ``remove_invalid_values``
-    keeps ``-inf``, which becomes the lowest number there.
+    keeps ``-inf``, which becomes the lowest number there; stop strings are searched in the new text
+    only, while there one ends the row at its first token if the prompt ends with it or with its beginning.
+
+    ``generate`` takes fields that are not set from ``model.generation_config``: the model's own end tokens
+    end its rows whatever configuration is given. Here a configuration without ``eos_token_id`` ends at none,
+    unless *defaults* are given.
 
     Args:
         config: A ``transformers.GenerationConfig``, such as ``model.generation_config``.
 
         seed: Seed of ``Sample``, which is not part of a configuration. None: a fresh one each call.
 
-        tokenizer: Required for ``stop_strings``.
+        tokenizer: Required for ``stop_strings``, which may be or contain special tokens.
+
+        defaults: Another ``GenerationConfig``, which gives each field that *config* does not set, as
+            ``model.generation_config`` does in ``generate``. None: no others.
 
         ignore: Names of refused or unknown fields to skip.
 
     Raises:
-        TypeError: *config* or *ignore* is none, or a field has another type.
+        TypeError: *config*, *defaults* or *ignore* is none, or a field has another type.
 
         ValueError: A field is unsupported or unknown.
     """
-    known = _fields_of(config)
+    known = _with_defaults(config, defaults)
     if isinstance(ignore, str) or not is_iterable(ignore) or not all(isinstance(n, str) for n in ignore):
         raise TypeError(f"'ignore' must be names of fields: got {ignore!r}")
     ignored = set(ignore)
     fields = {name: value for name, value in known.items() if name not in ignored}
-    # Defaults are values up to transformers 4, and None later.
-    defaults = vars(type(config)())
-    _refuse(fields, defaults)
+    # Values up to transformers 4, and None later.
+    unset = vars(type(config)())
+    _refuse(fields, unset)
     unused = {
         name: reason
         for name, reason in NO_EFFECT.items()
-        if fields.get(name) is not None and fields[name] != defaults.get(name)
+        if fields.get(name) is not None and fields[name] != unset.get(name)
     }
     eos = _token_ids(fields.get("eos_token_id"))
-    limit = _limit(fields, defaults, unused)
+    limit = _limit(fields, unset, unused)
     stages = _stages(fields, OtherFields(eos, limit), unused)
     sampler = Sample(seed) if fields.get("do_sample") else Greedy()
     return GenerationParts(Chain(stages), sampler, _stop(fields, eos, limit, tokenizer), unused)
 
 
-def _fields_of(config: Any) -> Mapping[str, Any]:
+def _with_defaults(config: Any, defaults: Any) -> Mapping[str, Any]:
+    fields = _fields_of(config)
+    if defaults is None:
+        return fields
+    others, unset = _fields_of(defaults, "defaults"), vars(type(config)())
+    kept = {name: value for name, value in fields.items() if value is not None and value != unset.get(name)}
+    return {**fields, **others, **kept}
+
+
+def _fields_of(config: Any, name: str = "config") -> Mapping[str, Any]:
     try:
         fields = {} if isinstance(config, type) else vars(config)
     except TypeError:  # it has none
         fields = {}
     if not fields:
-        raise TypeError(f"'config' must be a transformers.GenerationConfig: got {config!r}")
+        raise TypeError(f"'{name}' must be a transformers.GenerationConfig: got {config!r}")
     return fields
 
 

@@ -276,5 +276,11 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 """Unsupported fields, with their off-values and the reason."""
 
-METADATA = ("transformers_version", "_from_model_config", "_original_object_hash", "_commit_hash")
+METADATA = (
+    "transformers_version",
+    "config_name",
+    "_from_model_config",
+    "_original_object_hash",
+    "_commit_hash",
+)
 """Fields that do not concern generation."""

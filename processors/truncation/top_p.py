@@ -36,7 +36,10 @@ class TopP(Composable):
     p: float | Tensor = attrs.field(
         converter=as_reals, validator=real("in (0, 1]", lambda p: (p > 0) & (p <= 1))
     )
-    """One for all rows, or ``[batch]``."""
+    """
+    One for all rows, or ``[batch]``. A Python number is taken as its double: 0.9 is 0.90000000000000002, and
+    not the float32 next to it, 0.89999998, with which Hugging Face compares float32 sums.
+    """
 
     ties: str = attrs.field(default="last", validator=one_of("last", "first", "keep"))
     """

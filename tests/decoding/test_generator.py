@@ -77,14 +77,14 @@ class TestCall:
     def test_equal_prompts_differ_by_stream(self) -> None:
         """Rows of one prompt are different samples of it."""
         decoder = ScriptedDecoder(TABLE, batch_size=3)
-        result = Generator(decoder, sampler=Sample(), stop=MaxNewTokens(20))([[1]] * 3)
+        result = Generator(decoder, sampler=Sample(seed=0), stop=MaxNewTokens(20))([[1]] * 3)
 
         assert 3 == len({tuple(row) for row in result.ids})
 
     def test_generators_may_take_turns_on_one_decoder(self) -> None:
         """Two streams over one decoder, event by event in turns, give what each gives alone."""
         decoder = ScriptedDecoder(TABLE, batch_size=2)
-        generator = Generator(decoder, sampler=Sample(), stop=MaxNewTokens(12))
+        generator = Generator(decoder, sampler=Sample(seed=0), stop=MaxNewTokens(12))
         alone = [generator(prompts).ids for prompts in ([[1, 2], [3]], [[4], [5, 6, 7]])]
         turns: list[list[list[int]]] = [[[], []], [[], []]]
         for first, second in zip(
@@ -220,7 +220,7 @@ class TestThreads:
 
         decoder = Slow(TABLE)
         draft = DraftModel(Slow(TABLE + 0.2))
-        fast = SpeculativeGenerator(decoder, draft, sampler=Sample(), stop=MaxNewTokens(12))
+        fast = SpeculativeGenerator(decoder, draft, sampler=Sample(seed=0), stop=MaxNewTokens(12))
         expected = [fast([i]).ids[0] for i in range(5)]
 
         async def text(i: int) -> list[int]:
@@ -250,8 +250,10 @@ class TestThreads:
     def test_a_decoder_may_draft_for_itself(self) -> None:
         """Target and draft may be one decoder: each finds what the other has fed."""
         decoder = ScriptedDecoder(TABLE)
-        plain = Generator(ScriptedDecoder(TABLE), sampler=Sample(), stop=MaxNewTokens(20))([1, 2])
-        fast = SpeculativeGenerator(decoder, DraftModel(decoder), sampler=Sample(), stop=MaxNewTokens(20))
+        plain = Generator(ScriptedDecoder(TABLE), sampler=Sample(seed=0), stop=MaxNewTokens(20))([1, 2])
+        fast = SpeculativeGenerator(
+            decoder, DraftModel(decoder), sampler=Sample(seed=0), stop=MaxNewTokens(20)
+        )
 
         assert plain.ids == fast([1, 2]).ids
 

@@ -56,8 +56,16 @@ def test_accepts(prompts: Any, expected: list[list[int]]) -> None:
         ([1.5], TypeError, "a prompt must be a list of ids: got 1.5"),
         ([True], TypeError, "a prompt must be a list of ids: got True"),
         ([[1, None]], TypeError, r"a prompt must be a list of ids: got \[1, None\]"),
-        (7, TypeError, "'prompts' must be ids, lists of ids or an integer array: got int"),
-        (None, TypeError, "'prompts' must be ids, lists of ids or an integer array: got NoneType"),
+        (
+            7,
+            TypeError,
+            "'prompts' must be ids, lists of ids, an integer array, or what a tokenizer returns: got int",
+        ),
+        (
+            None,
+            TypeError,
+            "'prompts' must be ids, lists of ids, an integer array, or what a tokenizer returns: got No",
+        ),
     ],
 )
 def test_refuses(prompts: Any, error: type[Exception], message: str) -> None:

@@ -212,7 +212,7 @@ class TestBeforeLoading:
         [
             ({"processors": Greedy()}, r"'processors' must process logits.*: got the sampler Greedy"),
             (
-                {"processors": TopK(3) | Sample()},
+                {"processors": TopK(3) | Sample(seed=0)},
                 r"'processors' must process logits.*: got the sampler Sam",
             ),
             ({"sampler": TopK(3)}, r"'sampler' must choose, such as Greedy\(\): got the processor TopK"),

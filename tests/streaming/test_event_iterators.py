@@ -18,7 +18,9 @@ PATIENCE = 10.0
 
 
 def generator() -> Generator:
-    return Generator(ScriptedDecoder(TABLE, batch_size=3), sampler=Sample(), stop=MaxNewTokens([5, 20, 11]))
+    return Generator(
+        ScriptedDecoder(TABLE, batch_size=3), sampler=Sample(seed=0), stop=MaxNewTokens([5, 20, 11])
+    )
 
 
 def in_a_thread(events: Any) -> threading.Thread:

@@ -173,7 +173,7 @@ class TestDrafting:
         """When trees were not declared."""
         tree = Draft(torch.tensor([[2]]), parents=torch.tensor([[-1]]))
         drafting = generator(
-            drafter=Says(lambda rows: tree), verification=RejectionSampling(), sampler=Sample()
+            drafter=Says(lambda rows: tree), verification=RejectionSampling(), sampler=Sample(seed=0)
         )
 
         with pytest.raises(ValueError, match=r"RejectionSampling\(\) takes no trees"):
@@ -191,4 +191,6 @@ class TestDrafting:
     def test_rejection_takes_no_trees(self) -> None:
         """Refused when the generator is built."""
         with pytest.raises(ValueError, match="'verification' must take trees, as ExactMatch does"):
-            generator(drafter=Says(None, tree_nodes=3), verification=RejectionSampling(), sampler=Sample())
+            generator(
+                drafter=Says(None, tree_nodes=3), verification=RejectionSampling(), sampler=Sample(seed=0)
+            )

@@ -198,7 +198,7 @@ class TestExplain:
 
     def test_what_else_reads_the_scores(self) -> None:
         """Parts of the generator for which the chain runs on the host as well."""
-        sample = Sample()
+        sample = Sample(seed=0)
         decoder = SamplingDecoder(TABLE, sampler=sample)
         drafter = PromptLookup()
 

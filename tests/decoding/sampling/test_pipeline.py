@@ -60,13 +60,13 @@ class TestChoose:
 
     def test_no_token_left_is_no_choice(self) -> None:
         """A column without a token, or of garbage, gives -1 and leaves its neighbour alone."""
-        for sampler in (Greedy(), Sample()):
+        for sampler in (Greedy(), Sample(seed=0)):
             for nothing in (-torch.inf, torch.nan):
                 logits = torch.tensor([[[nothing, nothing], [0.0, -torch.inf]]])
 
                 assert [[-1, 0]] == SamplingPipeline(None, sampler)(logits, HISTORY)[0].tolist()
 
-    @pytest.mark.parametrize("sampler", [Greedy(), Sample()])
+    @pytest.mark.parametrize("sampler", [Greedy(), Sample(seed=0)])
     def test_several_are_possible_choices(self, sampler: Sampler) -> None:
         """The first is the choice; what the chain forbids, or is not there, is none; nor is garbage."""
         logits = torch.tensor([[[5.0, 1.0, 4.0], [0.0, torch.nan, 1.0]]])
@@ -133,7 +133,7 @@ class TestChoose:
         assert Finish("no_token_left", "the decoder") == finish
 
     @pytest.mark.parametrize("processors", [None, TopK(2), RemoveInvalid()])
-    @pytest.mark.parametrize("sampler", [Greedy(), Sample()])
+    @pytest.mark.parametrize("sampler", [Greedy(), Sample(seed=0)])
     def test_logits_that_are_no_numbers_are_an_overflow(
         self, processors: Processor | None, sampler: Sampler
     ) -> None:
@@ -257,10 +257,10 @@ class TestShortCuts:
             torch.zeros(2, 1, 4).long(), torch.tensor([[1], [3]]), torch.ones(2), torch.arange(2)
         )
         for chain in (Chain([TopP(0.9, ties=ties)]), TopK(50) | TopP(0.9, ties=ties), Chain([MinP(0.05)])):
-            ids, scores = SamplingPipeline(chain, Sample())(logits, history)
+            ids, scores = SamplingPipeline(chain, Sample(seed=0))(logits, history)
 
             assert torch.equal(chain(logits, history), scores.logits)
-            assert torch.equal(Sample()(scores.logits, history), ids)
+            assert torch.equal(Sample(seed=0)(scores.logits, history), ids)
 
 
 class TestRows:
@@ -306,7 +306,7 @@ class TestWorkspace:
 
     def test_a_call_inside_a_call_disturbs_nothing(self) -> None:
         """A stage, or a sampler, that asks another chain about the logits it was given."""
-        inner = SamplingPipeline(RepetitionPenalty(3.0) | Temperature(0.01), Sample())
+        inner = SamplingPipeline(RepetitionPenalty(3.0) | Temperature(0.01), Sample(seed=0))
 
         def stage(logits: torch.Tensor, history: History) -> torch.Tensor:
             before = logits.clone()
@@ -339,12 +339,12 @@ class TestWorkspace:
         for chain, sampler in (
             (Temperature(0.5) | keep, sample),
             (Chain([Temperature(0.5)]), Greedy()),
-            (Chain([Temperature(0.5)]), Sample()),
+            (Chain([Temperature(0.5)]), Sample(seed=0)),
             (keep | Temperature(0.5), Greedy()),
         ):
             kept.append(SamplingPipeline(chain, sampler)(self.LOGITS, ONE_COLUMN)[1].logits)
         before = [logits.clone() for logits in kept]
-        SamplingPipeline(Temperature(0.1) | RepetitionPenalty(2.0), Sample())(-self.LOGITS, ONE_COLUMN)[
+        SamplingPipeline(Temperature(0.1) | RepetitionPenalty(2.0), Sample(seed=0))(-self.LOGITS, ONE_COLUMN)[
             1
         ].logits.sum()
 

@@ -74,8 +74,8 @@ def test_a_sampler_counts_by_its_class() -> None:
 
     assert same_chain((chain, Sample(seed=1)), (chain, Sample(seed=2)))
     assert chain_digest(chain, Sample(seed=1)) == chain_digest(chain, Sample(seed=2))
-    assert not same_chain((chain, Sample()), (chain, Greedy()))
-    assert chain_digest(chain, Sample()) != chain_digest(chain, Greedy())
+    assert not same_chain((chain, Sample(seed=0)), (chain, Greedy()))
+    assert chain_digest(chain, Sample(seed=0)) != chain_digest(chain, Greedy())
 
 
 def test_a_foreign_processor_equals_only_itself() -> None:

@@ -312,7 +312,7 @@ class TestDeviceChoice:
 
     def test_makes_its_noise_on_the_host(self) -> None:
         """In float32, since the device has no float64."""
-        inputs = DeviceSampling(None, Sample()).inputs(random_logits(10), history_of(BATCH, WIDTH, 10))
+        inputs = DeviceSampling(None, Sample(seed=0)).inputs(random_logits(10), history_of(BATCH, WIDTH, 10))
 
         assert [(2, 3, 10), (2, 1, 11), (2, 3), (2,), (2, 3, 3), (2, 3, 4)] == [
             tuple(i.shape) for i in inputs

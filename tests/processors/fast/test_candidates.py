@@ -20,6 +20,8 @@ def test_candidates_are_passed_on() -> None:
             return logits
 
     logits = torch.randn(1, 1, 5000, generator=torch.Generator().manual_seed(0))
-    SamplingPipeline(Spy() | TopK(7) | Spy() | PresencePenalty(1.0) | Spy(), Sample())(logits, ONE_COLUMN)
+    SamplingPipeline(Spy() | TopK(7) | Spy() | PresencePenalty(1.0) | Spy(), Sample(seed=0))(
+        logits, ONE_COLUMN
+    )
 
     assert [5000, 7, 5000] == seen

@@ -471,7 +471,7 @@ class TestToGenerationConfig:
     )
     def test_refuses_what_no_field_can_say(self, parts: dict[str, Any], message: str) -> None:
         """A config that would mean something else is not made."""
-        whole = {"sampler": Sample(), "stop": EndOfSequence(3) | MaxNewTokens(5)} | parts
+        whole = {"sampler": Sample(seed=0), "stop": EndOfSequence(3) | MaxNewTokens(5)} | parts
 
         with pytest.raises(ValueError, match=message.replace("|", r"\|")):
             to_generation_config(**whole)

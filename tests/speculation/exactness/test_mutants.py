@@ -60,7 +60,7 @@ def world(**parts: Any) -> Callable[[], Generator]:
         "processors": Temperature(0.7),
         "num_draft_tokens": 2,
         "stop": MaxNewTokens(2),
-        "sampler": Sample(),
+        "sampler": Sample(seed=0),
     }
     return lambda: SpeculativeGenerator(**{**usual, **parts})
 

@@ -574,7 +574,7 @@ class TestSampling:
         loaded = load_decoder(
             tmp_path / "decoder",
             processors=chain,
-            sampler=None if chain is None else Sample(),
+            sampler=None if chain is None else Sample(seed=0),
             target=NativeTarget(backend=backend, device="cpu"),
         )
 
