@@ -3,12 +3,14 @@
 import copy
 import inspect
 import os
+import warnings
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from ..decoding.engine.no_effect import NoEffectWarning
 from ..decoding.engine.parts import DEFAULT_NEW_TOKENS, Parts
 from ..decoding.optional_protocols import TakesArgmax
 from ..decoding.validation import as_several
@@ -66,8 +68,9 @@ def generator_arguments(
     # Reading a GGUF file takes seconds: what it says of generation is taken from the model.
     late = own and is_gguf(model)
     config = None if late else _config_of(model) if own else generation_config
+    _check_parts(parts)
     parts = configured(parts, config)
-    Parts(**{name: value for name, value in parts.items() if name in attrs.fields_dict(Parts)})
+    _check_parts(parts)
     decoder: Any = makes(model, **{name: value for name, value in options.items() if name in of_decoder})
     if late:
         parts = configured(parts, decoder.step.model.generation_config)
@@ -132,6 +135,13 @@ def _check_names(
     missing = [name for name in required if name not in options]
     if missing:
         raise TypeError(f"{kind.__name__}.from_pretrained() needs '{missing[0]}'")
+
+
+def _check_parts(parts: Mapping[str, Any]) -> None:
+    with warnings.catch_warnings():
+        # The generator itself will warn.
+        warnings.simplefilter("ignore", NoEffectWarning)
+        Parts(**{name: value for name, value in parts.items() if name in attrs.fields_dict(Parts)})
 
 
 def _config_of(model: Any) -> Any:

@@ -48,5 +48,8 @@ def load_tokenizer(source: str | PathLike[str]) -> "PreTrainedTokenizerBase | No
     folder = path.is_dir()
     if not any((path / name).is_file() if folder else is_on_hub(str(source), name) for name in _FILES):
         return None
-    found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(source))
+    try:
+        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(source))
+    except (KeyError, TypeError, AttributeError) as error:  # transformers takes what it reads on trust
+        raise ValueError(f"the files of a tokenizer must be as they were saved: got {source}") from error
     return found

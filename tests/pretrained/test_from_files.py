@@ -1,0 +1,180 @@
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
+
+from decodekit.decoding import Generator, Greedy, MaxNewTokens, Sample
+from decodekit.neuron_backend import compile_decoder, load_decoder
+from decodekit.processors import Temperature
+from decodekit.speculation import PromptLookup, SpeculativeGenerator
+
+SHAPE: dict[str, Any] = {"target": "eager", "widths": (1, 5), "max_length": 64, "progress": False}
+
+
+def words() -> Any:
+    """A tokenizer of 61 words, w0 to w60; w60 ends a sequence."""
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.WordLevel({f"w{i}": i for i in range(61)}, unk_token="w0"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="w60", unk_token="w0")
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }} w1 {% endfor %}"
+    return tokenizer
+
+
+@pytest.fixture
+def folder(tiny_model: Any, tmp_path: Path) -> Path:
+    """A model's folder, with a tokenizer and a generation config."""
+    model: PreTrainedModel = tiny_model("llama")
+    model.save_pretrained(tmp_path / "model")
+    words().save_pretrained(tmp_path / "model")
+    GenerationConfig(
+        do_sample=True, temperature=0.5, top_k=7, eos_token_id=[3, 4], max_new_tokens=9
+    ).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+class TestFromPretrained:
+    def test_brings_what_the_files_say(self, folder: Path) -> None:
+        """Chain, sampler, limit, and the end tokens of config and tokenizer; as put together by hand."""
+        generator = Generator.from_pretrained(folder, sampler=Sample(seed=3), **SHAPE)
+        by_hand = Generator(
+            compile_decoder(folder, **SHAPE),
+            processors=generator.processors,
+            sampler=Sample(seed=3),
+            stop=MaxNewTokens(9),
+            end_of_sequence=(3, 4, 60),
+            tokenizer=words(),
+        )
+
+        assert "Temperature(temperature=0.5)" in repr(generator.processors)
+        assert [3, 4, 60] == [
+            f.matched for f in generator.stop_condition.finishes if f.reason == "end_of_sequence"
+        ]
+        assert generator("w5 w6").ids == by_hand("w5 w6").ids
+
+    def test_a_greedy_sampler_takes_no_temperature_along(self, folder: Path) -> None:
+        """The config is read for the sampler that is given."""
+        generator = Generator.from_pretrained(folder, sampler=Greedy(), **SHAPE)
+
+        assert () == generator.processors.processors
+
+    def test_what_is_given_wins(self, folder: Path) -> None:
+        """Parts and end tokens; the rest is the config's."""
+        chain = Temperature(2.0)
+        generator = Generator.from_pretrained(
+            folder, processors=chain, stop=MaxNewTokens(2), end_of_sequence=None, **SHAPE
+        )
+
+        assert generator.processors is chain
+        assert ["max_new_tokens"] == [finish.reason for finish in generator.stop_condition.finishes]
+
+    def test_without_a_config_the_tokenizer_ends_a_row(self, folder: Path) -> None:
+        """None: no generation config is read."""
+        generator = Generator.from_pretrained(folder, generation_config=None, **SHAPE)
+
+        assert isinstance(generator.sampler, Greedy)
+        assert [60, None] == [finish.matched for finish in generator.stop_condition.finishes]
+
+    def test_of_a_model_in_memory(self, tiny_model: Any) -> None:
+        """It has no tokenizer; ids are taken."""
+        generator = Generator.from_pretrained(tiny_model("llama"), stop=MaxNewTokens(3), **SHAPE)
+
+        assert 3 == len(generator([1, 2]).ids[0])
+        assert generator.tokenizer is None
+
+    def test_speculative(self, folder: Path) -> None:
+        """The class is the caller's; the drafter is required before anything is compiled."""
+        parts: dict[str, Any] = {"sampler": Greedy(), "stop": MaxNewTokens(6), **SHAPE}
+        plain = Generator.from_pretrained(folder, **parts)
+        fast = SpeculativeGenerator.from_pretrained(folder, drafter=PromptLookup(), **parts)
+
+        assert isinstance(fast, SpeculativeGenerator)
+        assert plain("w5 w6").ids == fast("w5 w6").ids
+        with pytest.raises(TypeError, match=r"SpeculativeGenerator.from_pretrained\(\) needs 'drafter'"):
+            SpeculativeGenerator.from_pretrained(folder, **parts)
+
+    def test_a_saved_decoder_is_loaded(self, folder: Path, tmp_path: Path) -> None:
+        """Saved by its generator, tokenizer included; its shape is its own."""
+        first = Generator.from_pretrained(folder, sampler=Greedy(), **SHAPE)
+        first.save(tmp_path / "saved")
+        again = Generator.from_pretrained(tmp_path / "saved", sampler=Greedy())
+
+        assert first("w5 w6").text == again("w5 w6").text
+        assert first.stop_condition.finishes == again.stop_condition.finishes
+        with pytest.raises(TypeError, match="of a saved decoder has no option 'max_length'"):
+            Generator.from_pretrained(tmp_path / "saved", max_length=8)
+
+    @pytest.mark.parametrize(
+        ("options", "error", "message"),
+        [
+            ({"temprature": 1}, TypeError, "of a model has no option 'temprature'"),
+            ({"sampler": 3}, TypeError, "'sampler' must be callable"),
+            ({"generation_config": "none"}, ValueError, "'generation_config' must be 'auto'"),
+            ({"end_of_sequence": "tokenizer"}, ValueError, "'end_of_sequence' must be 'auto'"),
+        ],
+    )
+    def test_refuses_before_compiling(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], error: Any, message: str
+    ) -> None:
+        """Compiling takes minutes."""
+        monkeypatch.setattr("decodekit.pretrained.from_files.compile_decoder", compile_decoder)
+        options = {**SHAPE, "target": "no such target"} | options
+        with pytest.raises(error, match=message):
+            Generator.from_pretrained(folder, **options)
+
+    def test_a_path_to_nothing(self, tmp_path: Path) -> None:
+        """As for compile_decoder."""
+        with pytest.raises(FileNotFoundError, match="'model' must be a folder"):
+            Generator.from_pretrained(tmp_path / "nothing at all")
+
+
+class TestTokenizers:
+    def test_a_decoder_saves_its_sources_tokenizer(self, folder: Path, tmp_path: Path) -> None:
+        """And gives it back; transformers reads it too."""
+        compile_decoder(folder, **SHAPE).save(tmp_path / "saved")
+        text = "w5 w6 w60"
+        given = load_decoder(tmp_path / "saved").tokenizer
+
+        assert given is not None
+        assert words()(text)["input_ids"] == given(text)["input_ids"]
+        assert (
+            given(text)["input_ids"] == AutoTokenizer.from_pretrained(tmp_path / "saved")(text)["input_ids"]
+        )
+        assert words().chat_template == given.chat_template
+
+    def test_one_that_is_given_goes_before_it(self, folder: Path, tmp_path: Path) -> None:
+        """As before."""
+        other = words()
+        other.chat_template = "other"
+        compile_decoder(folder, **SHAPE).save(tmp_path / "saved", other)
+        found = load_decoder(tmp_path / "saved").tokenizer
+
+        assert found is not None
+        assert "other" == found.chat_template
+
+    def test_a_model_without_one_has_none(self, tiny_model: Any, tmp_path: Path) -> None:
+        """Of a GPT-2 without files transformers makes a tokenizer that encodes everything to nothing."""
+        tiny_model("gpt2").save_pretrained(tmp_path / "model")
+        decoder = compile_decoder(tmp_path / "model", **SHAPE)
+        decoder.save(tmp_path / "saved")
+
+        assert decoder.tokenizer is None
+        assert load_decoder(tmp_path / "saved").tokenizer is None
+        assert compile_decoder(tiny_model("llama"), **SHAPE).tokenizer is None
+
+    def test_a_broken_one_is_no_reason_not_to_save(
+        self, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A warning says so; asked for, the tokenizer raises."""
+        (folder / "tokenizer.json").write_text("{}")
+        (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizerFast"}')
+        decoder = compile_decoder(folder, **SHAPE)
+        with caplog.at_level(logging.WARNING, logger="decodekit"):
+            decoder.save(tmp_path / "saved")
+
+        assert "is not saved: it cannot be loaded" in caplog.text
+        assert load_decoder(tmp_path / "saved").tokenizer is None
