@@ -682,3 +682,34 @@ class TestLogits:
         assert torch.equal(table[[1, 2]][:, None], logits)
         assert [[1], [2]] == history.length.tolist()
         assert before == generator([[1], [0, 2]]).ids
+
+
+class TestSeeds:
+    FLAT = ScriptedDecoder(torch.zeros(61, 61), line=last_token)
+
+    def test_without_one_each_call_draws_its_own(self) -> None:
+        """Reported, and with it the same text again."""
+        generator = Generator(self.FLAT, sampler=Sample(), stop=MaxNewTokens(30))
+        first, second = generator([1]), generator([1])
+
+        assert first.seed != second.seed
+        assert first.ids != second.ids
+        for result in (first, second):
+            again = Generator(self.FLAT, sampler=Sample(seed=result.seed), stop=MaxNewTokens(30))([1])
+            assert result.ids == again.ids
+            assert result.seed == again.seed
+
+    def test_drafts_take_the_calls_seed(self) -> None:
+        """A draft from the same model is accepted throughout, and changes no token."""
+        draft = DraftModel(ScriptedDecoder(torch.zeros(61, 61), line=last_token))
+        parts: dict[str, Any] = {"stop": MaxNewTokens(20)}
+        result = SpeculativeGenerator(self.FLAT, draft, sampler=Sample(), **parts)([1])
+
+        assert Generator(self.FLAT, sampler=Sample(seed=result.seed), **parts)([1]).ids == result.ids
+        assert result.statistics.drafted == result.statistics.accepted
+
+    def test_streams_differ_too(self) -> None:
+        """Events have no seed: who wants the same again gives one."""
+        generator = Generator(self.FLAT, sampler=Sample(), stop=MaxNewTokens(30))
+
+        assert [e.ids for e in generator.stream([1])] != [e.ids for e in generator.stream([1])]

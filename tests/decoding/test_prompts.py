@@ -1,10 +1,14 @@
 """What may be passed as prompts."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
+import attrs
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from decodekit.decoding import DecoderShape
 from decodekit.decoding.prompts import as_rows
@@ -78,3 +82,109 @@ def test_strings_need_a_tokenizer() -> None:
     """Without one, a string is refused and quoted."""
     with pytest.raises(TypeError, match=r"has no tokenizer .*: got the string 'def'"):
         as_rows("def", SHAPE)
+
+
+class TestEncoded:
+    @pytest.mark.parametrize("kind", [dict, BatchEncoding])
+    @pytest.mark.parametrize("array", [lambda rows: rows, np.array, torch.tensor])
+    def test_padding_is_left_out_on_either_side(
+        self, kind: Callable[..., Any], array: Callable[..., Any]
+    ) -> None:
+        """As a tokenizer returns rows of one length."""
+        ids, mask = [[0, 0, 1, 2], [3, 4, 5, 0], [6, 7, 8, 9]], [[0, 0, 1, 1], [1, 1, 1, 0], [1, 1, 1, 1]]
+        encoded = kind({"input_ids": array(ids), "attention_mask": array(mask), "token_type_ids": None})
+
+        assert [[1, 2], [3, 4, 5], [6, 7, 8, 9]] == as_rows(encoded, SHAPE)
+
+    def test_one_text_and_lists_of_them(self) -> None:
+        """Without a batch dimension, without a mask, and one encoding a prompt."""
+        one = BatchEncoding({"input_ids": [1, 2], "attention_mask": [1, 1]})
+
+        assert [[1, 2]] == as_rows(one, SHAPE)
+        assert [[1, 2], [3]] == as_rows([one, {"input_ids": [3]}], SHAPE)
+
+    @pytest.mark.parametrize(
+        ("prompts", "error", "message"),
+        [
+            ({"ids": [1]}, TypeError, r"must have 'input_ids': got the keys \['ids'\]"),
+            ({"role": "user", "content": "a"}, TypeError, r"\(a chat is a list of messages\)"),
+            (
+                {"input_ids": [[1, 2]], "attention_mask": [[1]]},
+                ValueError,
+                "must have the shape of 'input_ids'",
+            ),
+            (
+                {"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]},
+                ValueError,
+                "zeros for padding before or after",
+            ),
+            (
+                {"input_ids": [1, 2], "attention_mask": [2, 1]},
+                ValueError,
+                "a row of 'attention_mask' must be ones",
+            ),
+            ({"input_ids": [1, 2], "attention_mask": [0, 0]}, ValueError, "must have 1 to .* tokens"),
+            ([{"input_ids": [[1], [2]]}], ValueError, "must be one row of 'input_ids': got 2"),
+        ],
+    )
+    def test_refuses(self, prompts: Any, error: type[Exception], message: str) -> None:
+        """What is no encoding, or has holes."""
+        with pytest.raises(error, match=message):
+            as_rows(prompts, SHAPE)
+
+
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n"
+    "{% if m['role'] == 'tool' %}{{ raise_exception('no tools') }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    """One of bytes, with a template and a token that begins each text."""
+    backend = Tokenizer(models.WordLevel({"<s>": 0, **{chr(i): i for i in range(9, 127)}}, unk_token="<s>"))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", chat_template=TEMPLATE)
+
+
+class TestChats:
+    USER: ClassVar[list[dict[str, str]]] = [{"role": "user", "content": "abc"}]
+
+    @staticmethod
+    def text(rows: list[list[int]]) -> list[str]:
+        """The texts that were encoded."""
+        return ["".join(map(chr, row)) for row in rows]
+
+    def test_are_written_by_the_template(self, tokenizer: Any) -> None:
+        """Up to the assistant's turn; as transformers encodes them."""
+        shape = attrs.evolve(SHAPE, vocab_size=128, max_length=64)
+        rows = as_rows(self.USER, shape, tokenizer)
+        theirs = tokenizer.apply_chat_template(self.USER, add_generation_prompt=True, return_dict=True)
+
+        assert ["user: abc\nassistant: "] == self.text(rows)
+        assert [theirs["input_ids"]] == rows
+
+    def test_several_beside_strings(self, tokenizer: Any) -> None:
+        """One row each; an assistant's last message is continued."""
+        shape = attrs.evolve(SHAPE, vocab_size=128, max_length=64)
+        begun = [*self.USER, {"role": "assistant", "content": "de"}]
+
+        assert ["user: abc\nassistant: ", "user: abc\nassistant: de", "f"] == self.text(
+            as_rows([self.USER, begun, "f"], shape, tokenizer)
+        )
+
+    def test_refuses(self, tokenizer: Any) -> None:
+        """No tokenizer, no template, or one that refuses."""
+        with pytest.raises(TypeError, match="a chat is encoded by a tokenizer"):
+            as_rows(self.USER, SHAPE)
+        with pytest.raises(ValueError, match="must have a tokenizer with a chat template"):
+            as_rows(self.USER, SHAPE, letters)
+        with pytest.raises(ValueError, match="chat template refuses the messages: no tools"):
+            as_rows([{"role": "tool", "content": ""}], SHAPE, tokenizer)
+
+
+def test_too_many_prompts_name_the_option() -> None:
+    """That makes room for them."""
+    with pytest.raises(ValueError, match=r"got 9\. Compile it with batch_size=9"):
+        as_rows([[1]] * 9, SHAPE)

