@@ -171,7 +171,7 @@ class Generator(Parts):
         or leaving a loop over it, ends the generation; the generator is ready for the next call.
         """
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
-        return self._events(self._history(rows, random_streams, self._seed()), self._timers(), logprobs)
+        return self._events(self._history(rows, random_streams), self._timers(), logprobs)
 
     def astream(
         self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
@@ -212,7 +212,7 @@ class Generator(Parts):
 
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
         feeder, request = feeder_of(self.decoder), Logprobs() if logprobs is None else logprobs
-        history = self._history(rows, random_streams, self._seed())
+        history = self._history(rows, random_streams)
         recorder = recorder_of(request, begun_pipeline(self, len(rows)), feeder)
         return score_prompts(feeder, history, recorder, self.exact_width)
 
@@ -230,7 +230,7 @@ class Generator(Parts):
             :func:`decodekit.processors.explain` takes them.
         """
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
-        history = self._history(rows, random_streams, self._seed())
+        history = self._history(rows, random_streams)
         feeder, length = feeder_of(self.decoder), history.length[:, 0]
         with feeder.lock, torch.no_grad():
             fed = feeder.feed(history, length, torch.ones_like(length), exact_width=self.exact_width)
@@ -259,8 +259,11 @@ class Generator(Parts):
         seed = self.sampler.seed if isinstance(self.sampler, Seeded) else 0
         return noise.fresh_seed() if seed is None else seed
 
-    def _history(self, rows: list[list[int]], random_streams: Sequence[int] | None, seed: int) -> History:
+    def _history(
+        self, rows: list[list[int]], random_streams: Sequence[int] | None, seed: int | None = None
+    ) -> History:
         numbers = stream_numbers(random_streams, len(rows))
+        seed = self._seed() if seed is None else seed
         # Not inference tensors, in any mode of the caller: later steps write to them.
         with torch.inference_mode(False):
             # One more than the decoder's positions: the last token need not be fed.

@@ -2,6 +2,7 @@
 
 import warnings
 
+import attrs
 import torch
 
 from ..history import History
@@ -45,6 +46,9 @@ _CALLER = 5
 
 def _is_neutral(stage: Processor) -> bool:
     """Whether *stage* returns logits as they are, as processors do at their neutral value."""
+    # A function of a user's is not called before a generation.
+    if not attrs.has(type(stage)):
+        return False
     one = torch.ones(1, dtype=torch.int64)
     logits = torch.linspace(-8.0, 8.0, 64)[None, None]
     try:
