@@ -2,6 +2,8 @@
 
 import os
 import stat
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -27,6 +29,36 @@ def private_folder(name: str) -> Path:
     for path in (folder.parent, folder):
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder
+
+
+def kept_file(folder: str, name: str, make: Callable[[Path], Path]) -> Path | None:
+    """
+    The file *name* in the :func:`private_folder` *folder*, made once for this machine.
+
+    Args:
+        folder: Name of the folder.
+
+        name: Name that changes with everything that the content depends on.
+
+        make: Makes the file in an empty folder that it is given, and returns its path.
+
+    Returns:
+        None if the folder cannot be written, or others can write to it or the file.
+    """
+    try:
+        own = private_folder(folder)
+        if any(map(write_access_problem, (own, own.parent))):
+            return None
+        path = own / name
+        if not path.is_file():
+            # Under another name first: several processes may make it at once.
+            with tempfile.TemporaryDirectory(dir=own) as temporary:
+                made = make(Path(temporary))
+                made.chmod(0o700)
+                os.replace(made, path)
+        return None if write_access_problem(path) else path
+    except OSError:
+        return None
 
 
 def write_access_problem(path: Path) -> str | None:

@@ -131,7 +131,8 @@ class PositionedCache:
         *states, self._overflow = tensors
         half = len(states) // 2
         self._keys, self._values = states[:half], states[half:]
-        self._largest: Tensor | None = None
+        # From the first layer on, so that all layers run the same operations.
+        self._largest = torch.zeros(written.shape, dtype=self._overflow.dtype, device=written.device)
         self._rows = torch.arange(written.shape[0], dtype=written.dtype, device=written.device)[:, None]
         self._slots = written - slots[0]
         self._attended = slots.shape[0]
@@ -171,7 +172,6 @@ class PositionedCache:
         Returns:
             1 for each attended slot whose token overflowed, else 0: ``[batch, slots]``.
         """
-        assert self._largest is not None, "a model must update the cache"
         flags = total((~_is_usable(self._largest)).to(self._overflow.dtype))
         self._overflow = self._write(self._overflow, self._rows, self._slots, flags[:, None, :, None])
         return self._first(self._overflow)[:, 0, :, 0]
@@ -180,7 +180,7 @@ class PositionedCache:
         """``[batch, heads, width, head_dim]`` *states* with 0 in place of numbers that overflowed."""
         magnitudes = states.abs()
         largest = magnitudes.amax(dim=(1, 3))
-        self._largest = largest if self._largest is None else torch.maximum(self._largest, largest)
+        self._largest = torch.maximum(self._largest, largest)
         return torch.where(_is_usable(magnitudes), states, torch.zeros_like(states))
 
     def _first(self, buffer: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
 aten = torch.ops.aten
 
@@ -49,7 +49,7 @@ def pair_complex_numbers(module: GraphModule) -> None:
     pairs: dict[Node, Pair] = {}
     for node in concerned:
         with module.graph.inserting_before(node):
-            outcome = _rewritten(_Arithmetic(module.graph), node, pairs)
+            outcome = _rewritten(_Arithmetic(node), node, pairs)
         if isinstance(outcome, tuple):
             pairs[node] = outcome
         elif outcome is not None:
@@ -69,10 +69,10 @@ def _takes_complex(node: Node) -> bool:
 
 
 def _is_known(node: Node) -> bool:
-    return node.target in {*_MOVES, *_RULES, _CHECK} or _stays(node)
+    return node.target in {*_MOVES, *_RULES, _CHECK} or is_no_conversion(node)
 
 
-def _stays(node: Node) -> bool:
+def is_no_conversion(node: Node) -> bool:
     """Whether *node* converts to the dtype and device that its argument has."""
     if node.target not in _CONVERSIONS:
         return False
@@ -81,13 +81,15 @@ def _stays(node: Node) -> bool:
 
 
 class _Arithmetic:
-    """Adds operations to a graph, with the metadata of their results."""
+    """Adds operations in place of a node, with the metadata of their results."""
 
-    def __init__(self, graph: Graph):
-        self._graph = graph
+    def __init__(self, replaced: Node):
+        self._replaced = replaced
 
     def __call__(self, operation: Any, *args: Any, **kwargs: Any) -> Node:
-        node = self._graph.call_function(operation, args, kwargs)
+        node = self._replaced.graph.call_function(operation, args, kwargs)
+        # The module that it was traced in, among others.
+        node.meta = dict(self._replaced.meta)
         values = torch.fx.node.map_arg(args, lambda source: source.meta["val"])
         node.meta["val"] = operation(*values, **kwargs)
         return node
@@ -97,7 +99,7 @@ def _rewritten(call: _Arithmetic, node: Node, pairs: dict[Node, Pair]) -> Pair |
     args: tuple[Any, ...] = node.args
     if node.target is _CHECK:
         return None
-    if _stays(node):
+    if is_no_conversion(node):
         return pairs[args[0]]
     if node.target in _MOVES:
         real, imaginary = (call(node.target, part, *args[1:], **node.kwargs) for part in pairs[args[0]])

@@ -1,6 +1,7 @@
 """Early exit: the first layers of a model, with its norm and head, over the same weights."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
@@ -43,6 +44,32 @@ def first_layers(model: Model, num_layers: int) -> Model:
             whole.architecture, f"its first {num_layers} layers alone cache other keys and values"
         )
     return cut
+
+
+@contextmanager
+def only_first_layers(model: "PreTrainedModel", num_layers: int, layers: int) -> Iterator[None]:
+    """Context in which *model* itself has the first *num_layers* of its *layers* alone."""
+    owner, name = _layer_list(model, layers)
+    whole, configs = getattr(owner, name), [(config, dict(vars(config))) for config in _configs(model, owner)]
+    try:
+        setattr(owner, name, whole[:num_layers])
+        for config, _ in configs:
+            _shorten(config, layers, num_layers)
+        yield
+    finally:
+        setattr(owner, name, whole)
+        for config, settings in configs:
+            vars(config).update(settings)
+
+
+def layers_of(model: "PreTrainedModel", layers: int) -> nn.ModuleList | None:
+    """The list of *model*'s *layers*; None if they are not one list."""
+    found = list(_outermost_lists(model, layers))
+    if len(found) != 1:
+        return None
+    owner, name = found[0]
+    listed: nn.ModuleList = getattr(owner, name)
+    return listed
 
 
 def _check(num_layers: int, layers: int) -> None:

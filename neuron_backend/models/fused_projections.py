@@ -48,20 +48,20 @@ class FusedProjections(nn.Module):
                 setattr(layer, name, as_before(own[name], rows))
         self.layer = _layer(fused)
         # A tuple, so that they are not registered as submodules: they are the model's.
-        self._members = tuple(layers)
+        self.members = tuple(layers)
 
     @contextmanager
     def traced(self) -> Iterator[None]:
         """Make each layer a slice of the fused output while tracing; see :func:`merge_equal_products`."""
         start = 0
-        for layer, size in zip(self._members, self.parts, strict=True):
+        for layer, size in zip(self.members, self.parts, strict=True):
             # An instance attribute, which shadows the class's forward until it is deleted.
             layer.forward = partial(self._columns, start, size)
             start += size
         try:
             yield
         finally:
-            for layer in self._members:
+            for layer in self.members:
                 del layer.forward
 
     def _columns(self, start: int, size: int, x: Tensor) -> Tensor:

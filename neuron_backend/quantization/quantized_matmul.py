@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..targets.cpu.kernel_library import NO_LIBRARY, Library, NoLibrary
+from ..targets.cpu.kernel_library import NO_LIBRARY, Kernels
 from . import int4_linear
 from .int4_linear import BLOCK, GROUP, HALF, LEVELS, MIDDLE, Int4Linear, unpad_and_add_bias
 from .int8_linear import MOST_INPUTS, Int8Linear, plain_int8_matmul
@@ -29,7 +29,7 @@ _ATEN_INPUTS = 16
 
 
 @contextmanager
-def cpu_matmul(model: nn.Module, kernels: Library | NoLibrary = NO_LIBRARY) -> Iterator[None]:
+def cpu_matmul(model: nn.Module, kernels: Kernels = NO_LIBRARY) -> Iterator[None]:
     """
     Use the fastest CPU matmuls in the quantised layers of *model* while it is traced.
 
@@ -84,7 +84,7 @@ def _matmul_restored(model: nn.Module) -> Iterator[list[Int8Linear | Int4Linear]
                 layer.matmul = int4_linear.plain_int4_matmul
 
 
-def _int8_with_kernels(kernels: Library | NoLibrary, layer: Int8Linear, x: Tensor) -> Tensor:
+def _int8_with_kernels(kernels: Kernels, layer: Int8Linear, x: Tensor) -> Tensor:
     if not kernels.takes(x.dtype):
         return int8_matmul(layer, x)
     rows = x.reshape(-1, layer.in_features).contiguous()
@@ -94,7 +94,7 @@ def _int8_with_kernels(kernels: Library | NoLibrary, layer: Int8Linear, x: Tenso
 
 
 def _int4_with_kernels(
-    kernels: Library | NoLibrary, fallback: Callable[..., Tensor], layer: Int4Linear, x: Tensor
+    kernels: Kernels, fallback: Callable[..., Tensor], layer: Int4Linear, x: Tensor
 ) -> Tensor:
     if not kernels.takes(x.dtype):
         return fallback(layer, x)

@@ -296,7 +296,7 @@ class TestCompiled:
         monkeypatch.setattr("decodekit.neuron_backend.targets.cpu.aoti.compile_package", None)
         loaded = load_decoder(tmp_path / "decoder")
 
-        assert {"tree_6.pt2", "width_2.pt2"} == {
+        assert {"tree_6.zip", "width_2.zip"} == {
             path.name for path in (tmp_path / "decoder/programs").iterdir()
         }
         assert ((6,), False) == (loaded.tree_widths, loaded.compiled)

@@ -16,7 +16,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
-from ...user_cache import private_folder, write_access_problem
+from ...user_cache import kept_file
 
 _SOURCES = Path(__file__).parent / "csrc"
 
@@ -48,16 +48,10 @@ def library() -> ctypes.PyDLL | None:
 
 def _kept(compiler: str) -> ctypes.PyDLL | None:
     """The library in the cache folder; None if that cannot be written, or others can write to it."""
+    name = f"few_tokens-{_name(compiler)}.so"
+    path = kept_file("compiled", name, functools.partial(_compiled, compiler))
     try:
-        folder = private_folder("compiled")
-        if any(map(write_access_problem, (folder, folder.parent))):
-            return None
-        path = folder / f"few_tokens-{_name(compiler)}.so"
-        if not path.is_file():
-            # Under another name first: several processes may compile at once.
-            with tempfile.TemporaryDirectory(dir=folder) as temporary:
-                os.replace(_compiled(compiler, Path(temporary)), path)
-        return None if write_access_problem(path) else ctypes.PyDLL(str(path))
+        return None if path is None else ctypes.PyDLL(str(path))
     except OSError:
         return None
 
@@ -73,7 +67,6 @@ def _compiled(compiler: str, folder: Path) -> Path:
     path = folder / "few_tokens.so"
     command = [compiler, *_FLAGS, "-o", str(path), str(_SOURCES / "few_tokens.cpp")]
     subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS)
-    path.chmod(0o700)
     return path
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
 
 from ...artifacts.fingerprint import tensors_digest
 from ...artifacts.packages import Package
@@ -25,19 +24,26 @@ from ...lowering.complex_pairs import pair_complex_numbers
 from ...lowering.export import without_known_warnings
 from ...models.fused_projections import merge_equal_products, trace_fused
 from ...quantization.quantized_matmul import cpu_matmul
-from ...step import Step, TreeStep
+from ...step import Step
 from .graph_rewrites import rewrite_graph
-from .kernel_description import BIT_EXACT, describe_kernels, is_bit_exact, kernel_metadata
+from .kernel_description import describe_kernels, is_bit_exact, kernel_metadata
 from .kernel_library import NO_LIBRARY, Library, NoLibrary, archiver
-from .unproved_products import unproved_products
 
-_FINGERPRINT = "decodekit_fingerprint"
-_CONSTANTS = "decodekit_constants"
+FINGERPRINT = "decodekit_fingerprint"
+"""Name of a program's fingerprint in its metadata."""
 
-# Numbers below which a loop runs in one thread. Inductor would divide the sum over a single row among
-# threads, and so round it otherwise than beside other rows.
-_NUMBERS_OF_A_THREAD = 1 << 14
+CONSTANTS = "decodekit_constants"
+"""Name of the digest of a program's own constants in its metadata."""
 
+INDUCTOR_OPTIONS = {
+    # Round after each operation, as eager does. Fused loops round where the compiler ends them, which
+    # depends on the width, so that a column's logits would differ in a verification.
+    "emulate_precision_casts": True,
+    # Numbers below which a loop runs in one thread. Inductor would divide the sum over a single row among
+    # threads, and so round it otherwise than beside other rows.
+    "cpp.min_chunk_size": 1 << 14,
+}
+"""Settings with which Inductor's loops round a column alike at every width and number of threads."""
 
 INSTALL_COMPILER = (
     "'xcode-select --install'"
@@ -63,6 +69,9 @@ def compile_package(
 ) -> Package:
     """
     Compile *step* for one width and every span. Takes seconds to minutes.
+
+    The program is not said to be bit-exact: its loops over single numbers round functions otherwise than
+    those over vectors, and which it has depends on the width.
 
     Args:
         step: The step to compile.
@@ -92,7 +101,7 @@ def compile_package(
     ):
         inputs = step.padding(width, cache, spans[0])
         exported = torch.export.export(
-            step, inputs, strict=False, dynamic_shapes=_open_span(step, inputs, cache, spans)
+            step, inputs, strict=False, dynamic_shapes=open_span(step, inputs, cache, spans)
         )
         merge_equal_products(exported.graph_module, exported.graph_signature.user_inputs)
         rewrite_graph(exported.graph_module, kernels)
@@ -102,17 +111,16 @@ def compile_package(
         constants = {name: tensor for name, tensor in exported.constants.items() if name not in known}
         options = {
             "aot_inductor.package_constants_in_so": False,
-            # Round after each operation, as eager does. Fused loops round where the compiler ends them, which
-            # depends on the width, so that a column's logits would differ in a verification.
-            "emulate_precision_casts": True,
-            "cpp.min_chunk_size": _NUMBERS_OF_A_THREAD,
+            **INDUCTOR_OPTIONS,
             "aot_inductor.metadata": {
-                _FINGERPRINT: fingerprint,
-                _CONSTANTS: tensors_digest(constants),
+                FINGERPRINT: fingerprint,
+                CONSTANTS: tensors_digest(constants),
                 **kernel_metadata(
-                    exported.graph_module, step.model.dtype, portable=kernels.portable, tiled=kernels.tiled
+                    exported.graph_module.graph.nodes,
+                    step.model.dtype,
+                    portable=kernels.portable,
+                    tiled=kernels.tiled,
                 ),
-                BIT_EXACT: str(_is_bit_exact(step, exported.graph_module)).lower(),
             },
             **linked,
         }
@@ -126,13 +134,8 @@ def compile_package(
     return Package(content, constants)
 
 
-def _is_bit_exact(step: Step, module: GraphModule) -> bool:
-    # In a tree, slots of other branches lie between those of a column, whose weights add up in other groups.
-    return not isinstance(step, TreeStep) and not unproved_products(module)
-
-
-def _open_span(step: Step, inputs: Sequence[Tensor], cache: CacheBuffers, spans: Sequence[int]) -> Any:
-    """The dynamic dimension: the number of slots attended to."""
+def open_span(step: Step, inputs: Sequence[Tensor], cache: CacheBuffers, spans: Sequence[int]) -> Any:
+    """The dynamic dimension of a step's inputs: the number of slots attended to."""
     if len(spans) == 1:
         return None
     slots = torch.export.Dim("slots", min=2, max=cache.reserved + spans[-1])
@@ -174,22 +177,10 @@ class CompiledProgram:
             # The loader in torch._inductor would import the compiler.
             self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
         metadata = self._loader.get_metadata()
-        found = metadata.get(_FINGERPRINT)
-        if found != fingerprint:
-            raise ValueError(
-                "a program must have been compiled for the decoder's shape, dtype and weights: its "
-                f"fingerprint must be {fingerprint}: got {found}"
-            )
-        if metadata.get(_CONSTANTS) != tensors_digest(package.constants) or not tensors.keys().isdisjoint(
-            package.constants
-        ):
-            raise ValueError(
-                "a program's own constants must be those that it was compiled with, apart from the model's "
-                f"weights: got others, among {sorted(package.constants)}"
-            )
+        check_program(metadata, package, tensors, fingerprint)
         self.kernels, self.bit_exact = describe_kernels(metadata), is_bit_exact(metadata)
         # The program keeps pointers, so the tensors have to outlive it.
-        self._constants = _wanted(self._loader.get_constant_fqns(), {**tensors, **package.constants})
+        self._constants = named_tensors(self._loader.get_constant_fqns(), {**tensors, **package.constants})
         self._loader.load_constants(self._constants, False, True, True)
         self._cache = cache.tensors
 
@@ -200,6 +191,25 @@ class CompiledProgram:
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
 
+def check_program(
+    metadata: Mapping[str, str], package: Package, tensors: Mapping[str, Tensor], fingerprint: str
+) -> None:
+    """Refuse a program of other *metadata*; the rest as of :class:`CompiledProgram`."""
+    found = metadata.get(FINGERPRINT)
+    if found != fingerprint:
+        raise ValueError(
+            "a program must have been compiled for the decoder's shape, dtype and weights: its "
+            f"fingerprint must be {fingerprint}: got {found}"
+        )
+    if metadata.get(CONSTANTS) != tensors_digest(package.constants) or not tensors.keys().isdisjoint(
+        package.constants
+    ):
+        raise ValueError(
+            "a program's own constants must be those that it was compiled with, apart from the model's "
+            f"weights: got others, among {sorted(package.constants)}"
+        )
+
+
 def tensors_of(step: Step) -> dict[str, Tensor]:
     """Parameters and buffers by name; tied ones by each of their names."""
     parameters = dict(step.named_parameters(remove_duplicate=False))
@@ -207,7 +217,8 @@ def tensors_of(step: Step) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in {**parameters, **buffers}.items()}
 
 
-def _wanted(names: list[str], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def named_tensors(names: Sequence[str], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those of *tensors* that a program reads by *names*; ``ValueError`` if one is missing."""
     missing = [name for name in names if name not in tensors]
     if missing:
         raise ValueError(f"the model must have every weight that the program uses: got none named {missing}")

@@ -1,6 +1,6 @@
 """Target for the CPU: programs compiled by AOTInductor."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,7 +20,8 @@ from ...step import DecoderStep, Step, TreeStep, program_name
 from ..compiler_cache import private_compiler_cache
 from ..target import NOT_SAVED
 from . import aoti
-from .kernel_library import Library, NoLibrary
+from .kernel_library import KernelDtypes, Library, NoLibrary
+from .program_loading import CpuProgram, load_program
 
 if TYPE_CHECKING:
     from ...static_decoder import StaticDecoder
@@ -53,20 +54,9 @@ class CpuTarget:
 
     def _compile(self, decoder: "StaticDecoder") -> None:
         _fuse_projections(decoder)
-        packages, model = {}, ModelFingerprint.of(decoder.step)
-        # Measured only on the rank that compiles: ranks of one host would disturb each other.
-        kernels = cache(partial(_kernels, decoder))
-
-        def compiled(step: Step, width: int, fingerprint: str) -> Package:
-            return aoti.compile_package(step, decoder.cache, width, decoder.spans, fingerprint, kernels())
-
-        steps = decoder.steps()
-        for number, ((step, width), name) in enumerate(zip(steps, compiling_names(steps), strict=True), 1):
-            with stage(decoder.progress, name, number, len(steps)):
-                fingerprint = _fingerprint(decoder, model, step.kind, width)
-                package = compiled_once(decoder.ranks, partial(compiled, step, width, fingerprint))
+        packages = _compiled_by_ranks(decoder) if decoder.ranks is not None else _compiled(decoder)
+        for package in packages.values():
             trust.record(package.content)
-            packages[_file(step, width)] = package
         with stage(decoder.progress, "loading the compiled programs"):
             self._run(decoder, packages, compiled=True)
         decoder.compare("the program compiled for the CPU")
@@ -109,10 +99,10 @@ class CpuTarget:
     ) -> None:
         """Run saved programs over *tensors*, without building the model."""
 
-        def programs(kind: str, widths: Sequence[int]) -> dict[int, aoti.CompiledProgram]:
+        def programs(kind: str, widths: Sequence[int]) -> dict[int, CpuProgram]:
             return {
-                width: aoti.CompiledProgram(
-                    _package(packages, f"{kind}_{width}.pt2"),
+                width: load_program(
+                    _package(packages, f"{kind}_{width}.zip"),
                     tensors,
                     decoder.cache,
                     _fingerprint(decoder, model, kind, width),
@@ -131,10 +121,10 @@ class CpuTarget:
     def _run(self, decoder: "StaticDecoder", packages: Mapping[str, Package], compiled: bool) -> None:
         model = ModelFingerprint.of(decoder.step)
 
-        def program(step: Step, width: int) -> aoti.CompiledProgram:
+        def program(step: Step, width: int) -> CpuProgram:
             fingerprint = _fingerprint(decoder, model, step.kind, width)
             package, tensors = packages[_file(step, width)], aoti.tensors_of(step)
-            return aoti.CompiledProgram(package, tensors, decoder.cache, fingerprint)
+            return load_program(package, tensors, decoder.cache, fingerprint)
 
         decoder.replace_programs(
             {width: program(decoder.step, width) for width in decoder.shape.widths},
@@ -146,6 +136,45 @@ class CpuTarget:
         )
         # One program serves every span.
         decoder.warm_up(decoder.spans[:1])
+
+
+def _compiled(decoder: "StaticDecoder") -> dict[str, Package]:
+    """Programs by file name."""
+    # Imported on demand: only compiling needs it.
+    from .program_compiler import ProgramCompiler
+
+    model, dtypes = ModelFingerprint.of(decoder.step), KernelDtypes(decoder.step.model.dtype)
+    with ProgramCompiler.of(decoder.cache, decoder.spans, dtypes, partial(_kernels, decoder)) as compiler:
+        begun = {
+            _file(step, width): compiler.compile(step, width, _fingerprint(decoder, model, step.kind, width))
+            for step, width in _staged(decoder)
+        }
+        with stage(decoder.progress, "compiling C++"):
+            return {file: program() for file, program in begun.items()}
+
+
+def _compiled_by_ranks(decoder: "StaticDecoder") -> dict[str, Package]:
+    """Programs of a divided model by file name, each compiled by the first rank for all."""
+    model = ModelFingerprint.of(decoder.step)
+    # Measured only on the rank that compiles: ranks of one host would disturb each other.
+    kernels = cache(partial(_kernels, decoder))
+
+    def compiled(step: Step, width: int) -> Package:
+        fingerprint = _fingerprint(decoder, model, step.kind, width)
+        return aoti.compile_package(step, decoder.cache, width, decoder.spans, fingerprint, kernels())
+
+    return {
+        _file(step, width): compiled_once(decoder.ranks, partial(compiled, step, width))
+        for step, width in _staged(decoder)
+    }
+
+
+def _staged(decoder: "StaticDecoder") -> Iterator[tuple[Step, int]]:
+    """Each step and width; what is done with it is a stage."""
+    steps = decoder.steps()
+    for number, (each, name) in enumerate(zip(steps, compiling_names(steps), strict=True), 1):
+        with stage(decoder.progress, name, number, len(steps)):
+            yield each
 
 
 def _kernels(decoder: "StaticDecoder") -> Library | NoLibrary:
@@ -168,7 +197,7 @@ def _fingerprint(decoder: "StaticDecoder", model: ModelFingerprint, kind: str, w
 
 
 def _file(step: Step, width: int) -> str:
-    return f"{program_name(step, width)}.pt2"
+    return f"{program_name(step, width)}.zip"
 
 
 def _package(packages: Mapping[str, Package], name: str) -> Package:

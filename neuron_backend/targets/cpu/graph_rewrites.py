@@ -12,12 +12,12 @@ import attrs
 import torch
 from torch.fx import GraphModule, Node
 
-from .kernel_library import NO_LIBRARY, Library, NoLibrary
+from .kernel_library import NO_LIBRARY, Kernels
 
 _aten: Any = torch.ops.aten
 
 
-def rewrite_graph(module: GraphModule, kernels: Library | NoLibrary = NO_LIBRARY) -> None:
+def rewrite_graph(module: GraphModule, kernels: Kernels = NO_LIBRARY) -> None:
     """
     Apply all rewrites to the graph of *module*, as exported by ``torch.export``, in place.
 
@@ -34,7 +34,7 @@ def rewrite_graph(module: GraphModule, kernels: Library | NoLibrary = NO_LIBRARY
     module.recompile()
 
 
-def _multiply_with_kernels(module: GraphModule, kernels: Library | NoLibrary) -> None:
+def _multiply_with_kernels(module: GraphModule, kernels: Kernels) -> None:
     """Replace linear layers."""
     for node in module.graph.find_nodes(op="call_function", target=_aten.linear.default):
         x, weight, *bias = node.args
@@ -54,11 +54,13 @@ def _multiply_with_kernels(module: GraphModule, kernels: Library | NoLibrary) ->
             out = call(_aten.reshape.default, (out, _shape(node)))
             if bias and bias[0] is not None:
                 out = call(_aten.add.Tensor, (out, bias[0]))
+        # The next linear layer may read it.
+        out.meta = dict(node.meta)
         node.replace_all_uses_with(out)
         module.graph.erase_node(node)
 
 
-def _attend_with_kernels(module: GraphModule, kernels: Library | NoLibrary) -> None:
+def _attend_with_kernels(module: GraphModule, kernels: Kernels) -> None:
     """Replace attention by a kernel that reads keys and values once, of used slots only."""
     for attention in _attentions(module):
         query, mask, scale = attention.query, attention.mask, attention.scale
@@ -107,7 +109,7 @@ def _attentions(module: GraphModule) -> Iterator[_Attention]:
     return map(_Attention.of, list(module.graph.find_nodes(op="call_function", target=target)))
 
 
-def _fits(kernels: Library | NoLibrary, query: Node, keys: Node, values: Node, mask: Node) -> bool:
+def _fits(kernels: Kernels, query: Node, keys: Node, values: Node, mask: Node) -> bool:
     """Whether the attention kernel takes these inputs."""
     states = [keys.meta["val"], values.meta["val"]]
     added = mask.meta["val"]

@@ -6,12 +6,12 @@ A program's metadata is text by name, which its file holds as JSON: it is read w
 
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch._ops import OpOverload
-from torch.fx import GraphModule
+from torch.fx import Node
 
 from ...artifacts.machine import instruction_sets
 from ...artifacts.manifest import PROGRAMS
@@ -37,13 +37,13 @@ _WORDS = {_INTEGER_DOT: "VNNI", _BFLOAT16_DOT: "BF16", _TILES: "AMX"}
 
 
 def kernel_metadata(
-    graph: GraphModule, dtype: torch.dtype, *, portable: bool = False, tiled: bool = False
+    nodes: Iterable[Node], dtype: torch.dtype, *, portable: bool = False, tiled: bool = False
 ) -> dict[str, str]:
     """
     The record of a program's kernels, as metadata.
 
     Args:
-        graph: The graph that is compiled, after its rewrites.
+        nodes: The nodes of what is compiled, after its rewrites.
 
         dtype: Dtype of the layers' inputs.
 
@@ -51,7 +51,7 @@ def kernel_metadata(
 
         tiled: Whether they multiply bfloat16 with AMX tiles; integers are wherever the CPU has them.
     """
-    targets = {node.target for node in graph.graph.nodes if isinstance(node.target, OpOverload)}
+    targets = {node.target for node in nodes if isinstance(node.target, OpOverload)}
     own = {target._opname for target in targets if target.namespace == _NAMESPACE}
     wanted = {
         *([_INTEGER_DOT] if own & _INTEGER_PRODUCTS else []),
@@ -105,7 +105,7 @@ def saved_kernels(folder: Path) -> dict[str, str]:
     Raises:
         ValueError: A file is not a program.
     """
-    paths = sorted((folder / PROGRAMS).glob("*.pt2"), key=_kind_and_width)
+    paths = sorted((folder / PROGRAMS).glob("*.zip"), key=_kind_and_width)
     return {path.stem: describe_kernels(_metadata(path)) for path in paths}
 
 
@@ -116,7 +116,7 @@ def _metadata(path: Path) -> dict[str, str]:
             name = next(name for name in archive.namelist() if name.endswith("_metadata.json"))
             return dict(json.loads(archive.read(name)))
     except (OSError, StopIteration, TypeError, ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(f"a .pt2 file must be a program with metadata: got {path} ({error!r})") from error
+        raise ValueError(f"a .zip file must be a program with metadata: got {path} ({error!r})") from error
 
 
 def _kind_and_width(path: Path) -> tuple[str, int]:

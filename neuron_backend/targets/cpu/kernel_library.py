@@ -2,14 +2,12 @@
 
 import ctypes
 import os
-import shutil
 import subprocess
 import tempfile
-import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import attrs
 import torch
@@ -19,6 +17,9 @@ from . import (
     kernel_operations as _operations,  # noqa: F401
     program_objects,
 )
+from .kept_objects import compiled_object, shared_library
+from .kernel_calls import Argument, KernelCalls
+from .vector_instructions import vector_instructions
 
 _CPP_TYPES = {torch.float32: "float", torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
 _NAME = "decodekit_kernels"
@@ -42,11 +43,32 @@ def archiver() -> str:
     return os.environ.get("AR", "ar")
 
 
+class Kernels(Protocol):
+    """What tracing and rewriting a graph need to know of kernels."""
+
+    def takes(self, dtype: torch.dtype) -> bool:
+        """Whether the kernels take inputs of *dtype*."""
+        ...
+
+
+@attrs.frozen
+class KernelDtypes:
+    """The inputs that kernels take: known before they are compiled."""
+
+    dtype: torch.dtype
+
+    def takes(self, dtype: torch.dtype) -> bool:
+        """Whether the kernels take inputs of *dtype*."""
+        return dtype == self.dtype and dtype in DTYPES
+
+
 class NoLibrary:
     """A :class:`Library` without kernels: torch's own multiply everything."""
 
     portable: ClassVar[bool] = False
     tiled: ClassVar[bool] = False
+
+    objects: ClassVar[tuple[Path, ...]] = ()
 
     def takes(self, dtype: torch.dtype) -> bool:
         """False for every dtype."""
@@ -64,14 +86,12 @@ NO_LIBRARY = NoLibrary()
 
 
 @attrs.frozen(eq=False)
-class Library:
-    """
-    Compiled kernels, in a temporary folder that is deleted with them.
+class Library(KernelCalls):
+    """Compiled kernels."""
 
-    The methods take the inputs of the operations in :mod:`~.kernel_operations`, contiguous and unchecked.
-    """
+    object_file: Path
+    """The object file."""
 
-    folder: Path
     dtype: torch.dtype
     _code: Any
     portable: bool = False
@@ -97,21 +117,17 @@ class Library:
             RuntimeError: The compiler failed.
         """
         # Imported on demand: takes a second or two, and only compiling needs it.
-        from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
+        from torch._inductor.cpp_builder import CppTorchOptions
 
-        folder = Path(tempfile.mkdtemp(prefix=_NAME))
         options = compiler_options(dtype, portable=portable, tiled=tiled)
-        unlinked = CppBuilder(_NAME, [str(SOURCE)], options, str(folder))
-        unlinked.build()
-        compiled = unlinked.get_target_file_path()
-        shared = CppBuilder(_NAME, [compiled], CppTorchOptions(vec_isa=_instructions()), str(folder))
-        shared.build()
-        archive = folder / "archive" / f"lib{_NAME}.a"
-        archive.parent.mkdir()
-        subprocess.run([archiver(), "rcs", archive, compiled], check=True, capture_output=True)
-        code = ctypes.CDLL(shared.get_target_file_path())
-        weakref.finalize(code, shutil.rmtree, folder, ignore_errors=True)
-        return cls(folder, dtype, code, portable, tiled)
+        compiled = compiled_object(SOURCE, options)
+        shared = shared_library(_NAME, [compiled], CppTorchOptions(vec_isa=vector_instructions()))
+        return cls(compiled, dtype, ctypes.CDLL(str(shared)), portable, tiled)
+
+    @property
+    def objects(self) -> tuple[Path, ...]:
+        """The compiled object file."""
+        return (self.object_file,)
 
     def takes(self, dtype: torch.dtype) -> bool:
         """Whether the kernels take inputs of *dtype*."""
@@ -120,7 +136,13 @@ class Library:
     @contextmanager
     def linked(self) -> Iterator[dict[str, Any]]:
         """Context with AOTInductor options that link the kernels into the programs it compiles."""
-        with program_objects.linked([self.folder / "archive"], [_NAME]) as options:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            program_objects.linked([Path(folder)], [_NAME]) as options,
+        ):
+            # Linkers find archives by their names.
+            archive = Path(folder) / f"lib{_NAME}.a"
+            subprocess.run([archiver(), "rcs", archive, self.object_file], check=True, capture_output=True)
             yield {
                 **options,
                 "aot_inductor.custom_ops_to_c_shims": {
@@ -128,46 +150,17 @@ class Library:
                 },
             }
 
-    def float_gemm(self, x: Tensor, weight: Tensor) -> Tensor:
-        """As :func:`~.kernel_operations.float_gemm`."""
-        return self._called(self._code.decodekit_float_gemm, x, [weight], *weight.shape)
+    def call(self, function: str, *arguments: Argument) -> None:
+        """Call a C function."""
+        self._code[function](*map(_c_value, arguments))
 
-    def int8_gemm(self, x: Tensor, quantized: Tensor, scale: Tensor) -> Tensor:
-        """As :func:`~.kernel_operations.int8_gemm`."""
-        return self._called(self._code.decodekit_int8_gemm, x, [quantized, scale], *quantized.shape)
 
-    def int4_gemm(self, x: Tensor, packed: Tensor, levels: Tensor) -> Tensor:
-        """As :func:`~.kernel_operations.int4_gemm`."""
-        # The last dimension of packed is the block.
-        sizes = (packed.shape[0], packed.shape[1], levels.shape[1])
-        return self._called(self._code.decodekit_int4_gemm, x, [packed, levels], *sizes)
-
-    def attention(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
-        """As :func:`~.kernel_operations.attention`."""
-        batch, width, heads, key_dim = query.shape
-        groups, slots, value_dim = values.shape[1:]
-        y = query.new_empty(batch, width, heads, value_dim)
-        strided = [
-            argument
-            for tensor in (keys, values, mask)
-            for argument in (ctypes.c_void_p(tensor.data_ptr()), (ctypes.c_int64 * 3)(*tensor.stride()[:3]))
-        ]
-        counts = (batch, width, heads, groups, slots, key_dim, value_dim)
-        self._code.decodekit_attention(
-            ctypes.c_void_p(query.data_ptr()),
-            *strided,
-            ctypes.c_void_p(y.data_ptr()),
-            *map(ctypes.c_int64, counts),
-            ctypes.c_double(scale),
-        )
-        return y
-
-    def _called(self, call: Any, x: Tensor, weights: Sequence[Tensor], *sizes: int) -> Tensor:
-        *counts, outputs = sizes if len(sizes) == 3 else (*sizes, sizes[0])
-        y = x.new_empty(x.shape[0], outputs)
-        pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (x, *weights, y)]
-        call(ctypes.c_int64(x.shape[0]), *pointers, *map(ctypes.c_int64, counts))
-        return y
+def _c_value(argument: Argument) -> Any:
+    if isinstance(argument, Tensor):
+        return ctypes.c_void_p(argument.data_ptr())
+    if isinstance(argument, tuple):
+        return (ctypes.c_int64 * len(argument))(*argument)
+    return ctypes.c_double(argument) if isinstance(argument, float) else ctypes.c_int64(argument)
 
 
 def compiler_options(dtype: torch.dtype, *, portable: bool = False, tiled: bool = False) -> Any:
@@ -182,14 +175,7 @@ def compiler_options(dtype: torch.dtype, *, portable: bool = False, tiled: bool 
     if is_gcc():
         # Inductor's flags leave it out, since its own loops are vectorised explicitly.
         definitions.append("-ftree-loop-vectorize")
-    return CppTorchOptions(vec_isa=_instructions(), compile_only=True, extra_flags=definitions)
-
-
-def _instructions() -> Any:
-    """Inductor's name for this CPU's vector instructions."""
-    from torch._inductor.cpu_vec_isa import pick_vec_isa
-
-    return pick_vec_isa()
+    return CppTorchOptions(vec_isa=vector_instructions(), compile_only=True, extra_flags=definitions)
 
 
 def _declaration(operation: Any) -> str:

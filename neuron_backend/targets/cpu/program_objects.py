@@ -1,15 +1,14 @@
 """C++ that is linked into every program: a thread pool, and the release of Python's lock."""
 
-import atexit
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from .kept_objects import compiled_object
 
 _SOURCES = Path(__file__).parent / "csrc"
 
@@ -36,7 +35,12 @@ def objects() -> list[Path]:
     """The compiled objects; none but on Linux, where linkers take them by their names."""
     if sys.platform != "linux":
         return []
-    return [compiled("python_lock"), *([compiled("openmp_calls")] if has_pool() else [])]
+    return [compiled("python_lock"), *pool_objects()]
+
+
+def pool_objects() -> list[Path]:
+    """The compiled thread pool, where there is one."""
+    return [compiled("openmp_calls")] if has_pool() else []
 
 
 def has_pool() -> bool:
@@ -48,16 +52,11 @@ def has_pool() -> bool:
 
 @cache
 def compiled(name: str) -> Path:
-    """The object of a file in csrc/, kept until the process ends."""
+    """The object of a file in csrc/, which is kept for this machine."""
     # Imported on demand: takes a second or two, and only compiling needs it.
-    from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
+    from torch._inductor.cpp_builder import CppTorchOptions
 
-    folder = Path(tempfile.mkdtemp(prefix="decodekit_"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    options = CppTorchOptions(compile_only=True)
-    builder = CppBuilder(f"decodekit_{name}", [str(_SOURCES / f"{name}.cpp")], options, str(folder))
-    builder.build()
-    return Path(builder.get_target_file_path())
+    return compiled_object(_SOURCES / f"{name}.cpp", CppTorchOptions(compile_only=True))
 
 
 @contextmanager

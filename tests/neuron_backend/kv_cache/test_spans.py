@@ -171,5 +171,5 @@ def test_one_compiled_program_serves_every_span(name, tiny_model):
             eager.forward(ids, start).clone(), compiled.forward(ids, start), atol=1e-4, rtol=1e-4
         )
 
-    assert ["width_2.pt2"] == list(compiled.packages)
+    assert ["width_2.zip"] == list(compiled.packages)
     check_decoder(compiled)

@@ -134,7 +134,7 @@ class TestSaving:
         )
         other.fuse(CHAIN | MinP(0.1), Sample(seed=0))
         names = {
-            f"{s.kind}_{w}.pt2": f"{t.kind}_{w}.pt2"
+            f"{s.kind}_{w}.zip": f"{t.kind}_{w}.zip"
             for (s, w), (t, _) in zip(compiled.fused_steps(), other.fused_steps(), strict=True)
         }
         renamed = {names.get(name, name): package for name, package in compiled.packages.items()}

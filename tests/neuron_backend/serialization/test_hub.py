@@ -155,7 +155,7 @@ class TestFiles:
         before = [name for name in hub.files(REPOSITORY) if name.startswith("programs/")]
         eager.push_to_hub(REPOSITORY)
 
-        assert ["programs/width_2.pt2"] == before
+        assert ["programs/width_2.zip"] == before
         assert not [name for name in hub.files(REPOSITORY) if name.startswith("programs/")]
 
     def test_stale_weights_are_deleted(self, hub, eager, tiny_model):
@@ -259,7 +259,7 @@ class TestTrust:
     def test_programs_of_others_are_compiled_again(self, hub, compiled, tmp_path):
         """The downloaded program is not run, even if its hash matches decoder.json."""
         compiled.push_to_hub(REPOSITORY)
-        change(hub, tmp_path, {"programs/width_2.pt2": b"not to be run"})
+        change(hub, tmp_path, {"programs/width_2.zip": b"not to be run"})
         loaded = load_decoder(REPOSITORY)
 
         assert loaded.compiled

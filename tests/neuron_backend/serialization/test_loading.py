@@ -82,8 +82,8 @@ class TestRoundTrip:
         """A loaded decoder keeps its programs."""
         load_decoder(saved).save(tmp_path / "copy")
 
-        assert (saved / "programs/width_2.pt2").read_bytes() == (
-            tmp_path / "copy/programs/width_2.pt2"
+        assert (saved / "programs/width_2.zip").read_bytes() == (
+            tmp_path / "copy/programs/width_2.zip"
         ).read_bytes()
 
     @pytest.mark.slow
@@ -102,7 +102,7 @@ class TestTrust:
     @pytest.mark.usefixtures("elsewhere")
     def test_programs_of_others_are_compiled_again(self, compiled, saved):
         """From the weights; the folder's native code is not loaded."""
-        (saved / "programs/width_2.pt2").write_bytes(b"not to be run")
+        (saved / "programs/width_2.zip").write_bytes(b"not to be run")
         rewrite(saved)
 
         loaded = load_decoder(saved)
@@ -144,9 +144,9 @@ class TestMismatch:
 
     def test_a_missing_file_is_refused(self, saved):
         """The error names it."""
-        (saved / "programs/width_2.pt2").unlink()
+        (saved / "programs/width_2.zip").unlink()
 
-        with pytest.raises(ValueError, match=r"got no .*width_2\.pt2"):
+        with pytest.raises(ValueError, match=r"got no .*width_2\.zip"):
             load_decoder(saved)
 
     def test_an_edited_shape_is_refused(self, saved):

@@ -197,7 +197,7 @@ class TestMismatch:
 
     def test_constants_named_like_weights_are_refused(self, saved: Path) -> None:
         """A program would read beyond a smaller one's memory."""
-        name = f"{PROGRAMS}width_2.pt2/model.{next(iter(Manifest.read(saved).weights))}"
+        name = f"{PROGRAMS}width_2.zip/model.{next(iter(Manifest.read(saved).weights))}"
         with_constants(saved, lambda constants: constants | {name: torch.ones(1)})
 
         with pytest.raises(ValueError, match="constants must be those that it was compiled with"):

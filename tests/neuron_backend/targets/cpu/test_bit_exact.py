@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, Phi3Config
 
 from decodekit.neuron_backend import compile_decoder
 from decodekit.neuron_backend.targets.cpu import aoti
@@ -15,6 +15,16 @@ pytestmark = [
 
 LENGTH = 90
 WIDTHS = (1, 20, 70)
+SMALL = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "pad_token_id": None,
+}
 
 
 def fed(decoder, widths, others):
@@ -74,6 +84,27 @@ def test_of_a_family(tiny_model, name, dtype, weights):
         dtype=dtype,
         weights=weights,
     )
+
+    assert decoder.bit_exact
+    check(decoder)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "config",
+    [
+        Gemma3TextConfig(
+            **SMALL, head_dim=12, sliding_window=16, layer_types=["sliding_attention", "full_attention"]
+        ),
+        Phi3Config(**SMALL),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_of_a_config(config, dtype):
+    """Rotary tables of single numbers and of vectors are the same, for example."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    decoder = compile_decoder(model, target="cpu", batch_size=2, max_length=128, widths=WIDTHS, dtype=dtype)
 
     assert decoder.bit_exact
     check(decoder)

@@ -49,12 +49,12 @@ class TestSelectKernels:
         times = {"by vectors": {1: 1.0, 5: 3.0}, "tiled": {1: 2.0, 5: at_five}}
         monkeypatch.setattr(kernel_selection, "tiled_dtypes", lambda: {torch.bfloat16})
         monkeypatch.setattr(
-            kernel_selection, "seconds", lambda kernels, weights, rows: times[kernels.folder.name][rows]
+            kernel_selection, "seconds", lambda kernels, weights, rows: times[kernels.object_file.name][rows]
         )
 
         found = select_kernels(linear_layers(torch.bfloat16), torch.bfloat16, [1, 5, 1])
 
-        assert expected == found.folder.name
+        assert expected == found.object_file.name
 
     @pytest.mark.usefixtures("no_code")
     @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ class TestSelectKernels:
         monkeypatch.setattr(kernel_selection, "tiled_dtypes", lambda: {torch.bfloat16})
         monkeypatch.setattr(kernel_selection, "seconds", None)
 
-        assert "by vectors" == select_kernels(model, dtype, [1]).folder.name
+        assert "by vectors" == select_kernels(model, dtype, [1]).object_file.name
 
     def test_no_kernels_for_double_precision(self, monkeypatch):
         """Nothing is compiled."""

@@ -1,0 +1,63 @@
+"""Calls of the C functions in csrc/exports.cpp, from the tensors of the operations that they compute."""
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import kernel_operations as _operations  # noqa: F401
+
+Argument = int | float | Tensor | tuple[int, ...]
+"""``int64_t``, ``double``, a pointer to numbers, or a pointer to ``int64_t``."""
+
+
+class KernelCalls(abc.ABC):
+    """
+    The operations in :mod:`~.kernel_operations` as calls of C functions.
+
+    Inputs are contiguous and not checked.
+    """
+
+    @abc.abstractmethod
+    def call(self, function: str, *arguments: Argument) -> None:
+        """Call a C function, or record the call."""
+
+    def operations(self) -> dict[Any, Callable[..., Tensor]]:
+        """The method of each operation."""
+        return {
+            torch.ops.decodekit.float_gemm.default: self.float_gemm,
+            torch.ops.decodekit.int8_gemm.default: self.int8_gemm,
+            torch.ops.decodekit.int4_gemm.default: self.int4_gemm,
+            torch.ops.decodekit.attention.default: self.attention,
+        }
+
+    def float_gemm(self, x: Tensor, weight: Tensor) -> Tensor:
+        """As :func:`~.kernel_operations.float_gemm`."""
+        y = x.new_empty(x.shape[0], weight.shape[0])
+        self.call("decodekit_float_gemm", x.shape[0], x, weight, y, *weight.shape)
+        return y
+
+    def int8_gemm(self, x: Tensor, quantized: Tensor, scale: Tensor) -> Tensor:
+        """As :func:`~.kernel_operations.int8_gemm`."""
+        y = x.new_empty(x.shape[0], quantized.shape[0])
+        self.call("decodekit_int8_gemm", x.shape[0], x, quantized, scale, y, *quantized.shape)
+        return y
+
+    def int4_gemm(self, x: Tensor, packed: Tensor, levels: Tensor) -> Tensor:
+        """As :func:`~.kernel_operations.int4_gemm`."""
+        # The last dimension of packed is the block.
+        y = x.new_empty(x.shape[0], levels.shape[1])
+        self.call("decodekit_int4_gemm", x.shape[0], x, packed, levels, y, *packed.shape[:2])
+        return y
+
+    def attention(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
+        """As :func:`~.kernel_operations.attention`."""
+        batch, width, heads, key_dim = query.shape
+        groups, slots, value_dim = values.shape[1:]
+        y = query.new_empty(batch, width, heads, value_dim)
+        strided = [part for tensor in (keys, values, mask) for part in (tensor, tensor.stride()[:3])]
+        counts = (batch, width, heads, groups, slots, key_dim, value_dim)
+        self.call("decodekit_attention", query, *strided, y, *counts, float(scale))
+        return y

@@ -1,0 +1,1 @@
+"""CPU programs whose equal layers are compiled once."""

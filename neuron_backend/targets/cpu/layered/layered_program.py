@@ -1,0 +1,83 @@
+"""Running a program whose forwards are one C++ function over fixed memory."""
+
+import ctypes
+import io
+import json
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....artifacts.packages import Package
+from ....kv_cache.buffers import CacheBuffers
+from ..aoti import check_program, named_tensors
+from ..kernel_description import describe_kernels, is_bit_exact
+from .memory_plan import ALIGNMENT, aligned
+from .program_file import CODE, ENTRY, LAYOUT, METADATA, Layout
+from .step_tensors import INPUT, state_values
+
+# Of logits and of sampled tokens.
+_DTYPES = {"float32": torch.float32, "int64": torch.int64}
+
+
+class LayeredProgram:
+    """
+    A loaded program over a decoder's weights and cache; a :class:`~...program_facts.KnowsKernels`.
+
+    Two threads may not call it at once: its temporary memory is its own.
+    """
+
+    def __init__(
+        self, package: Package, tensors: Mapping[str, Tensor], cache: CacheBuffers, fingerprint: str
+    ):
+        """Load native code, which the caller must trust; as :class:`~..aoti.CompiledProgram`."""
+        with zipfile.ZipFile(io.BytesIO(package.content)) as archive, tempfile.TemporaryDirectory() as folder:
+            metadata = json.loads(archive.read(METADATA))
+            check_program(metadata, package, tensors, fingerprint)
+            self._function = _entry(archive.extract(CODE, folder))
+        self.kernels, self.bit_exact = describe_kernels(metadata), is_bit_exact(metadata)
+        layout = Layout.from_json(metadata[LAYOUT])
+        known = {**tensors, **package.constants, **state_values(cache)}
+        self._spans = {slots: number for number, slots in enumerate(layout.slots)}
+        self._outputs = [(_DTYPES[dtype], shape) for dtype, shape in layout.outputs]
+        self._first_output = len(layout.inputs)
+        self._memory = torch.empty(layout.memory + ALIGNMENT, dtype=torch.uint8)
+        self._pointers = (ctypes.c_void_p * (len(layout.inputs) + len(self._outputs) + len(layout.own)))()
+        self._given = {
+            place: int(name.removeprefix(INPUT))
+            for place, name in enumerate(layout.inputs)
+            if name.startswith(INPUT)
+        }
+        fixed = {place: name for place, name in enumerate(layout.inputs) if place not in self._given}
+        fixed |= dict(enumerate(layout.own, self._first_output + len(self._outputs)))
+        # The program keeps pointers, so the tensors have to outlive it.
+        self._kept = named_tensors(list(fixed.values()), known)
+        for place, name in fixed.items():
+            self._pointers[place] = self._kept[name].data_ptr()
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        """Run on the step's checked inputs without the cache; return logits, or sampled tokens and logits."""
+        given = [tensor.contiguous() for tensor in inputs]
+        for place, number in self._given.items():
+            self._pointers[place] = given[number].data_ptr()
+        outputs = [torch.empty(shape, dtype=dtype) for dtype, shape in self._outputs]
+        for place, tensor in enumerate(outputs, self._first_output):
+            self._pointers[place] = tensor.data_ptr()
+        self._run(self._spans[len(given[-1])])
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+    def _run(self, span: int) -> None:
+        # Python's lock is released while it runs.
+        failed = self._function(span, self._pointers, aligned(self._memory.data_ptr()))
+        if failed:
+            raise RuntimeError(f"a program failed: {failed.decode(errors='replace')}")
+
+
+def _entry(path: str) -> Any:
+    function = ctypes.CDLL(path)[ENTRY]
+    function.argtypes = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
+    function.restype = ctypes.c_char_p
+    return function

@@ -1,0 +1,154 @@
+"""Lowering of a step to the calls of a program, with each kind of layer lowered once."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from ....artifacts.fingerprint import tensors_digest
+from ....kv_cache.buffers import CacheBuffers
+from ....lowering.complex_pairs import pair_complex_numbers
+from ....lowering.export import without_known_warnings
+from ....models.early_exit import only_first_layers
+from ....models.fused_projections import merge_equal_products, trace_fused
+from ....quantization.quantized_matmul import cpu_matmul
+from ....step import Step, TreeStep
+from ..aoti import CONSTANTS, FINGERPRINT, INDUCTOR_OPTIONS, open_span
+from ..graph_rewrites import rewrite_graph
+from ..kernel_description import BIT_EXACT
+from ..kernel_library import Kernels
+from ..unproved_products import unproved_products
+from .equal_layers import EqualLayers, equal_layers
+from .layer_graphs import LayeredGraph, cut
+from .layer_record import Metadata
+from .lowered_program import LoweredProgram
+from .program_source import LayerCalls, ProgramCalls
+from .recorded_calls import LoweredGraph, Recording, lower
+from .step_tensors import StepTensors
+
+
+def lower_program(
+    step: Step, cache: CacheBuffers, width: int, spans: Sequence[int], fingerprint: str, kernels: Kernels
+) -> LoweredProgram:
+    """
+    Lower *step* for one width and every span.
+
+    Arguments as of :func:`~..aoti.compile_package`.
+
+    Raises:
+        NotLayered: Some operation is computed by torch, not by loops or own kernels.
+    """
+    inputs = step.padding(width, cache, spans[0])
+    equal = equal_layers(step, inputs, len(cache.states))
+    tensors = StepTensors.of(step, inputs, cache, equal)
+    with torch.no_grad(), without_known_warnings(), cpu_matmul(step, kernels), trace_fused(step):
+        exported = _exported(step, inputs, cache, spans, equal)
+        constants = {name: each for name, each in exported.constants.items() if name not in tensors.values}
+        # Before the cut: parts would pass complex numbers to each other.
+        pair_complex_numbers(exported.graph_module)
+        graphs = cut(exported, tensors.placeholders(exported), equal, tensors.roles)
+        for module in graphs.modules:
+            merge_equal_products(module, exported.graph_signature.user_inputs)
+            rewrite_graph(module, kernels)
+        addresses = [cache.addresses(span) for span in spans]
+        calls, own = _recorded(graphs, tensors, constants, addresses, equal)
+    # In a tree, slots of other branches lie between those of a column, whose weights add up in other groups.
+    alike = not isinstance(step, TreeStep) and not any(map(unproved_products, graphs.modules))
+    return LoweredProgram(
+        calls,
+        graphs.inputs,
+        own,
+        tuple(map(len, addresses)),
+        {FINGERPRINT: fingerprint, CONSTANTS: tensors_digest(constants), BIT_EXACT: str(alike).lower()},
+        constants,
+        [node for module in graphs.modules for node in module.graph.nodes if node.target is not _LAYERS],
+        step.model.dtype,
+    )
+
+
+_LAYERS = torch.ops.decodekit.layers.default
+
+
+def _exported(
+    step: Step,
+    inputs: tuple[Tensor, ...],
+    cache: CacheBuffers,
+    spans: Sequence[int],
+    equal: EqualLayers | None,
+) -> ExportedProgram:
+    shapes = open_span(step, inputs, cache, spans)
+    layers = len(cache.keys)
+    needed = layers if equal is None else equal.needed
+    if needed == layers:
+        return torch.export.export(step, inputs, strict=False, dynamic_shapes=shapes)
+    with only_first_layers(step.model, needed, layers):
+        return torch.export.export(step, inputs, strict=False, dynamic_shapes=shapes)
+
+
+def _recorded(
+    graphs: LayeredGraph,
+    tensors: StepTensors,
+    constants: dict[str, Tensor],
+    addresses: Sequence[Tensor],
+    equal: EqualLayers | None,
+) -> tuple[ProgramCalls, tuple[str, ...]]:
+    """The calls for each span, and the names of the layers' own tensors."""
+    main = lower(graphs.main, INDUCTOR_OPTIONS)
+    layers = {kind: lower(layer.module, INDUCTOR_OPTIONS) for kind, layer in graphs.layers.items()}
+    recordings: list[Recording] = []
+    inside: dict[int, list[Recording]] = {kind: [] for kind in layers}
+    for slots in addresses:
+        values = {**tensors.values, **constants, tensors.slots: slots}
+        recording, given = main.recorded([values[name] for name in graphs.inputs])
+        recordings.append(recording)
+        for kind, lowered in layers.items():
+            inside[kind].append(_recorded_layer(graphs, kind, lowered, given, tensors))
+    if equal is None:
+        return ProgramCalls(tuple(recordings)), ()
+    first = len(graphs.inputs) + len(recordings[0].outputs)
+    rows, own = _own_tensors(graphs, equal, tensors, first)
+    order = list(layers)
+    calls = ProgramCalls(
+        tuple(recordings),
+        tuple(LayerCalls(graphs.layers[kind].sources, tuple(inside[kind])) for kind in order),
+        tuple(order.index(kind) for kind in equal.kinds),
+        rows,
+        tuple(map(_bytes, equal.carried)),
+    )
+    return calls, own
+
+
+def _recorded_layer(
+    graphs: LayeredGraph,
+    kind: int,
+    lowered: LoweredGraph,
+    given: Sequence[Sequence[Tensor]],
+    tensors: StepTensors,
+) -> Recording:
+    carried, shared = given
+    values = []
+    for source in graphs.layers[kind].sources:
+        if source.kind == "own":
+            values.append(tensors.values[tensors.names[kind, source.role]])
+        else:
+            values.append((carried if source.kind == "carried" else shared)[source.number])
+    return lowered.recorded(values)[0]
+
+
+def _own_tensors(
+    graphs: LayeredGraph, equal: EqualLayers, tensors: StepTensors, first: int
+) -> tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]:
+    """Pointers of each layer's own tensors, counted from *first*, and their names."""
+    own: list[str] = []
+    rows = []
+    for layer, kind in enumerate(equal.kinds):
+        roles = [source.role for source in graphs.layers[kind].sources if source.kind == "own"]
+        rows.append(tuple(first + len(own) + number for number in range(len(roles))))
+        own += [tensors.names[layer, role] for role in roles]
+    return tuple(rows), tuple(own)
+
+
+def _bytes(metadata: Metadata) -> int:
+    dtype, shape = metadata
+    return torch.empty(shape, dtype=dtype, device="meta").nbytes
