@@ -55,5 +55,13 @@ def attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: 
     return query.new_empty(*query.shape[:3], values.shape[3])
 
 
-for _fake in (float_gemm, int8_gemm, int4_gemm, attention):
-    torch.library.register_fake(f"decodekit::{_fake.__name__}", _fake, lib=_library)
+SHAPES = {
+    torch.ops.decodekit.float_gemm.default: float_gemm,
+    torch.ops.decodekit.int8_gemm.default: int8_gemm,
+    torch.ops.decodekit.int4_gemm.default: int4_gemm,
+    torch.ops.decodekit.attention.default: attention,
+}
+"""The function that makes a result of each operation, without computing it."""
+
+for _function in SHAPES.values():
+    torch.library.register_fake(f"decodekit::{_function.__name__}", _function, lib=_library)

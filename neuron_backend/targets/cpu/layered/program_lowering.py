@@ -40,10 +40,11 @@ def lower_program(
         NotLayered: Some operation is computed by torch, not by loops or own kernels.
     """
     inputs = step.padding(width, cache, spans[0])
-    equal = equal_layers(step, inputs, len(cache.states))
-    tensors = StepTensors.of(step, inputs, cache, equal)
-    with torch.no_grad(), without_known_warnings(), cpu_matmul(step, kernels), trace_fused(step):
-        exported = _exported(step, inputs, cache, spans, equal)
+    with torch.no_grad(), without_known_warnings(), cpu_matmul(step, kernels):
+        equal = equal_layers(step, inputs, len(cache.states))
+        tensors = StepTensors.of(step, inputs, cache, equal)
+        with trace_fused(step):
+            exported = _exported(step, inputs, cache, spans, equal)
         constants = {name: each for name, each in exported.constants.items() if name not in tensors.values}
         # Before the cut: parts would pass complex numbers to each other.
         pair_complex_numbers(exported.graph_module)
