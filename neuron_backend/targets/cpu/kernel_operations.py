@@ -5,6 +5,7 @@ Only graphs that are compiled for a CPU call them. Here they have shapes and no 
 programs are linked with that of :class:`~.kernel_library.Library`.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ def attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: 
     return query.new_empty(*query.shape[:3], values.shape[3])
 
 
-SHAPES = {
+SHAPES: dict[Any, Callable[..., Tensor]] = {
     torch.ops.decodekit.float_gemm.default: float_gemm,
     torch.ops.decodekit.int8_gemm.default: int8_gemm,
     torch.ops.decodekit.int4_gemm.default: int4_gemm,
@@ -63,5 +64,5 @@ SHAPES = {
 }
 """The function that makes a result of each operation, without computing it."""
 
-for _function in SHAPES.values():
-    torch.library.register_fake(f"decodekit::{_function.__name__}", _function, lib=_library)
+for _operation, _function in SHAPES.items():
+    torch.library.register_fake(_operation, _function, lib=_library)
