@@ -99,7 +99,9 @@ def test_equals_the_whole_program(tiny_model, name, dtype, weights):
     assert isinstance(first.programs[5], LayeredProgram)
     assert isinstance(second.programs[5], aoti.CompiledProgram)
     assert first.programs[5].kernels == second.programs[5].kernels
-    assert first.programs[5].bit_exact == second.programs[5].bit_exact
+    # Of the whole program it is not said, though it may be.
+    assert first.programs[5].bit_exact
+    assert not second.programs[5].bit_exact
     assert len(lowered.calls.layers) == 1
     check(first, second, 5)
 
