@@ -120,6 +120,7 @@ def compile_package(
                     step.model.dtype,
                     portable=kernels.portable,
                     tiled=kernels.tiled,
+                    tiles=kernels.tiles,
                 ),
             },
             **linked,

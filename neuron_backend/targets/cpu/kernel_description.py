@@ -37,7 +37,12 @@ _WORDS = {_INTEGER_DOT: "VNNI", _BFLOAT16_DOT: "BF16", _TILES: "AMX"}
 
 
 def kernel_metadata(
-    nodes: Iterable[Node], dtype: torch.dtype, *, portable: bool = False, tiled: bool = False
+    nodes: Iterable[Node],
+    dtype: torch.dtype,
+    *,
+    portable: bool = False,
+    tiled: bool = False,
+    tiles: bool = True,
 ) -> dict[str, str]:
     """
     The record of a program's kernels, as metadata.
@@ -50,13 +55,15 @@ def kernel_metadata(
         portable: Whether the own kernels leave out code for specific CPUs.
 
         tiled: Whether they multiply bfloat16 with AMX tiles; integers are wherever the CPU has them.
+
+        tiles: Whether any product may use tiles.
     """
     targets = {node.target for node in nodes if isinstance(node.target, OpOverload)}
     own = {target._opname for target in targets if target.namespace == _NAMESPACE}
     wanted = {
         *([_INTEGER_DOT] if own & _INTEGER_PRODUCTS else []),
         *([_BFLOAT16_DOT] if dtype == torch.bfloat16 and "float_gemm" in own else []),
-        *([_TILES] if tiled or own & _INTEGER_PRODUCTS else []),
+        *([_TILES] if tiles and (tiled or own & _INTEGER_PRODUCTS) else []),
     }
     found = [] if portable else [name for name in instruction_sets() if name in _VECTORS | wanted]
     return {METADATA: json.dumps({"operations": sorted(own), "instruction_sets": found})}

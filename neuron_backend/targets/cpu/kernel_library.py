@@ -67,6 +67,7 @@ class NoLibrary:
 
     portable: ClassVar[bool] = False
     tiled: ClassVar[bool] = False
+    tiles: ClassVar[bool] = False
 
     objects: ClassVar[tuple[Path, ...]] = ()
 
@@ -100,8 +101,13 @@ class Library(KernelCalls):
     tiled: bool = False
     """Whether bfloat16 is multiplied in AMX tiles, where the CPU has them."""
 
+    tiles: bool = True
+    """Whether any product may use them."""
+
     @classmethod
-    def compiled(cls, dtype: torch.dtype, *, portable: bool = False, tiled: bool = False) -> Self:
+    def compiled(
+        cls, dtype: torch.dtype, *, portable: bool = False, tiled: bool = False, tiles: bool = True
+    ) -> Self:
         """
         Compile the kernels. Takes some seconds.
 
@@ -113,16 +119,18 @@ class Library(KernelCalls):
             tiled: Multiply bfloat16 with AMX tiles if the CPU has them: slower for one row, and hardly
                 slower for sixteen. Quantised weights use tiles wherever they are faster.
 
+            tiles: Without them, no product uses AMX.
+
         Raises:
             RuntimeError: The compiler failed.
         """
         # Imported on demand: takes a second or two, and only compiling needs it.
         from torch._inductor.cpp_builder import CppTorchOptions
 
-        options = compiler_options(dtype, portable=portable, tiled=tiled)
+        options = compiler_options(dtype, portable=portable, tiled=tiled, tiles=tiles)
         compiled = compiled_object(SOURCE, options)
         shared = shared_library(_NAME, [compiled], CppTorchOptions(vec_isa=vector_instructions()))
-        return cls(compiled, dtype, ctypes.CDLL(str(shared)), portable, tiled)
+        return cls(compiled, dtype, ctypes.CDLL(str(shared)), portable, tiled, tiles)
 
     @property
     def objects(self) -> tuple[Path, ...]:
@@ -163,13 +171,17 @@ def _c_value(argument: Argument) -> Any:
     return ctypes.c_double(argument) if isinstance(argument, float) else ctypes.c_int64(argument)
 
 
-def compiler_options(dtype: torch.dtype, *, portable: bool = False, tiled: bool = False) -> Any:
+def compiler_options(
+    dtype: torch.dtype, *, portable: bool = False, tiled: bool = False, tiles: bool = True
+) -> Any:
     """Inductor's options for compiling :data:`SOURCE`; arguments as of :meth:`Library.compiled`."""
     from torch._inductor.cpp_builder import CppTorchOptions, is_gcc
 
     definitions = [f"-DDECODEKIT_NUMBER={_CPP_TYPES[dtype]}"]
     if portable:
         definitions.append("-DDECODEKIT_PORTABLE")
+    if not tiles:
+        definitions.append("-DDECODEKIT_NO_TILES")
     if tiled:
         definitions.append("-DDECODEKIT_TILED")
     if is_gcc():

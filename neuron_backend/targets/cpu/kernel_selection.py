@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ...artifacts.machine import instruction_sets
+from .instruction_limit import Limit, instruction_limit
 from .kernel_library import DTYPES, NO_LIBRARY, Library, NoLibrary
 
 # Bytes of weights that are read in turn, more than caches hold; and repetitions.
@@ -47,15 +48,20 @@ def select_kernels(model: nn.Module, dtype: torch.dtype, rows: Iterable[int]) ->
     return min(libraries, key=lambda one: sum(seconds(one, weights, count) for count in counts))
 
 
-@cache
 def library(dtype: torch.dtype, tiled: bool = False) -> Library:
-    """The kernels, compiled once in this process."""
-    return Library.compiled(dtype, tiled=tiled)
+    """The kernels within :func:`~.instruction_limit.instruction_limit`, loaded once in this process."""
+    return _limited(dtype, tiled, instruction_limit())
+
+
+@cache
+def _limited(dtype: torch.dtype, tiled: bool, limit: Limit) -> Library:
+    return Library.compiled(dtype, portable=limit == "portable", tiled=tiled, tiles=limit == "amx")
 
 
 def tiled_dtypes() -> frozenset[torch.dtype]:
     """Dtypes that this CPU can multiply with AMX tiles as well as with vectors."""
-    return frozenset([torch.bfloat16] if "amx_bf16" in instruction_sets() else [])
+    has_both = "amx_bf16" in instruction_sets() and instruction_limit() == "amx"
+    return frozenset([torch.bfloat16] if has_both else [])
 
 
 def seconds(kernels: Library, weights: Sequence[Tensor], rows: int) -> float:

@@ -8,7 +8,8 @@ constexpr int TILE = 16;
 
 }  // namespace decodekit
 
-#if !defined(DECODEKIT_PORTABLE) && defined(__linux__) && defined(__AMX_TILE__) && defined(__AMX_INT8__)
+#if !defined(DECODEKIT_PORTABLE) && !defined(DECODEKIT_NO_TILES) && defined(__linux__) && defined(__AMX_TILE__) \
+    && defined(__AMX_INT8__)
 #define DECODEKIT_TILES
 
 #include <cstdint>

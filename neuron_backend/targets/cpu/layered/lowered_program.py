@@ -51,7 +51,13 @@ class LoweredProgram:
             RuntimeError: The compiler failed.
         """
         source, memory = program_source(self.calls)
-        own = kernel_metadata(self.nodes, self.dtype, portable=kernels.portable, tiled=kernels.tiled)
+        own = kernel_metadata(
+            self.nodes,
+            self.dtype,
+            portable=kernels.portable,
+            tiled=kernels.tiled,
+            tiles=kernels.tiles,
+        )
         layout = Layout(self.inputs, self._outputs(), self.own, self.slots, memory)
         metadata = {**self.metadata, **own, LAYOUT: json.dumps(attrs.asdict(layout))}
         code = _compiled(source, [*kernels.objects, *objects])

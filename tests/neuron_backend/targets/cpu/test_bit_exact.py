@@ -89,6 +89,29 @@ def test_of_a_family(tiny_model, name, dtype, weights):
     check(decoder)
 
 
+@pytest.mark.parametrize("limit", ["avx512", "portable"])
+@pytest.mark.parametrize(
+    ("dtype", "weights"), [(torch.bfloat16, "int4"), (torch.float32, "int8"), (torch.bfloat16, None)], ids=str
+)
+def test_with_fewer_instructions(monkeypatch, tiny_model, limit, dtype, weights):
+    """As on a processor without tiles, or without AVX-512."""
+    monkeypatch.setenv("DECODEKIT_MAX_CPU_ISA", limit)
+    decoder = compile_decoder(
+        tiny_model("llama"),
+        target="cpu",
+        batch_size=2,
+        max_length=128,
+        widths=WIDTHS,
+        dtype=dtype,
+        weights=weights,
+    )
+
+    assert decoder.bit_exact
+    assert "AMX" not in decoder.kernels
+    assert ("portable" in decoder.kernels) or limit == "avx512"
+    check(decoder)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     "config",

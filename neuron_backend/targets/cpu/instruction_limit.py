@@ -1,0 +1,44 @@
+"""
+Limit of the instruction sets that own kernels use, so that one machine can test what others run.
+
+``$DECODEKIT_MAX_CPU_ISA`` is ``amx``, ``avx512`` or ``portable``. Without it, oneDNN's variable
+``$ONEDNN_MAX_CPU_ISA`` counts: a set without AMX stands for ``avx512``, one below AVX-512 for ``portable``.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+Limit: TypeAlias = Literal["amx", "avx512", "portable"]
+
+OWN = "DECODEKIT_MAX_CPU_ISA"
+"""Name of the variable."""
+
+_ONEDNN = "ONEDNN_MAX_CPU_ISA"
+_LIMITS: tuple[Limit, ...] = ("amx", "avx512", "portable")
+
+
+def instruction_limit(environment: Mapping[str, str] = os.environ) -> Limit:
+    """
+    The limit that the *environment* sets; ``"amx"`` if it sets none.
+
+    >>> instruction_limit({"DECODEKIT_MAX_CPU_ISA": "portable"})
+    'portable'
+    >>> instruction_limit({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"})
+    'avx512'
+    >>> instruction_limit({"ONEDNN_MAX_CPU_ISA": "AVX2"})
+    'portable'
+
+    Raises:
+        ValueError: decodekit's own variable has another value.
+    """
+    own = environment.get(OWN)
+    if own is not None:
+        for limit in _LIMITS:
+            if own.lower() == limit:
+                return limit
+        raise ValueError(f"'{OWN}' must be one of {', '.join(_LIMITS)}: got {own!r}")
+    onednn = environment.get(_ONEDNN, "").upper()
+    if onednn.startswith(("SSE41", "AVX2")) or onednn == "AVX":
+        return "portable"
+    return "avx512" if onednn.startswith("AVX512") and "AMX" not in onednn else "amx"

@@ -1,0 +1,70 @@
+"""Limits of instruction sets, and what they leave out."""
+
+import pytest
+import torch
+
+from decodekit.neuron_backend.targets.cpu import kernel_library, kernel_selection
+from decodekit.neuron_backend.targets.cpu.instruction_limit import instruction_limit
+
+
+@pytest.mark.parametrize(
+    ("environment", "limit"),
+    [
+        ({}, "amx"),
+        ({"ONEDNN_MAX_CPU_ISA": "DEFAULT"}, "amx"),
+        ({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX"}, "amx"),
+        ({"ONEDNN_MAX_CPU_ISA": "avx512_core_amx_fp16"}, "amx"),
+        ({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}, "avx512"),
+        ({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"}, "avx512"),
+        ({"ONEDNN_MAX_CPU_ISA": "AVX2_VNNI"}, "portable"),
+        ({"ONEDNN_MAX_CPU_ISA": "AVX"}, "portable"),
+        ({"ONEDNN_MAX_CPU_ISA": "SSE41"}, "portable"),
+        ({"DECODEKIT_MAX_CPU_ISA": "AVX512"}, "avx512"),
+        ({"DECODEKIT_MAX_CPU_ISA": "amx", "ONEDNN_MAX_CPU_ISA": "AVX2"}, "amx"),
+    ],
+)
+def test_limit(environment, limit):
+    """The own variable counts before oneDNN's."""
+    assert limit == instruction_limit(environment)
+
+
+def test_another_value_is_refused():
+    """Of our own variable; oneDNN's is oneDNN's."""
+    with pytest.raises(
+        ValueError, match="'DECODEKIT_MAX_CPU_ISA' must be one of amx, avx512, portable: got 'sse'"
+    ):
+        instruction_limit({"DECODEKIT_MAX_CPU_ISA": "sse"})
+    assert instruction_limit({"ONEDNN_MAX_CPU_ISA": "what"}) == "amx"
+
+
+@pytest.mark.parametrize(
+    ("limit", "portable", "tiles"),
+    [("amx", False, True), ("avx512", False, False), ("portable", True, False)],
+)
+def test_kernels_are_compiled_within_the_limit(monkeypatch, limit, portable, tiles):
+    """And tiles are no choice without them."""
+    asked = {}
+    monkeypatch.setattr(
+        kernel_library.Library, "compiled", lambda dtype, **options: asked.update(options) or "kernels"
+    )
+    monkeypatch.setattr(kernel_selection, "instruction_sets", lambda: ["amx_bf16", "amx_tile"])
+    monkeypatch.setenv("DECODEKIT_MAX_CPU_ISA", limit)
+    kernel_selection._limited.cache_clear()
+
+    try:
+        assert kernel_selection.library(torch.bfloat16) == "kernels"
+    finally:
+        kernel_selection._limited.cache_clear()
+    assert asked == {"portable": portable, "tiled": False, "tiles": tiles}
+    assert kernel_selection.tiled_dtypes() == ({torch.bfloat16} if tiles else set())
+
+
+@pytest.mark.parametrize("tiles", [True, False])
+def test_tiles_are_left_out_by_a_definition(tiles):
+    """So that kept kernels of another limit are others."""
+    from torch._inductor.cpp_builder import CppBuilder
+
+    options = kernel_library.compiler_options(torch.bfloat16, tiles=tiles)
+    command = CppBuilder("name", ["source.cpp"], options, "folder").get_command_line()
+
+    assert ("-DDECODEKIT_NO_TILES" in command) is not tiles
