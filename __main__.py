@@ -3,6 +3,10 @@
 
 ``python -m decodekit inspect``: a model's memory and speed limit, before anything is compiled.
 
+``python -m decodekit compile``: a model compiled into a folder.
+
+``python -m decodekit doctor``: what this machine has.
+
 ``python -m decodekit bench``: benchmarks.
 """
 
@@ -39,7 +43,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="decodekit", description=sys.modules[__package__].__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_generate(commands)
+    _add_compile(commands)
     _add_inspect(commands)
+    _add_doctor(commands)
     add_bench(commands)
     return parser
 
@@ -111,6 +117,43 @@ def _add_generate(commands: Any) -> None:
         metavar="DIR",
         help="folder of compiled decoders ($DECODEKIT_CACHE/decoders, or ~/.cache/decodekit/decoders)",
     )
+
+
+def _add_compile(commands: Any) -> None:
+    text = "Compile a model into a folder, which load_decoder loads; its tokenizer is saved beside it."
+    command = commands.add_parser("compile", help="compile a model into a folder", description=text)
+    command.set_defaults(command=_compile)
+    add = command.add_argument
+    add("--model", required=True, metavar="MODEL", help="a folder, a hub id, or a GGUF file")
+    add("-o", "--output", required=True, type=pathlib.Path, metavar="DIR", help="the folder to write")
+    add("--target", default="auto", help="auto, cpu, cuda or neuron (%(default)s)")
+    add("--batch-size", type=int, default=1, metavar="N", help="rows (%(default)s)")
+    add("--max-length", type=int, metavar="N", help="positions of a row (2048, or the model's if fewer)")
+    add("--widths", type=int, nargs="+", metavar="N", help="columns of the forwards (as compile_decoder)")
+    add("--tree-widths", type=int, nargs="+", metavar="N", help="columns of forwards over trees (none)")
+    add("--dtype", help="float32, bfloat16, float16 or float64 (the model's own)")
+    add("--weights", choices=("int8", "int4", "float8"), help="how linear layers are stored (as --dtype)")
+    add("--threads", type=int, metavar="N", help="threads of a forward (torch's setting)")
+    add("--quiet", action="store_true", help="no progress in the terminal")
+
+
+def _compile(options: argparse.Namespace) -> int:
+    from .neuron_backend.compile_command import compile_to_folder
+
+    return compile_to_folder(options)
+
+
+def _add_doctor(commands: Any) -> None:
+    text = "What this machine has: packages, compiler, instruction sets, Neuron, GPU; and what auto chooses."
+    command = commands.add_parser("doctor", help="what this machine has", description=text)
+    command.set_defaults(command=_doctor)
+    command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from .neuron_backend.doctor_command import doctor
+
+    return doctor(options)
 
 
 def _add_inspect(commands: Any) -> None:

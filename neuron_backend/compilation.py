@@ -79,7 +79,7 @@ def compile_decoder(
         sampler: The generator's sampler. None: greedy if there are *processors*; else no sampling is
             compiled into the forwards.
 
-        target: ``"cpu"`` compiles with AOTInductor, which requires a C++ compiler; ``"eager"``
+        target: ``"cpu"`` compiles with Inductor, which requires a C++ compiler; ``"eager"``
             compiles nothing; ``"neuron"`` compiles for the installed Neuron package,
             ``"neuron-native"`` or ``"neuron-traced"``; ``"cuda"`` records CUDA graphs on a GPU;
             ``"auto"`` is ``"neuron"`` if there is a device, else ``"cuda"`` if there is a GPU, else

@@ -1,0 +1,83 @@
+"""``python -m decodekit compile`` and ``doctor``."""
+
+import json
+import pathlib
+
+import pytest
+
+from decodekit.__main__ import main
+from decodekit.neuron_backend import doctor_command, load_decoder
+from decodekit.neuron_backend.targets.cpu import aoti
+
+DRAFT = pathlib.Path(__file__).parents[2] / "examples" / "pair" / "draft"
+
+
+class TestCompile:
+    """A model compiled into a folder."""
+
+    @pytest.mark.slow
+    @pytest.mark.skipif(not aoti.has_compiler(), reason="needs a C++ compiler")
+    def test_is_loaded_with_its_tokenizer(
+        self, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """With the shapes that were asked for."""
+        folder = tmp_path / "saved"
+
+        status = main([
+            "compile", "--model", str(DRAFT), "-o", str(folder), "--target", "cpu",
+            "--batch-size", "2", "--max-length", "32", "--widths", "1", "4", "--weights", "int8",
+        ])  # fmt: skip
+
+        assert status == 0
+        loaded = load_decoder(folder)
+        assert (loaded.shape.batch_size, loaded.shape.max_length, loaded.shape.widths) == (2, 32, (1, 4))
+        assert loaded.tokenizer is not None
+        assert str(folder) in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("more", "message"),
+        [
+            (["--target", "eager"], "--target must be one that compiles: got eager"),
+            (["--target", "gpu"], "'target' must be one of"),
+        ],
+    )
+    def test_refuses(
+        self, more: list[str], message: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Before anything is loaded or written."""
+        status = main(["compile", "--model", "nowhere", "-o", str(tmp_path / "saved"), *more])
+
+        assert status == 1
+        assert message in capsys.readouterr().err
+        assert not (tmp_path / "saved").exists()
+
+
+class TestDoctor:
+    """What the machine has."""
+
+    def test_text_has_every_fact(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """A line each; what is not installed is said so."""
+        assert main(["doctor"]) == 0
+
+        lines = capsys.readouterr().out.splitlines()
+        for name in doctor_command.machine_facts():
+            assert any(line.startswith(name) for line in lines)
+
+    def test_json(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """The same as Python has them."""
+        assert main(["doctor", "--json"]) == 0
+
+        assert json.loads(capsys.readouterr().out) == doctor_command.machine_facts()
+
+    def test_without_a_compiler(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """What to install, and that models run eagerly."""
+        monkeypatch.setattr(doctor_command, "has_compiler", lambda: False)
+        monkeypatch.setattr(aoti, "has_compiler", lambda: False)
+
+        assert main(["doctor"]) == 0
+
+        out = capsys.readouterr().out
+        assert aoti.INSTALL_COMPILER in out
+        assert "eager" in out.splitlines()[-1]
