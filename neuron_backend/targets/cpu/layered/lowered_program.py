@@ -80,7 +80,9 @@ def _compiled(source: str, objects: Sequence[Path]) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.cpp"
         path.write_text(source)
-        options: Any = CppTorchOptions(vec_isa=vector_instructions())
+        # Memory is used again for numbers of other types.
+        flags = ["-fno-strict-aliasing"]
+        options: Any = CppTorchOptions(vec_isa=vector_instructions(), extra_flags=flags)
         builder = CppBuilder("program", [str(path), *map(str, objects)], options, folder)
         builder.build()
         return Path(builder.get_target_file_path()).read_bytes()

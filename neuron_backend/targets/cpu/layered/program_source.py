@@ -57,6 +57,9 @@ def program_source(calls: ProgramCalls) -> tuple[str, int]:
     writer = _Writer(calls, names)
     functions = [*writer.layer_functions(), *writer.main_functions()]
     parts = [
+        "#include <array>",
+        "#include <exception>",
+        "#include <string>",
         *sorted({line.strip() for loop in loops for line in _INCLUDE.findall(loop.source)}),
         _ONE_LANE.read_text(),
         *(_loop(names[loop], loop.source) for loop in loops),
@@ -255,7 +258,7 @@ def _value(argument: Any, pointers: Mapping[int, str]) -> str:
     if isinstance(argument, Place):
         return f"{pointers[argument.memory]} + {argument.offset}"
     if isinstance(argument, tuple):
-        return f"(const int64_t[]){{{', '.join(map(str, argument))}}}"
+        return f"std::array<int64_t, {len(argument)}>{{{', '.join(map(str, argument))}}}.data()"
     if isinstance(argument, float):
         # Every bit: a decimal number might be another.
         return argument.hex() if argument == argument and abs(argument) != float("inf") else repr(argument)
