@@ -46,8 +46,10 @@ VOCAB, MAX_LENGTH = 12, 72
 class Garbled(Generator):
     """A generator whose histories hold garbage wherever there is no token yet."""
 
-    def _history(self, rows: list[list[int]], random_streams: list[int] | None) -> History:
-        history = super()._history(rows, random_streams)
+    def _history(
+        self, rows: list[list[int]], random_streams: Sequence[int] | None, seed: int | None = None
+    ) -> History:
+        history = super()._history(rows, random_streams, seed)
         garbage = torch.randint(-(10**9), 10**9, history.ids.shape)
         return attrs.evolve(history, ids=torch.where(history.valid(), history.ids, garbage))
 

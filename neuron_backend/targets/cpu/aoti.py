@@ -181,8 +181,8 @@ class CompiledProgram:
         check_program(metadata, package, tensors, fingerprint)
         self.kernels, self.bit_exact = describe_kernels(metadata), is_bit_exact(metadata)
         # The program keeps pointers, so the tensors have to outlive it.
-        self._constants = named_tensors(self._loader.get_constant_fqns(), {**tensors, **package.constants})
-        self._loader.load_constants(self._constants, False, True, True)
+        self._tensors = named_tensors(self._loader.get_constant_fqns(), {**tensors, **package.constants})
+        self._loader.load_constants(self._tensors, False, True, True)
         self._cache = cache.tensors
 
     def __call__(self, *inputs: Tensor) -> Any:

@@ -54,9 +54,9 @@ class LayeredProgram:
         fixed = {place: name for place, name in enumerate(layout.inputs) if place not in self._given}
         fixed |= dict(enumerate(layout.own, self._first_output + len(self._outputs)))
         # The program keeps pointers, so the tensors have to outlive it.
-        self._kept = named_tensors(list(fixed.values()), known)
+        self._tensors = named_tensors(list(fixed.values()), known)
         for place, name in fixed.items():
-            self._pointers[place] = self._kept[name].data_ptr()
+            self._pointers[place] = self._tensors[name].data_ptr()
 
     def __call__(self, *inputs: Tensor) -> Any:
         """Run on the step's checked inputs without the cache; return logits, or sampled tokens and logits."""
