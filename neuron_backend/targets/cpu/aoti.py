@@ -23,11 +23,11 @@ from ...kv_cache.buffers import CacheBuffers
 from ...lowering.complex_pairs import pair_complex_numbers
 from ...lowering.export import without_known_warnings
 from ...models.fused_projections import merge_equal_products, trace_fused
-from ...quantization.quantized_matmul import cpu_matmul
 from ...step import Step
 from .graph_rewrites import rewrite_graph
 from .kernel_description import describe_kernels, is_bit_exact, kernel_metadata
 from .kernel_library import NO_LIBRARY, Library, NoLibrary, archiver
+from .traced_kernels import traced_kernels
 
 FINGERPRINT = "decodekit_fingerprint"
 """Name of a program's fingerprint in its metadata."""
@@ -96,7 +96,7 @@ def compile_package(
         without_known_warnings(),
         tempfile.TemporaryDirectory() as folder,
         kernels.linked() as linked,
-        cpu_matmul(step, kernels),
+        traced_kernels(step, kernels),
         trace_fused(step),
     ):
         inputs = step.padding(width, cache, spans[0])

@@ -13,6 +13,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from .kernel_library import NO_LIBRARY, Kernels
+from .product_rewrites import multiply_with_kernels, select_with_kernels
 
 _aten: Any = torch.ops.aten
 
@@ -28,36 +29,11 @@ def rewrite_graph(module: GraphModule, kernels: Kernels = NO_LIBRARY) -> None:
     """
     _attend_with_kernels(module, kernels)
     group_queries(module)
-    _multiply_with_kernels(module, kernels)
+    multiply_with_kernels(module, kernels)
+    select_with_kernels(module, kernels)
     module.graph.eliminate_dead_code()
     module.graph.lint()
     module.recompile()
-
-
-def _multiply_with_kernels(module: GraphModule, kernels: Kernels) -> None:
-    """Replace linear layers."""
-    for node in module.graph.find_nodes(op="call_function", target=_aten.linear.default):
-        x, weight, *bias = node.args
-        value, weights = x.meta["val"], weight.meta["val"]
-        # Not weights that the graph dequantises.
-        if weight.op != "placeholder" or weights.dtype != value.dtype or not weights.is_contiguous():
-            continue
-        if not kernels.takes(value.dtype):
-            continue
-        rows = value.reshape(-1, value.shape[-1])
-        with module.graph.inserting_before(node):
-            call = module.graph.call_function
-            flat = call(_aten.reshape.default, (x, list(rows.shape)))
-            if not rows.is_contiguous():
-                flat = call(_aten.clone.default, (flat,), {"memory_format": torch.contiguous_format})
-            out = call(torch.ops.decodekit.float_gemm.default, (flat, weight))
-            out = call(_aten.reshape.default, (out, _shape(node)))
-            if bias and bias[0] is not None:
-                out = call(_aten.add.Tensor, (out, bias[0]))
-        # The next linear layer may read it.
-        out.meta = dict(node.meta)
-        node.replace_all_uses_with(out)
-        module.graph.erase_node(node)
 
 
 def _attend_with_kernels(module: GraphModule, kernels: Kernels) -> None:
@@ -75,8 +51,9 @@ def _attend_with_kernels(module: GraphModule, kernels: Kernels) -> None:
             columns = call(_aten.clone.default, (columns,), {"memory_format": torch.contiguous_format})
             masks = call(_aten.expand.default, (mask, [batch, heads, width, -1]))
             scale = dim**-0.5 if scale is None else scale
+            keys, values = (_with_rows(each) for each in (keys, values))
             attend = torch.ops.decodekit.attention.default
-            attended = call(attend, (columns, keys, values, masks, float(scale)))
+            attended = call(attend, (columns, keys, values, masks, None, float(scale), 0.0))
             out = call(_aten.transpose.int, (attended, 1, 2))
         attention.replace(out)
 
@@ -117,10 +94,20 @@ def _fits(kernels: Kernels, query: Node, keys: Node, values: Node, mask: Node) -
     return (
         kernels.takes(dtype)
         and all(tensor.dtype == dtype for tensor in (*states, added))
-        and all(tensor.stride()[2:] == (tensor.shape[3], 1) for tensor in states)
         and added.dim() == 4
         and added.stride(3) == 1
     )
+
+
+def _with_rows(states: Node) -> Node:
+    """The keys or values with their slots one after the other in memory."""
+    value = states.meta["val"]
+    if value.stride()[2:] == (value.shape[3], 1):
+        return states
+    clone: Node = states.graph.call_function(
+        _aten.clone.default, (states,), {"memory_format": torch.contiguous_format}
+    )
+    return clone
 
 
 def group_queries(module: GraphModule) -> None:

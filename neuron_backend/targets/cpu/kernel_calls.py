@@ -9,8 +9,8 @@ from torch import Tensor
 
 from . import kernel_operations as _operations  # noqa: F401
 
-Argument = int | float | Tensor | tuple[int, ...]
-"""``int64_t``, ``double``, a pointer to numbers, or a pointer to ``int64_t``."""
+Argument = int | float | Tensor | None | tuple[int, ...]
+"""``int64_t``, ``double``, a pointer to numbers or null, or a pointer to ``int64_t``."""
 
 
 class KernelCalls(abc.ABC):
@@ -24,12 +24,15 @@ class KernelCalls(abc.ABC):
     def call(self, function: str, *arguments: Argument) -> None:
         """Call a C function, or record the call."""
 
-    def operations(self) -> dict[Any, Callable[..., Tensor]]:
+    def operations(self) -> dict[Any, Callable[..., Any]]:
         """The method of each operation."""
         return {
             torch.ops.decodekit.float_gemm.default: self.float_gemm,
             torch.ops.decodekit.int8_gemm.default: self.int8_gemm,
             torch.ops.decodekit.int4_gemm.default: self.int4_gemm,
+            torch.ops.decodekit.column_gemm.default: self.column_gemm,
+            torch.ops.decodekit.expert_gemm.default: self.expert_gemm,
+            torch.ops.decodekit.top_k.default: self.top_k,
             torch.ops.decodekit.attention.default: self.attention,
         }
 
@@ -52,12 +55,42 @@ class KernelCalls(abc.ABC):
         self.call("decodekit_int4_gemm", x.shape[0], x, packed, levels, y, *packed.shape[:2])
         return y
 
-    def attention(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
+    def column_gemm(self, x: Tensor, weight: Tensor) -> Tensor:
+        """As :func:`~.kernel_operations.column_gemm`."""
+        y = x.new_empty(x.shape[0], weight.shape[1])
+        self.call("decodekit_column_gemm", x.shape[0], x, weight, y, *weight.shape)
+        return y
+
+    def expert_gemm(self, x: Tensor, experts: Tensor, weights: Tensor, by_columns: bool) -> Tensor:
+        """As :func:`~.kernel_operations.expert_gemm`."""
+        most, out, inputs = weights.mT.shape if by_columns else weights.shape
+        y = x.new_empty(x.shape[0], out)
+        counts = (most, out, inputs, int(by_columns))
+        self.call("decodekit_expert_gemm", x.shape[0], x, experts, weights, y, *counts)
+        return y
+
+    def top_k(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """As :func:`~.kernel_operations.top_k`."""
+        rows, size = x.shape
+        values, indices = x.new_empty(rows, k), x.new_empty(rows, k, dtype=torch.int64)
+        self.call("decodekit_top_k", rows, x, values, indices, size, k)
+        return values, indices
+
+    def attention(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor,
+        sinks: Tensor | None,
+        scale: float,
+        cap: float,
+    ) -> Tensor:
         """As :func:`~.kernel_operations.attention`."""
         batch, width, heads, key_dim = query.shape
         groups, slots, value_dim = values.shape[1:]
         y = query.new_empty(batch, width, heads, value_dim)
         strided = [part for tensor in (keys, values, mask) for part in (tensor, tensor.stride()[:3])]
         counts = (batch, width, heads, groups, slots, key_dim, value_dim)
-        self.call("decodekit_attention", query, *strided, y, *counts, float(scale))
+        self.call("decodekit_attention", query, *strided, y, *counts, sinks, float(scale), float(cap))
         return y

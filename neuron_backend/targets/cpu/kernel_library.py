@@ -13,23 +13,14 @@ import attrs
 import torch
 from torch import Tensor
 
-from . import (
-    kernel_operations as _operations,  # noqa: F401
-    program_objects,
-)
+from . import program_objects
 from .kept_objects import compiled_object, shared_library
 from .kernel_calls import Argument, KernelCalls
+from .kernel_operations import SHAPES
 from .vector_instructions import vector_instructions
 
 _CPP_TYPES = {torch.float32: "float", torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
 _NAME = "decodekit_kernels"
-
-_OPERATIONS = (
-    torch.ops.decodekit.float_gemm.default,
-    torch.ops.decodekit.int8_gemm.default,
-    torch.ops.decodekit.int4_gemm.default,
-    torch.ops.decodekit.attention.default,
-)
 
 SOURCE = Path(__file__).parent / "csrc" / "exports.cpp"
 """The file that is compiled, beside all that it includes."""
@@ -154,7 +145,7 @@ class Library(KernelCalls):
             yield {
                 **options,
                 "aot_inductor.custom_ops_to_c_shims": {
-                    operation: [_declaration(operation)] for operation in _OPERATIONS
+                    operation: [_declaration(operation)] for operation in SHAPES
                 },
             }
 
@@ -164,8 +155,8 @@ class Library(KernelCalls):
 
 
 def _c_value(argument: Argument) -> Any:
-    if isinstance(argument, Tensor):
-        return ctypes.c_void_p(argument.data_ptr())
+    if argument is None or isinstance(argument, Tensor):
+        return ctypes.c_void_p(None if argument is None else argument.data_ptr())
     if isinstance(argument, tuple):
         return (ctypes.c_int64 * len(argument))(*argument)
     return ctypes.c_double(argument) if isinstance(argument, float) else ctypes.c_int64(argument)
@@ -192,6 +183,13 @@ def compiler_options(
 
 def _declaration(operation: Any) -> str:
     """Declaration of the C function that a program calls for *operation*."""
-    kinds = {"Tensor": "AtenTensorHandle", "float": "double"}
-    inputs = "".join(f"{kinds[str(argument.type)]}, " for argument in operation._schema.arguments)
-    return f"AOTITorchError aoti_torch_cpu_{operation._opname}({inputs}AtenTensorHandle*)"
+    kinds = {
+        "Tensor": "AtenTensorHandle",
+        "Optional[Tensor]": "AtenTensorHandle*",
+        "float": "double",
+        "int": "int64_t",
+        "bool": "int32_t",
+    }
+    inputs = [kinds[str(argument.type)] for argument in operation._schema.arguments]
+    outputs = ["AtenTensorHandle*"] * len(operation._schema.returns)
+    return f"AOTITorchError aoti_torch_cpu_{operation._opname}({', '.join([*inputs, *outputs])})"

@@ -75,8 +75,25 @@ inline void multiply_keys(
   for (; n < slots; ++n) some(n, std::integral_constant<int, 1>());
 }
 
+// How products of queries and keys become scores.
+struct Scoring {
+  float scale;
+  float cap;           // Scores x become cap * tanh(x / cap) before the mask is added; 0: they do not.
+  const void* sinks;   // A score for each head that has no value, in the queries' dtype; null: none.
+};
+
+// Scores within the cap, in place.
+inline void soft_cap(float* scores, const Scoring& scoring) {
+  for (int64_t n = 0; n < PIECE; n += Floats::size()) {
+    const Floats score = Floats::loadu(scores + n) * Floats(scoring.scale) / Floats(scoring.cap);
+    (score.tanh() * Floats(scoring.cap)).store(scores + n);
+  }
+}
+
 // Scores to unnormalised softmax weights, in place.
-inline void weigh(float* scores, const float* bias, float scale, const Found& found) {
+inline void weigh(float* scores, const float* bias, const Scoring& scoring, const Found& found) {
+  if (scoring.cap > 0) soft_cap(scores, scoring);
+  const float scale = scoring.cap > 0 ? 1 : scoring.scale;
   Floats most(-FLT_MAX), sum(0);
   for (int64_t n = 0; n < PIECE; n += Floats::size()) {
     const Floats score = at::vec::fmadd(Floats::loadu(scores + n), Floats(scale), Floats::loadu(bias + n));
@@ -130,17 +147,18 @@ inline void add_values(
 template <class T, int COUNT>
 inline void attend(
     const typename Lanes<T>::Input* rows, const T* keys, const T* values, const float (*bias)[PIECE], int64_t slots,
-    const Sizes& sizes, float scale, const Found* found) {
+    const Sizes& sizes, const Scoring& scoring, const Found* found) {
   alignas(64) float weights[COUNT][PIECE] = {};
   multiply_keys<T, COUNT>(rows, keys, slots, sizes.key_dim, weights);
-  for (int row = 0; row < COUNT; ++row) weigh(weights[row], bias[row], scale, found[row]);
+  for (int row = 0; row < COUNT; ++row) weigh(weights[row], bias[row], scoring, found[row]);
   add_values<T, COUNT>(weights, values, slots, sizes.value_dim, found);
 }
 
-// Combines the partial results of one row in `count` pieces, `apart` floats apart, to its output.
+// Combines the partial results of one row in `count` pieces, `apart` floats apart, to its output. A sink, if not
+// null, takes part in the softmax.
 template <class T>
-inline void combine_pieces(float* pieces, int64_t count, int64_t apart, int64_t dim, T* out) {
-  float most = -FLT_MAX, sum = 0;
+inline void combine_pieces(float* pieces, int64_t count, int64_t apart, int64_t dim, const T* sink, T* out) {
+  float most = sink ? static_cast<float>(*sink) : -FLT_MAX, sum = 0;
   for (int64_t i = 0; i < count; ++i) most = std::max(most, Found{pieces + i * apart}.largest());
   float* const total = Found{pieces}.values();
   for (int64_t i = 0; i < count; ++i) {
@@ -156,6 +174,7 @@ inline void combine_pieces(float* pieces, int64_t count, int64_t apart, int64_t 
       for (int64_t d = 0; d < dim; ++d) total[d] += share * values[d];
     }
   }
+  if (sink) sum += std::exp(static_cast<float>(*sink) - most);
 #pragma omp simd
   for (int64_t d = 0; d < dim; ++d) out[d] = static_cast<T>(total[d] / sum);
 }
@@ -213,7 +232,7 @@ inline void gather(const T* query, const Sizes& sizes, const Part& part, Input* 
 template <class T>
 inline void attend_piece(
     const Plan::Piece& piece, const typename Lanes<T>::Input* rows, const Strided<T>& keys, const Strided<T>& values,
-    const Strided<T>& mask, const Sizes& sizes, const Part& part, float scale, float* found) {
+    const Strided<T>& mask, const Sizes& sizes, const Part& part, const Scoring& scoring, float* found) {
   const int64_t slots = std::min(PIECE, sizes.slots - piece.first), sharing = sizes.sharing();
   const T* k = keys.at(piece.row, piece.group, piece.first);
   const T* v = values.at(piece.row, piece.group, piece.first);
@@ -227,7 +246,7 @@ inline void attend_piece(
       std::fill(bias[i] + slots, bias[i] + PIECE, -FLT_MAX);
       of[i].of = found + (begin + i) * Found::size(sizes.value_dim);
     }
-    attend<T, count()>(rows + begin * sizes.key_dim, k, v, bias, slots, sizes, scale, of);
+    attend<T, count()>(rows + begin * sizes.key_dim, k, v, bias, slots, sizes, scoring, of);
   });
 }
 
@@ -235,7 +254,7 @@ inline void attend_piece(
 template <class T>
 void attend_part(
     const T* query, const Strided<T>& keys, const Strided<T>& values, const Strided<T>& mask, T* out,
-    const Sizes& sizes, const Part& part, float scale, bool in_threads) {
+    const Sizes& sizes, const Part& part, const Scoring& scoring, bool in_threads) {
   using Input = typename Lanes<T>::Input;
   static thread_local Plan kept_plan;
   static thread_local std::vector<Input> kept_queries;
@@ -251,6 +270,7 @@ void attend_part(
   const Plan& plan = kept_plan;
   const Input* const queries = kept_queries.data();
   float* const found = kept_found.data();
+  const T* const sinks = static_cast<const T*>(scoring.sinks);
   const int64_t products = count * PIECE * rows * (sizes.key_dim + sizes.value_dim);
 #pragma omp parallel if (in_threads && products >= WORTH_SHARING)
   {
@@ -259,7 +279,8 @@ void attend_part(
       const Plan::Piece& piece = plan.pieces[i];
       const int64_t block = (piece.row - part.first_row) * part.groups + piece.group - part.first_group;
       attend_piece(
-          piece, queries + block * rows * sizes.key_dim, keys, values, mask, sizes, part, scale, found + i * apart);
+          piece, queries + block * rows * sizes.key_dim, keys, values, mask, sizes, part, scoring,
+          found + i * apart);
     }
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < part.rows * part.groups * rows; ++i) {
@@ -269,7 +290,7 @@ void attend_part(
       const int64_t column = part.first_column + own / sharing;
       const int64_t head = (part.first_group + group) * sharing + own % sharing;
       combine_pieces(
-          first + own * Found::size(sizes.value_dim), seen, apart, sizes.value_dim,
+          first + own * Found::size(sizes.value_dim), seen, apart, sizes.value_dim, sinks ? sinks + head : nullptr,
           out + (((part.first_row + row) * sizes.width + column) * sizes.heads + head) * sizes.value_dim);
     }
   }
@@ -283,10 +304,10 @@ void attend_part(
 template <class T>
 void attention(
     const T* query, const Strided<T>& keys, const Strided<T>& values, const Strided<T>& mask, T* out,
-    const Sizes& sizes, float scale) {
+    const Sizes& sizes, const Scoring& scoring) {
   if (sizes.width <= COLUMNS_TOGETHER) {
     const Part all{0, sizes.batch, 0, sizes.groups, 0, sizes.width};
-    attend_part(query, keys, values, mask, out, sizes, all, scale, true);
+    attend_part(query, keys, values, mask, out, sizes, all, scoring, true);
     return;
   }
   const int64_t blocks = (sizes.width + COLUMNS_TOGETHER - 1) / COLUMNS_TOGETHER;
@@ -295,7 +316,7 @@ void attention(
   for (int64_t i = 0; i < sizes.batch * sizes.groups * blocks; ++i) {
     const int64_t row = i / (sizes.groups * blocks), group = i / blocks % sizes.groups, block = i % blocks;
     const int64_t column = block * COLUMNS_TOGETHER, columns = std::min(COLUMNS_TOGETHER, sizes.width - column);
-    attend_part(query, keys, values, mask, out, sizes, {row, 1, group, 1, column, columns}, scale, false);
+    attend_part(query, keys, values, mask, out, sizes, {row, 1, group, 1, column, columns}, scoring, false);
   }
 }
 

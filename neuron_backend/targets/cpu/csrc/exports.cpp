@@ -5,9 +5,12 @@
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
 #include "attention.h"
+#include "column_gemm.h"
+#include "expert_gemm.h"
 #include "float_gemm.h"
 #include "int4_gemm.h"
 #include "int8_gemm.h"
+#include "top_k.h"
 
 namespace {
 
@@ -37,15 +40,19 @@ const int64_t* strides(AtenTensorHandle tensor) {
   return found;
 }
 
-// An uninitialised contiguous tensor with the dtype of `like`.
-AtenTensorHandle empty(AtenTensorHandle like, std::initializer_list<int64_t> sizes) {
+// An uninitialised contiguous tensor.
+AtenTensorHandle empty(int32_t dtype, std::initializer_list<int64_t> sizes) {
   int64_t strides[4] = {1, 1, 1, 1};
   for (int i = static_cast<int>(sizes.size()) - 2; i >= 0; --i) strides[i] = strides[i + 1] * sizes.begin()[i + 1];
-  int32_t dtype = 0;
-  aoti_torch_get_dtype(like, &dtype);
   AtenTensorHandle made = nullptr;
   aoti_torch_empty_strided(sizes.size(), sizes.begin(), strides, dtype, aoti_torch_device_type_cpu(), 0, &made);
   return made;
+}
+
+AtenTensorHandle empty(AtenTensorHandle like, std::initializer_list<int64_t> sizes) {
+  int32_t dtype = 0;
+  aoti_torch_get_dtype(like, &dtype);
+  return empty(dtype, sizes);
 }
 
 }  // namespace
@@ -55,6 +62,24 @@ extern "C" {
 void decodekit_float_gemm(int64_t rows, const void* x, const void* weights, void* y, int64_t out, int64_t in) {
   decodekit::float_gemm<Number>(
       rows, static_cast<const Number*>(x), static_cast<const Number*>(weights), static_cast<Number*>(y), out, in);
+}
+
+void decodekit_column_gemm(int64_t rows, const void* x, const void* weights, void* y, int64_t in, int64_t out) {
+  decodekit::column_gemm<Number>(
+      rows, static_cast<const Number*>(x), static_cast<const Number*>(weights), static_cast<Number*>(y), out, in);
+}
+
+void decodekit_expert_gemm(
+    int64_t rows, const void* x, const void* experts, const void* weights, void* y, int64_t most, int64_t out,
+    int64_t in, int64_t by_columns) {
+  decodekit::expert_gemm<Number>(
+      rows, static_cast<const Number*>(x), static_cast<const int64_t*>(experts), static_cast<const Number*>(weights),
+      static_cast<Number*>(y), most, out, in, by_columns);
+}
+
+void decodekit_top_k(int64_t rows, const void* x, void* values, void* indices, int64_t size, int64_t k) {
+  decodekit::top_k(
+      rows, static_cast<const float*>(x), static_cast<float*>(values), static_cast<int64_t*>(indices), size, k);
 }
 
 void decodekit_int8_gemm(
@@ -71,16 +96,18 @@ void decodekit_int4_gemm(
       static_cast<Number*>(y), blocks, in);
 }
 
-// Strides of the first three dimensions.
+// Strides of the first three dimensions. Sinks are a score for each head, or null.
 
 void decodekit_attention(
     const void* query, const void* keys, const int64_t* key_strides, const void* values,
     const int64_t* value_strides, const void* mask, const int64_t* mask_strides, void* y, int64_t batch,
-    int64_t width, int64_t heads, int64_t groups, int64_t slots, int64_t key_dim, int64_t value_dim, double scale) {
+    int64_t width, int64_t heads, int64_t groups, int64_t slots, int64_t key_dim, int64_t value_dim,
+    const void* sinks, double scale, double cap) {
   decodekit::attention<Number>(
       static_cast<const Number*>(query), strided(keys, key_strides), strided(values, value_strides),
       strided(mask, mask_strides), static_cast<Number*>(y),
-      {batch, width, heads, groups, slots, key_dim, value_dim}, static_cast<float>(scale));
+      {batch, width, heads, groups, slots, key_dim, value_dim},
+      {static_cast<float>(scale), static_cast<float>(cap), sinks});
 }
 
 // The same with the interface that programs use to call operations: tensors in, a tensor out.
@@ -89,6 +116,31 @@ AOTITorchError aoti_torch_cpu_float_gemm(AtenTensorHandle x, AtenTensorHandle we
   const int64_t out = size(weights, 0);
   *y = empty(x, {size(x, 0), out});
   decodekit_float_gemm(size(x, 0), data<void>(x), data<void>(weights), data<void>(*y), out, size(x, 1));
+  return AOTI_TORCH_SUCCESS;
+}
+
+AOTITorchError aoti_torch_cpu_column_gemm(AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle* y) {
+  const int64_t out = size(weights, 1);
+  *y = empty(x, {size(x, 0), out});
+  decodekit_column_gemm(size(x, 0), data<void>(x), data<void>(weights), data<void>(*y), size(x, 1), out);
+  return AOTI_TORCH_SUCCESS;
+}
+
+AOTITorchError aoti_torch_cpu_expert_gemm(
+    AtenTensorHandle x, AtenTensorHandle experts, AtenTensorHandle weights, int32_t by_columns, AtenTensorHandle* y) {
+  const int64_t out = size(weights, by_columns ? 2 : 1);
+  *y = empty(x, {size(x, 0), out});
+  decodekit_expert_gemm(
+      size(x, 0), data<void>(x), data<void>(experts), data<void>(weights), data<void>(*y), size(weights, 0), out,
+      size(x, 1), by_columns);
+  return AOTI_TORCH_SUCCESS;
+}
+
+AOTITorchError aoti_torch_cpu_top_k(AtenTensorHandle x, int64_t k, AtenTensorHandle* values, AtenTensorHandle* indices) {
+  const int64_t rows = size(x, 0);
+  *values = empty(x, {rows, k});
+  *indices = empty(aoti_torch_dtype_int64(), {rows, k});
+  decodekit_top_k(rows, data<void>(x), data<void>(*values), data<void>(*indices), size(x, 1), k);
   return AOTI_TORCH_SUCCESS;
 }
 
@@ -111,13 +163,14 @@ AOTITorchError aoti_torch_cpu_int4_gemm(
 }
 
 AOTITorchError aoti_torch_cpu_attention(
-    AtenTensorHandle query, AtenTensorHandle keys, AtenTensorHandle values, AtenTensorHandle mask, double scale,
-    AtenTensorHandle* y) {
+    AtenTensorHandle query, AtenTensorHandle keys, AtenTensorHandle values, AtenTensorHandle mask,
+    AtenTensorHandle* sinks, double scale, double cap, AtenTensorHandle* y) {
   const int64_t batch = size(query, 0), width = size(query, 1), heads = size(query, 2), dim = size(values, 3);
   *y = empty(query, {batch, width, heads, dim});
   decodekit_attention(
       data<void>(query), data<void>(keys), strides(keys), data<void>(values), strides(values), data<void>(mask),
-      strides(mask), data<void>(*y), batch, width, heads, size(keys, 1), size(keys, 2), size(query, 3), dim, scale);
+      strides(mask), data<void>(*y), batch, width, heads, size(keys, 1), size(keys, 2), size(query, 3), dim,
+      sinks ? data<void>(*sinks) : nullptr, scale, cap);
   return AOTI_TORCH_SUCCESS;
 }
 

@@ -133,9 +133,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return ("outside", self._numbers[origin], metadata(tensor), tensor.stride())
 
 
-def _shaped(function: Any, args: Sequence[Any]) -> Tensor:
-    """A result of an own kernel's shape: which kernel it is matters, not what it computes."""
-    return SHAPES[function](*args).zero_()
+def _shaped(function: Any, args: Sequence[Any]) -> Any:
+    """Results of an own kernel's shapes: which kernel it is matters, not what it computes."""
+    return tree_map_only(Tensor, Tensor.zero_, SHAPES[function](*args))
 
 
 def metadata(tensor: Tensor) -> Metadata:

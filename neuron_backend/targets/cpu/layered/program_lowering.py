@@ -12,12 +12,12 @@ from ....lowering.complex_pairs import pair_complex_numbers
 from ....lowering.export import without_known_warnings
 from ....models.early_exit import only_first_layers
 from ....models.fused_projections import merge_equal_products, trace_fused
-from ....quantization.quantized_matmul import cpu_matmul
 from ....step import Step, TreeStep
 from ..aoti import CONSTANTS, FINGERPRINT, INDUCTOR_OPTIONS, open_span
 from ..graph_rewrites import rewrite_graph
 from ..kernel_description import BIT_EXACT
 from ..kernel_library import Kernels
+from ..traced_kernels import traced_kernels
 from ..unproved_products import unproved_products
 from .equal_layers import EqualLayers, equal_layers
 from .layer_graphs import LayeredGraph, cut
@@ -40,7 +40,7 @@ def lower_program(
         NotLayered: Some operation is computed by torch, not by loops or own kernels.
     """
     inputs = step.padding(width, cache, spans[0])
-    with torch.no_grad(), without_known_warnings(), cpu_matmul(step, kernels):
+    with torch.no_grad(), without_known_warnings(), traced_kernels(step, kernels):
         equal = equal_layers(step, inputs, len(cache.states))
         tensors = StepTensors.of(step, inputs, cache, equal)
         with trace_fused(step):

@@ -98,7 +98,7 @@ def _declarations(calls: ProgramCalls) -> Iterator[str]:
 
 
 def _type(argument: Any) -> str:
-    if isinstance(argument, Place):
+    if argument is None or isinstance(argument, Place):
         return "const void*"
     if isinstance(argument, tuple):
         return "const int64_t*"
@@ -257,6 +257,8 @@ def _input(source: Source, own: Sequence[str]) -> str:
 def _value(argument: Any, pointers: Mapping[int, str]) -> str:
     if isinstance(argument, Place):
         return f"{pointers[argument.memory]} + {argument.offset}"
+    if argument is None:
+        return "nullptr"
     if isinstance(argument, tuple):
         return f"std::array<int64_t, {len(argument)}>{{{', '.join(map(str, argument))}}}.data()"
     if isinstance(argument, float):

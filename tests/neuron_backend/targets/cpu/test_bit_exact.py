@@ -2,7 +2,14 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, Phi3Config
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    GptOssConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Phi3Config,
+)
 
 from decodekit.neuron_backend import compile_decoder
 from decodekit.neuron_backend.targets.cpu import aoti
@@ -70,6 +77,11 @@ def check(decoder):
         ("llama", torch.bfloat16, None),
         ("qwen3", torch.float16, None),
         ("gpt_neox", torch.float32, None),
+        ("mixtral", torch.bfloat16, None),
+        ("gemma2", torch.float32, None),
+        ("gpt2", torch.float16, None),
+        ("llama4", torch.bfloat16, None),
+        ("deepseek_v3", torch.float32, None),
     ],
     ids=str,
 )
@@ -120,6 +132,15 @@ def test_with_fewer_instructions(monkeypatch, tiny_model, limit, dtype, weights)
             **SMALL, head_dim=12, sliding_window=16, layer_types=["sliding_attention", "full_attention"]
         ),
         Phi3Config(**SMALL),
+        GptOssConfig(
+            **SMALL,
+            head_dim=8,
+            num_local_experts=8,
+            num_experts_per_tok=2,
+            sliding_window=16,
+            layer_types=["sliding_attention", "full_attention"],
+            rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+        ),
     ],
     ids=lambda config: config.model_type,
 )
@@ -152,9 +173,9 @@ def test_of_rows_that_threads_could_share():
     check(decoder)
 
 
-@pytest.mark.parametrize("name", ["mixtral", "gemma2"])
+@pytest.mark.parametrize("name", ["bloom", "gemma3n"])
 def test_is_not_said_where_torch_multiplies(tiny_model, name):
-    """By the weights of experts, and with scores that are capped: in an order that depends on the rows."""
+    """Scores with distances added, and a model's small products: in an order that depends on the rows."""
     assert not compile_decoder(tiny_model(name), target="cpu", max_length=32, widths=(1,)).bit_exact
 
 
