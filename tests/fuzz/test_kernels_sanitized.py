@@ -24,7 +24,7 @@ from .kernels.attentions import attention
 from .kernels.builds import ENVIRONMENT, KINDS, Kind, build, has_sanitizers
 from .kernels.case import Case, Wrong
 from .kernels.driver import Driver, Operation, Place, Stopped, Way
-from .kernels.products import float_product, int4_product, int8_product
+from .kernels.products import column_product, expert_product, float_product, int4_product, int8_product
 
 pytestmark = pytest.mark.campaign
 
@@ -32,6 +32,9 @@ PRODUCTS = {
     Operation.FLOATS: float_product,
     Operation.INT8: int8_product,
     Operation.INT4: int4_product,
+    Operation.COLUMNS: column_product,
+    Operation.EXPERTS: expert_product,
+    Operation.EXPERT_COLUMNS: expert_product,
 }
 
 # Of more rows than are held in registers or cache at once.

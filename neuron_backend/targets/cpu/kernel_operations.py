@@ -64,7 +64,11 @@ def expert_gemm(x: Tensor, experts: Tensor, weights: Tensor, by_columns: bool) -
 
 
 def top_k(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The *k* largest of float32 ``[rows, size]`` in descending order, and their places; as torch's, in ties too."""
+    """
+    The *k* largest of float32 ``[rows, size]`` in descending order, and their places.
+
+    They are those of ``torch.topk``, in ties too.
+    """
     return x.new_empty(x.shape[0], k), x.new_empty(x.shape[0], k, dtype=torch.int64)
 
 

@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.fx import GraphModule, Node
@@ -16,7 +16,7 @@ _TRANSPOSES = {_aten.numpy_T.default, _aten.t.default}
 
 
 def multiply_with_kernels(module: GraphModule, kernels: Kernels) -> None:
-    """Replace linear layers, with weights ``[out, in]`` or ``[in, out]``, and those of all experts at once."""
+    """Replace linear layers, with weights ``[out, in]`` or ``[in, out]``, and those of all experts."""
     for node in module.graph.find_nodes(op="call_function", target=_aten.linear.default):
         x, weight, *bias = node.args
         _replace(node, x, weight, bias[0] if bias else None, torch.ops.decodekit.float_gemm.default, kernels)
@@ -29,13 +29,12 @@ def multiply_with_kernels(module: GraphModule, kernels: Kernels) -> None:
         if not node.kwargs:
             _replace(node, x, weight, bias, torch.ops.decodekit.column_gemm.default, kernels)
 
-
     for node in module.graph.find_nodes(op="call_function", target=_aten.bmm.default):
         _multiply_by_all_experts(node, kernels)
 
 
 def _multiply_by_all_experts(node: Node, kernels: Kernels) -> None:
-    x, weights = node.args
+    x, weights = cast(tuple[Node, Node], node.args)
     value, weight = x.meta["val"], weights.meta["val"]
     if weights.op != "placeholder" or not weight.is_contiguous() or not kernels.takes(value.dtype):
         return
@@ -91,7 +90,12 @@ def select_with_kernels(module: GraphModule, kernels: Kernels) -> None:
         x, k, *options = node.args
         value = x.meta["val"]
         last = not options or options[0] in (-1, value.dim() - 1)
-        if not last or False in options[1:2] or node.kwargs.get("largest") is False or value.dtype not in DTYPES:
+        if (
+            not last
+            or False in options[1:2]
+            or node.kwargs.get("largest") is False
+            or value.dtype not in DTYPES
+        ):
             continue
         _select(node, x, k)
 
@@ -111,7 +115,7 @@ def _select(node: Node, x: Node, k: int) -> None:
         ]
         parts[0] = call(_aten._to_copy.default, (parts[0],), {"dtype": value.dtype})
     for user in list(node.users):
-        part = user.args[1]
+        part = cast(int, user.args[1])
         parts[part].meta = dict(user.meta)
         user.replace_all_uses_with(parts[part])
         graph.erase_node(user)

@@ -1,5 +1,6 @@
 """Own kernels in place of parts of transformers' models, while a model is traced for the CPU."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,10 @@ _OTHER_SCORES = ("position_bias", "sinks")
 @contextmanager
 def traced_kernels(step: Step, kernels: Kernels) -> Iterator[None]:
     """
-    Use own kernels while *step* is traced: products of quantised layers, experts, and attention with soft-capped
-    scores or sinks. :func:`~.graph_rewrites.rewrite_graph` replaces the rest in the graph.
+    Use own kernels while *step* is traced.
+
+    They compute the products of quantised layers and of experts, and attention with soft-capped scores or
+    sinks. :func:`~.graph_rewrites.rewrite_graph` replaces the rest in the graph.
 
     Args:
         step: The step.
@@ -59,7 +62,7 @@ def _register() -> None:
 
 @contextmanager
 def _implementation(model: "PreTrainedModel", attribute: str, replaced: str) -> Iterator[None]:
-    """Context in which the configs of *model* whose *attribute* is *replaced* name the registered function."""
+    """Context in which configs of *model* whose *attribute* is *replaced* name the registered function."""
     configs = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}
     before = [
         (config, value)
@@ -114,8 +117,12 @@ def attend(
         ``[batch, width, heads, value_dim]``, and no weights.
     """
     dtypes = {tensor.dtype for tensor in (query, key, value, attention_mask) if tensor is not None}
-    if attention_mask is None or len(dtypes) > 1 or any(options.get(name) is not None for name in _OTHER_SCORES):
-        return _own_function(module)(
+    if (
+        attention_mask is None
+        or len(dtypes) > 1
+        or any(options.get(name) is not None for name in _OTHER_SCORES)
+    ):
+        found: tuple[Tensor, Tensor | None] = _own_function(module)(
             module,
             query,
             key,
@@ -126,6 +133,7 @@ def attend(
             s_aux=s_aux,
             **options,
         )
+        return found
     batch, heads, width, dim = query.shape
     out = torch.ops.decodekit.attention(
         query.transpose(1, 2).contiguous(),
@@ -141,8 +149,6 @@ def attend(
 
 def _own_function(module: nn.Module) -> Any:
     """The function of single operations of the model that *module* is of."""
-    import sys
-
     return sys.modules[type(module).__module__].eager_attention_forward
 
 

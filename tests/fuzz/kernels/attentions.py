@@ -34,18 +34,22 @@ def attention(dice: random.Random, dtype: torch.dtype) -> Case:
     keys = cache(dice, batch, groups, slots, key_dim, seen, dtype)
     values = cache(dice, batch, groups, slots, value_dim, seen, dtype)
     mask = additive(dice, seen, heads, dtype).expand(batch, -1, -1, -1)
-    expected = softmax_attention(query, keys, values, mask, scale)
+    cap = dice.choice([0.0, 0.0, 0.5, 30.0])
+    sinks = (3 * normal(dice, heads)).to(dtype) if dice.random() < 0.3 else None
+    expected = softmax_attention(query, keys, values, mask, scale, cap, sinks)
     bound = torch.full_like(expected, ROUNDING[dtype]) * values.double().nan_to_num().abs().amax()
     row, column = dice.randrange(batch), dice.randrange(width)
     here, there = slice(row, row + 1), slice(column, column + 1)
     shape = (batch, width, heads, value_dim)
+    added = [] if sinks is None else [sinks]
     alone = Call(
         Operation.ATTENTION,
-        [query[here, there].contiguous(), keys[here], values[here], mask[here, :, there]],
+        [query[here, there].contiguous(), keys[here], values[here], mask[here, :, there], *added],
         (1, 1, *shape[2:]),
         scale,
+        cap,
     )
-    call = Call(Operation.ATTENTION, [query, keys, values, mask], shape, scale)
+    call = Call(Operation.ATTENTION, [query, keys, values, mask, *added], shape, scale, cap)
     return Case(call, expected, bound, None, alone, (row, column))
 
 
@@ -109,9 +113,23 @@ def additive(dice: random.Random, seen: Tensor, heads: int, dtype: torch.dtype) 
     return longer[..., :slots].expand(-1, heads, -1, -1)
 
 
-def softmax_attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
+def softmax_attention(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor,
+    scale: float,
+    cap: float = 0.0,
+    sinks: Tensor | None = None,
+) -> Tensor:
     """Attention by the formula; pieces of NaN are not read."""
     sharing = query.shape[2] // keys.shape[1]
     keys, values = (states.double().nan_to_num().repeat_interleave(sharing, 1) for states in (keys, values))
-    scores = query.double().transpose(1, 2) @ keys.mT * scale + mask.double()
-    return (scores.softmax(-1) @ values).transpose(1, 2)
+    scores = query.double().transpose(1, 2) @ keys.mT * scale
+    if cap:
+        scores = cap * (scores / cap).tanh()
+    scores = scores + mask.double()
+    if sinks is not None:
+        sink = sinks.double()[:, None, None].expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, sink], dim=-1)
+    return (scores.softmax(-1)[..., : keys.shape[2]] @ values).transpose(1, 2)

@@ -1,6 +1,6 @@
 // A program that calls one kernel for each request on its standard input: driver.py has the other side.
 //
-// A request is a row of int64: operation, way, threads, place, the scale's bits, and the number of tensors;
+// A request is a row of int64: operation, way, threads, place, the bits of the scale and the cap, and the number of tensors;
 // then each tensor: the number of dimensions, sizes, strides, bytes of an item, bytes of all, and the bytes;
 // then the number of bytes of the result. The answer is 1 and the bytes of the result, or 0 if the kernel
 // does not know the number of rows.
@@ -18,7 +18,12 @@ using driver::Memory;
 using driver::Place;
 using Tensors = std::vector<std::unique_ptr<AtenTensorOpaque>>;
 
-enum Operation : int64_t { FLOATS, INT8, INT4, ATTENTION };
+enum Operation : int64_t { FLOATS, INT8, INT4, ATTENTION, COLUMNS, EXPERTS, EXPERT_COLUMNS };
+
+// Of attention.
+struct Scoring {
+  double scale, cap;
+};
 
 // Longer than any request takes: a kernel that hangs is ended.
 constexpr int SECONDS = 120;
@@ -53,7 +58,7 @@ std::unique_ptr<AtenTensorOpaque> tensor(Place place) {
 }
 
 // As Library in kernel_library.py calls them.
-void call_functions(Operation operation, const Tensors& of, double scale, void* y) {
+void call_functions(Operation operation, const Tensors& of, const Scoring& scoring, void* y) {
   const auto at = [&](int i) -> void* { return of[i]->memory->data(); };
   const auto size = [&](int i, int dimension) { return of[i]->sizes.at(dimension); };
   const int64_t rows = size(0, 0);
@@ -70,14 +75,24 @@ void call_functions(Operation operation, const Tensors& of, double scale, void* 
     case ATTENTION:
       decodekit_attention(
           at(0), at(1), of[1]->strides.data(), at(2), of[2]->strides.data(), at(3), of[3]->strides.data(), y, rows,
-          size(0, 1), size(0, 2), size(2, 1), size(2, 2), size(0, 3), size(2, 3), scale);
+          size(0, 1), size(0, 2), size(2, 1), size(2, 2), size(0, 3), size(2, 3), of.size() > 4 ? at(4) : nullptr,
+          scoring.scale, scoring.cap);
+      return;
+    case COLUMNS:
+      decodekit_column_gemm(rows, at(0), at(1), y, size(1, 0), size(1, 1));
+      return;
+    case EXPERTS:
+      decodekit_expert_gemm(rows, at(0), at(1), at(2), y, size(2, 0), size(2, 1), size(2, 2), false);
+      return;
+    case EXPERT_COLUMNS:
+      decodekit_expert_gemm(rows, at(0), at(1), at(2), y, size(2, 0), size(2, 2), size(2, 1), true);
       return;
   }
   std::abort();
 }
 
 // As programs call them.
-void call_operations(Operation operation, const Tensors& of, double scale) {
+void call_operations(Operation operation, const Tensors& of, const Scoring& scoring) {
   const auto at = [&](int i) { return of[i].get(); };
   AtenTensorHandle y = nullptr;
   const auto succeed = [](AOTITorchError error) {
@@ -91,7 +106,17 @@ void call_operations(Operation operation, const Tensors& of, double scale) {
     case INT4:
       return succeed(aoti_torch_cpu_int4_gemm(at(0), at(1), at(2), &y));
     case ATTENTION:
-      return succeed(aoti_torch_cpu_attention(at(0), at(1), at(2), at(3), scale, &y));
+      if (of.size() > 4) {
+        AtenTensorHandle sinks = at(4);
+        return succeed(
+            aoti_torch_cpu_attention(at(0), at(1), at(2), at(3), &sinks, scoring.scale, scoring.cap, &y));
+      }
+      return succeed(aoti_torch_cpu_attention(at(0), at(1), at(2), at(3), nullptr, scoring.scale, scoring.cap, &y));
+    case COLUMNS:
+      return succeed(aoti_torch_cpu_column_gemm(at(0), at(1), &y));
+    case EXPERTS:
+    case EXPERT_COLUMNS:
+      return succeed(aoti_torch_cpu_expert_gemm(at(0), at(1), at(2), operation == EXPERT_COLUMNS, &y));
   }
   std::abort();
 }
@@ -105,19 +130,19 @@ void serve(Operation operation) {
   const bool as_programs = number();
   omp_set_num_threads(static_cast<int>(number()));
   const Place place = driver::made_at = static_cast<Place>(number());
-  double scale;
-  read(&scale, sizeof scale);
+  Scoring scoring;
+  read(&scoring, sizeof scoring);
   Tensors tensors(number());
   for (auto& each : tensors) each = tensor(place);
   const int64_t bytes = number();
   if (as_programs) {
-    call_operations(operation, tensors, scale);
+    call_operations(operation, tensors, scoring);
     if (driver::made->memory->size() != bytes) std::abort();
     answer(driver::made->memory->data(), bytes);
     driver::made.reset();
   } else {
     const Memory y(bytes, place);
-    call_functions(operation, tensors, scale, y.data());
+    call_functions(operation, tensors, scoring, y.data());
     answer(y.data(), bytes);
   }
 }

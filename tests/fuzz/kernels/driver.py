@@ -21,6 +21,9 @@ class Operation(IntEnum):
     INT8 = 1
     INT4 = 2
     ATTENTION = 3
+    COLUMNS = 4
+    EXPERTS = 5
+    EXPERT_COLUMNS = 6
 
 
 class Place(IntEnum):
@@ -59,6 +62,9 @@ class Call:
 
     scale: float = 0.0
     """Factor of attention scores."""
+
+    cap: float = 0.0
+    """Cap of attention scores; 0: none."""
 
 
 @attrs.frozen(eq=False)
@@ -101,7 +107,7 @@ class Driver:
         dtype = call.tensors[0].dtype
         size = prod(call.shape) * dtype.itemsize
         integers = (call.operation, way.as_programs, way.threads, way.place)
-        head = struct.pack("<4qdq", *integers, call.scale, len(call.tensors))
+        head = struct.pack("<4q2dq", *integers, call.scale, call.cap, len(call.tensors))
         try:
             self._stdin.write(b"".join([head, *map(_described, call.tensors), struct.pack("<q", size)]))
             self._stdin.flush()

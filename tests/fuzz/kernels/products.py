@@ -14,6 +14,8 @@ from .driver import Call, Operation
 
 TINY = torch.finfo(torch.float32).tiny
 
+_IN_FLOATS = (Operation.FLOATS, Operation.COLUMNS)
+
 # Half of the last digit of a split input, for the row's largest input.
 RESOLUTION = {
     torch.float32: 0.5 / 127 / 254**2,
@@ -27,6 +29,33 @@ def float_product(dice: random.Random, dtype: torch.dtype, rows: Sequence[int]) 
     outputs, inputs = sizes(dice)
     x, weight = activations(dice, dice.choice(rows), inputs, dtype), normal(dice, outputs, inputs).to(dtype)
     return product(dice, Operation.FLOATS, [x, weight], weight.double(), outputs)
+
+
+def column_product(dice: random.Random, dtype: torch.dtype, rows: Sequence[int]) -> Case:
+    """Weights ``[in, out]``."""
+    outputs, inputs = sizes(dice)
+    x, weight = activations(dice, dice.choice(rows), inputs, dtype), normal(dice, inputs, outputs).to(dtype)
+    return product(dice, Operation.COLUMNS, [x, weight], weight.double().T, outputs)
+
+
+def expert_product(dice: random.Random, dtype: torch.dtype, rows: Sequence[int]) -> Case:
+    """Weights of an expert for each row, in either layout."""
+    outputs, inputs = sizes(dice)
+    operation = dice.choice([Operation.EXPERTS, Operation.EXPERT_COLUMNS])
+    x, count = activations(dice, dice.choice(rows), inputs, dtype), dice.randint(1, 5)
+    weights = normal(dice, count, outputs, inputs).to(dtype)
+    numbers = integers(dice, len(x), low=0, high=count)
+    stored = weights if operation == Operation.EXPERTS else weights.mT.contiguous()
+    wide, own = x.double(), weights.double()[numbers]
+    expected = (own @ wide[:, :, None]).squeeze(2)
+    magnitude = (own.abs() @ wide.nan_to_num(posinf=0, neginf=0).abs()[:, :, None]).squeeze(2)
+    tiny = torch.finfo(dtype)
+    bound = (ROUNDING[dtype] + 1e-5) * magnitude + TINY * (own.abs().sum(dim=2) + 1) + tiny.tiny * tiny.eps
+    row = dice.randrange(len(x))
+    here = slice(row, row + 1)
+    alone = Call(operation, [x[here].contiguous(), numbers[here].contiguous(), stored], (1, outputs))
+    call = Call(operation, [x, numbers, stored], tuple(expected.shape))
+    return Case(call, expected, bound, None, alone, (row,))
 
 
 def int8_product(dice: random.Random, dtype: torch.dtype, rows: Sequence[int]) -> Case:
@@ -87,7 +116,7 @@ def product(
     x = tensors[0]
     wide, finite = x.double(), x.isfinite().all(dim=1, keepdim=True)
     expected = wide @ weight.T
-    if operation != Operation.FLOATS:
+    if operation not in _IN_FLOATS:
         expected = torch.where(finite, expected, torch.nan)
     known = wide.where(finite, 0).abs()
     rounding = ROUNDING[x.dtype]
@@ -95,7 +124,7 @@ def product(
         known @ (weight.abs() if added is None else added).T
     )
     # Split inputs lose what is small beside the row's largest; and there may be no subnormal numbers.
-    lost = RESOLUTION[x.dtype] * known.amax(dim=1, keepdim=True) if operation != Operation.FLOATS else 0
+    lost = RESOLUTION[x.dtype] * known.amax(dim=1, keepdim=True) if operation not in _IN_FLOATS else 0
     own = torch.finfo(x.dtype)
     bound += (lost + TINY) * (weight.abs().sum(dim=1) + 1) + own.tiny * own.eps
     row = dice.randrange(len(x))

@@ -2,8 +2,12 @@
 
 #pragma once
 
+#include <cmath>
+#include <cstring>
 #include <memory>
 #include <vector>
+
+#include <immintrin.h>
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
@@ -23,11 +27,35 @@ inline Place made_at = Place::END;
 // The tensor that a kernel made last.
 inline std::unique_ptr<AtenTensorOpaque> made;
 
+// A function of each of the numbers of a vector.
+template <class Vector, class F>
+Vector of_each(Vector vector, F f) {
+  float numbers[sizeof(Vector) / sizeof(float)];
+  std::memcpy(numbers, &vector, sizeof vector);
+  for (float& number : numbers) number = f(number);
+  std::memcpy(&vector, numbers, sizeof vector);
+  return vector;
+}
+
 }  // namespace driver
 
 extern "C" {
 
+// Of the library of vector functions that torch brings.
+#ifdef __AVX512F__
+__m512 Sleef_tanhf16_u10(__m512 x) {
+  return driver::of_each(x, [](float number) { return std::tanh(number); });
+}
+#endif
+#ifdef __AVX2__
+__m256 Sleef_tanhf8_u10(__m256 x) {
+  return driver::of_each(x, [](float number) { return std::tanh(number); });
+}
+#endif
+
 int32_t aoti_torch_device_type_cpu() { return 0; }
+
+int32_t aoti_torch_dtype_int64() { return 8; }
 
 AOTITorchError aoti_torch_get_data_ptr(AtenTensorHandle tensor, void** found) {
   *found = tensor->memory->data();

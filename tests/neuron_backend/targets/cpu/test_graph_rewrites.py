@@ -98,7 +98,8 @@ def test_products_that_are_left_to_torch_are_told(tiny_model):
     for name, kernels, left in [
         ("llama", NO_LIBRARY, (str(LINEAR), str(SDPA))),
         ("llama", EveryInput(), ()),
-        ("gpt2", EveryInput(), ("aten.addmm.default",)),
+        ("gpt2", EveryInput(), ()),
+        ("falcon", EveryInput(), ()),
         ("gemma2", EveryInput(), ("aten.matmul.default",)),
         ("mixtral", EveryInput(), ("transformers.grouped_mm_fallback.default",)),
     ]:

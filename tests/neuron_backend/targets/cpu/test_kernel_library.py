@@ -82,6 +82,58 @@ def test_floats(rows, inputs, outputs, dtype, kind, seed):
 
 @settings(deadline=None)
 @given(**cases)
+def test_floats_by_columns(rows, inputs, outputs, dtype, kind, seed):
+    """Weights of the other layout."""
+    x, weight = numbers(rows, inputs, dtype, seed), numbers(outputs, inputs, dtype, seed + 1)
+    code = library(dtype, kind)
+    columns = weight.T.contiguous()
+
+    found = code.column_gemm(x, columns)
+
+    check_near(found, x, weight)
+    check_alone(lambda row: code.column_gemm(row, columns), found, x)
+
+
+@settings(deadline=None)
+@given(**cases, experts=st.integers(1, 5), by_columns=st.booleans())
+def test_experts(rows, inputs, outputs, dtype, kind, seed, experts, by_columns):
+    """Each row is bit-identical to its product by its expert's weights alone."""
+    x = numbers(rows, inputs, dtype, seed)
+    weights = numbers(experts * outputs, inputs, dtype, seed + 1).view(experts, outputs, inputs)
+    chosen = torch.randint(experts, (rows,), generator=torch.Generator().manual_seed(seed))
+    stored = weights.mT.contiguous() if by_columns else weights
+    code = library(dtype, kind)
+    product = code.column_gemm if by_columns else code.float_gemm
+
+    found = code.expert_gemm(x, chosen, stored, by_columns)
+
+    alone = [product(row[None], stored[expert]) for row, expert in zip(x, chosen, strict=True)]
+    assert torch.equal(found, torch.cat(alone))
+
+
+@settings(deadline=None)
+@given(
+    rows=st.integers(1, 5),
+    size=st.integers(1, 300),
+    seed=st.integers(0, 1000),
+    values=st.sampled_from([2, 20, 10_000]),
+    data=st.data(),
+)
+def test_top_k(rows, size, seed, values, data):
+    """Torch's, with as many ties, and with NaN."""
+    k = data.draw(st.integers(1, size))
+    x = torch.randint(values, (rows, size), generator=torch.Generator().manual_seed(seed)).float()
+    x[0, seed % size] = data.draw(st.sampled_from([1.0, float("nan"), float("-inf")]))
+
+    found = library(torch.float32, KINDS[0]).top_k(x, k)
+
+    expected = x.topk(k)
+    assert torch.equal(found[1], expected.indices)
+    torch.testing.assert_close(found[0], expected.values, equal_nan=True, rtol=0, atol=0)
+
+
+@settings(deadline=None)
+@given(**cases)
 def test_integers_of_8_bits(rows, inputs, outputs, dtype, kind, seed):
     """Bit-identical to the sums of terms."""
     x = numbers(rows, inputs, dtype, seed)

@@ -43,12 +43,25 @@ def columns_over_a_cache(batch, width, groups, sharing, slots, key_dim, value_di
     return query, keys, values, mask.expand(-1, groups * sharing, -1, -1)
 
 
-def softmax_attention(query, keys, values, mask):
+def softmax_attention(query, keys, values, mask, sinks=None, scale=SCALE, cap=0.0):
     """Attention by the formula."""
     sharing = query.shape[2] // keys.shape[1]
     keys, values = (states.double().repeat_interleave(sharing, 1) for states in (keys, values))
-    scores = query.double().transpose(1, 2) @ keys.mT * SCALE + mask.double()
-    return (scores.softmax(-1) @ values).transpose(1, 2)
+    scores = query.double().transpose(1, 2) @ keys.mT * scale
+    if cap:
+        scores = cap * (scores / cap).tanh()
+    scores = scores + mask.double()
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.double()[:, None, None].expand(*scores.shape[:3], 1)], 3)
+    return (scores.softmax(-1)[..., : keys.shape[2]] @ values).transpose(1, 2)
+
+
+def a_scoring(heads, dtype, kind, seed):
+    """Sinks, scale and cap."""
+    generator = torch.Generator().manual_seed(seed)
+    sinks = (3 * torch.randn(heads, generator=generator)).to(dtype) if "sinks" in kind else None
+    # A cap that most scores are beyond.
+    return sinks, SCALE, 0.7 if "cap" in kind else 0.0
 
 
 cases = {
@@ -67,28 +80,31 @@ cases = {
     # Both are compiled for each dtype: of the quick tests, one.
     "portable": st.booleans() if settings.default.max_examples > 20 else st.just(False),
     "seed": st.integers(0, 1000),
+    "kind": st.sampled_from(["plain", "plain", "cap", "sinks", "cap and sinks"]),
 }
 
 
 @settings(deadline=None)
 @given(**cases)
-def test_is_the_mean_of_values_by_a_softmax_of_scores(sizes, dtype, portable, seed):
+def test_is_the_mean_of_values_by_a_softmax_of_scores(sizes, dtype, portable, seed, kind):
     """For any sizes, with shared key heads or not."""
     given = columns_over_a_cache(*sizes, dtype, seed)
+    scoring = a_scoring(given[0].shape[2], dtype, kind, seed)
 
-    found = library(dtype, portable).attention(*given, SCALE)
+    found = library(dtype, portable).attention(*given, *scoring)
 
-    error = (found.double() - softmax_attention(*given)).abs().max()
+    error = (found.double() - softmax_attention(*given, *scoring)).abs().max()
     assert error <= ROUNDING[dtype] * given[2].double().abs().max()
 
 
 @settings(deadline=None)
 @given(**cases, more=st.integers(1, 200))
-def test_a_column_does_not_depend_on_others(sizes, dtype, portable, seed, more):
+def test_a_column_does_not_depend_on_others(sizes, dtype, portable, seed, kind, more):
     """Bit-identical without the other rows and columns, and over a longer span of hidden slots."""
     query, keys, values, mask = columns_over_a_cache(*sizes, dtype, seed)
     attention = library(dtype, portable).attention
-    found = attention(query, keys, values, mask, SCALE)
+    scoring = a_scoring(query.shape[2], dtype, kind, seed)
+    found = attention(query, keys, values, mask, *scoring)
 
     def longer(states):
         return torch.cat([states, torch.ones_like(states[:, :, :1]).expand(-1, -1, more, -1)], 2)
@@ -103,7 +119,7 @@ def test_a_column_does_not_depend_on_others(sizes, dtype, portable, seed, more):
                 longer(keys[here]),
                 longer(values[here]),
                 masks[here, :, there],
-                SCALE,
+                *scoring,
             )
             assert torch.equal(found[here, there], alone)
 
@@ -115,7 +131,7 @@ def test_biases_by_head():
     biases = torch.where(slots // 70 == head, -slots / 50 * (head + 1), torch.finfo(torch.float32).min)
     mask = biases.expand(2, 4, 2, 300)
 
-    found = library(torch.float32, False).attention(query, keys, values, mask, SCALE)
+    found = library(torch.float32, False).attention(query, keys, values, mask, None, SCALE, 0.0)
 
     torch.testing.assert_close(
         found.double(), softmax_attention(query, keys, values, mask), atol=1e-5, rtol=0
@@ -130,15 +146,15 @@ def test_nan_affects_only_columns_that_attend_to_it():
     half_seen = torch.zeros_like(mask)
     half_seen[..., 64:] = torch.finfo(torch.float32).min
 
-    assert attention(query, keys, values, torch.zeros_like(mask), SCALE).isnan().all()
-    assert attention(query, keys, values, half_seen, SCALE).isfinite().all()
+    assert attention(query, keys, values, torch.zeros_like(mask), None, SCALE, 0.0).isnan().all()
+    assert attention(query, keys, values, half_seen, None, SCALE, 0.0).isfinite().all()
 
 
 def test_several_threads():
     """Pieces divided among several threads."""
     given = columns_over_a_cache(2, 4, 3, 3, 2000, 64, 64, torch.bfloat16, 0)
 
-    found = library(torch.bfloat16, False).attention(*given, SCALE)
+    found = library(torch.bfloat16, False).attention(*given, None, SCALE, 0.0)
 
     torch.testing.assert_close(found.double(), softmax_attention(*given), atol=2e-2, rtol=0)
 
@@ -150,10 +166,16 @@ def test_a_column_has_the_same_bits_alone(width):
     kernels = library(torch.bfloat16, False)
     for threads in (1, 3):
         with on_threads(threads):
-            together = kernels.attention(query, keys, values, mask, SCALE)
+            together = kernels.attention(query, keys, values, mask, None, SCALE, 0.0)
             alone = [
                 kernels.attention(
-                    query[:, i : i + 1].contiguous(), keys, values, mask[:, :, i : i + 1].contiguous(), SCALE
+                    query[:, i : i + 1].contiguous(),
+                    keys,
+                    values,
+                    mask[:, :, i : i + 1].contiguous(),
+                    None,
+                    SCALE,
+                    0.0,
                 )
                 for i in range(width)
             ]
