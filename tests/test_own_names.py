@@ -45,6 +45,7 @@ FOREIGN = {
     "neuron_backend/kv_cache/shapes.py": {"max_position_embeddings"},
     "neuron_backend/sizing/model_facts.py": {"set_experts_implementation", "text_config"},
     "neuron_backend/targets/neuron/functional_step.py": {"set_experts_implementation"},
+    "neuron_backend/targets/cpu/traced_kernels.py": {"config", "has_post_expert_norm"},
     "neuron_backend/models/weights.py": {"set_experts_implementation"},
     "neuron_backend/adapters/settings.py": {"get_text_config", "use_sliding_window"},
     "neuron_backend/adapters/transformers_neuronx.py": {"neuron_config"},
@@ -113,6 +114,12 @@ COMPUTED = {
     "neuron_backend/lowering/narrow_integers.py": {"getattr(owner, name)"},  # a buffer of a module
     "neuron_backend/tensor_parallel/parallel_plan.py": {"getattr(config, name, None)"},
     "neuron_backend/sizing/model_facts.py": {"getattr(config, name, None)"},
+    # Settings of transformers' configs, and weights and biases of its experts.
+    "neuron_backend/targets/cpu/traced_kernels.py": {
+        "getattr(config, attribute, None)",
+        "getattr(experts, f'{name}_bias')",
+        "getattr(experts, name)",
+    },
     "neuron_backend/targets/device_read.py": {"getattr(torch, device.type)"},  # torch.neuron, torch.cuda
     "neuron_backend/targets/device_tensors.py": {
         "getattr(owner, name)",
