@@ -91,6 +91,18 @@ class CompiledDecoder(StaticDecoder):
             f"max_length={shape.max_length}, widths={shape.widths}, {self.kernels}>"
         )
 
+    def _repr_html_(self) -> str:
+        """What the line says, as a table."""
+        shape = self.shape
+        fields = {
+            "target": self.target,
+            "batch_size": shape.batch_size,
+            "max_length": shape.max_length,
+            "widths": shape.widths,
+            "kernels": self.kernels,
+        }
+        return summary_table(type(self).__name__, fields)
+
     def compile(self, compiler: Target, processors: Processor | None, sampler: Sampler | None) -> None:
         """
         Compile the programs with *compiler*, including sampling if *processors* or *sampler* is given.

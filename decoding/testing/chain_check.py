@@ -153,9 +153,9 @@ class ChainTrial:
             ids = torch.full((len(self.tokens), self.decoder.shape.widths[0]), -1)
             ids[:, 0] = self.tokens[:, last]
             rule = (
-                f"a forward leaves the slots after its own: all {last + 1} tokens were fed, then the token at "
-                f"{position} again, then the last. A cache that is cropped on a rewind loses these slots, but "
-                "a generation counts them as cached as long as equal tokens are fed before them, and "
+                f"a forward leaves the slots after its own: all {last + 1} tokens were fed, then the token "
+                f"at {position} again, then the last. A cache that is cropped on a rewind loses these slots, "
+                "but a generation counts them as cached as long as equal tokens are fed before them, and "
                 "does not feed them again"
             )
             try:

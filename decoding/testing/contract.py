@@ -22,8 +22,8 @@ def check_decoder(
 
     Random tokens are fed one by one, then again in every width, in ragged rows, under padding, over
     slots that held other tokens, and up to the last position: the logits must agree up to
-    *tolerance*. A rewind must leave the later slots, so a cache that is cropped on a rewind is refused. If the decoder scores trees, each column must score as its path does. Finally,
-    invalid calls must be refused.
+    *tolerance*. A rewind must leave the later slots: a cache that is cropped on a rewind is refused. If the
+    decoder scores trees, each column must score as its path does. Finally, invalid calls must be refused.
 
     Args:
         decoder: Any decoder. Its cache is overwritten.

@@ -87,8 +87,9 @@ class _Trial:
             require(
                 False,
                 f"a processor must not write into the logits that it is given: "
-                f"{window.fed(row, column)}; came: the logit of token {token} was {float(window.logits[row, column, token]):.6g} and is now "
-                f"{float(logits[row, column, token]):.6g}",
+                f"{window.fed(row, column)}; came: the logit of token {token} was "
+                f"{float(window.logits[row, column, token]):.6g} and is "
+                f"now {float(logits[row, column, token]):.6g}",
             )
         require_history_unchanged(history, window.history, "a processor", fed)
         return processed
@@ -191,7 +192,8 @@ class _Trial:
         if len(wrong):
             r, c, token = wrong[0].tolist()
             raise AssertionError(
-                f"{rule}: {window.fed(row + r, first + c)}; came: {float(came[r, c, token]):.6g} for token {token}, and before {float(expected[r, c, token]):.6g} (allowed: {limit:.3g})"
+                f"{rule}: {window.fed(row + r, first + c)}; came: {float(came[r, c, token]):.6g} for token "
+                f"{token}, and before {float(expected[r, c, token]):.6g} (allowed: {limit:.3g})"
             )
 
 
