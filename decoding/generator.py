@@ -16,13 +16,14 @@ from .engine.decode_loop import DecodeLoop
 from .engine.feed_and_sample import placement_of
 from .engine.parts import Parts, begin_run, begun_pipeline, check_fit, recorder_of, texts_of
 from .history import History
-from .optional_protocols import Saves, Seeded, is_bit_exact, reads_target_tokens
+from .optional_protocols import Saves, Seeded, is_bit_exact, reads_target_tokens, stages_of
 from .pretrained_loader import pretrained_loader
 from .prompts import as_rows, first_history
 from .protocols import Decoder
 from .results.background import in_thread
 from .results.events import AsyncEventStream, EventStream
 from .results.generation import Generation, collect
+from .results.html import summary_table
 from .results.logprobs import Logprobs, TokenLogprob
 from .results.statistics import Statistics
 from .results.streamers import forward, report_failure
@@ -129,7 +130,12 @@ class Generator(Parts):
         shape = self.decoder.shape
         sizes = f"batch_size={shape.batch_size}, max_length={shape.max_length}, widths={shape.widths}"
         stages = [type(stage).__name__ for stage in stages_of(self.processors)]
-        others = {"sampler": self.sampler, "stop": self.stop, "drafter": self.drafter, "tokenizer": self.tokenizer}
+        others = {
+            "sampler": self.sampler,
+            "stop": self.stop,
+            "drafter": self.drafter,
+            "tokenizer": self.tokenizer,
+        }
         return {
             "decoder": f"{type(self.decoder).__name__}({sizes})",
             **({"processors": " | ".join(stages)} if stages else {}),

@@ -7,6 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from ..decoding.protocols import Processor, Sampler
+from ..decoding.results.html import summary_table
 from ..decoding.validation import as_tuple
 from .lint.graph_lint import lint_graph
 from .lint.rules import Finding

@@ -98,8 +98,13 @@ class TrialWindow:
 
 def require_history_unchanged(history: History, before: History, what: str, fed: str) -> None:
     """Require that *history* still equals its copy from *before* the call."""
-    for name in ("ids", "length", "prompt", "random_stream"):
-        new, old = getattr(history, name), getattr(before, name)
+    pairs = {
+        "ids": (history.ids, before.ids),
+        "length": (history.length, before.length),
+        "prompt": (history.prompt, before.prompt),
+        "random_stream": (history.random_stream, before.random_stream),
+    }
+    for name, (new, old) in pairs.items():
         same = new.shape == old.shape and torch.equal(new, old)
         require(
             same,

@@ -1,6 +1,11 @@
 """Results and statistics in one line, and as HTML."""
 
-from decodekit.decoding import Finish, Generation, Statistics
+import torch
+
+from decodekit.decoding import Finish, Generation, Generator, Statistics
+from decodekit.processors import Temperature, TopK
+from decodekit.speculation import PromptLookup, SpeculativeGenerator
+from decodekit.testing import ScriptedDecoder
 
 
 def generation(text: list[str] | None, rows: int = 1) -> Generation:
@@ -25,8 +30,28 @@ class TestRepr:
         statistics.record(3, 2, 2)
         assert repr(statistics).endswith("0 forwards, τ = 3.00>")
 
+    def test_of_generators_names_the_parts(self) -> None:
+        """And the decoder's shape."""
+        decoder = ScriptedDecoder(torch.zeros(3, 8))
+        shown = "decoder=ScriptedDecoder(batch_size=1, max_length=64, widths=(1, 5, 16))"
+
+        plain = repr(Generator(decoder, processors=Temperature(0.5) | TopK(3)))
+        assert plain.startswith(f"<Generator: {shown}, processors=Temperature | TopK, sampler=Greedy, stop=")
+        speculative = repr(SpeculativeGenerator(decoder, PromptLookup()))
+        assert speculative.startswith(f"<SpeculativeGenerator: {shown}, sampler=Greedy")
+        assert "drafter=PromptLookup" in speculative
+
 
 class TestHtml:
+    def test_of_generators_is_escaped(self) -> None:
+        """The names of parts come from their classes."""
+        odd = type("<i>", (ScriptedDecoder,), {})(torch.zeros(3, 8))
+
+        html = Generator(odd)._repr_html_()
+
+        assert "<i>" not in html
+        assert "<td>&lt;i&gt;(batch_size=1" in html
+
     def test_is_escaped(self) -> None:
         """Text of a model is no markup."""
         html = generation(["<script>alert('x')</script>"])._repr_html_()
