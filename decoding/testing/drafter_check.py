@@ -180,8 +180,8 @@ class _Trial:
                 int(history.prompt[row]) if other == row else len(text) for other, text in enumerate(texts)
             ]
             beside = _history(texts, prompt, history.ids.shape[-1])
-            came = self.propose(beside, budget, draft_scores)
-            self.same(f"{rule} of a row, not of its neighbours", history, draft, came, [row])
+            other_draft = self.propose(beside, budget, draft_scores)
+            self.same(f"{rule} of a row, not of its neighbours", history, draft, other_draft, [row])
 
     def same(self, rule: str, history: History, expected: Draft, came: Draft, rows: list[int]) -> None:
         """Require equal chains in *rows*."""
