@@ -16,13 +16,14 @@ from .engine.decode_loop import DecodeLoop
 from .engine.feed_and_sample import placement_of
 from .engine.parts import Parts, begin_run, begun_pipeline, check_fit, recorder_of, texts_of
 from .history import History
-from .optional_protocols import Saves, Seeded, is_bit_exact, reads_target_tokens
+from .optional_protocols import Saves, Seeded, is_bit_exact, reads_target_tokens, stages_of
 from .pretrained_loader import pretrained_loader
 from .prompts import as_rows, first_history
 from .protocols import Decoder
 from .results.background import in_thread
 from .results.events import AsyncEventStream, EventStream
 from .results.generation import Generation, collect
+from .results.html import summary_table
 from .results.logprobs import Logprobs, TokenLogprob
 from .results.statistics import Statistics
 from .results.streamers import forward, report_failure
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from .sampling_placement import Placement
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, kw_only=True, repr=False)
 class Generator(Parts):
     """
     Generate from prompts with a decoder, processors, a sampler, a stop condition and a drafter.
@@ -110,6 +111,36 @@ class Generator(Parts):
         if not isinstance(self.decoder, Saves):
             raise TypeError(f"'decoder' must have save(folder, tokenizer): got {self.decoder!r}")
         self.decoder.save(folder, self.tokenizer)
+
+    def __repr__(self) -> str:
+        """
+        One line: the decoder's shape, and the parts by their types.
+
+        The values of the parts are left out: see the attributes.
+        """
+        shown = (f"{name}={value}" for name, value in self._summary().items())
+        return f"<{type(self).__name__}: {', '.join(shown)}>"
+
+    def _repr_html_(self) -> str:
+        """The decoder's shape and the parts."""
+        return summary_table(type(self).__name__, self._summary())
+
+    def _summary(self) -> dict[str, str]:
+        """What a summary shows, by name; parts that are not given are left out."""
+        shape = self.decoder.shape
+        sizes = f"batch_size={shape.batch_size}, max_length={shape.max_length}, widths={shape.widths}"
+        stages = [type(stage).__name__ for stage in stages_of(self.processors)]
+        others = {
+            "sampler": self.sampler,
+            "stop": self.stop,
+            "drafter": self.drafter,
+            "tokenizer": self.tokenizer,
+        }
+        return {
+            "decoder": f"{type(self.decoder).__name__}({sizes})",
+            **({"processors": " | ".join(stages)} if stages else {}),
+            **{name: type(part).__name__ for name, part in others.items() if part is not None},
+        }
 
     @property
     def parts(self) -> Parts:

@@ -7,6 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from ..decoding.protocols import Processor, Sampler
+from ..decoding.results.html import summary_table
 from ..decoding.validation import as_tuple
 from .lint.graph_lint import lint_graph
 from .lint.rules import Finding
@@ -90,6 +91,18 @@ class CompiledDecoder(StaticDecoder):
             f"<{type(self).__name__} for {self.target}: batch_size={shape.batch_size}, "
             f"max_length={shape.max_length}, widths={shape.widths}, {self.kernels}>"
         )
+
+    def _repr_html_(self) -> str:
+        """What the line says, as a table."""
+        shape = self.shape
+        fields = {
+            "target": self.target,
+            "batch_size": shape.batch_size,
+            "max_length": shape.max_length,
+            "widths": shape.widths,
+            "kernels": self.kernels,
+        }
+        return summary_table(type(self).__name__, fields)
 
     def compile(self, compiler: Target, processors: Processor | None, sampler: Sampler | None) -> None:
         """

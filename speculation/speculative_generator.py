@@ -9,7 +9,7 @@ from ..decoding.protocols import Decoder, Drafter, DraftLength
 from ..decoding.validation import as_whole
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class SpeculativeGenerator(Generator):
     """
     A :class:`~decodekit.decoding.generator.Generator` with a required drafter.

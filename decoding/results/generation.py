@@ -6,11 +6,15 @@ import attrs
 
 from ..protocols import Finish
 from .events import Event
+from .html import shortened, summary_table
 from .logprobs import TokenLogprob
 from .statistics import Statistics
 
+_SHOWN_ROWS = 4
+"""Rows of a summary as HTML."""
 
-@attrs.frozen(eq=False)
+
+@attrs.frozen(eq=False, repr=False)
 class Generation:
     """The collected result of a run, row by row."""
 
@@ -49,6 +53,34 @@ class Generation:
     def sequences(self) -> list[list[int]]:
         """Prompt and new tokens."""
         return [prompt + new for prompt, new in zip(self.prompts, self.ids, strict=True)]
+
+    def __repr__(self) -> str:
+        """
+        One line: rows, tokens, reasons and the beginning of the first row.
+
+        >>> Generation([[1]], [[2, 3]], ["Hi"], [Finish("max_new_tokens")], Statistics())
+        <Generation of 1 row: 2 tokens, max_new_tokens, 'Hi'>
+        """
+        rows = "1 row" if len(self.ids) == 1 else f"{len(self.ids)} rows"
+        reasons = ", ".join(sorted({reason or "not finished" for reason in self.finish_reasons}))
+        parts = [f"{sum(map(len, self.ids))} tokens", reasons, self._shown(0) if self.ids else ""]
+        return f"<Generation of {rows}: {', '.join(part for part in parts if part)}>"
+
+    def _repr_html_(self) -> str:
+        """The first rows and the statistics."""
+        shown = {
+            f"row {row} ({reason or 'not finished'})": self._shown(row)
+            for row, reason in enumerate(self.finish_reasons[:_SHOWN_ROWS])
+        }
+        left_out = len(self.ids) - len(shown)
+        more = {"": f"and {left_out} more"} if left_out else {}
+        return summary_table("Generation", {**shown, **more, "statistics": repr(self.statistics)})
+
+    def _shown(self, row: int) -> str:
+        ids = self.ids[row]
+        if self.text is not None:
+            return shortened(self.text[row])
+        return str(ids) if len(ids) <= 12 else f"[{', '.join(map(str, ids[:12]))}, ...]"
 
 
 def collect(

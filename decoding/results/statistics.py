@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from ..validation import as_real
+from .html import summary_table
 
 _BAR = 24
 """Characters of the longest bar."""
@@ -16,7 +17,7 @@ _PHASES = ("prefill", "draft", "target", "sample", "gap", "stop", "logprobs")
 """In the order of a step."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Statistics:
     """
     Counters and seconds of one run, or of several runs in sequence (``a + b``).
@@ -231,6 +232,31 @@ class Statistics:
     def record_gaps(self, gaps: Iterable[float]) -> None:
         """Record the gaps of one step."""
         self.smallest_gap = _smallest([self.smallest_gap, *gaps])
+
+    def __repr__(self) -> str:
+        """
+        One line: tokens, seconds, forwards, and τ if anything was drafted.
+
+        >>> Statistics(tokens=8, forwards=9, total_seconds=0.5)
+        <Statistics: 8 tokens in 0.500 s (16.0 tokens/s), 9 forwards>
+        """
+        tau = f", τ = {self.mean_accepted_length:.2f}" if self.drafted else ""
+        return (
+            f"<Statistics: {self.tokens} tokens in {self.total_seconds:.3f} s "
+            f"({self.tokens_per_second:.1f} tokens/s), {self.forwards} forwards{tau}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The counters and the phases' seconds."""
+        fields: dict[str, object] = {
+            "tokens": self.tokens,
+            "forwards": self.forwards,
+            "tokens/s": f"{self.tokens_per_second:.1f}",
+        }
+        if self.drafted:
+            fields["τ"] = f"{self.mean_accepted_length:.3f}"
+        seconds = {f"seconds: {phase}": f"{spent:.3f}" for phase, spent in self._spent().items()}
+        return summary_table("Statistics", {**fields, **seconds})
 
     def __str__(self) -> str:
         """A few lines, with a histogram of the accepted lengths if anything was drafted."""

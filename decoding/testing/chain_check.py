@@ -21,8 +21,12 @@ class ChainTrial:
     expected: dict[int, Tensor] = attrs.field(factory=dict, init=False)
     """Logits ``[batch, vocab]`` after each position, from the narrowest forward."""
 
+    fed: tuple[Tensor, Sequence[int]] | None = attrs.field(default=None, init=False)
+    """The ids and the positions of the newest forward, for messages."""
+
     def forward(self, ids: Tensor, start: Sequence[int]) -> Tensor:
         """Logits of a forward, their shape and dtype checked."""
+        self.fed = ids, start
         logits = self.decoder.forward(ids, torch.tensor(start))
         columns = ids.shape[1] if ids.shape[1] <= self.decoder.shape.scored_width else 1
         shape = (len(ids), columns, self.decoder.shape.vocab_size)
@@ -38,7 +42,11 @@ class ChainTrial:
         """Compare *logits* with *expected*, ``[vocab]``."""
         off = float((logits - expected).abs().max())
         limit = self.tolerance * float(expected.abs().max().clamp(min=1.0))
-        message = f"{rule}: row {row}, position {position}, off by {off:.3g}, allowed {limit:.3g}"
+        fed = ""
+        if self.fed is not None:
+            ids, start = self.fed
+            fed = f"; fed ids {ids[row].tolist()} from position {start[row]}"
+        message = f"{rule}: row {row}, position {position}{fed}; came: off by {off:.3g}, allowed {limit:.3g}"
         require(off <= limit, message)  # NaN is not within the limit either
 
     def step_by_step(self) -> None:
@@ -135,6 +143,27 @@ class ChainTrial:
             self.compare(
                 "padding writes nothing, and a token is written where it belongs", row, position, logits[row]
             )
+
+    def beyond_a_rewind(self) -> None:
+        """Feed an earlier token again: the slots after it must still hold what they held."""
+        last = self.tokens.shape[1] - 1
+        for position in sorted({0, last // 2}):
+            self.step_by_step()
+            self.step(position)
+            ids = torch.full((len(self.tokens), self.decoder.shape.widths[0]), -1)
+            ids[:, 0] = self.tokens[:, last]
+            rule = (
+                f"a forward leaves the slots after its own: all {last + 1} tokens were fed, then the token "
+                f"at {position} again, then the last. A cache that is cropped on a rewind loses these slots, "
+                "but a generation counts them as cached as long as equal tokens are fed before them, and "
+                "does not feed them again"
+            )
+            try:
+                logits = self.forward(ids, [last] * len(self.tokens))[:, 0]
+            except Exception as error:
+                raise AssertionError(f"{rule}; came: {error!r}") from error
+            for row in range(len(self.tokens)):
+                self.compare(rule, row, last, logits[row])
 
     def beside_idle_rows(self) -> None:
         """One row advances, the others are padding and must keep their caches."""

@@ -22,8 +22,8 @@ def check_decoder(
 
     Random tokens are fed one by one, then again in every width, in ragged rows, under padding, over
     slots that held other tokens, and up to the last position: the logits must agree up to
-    *tolerance*. If the decoder scores trees, each column must score as its path does. Finally,
-    invalid calls must be refused.
+    *tolerance*. A rewind must leave the later slots: a cache that is cropped on a rewind is refused. If the
+    decoder scores trees, each column must score as its path does. Finally, invalid calls must be refused.
 
     Args:
         decoder: Any decoder. Its cache is overwritten.
@@ -36,7 +36,7 @@ def check_decoder(
             see one must score NaN, others must not be affected.
 
     Raises:
-        AssertionError: A rule is broken; the message names it.
+        AssertionError: A rule is broken; the message says what was fed, what came, and the rule.
 
         TypeError: *decoder* is none, or an option has another type.
 
@@ -51,6 +51,7 @@ def check_decoder(
     tokens = torch.from_numpy(random.choice(usable, size=(shape.batch_size, shape.max_length)))
     trial = ChainTrial(decoder, tokens, tolerance)
     trial.step_by_step()
+    trial.beyond_a_rewind()
     for width in shape.widths:
         trial.one_wide_forward(width)
         trial.over_leavings(width)

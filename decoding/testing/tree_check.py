@@ -82,6 +82,7 @@ class TreeTrial:
 
     def forward(self, tree: RandomTree) -> Tensor:
         """Logits of a tree forward, their shape and dtype checked."""
+        self.trial.fed = tree.ids, tree.start.tolist()
         logits = self.decoder.forward_tree(tree.ids, tree.start, tree.parents)
         shape = (*tree.ids.shape, self.trial.decoder.shape.vocab_size)
         require(tuple(logits.shape) == shape, f"logits must have the shape {shape}: {tuple(logits.shape)}")

@@ -1,0 +1,43 @@
+"""The guide's decoder by hand."""
+
+import pathlib
+import re
+from typing import Any
+
+import pytest
+
+from decodekit.testing import check_decoder
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def guide() -> dict[str, Any]:
+    """The names of the section's examples, which check the decoder and compare it with transformers."""
+    section = (ROOT / "docs" / "guide.md").read_text().split("### A decoder by hand")[1]
+    names: dict[str, Any] = {}
+    for code in re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2]:
+        exec(code, names)
+    return names
+
+
+def test_the_decoder_is_checked_and_equals_transformers(guide: dict[str, Any]) -> None:
+    """The examples ran, their assertion included."""
+    assert guide["generator"]([5, 6, 7]).sequences == guide["expected"].tolist()
+    assert 8 + 3 == guide["expected"].shape[1]
+
+
+def test_a_cache_that_is_only_cropped_is_told_so(guide: dict[str, Any]) -> None:
+    """With what was fed, and why the later slots count."""
+
+    class Cropping(guide["DynamicCacheDecoder"]):  # type: ignore[misc]
+        def one_row(self, cache: Any, tokens: Any, start: int) -> Any:
+            if start < cache.get_seq_length():
+                cache.crop(start - cache.get_seq_length())
+            return self.model(tokens[None], past_key_values=cache).logits[0]
+
+    decoder = Cropping(guide["model"], batch_size=2, max_length=32)
+    with pytest.raises(
+        AssertionError, match=r"leaves the slots after its own: all 32 tokens .* cropped .* came"
+    ):
+        check_decoder(decoder)
