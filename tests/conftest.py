@@ -144,6 +144,16 @@ CONFIGS = {
         attention_chunk_size=WINDOW,
         layer_types=["chunked_attention", "full_attention"],
     ),
+    # Sinks, and experts with biases whose weights are stored by columns.
+    "gpt_oss": lambda: transformers.GptOssConfig(
+        **GROUPED,
+        head_dim=8,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        sliding_window=WINDOW,
+        layer_types=["sliding_attention", "full_attention"],
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+    ),
     "deepseek_v2": lambda: transformers.DeepseekV2Config(**LATENT, q_lora_rank=None),
     "deepseek_v3": lambda: transformers.DeepseekV3Config(**LATENT, q_lora_rank=12),
 }

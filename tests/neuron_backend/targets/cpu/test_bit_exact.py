@@ -5,7 +5,6 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     Gemma3TextConfig,
-    GptOssConfig,
     LlamaConfig,
     LlamaForCausalLM,
     Phi3Config,
@@ -78,6 +77,8 @@ def check(decoder):
         ("qwen3", torch.float16, None),
         ("gpt_neox", torch.float32, None),
         ("mixtral", torch.bfloat16, None),
+        ("gpt_oss", torch.float32, None),
+        ("gpt_oss", torch.bfloat16, None),
         ("gemma2", torch.float32, None),
         ("gpt2", torch.float16, None),
         ("llama4", torch.bfloat16, None),
@@ -132,15 +133,6 @@ def test_with_fewer_instructions(monkeypatch, tiny_model, limit, dtype, weights)
             **SMALL, head_dim=12, sliding_window=16, layer_types=["sliding_attention", "full_attention"]
         ),
         Phi3Config(**SMALL),
-        GptOssConfig(
-            **SMALL,
-            head_dim=8,
-            num_local_experts=8,
-            num_experts_per_tok=2,
-            sliding_window=16,
-            layer_types=["sliding_attention", "full_attention"],
-            rope_parameters={"rope_type": "default", "rope_theta": 1e4},
-        ),
     ],
     ids=lambda config: config.model_type,
 )
