@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 @pytest.fixture(scope="module")
 def guide() -> dict[str, Any]:
     """The names of the section's examples, which check the decoder and compare it with transformers."""
-    section = (ROOT / "docs" / "guide.md").read_text().split("### A decoder by hand")[1]
+    section = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8").split("### A decoder by hand")[1]
     names: dict[str, Any] = {}
     for code in re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2]:
         exec(code, names)
