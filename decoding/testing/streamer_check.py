@@ -117,7 +117,6 @@ def _generation(
 ) -> None:
     prompts = [list(_PROMPT) for _ in range(rows)]
     told = listener(streamer, prompts)
-    open_ = True
 
     def call(what: str, tell: Callable[..., None], *given: Any) -> bool:
         doing[0] = what

@@ -13,6 +13,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from .kernel_library import NO_LIBRARY, Kernels
+from .kernel_operations import has_rows
 from .product_rewrites import multiply_with_kernels, select_with_kernels
 
 _aten: Any = torch.ops.aten
@@ -101,8 +102,7 @@ def _fits(kernels: Kernels, query: Node, keys: Node, values: Node, mask: Node) -
 
 def _with_rows(states: Node) -> Node:
     """The keys or values with their slots one after the other in memory."""
-    value = states.meta["val"]
-    if value.stride()[2:] == (value.shape[3], 1):
+    if has_rows(states.meta["val"]):
         return states
     clone: Node = states.graph.call_function(
         _aten.clone.default, (states,), {"memory_format": torch.contiguous_format}

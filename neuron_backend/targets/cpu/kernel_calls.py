@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import kernel_operations as _operations  # noqa: F401
+from . import kernel_operations
 
 Argument = int | float | Tensor | None | tuple[int, ...]
 """``int64_t``, ``double``, a pointer to numbers or null, or a pointer to ``int64_t``."""
@@ -38,33 +38,33 @@ class KernelCalls(abc.ABC):
 
     def float_gemm(self, x: Tensor, weight: Tensor) -> Tensor:
         """As :func:`~.kernel_operations.float_gemm`."""
-        y = x.new_empty(x.shape[0], weight.shape[0])
+        y = kernel_operations.float_gemm(x, weight)
         self.call("decodekit_float_gemm", x.shape[0], x, weight, y, *weight.shape)
         return y
 
     def int8_gemm(self, x: Tensor, quantized: Tensor, scale: Tensor) -> Tensor:
         """As :func:`~.kernel_operations.int8_gemm`."""
-        y = x.new_empty(x.shape[0], quantized.shape[0])
+        y = kernel_operations.int8_gemm(x, quantized, scale)
         self.call("decodekit_int8_gemm", x.shape[0], x, quantized, scale, y, *quantized.shape)
         return y
 
     def int4_gemm(self, x: Tensor, packed: Tensor, levels: Tensor) -> Tensor:
         """As :func:`~.kernel_operations.int4_gemm`."""
         # The last dimension of packed is the block.
-        y = x.new_empty(x.shape[0], levels.shape[1])
+        y = kernel_operations.int4_gemm(x, packed, levels)
         self.call("decodekit_int4_gemm", x.shape[0], x, packed, levels, y, *packed.shape[:2])
         return y
 
     def column_gemm(self, x: Tensor, weight: Tensor) -> Tensor:
         """As :func:`~.kernel_operations.column_gemm`."""
-        y = x.new_empty(x.shape[0], weight.shape[1])
+        y = kernel_operations.column_gemm(x, weight)
         self.call("decodekit_column_gemm", x.shape[0], x, weight, y, *weight.shape)
         return y
 
     def expert_gemm(self, x: Tensor, experts: Tensor, weights: Tensor, by_columns: bool) -> Tensor:
         """As :func:`~.kernel_operations.expert_gemm`."""
         most, out, inputs = weights.mT.shape if by_columns else weights.shape
-        y = x.new_empty(x.shape[0], out)
+        y = kernel_operations.expert_gemm(x, experts, weights, by_columns)
         counts = (most, out, inputs, int(by_columns))
         self.call("decodekit_expert_gemm", x.shape[0], x, experts, weights, y, *counts)
         return y
@@ -72,7 +72,7 @@ class KernelCalls(abc.ABC):
     def top_k(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """As :func:`~.kernel_operations.top_k`."""
         rows, size = x.shape
-        values, indices = x.new_empty(rows, k), x.new_empty(rows, k, dtype=torch.int64)
+        values, indices = kernel_operations.top_k(x, k)
         self.call("decodekit_top_k", rows, x, values, indices, size, k)
         return values, indices
 
@@ -89,7 +89,7 @@ class KernelCalls(abc.ABC):
         """As :func:`~.kernel_operations.attention`."""
         batch, width, heads, key_dim = query.shape
         groups, slots, value_dim = values.shape[1:]
-        y = query.new_empty(batch, width, heads, value_dim)
+        y = kernel_operations.attention(query, keys, values, mask, sinks, scale, cap)
         strided = [part for tensor in (keys, values, mask) for part in (tensor, tensor.stride()[:3])]
         counts = (batch, width, heads, groups, slots, key_dim, value_dim)
         self.call("decodekit_attention", query, *strided, y, *counts, sinks, float(scale), float(cap))

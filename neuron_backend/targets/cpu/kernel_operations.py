@@ -109,6 +109,11 @@ def attention(
     return query.new_empty(*query.shape[:3], values.shape[3])
 
 
+def has_rows(states: Tensor) -> bool:
+    """Whether :func:`attention` can read *states*, keys or values: their slots follow each other in memory."""
+    return states.stride()[2:] == (states.shape[3], 1)
+
+
 SHAPES: dict[Any, Callable[..., Any]] = {
     torch.ops.decodekit.float_gemm.default: float_gemm,
     torch.ops.decodekit.int8_gemm.default: int8_gemm,

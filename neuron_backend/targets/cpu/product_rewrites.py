@@ -28,16 +28,15 @@ def multiply_with_kernels(module: GraphModule, kernels: Kernels) -> None:
         bias, x, weight = node.args
         if not node.kwargs:
             _replace(node, x, weight, bias, torch.ops.decodekit.column_gemm.default, kernels)
-
     for node in module.graph.find_nodes(op="call_function", target=_aten.bmm.default):
         _multiply_by_all_experts(node, kernels)
 
 
 def _multiply_by_all_experts(node: Node, kernels: Kernels) -> None:
     x, weights = cast(tuple[Node, Node], node.args)
-    value, weight = x.meta["val"], weights.meta["val"]
-    if weights.op != "placeholder" or not weight.is_contiguous() or not kernels.takes(value.dtype):
+    if not _fits(x, weights, kernels):
         return
+    value, weight = x.meta["val"], weights.meta["val"]
     experts, rows, inputs = value.shape
     with node.graph.inserting_before(node):
         call = node.graph.call_function
@@ -54,13 +53,9 @@ def _multiply_by_all_experts(node: Node, kernels: Kernels) -> None:
 
 
 def _replace(node: Node, x: Node, weight: Node, bias: Node | None, operation: Any, kernels: Kernels) -> None:
-    value, weights = x.meta["val"], weight.meta["val"]
-    # Not weights that the graph dequantises.
-    if weight.op != "placeholder" or weights.dtype != value.dtype or not weights.is_contiguous():
+    if not _fits(x, weight, kernels):
         return
-    if not kernels.takes(value.dtype):
-        return
-    graph = node.graph
+    graph, value = node.graph, x.meta["val"]
     rows = value.reshape(-1, value.shape[-1])
     with graph.inserting_before(node):
         call = graph.call_function
@@ -72,6 +67,13 @@ def _replace(node: Node, x: Node, weight: Node, bias: Node | None, operation: An
     out.meta = dict(node.meta)
     node.replace_all_uses_with(out)
     graph.erase_node(node)
+
+
+def _fits(x: Node, weight: Node, kernels: Kernels) -> bool:
+    """Whether kernels multiply *x* by *weight*: not by weights that the graph dequantises."""
+    value, weights = x.meta["val"], weight.meta["val"]
+    kept = weight.op == "placeholder" and weights.dtype == value.dtype and weights.is_contiguous()
+    return kept and kernels.takes(value.dtype)
 
 
 def _rows(node: Node, x: Node, shape: Sequence[int], contiguous: bool) -> Node:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ...quantization.quantized_matmul import cpu_matmul
 from ...step import Step
-from . import kernel_operations as _operations  # noqa: F401
 from .kernel_library import Kernels
+from .kernel_operations import has_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -137,8 +137,8 @@ def attend(
     batch, heads, width, dim = query.shape
     out = torch.ops.decodekit.attention(
         query.transpose(1, 2).contiguous(),
-        key if _has_rows(key) else key.contiguous(),
-        value if _has_rows(value) else value.contiguous(),
+        key if has_rows(key) else key.contiguous(),
+        value if has_rows(value) else value.contiguous(),
         attention_mask.expand(batch, heads, width, -1),
         s_aux if s_aux is None else s_aux.to(query.dtype),
         float(dim**-0.5 if scaling is None else scaling),
@@ -150,10 +150,6 @@ def attend(
 def _own_function(module: nn.Module) -> Any:
     """The function of single operations of the model that *module* is of."""
     return sys.modules[type(module).__module__].eager_attention_forward
-
-
-def _has_rows(states: Tensor) -> bool:
-    return states.stride()[2:] == (states.shape[3], 1)
 
 
 def multiply_by_experts(
