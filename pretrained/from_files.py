@@ -67,7 +67,7 @@ def generator_arguments(
     own = isinstance(generation_config, str)
     # Reading a GGUF file takes seconds: what it says of generation is taken from the model.
     late = own and is_gguf(model)
-    config = None if late else _config_of(model) if own else generation_config
+    config = None if late else own_generation_config(model) if own else generation_config
     _check_parts(parts)
     parts = configured(parts, config)
     _check_parts(parts)
@@ -144,8 +144,8 @@ def _check_parts(parts: Mapping[str, Any]) -> None:
         Parts(**{name: value for name, value in parts.items() if name in attrs.fields_dict(Parts)})
 
 
-def _config_of(model: Any) -> Any:
-    """The generation config of *model*, or beside it; None if there is none."""
+def own_generation_config(model: Any) -> Any:
+    """The generation config of *model*, or in its folder or repository; None if there is none."""
     from transformers import GenerationConfig, PreTrainedModel
 
     if isinstance(model, PreTrainedModel):

@@ -95,7 +95,7 @@ class TestGenerate:
             made.append(Decoder(torch.zeros(1, 4096), max_length=64, widths=(1, 64), scored_width=1))
             return made[-1]
 
-        monkeypatch.setattr("decodekit.neuron_backend.compile_decoder", compile_decoder)
+        monkeypatch.setattr("decodekit.pretrained.command_decoders.compile_decoder", compile_decoder)
         arguments = ["--model", str(PAIR / "draft"), "--prompt", "x", "--max-tokens", "2"]
         arguments += ["--cache", str(tmp_path)]
         for _ in range(2):
@@ -107,16 +107,30 @@ class TestGenerate:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["--temp", "-1"], "'temperature' must be"),
-            (["--top-p", "0"], "'p' must be in (0, 1]"),
-            (["--max-tokens", "0"], "'n' must be at least 1"),
-            (["--target", "tpu"], "'target' must be one of"),
-            (["--compare"], "--compare needs --draft-model"),
+            (["--temp", "-1"], "--temp must be finite and at least 0: got -1.0"),
+            (["--temp", "nan"], "--temp must be finite and at least 0: got nan"),
+            (["--top-k", "-1"], "--top-k must be at least 0: got -1"),
+            (["--top-p", "0"], "--top-p must be > 0 and <= 1: got 0.0"),
+            (["--top-p", "2"], "--top-p must be > 0 and <= 1: got 2.0"),
+            (["--min-p", "2"], "--min-p must be >= 0 and <= 1: got 2.0"),
+            (["--repetition-penalty", "0"], "--repetition-penalty must be finite and above 0: got 0.0"),
+            (["--max-tokens", "0"], "--max-tokens must be at least 1: got 0"),
+            (["--max-length", "0"], "--max-length must be at least 1: got 0"),
+            (["--threads", "0"], "--threads must be at least 1: got 0"),
+            (["--widths", "0"], "--widths must be at least 1 each: got 0"),
+            (["--num-samples", "0"], "--num-samples must be at least 1: got 0"),
+            (["--num-samples", "2"], "--num-samples needs --temp above 0 beyond 1: got 2"),
+            (["--seed", "3"], "--seed needs --temp above 0, since nothing is sampled: got 3"),
+            (["--prompt", ""], "--prompt must not be empty: got ''"),
+            (["--prompt", "@/no/such/file"], "No such file or directory: '/no/such/file'"),
+            (["--target", "tpu"], "--target must be one of auto, cpu, "),
+            (["--compare"], "--compare needs --draft"),
+            (["--num-draft-tokens", "2"], "--num-draft-tokens needs --draft: got 2 without"),
             (
-                ["--draft-model", "x", "--num-draft-tokens", "0"],
+                ["--draft", "lookup", "--num-draft-tokens", "0"],
                 "--num-draft-tokens must be at least 1: got 0",
             ),
-            (["--dtype", "int4"], "int4"),
+            (["--dtype", "int4"], "--dtype must be one of float32, bfloat16, float16, float64: got int4"),
             (["--model", "/no/such/folder"], "/no/such/folder"),
         ],
     )
@@ -138,18 +152,18 @@ class TestGenerate:
                 "must be a folder, or a hub id such as 'user/name': got '/no/such",
             ),
             (
-                "--draft-model",
+                "--draft",
                 "examples/pairs",
                 "must be a folder, or the id of a model on the hub: got 'ex",
             ),
-            ("--draft-model", str(PAIR), f"must be a folder with a config.json: got '{PAIR}', without"),
+            ("--draft", str(PAIR), f"must be a folder with a config.json: got '{PAIR}', without"),
         ],
     )
     def test_names_the_missing_model(
         self, flag: str, place: str, message: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """By its flag, before anything is loaded."""
-        models = {"--model": str(PAIR / "target"), "--draft-model": str(PAIR / "draft"), flag: place}
+        models = {"--model": str(PAIR / "target"), "--draft": str(PAIR / "draft"), flag: place}
         status = run("--prompt", "x", *[part for pair in models.items() for part in pair])
 
         assert 1 == status

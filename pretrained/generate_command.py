@@ -1,0 +1,100 @@
+"""``python -m decodekit generate``: text of a model, streamed, with a draft if one is asked for."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from ..decoding import Generation, Generator, Slots
+from ..streaming import TextStreamer
+from .command_generator import generator_of
+from .generation_report import as_json, report
+
+
+def generate(options: argparse.Namespace) -> int:
+    """Generate what *options*, checked, ask for; 1 if ``--compare`` finds other tokens."""
+    # Imported on demand: only here is it noisy.
+    from transformers.utils.logging import disable_progress_bar
+
+    # The progress bar would mix with the text.
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped in transformers
+    if options.temp == 0 and (options.top_k, options.top_p, options.min_p) != (0, 1.0, 0.0):
+        print("decodekit: --top-k, --top-p and --min-p change nothing at --temp 0", file=sys.stderr)
+    text = prompt_text(options.prompt)
+    prompt: Any = chat_of(text, options.system) if options.chat or options.system is not None else text
+    generator = generator_of(options, batch_size=options.num_samples)
+    prompts = [prompt] * options.num_samples
+    shown = text if isinstance(prompt, str) else ""
+    result = _generate(generator, prompts, options, shown)
+    if not options.quiet:
+        print(report(result), file=sys.stderr)
+    return _compare(generator, prompts, result) if options.compare else 0
+
+
+def prompt_text(prompt: str) -> str:
+    """
+    The text that ``--prompt`` names: itself, standard input, or a file's.
+
+    Raises:
+        ValueError: The text is empty, or is not UTF-8.
+
+        OSError: The file cannot be read.
+    """
+    try:
+        if prompt == "-":
+            text = sys.stdin.read()
+        elif prompt.startswith("@"):
+            with open(prompt[1:], encoding="utf-8") as file:
+                text = file.read()
+        else:
+            text = prompt
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--prompt must be UTF-8: got {prompt} ({error})") from error
+    if not text:
+        raise ValueError(f"--prompt must not be empty: got {prompt!r}")
+    return text
+
+
+def chat_of(text: str, system: str | None) -> list[dict[str, str]]:
+    """A chat of one message, after the system's if there is one."""
+    first = [] if system is None else [{"role": "system", "content": system}]
+    return [*first, {"role": "user", "content": text}]
+
+
+def _generate(
+    generator: Generator, prompts: Sequence[Any], options: argparse.Namespace, shown: str
+) -> Generation:
+    """Generate and print; *shown* is printed before a text."""
+    streams = options.stream and len(prompts) == 1 and not options.json
+    if streams:
+        print(shown, end="", flush=True)
+        result: Generation = generator(prompts, streamer=TextStreamer())
+        # Where the text ended without one.
+        print(file=sys.stderr)
+        return result
+    result = generator(prompts)
+    if options.json:
+        print(json.dumps(as_json(result, options.model), ensure_ascii=False))
+        return result
+    for number, text in enumerate(result.text or [], 1):
+        if len(prompts) > 1:
+            print(f"--- {number} of {len(prompts)}")
+        print(f"{shown}{text}")
+    return result
+
+
+def _compare(generator: Generator, prompts: Sequence[Any], fast: Generation) -> int:
+    """Compare with plain decoding; 1 if the tokens differ."""
+    Slots.of(generator.decoder).forget()  # otherwise the prompt would be cached
+    again: Any = attrs.evolve(generator, drafter=None)
+    plain = again(prompts)
+    ratio = plain.statistics.total_seconds / fast.statistics.total_seconds
+    same = "the same tokens"
+    if plain.ids != fast.ids:
+        same = "OTHER TOKENS: programs of different widths round differently, and two logits were nearly tied"
+    print(f"plain decoding: {report(plain)}", file=sys.stderr)
+    print(f"with the draft: {ratio:.2f} times as fast, {same}", file=sys.stderr)
+    return int(plain.ids != fast.ids)

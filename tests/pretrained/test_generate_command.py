@@ -1,0 +1,134 @@
+"""``python -m decodekit generate``: prompts, drafts, samples, JSON and saved decoders."""
+
+import io
+import json
+import pathlib
+import shutil
+
+import pytest
+
+from decodekit.__main__ import main
+from decodekit.neuron_backend import compile_decoder
+
+DRAFT = pathlib.Path(__file__).parents[2] / "examples" / "pair" / "draft"
+PROMPT = "def read(path):\n"
+EAGER = ("--target", "eager", "--max-length", "128", "--dtype", "float64")
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+
+
+def run(
+    capsys: pytest.CaptureFixture[str], *arguments: str, model: pathlib.Path = DRAFT
+) -> tuple[int, str, str]:
+    """Exit status, standard output and standard error."""
+    status = main(["generate", "--model", str(model), "--max-tokens", "16", *arguments])
+    return status, *capsys.readouterr()
+
+
+@pytest.fixture
+def with_template(tmp_path: pathlib.Path) -> pathlib.Path:
+    """The bundled draft model, with a chat template."""
+    folder = pathlib.Path(shutil.copytree(DRAFT, tmp_path / "model"))
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return folder
+
+
+def test_prompts_of_files_and_of_standard_input(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They give the text of the prompt itself."""
+    file = tmp_path / "prompt.txt"
+    file.write_text(PROMPT, encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", io.StringIO(PROMPT))
+
+    texts = [run(capsys, "--prompt", prompt, *EAGER)[1] for prompt in (PROMPT, f"@{file}", "-")]
+
+    assert texts[0].startswith(PROMPT)
+    assert [texts[0]] * 3 == texts
+
+
+def test_a_prompt_that_is_no_text(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is refused by its flag."""
+    file = tmp_path / "prompt.bin"
+    file.write_bytes(b"\xff\xfe")
+
+    status, _, err = run(capsys, "--prompt", f"@{file}", *EAGER)
+
+    assert (1, True) == (status, f"--prompt must be UTF-8: got @{file}" in err)
+
+
+@pytest.mark.parametrize("temperature", ["0", "0.8"])
+def test_drafts_change_nothing(temperature: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of whatever kind, with a length that is fixed or adapts."""
+    common = ["--prompt", PROMPT, "--temp", temperature, *EAGER]
+    common += ["--seed", "5"] if temperature != "0" else []
+    kinds = (
+        [],
+        ["--draft", "lookup"],
+        ["--draft", "suffix", "--num-draft-tokens", "3"],
+        ["--draft", str(DRAFT)],
+    )
+
+    texts = {run(capsys, *common, *kind)[1] for kind in kinds}
+
+    assert 1 == len(texts)
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """One object; its seed gives the same samples again, which differ from each other."""
+    arguments = ["--prompt", PROMPT, "--json", "--num-samples", "2", "--temp", "1.5", *EAGER]
+    status, out, _ = run(capsys, *arguments)
+    found = json.loads(out)
+    _, again, _ = run(capsys, *arguments, "--seed", str(found["seed"]))
+
+    assert 0 == status
+    assert {"model", "prompt_tokens", "samples", "seed", "statistics"} == set(found)
+    assert found["samples"] == json.loads(again)["samples"]
+    assert found["samples"][0]["ids"] != found["samples"][1]["ids"]
+    assert all({"text", "ids", "finish_reason"} == set(sample) for sample in found["samples"])
+    assert sum(len(sample["ids"]) for sample in found["samples"]) == found["statistics"]["tokens"]
+
+
+def test_samples_are_printed_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+    """With their numbers."""
+    _, out, err = run(capsys, "--prompt", PROMPT, "--num-samples", "2", "--temp", "1", "--quiet", *EAGER)
+
+    assert ["--- 1 of 2", "--- 2 of 2"] == [line for line in out.splitlines() if line.startswith("---")]
+    assert 2 == out.count(PROMPT)
+    assert "tokens/s" not in err
+
+
+def test_a_chat(with_template: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The prompt is a message in the template, which is not printed."""
+    plain = run(capsys, "--prompt", "<user>x<a>", *EAGER, model=with_template)[1]
+    chat = run(capsys, "--prompt", "x", "--chat", *EAGER, model=with_template)[1]
+    system = run(capsys, "--prompt", "x", "--system", "y", "--json", *EAGER, model=with_template)[1]
+
+    assert plain == f"<user>x<a>{chat}"
+    # Two messages of a character each.
+    assert json.loads(system)["prompt_tokens"] > 2
+
+
+def test_a_model_without_a_template(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is told."""
+    status, _, err = run(capsys, "--prompt", "x", "--chat", *EAGER)
+
+    assert (1, True) == (status, "chat template" in err)
+
+
+def test_saved_decoders(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are loaded as they are, with their tokenizer; what they have cannot be changed."""
+    widths = {"widths": (1, 5, 32), "scored_width": 5, "max_length": 128}
+    compile_decoder(DRAFT, target="eager", dtype="float64", **widths).save(tmp_path / "saved")
+    saved = {"model": tmp_path / "saved"}
+    expected = run(capsys, "--prompt", PROMPT, *EAGER)[1]
+
+    assert expected == run(capsys, "--prompt", PROMPT, **saved)[1]
+    assert expected == run(capsys, "--prompt", PROMPT, "--draft", "suffix", **saved)[1]
+    for flags, message in [
+        (["--dtype", "float32"], "--dtype cannot be changed: --model"),
+        (["--max-length", "64"], "--max-length cannot be changed: --model"),
+        (["--temp", "1", "--num-samples", "2"], "--num-samples must be at most 1, the rows of --model"),
+        (["--draft", "lookup", "--num-draft-tokens", "7"], "score at least 8 columns: --model"),
+    ]:
+        status, _, err = run(capsys, "--prompt", PROMPT, *flags, **saved)
+        assert (1, True) == (status, message in err), err
