@@ -1,6 +1,7 @@
 """Adaptive draft length."""
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -10,6 +11,7 @@ from ...decoding.fork_safe_lock import fork_safe_lock
 from ...decoding.protocols import Decoder, SpeculationStep
 from ...decoding.validation import a_whole_number, as_real, one_real
 from .acceptance_rates import AcceptanceRates
+from .evidence_rates import EvidenceRates
 from .step_seconds import StepSeconds
 
 LONGEST = 2**20
@@ -17,6 +19,12 @@ LONGEST = 2**20
 
 _FIRST_WAIT, _LAST_WAIT = 4, 128
 """Speculation steps without a draft before a trial: initially, and after repeated failed trials."""
+
+
+_HURDLE = 6.0
+_TRIALS = True
+_MOST_GAINS = 4
+"""Limit of the account that gains fill, in allowances."""
 
 
 @attrs.define(eq=False)
@@ -61,7 +69,7 @@ class AdaptiveLength:
     """Speculation steps after which an observation weighs 1/e; typically 10 to 50. Lower adapts faster."""
 
     allowance: float = attrs.field(
-        default=8.0, converter=as_real, validator=one_real("> 0", lambda value: value > 0)
+        default=1.5, converter=as_real, validator=one_real("> 0", lambda value: value > 0)
     )
     """Maximum loss from wrong lengths, in steps of plain decoding."""
 
@@ -71,13 +79,11 @@ class AdaptiveLength:
     """Fraction of the time that trials may lose, besides a quarter of *allowance*."""
 
     _rates: AcceptanceRates = attrs.field(init=False, repr=False)
+    _by_evidence: EvidenceRates = attrs.field(init=False, repr=False)
     _seconds: StepSeconds = attrs.field(factory=StepSeconds, init=False, repr=False)
 
-    _stake: float = attrs.field(init=False, repr=False)
-    """Remaining allowance."""
-
-    _savings: float = attrs.field(init=False, repr=False)
-    """Budget for trials."""
+    _balance: float = attrs.field(init=False, repr=False)
+    """What drafts may still lose, in steps of plain decoding."""
 
     _gap: int = attrs.field(default=0, init=False, repr=False)
     """Steps since the last draft."""
@@ -90,7 +96,8 @@ class AdaptiveLength:
     def __attrs_post_init__(self) -> None:
         """Start from the prior."""
         self._rates = AcceptanceRates(self.most, self.expected, self.memory)
-        self._stake, self._savings = self.allowance, self.allowance / 4
+        self._by_evidence = EvidenceRates(self.memory)
+        self._balance = self.allowance
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A lock cannot be copied, and the statistics belong to one machine and one pair of models.
@@ -114,24 +121,32 @@ class AdaptiveLength:
             if 0 < self._gap < self._wait:
                 # No new information about drafts since plain decoding was found best.
                 return 0
-            speeds = self._tokens_per_second(rows)
-            best = max(filter(self._affordable, range(self.most + 1)), key=speeds.__getitem__)
-            if best or not self.most or self._gap < self._wait:
-                return best
-            attempt = max(range(1, self.most + 1), key=speeds.__getitem__)
-            return attempt if self._price(attempt) <= self._savings else 0
+            return self._best(self._tokens_per_second(rows))
+
+    def weigh(self, evidence: Sequence[int]) -> int:
+        """The same, given the drafter's evidence for each row: longer where the evidence is stronger."""
+        with self._lock:
+            if not any(evidence):
+                return 0
+            accepted = self._by_evidence.accepted(evidence, self.most)
+            return self._best([1 + each / len(evidence) for each in accepted])
 
     def learn(self, outcome: SpeculationStep) -> None:
         """Update the statistics with the outcome of a speculation step."""
         with self._lock:
             self._seconds.learn(outcome, self._gap)
             self._settle(outcome)
-            if outcome.allowed:
-                if self._gap:
+            if not any(outcome.drafted):
+                # Where a trial found nothing to draft, the next step tries again.
+                self._gap += 1
+            if outcome.evidence is not None:
+                self._by_evidence.learn(outcome)
+            elif outcome.allowed:
+                if self._gap and any(outcome.drafted):
                     self._rates.lapse()
                 self._rates.learn(outcome)
-                self._wait = self._next_wait(outcome)
-            self._gap = 0 if outcome.allowed else self._gap + 1
+            if any(outcome.drafted):
+                self._wait, self._gap = self._next_wait(outcome), 0
 
     def tokens_per_second(self, rows: int = 1) -> list[float]:
         """Expected tokens per second of all *rows* rows together, at draft lengths 0, 1, ..., *most*."""
@@ -176,11 +191,11 @@ class AdaptiveLength:
         seconds = self._step_seconds(length) + (self._seconds.catch_up() if self._gap else 0.0)
         return seconds / self._seconds.verify(0) - 1
 
-    def _affordable(self, length: int) -> bool:
-        if not length:
-            return True
-        price = self._price(length)
-        return price <= self._stake and (price <= self._savings or not self._gap)
+    def _best(self, tokens: Sequence[float]) -> int:
+        spent = max(0.0, 1 - self._balance / self.allowance)
+        hurdle = 1 + _HURDLE * spent
+        lengths = [k for k in range(1, self.most + 1) if self._price(k) <= self._balance and (tokens[k] - 1 >= hurdle * self._price(k) or (_TRIALS and self._gap >= self._wait))]
+        return max(lengths, key=lambda k: tokens[k] / (1 + self._price(k)), default=0)
 
     def _settle(self, outcome: SpeculationStep) -> None:
         """Account for a step at its expected time; its measured time may be an outlier."""
@@ -188,23 +203,12 @@ class AdaptiveLength:
         if outcome.allowed:
             price = self._price(max(outcome.drafted))
             gain = sum(outcome.accepted) / len(outcome.accepted)
-        net = gain - price
-        if self._gap and net < 0:
-            # A trial's loss comes out of the savings, not out of the allowance.
-            self._savings += net
-        else:
-            self._stake = min(self._stake + net, self.allowance)
-        self._savings += self.share * (1 + price)
-        if self._savings > self.allowance / 4:
-            # Save until a trial is affordable.
-            self._savings = min(self._savings, max(self.allowance / 4, self._price(1)))
+        # A full account must afford a trial.
+        most = max(_MOST_GAINS * self.allowance, self._price(self.most))
+        self._balance = min(self._balance + gain - price + self.share, most)
 
     def _next_wait(self, outcome: SpeculationStep) -> int:
-        if any(outcome.accepted) and any(k > self._price(k) for k in range(1, self.most + 1)):
+        if any(k > self._price(k) for k in outcome.accepted):
             # A draft could pay off: try again immediately.
             return 0
-        if not any(outcome.drafted):
-            return self._wait
-        return (
-            min(max(2 * self._wait, _FIRST_WAIT), _LAST_WAIT) if self._gap else max(self._wait, _FIRST_WAIT)
-        )
+        return min(max(2 * self._wait, _FIRST_WAIT), _LAST_WAIT) if self._gap else max(self._wait, _FIRST_WAIT)

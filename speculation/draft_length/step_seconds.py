@@ -22,6 +22,9 @@ _LEARNING_RATE = 0.125
 _SETTLED = 64
 """Forwards of a width after which deviations are attributed to the machine, not to its initial timing."""
 
+_NEW = 4
+"""Steps of a width in which a faster one replaces its initial timing."""
+
 _OUTLIER = 4.0
 """Upper limit of measured over expected drafting time."""
 
@@ -170,6 +173,9 @@ class StepSeconds:
     def _learn_verify(self, width: int, seconds: float) -> None:
         # The clock's resolution may give 0.
         seconds = max(seconds, 1e-9)
+        if self._seen.get(width, 0) < _NEW:
+            # Interruptions only add: one bad timing must not forbid a width for good.
+            self._verify[width] = min(seconds, self._verify.get(width, seconds))
         expected = self._verify.setdefault(width, seconds)
         ratio = min(max(seconds / expected, 1 / _MAX_RATIO), _MAX_RATIO)
         self._seen[width] = self._seen.get(width, 0) + 1
