@@ -11,7 +11,7 @@ from ...decoding.fork_safe_lock import fork_safe_lock
 from ...decoding.protocols import Decoder, SpeculationStep
 from ...decoding.validation import a_whole_number, as_real, one_real
 from .acceptance_rates import AcceptanceRates
-from .evidence_rates import EvidenceRates
+from .evidence_length import EvidenceLength
 from .step_seconds import StepSeconds
 
 LONGEST = 2**20
@@ -19,12 +19,6 @@ LONGEST = 2**20
 
 _FIRST_WAIT, _LAST_WAIT = 4, 128
 """Speculation steps without a draft before a trial: initially, and after repeated failed trials."""
-
-
-_HURDLE = 6.0
-_TRIALS = True
-_MOST_GAINS = 4
-"""Limit of the account that gains fill, in allowances."""
 
 
 @attrs.define(eq=False)
@@ -43,7 +37,13 @@ class AdaptiveLength:
     Where the best *k* is 0, plain decoding, the next best is tried now and then, to detect whether
     drafts have improved: after 4 steps, and after twice as many with each failed trial, up to 128.
 
-    The loss against plain decoding is bounded. A length is not used while it could lose more than
+    A drafter that gives evidence for its drafts, such as a lookup its match lengths
+    (:class:`~decodekit.decoding.optional_protocols.GivesEvidence`), is asked for it in every step, and
+    acceptance is learned by its strength (:class:`.evidence_length.EvidenceLength`, which bounds the loss to
+    1.25 steps of plain decoding and 0.75 % of the steps). So long matches are drafted from while short ones
+    are left, and a text that begins to repeat itself is noticed at once.
+
+    Of other drafters the loss is bounded too. A length is not used while it could lose more than
     is left of *allowance*, which only gains of speculation refill. What a trial could lose must
     have been saved from *share* of the time. (The draft model's prefill of a first prompt comes on
     top.)
@@ -69,7 +69,7 @@ class AdaptiveLength:
     """Speculation steps after which an observation weighs 1/e; typically 10 to 50. Lower adapts faster."""
 
     allowance: float = attrs.field(
-        default=1.5, converter=as_real, validator=one_real("> 0", lambda value: value > 0)
+        default=8.0, converter=as_real, validator=one_real("> 0", lambda value: value > 0)
     )
     """Maximum loss from wrong lengths, in steps of plain decoding."""
 
@@ -79,11 +79,14 @@ class AdaptiveLength:
     """Fraction of the time that trials may lose, besides a quarter of *allowance*."""
 
     _rates: AcceptanceRates = attrs.field(init=False, repr=False)
-    _by_evidence: EvidenceRates = attrs.field(init=False, repr=False)
+    _by_evidence: EvidenceLength = attrs.field(init=False, repr=False)
     _seconds: StepSeconds = attrs.field(factory=StepSeconds, init=False, repr=False)
 
-    _balance: float = attrs.field(init=False, repr=False)
-    """What drafts may still lose, in steps of plain decoding."""
+    _stake: float = attrs.field(init=False, repr=False)
+    """Remaining allowance."""
+
+    _savings: float = attrs.field(init=False, repr=False)
+    """Budget for trials."""
 
     _gap: int = attrs.field(default=0, init=False, repr=False)
     """Steps since the last draft."""
@@ -96,8 +99,8 @@ class AdaptiveLength:
     def __attrs_post_init__(self) -> None:
         """Start from the prior."""
         self._rates = AcceptanceRates(self.most, self.expected, self.memory)
-        self._by_evidence = EvidenceRates(self.memory)
-        self._balance = self.allowance
+        self._by_evidence = EvidenceLength(self.memory)
+        self._stake, self._savings = self.allowance, self.allowance / 4
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A lock cannot be copied, and the statistics belong to one machine and one pair of models.
@@ -121,32 +124,36 @@ class AdaptiveLength:
             if 0 < self._gap < self._wait:
                 # No new information about drafts since plain decoding was found best.
                 return 0
-            return self._best(self._tokens_per_second(rows))
+            speeds = self._tokens_per_second(rows)
+            best = max(filter(self._affordable, range(self.most + 1)), key=speeds.__getitem__)
+            if best or not self.most or self._gap < self._wait:
+                return best
+            attempt = max(range(1, self.most + 1), key=speeds.__getitem__)
+            price = self._price(attempt) - self._seconds.doubt(attempt) / self._seconds.verify(0)
+            return attempt if price <= self._savings else 0
 
     def weigh(self, evidence: Sequence[int]) -> int:
-        """The same, given the drafter's evidence for each row: longer where the evidence is stronger."""
+        """The same, given the drafter's evidence for each row; 0 where it is too weak."""
         with self._lock:
-            if not any(evidence):
-                return 0
-            accepted = self._by_evidence.accepted(evidence, self.most)
-            return self._best([1 + each / len(evidence) for each in accepted])
+            prices = [self._seconds.evidence_price(k) for k in range(self.most + 1)]
+            return self._by_evidence.choose(evidence, prices)
 
     def learn(self, outcome: SpeculationStep) -> None:
         """Update the statistics with the outcome of a speculation step."""
         with self._lock:
+            if outcome.evidence is not None:
+                self._seconds.learn(outcome, gap=0)
+                prices = [self._seconds.evidence_price(k) for k in range(self.most + 1)]
+                self._by_evidence.learn(outcome, prices)
+                return
             self._seconds.learn(outcome, self._gap)
             self._settle(outcome)
-            if not any(outcome.drafted):
-                # Where a trial found nothing to draft, the next step tries again.
-                self._gap += 1
-            if outcome.evidence is not None:
-                self._by_evidence.learn(outcome)
-            elif outcome.allowed:
-                if self._gap and any(outcome.drafted):
+            if outcome.allowed:
+                if self._gap:
                     self._rates.lapse()
                 self._rates.learn(outcome)
-            if any(outcome.drafted):
-                self._wait, self._gap = self._next_wait(outcome), 0
+                self._wait = self._next_wait(outcome)
+            self._gap = 0 if outcome.allowed else self._gap + 1
 
     def tokens_per_second(self, rows: int = 1) -> list[float]:
         """Expected tokens per second of all *rows* rows together, at draft lengths 0, 1, ..., *most*."""
@@ -191,11 +198,11 @@ class AdaptiveLength:
         seconds = self._step_seconds(length) + (self._seconds.catch_up() if self._gap else 0.0)
         return seconds / self._seconds.verify(0) - 1
 
-    def _best(self, tokens: Sequence[float]) -> int:
-        spent = max(0.0, 1 - self._balance / self.allowance)
-        hurdle = 1 + _HURDLE * spent
-        lengths = [k for k in range(1, self.most + 1) if self._price(k) <= self._balance and (tokens[k] - 1 >= hurdle * self._price(k) or (_TRIALS and self._gap >= self._wait))]
-        return max(lengths, key=lambda k: tokens[k] / (1 + self._price(k)), default=0)
+    def _affordable(self, length: int) -> bool:
+        if not length:
+            return True
+        price = self._price(length)
+        return price <= self._stake and (price <= self._savings or not self._gap)
 
     def _settle(self, outcome: SpeculationStep) -> None:
         """Account for a step at its expected time; its measured time may be an outlier."""
@@ -203,12 +210,23 @@ class AdaptiveLength:
         if outcome.allowed:
             price = self._price(max(outcome.drafted))
             gain = sum(outcome.accepted) / len(outcome.accepted)
-        # A full account must afford a trial.
-        most = max(_MOST_GAINS * self.allowance, self._price(self.most))
-        self._balance = min(self._balance + gain - price + self.share, most)
+        net = gain - price
+        if self._gap and net < 0:
+            # A trial's loss comes out of the savings, not out of the allowance.
+            self._savings += net
+        else:
+            self._stake = min(self._stake + net, self.allowance)
+        self._savings += self.share * (1 + price)
+        if self._savings > self.allowance / 4:
+            # Save until a trial is affordable, of whichever length.
+            self._savings = min(self._savings, max(self.allowance / 4, self._price(self.most)))
 
     def _next_wait(self, outcome: SpeculationStep) -> int:
-        if any(k > self._price(k) for k in outcome.accepted):
+        if any(outcome.accepted) and any(k > self._price(k) for k in range(1, self.most + 1)):
             # A draft could pay off: try again immediately.
             return 0
-        return min(max(2 * self._wait, _FIRST_WAIT), _LAST_WAIT) if self._gap else max(self._wait, _FIRST_WAIT)
+        if not any(outcome.drafted):
+            return self._wait
+        return (
+            min(max(2 * self._wait, _FIRST_WAIT), _LAST_WAIT) if self._gap else max(self._wait, _FIRST_WAIT)
+        )

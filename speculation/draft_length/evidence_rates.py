@@ -9,7 +9,7 @@ from ...decoding.protocols import SpeculationStep
 _STRONGEST = 16
 """Stronger evidence is counted with this."""
 
-_PRIOR_WEIGHT = 4.0
+_PRIOR_WEIGHT = 2.0
 """Weight of the prior, in draft tokens."""
 
 
@@ -44,9 +44,8 @@ class EvidenceRates:
     def learn(self, outcome: SpeculationStep) -> None:
         """Count the draft tokens of a step; those after a rejected one were not observed."""
         keep = 1 - 1 / self.memory
-        for evidence, drafted, accepted in zip(
-            outcome.evidence, outcome.drafted, outcome.accepted, strict=True
-        ):
+        rows = zip(outcome.evidence or (), outcome.drafted, outcome.accepted, strict=True)
+        for evidence, drafted, accepted in rows:
             for i in range(min(accepted + 1, drafted)):
                 slot = min(evidence + i, _STRONGEST)
                 self._verified[slot] = keep * self._verified[slot] + 1
