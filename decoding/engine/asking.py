@@ -69,7 +69,11 @@ def _question(request: ActiveRequest, now: History, timers: Timers) -> Question 
     if drafting.weighs_evidence:
         with timers.phase("draft"), torch.no_grad():
             evidence = drafting.evidence(now, [request.rows.start + row for row in rows])
-    return request, drafting, Asked(drafting.allowed(len(rows), evidence), rows, request.empty_draft, evidence)
+    return (
+        request,
+        drafting,
+        Asked(drafting.allowed(len(rows), evidence), rows, request.empty_draft, evidence),
+    )
 
 
 # Not around the whole run: between steps the caller's code runs, perhaps in another thread.

@@ -29,7 +29,7 @@ class EvidenceLength:
     The balance, in steps of plain decoding, starts with :data:`ALLOWANCE`; each step adds :data:`SHARE` and
     its accepted draft tokens a row, and takes the price of its draft. A length is chosen only if the balance
     pays its price, even if nothing is accepted. So *n* steps lose at most ``ALLOWANCE + n * SHARE`` against
-    plain decoding, at the expected prices (a width's first use may cost more than it was expected to). After gains
+    plain decoding, at the expected prices (a width's first use may cost more than expected). After gains
     up to four allowances may be lost again.
 
     A draft must promise its price times ``ALLOWANCE / balance``, if that is more than once: the less is left,

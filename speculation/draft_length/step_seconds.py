@@ -162,9 +162,13 @@ class StepSeconds:
         return max(seconds for known, seconds in self._verify.items() if known <= nearest)
 
     def doubt(self, length: int) -> float:
-        """By how much :meth:`verify` may be too high: one bad timing must not forbid a width that is never used."""
+        """By how much :meth:`verify` may be too high: a bad timing must not forbid an unused width."""
         seconds = self.verify(length)
-        return 0.0 if self._seen.get(self._width(length)) else min(seconds - seconds / _DOUBT, seconds - self.verify(0))
+        return (
+            0.0
+            if self._seen.get(self._width(length))
+            else min(seconds - seconds / _DOUBT, seconds - self.verify(0))
+        )
 
     def draft(self, length: int) -> float:
         """Seconds of drafting *length* tokens."""
