@@ -66,7 +66,7 @@ def recorded_drafts(drafter: Drafter, text: RecordedText, most: int) -> list[Rec
     The drafts of up to *most* tokens after each token of *text* but the last.
 
     Args:
-        drafter: A function of the history alone, such as a lookup, whose shorter drafts begin its longer ones.
+        drafter: A function of the history alone, such as a lookup; its shorter drafts begin its longer.
 
         text: At least one new token.
 
@@ -85,7 +85,7 @@ def recorded_drafts(drafter: Drafter, text: RecordedText, most: int) -> list[Rec
         between = time.perf_counter()
         proposed = drafter.propose(history, budget, _no_sampling)
         end = time.perf_counter()
-        draft = [token for token in itertools.takewhile(lambda token: token >= 0, proposed.ids[0].tolist())]
+        draft = list(itertools.takewhile(lambda token: token >= 0, proposed.ids[0].tolist()))
         pairs = zip(draft, tokens[length:], strict=False)
         agreed = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
         drafts.append(RecordedDraft(len(draft), agreed, evidence, end - between, between - start))
