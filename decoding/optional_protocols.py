@@ -259,6 +259,14 @@ class PreparesLength(Protocol):
 
 
 @runtime_checkable
+class WeighsEvidence(Protocol):
+    """A draft length that decides by the evidence for the drafts, where the drafter gives some."""
+
+    def weigh(self, evidence: Sequence[int]) -> int:
+        """The draft length of each row in the next step, given each row's evidence; 0 is no draft."""
+
+
+@runtime_checkable
 class TakesTrees(Protocol):
     """A verification that accepts draft trees."""
 
@@ -320,7 +328,11 @@ class CatchesUp(Protocol):
 
 @runtime_checkable
 class GivesEvidence(Protocol):
-    """A drafter that is a cheap function of the history, with evidence that a mixture compares."""
+    """
+    A drafter that is a cheap function of the history, with evidence for its drafts, such as match lengths.
+
+    A mixture compares it, and a draft length may decide by it (:class:`WeighsEvidence`).
+    """
 
     def evidence(self, history: History, budget: Tensor) -> Tensor:
         """The evidence for each row's draft, ``[batch]`` int64; 0 where there is no draft."""

@@ -230,14 +230,17 @@ class SpeculationStep:
     other_seconds: float
     """Time of everything else."""
 
+    evidence: tuple[int, ...] | None = None
+    """The drafter's evidence for each of these rows' drafts; None where it was not asked for any."""
+
 
 @runtime_checkable
 class DraftLength(Protocol):
     """
     Chooses the draft length of each speculation step.
 
-    It may depend on past steps, never on the draft tokens that it decides on: that would bias sampled
-    text under every verification but exact match.
+    It may depend on past steps and on the tokens so far, never on sampled draft tokens that it decides on:
+    that would bias sampled text under every verification but exact match.
     """
 
     @property

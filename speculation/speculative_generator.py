@@ -5,8 +5,13 @@ from torch import nn
 
 from ..decoding.engine.compatibility import a_draft_length
 from ..decoding.generator import Generator
+from ..decoding.optional_protocols import compares_scores, tree_nodes
 from ..decoding.protocols import Decoder, Drafter, DraftLength
 from ..decoding.validation import as_whole
+from .draft_length.adaptive_length import AdaptiveLength
+
+_LONGEST, _FIXED = 8, 4
+"""Default draft lengths: the largest of an adaptive one, and a fixed one."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -24,8 +29,24 @@ class SpeculativeGenerator(Generator):
     drafter: Drafter = attrs.field()
     """Proposes draft tokens: :class:`DraftModel`, :class:`PromptLookup`, or your own."""
 
-    num_draft_tokens: int | DraftLength = attrs.field(default=4, converter=as_whole, validator=a_draft_length)
-    """Maximum draft length per speculation step, or a policy that decides it."""
+    num_draft_tokens: int | DraftLength = attrs.field(converter=as_whole, validator=a_draft_length)
+    """
+    Maximum draft length per speculation step, or a policy that decides it.
+
+    By default an :class:`AdaptiveLength` of up to 8 tokens, or as many as the decoder scores columns for;
+    what it learns it keeps for later calls. For trees, and for verifications under which sampled
+    text depends on the length (and so on timing), the default is 4.
+    """
+
+    @num_draft_tokens.default
+    def _default_length(self) -> int | DraftLength:
+        # Invalid parts are refused afterwards, where they are named.
+        if not isinstance(self.decoder, Decoder) or tree_nodes(self.drafter) is not None:
+            return _FIXED
+        if compares_scores(self.verification):
+            return _FIXED
+        # At least one: a decoder that scores a single column is refused, not left without drafts.
+        return AdaptiveLength(max(1, min(_LONGEST, self.decoder.shape.scored_width - 1)))
 
     def __attrs_post_init__(self) -> None:
         """Refuse incompatible parts, None, and a decoder in place of a drafter."""

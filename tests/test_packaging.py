@@ -12,7 +12,7 @@ import pytest
 import decodekit
 
 ROOMS = {
-    "benchmarks": "comparison forward generation host measuring models peers speculation",
+    "benchmarks": "comparison forward generation host measuring models peers prompts speculation",
     "decoding": (
         "cache engine interop results sampling sampling/compiled sampling/compiled/csrc stopping testing text"
     ),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import attrs
 import torch
 from torch import Tensor
 
@@ -40,7 +41,7 @@ def ask(
     Returns:
         For each request what it asked for; None where no row can be drafted for.
     """
-    questions = [_question(request, now) for request in requests]
+    questions = [_question(request, now, timers) for request in requests]
     asked = {id(question[0]): question[2] for question in questions if question is not None}
     groups: dict[int, list[Question]] = {}
     for question in questions:
@@ -50,11 +51,11 @@ def ask(
         with timers.phase("draft"):
             drafts = _proposed(group, now, alone, most)
         for (request, _, one), draft in zip(group, drafts, strict=True):
-            asked[id(request)] = Asked(one.allowed, one.rows, draft)
+            asked[id(request)] = attrs.evolve(one, draft=draft)
     return [asked.get(id(request)) for request in requests]
 
 
-def _question(request: ActiveRequest, now: History) -> Question | None:
+def _question(request: ActiveRequest, now: History, timers: Timers) -> Question | None:
     """What *request* asks for, with an empty draft; None without a drafter, or before the first token."""
     drafting = request.run.drafting
     if drafting is None:
@@ -62,8 +63,16 @@ def _question(request: ActiveRequest, now: History) -> Question | None:
     # The first token does not wait for the drafter's prefill.
     begun = (now.length[request.rows, 0] > now.prompt[request.rows]).tolist()
     rows = [row for row in request.active if begun[row]]
+    if not rows:
+        return None
+    evidence = None
+    if drafting.weighs_evidence:
+        with timers.phase("draft"), torch.no_grad():
+            evidence = drafting.evidence(now, [request.rows.start + row for row in rows])
     return (
-        (request, drafting, Asked(drafting.allowed(len(rows)), rows, request.empty_draft)) if rows else None
+        request,
+        drafting,
+        Asked(drafting.allowed(len(rows), evidence), rows, request.empty_draft, evidence),
     )
 
 

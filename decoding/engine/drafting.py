@@ -1,13 +1,14 @@
 """Drafting: what one request asks of its drafter, and the draft that fits."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import attrs
 import torch
 from torch import Tensor
 
 from ..history import History
-from ..optional_protocols import compares_scores, takes_trees
+from ..optional_protocols import GivesEvidence, WeighsEvidence, compares_scores, takes_trees
 from ..protocols import DecoderShape, Draft, Drafter, DraftLength, SpeculationStep, Verification
 from ..sampling.pipeline import SamplingPipeline
 from ..trees import draft_depths, pruned, tokens_ahead
@@ -26,6 +27,9 @@ class Asked:
 
     draft: Draft
     """The draft of all of the request's rows."""
+
+    evidence: tuple[int, ...] | None = None
+    """The drafter's evidence for each of *rows*; None if the length does not depend on it."""
 
 
 @attrs.frozen(eq=False)
@@ -47,6 +51,9 @@ class Drafting:
     _takes_trees: bool = attrs.field(init=False, repr=False)
     _compares_scores: bool = attrs.field(init=False, repr=False)
 
+    weighs_evidence: bool = attrs.field(init=False, repr=False)
+    """Whether the draft length depends on the drafter's evidence."""
+
     @_takes_trees.default
     def _resolve_trees(self) -> bool:
         return takes_trees(self.verification)
@@ -55,11 +62,24 @@ class Drafting:
     def _resolve_comparison(self) -> bool:
         return compares_scores(self.verification)
 
-    def allowed(self, rows: int) -> int:
-        """The draft length for each of *rows* rows."""
+    @weighs_evidence.default
+    def _resolve_evidence(self) -> bool:
+        return isinstance(self.length, WeighsEvidence) and isinstance(self.drafter, GivesEvidence)
+
+    def evidence(self, now: History, rows: Sequence[int]) -> tuple[int, ...]:
+        """The evidence for drafts in *rows* of the table *now*, if the length weighs it."""
+        budget = torch.zeros_like(now.length[:, 0])
+        budget[list(rows)] = cast(DraftLength, self.length).most
+        # A copy, so that a drafter cannot change the loop's lengths.
+        found = cast(GivesEvidence, self.drafter).evidence(now.at(now.length.clone()), budget).tolist()
+        return tuple(found[row] for row in rows)
+
+    def allowed(self, rows: int, evidence: tuple[int, ...] | None = None) -> int:
+        """The draft length for each of *rows* rows, whose drafts have this *evidence*."""
         if isinstance(self.length, int):
             return self.length
-        allowed, most = self.length(rows), self.length.most
+        most = self.length.most
+        allowed = self.length(rows) if evidence is None else cast(WeighsEvidence, self.length).weigh(evidence)
         if not is_whole(allowed) or not 0 <= allowed <= most:
             raise ValueError(f"a draft length must say whole numbers >= 0 and <= {most}: got {allowed!r}")
         return int(allowed)
@@ -96,7 +116,10 @@ class Drafting:
         if not isinstance(self.length, int):
             drafted = tuple(tokens_ahead(asked.draft)[asked.rows].tolist())
             num_accepted = tuple(accepted[row] for row in asked.rows)
-            self.length.learn(SpeculationStep(asked.allowed, drafted, num_accepted, **seconds))
+            outcome = SpeculationStep(
+                asked.allowed, drafted, num_accepted, evidence=asked.evidence, **seconds
+            )
+            self.length.learn(outcome)
 
     def _require_trees(self) -> None:
         if not self._takes_trees:

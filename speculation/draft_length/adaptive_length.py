@@ -1,6 +1,7 @@
 """Adaptive draft length."""
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -10,6 +11,7 @@ from ...decoding.fork_safe_lock import fork_safe_lock
 from ...decoding.protocols import Decoder, SpeculationStep
 from ...decoding.validation import a_whole_number, as_real, one_real
 from .acceptance_rates import AcceptanceRates
+from .evidence_length import EvidenceLength
 from .step_seconds import StepSeconds
 
 LONGEST = 2**20
@@ -35,7 +37,13 @@ class AdaptiveLength:
     Where the best *k* is 0, plain decoding, the next best is tried now and then, to detect whether
     drafts have improved: after 4 steps, and after twice as many with each failed trial, up to 128.
 
-    The loss against plain decoding is bounded. A length is not used while it could lose more than
+    A drafter that gives evidence for its drafts, such as a lookup its match lengths
+    (:class:`~decodekit.decoding.optional_protocols.GivesEvidence`), is asked for it in every step, and
+    acceptance is learned by its strength (:class:`.evidence_length.EvidenceLength`, which bounds the loss to
+    1.25 steps of plain decoding and 0.75 % of the steps). So long matches are drafted from while short ones
+    are left, and a text that begins to repeat itself is noticed at once.
+
+    Of other drafters the loss is bounded too. A length is not used while it could lose more than
     is left of *allowance*, which only gains of speculation refill. What a trial could lose must
     have been saved from *share* of the time. (The draft model's prefill of a first prompt comes on
     top.)
@@ -71,6 +79,7 @@ class AdaptiveLength:
     """Fraction of the time that trials may lose, besides a quarter of *allowance*."""
 
     _rates: AcceptanceRates = attrs.field(init=False, repr=False)
+    _by_evidence: EvidenceLength = attrs.field(init=False, repr=False)
     _seconds: StepSeconds = attrs.field(factory=StepSeconds, init=False, repr=False)
 
     _stake: float = attrs.field(init=False, repr=False)
@@ -90,6 +99,7 @@ class AdaptiveLength:
     def __attrs_post_init__(self) -> None:
         """Start from the prior."""
         self._rates = AcceptanceRates(self.most, self.expected, self.memory)
+        self._by_evidence = EvidenceLength(self.memory)
         self._stake, self._savings = self.allowance, self.allowance / 4
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -119,11 +129,23 @@ class AdaptiveLength:
             if best or not self.most or self._gap < self._wait:
                 return best
             attempt = max(range(1, self.most + 1), key=speeds.__getitem__)
-            return attempt if self._price(attempt) <= self._savings else 0
+            price = self._price(attempt) - self._seconds.doubt(attempt) / self._seconds.verify(0)
+            return attempt if price <= self._savings else 0
+
+    def weigh(self, evidence: Sequence[int]) -> int:
+        """The same, given the drafter's evidence for each row; 0 where it is too weak."""
+        with self._lock:
+            prices = [self._seconds.evidence_price(k) for k in range(self.most + 1)]
+            return self._by_evidence.choose(evidence, prices)
 
     def learn(self, outcome: SpeculationStep) -> None:
         """Update the statistics with the outcome of a speculation step."""
         with self._lock:
+            if outcome.evidence is not None:
+                self._seconds.learn(outcome, gap=0)
+                prices = [self._seconds.evidence_price(k) for k in range(self.most + 1)]
+                self._by_evidence.learn(outcome, prices)
+                return
             self._seconds.learn(outcome, self._gap)
             self._settle(outcome)
             if outcome.allowed:
@@ -196,8 +218,8 @@ class AdaptiveLength:
             self._stake = min(self._stake + net, self.allowance)
         self._savings += self.share * (1 + price)
         if self._savings > self.allowance / 4:
-            # Save until a trial is affordable.
-            self._savings = min(self._savings, max(self.allowance / 4, self._price(1)))
+            # Save until a trial is affordable, of whichever length.
+            self._savings = min(self._savings, max(self.allowance / 4, self._price(self.most)))
 
     def _next_wait(self, outcome: SpeculationStep) -> int:
         if any(outcome.accepted) and any(k > self._price(k) for k in range(1, self.most + 1)):

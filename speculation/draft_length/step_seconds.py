@@ -22,11 +22,32 @@ _LEARNING_RATE = 0.125
 _SETTLED = 64
 """Forwards of a width after which deviations are attributed to the machine, not to its initial timing."""
 
+_NEW = 4
+"""Steps of a width in which a faster one replaces its initial timing."""
+
+_DOUBT = 2.0
+"""How much too high the initial timing of a width may be."""
+
 _OUTLIER = 4.0
 """Upper limit of measured over expected drafting time."""
 
 _ORIGIN = 0.1
 """Weight of the origin (no draft tokens, no time), in measurements of one draft token."""
+
+
+@attrs.frozen
+class Price:
+    """Extra time of a step with a draft over a plain one, in steps of plain decoding."""
+
+    expected: float
+    doubt: float = 0.0
+    """By how much it may be less (:meth:`StepSeconds.doubt`)."""
+
+    @property
+    def least(self) -> float:
+        """What it may be at least."""
+        return self.expected - self.doubt
+
 
 # Keyed by identity: equal decoders may be different programs.
 _timed: dict[int, dict[int, float]] = {}
@@ -140,9 +161,27 @@ class StepSeconds:
         # were timed, they would look cheap, and useless drafts worth their time.
         return max(seconds for known, seconds in self._verify.items() if known <= nearest)
 
+    def doubt(self, length: int) -> float:
+        """By how much :meth:`verify` may be too high: a bad timing must not forbid an unused width."""
+        seconds = self.verify(length)
+        return (
+            0.0
+            if self._seen.get(self._width(length))
+            else min(seconds - seconds / _DOUBT, seconds - self.verify(0))
+        )
+
     def draft(self, length: int) -> float:
         """Seconds of drafting *length* tokens."""
-        return self._draft(length) if self._draft.slope else _DRAFT_TOKEN_PRICE * self.verify(0) * length
+        known = self._draft.slope or self._draft.intercept
+        return self._draft(length) if known else _DRAFT_TOKEN_PRICE * self.verify(0) * length
+
+    def evidence_price(self, length: int) -> "Price":
+        """Price of a draft of *length* tokens of a drafter with evidence, which costs next to nothing."""
+        if not length:
+            return Price(0.0, 0.0)
+        unit, known = self.verify(0), self._draft.slope or self._draft.intercept
+        drafting = self._draft(length) if known else 0.0
+        return Price((drafting + self.verify(length)) / unit - 1, self.doubt(length) / unit)
 
     def catch_up(self) -> float:
         """Extra seconds of a draft after steps without one: a draft model is fed the tokens it missed."""
@@ -170,6 +209,9 @@ class StepSeconds:
     def _learn_verify(self, width: int, seconds: float) -> None:
         # The clock's resolution may give 0.
         seconds = max(seconds, 1e-9)
+        if self._seen.get(width, 0) < _NEW and seconds < self._verify.get(width, seconds) / _MAX_RATIO:
+            # Interruptions only add.
+            self._verify[width] = seconds
         expected = self._verify.setdefault(width, seconds)
         ratio = min(max(seconds / expected, 1 / _MAX_RATIO), _MAX_RATIO)
         self._seen[width] = self._seen.get(width, 0) + 1

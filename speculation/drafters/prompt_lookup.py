@@ -42,23 +42,30 @@ class PromptLookup:
         ids = torch.full((len(budget), int(budget.max())), -1)
         for row in budget.nonzero().flatten().tolist():
             tokens = history.ids[row, 0, : int(history.length[row, 0])].numpy()
-            follow = tokens[self._continuation(tokens) :]
+            follow = tokens[self._match(tokens)[1] :]
             if len(follow):
                 # What follows the copied tokens is the draft itself: it goes on periodically.
                 count = int(budget[row])
                 ids[row, :count] = torch.from_numpy(np.resize(follow, count))
         return Draft(ids)
 
-    def _continuation(self, tokens: Ints) -> int:
-        """Start of the continuation of the longest repeated suffix; the end of *tokens* if none repeats."""
-        # matched[e]: how many tokens before position e equal those at the end.
-        ends = np.arange(1, len(tokens))
-        matched = np.zeros(len(ends), dtype=np.int64)
-        alive = np.ones(len(ends), dtype=bool)
-        for n in range(1, min(self.max_ngram, len(tokens) - 1) + 1):
-            alive &= (ends >= n) & (tokens[ends - n] == tokens[-n])
-            matched[alive] = n
-        longest = int(matched.max(initial=0))
-        if longest < self.min_ngram:
-            return len(tokens)
-        return int(ends[np.flatnonzero(matched == longest)[-1]])
+    def evidence(self, history: History, budget: torch.Tensor) -> torch.Tensor:
+        """Match length of each row, up to :attr:`max_ngram`, ``[batch]`` int64; 0 without a draft."""
+        lengths = torch.zeros_like(budget)
+        for row in budget.nonzero().flatten().tolist():
+            lengths[row] = self._match(history.ids[row, 0, : int(history.length[row, 0])].numpy())[0]
+        return lengths
+
+    def _match(self, tokens: Ints) -> tuple[int, int]:
+        """Length of the longest repeated suffix and start of its continuation; 0 and the end if none is."""
+        # Where an occurrence of the last token ends; then of the last two, and so on.
+        ends, longest = np.flatnonzero(tokens[:-1] == tokens[-1]) + 1, 1
+        if not len(ends):
+            return 0, len(tokens)
+        for n in range(2, min(self.max_ngram, len(tokens) - 1) + 1):
+            longer = ends[np.searchsorted(ends, n) :]
+            longer = longer[tokens[longer - n] == tokens[-n]]
+            if not len(longer):
+                break
+            ends, longest = longer, n
+        return (longest, int(ends[-1])) if longest >= self.min_ngram else (0, len(tokens))

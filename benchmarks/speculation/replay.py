@@ -1,0 +1,152 @@
+"""
+Speculation on a recorded text, without the model.
+
+Under exact match the text does not depend on the drafts. So what any drafter and any length policy would do
+follows from the text alone, and a run's time from the seconds of the forwards.
+"""
+
+import itertools
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import attrs
+import torch
+
+from ...decoding import History, SpeculationStep
+from ...decoding.optional_protocols import GivesEvidence, WeighsEvidence
+from ...decoding.protocols import Drafter, DraftLength
+
+
+@attrs.frozen
+class RecordedText:
+    """A prompt and what plain decoding generated after it."""
+
+    prompt: tuple[int, ...]
+    ids: tuple[int, ...]
+
+    def first(self, count: int) -> "RecordedText":
+        """The same with at most *count* new tokens."""
+        return RecordedText(self.prompt, self.ids[:count])
+
+
+@attrs.frozen
+class RecordedDraft:
+    """What a drafter proposed at one position."""
+
+    drafted: int
+    """Draft tokens."""
+
+    agreed: int
+    """Leading draft tokens that are those of the text."""
+
+    evidence: int | None
+    """Its evidence for them; None if the drafter gives none."""
+
+    seconds: float
+    """Time in the drafter's proposal."""
+
+    evidence_seconds: float
+    """Time in its evidence."""
+
+
+@attrs.frozen
+class Replay:
+    """One run over a recorded text."""
+
+    seconds: float
+    """From the first token to the last."""
+
+    steps: tuple[SpeculationStep, ...]
+
+
+def recorded_drafts(drafter: Drafter, text: RecordedText, most: int) -> list[RecordedDraft]:
+    """
+    The drafts of up to *most* tokens after each token of *text* but the last.
+
+    Args:
+        drafter: A function of the history alone, such as a lookup; its shorter drafts begin its longer.
+
+        text: At least one new token.
+
+        most: The draft length.
+    """
+    tokens, before = text.prompt + text.ids, len(text.prompt)
+    ids = torch.full((1, 1, len(tokens) + most + 1), 0)
+    ids[0, 0, : len(tokens)] = torch.tensor(tokens)
+    prompt, stream, budget = torch.tensor([before]), torch.tensor([0]), torch.tensor([most])
+    drafts = []
+    for length in range(before + 1, len(tokens)):
+        history = History(ids, torch.tensor([[length]]), prompt, stream)
+        start, evidence = time.perf_counter(), None
+        if isinstance(drafter, GivesEvidence):
+            evidence = int(drafter.evidence(history, budget)[0])
+        between = time.perf_counter()
+        proposed = drafter.propose(history, budget, _no_sampling)
+        end = time.perf_counter()
+        draft = list(itertools.takewhile(lambda token: token >= 0, proposed.ids[0].tolist()))
+        pairs = zip(draft, tokens[length:], strict=False)
+        agreed = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        drafts.append(RecordedDraft(len(draft), agreed, evidence, end - between, between - start))
+    return _typical(drafts)
+
+
+def _typical(drafts: list[RecordedDraft]) -> list[RecordedDraft]:
+    """The same with median times, but for the first, in which a drafter may index the prompt."""
+    if len(drafts) < 2:
+        return drafts
+    seconds, evidence_seconds = (
+        statistics.median(getattr(draft, name) for draft in drafts[1:])
+        for name in ("seconds", "evidence_seconds")
+    )
+    typical = {"seconds": seconds, "evidence_seconds": evidence_seconds}
+    return [drafts[0], *(attrs.evolve(draft, **typical) for draft in drafts[1:])]
+
+
+def replay(
+    length: int | DraftLength,
+    drafts: Sequence[RecordedDraft],
+    forward_seconds: Mapping[int, float],
+    other_seconds: float = 0.0,
+) -> Replay:
+    """
+    A run of one row with these *drafts*.
+
+    Args:
+        length: The draft length, or a policy; it learns.
+
+        drafts: By position, of at least the policy's largest length (:func:`recorded_drafts`).
+
+        forward_seconds: Seconds of a forward by width, ascending.
+
+        other_seconds: Seconds of a step outside forward and drafter.
+    """
+    steps, seconds, position = [], 0.0, 0
+    while position < len(drafts):
+        draft, drafting = drafts[position], 0.0
+        weighs = isinstance(length, WeighsEvidence) and draft.evidence is not None
+        evidence = (cast(int, draft.evidence),) if weighs else None
+        if evidence is not None:
+            drafting += draft.evidence_seconds
+        allowed = _allowed(length, evidence)
+        drafting += draft.seconds if allowed else 0.0
+        drafted, accepted = min(allowed, draft.drafted), min(allowed, draft.agreed)
+        forward = next(each for width, each in forward_seconds.items() if width > drafted)
+        step = SpeculationStep(allowed, (drafted,), (accepted,), drafting, forward, other_seconds, evidence)
+        if not isinstance(length, int):
+            length.learn(step)
+        steps.append(step)
+        seconds += drafting + forward + other_seconds
+        position += 1 + accepted
+    return Replay(seconds, tuple(steps))
+
+
+def _allowed(length: int | DraftLength, evidence: tuple[int] | None) -> int:
+    if isinstance(length, int):
+        return length
+    return length(1) if evidence is None else cast(WeighsEvidence, length).weigh(evidence)
+
+
+def _no_sampling(*arguments: object) -> torch.Tensor:
+    raise ValueError("'drafter' must be a function of the history: got one that samples")

@@ -1,0 +1,76 @@
+"""Draft length by the drafter's evidence, with bounded loss."""
+
+from collections.abc import Sequence
+
+import attrs
+
+from ...decoding.protocols import SpeculationStep
+from .evidence_rates import EvidenceRates
+from .step_seconds import Price
+
+ALLOWANCE = 1.25
+"""What drafts may lose at first, in steps of plain decoding: 2 % of 64 tokens."""
+
+SHARE = 0.0075
+"""What each step adds to it."""
+
+_MOST_GAINS = 4
+"""Limit of the balance that gains fill, in allowances."""
+
+_LEAST_BALANCE = 1e-3
+"""Bounds what a draft must promise where nothing is left."""
+
+
+@attrs.define(eq=False)
+class EvidenceLength:
+    """
+    Draft length of drafters that give evidence, chosen by expected gains and prices.
+
+    The balance, in steps of plain decoding, starts with :data:`ALLOWANCE`; each step adds :data:`SHARE` and
+    its accepted draft tokens a row, and takes the price of its draft. A length is chosen only if the balance
+    pays its price, even if nothing is accepted. So *n* steps lose at most ``ALLOWANCE + n * SHARE`` against
+    plain decoding, at the expected prices (a width's first use may cost more than expected). After gains
+    up to four allowances may be lost again.
+
+    A draft must promise its price times ``ALLOWANCE / balance``, if that is more than once: the less is left,
+    the stronger the evidence that it is kept for.
+    """
+
+    memory: float
+    """As in :class:`~.evidence_rates.EvidenceRates`."""
+
+    balance: float = attrs.field(default=ALLOWANCE, init=False)
+    """What drafts may still lose."""
+
+    _rates: EvidenceRates = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Start from the prior."""
+        self._rates = EvidenceRates(self.memory)
+
+    def choose(self, evidence: Sequence[int], prices: Sequence[Price]) -> int:
+        """
+        The draft length of the next step.
+
+        Args:
+            evidence: By row; 0 where there is no draft.
+
+            prices: By draft length, from 0.
+        """
+        if not any(evidence):
+            return 0
+        gains = [each / len(evidence) for each in self._rates.accepted(evidence, len(prices) - 1)]
+        lengths = [k for k, price in enumerate(prices) if not k or price.least <= self.balance]
+        # The length of the most tokens a second has the most tokens less their time at that rate.
+        rate = max((1 + gains[k]) / (1 + prices[k].expected) for k in lengths)
+        worth = max(rate, ALLOWANCE / max(self.balance, _LEAST_BALANCE))
+        return max(lengths, key=lambda k: gains[k] - worth * prices[k].expected)
+
+    def learn(self, outcome: SpeculationStep, prices: Sequence[Price]) -> None:
+        """Account for a step at its expected price, since its measured time may be an outlier."""
+        self._rates.learn(outcome)
+        gain = sum(outcome.accepted) / len(outcome.accepted)
+        price = prices[max(outcome.drafted)].expected
+        # A full account pays for the shortest draft.
+        full = max([_MOST_GAINS * ALLOWANCE, *(price.expected for price in prices[1:2])])
+        self.balance = min(self.balance + gain - price + SHARE, full)

@@ -1,0 +1,100 @@
+"""Draft length by evidence: the bound of its loss, and what it learns."""
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from decodekit.decoding import Generator, MaxNewTokens, SpeculationStep
+from decodekit.speculation import AdaptiveLength, PromptLookup, SpeculativeGenerator, SuffixAutomaton
+from decodekit.speculation.draft_length import step_seconds
+from decodekit.speculation.draft_length.evidence_length import ALLOWANCE, SHARE, EvidenceLength
+from decodekit.speculation.draft_length.step_seconds import Price
+from decodekit.testing import ScriptedDecoder
+
+STEPS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8)), max_size=150)
+COSTS = st.lists(st.floats(0, 3), min_size=8, max_size=8).map(sorted)
+
+
+class TestTheBound:
+    @settings(deadline=None)
+    @given(STEPS, COSTS)
+    def test_holds_for_any_acceptance_and_costs(
+        self, steps: list[tuple[int, int]], costs: list[float]
+    ) -> None:
+        """After every step, however few draft tokens were accepted."""
+        policy, prices, net = EvidenceLength(24.0), [Price(0.0), *map(Price, costs)], 0.0
+        for count, (evidence, agreed) in enumerate(steps, 1):
+            k = policy.choose([evidence], prices)
+            accepted = min(agreed, k)
+            policy.learn(SpeculationStep(k, (k,), (accepted,), 0.0, 1.0, 0.0, (evidence,)), prices)
+            net += accepted - prices[k].expected
+
+            assert net >= -(ALLOWANCE + count * SHARE) - 1e-9
+
+    def test_useless_drafts_end(self) -> None:
+        """Of 200 steps with evidence few draft in vain."""
+        policy, prices = EvidenceLength(24.0), [Price(0.0), Price(0.25)]
+        lengths = []
+        for _ in range(200):
+            lengths.append(policy.choose([3], prices))
+            policy.learn(SpeculationStep(lengths[-1], (lengths[-1],), (0,), 0.0, 1.0, 0.0, (3,)), prices)
+
+        assert 1 <= sum(lengths) <= (ALLOWANCE + 200 * SHARE) / 0.25
+
+
+class TestWhatItLearns:
+    def test_weak_evidence_is_left_and_strong_evidence_used(self) -> None:
+        """Where matches of one token are always wrong and long ones always right."""
+        policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(0.25)] * 4]
+        for evidence in [1, 9] * 40:
+            k = policy.choose([evidence], prices)
+            policy.learn(
+                SpeculationStep(k, (k,), (k if evidence == 9 else 0,), 0.0, 1.0, 0.0, (evidence,)), prices
+            )
+
+        assert 0 == policy.choose([1], prices)
+        assert 4 == policy.choose([9], prices)
+        assert 0 == policy.choose([0], prices)
+
+    @pytest.mark.parametrize("timed", [1.2, 2.7, 3.2, 4.0])
+    def test_one_bad_timing_does_not_forbid_drafts(
+        self, timed: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The wide forward was timed in a busy moment; it takes 1.2 in truth."""
+        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: {1: 0.01, 5: 0.01 * timed})
+        policy = AdaptiveLength(4)
+        policy.prepare(ScriptedDecoder(torch.zeros(1, 2)))
+        lengths = []
+        for _ in range(60):
+            lengths.append(k := policy.weigh([5]))
+            policy.learn(SpeculationStep(k, (k,), (k,), 1e-5, 0.012 if k else 0.01, 0.0, (5,)))
+
+        assert [4] * 30 == lengths[30:]
+
+    @pytest.mark.parametrize("timed", [1.2, 2.7, 3.2])
+    def test_nor_those_without_evidence(self, timed: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of a draft model."""
+        monkeypatch.setattr(step_seconds, "time_widths", lambda decoder: {1: 0.01, 5: 0.01 * timed})
+        policy = AdaptiveLength(4)
+        policy.prepare(ScriptedDecoder(torch.zeros(1, 2)))
+        lengths = []
+        for _ in range(300):
+            lengths.append(k := policy(1))
+            policy.learn(SpeculationStep(k, (k,), (k,), 1e-3 * k, 0.012 if k else 0.01, 0.0))
+
+        assert {4} == set(lengths[250:])
+
+
+class TestInTheLoop:
+    @pytest.mark.parametrize("drafter", [PromptLookup(), SuffixAutomaton()], ids=["lookup", "suffix"])
+    def test_the_default_asks_for_evidence_and_changes_no_text(self, drafter: object) -> None:
+        """Drafts are made, and each step's evidence is learned from."""
+        circle = torch.eye(6).roll(1, dims=1)
+        plain = Generator(ScriptedDecoder(circle), stop=MaxNewTokens(60))
+        fast = SpeculativeGenerator(ScriptedDecoder(circle), drafter, stop=MaxNewTokens(60))
+        result = fast([0])
+
+        assert plain([0]).ids == result.ids
+        assert isinstance(fast.num_draft_tokens, AdaptiveLength)
+        assert fast.num_draft_tokens.most == min(8, fast.decoder.shape.scored_width - 1)
+        assert sum(result.statistics.drafted) > 0
