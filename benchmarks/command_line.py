@@ -53,6 +53,7 @@ GROUPS = {
     ),
     "Speculation": (
         Benchmark("speculation", ".speculation.speed", "decoding with a draft, next to transformers"),
+        Benchmark("real-prompts", ".speculation.real_prompts", "forty real prompts, next to plain decoding"),
         Benchmark("acceptance", ".speculation.acceptance", "agreement of the bundled draft with its target"),
     ),
     "All of them": (

@@ -54,11 +54,19 @@ def _run(name: str, *full: str, quick: Sequence[str], takes: Sequence[str] = ())
     return Run(name, (name,), full, tuple(quick), tuple(takes))
 
 
+_FEW = ("--of-a-kind", "1", "--tokens", "64", "--clock-tokens", "8", "--rounds", "1")
 _TINY = ("--shape", "tiny", "--rounds", "1")
 
 RUNS = (
     _run(
         "decode",
+        quick=("--layers", "2", "--rounds", "1", "--tokens", "8", "--widths", "1", "64"),
+        takes=("peer-python", "cache"),
+    ),
+    # The same on a processor without AMX.
+    Run(
+        "decode-avx512",
+        ("decode", "--transformers"),
         quick=("--layers", "2", "--rounds", "1", "--tokens", "8", "--widths", "1", "64"),
         takes=("peer-python", "cache"),
     ),
@@ -95,6 +103,8 @@ RUNS = (
         ("--quick", "--length", "4"),
         ("cache",),
     ),
+    Run("real-prompts", ("real-prompts",), (), _FEW, ("cache",)),
+    Run("real-prompts-int8", ("real-prompts", "--weights", "int8"), (), _FEW, ("cache",)),
     _run("acceptance", quick=("--prompts", "8", "--tokens", "16")),
     _run("streaming", quick=("--tokens", "200")),
     Run("streaming-spin", ("streaming", "--spin"), quick=("--tokens", "200")),

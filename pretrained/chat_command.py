@@ -22,12 +22,17 @@ def chat(options: argparse.Namespace) -> int:
     first = [] if options.system is None else [{"role": "system", "content": options.system}]
     if sys.stdin.isatty():
         print(f"{_END} ends the conversation", file=sys.stderr)
-    converse(generator, first, _lines(), quiet=options.quiet)
+    converse(generator, first, _lines(), samples=options.temp > 0, quiet=options.quiet)
     return 0
 
 
 def converse(
-    generator: Generator, messages: list[dict[str, str]], lines: Iterator[str], quiet: bool = False
+    generator: Generator,
+    messages: list[dict[str, str]],
+    lines: Iterator[str],
+    *,
+    samples: bool = False,
+    quiet: bool = False,
 ) -> None:
     """
     Answer each of *lines*; the conversation so far is the prompt, which the decoder's cache still holds.
@@ -38,6 +43,8 @@ def converse(
         messages: What the conversation begins with; extended.
 
         lines: What the user says.
+
+        samples: Whether the generator samples, and its seeds are of interest.
 
         quiet: Whether figures are left out.
 
@@ -50,7 +57,7 @@ def converse(
         print(flush=True)
         messages.append({"role": "assistant", "content": (result.text or [""])[0]})
         if not quiet:
-            print(report(result), file=sys.stderr)
+            print(report(result, samples), file=sys.stderr)
 
 
 def _lines() -> Iterator[str]:

@@ -15,6 +15,7 @@ from ..neuron_backend import compile_decoder, load_decoder
 from ..neuron_backend.artifacts.manifest import NAME
 from ..neuron_backend.models.gguf_file import is_gguf
 from ..neuron_backend.models.model_source import check_model, find_config
+from ..neuron_backend.progress_option import ProgressOption
 from ..neuron_backend.targets.registry import NAMES
 from .from_files import is_saved_decoder
 
@@ -40,7 +41,8 @@ def check_source(options: argparse.Namespace, source: str, flag: str) -> None:
     if not is_saved_decoder(source):
         check_model(source, flag)
         return
-    given = [name for name in _OF_COMPILED if getattr(options, name) is not None]
+    values = vars(options)
+    given = [name for name in _OF_COMPILED if values[name] is not None]
     if given:
         named = f"--{given[0].replace('_', '-')}"
         raise ValueError(f"{named} cannot be changed: {flag} {source} is a saved decoder")
@@ -74,7 +76,7 @@ def decoder_of(
     Raises:
         ValueError: A saved decoder has fewer rows or scores fewer columns.
     """
-    progress = False if options.quiet else None
+    progress: ProgressOption = False if options.quiet else None
     if is_saved_decoder(source):
         decoder = load_decoder(source, progress=progress)
         _check_saved(decoder, source, flag, batch_size, scored_width)

@@ -81,7 +81,7 @@ def _parts(options: argparse.Namespace, tokenizer: Any) -> dict[str, Any]:
 
 def _processors(options: argparse.Namespace) -> tuple[Any, ...]:
     """Those that are on."""
-    filters = ()
+    filters: tuple[Any, ...] = ()
     if options.temp != 0:
         filters = (
             *([Temperature(options.temp)] if options.temp != 1 else []),

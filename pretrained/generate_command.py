@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from ..decoding import Generation, Generator, Slots
+from ..decoding import Generation, Generator, Sample, Slots
 from ..streaming import TextStreamer
 from .command_generator import generator_of
 from .generation_report import as_json, report
@@ -30,8 +30,8 @@ def generate(options: argparse.Namespace) -> int:
     shown = text if isinstance(prompt, str) else ""
     result = _generate(generator, prompts, options, shown)
     if not options.quiet:
-        print(report(result), file=sys.stderr)
-    return _compare(generator, prompts, result) if options.compare else 0
+        print(report(result, options.temp > 0), file=sys.stderr)
+    return _compare(generator, prompts, result, options.temp > 0) if options.compare else 0
 
 
 def prompt_text(prompt: str) -> str:
@@ -77,7 +77,7 @@ def _generate(
         return result
     result = generator(prompts)
     if options.json:
-        print(json.dumps(as_json(result, options.model), ensure_ascii=False))
+        print(json.dumps(as_json(result, options.model, options.temp > 0), ensure_ascii=False))
         return result
     for number, text in enumerate(result.text or [], 1):
         if len(prompts) > 1:
@@ -86,15 +86,17 @@ def _generate(
     return result
 
 
-def _compare(generator: Generator, prompts: Sequence[Any], fast: Generation) -> int:
+def _compare(generator: Generator, prompts: Sequence[Any], fast: Generation, sampled: bool) -> int:
     """Compare with plain decoding; 1 if the tokens differ."""
     Slots.of(generator.decoder).forget()  # otherwise the prompt would be cached
-    again: Any = attrs.evolve(generator, drafter=None)
-    plain = again(prompts)
+    # With the seed that was drawn.
+    sampler = Sample(seed=fast.seed) if sampled else generator.sampler
+    plain = attrs.evolve(generator, drafter=None, sampler=sampler)(prompts)
     ratio = plain.statistics.total_seconds / fast.statistics.total_seconds
     same = "the same tokens"
     if plain.ids != fast.ids:
         same = "OTHER TOKENS: programs of different widths round differently, and two logits were nearly tied"
-    print(f"plain decoding: {report(plain)}", file=sys.stderr)
-    print(f"with the draft: {ratio:.2f} times as fast, {same}", file=sys.stderr)
+    print(f"plain decoding: {report(plain, sampled)}", file=sys.stderr)
+    tau = f"{fast.statistics.mean_accepted_length:.1f} tokens per forward (τ) instead of 1"
+    print(f"with the draft: {ratio:.2f} times as fast, {tau}; {same}", file=sys.stderr)
     return int(plain.ids != fast.ids)

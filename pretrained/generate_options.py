@@ -69,17 +69,27 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 
 def _add_sampling(parser: argparse.ArgumentParser) -> Callable[..., Any]:
     add = parser.add_argument_group("sampling and stopping").add_argument
-    limit = {"type": int, "default": 128, "metavar": "N", "help": "new tokens (%(default)s)"}
+    limit: dict[str, Any] = {"type": int, "default": 128, "metavar": "N", "help": "new tokens (%(default)s)"}
     add("--max-tokens", "--max-new-tokens", **limit)
     add("--stop", action="append", default=[], metavar="STRING", help="end before STRING; may be repeated")
-    heat = {"type": float, "default": 0.0, "metavar": "T", "help": "0 is greedy (%(default)s)"}
+    heat: dict[str, Any] = {
+        "type": float,
+        "default": 0.0,
+        "metavar": "T",
+        "help": "0 is greedy (%(default)s)",
+    }
     add("--temp", "--temperature", **heat)
     add("--top-k", type=int, default=0, metavar="K", help="keep the top K tokens; 0 is off (%(default)s)")
     nucleus = "nucleus of probability mass P; 1 is off (%(default)s)"
     add("--top-p", type=float, default=1.0, metavar="P", help=nucleus)
     least = "keep tokens of at least P times the top probability; 0 is off"
     add("--min-p", type=float, default=0.0, metavar="P", help=least)
-    penalty = {"type": float, "default": 1.0, "metavar": "X", "help": "1 is off (%(default)s)"}
+    penalty: dict[str, Any] = {
+        "type": float,
+        "default": 1.0,
+        "metavar": "X",
+        "help": "1 is off (%(default)s)",
+    }
     add("--repetition-penalty", **penalty)
     add("--seed", type=int, metavar="N", help="seed of samples (a fresh one, which is told)")
     return add
@@ -103,8 +113,10 @@ def check_options(options: argparse.Namespace) -> None:
     Raises:
         ValueError: One is invalid; the message says flag, rule and value.
     """
+    values = vars(options)
     for flag, rule, holds in _RULES:
-        value = getattr(options, flag[2:].replace("-", "_"), None)
+        # chat has not all of them.
+        value = values.get(flag[2:].replace("-", "_"))
         if value is not None and not holds(value):
             raise ValueError(f"{flag} must be {rule}: got {value}")
     for width in options.widths or ():

@@ -33,8 +33,8 @@ ALLOWED = {
     "neuron_backend": {"decoding"},
     # The device's short cuts recognise processors by their types.
     "neuron_backend/on_device_sampling": {"decoding", "processors"},
-    # Above the others: it joins a decoder, its tokenizer and its generation config.
-    "pretrained": {"decoding", "processors", "neuron_backend"},
+    # Above the others: it joins a decoder, its tokenizer and its generation config; and it has the commands.
+    "pretrained": {"decoding", "processors", "speculation", "streaming", "neuron_backend"},
     "benchmarks": {"decoding", "pretrained", "processors", "streaming", "speculation", "neuron_backend"},
 }
 """Which other packages a package, or one of its rooms, imports."""
@@ -137,7 +137,7 @@ def test_imports_count_wherever_they_stand() -> None:
     """Under ``TYPE_CHECKING``, in a function, of a module from its package, and through an ``__init__``."""
     assert "decoding.generator" in GRAPH["decoding.__init__"]
     assert "decoding.sampling.noise" in GRAPH["decoding.generator"]
-    assert "neuron_backend.__init__" in GRAPH["__main__"]
+    assert "neuron_backend.__init__" in GRAPH["pretrained.from_files"]
 
 
 @pytest.mark.parametrize("package", PACKAGES)

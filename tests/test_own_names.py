@@ -132,6 +132,9 @@ COMPUTED = {
     "neuron_backend/adapters/settings.py": {"getattr(config, name, None)", "getattr(config, name, default)"},
     # Whatever a generation config of any version of transformers holds.
     "processors/interop/generation_config.py": {"vars(config)", "vars(type(config)())"},
+    # The flags of a command.
+    "pretrained/command_decoders.py": {"vars(options)"},
+    "pretrained/generate_options.py": {"vars(options)"},
     # The fields of its watermarking configs.
     "processors/interop/generation_fields.py": {"getattr(value, name)"},
 }

@@ -16,8 +16,8 @@ QUESTION = (
     "How long does a token take, and a prompt, next to transformers and llama.cpp with the same weights?"
 )
 
-_JUDGED_BY = {16: "BF16", 8: "Q8_0", 4: "Q4_0"}
-"""The GGUF type of equal bits that a format is judged by."""
+_JUDGED_BY = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "int8": "Q8_0", "int4": "Q4_0"}
+"""The GGUF type that a format of weights is judged by."""
 
 
 def report(found: ComparisonResult) -> Report:
@@ -51,22 +51,23 @@ def report(found: ComparisonResult) -> Report:
 def thresholds(found: ComparisonResult) -> list[Threshold]:
     """Goals: llama.cpp at equal bits, transformers at its best, the share of the memory bandwidth."""
     judged = []
-    for bits, kind in _JUDGED_BY.items():
-        ours = _fastest(_of(found, DECODEKIT, bits))
-        theirs = next((each for each in _of(found, LLAMA_CPP, bits) if each.entry.format == kind), None)
-        if ours is None or theirs is None:
+    types = {each.entry.format: each for each in found.peers if each.entry.system == LLAMA_CPP}
+    for ours in (each for each in found.peers if each.entry.system == DECODEKIT):
+        kind = _JUDGED_BY[ours.entry.format.rpartition("-")[2]]
+        if kind not in types:
             continue
+        theirs = types[kind]
         names = f"{ours.entry.format} against llama.cpp {kind}"
         ratio = median_ratio(ours.token_ms, theirs.token_ms)
         judged.append(Threshold(f"ms per token, {names}", ratio, "<=", 1.0, "×"))
         for length in found.comparison.prompts:
             ratio = median_ratio(ours.prompt_ms[length], theirs.prompt_ms[length])
             judged.append(Threshold(f"prompt of {length}, {names}", ratio, "<=", 1.2, "×"))
-    ours = _fastest(_of(found, DECODEKIT, 16) + _of(found, DECODEKIT, 32))
-    theirs = _fastest([each for each in found.peers if each.entry.system == TRANSFORMERS])
-    if ours is not None and theirs is not None:
-        what = f"times faster a token, {ours.entry.format} against transformers {theirs.entry.format}"
-        judged.append(Threshold(what, median_ratio(theirs.token_ms, ours.token_ms), ">=", 2.0, "×"))
+    best = _fastest(_of(found, DECODEKIT, 16) + _of(found, DECODEKIT, 32))
+    stock = _fastest([each for each in found.peers if each.entry.system == TRANSFORMERS])
+    if best is not None and stock is not None:
+        what = f"times faster a token, {best.entry.format} against transformers {stock.entry.format}"
+        judged.append(Threshold(what, median_ratio(stock.token_ms, best.token_ms), ">=", 2.0, "×"))
     for each in found.peers:
         if each.entry.system == DECODEKIT and (each.entry.format == "float16" or each.entry.bits == 8):
             what = f"share of the memory's limit, {each.entry.format}"

@@ -1,0 +1,1 @@
+"""Real prompts by kind, a JSON list of texts each."""

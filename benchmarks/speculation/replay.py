@@ -16,7 +16,10 @@ import torch
 
 from ...decoding import History, SpeculationStep
 from ...decoding.optional_protocols import GivesEvidence, WeighsEvidence
-from ...decoding.protocols import Drafter, DraftLength
+from ...decoding.protocols import Drafter, DraftLength, SamplesTokens
+
+_NO_SAMPLING = cast(SamplesTokens, None)
+"""A lookup samples nothing."""
 
 
 @attrs.frozen
@@ -83,7 +86,7 @@ def recorded_drafts(drafter: Drafter, text: RecordedText, most: int) -> list[Rec
         if isinstance(drafter, GivesEvidence):
             evidence = int(drafter.evidence(history, budget)[0])
         between = time.perf_counter()
-        proposed = drafter.propose(history, budget, _no_sampling)
+        proposed = drafter.propose(history, budget, _NO_SAMPLING)
         end = time.perf_counter()
         draft = list(itertools.takewhile(lambda token: token >= 0, proposed.ids[0].tolist()))
         pairs = zip(draft, tokens[length:], strict=False)
@@ -96,12 +99,12 @@ def _typical(drafts: list[RecordedDraft]) -> list[RecordedDraft]:
     """The same with median times, but for the first, in which a drafter may index the prompt."""
     if len(drafts) < 2:
         return drafts
-    seconds, evidence_seconds = (
-        statistics.median(getattr(draft, name) for draft in drafts[1:])
-        for name in ("seconds", "evidence_seconds")
-    )
-    typical = {"seconds": seconds, "evidence_seconds": evidence_seconds}
-    return [drafts[0], *(attrs.evolve(draft, **typical) for draft in drafts[1:])]
+    seconds = statistics.median(draft.seconds for draft in drafts[1:])
+    evidence = statistics.median(draft.evidence_seconds for draft in drafts[1:])
+    return [
+        drafts[0],
+        *(attrs.evolve(draft, seconds=seconds, evidence_seconds=evidence) for draft in drafts[1:]),
+    ]
 
 
 def replay(
@@ -146,7 +149,3 @@ def _allowed(length: int | DraftLength, evidence: tuple[int] | None) -> int:
     if isinstance(length, int):
         return length
     return length(1) if evidence is None else cast(WeighsEvidence, length).weigh(evidence)
-
-
-def _no_sampling(*arguments: object) -> torch.Tensor:
-    raise ValueError("'drafter' must be a function of the history: got one that samples")

@@ -26,6 +26,9 @@ class ActiveRequest:
     empty_draft: Draft = attrs.field(init=False)
     """The draft of a step without one."""
 
+    fed: bool = attrs.field(default=False, init=False)
+    """Whether it took part in a forward."""
+
     paused: bool = attrs.field(default=False, init=False)
     """Whether steps leave it as it is."""
 

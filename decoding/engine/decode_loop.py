@@ -57,6 +57,9 @@ class _Plan:
     feed: Callable[..., Fed]
     """As :meth:`~..token_feeder.TokenFeeder.feed`."""
 
+    unfed: list[int]
+    """Those of the active rows that were in no forward yet."""
+
     begun: bool = False
     """Whether a row has its first token."""
 
@@ -210,7 +213,8 @@ class DecodeLoop:
         may_draft = any(request.run.drafting is not None for request in requests)
         overlap = self.requests[0].overlap if alone else None
         feed = self.feeder.feed if overlap is None else overlap.feed
-        return _Plan(requests, active, need, alone, may_draft, feed)
+        unfed = [row for request in requests if not request.fed for row in request.table_rows()]
+        return _Plan(requests, active, need, alone, may_draft, feed, unfed)
 
     def _write(self, rows: slice, history: History) -> None:
         """Copy the prompts of a request into the table."""
@@ -261,6 +265,7 @@ class DecodeLoop:
         feeder, statistics = self.feeder, self.timers.statistics
         begun = plan.begun = plan.begun or any(self._length[row] > self._prompt[row] for row in plan.active)
         forwards, columns, tokens = feeder.forwards, feeder.columns, feeder.tokens
+        reused = self._reused(plan.unfed, now, length) if plan.unfed else 0
         with self.timers.phase("target" if begun else "prefill"):
             seen, ends, need = now, torch.from_numpy(length), plan.need
             if draft.parents is not None:
@@ -274,11 +279,21 @@ class DecodeLoop:
                     ends, need = ends + drafted, need * (drafted + 1)
                 fed = plan.feed(now, ends, need, most=most, exact_width=self.exact_width, sample=sample)
         statistics.forwards += feeder.forwards - forwards
+        if plan.unfed:
+            plan.unfed = []
+            for request in plan.requests:
+                request.fed = True
+            statistics.reused += reused
         if begun:
             columns, tokens = feeder.columns - columns, feeder.tokens - tokens
             statistics.columns += columns
             statistics.padding += columns - tokens
         return seen, fed
+
+    def _reused(self, rows: Sequence[int], now: History, length: Ints) -> int:
+        """Tokens of *rows* that the cache holds and that are not fed again for their logits."""
+        missing = self.feeder.missing(now, torch.from_numpy(length)).tolist()
+        return sum(int(length[row]) - max(missing[row], 1) for row in rows)
 
     def _advanced(
         self,

@@ -79,6 +79,9 @@ class Statistics:
     first_tokens: int = 0
     """The tokens that directly followed a prompt: one per row."""
 
+    reused: int = 0
+    """Prompt tokens, of all rows, that the decoder's cache held already and that were not fed again."""
+
     columns: int = 0
     """Columns of the target's forwards after the first tokens, over all of the decoder's rows."""
 
@@ -197,6 +200,7 @@ class Statistics:
             row_steps=self.row_steps + other.row_steps,
             row_accepted=self.row_accepted + other.row_accepted,
             first_tokens=self.first_tokens + other.first_tokens,
+            reused=self.reused + other.reused,
             columns=self.columns + other.columns,
             padding=self.padding + other.padding,
             smallest_gap=_smallest([self.smallest_gap, other.smallest_gap]),
@@ -253,6 +257,8 @@ class Statistics:
             "forwards": self.forwards,
             "tokens/s": f"{self.tokens_per_second:.1f}",
         }
+        if self.reused:
+            fields["reused prompt tokens"] = self.reused
         if self.drafted:
             fields["τ"] = f"{self.mean_accepted_length:.3f}"
         seconds = {f"seconds: {phase}": f"{spent:.3f}" for phase, spent in self._spent().items()}
@@ -266,6 +272,8 @@ class Statistics:
             f"{self.tokens_per_second:.1f} tokens/s, the first after {first:.1f} ms",
             f"{self.forwards} forwards of the target" + self._waste(),
         ]
+        if self.reused:
+            lines.append(f"{self.reused} prompt tokens reused from the cache")
         if self.drafted:
             low, high = self.mean_accepted_length_interval()
             margin = f" ± {(high - low) / 2:.3f} (95 %)" if high < math.inf else ""

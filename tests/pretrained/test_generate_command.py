@@ -13,7 +13,10 @@ from decodekit.neuron_backend import compile_decoder
 DRAFT = pathlib.Path(__file__).parents[2] / "examples" / "pair" / "draft"
 PROMPT = "def read(path):\n"
 EAGER = ("--target", "eager", "--max-length", "128", "--dtype", "float64")
-TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<a>{% endif %}"
+)
 
 
 def run(

@@ -110,7 +110,7 @@ def attention(
 
 
 def has_rows(states: Tensor) -> bool:
-    """Whether :func:`attention` can read *states*, keys or values: their slots follow each other in memory."""
+    """Whether :func:`attention` can read *states*, keys or values: slot follows slot in memory."""
     return states.stride()[2:] == (states.shape[3], 1)
 
 

@@ -189,8 +189,8 @@ class TestThresholds:
         assert (1.25, False) == found[f"prompt of 512, {names}"]
         assert (50.0, False) == found["share of the memory's limit, bfloat16-int8"]
 
-    def test_the_faster_of_two_with_equal_bits_stands_for_ours(self) -> None:
-        """Compared with BF16 and the fastest of transformers."""
+    def test_a_format_is_judged_by_its_own_type(self) -> None:
+        """Of llama.cpp; and the faster of ours by the fastest of transformers."""
         found = self.found(
             measured("decodekit bfloat16", [3.0], [1.0]),
             measured("decodekit float16", [1.25], [1.0]),
@@ -200,7 +200,8 @@ class TestThresholds:
             measured("llama.cpp F16", [0.1], [1.0]),
         )
 
-        assert (0.5, True) == found["ms per token, float16 against llama.cpp BF16"]
+        assert (1.2, False) == found["ms per token, bfloat16 against llama.cpp BF16"]
+        assert (12.5, False) == found["ms per token, float16 against llama.cpp F16"]
         assert (4.0, True) == found["times faster a token, float16 against transformers float16"]
         assert (80.0, True) == found["share of the memory's limit, float16"]
 

@@ -305,7 +305,8 @@ class TestCounts:
         """A draft that is always wrong: every position was drafted, only the first was reached."""
         target = ScriptedDecoder(COUNT_UP, line=last_token)
         wrong = DraftModel(ScriptedDecoder(COUNT_UP.roll(1, dims=1), line=last_token))
-        statistics = SpeculativeGenerator(target, wrong, stop=MaxNewTokens(6))([1]).statistics
+        generator = SpeculativeGenerator(target, wrong, num_draft_tokens=4, stop=MaxNewTokens(6))
+        statistics = generator([1]).statistics
 
         assert [5] * 4 == statistics.drafted
         assert [0] * 4 == statistics.accepted
@@ -581,3 +582,26 @@ class TestClock:
         now[0] += 4
 
         assert {"draft_seconds": 1.0, "target_seconds": 2.0, "other_seconds": 4.0} == clock.read()
+
+
+def test_reused_prompt_tokens() -> None:
+    """Those of the prompt that the cache held, but for the last, which is fed again for its logits."""
+    decoder = ScriptedDecoder(COUNT_UP, batch_size=2)
+    generator = Generator(decoder, stop=MaxNewTokens(2))
+
+    runs = [generator(prompts) for prompts in ([[1, 2, 3], [4]], [[1, 2, 3], [4]], [[1, 2, 5], [6]])]
+
+    # Of the last, 1 and 2 were there; 6 was not.
+    assert [0, 2 + 0, 2] == [run.statistics.reused for run in runs]
+    assert 4 == sum((run.statistics for run in runs), Statistics()).reused
+    assert "2 prompt tokens reused" in str(runs[1].statistics)
+    assert "reused" not in str(runs[0].statistics)
+
+
+def test_reused_tokens_of_a_prompt_fed_in_pieces() -> None:
+    """A prompt wider than a forward reuses nothing of itself."""
+    decoder = ScriptedDecoder(COUNT_UP, widths=(1, 2), scored_width=2, max_length=32)
+    generator = Generator(decoder, stop=MaxNewTokens(1))
+    prompt = [1, 2, 3, 4, 5, 6, 7]
+
+    assert [0, 6, 3] == [generator([each]).statistics.reused for each in (prompt, prompt, [*prompt[:3], 0])]

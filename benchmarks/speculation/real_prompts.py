@@ -1,0 +1,358 @@
+"""
+Question: is speculation with an adaptive draft length ever slower than plain decoding, on real prompts.
+
+SmolLM2-135M-Instruct answers forty prompts: chats, edits, summaries, structured text and code. The drafters
+are lookups, whose drafts follow from the text alone: so the answers are recorded once, by plain decoding, and
+what a draft length would have gained is computed from them and from the seconds of the forwards. Then plain
+decoding and speculation take turns by the clock, each call with a policy that has learned nothing.
+"""
+
+import argparse
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+
+from ...decoding import Generation, Generator, Greedy, MaxNewTokens, Sample
+from ...decoding.protocols import Drafter
+from ...neuron_backend import CompiledDecoder, compile_decoder, load_decoder
+from ...pretrained import fetch_smollm2
+from ...processors import MinNewTokens, Temperature
+from ...speculation import AdaptiveLength, PromptLookup, SpeculativeGenerator, SuffixAutomaton
+from ..measuring.arguments import add_common, check_at_least, progress
+from ..measuring.machine import machine_facts
+from ..measuring.report import Report, Threshold, finish
+from ..measuring.tables import Spread, Table
+from ..measuring.timing import milliseconds_in_turns
+from ..models.measured_model import decoder_settings, device_name
+from ..prompts.prompt_sets import KINDS, prompts
+from .replay import RecordedText, recorded_drafts, replay
+
+DRAFTERS: dict[str, Callable[[], Drafter]] = {"lookup": PromptLookup, "suffix automaton": SuffixAutomaton}
+LONGEST = 8
+"""The longest draft."""
+
+WIDTHS = (1, 5, LONGEST + 1, 64)
+LEAST_TOKENS = 64
+"""New tokens of each answer, before which the end of sequence is masked."""
+
+WORTHWHILE = 1.1
+"""A best fixed length that gains less is no measure for the adaptive one."""
+
+SLOWEST, SLOWEST_BY_CLOCK, MEAN_BY_CLOCK = 0.97, 0.93, 0.99
+"""Goals: times as fast as plain decoding, of any prompt computed, any prompt measured, and in the mean."""
+
+SHARES = {64: 0.8, 256: 0.9}
+"""Goals by new tokens: share of the best fixed length's gain."""
+
+_MAX_LENGTH, _SEED = 1024, 0
+
+
+@attrs.frozen
+class Answer:
+    """A prompt and what plain decoding said."""
+
+    kind: str
+    temperature: float
+    text: RecordedText
+    host_seconds: float
+    """Of a step, outside the forward."""
+
+
+@attrs.frozen
+class Computed:
+    """What draft lengths would have gained on one answer."""
+
+    kind: str
+    drafter: str
+    temperature: float
+    limit: int
+    """Of new tokens, one of :data:`SHARES`."""
+
+    tokens: int
+    fixed: tuple[float, ...]
+    """Times as fast as plain decoding, by fixed lengths from 1."""
+
+    adaptive: float
+    """The same, of the adaptive length."""
+
+    @property
+    def share(self) -> float | None:
+        """The adaptive length's share of the best fixed length's gain; None where that is no measure."""
+        best = max(self.fixed)
+        return (self.adaptive - 1) / (best - 1) if best >= WORTHWHILE else None
+
+
+@attrs.frozen
+class Measured:
+    """Plain decoding next to speculation by the clock, on one prompt."""
+
+    kind: str
+    drafter: str
+    temperature: float
+    ratios: tuple[float, ...]
+    """Times as fast, by round."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the benchmark's arguments."""
+    add = parser.add_argument
+    add("--weights", choices=("int8", "int4"), help="how linear layers are stored (bfloat16)")
+    add("--temps", type=float, nargs="+", default=[0.0, 0.7], metavar="T", help="temperatures (0 0.7)")
+    add("--kinds", nargs="+", choices=KINDS, default=KINDS, help="of prompts (all)")
+    add("--of-a-kind", type=int, metavar="N", help="prompts of each kind (all)")
+    add("--tokens", type=int, default=256, metavar="N", help="most new tokens recorded (%(default)s)")
+    add("--clock-tokens", type=int, default=64, metavar="N", help="new tokens by the clock (%(default)s)")
+    add("--target", default="cpu", metavar="NAME", help="as compile_decoder's (%(default)s)")
+    add("--cache", type=Path, metavar="DIR", help="keeps the compiled decoder")
+    add_common(parser, rounds=5)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Record, compute and measure, and report."""
+    check_at_least("rounds", options.rounds, 1)
+    check_at_least("tokens", options.tokens, LEAST_TOKENS)
+    decoder = _decoder(options)
+    chosen = [
+        (kind, text)
+        for kind in options.kinds
+        for text in [text for each, text in prompts() if each == kind][: options.of_a_kind]
+    ]
+    milliseconds = _forward_milliseconds(decoder, options.rounds)
+    answers = [
+        _answer(decoder, kind, text, temperature, options.tokens)
+        for temperature in options.temps
+        for kind, text in chosen
+    ]
+    seconds = {width: spread.median / 1e3 for width, spread in milliseconds.items()}
+    computed = [each for answer in answers for each in compute(answer, seconds, decoder)]
+    measured = [
+        each for answer in answers for each in measure(decoder, answer, options.clock_tokens, options.rounds)
+    ]
+    report = Report(
+        benchmark="real-prompts",
+        question="Is speculation ever slower than plain decoding, on real prompts?",
+        settings={
+            "model": "SmolLM2-135M-Instruct",
+            "prompts": len(chosen),
+            "rounds": options.rounds,
+            "weights": options.weights or "bfloat16",
+            **decoder_settings(decoder),
+        },
+        tables=[
+            Table(
+                "Milliseconds of a forward",
+                ("columns", "ms"),
+                [(width, str(spread)) for width, spread in milliseconds.items()],
+            ),
+            _computed_table(computed),
+            _measured_table(measured, options.clock_tokens),
+        ],
+        thresholds=[*_computed_goals(computed), *_measured_goals(measured)],
+        notes=[
+            "Computed: the seconds of the forwards and of the drafter, and what each draft would have had "
+            "accepted. The best fixed length is chosen afterwards for each answer, which no policy could.",
+            "Every call by the clock starts with a policy that has learned nothing, and all texts were those "
+            "of plain decoding.",
+        ],
+        results={
+            "computed": [attrs.asdict(each) for each in computed],
+            "measured": [attrs.asdict(each) for each in measured],
+            "milliseconds": {width: attrs.asdict(spread) for width, spread in milliseconds.items()},
+        },
+        machine=machine_facts(device_name(decoder)),
+    )
+    finish(report, options.json)
+
+
+def compute(answer: Answer, forward_seconds: Mapping[int, float], decoder: Any) -> list[Computed]:
+    """
+    What fixed lengths and a fresh adaptive one would have gained on *answer*.
+
+    Args:
+        answer: Recorded by plain decoding.
+
+        forward_seconds: By width, ascending.
+
+        decoder: Whose forwards the policy expects.
+    """
+    found = []
+    for name, drafter in DRAFTERS.items():
+        for limit in SHARES:
+            text = answer.text.first(limit)
+            drafts = recorded_drafts(drafter(), text, LONGEST)
+            of = (drafts, forward_seconds, answer.host_seconds)
+            plain = replay(0, *of).seconds
+            policy = AdaptiveLength(LONGEST)
+            policy.prepare(decoder)
+            found.append(
+                Computed(
+                    answer.kind,
+                    name,
+                    answer.temperature,
+                    limit,
+                    len(text.ids),
+                    tuple(plain / replay(k, *of).seconds for k in range(1, LONGEST + 1)),
+                    plain / replay(policy, *of).seconds,
+                )
+            )
+    return found
+
+
+def measure(decoder: CompiledDecoder, answer: Answer, tokens: int, rounds: int) -> list[Measured]:
+    """
+    Plain decoding and speculation on one prompt, in turns.
+
+    Raises:
+        ValueError: A text is not plain decoding's.
+    """
+    progress(f"by the clock: {answer.kind}, temperature {answer.temperature}")
+    parts = _parts(decoder, answer.temperature, tokens)
+    prompt = [list(answer.text.prompt)]
+    plain = Generator(decoder, **parts)
+    ratios: dict[str, list[float]] = {name: [] for name in DRAFTERS}
+    # The first call also feeds the prompt, which the others find in the cache.
+    plain(prompt)
+    for _ in range(rounds):
+        by_plain = plain(prompt)
+        for name, drafter in DRAFTERS.items():
+            length = AdaptiveLength(LONGEST)
+            fast = SpeculativeGenerator(decoder, drafter(), num_draft_tokens=length, **parts)(prompt)
+            if fast.ids != by_plain.ids:
+                raise ValueError(f"texts must be plain decoding's: got another with {name}, {answer.kind}")
+            ratios[name].append(_seconds(by_plain) / _seconds(fast))
+    return [Measured(answer.kind, name, answer.temperature, tuple(each)) for name, each in ratios.items()]
+
+
+def _seconds(result: Generation) -> float:
+    return result.statistics.total_seconds
+
+
+def _decoder(options: argparse.Namespace) -> CompiledDecoder:
+    """The decoder, from the cache if it is there."""
+    folder = None
+    if options.cache is not None:
+        folder = options.cache / f"real-prompts-{options.weights or 'bfloat16'}-{options.threads}"
+        if folder.exists():
+            return load_decoder(folder)
+    source = fetch_smollm2()
+    progress(f"compiling {source.name}")
+    decoder = compile_decoder(
+        source,
+        max_length=_MAX_LENGTH,
+        widths=WIDTHS,
+        scored_width=LONGEST + 1,
+        dtype="bfloat16",
+        weights=options.weights,
+        target=options.target,
+        threads=options.threads,
+    )
+    if folder is not None:
+        decoder.save(folder)
+    return decoder
+
+
+def _forward_milliseconds(decoder: CompiledDecoder, rounds: int) -> dict[int, Spread]:
+    """Of the widths that score, ascending, behind 200 tokens."""
+    widths = [width for width in decoder.shape.widths if width <= decoder.shape.scored_width]
+    at = torch.tensor([200])
+
+    def forward(width: int) -> Callable[[], object]:
+        ids = torch.zeros(1, width, dtype=torch.int64)
+        return lambda: decoder.forward(ids, at)
+
+    times = milliseconds_in_turns([forward(width) for width in widths], rounds, warm_up=3, in_a_row=20)
+    return {width: Spread.of(spent) for width, spent in zip(widths, times, strict=True)}
+
+
+def _parts(decoder: CompiledDecoder, temperature: float, tokens: int) -> dict[str, Any]:
+    tokenizer: Any = decoder.tokenizer
+    least = MinNewTokens(min(tokens, LEAST_TOKENS), tokenizer.eos_token_id)
+    return {
+        "processors": least | Temperature(temperature) if temperature else least,
+        "sampler": Sample(seed=_SEED) if temperature else Greedy(),
+        "stop": MaxNewTokens(tokens),
+        "tokenizer": tokenizer,
+    }
+
+
+def _answer(decoder: CompiledDecoder, kind: str, text: str, temperature: float, tokens: int) -> Answer:
+    progress(f"recording: {kind}, temperature {temperature}")
+    result = Generator(decoder, **_parts(decoder, temperature, tokens))([[{"role": "user", "content": text}]])
+    spent = result.statistics
+    host = spent.total_seconds - spent.seconds["prefill"] - spent.seconds["target"]
+    return Answer(
+        kind,
+        temperature,
+        RecordedText(tuple(result.prompts[0]), tuple(result.ids[0])),
+        host / len(result.ids[0]),
+    )
+
+
+def _computed_table(computed: Sequence[Computed]) -> Table:
+    rows = []
+    for kind, drafter, limit in _distinct((each.kind, each.drafter, each.limit) for each in computed):
+        cells = [each for each in computed if (each.kind, each.drafter, each.limit) == (kind, drafter, limit)]
+        rows.append(
+            (
+                kind,
+                drafter,
+                limit,
+                _mean(each.adaptive for each in cells),
+                _mean(max(1.0, *each.fixed) for each in cells),
+                min(each.adaptive for each in cells),
+            )
+        )
+    columns = ("prompts", "drafter", "tokens", "adaptive", "best fixed length", "slowest prompt")
+    return Table("Times as fast as plain decoding, computed, geometric means", columns, rows)
+
+
+def _measured_table(measured: Sequence[Measured], tokens: int) -> Table:
+    rows = []
+    for drafter, temperature in _distinct((each.drafter, each.temperature) for each in measured):
+        cells = [each for each in measured if (each.drafter, each.temperature) == (drafter, temperature)]
+        medians = [statistics.median(each.ratios) for each in cells]
+        rows.append((drafter, temperature, _mean(medians), min(medians), max(medians)))
+    columns = ("drafter", "temperature", "mean", "slowest prompt", "fastest prompt")
+    return Table(f"Times as fast as plain decoding by the clock, {tokens} tokens, medians", columns, rows)
+
+
+def _computed_goals(computed: Sequence[Computed]) -> list[Threshold]:
+    goals = [
+        Threshold("slowest prompt, computed", min(each.adaptive for each in computed), ">=", SLOWEST, "×")
+    ]
+    for limit, goal in SHARES.items():
+        shares = [each.share for each in computed if each.limit == limit and each.share is not None]
+        if shares:
+            kept = sum(share >= goal for share in shares) / len(shares)
+            what = f"answers of {limit} tokens that keep {goal:.0%} of the best fixed length's gain"
+            goals.append(Threshold(what, 100 * kept, ">=", 100, " %"))
+    return goals
+
+
+def _measured_goals(measured: Sequence[Measured]) -> list[Threshold]:
+    goals = []
+    for drafter, temperature in _distinct((each.drafter, each.temperature) for each in measured):
+        medians = [
+            statistics.median(each.ratios)
+            for each in measured
+            if (each.drafter, each.temperature) == (drafter, temperature)
+        ]
+        named = f"{drafter}, temperature {temperature}, by the clock"
+        goals.append(Threshold(f"{named}, mean", _mean(medians), ">=", MEAN_BY_CLOCK, "×"))
+        goals.append(Threshold(f"{named}, slowest prompt", min(medians), ">=", SLOWEST_BY_CLOCK, "×"))
+    return goals
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    """Each once, in the order of appearance."""
+    return list(dict.fromkeys(values))
+
+
+def _mean(ratios: Iterable[float]) -> float:
+    """The geometric mean."""
+    return math.exp(statistics.fmean(map(math.log, ratios)))
