@@ -3,6 +3,7 @@
 // Defined is what inductor's loops and our kernels need: parallel regions with static schedules, barriers and
 // "single". A thread that waits at a barrier runs shares that no thread has taken, each on a stack of its own.
 
+#include <sched.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -15,6 +16,9 @@
 
 // libgomp's, which keeps torch's setting.
 extern "C" int omp_get_max_threads();
+
+// libgomp's as well; of OpenMP 5.0, and so missing from old ones.
+extern "C" int omp_pause_resource_all(int) __attribute__((weak));
 
 #pragma GCC visibility push(hidden)
 
@@ -168,6 +172,22 @@ void run(Team& team, int share, int thread) {
   crew = outer;
 }
 
+int processors() {
+  static const int count = [] {
+    cpu_set_t allowed;
+    return sched_getaffinity(0, sizeof allowed, &allowed) ? 1 : CPU_COUNT(&allowed);
+  }();
+  return count;
+}
+
+// libgomp's threads wait awake for milliseconds after a parallel region of torch's, such as one of sampling. Where
+// there are too few processors for them and ours, those of this thread are let go: forwards of two threads on two
+// processors took 18 ms after them rather than 11, and libgomp starts them again in a tenth of a millisecond.
+void dismiss_awake_threads(int threads) {
+  constexpr int SOFT = 1;
+  if (omp_pause_resource_all && 2 * threads - 1 > processors()) omp_pause_resource_all(SOFT);
+}
+
 void run_alone(void (*function)(void*), void* data) {
   Crew own;
   Crew* const outer = std::exchange(crew, &own);
@@ -196,6 +216,7 @@ void GOMP_parallel(void (*function)(void*), void* data, unsigned wanted, unsigne
   if (shares == 1) return run_alone(function, data);
   const Region region{function, data, shares, std::min(shares, threads) - 1, run};
   if (region.helpers && !pool.taken.exchange(true)) {
+    dismiss_awake_threads(threads);
     pool.begin(region);
     run(pool.team, 0, CALLER);
     pool.taken = false;

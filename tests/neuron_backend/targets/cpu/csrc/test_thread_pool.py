@@ -144,6 +144,26 @@ def test_libraries_share_the_pool(compiled):
     assert (found.stdout, found.stderr) == ("2\n", "")
 
 
+def test_torchs_threads_are_let_go(compiled):
+    """Where they and the pool's are more than there are processors; torch starts them again."""
+    body = """
+import torch
+threads = max(2, len(os.sched_getaffinity(0)))
+torch.set_num_threads(threads)
+def tasks(): return len(os.listdir('/proc/self/task'))
+assert region(first)
+alone = tasks()
+for _ in range(3):
+    assert torch.ones(1 << 20).add(1).sum() == 1 << 21
+    assert tasks() == alone + threads - 1, tasks()
+    assert region(first)
+    assert tasks() == alone, tasks()
+"""
+    found = run_script(compiled, body)
+
+    assert (found.stdout, found.stderr) == ("", "")
+
+
 def test_fork(compiled):
     """A forked child, which has none of the threads, makes its own; even if forked amid a region."""
     body = """
