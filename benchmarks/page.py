@@ -163,8 +163,8 @@ def write(results: Path, destination: Path, reasons: Mapping[str, Mapping[str, s
     reports = {file.stem: Report.read(file) for file in files}
     text = page(reports, reasons)
     for name, report in reports.items():
-        if report.curves is not None:
-            report.curves.plot(results / f"{name}.svg")
+        if report.picture is not None:
+            report.picture.plot(results / f"{name}.svg")
     write_whole(destination, text)
 
 
@@ -215,8 +215,8 @@ def _section(name: str, report: Report) -> str:
         "\n".join(f"- {line}" for line in report.header().splitlines()),
         *(table.markdown() for table in report.tables),
     ]
-    if report.curves is not None:
-        parts.append(f"![{report.curves.title}](benchmarks/{name}.svg)")
+    if report.picture is not None:
+        parts.append(f"![{report.picture.title}](benchmarks/{name}.svg)")
     if report.notes:
         parts.append("\n".join(f"- {note}" for note in report.notes))
     return "\n\n".join(parts)

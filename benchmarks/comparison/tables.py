@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import attrs
 
 from ..measuring.machine import versions
-from ..measuring.report import Report, Threshold
+from ..measuring.report import Bars, Report, Threshold
 from ..measuring.tables import Spread, Table
 from ..measuring.timing import median_ratio
 from .measurement import ComparisonResult, PeerResult
@@ -39,6 +39,7 @@ def report(found: ComparisonResult) -> Report:
         },
         tables=[_times(found), _functions(found)],
         thresholds=thresholds(found),
+        bars=bars(found),
         notes=_notes(found),
         # Without paths of this machine.
         results=attrs.asdict(
@@ -73,6 +74,21 @@ def thresholds(found: ComparisonResult) -> list[Threshold]:
             what = f"share of the memory's limit, {each.entry.format}"
             judged.append(Threshold(what, 100 * _share(found, each), ">=", 60.0, " %"))
     return judged
+
+
+def bars(found: ComparisonResult) -> Bars:
+    """Milliseconds a token, by format of the weights."""
+    names = {kind: format_ for format_, kind in _JUDGED_BY.items()}
+    medians = {
+        (each.entry.system, names.get(each.entry.format, each.entry.format.rpartition("-")[2])): (
+            statistics.median(each.token_ms)
+        )
+        for each in found.peers
+    }
+    groups = [format_ for format_ in _JUDGED_BY if any(format_ == known for _, known in medians)]
+    systems = [each for each in (DECODEKIT, LLAMA_CPP, TRANSFORMERS) if any(each == s for s, _ in medians)]
+    heights = {system: [medians.get((system, each)) for each in groups] for system in systems}
+    return Bars("Milliseconds a token", "ms", groups, heights)
 
 
 def _times(found: ComparisonResult) -> Table:

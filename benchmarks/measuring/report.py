@@ -1,9 +1,10 @@
 """The result of a benchmark: a report for a terminal, as JSON, as Markdown and as a plot."""
 
+import contextlib
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,23 +41,54 @@ class Curves:
         Raises:
             ImportError: matplotlib is not installed.
         """
-        try:
-            from matplotlib import rc_context
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ImportError("a plot needs matplotlib: pip install 'decodekit[plot]'") from error
-        # The salt and the missing date make equal curves give equal files.
-        with rc_context({"svg.hashsalt": "decodekit"}):
-            figure = Figure(figsize=(7, 4), layout="constrained")
-            axes = figure.add_subplot()
+        with _axes(file) as axes:
             for name, points in self.points.items():
                 axes.plot([x for x, _ in points], [y for _, y in points], marker="o", label=name)
             axes.set(title=self.title, xlabel=self.x_label, ylabel=self.y_label)
-            axes.set_ylim(bottom=0)
             axes.grid(alpha=0.3)
-            axes.legend(fontsize="small")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+
+
+@attrs.frozen
+class Bars:
+    """Groups of bars side by side."""
+
+    title: str
+    y_label: str
+    groups: tuple[str, ...] = attrs.field(converter=as_texts)
+    heights: Mapping[str, Sequence[float | None]]
+    """By name, one a group; None where there is none."""
+
+    def plot(self, file: Path) -> None:
+        """Draw the bars, as :meth:`Curves.plot`."""
+        width = 0.8 / len(self.heights)
+        with _axes(file) as axes:
+            for i, (name, heights) in enumerate(self.heights.items()):
+                places = [group - 0.4 + (i + 0.5) * width for group in range(len(heights))]
+                drawn = axes.bar(places, [height or 0.0 for height in heights], width, label=name)
+                axes.bar_label(
+                    drawn, ["" if height is None else number(height) for height in heights], fontsize=7
+                )
+            axes.set_xticks(range(len(self.groups)), self.groups)
+            axes.set(title=self.title, ylabel=self.y_label)
+
+
+@contextlib.contextmanager
+def _axes(file: Path) -> Iterator[Any]:
+    """Axes of a figure that is saved in *file* after the body."""
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("a plot needs matplotlib: pip install 'decodekit[plot]'") from error
+    # The salt and the missing date make equal plots give equal files.
+    with rc_context({"svg.hashsalt": "decodekit"}):
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        axes = figure.add_subplot()
+        yield axes
+        axes.set_ylim(bottom=0)
+        axes.legend(fontsize="small")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
 
 
 @attrs.frozen
@@ -110,6 +142,7 @@ class Report:
     """What a reader needs to interpret the tables; which peers were absent, and why."""
 
     curves: Curves | None = None
+    bars: Bars | None = None
     results: Any = None
     """All measurements, as JSON."""
 
@@ -117,6 +150,11 @@ class Report:
     versions: Mapping[str, str] = attrs.field(factory=versions)
     date: str = attrs.field(factory=today)
     command: str = attrs.field(factory=lambda: command_line(sys.argv))
+
+    @property
+    def picture(self) -> Curves | Bars | None:
+        """What is drawn beside the tables."""
+        return self.curves or self.bars
 
     def text(self) -> str:
         """For a terminal."""
@@ -157,12 +195,13 @@ class Report:
             found = dict(json.loads(file.read_text()))
             tables = [Table(**table) for table in found.pop("tables")]
             thresholds = [Threshold(**threshold) for threshold in found.pop("thresholds")]
-            curves = found.pop("curves")
+            curves, bars = found.pop("curves"), found.pop("bars", None)
             return cls(
                 **found,
                 tables=tables,
                 thresholds=thresholds,
                 curves=None if curves is None else Curves(**curves),
+                bars=None if bars is None else Bars(**bars),
             )
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"'file' must be a benchmark's report: got {file}: {error}") from error
