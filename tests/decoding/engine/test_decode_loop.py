@@ -287,6 +287,10 @@ class Doubled:
         first, second = (slots.feed(history, length, need, **options) for slots in self.both)
         return Fed(Scores(lambda: first.logits + second.logits), first.ready, first.all_ready)
 
+    def missing(self, history: History, length: Tensor) -> Tensor:
+        """Both are fed the same."""
+        return self.both[0].missing(history, length)
+
 
 @attrs.define(eq=False)
 class Ensemble(ScriptedDecoder):

@@ -84,7 +84,7 @@ class TestTheSameModelBehindAPermutedVocabulary:
         prompts = [tokenizer("bytes").encode(text) for text in ("The quick", "As much wood as it")]
         parts = {**parts, "stop": MaxNewTokens(41)}
         plain = Generator(target, **parts)(prompts)
-        fast = SpeculativeGenerator(target, draft, **parts)(prompts)
+        fast = SpeculativeGenerator(target, draft, num_draft_tokens=4, **parts)(prompts)
 
         assert plain.ids == fast.ids
         assert 5.0 == fast.statistics.mean_accepted_length

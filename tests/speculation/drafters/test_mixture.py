@@ -385,7 +385,7 @@ class TestGeneration:
             model = Spy(DraftModel(ScriptedDecoder(scores, **LONG, **line)))
             mixture = Mixture([SuffixAutomaton(), model], costs=[0.0, 0.2])
             target = ScriptedDecoder(scores, **LONG, **line)
-            SpeculativeGenerator(target, mixture, stop=MaxNewTokens(300))([1, 2])
+            SpeculativeGenerator(target, mixture, num_draft_tokens=4, stop=MaxNewTokens(300))([1, 2])
             calls.append(len(model.budgets))
 
         assert calls[0] < 10
@@ -412,7 +412,7 @@ class TestGeneration:
         mixture = Mixture([Failing(ScriptedDrafts(wrong), at), SuffixAutomaton()], costs=[0.0, 0.0])
         parts: dict[str, Any] = {"sampler": Sample(3), "stop": MaxNewTokens(30)}
         target = ScriptedDecoder(table(2), **SHAPE)
-        fast = SpeculativeGenerator(target, mixture, **parts)
+        fast = SpeculativeGenerator(target, mixture, num_draft_tokens=4, **parts)
         expected = Generator(target, **parts)([1, 2, 3]).ids
         with pytest.raises(RuntimeError, match="broken"):
             fast([1, 2, 3])

@@ -54,7 +54,10 @@ class TestPromptLookup:
         """On periodic text nearly every draft token is accepted."""
         circle = torch.eye(6).roll(1, dims=1)
         fast = SpeculativeGenerator(
-            ScriptedDecoder(circle, line=last_token), PromptLookup(), stop=MaxNewTokens(40)
+            ScriptedDecoder(circle, line=last_token),
+            PromptLookup(),
+            num_draft_tokens=4,
+            stop=MaxNewTokens(40),
         )
         result = fast([0])
         plain = Generator(ScriptedDecoder(circle, line=last_token), stop=MaxNewTokens(40))([0])

@@ -61,7 +61,7 @@ def test_a_draft_that_writes_the_same_is_right(kind: str, draft_kind: str) -> No
     target, own = writer(kind, TEXT, **LONG), writer(draft_kind, TEXT, **LONG)
     draft = RetokenizedDraft(own, tokenizer(draft_kind), tokenizer(kind))
     stop = EndOfSequence(tokenizer(kind).eos_token_id) | MaxNewTokens(900)
-    result = SpeculativeGenerator(target, draft, stop=stop)(ids[:5])
+    result = SpeculativeGenerator(target, draft, num_draft_tokens=4, stop=stop)(ids[:5])
     statistics = result.statistics
 
     assert [*ids[5:], tokenizer(kind).eos_token_id] == result.ids[0]
@@ -75,7 +75,8 @@ def test_the_same_tokenizer_needs_one_forward_per_token() -> None:
     """Then a token of the draft is a token of the target."""
     target, own = writer("pieces", TEXT, **LONG), writer("pieces", TEXT, **LONG)
     draft = RetokenizedDraft(own, tokenizer("pieces"), tokenizer("pieces"))
-    result = SpeculativeGenerator(target, draft, stop=MaxNewTokens(101))(tokenizer("pieces").encode(TEXT)[:4])
+    fast = SpeculativeGenerator(target, draft, num_draft_tokens=4, stop=MaxNewTokens(101))
+    result = fast(tokenizer("pieces").encode(TEXT)[:4])
 
     assert 5.0 == result.statistics.mean_accepted_length
     assert 80 == len(own.forwards)

@@ -195,7 +195,10 @@ class TestGeneration:
         """On periodic text every draft token is accepted after the first step."""
         circle = torch.eye(6).roll(1, dims=1)
         fast = SpeculativeGenerator(
-            ScriptedDecoder(circle, line=last_token), SuffixAutomaton(), stop=MaxNewTokens(40)
+            ScriptedDecoder(circle, line=last_token),
+            SuffixAutomaton(),
+            num_draft_tokens=4,
+            stop=MaxNewTokens(40),
         )
         statistics = fast([0]).statistics
 
