@@ -140,7 +140,6 @@ def run(options: argparse.Namespace) -> None:
             "model": "SmolLM2-135M-Instruct",
             "prompts": len(chosen),
             "rounds": options.rounds,
-            "weights": options.weights or "bfloat16",
             **decoder_settings(decoder),
         },
         tables=[
@@ -182,7 +181,7 @@ def compute(answer: Answer, forward_seconds: Mapping[int, float], decoder: Any) 
     """
     found = []
     for name, drafter in DRAFTERS.items():
-        for limit in SHARES:
+        for limit in _limits(len(answer.text.ids)):
             text = answer.text.first(limit)
             drafts = recorded_drafts(drafter(), text, LONGEST)
             of = (drafts, forward_seconds, answer.host_seconds)
@@ -201,6 +200,12 @@ def compute(answer: Answer, forward_seconds: Mapping[int, float], decoder: Any) 
                 )
             )
     return found
+
+
+def _limits(tokens: int) -> list[int]:
+    """The limits at which an answer of so many *tokens* differs."""
+    limits = sorted(SHARES)
+    return [limit for shorter, limit in zip([0, *limits], limits, strict=False) if tokens > shorter]
 
 
 def measure(decoder: CompiledDecoder, answer: Answer, tokens: int, rounds: int) -> list[Measured]:

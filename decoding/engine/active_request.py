@@ -29,6 +29,9 @@ class ActiveRequest:
     fed: bool = attrs.field(default=False, init=False)
     """Whether it took part in a forward."""
 
+    begun: bool = attrs.field(default=False, init=False)
+    """Whether each of its rows has its first token; known where it drafts."""
+
     paused: bool = attrs.field(default=False, init=False)
     """Whether steps leave it as it is."""
 

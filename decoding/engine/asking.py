@@ -60,9 +60,11 @@ def _question(request: ActiveRequest, now: History, timers: Timers) -> Question 
     drafting = request.run.drafting
     if drafting is None:
         return None
-    # The first token does not wait for the drafter's prefill.
-    begun = (now.length[request.rows, 0] > now.prompt[request.rows]).tolist()
-    rows = [row for row in request.active if begun[row]]
+    rows = request.active
+    if not request.begun:
+        # The first token does not wait for the drafter's prefill.
+        begun = (now.length[request.rows, 0] > now.prompt[request.rows]).tolist()
+        rows, request.begun = [row for row in rows if begun[row]], all(begun)
     if not rows:
         return None
     evidence = None

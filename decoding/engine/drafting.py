@@ -68,8 +68,8 @@ class Drafting:
 
     def evidence(self, now: History, rows: Sequence[int]) -> tuple[int, ...]:
         """The evidence for drafts in *rows* of the table *now*, if the length weighs it."""
-        budget = torch.zeros_like(now.length[:, 0])
-        budget[list(rows)] = cast(DraftLength, self.length).most
+        most = cast(DraftLength, self.length).most
+        budget = torch.tensor([most if row in rows else 0 for row in range(len(now.length))])
         # A copy, so that a drafter cannot change the loop's lengths.
         found = cast(GivesEvidence, self.drafter).evidence(now.at(now.length.clone()), budget).tolist()
         return tuple(found[row] for row in rows)
@@ -114,7 +114,9 @@ class Drafting:
     def learn(self, asked: Asked, accepted: Sequence[int], **seconds: float) -> None:
         """Report the outcome of a step to the draft length policy, if there is one."""
         if not isinstance(self.length, int):
-            drafted = tuple(tokens_ahead(asked.draft)[asked.rows].tolist())
+            drafted = (0,) * len(asked.rows)
+            if asked.draft.ids.shape[1]:
+                drafted = tuple(tokens_ahead(asked.draft)[asked.rows].tolist())
             num_accepted = tuple(accepted[row] for row in asked.rows)
             outcome = SpeculationStep(
                 asked.allowed, drafted, num_accepted, evidence=asked.evidence, **seconds

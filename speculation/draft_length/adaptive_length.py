@@ -134,17 +134,17 @@ class AdaptiveLength:
 
     def weigh(self, evidence: Sequence[int]) -> int:
         """The same, given the drafter's evidence for each row; 0 where it is too weak."""
+        if not any(evidence):
+            return 0
         with self._lock:
-            prices = [self._seconds.evidence_price(k) for k in range(self.most + 1)]
-            return self._by_evidence.choose(evidence, prices)
+            return self._by_evidence.choose(evidence, self._seconds.evidence_prices(self.most))
 
     def learn(self, outcome: SpeculationStep) -> None:
         """Update the statistics with the outcome of a speculation step."""
         with self._lock:
             if outcome.evidence is not None:
                 self._seconds.learn(outcome, gap=0)
-                prices = [self._seconds.evidence_price(k) for k in range(self.most + 1)]
-                self._by_evidence.learn(outcome, prices)
+                self._by_evidence.learn(outcome)
                 return
             self._seconds.learn(outcome, self._gap)
             self._settle(outcome)

@@ -44,6 +44,9 @@ class EvidenceLength:
 
     _rates: EvidenceRates = attrs.field(init=False)
 
+    _prices: Sequence[Price] = attrs.field(default=(Price(0.0),), init=False)
+    """Those of the newest choice."""
+
     def __attrs_post_init__(self) -> None:
         """Start from the prior."""
         self._rates = EvidenceRates(self.memory)
@@ -59,6 +62,7 @@ class EvidenceLength:
         """
         if not any(evidence):
             return 0
+        self._prices = prices
         gains = [each / len(evidence) for each in self._rates.accepted(evidence, len(prices) - 1)]
         lengths = [k for k, price in enumerate(prices) if not k or price.least <= self.balance]
         # The length of the most tokens a second has the most tokens less their time at that rate.
@@ -66,11 +70,13 @@ class EvidenceLength:
         worth = max(rate, ALLOWANCE / max(self.balance, _LEAST_BALANCE))
         return max(lengths, key=lambda k: gains[k] - worth * prices[k].expected)
 
-    def learn(self, outcome: SpeculationStep, prices: Sequence[Price]) -> None:
-        """Account for a step at its expected price, since its measured time may be an outlier."""
-        self._rates.learn(outcome)
-        gain = sum(outcome.accepted) / len(outcome.accepted)
-        price = prices[max(outcome.drafted)].expected
+    def learn(self, outcome: SpeculationStep) -> None:
+        """Account for a step at the price that was expected, since its measured time may be an outlier."""
+        self.balance += SHARE
+        if outcome.allowed:
+            self._rates.learn(outcome)
+            gain = sum(outcome.accepted) / len(outcome.accepted)
+            self.balance += gain - self._prices[max(outcome.drafted)].expected
         # A full account pays for the shortest draft.
-        full = max([_MOST_GAINS * ALLOWANCE, *(price.expected for price in prices[1:2])])
-        self.balance = min(self.balance + gain - price + SHARE, full)
+        full = max([_MOST_GAINS * ALLOWANCE, *(price.expected for price in self._prices[1:2])])
+        self.balance = min(self.balance, full)

@@ -175,13 +175,17 @@ class StepSeconds:
         known = self._draft.slope or self._draft.intercept
         return self._draft(length) if known else _DRAFT_TOKEN_PRICE * self.verify(0) * length
 
-    def evidence_price(self, length: int) -> "Price":
-        """Price of a draft of *length* tokens of a drafter with evidence, which costs next to nothing."""
-        if not length:
-            return Price(0.0, 0.0)
-        unit, known = self.verify(0), self._draft.slope or self._draft.intercept
-        drafting = self._draft(length) if known else 0.0
-        return Price((drafting + self.verify(length)) / unit - 1, self.doubt(length) / unit)
+    def evidence_prices(self, most: int) -> list[Price]:
+        """Prices of drafts of 0 to *most* tokens of a drafter with evidence, which costs next to nothing."""
+        unit, prices = self.verify(0), [Price(0.0)]
+        verify = doubt = 0.0
+        width = None
+        for length in range(1, most + 1):
+            if width != (width := self._width(length)):
+                verify, doubt = self.verify(length), self.doubt(length)
+            # The line is zero where no draft was timed.
+            prices.append(Price((self._draft(length) + verify) / unit - 1, doubt / unit))
+        return prices
 
     def catch_up(self) -> float:
         """Extra seconds of a draft after steps without one: a draft model is fed the tokens it missed."""

@@ -1,5 +1,7 @@
 """Prompt lookup decoding."""
 
+from collections.abc import Iterator, Sequence
+
 import attrs
 import numpy as np
 import torch
@@ -39,22 +41,22 @@ class PromptLookup:
 
     def propose(self, history: History, budget: torch.Tensor, sample: SamplesTokens) -> Draft:
         """Propose up to *budget* tokens ``[batch]`` for each row."""
-        ids = torch.full((len(budget), int(budget.max())), -1)
-        for row in budget.nonzero().flatten().tolist():
-            tokens = history.ids[row, 0, : int(history.length[row, 0])].numpy()
+        counts = budget.tolist()
+        ids = np.full((len(counts), max(counts)), -1)
+        for row, tokens in _texts(history, counts):
             follow = tokens[self._match(tokens)[1] :]
             if len(follow):
                 # What follows the copied tokens is the draft itself: it goes on periodically.
-                count = int(budget[row])
-                ids[row, :count] = torch.from_numpy(np.resize(follow, count))
-        return Draft(ids)
+                ids[row, : counts[row]] = np.resize(follow, counts[row])
+        return Draft(torch.from_numpy(ids))
 
     def evidence(self, history: History, budget: torch.Tensor) -> torch.Tensor:
         """Match length of each row, up to :attr:`max_ngram`, ``[batch]`` int64; 0 without a draft."""
-        lengths = torch.zeros_like(budget)
-        for row in budget.nonzero().flatten().tolist():
-            lengths[row] = self._match(history.ids[row, 0, : int(history.length[row, 0])].numpy())[0]
-        return lengths
+        counts = budget.tolist()
+        lengths = [0] * len(counts)
+        for row, tokens in _texts(history, counts):
+            lengths[row] = self._match(tokens)[0]
+        return torch.tensor(lengths)
 
     def _match(self, tokens: Ints) -> tuple[int, int]:
         """Length of the longest repeated suffix and start of its continuation; 0 and the end if none is."""
@@ -69,3 +71,11 @@ class PromptLookup:
                 break
             ends, longest = longer, n
         return (longest, int(ends[-1])) if longest >= self.min_ngram else (0, len(tokens))
+
+
+def _texts(history: History, counts: Sequence[int]) -> Iterator[tuple[int, Ints]]:
+    """The rows with a budget, and their tokens."""
+    ids, lengths = history.ids.numpy(), history.length[:, 0].tolist()
+    for row, count in enumerate(counts):
+        if count:
+            yield row, ids[row, 0, : lengths[row]]

@@ -26,7 +26,7 @@ class TestTheBound:
         for count, (evidence, agreed) in enumerate(steps, 1):
             k = policy.choose([evidence], prices)
             accepted = min(agreed, k)
-            policy.learn(SpeculationStep(k, (k,), (accepted,), 0.0, 1.0, 0.0, (evidence,)), prices)
+            policy.learn(SpeculationStep(k, (k,), (accepted,), 0.0, 1.0, 0.0, (evidence,)))
             net += accepted - prices[k].expected
 
             assert net >= -(ALLOWANCE + count * SHARE) - 1e-9
@@ -37,7 +37,7 @@ class TestTheBound:
         lengths = []
         for _ in range(200):
             lengths.append(policy.choose([3], prices))
-            policy.learn(SpeculationStep(lengths[-1], (lengths[-1],), (0,), 0.0, 1.0, 0.0, (3,)), prices)
+            policy.learn(SpeculationStep(lengths[-1], (lengths[-1],), (0,), 0.0, 1.0, 0.0, (3,)))
 
         assert 1 <= sum(lengths) <= (ALLOWANCE + 200 * SHARE) / 0.25
 
@@ -48,9 +48,7 @@ class TestWhatItLearns:
         policy, prices = EvidenceLength(24.0), [Price(0.0), *[Price(0.25)] * 4]
         for evidence in [1, 9] * 40:
             k = policy.choose([evidence], prices)
-            policy.learn(
-                SpeculationStep(k, (k,), (k if evidence == 9 else 0,), 0.0, 1.0, 0.0, (evidence,)), prices
-            )
+            policy.learn(SpeculationStep(k, (k,), (k if evidence == 9 else 0,), 0.0, 1.0, 0.0, (evidence,)))
 
         assert 0 == policy.choose([1], prices)
         assert 4 == policy.choose([9], prices)
