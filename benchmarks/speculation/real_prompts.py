@@ -8,9 +8,7 @@ decoding and speculation take turns by the clock, each call with a policy that h
 """
 
 import argparse
-import math
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +23,20 @@ from ...processors import MinNewTokens, Temperature
 from ...speculation import AdaptiveLength, PromptLookup, SpeculativeGenerator, SuffixAutomaton
 from ..measuring.arguments import add_common, check_at_least, progress
 from ..measuring.machine import machine_facts
-from ..measuring.report import Report, Threshold, finish
+from ..measuring.report import Report, finish
 from ..measuring.tables import Spread, Table
 from ..measuring.timing import milliseconds_in_turns
 from ..models.measured_model import decoder_settings, device_name
 from ..prompts.prompt_sets import KINDS, prompts
+from .gains import (
+    SHARES,
+    Computed,
+    Measured,
+    computed_goals,
+    computed_table,
+    measured_goals,
+    measured_table,
+)
 from .replay import RecordedText, recorded_drafts, replay
 
 DRAFTERS: dict[str, Callable[[], Drafter]] = {"lookup": PromptLookup, "suffix automaton": SuffixAutomaton}
@@ -39,15 +46,6 @@ LONGEST = 8
 WIDTHS = (1, 5, LONGEST + 1, 64)
 LEAST_TOKENS = 64
 """New tokens of each answer, before which the end of sequence is masked."""
-
-WORTHWHILE = 1.1
-"""A best fixed length that gains less is no measure for the adaptive one."""
-
-SLOWEST, SLOWEST_BY_CLOCK, MEAN_BY_CLOCK = 0.97, 0.93, 0.99
-"""Goals: times as fast as plain decoding, of any prompt computed, any prompt measured, and in the mean."""
-
-SHARES = {64: 0.8, 256: 0.9}
-"""Goals by new tokens: share of the best fixed length's gain."""
 
 _MAX_LENGTH, _SEED = 1024, 0
 
@@ -61,41 +59,6 @@ class Answer:
     text: RecordedText
     host_seconds: float
     """Of a step, outside the forward."""
-
-
-@attrs.frozen
-class Computed:
-    """What draft lengths would have gained on one answer."""
-
-    kind: str
-    drafter: str
-    temperature: float
-    limit: int
-    """Of new tokens, one of :data:`SHARES`."""
-
-    tokens: int
-    fixed: tuple[float, ...]
-    """Times as fast as plain decoding, by fixed lengths from 1."""
-
-    adaptive: float
-    """The same, of the adaptive length."""
-
-    @property
-    def share(self) -> float | None:
-        """The adaptive length's share of the best fixed length's gain; None where that is no measure."""
-        best = max(self.fixed)
-        return (self.adaptive - 1) / (best - 1) if best >= WORTHWHILE else None
-
-
-@attrs.frozen
-class Measured:
-    """Plain decoding next to speculation by the clock, on one prompt."""
-
-    kind: str
-    drafter: str
-    temperature: float
-    ratios: tuple[float, ...]
-    """Times as fast, by round."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -148,10 +111,10 @@ def run(options: argparse.Namespace) -> None:
                 ("columns", "ms"),
                 [(width, str(spread)) for width, spread in milliseconds.items()],
             ),
-            _computed_table(computed),
-            _measured_table(measured, options.clock_tokens),
+            computed_table(computed),
+            measured_table(measured, options.clock_tokens),
         ],
-        thresholds=[*_computed_goals(computed), *_measured_goals(measured)],
+        thresholds=[*computed_goals(computed), *measured_goals(measured)],
         notes=[
             "Computed: the seconds of the forwards and of the drafter, and what each draft would have had "
             "accepted. The best fixed length is chosen afterwards for each answer, which no policy could.",
@@ -296,68 +259,3 @@ def _answer(decoder: CompiledDecoder, kind: str, text: str, temperature: float, 
         RecordedText(tuple(result.prompts[0]), tuple(result.ids[0])),
         host / len(result.ids[0]),
     )
-
-
-def _computed_table(computed: Sequence[Computed]) -> Table:
-    rows = []
-    for kind, drafter, limit in _distinct((each.kind, each.drafter, each.limit) for each in computed):
-        cells = [each for each in computed if (each.kind, each.drafter, each.limit) == (kind, drafter, limit)]
-        rows.append(
-            (
-                kind,
-                drafter,
-                limit,
-                _mean(each.adaptive for each in cells),
-                _mean(max(1.0, *each.fixed) for each in cells),
-                min(each.adaptive for each in cells),
-            )
-        )
-    columns = ("prompts", "drafter", "tokens", "adaptive", "best fixed length", "slowest prompt")
-    return Table("Times as fast as plain decoding, computed, geometric means", columns, rows)
-
-
-def _measured_table(measured: Sequence[Measured], tokens: int) -> Table:
-    rows = []
-    for drafter, temperature in _distinct((each.drafter, each.temperature) for each in measured):
-        cells = [each for each in measured if (each.drafter, each.temperature) == (drafter, temperature)]
-        medians = [statistics.median(each.ratios) for each in cells]
-        rows.append((drafter, temperature, _mean(medians), min(medians), max(medians)))
-    columns = ("drafter", "temperature", "mean", "slowest prompt", "fastest prompt")
-    return Table(f"Times as fast as plain decoding by the clock, {tokens} tokens, medians", columns, rows)
-
-
-def _computed_goals(computed: Sequence[Computed]) -> list[Threshold]:
-    goals = [
-        Threshold("slowest prompt, computed", min(each.adaptive for each in computed), ">=", SLOWEST, "×")
-    ]
-    for limit, goal in SHARES.items():
-        shares = [each.share for each in computed if each.limit == limit and each.share is not None]
-        if shares:
-            kept = sum(share >= goal for share in shares) / len(shares)
-            what = f"answers of {limit} tokens that keep {goal:.0%} of the best fixed length's gain"
-            goals.append(Threshold(what, 100 * kept, ">=", 100, " %"))
-    return goals
-
-
-def _measured_goals(measured: Sequence[Measured]) -> list[Threshold]:
-    goals = []
-    for drafter, temperature in _distinct((each.drafter, each.temperature) for each in measured):
-        medians = [
-            statistics.median(each.ratios)
-            for each in measured
-            if (each.drafter, each.temperature) == (drafter, temperature)
-        ]
-        named = f"{drafter}, temperature {temperature}, by the clock"
-        goals.append(Threshold(f"{named}, mean", _mean(medians), ">=", MEAN_BY_CLOCK, "×"))
-        goals.append(Threshold(f"{named}, slowest prompt", min(medians), ">=", SLOWEST_BY_CLOCK, "×"))
-    return goals
-
-
-def _distinct(values: Iterable[Any]) -> list[Any]:
-    """Each once, in the order of appearance."""
-    return list(dict.fromkeys(values))
-
-
-def _mean(ratios: Iterable[float]) -> float:
-    """The geometric mean."""
-    return math.exp(statistics.fmean(map(math.log, ratios)))
