@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def decoder_of(
     source: str,
     flag: str,
     *,
-    widths: Iterable[int],
+    widths: Collection[int],
     scored_width: int = 1,
     batch_size: int = 1,
 ) -> Any:
@@ -67,7 +67,7 @@ def decoder_of(
 
         flag: Its flag, for messages.
 
-        widths: Columns of the forwards besides a prompt's.
+        widths: Columns of the forwards; cut at the cache's length.
 
         scored_width: As of ``compile_decoder``.
 
@@ -81,11 +81,11 @@ def decoder_of(
         decoder = load_decoder(source, progress=progress)
         _check_saved(decoder, source, flag, batch_size, scored_width)
         return decoder
-    longest = options.max_length or PROMPT_WIDTH
+    longest = options.max_length or max(widths)
     arguments = {
         "batch_size": batch_size,
         "max_length": options.max_length,
-        "widths": options.widths or sorted({*widths, min(PROMPT_WIDTH, longest)}),
+        "widths": sorted({min(width, longest) for width in widths}),
         "scored_width": scored_width,
         "dtype": options.dtype,
         "weights": options.weights,

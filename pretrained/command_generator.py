@@ -6,15 +6,13 @@ from typing import Any
 
 from ..decoding import Generator, Greedy, MaxNewTokens, Sample, StopStrings
 from ..decoding.validation import as_several
+from ..neuron_backend.models.model_source import find_config
 from ..neuron_backend.models.tokenizer_source import load_tokenizer
 from ..processors import Chain, MinP, RepetitionPenalty, Temperature, TopK, TopP
 from ..speculation import AdaptiveLength, DraftModel, PromptLookup, SuffixAutomaton
-from .command_decoders import check_source, decoder_of
+from .command_decoders import PROMPT_WIDTH, check_source, decoder_of
 from .from_files import AUTO, is_saved_decoder, own_generation_config
-from .generate_options import without_model
-
-_MOST = 8
-"""Draft tokens per step, unless ``--num-draft-tokens`` says how many."""
+from .generate_options import scored_width, without_model
 
 
 def generator_of(options: argparse.Namespace, batch_size: int = 1) -> Generator:
@@ -37,33 +35,42 @@ def generator_of(options: argparse.Namespace, batch_size: int = 1) -> Generator:
         check_source(options, draft_model, "--draft")
     tokenizer = load_tokenizer(options.model)
     if tokenizer is None:
+        if not is_saved_decoder(options.model):
+            find_config(options.model, "--model")
         raise ValueError(f"--model must have a tokenizer: got {options.model}, without")
     parts = _parts(options, tokenizer)
-    columns = 1 + (0 if options.draft is None else options.num_draft_tokens or _MOST)
-    if options.draft is not None and options.num_draft_tokens is None and is_saved_decoder(options.model):
-        # As many as it has, and at least one draft token.
-        decoder = decoder_of(
-            options, options.model, "--model", widths=(), scored_width=2, batch_size=batch_size
-        )
-        columns = min(columns, decoder.shape.scored_width)
-    else:
-        widths = {1, columns} if options.num_draft_tokens else {1, (columns + 1) // 2, columns}
-        decoder = decoder_of(
-            options,
-            options.model,
-            "--model",
-            widths=widths,
-            scored_width=columns,
-            batch_size=batch_size,
-        )
+    target = _target(options, batch_size)
     if options.draft is None:
-        return Generator(decoder, **parts)
+        return Generator(target, **parts)
+    most = min(scored_width(options), target.shape.scored_width) - 1
     return Generator(
-        decoder,
+        target,
         drafter=_drafter(options, batch_size),
-        num_draft_tokens=options.num_draft_tokens or AdaptiveLength(columns - 1),
+        num_draft_tokens=options.num_draft_tokens or AdaptiveLength(most),
         **parts,
     )
+
+
+def _target(options: argparse.Namespace, batch_size: int) -> Any:
+    columns = scored_width(options)
+    widths = options.widths or verification_widths(columns, adaptive=options.num_draft_tokens is None)
+    if options.draft is not None and options.num_draft_tokens is None and is_saved_decoder(options.model):
+        # As many draft tokens as it can verify.
+        columns = 2
+    return decoder_of(
+        options, options.model, "--model", widths=widths, scored_width=columns, batch_size=batch_size
+    )
+
+
+def verification_widths(columns: int, adaptive: bool) -> list[int]:
+    """
+    Widths for drafts of up to *columns* - 1 tokens, and for prompts.
+
+    >>> verification_widths(9, adaptive=True), verification_widths(5, adaptive=False)
+    ([1, 5, 9, 64], [1, 5, 64])
+    """
+    between = {(columns + 1) // 2} if adaptive else set()
+    return sorted({1, columns, PROMPT_WIDTH, *between})
 
 
 def _parts(options: argparse.Namespace, tokenizer: Any) -> dict[str, Any]:
@@ -99,7 +106,9 @@ def _drafter(options: argparse.Namespace, batch_size: int) -> Any:
     if options.draft == "suffix":
         return SuffixAutomaton()
     # After a fully accepted draft the draft model lacks two tokens.
-    return DraftModel(decoder_of(options, options.draft, "--draft", widths=(1, 2), batch_size=batch_size))
+    return DraftModel(
+        decoder_of(options, options.draft, "--draft", widths=(1, 2, PROMPT_WIDTH), batch_size=batch_size)
+    )
 
 
 def _ends_of_sequence(model: str, tokenizer: Any) -> Any:

@@ -39,9 +39,7 @@ def prompt_text(prompt: str) -> str:
     The text that ``--prompt`` names: itself, standard input, or a file's.
 
     Raises:
-        ValueError: The text is empty, or is not UTF-8.
-
-        OSError: The file cannot be read.
+        ValueError: The text is empty, is not UTF-8, or cannot be read.
     """
     try:
         if prompt == "-":
@@ -51,6 +49,10 @@ def prompt_text(prompt: str) -> str:
                 text = file.read()
         else:
             text = prompt
+    except OSError as error:
+        raise ValueError(
+            f"--prompt must name a file that can be read: got {prompt} ({error.strerror})"
+        ) from error
     except UnicodeDecodeError as error:
         raise ValueError(f"--prompt must be UTF-8: got {prompt} ({error})") from error
     if not text:

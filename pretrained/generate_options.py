@@ -8,6 +8,9 @@ from typing import Any
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 
+LONGEST_DRAFT = 8
+"""Draft tokens per step, unless ``--num-draft-tokens`` says how many."""
+
 _LOOKUPS = ("lookup", "suffix")
 """Values of ``--draft`` that need no model."""
 
@@ -119,13 +122,35 @@ def check_options(options: argparse.Namespace) -> None:
         value = values.get(flag[2:].replace("-", "_"))
         if value is not None and not holds(value):
             raise ValueError(f"{flag} must be {rule}: got {value}")
-    for width in options.widths or ():
-        if width < 1:
-            raise ValueError(f"--widths must be at least 1 each: got {width}")
     if options.num_draft_tokens is not None and options.draft is None:
         raise ValueError(f"--num-draft-tokens needs --draft: got {options.num_draft_tokens} without")
+    if options.widths is not None:
+        _check_widths(options)
     if options.seed is not None and options.temp == 0:
         raise ValueError(f"--seed needs --temp above 0, since nothing is sampled: got {options.seed}")
+
+
+def scored_width(options: argparse.Namespace) -> int:
+    """Columns of the widest verification that checked *options* ask for; 1 without a draft."""
+    if options.draft is None:
+        return 1
+    if options.num_draft_tokens is not None:
+        return 1 + int(options.num_draft_tokens)
+    widths: list[int] = options.widths or [1 + LONGEST_DRAFT]
+    return max(width for width in widths if width <= 1 + LONGEST_DRAFT)
+
+
+def _check_widths(options: argparse.Namespace) -> None:
+    widths, k, most = options.widths, options.num_draft_tokens, 1 + LONGEST_DRAFT
+    given = " ".join(map(str, widths))
+    if widths[0] < 1 or widths != sorted(set(widths)):
+        raise ValueError(f"--widths must be at least 1, and ascending: got {given}")
+    if options.draft is None:
+        return
+    if k is not None and 1 + k not in widths:
+        raise ValueError(f"--widths must have {1 + k}, for {k} draft tokens: got {given}")
+    if k is None and not any(2 <= width <= most for width in widths):
+        raise ValueError(f"--widths must have one from 2 to {most}, for drafts: got {given}")
 
 
 def check_generate_options(options: argparse.Namespace) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from decodekit.__main__ import main
 from decodekit.neuron_backend import compile_decoder
+from decodekit.pretrained import command_decoders
 
 DRAFT = pathlib.Path(__file__).parents[2] / "examples" / "pair" / "draft"
 PROMPT = "def read(path):\n"
@@ -135,3 +136,39 @@ def test_saved_decoders(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[st
     ]:
         status, _, err = run(capsys, "--prompt", PROMPT, *flags, **saved)
         assert (1, True) == (status, message in err), err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--widths", "4", "2"], "--widths must be at least 1, and ascending: got 4 2"),
+        (["--widths", "0", "2"], "--widths must be at least 1, and ascending: got 0 2"),
+        (
+            ["--draft", "lookup", "--widths", "1", "64"],
+            "--widths must have one from 2 to 9, for drafts: got 1 64",
+        ),
+        (
+            ["--draft", "lookup", "--num-draft-tokens", "3", "--widths", "1", "5"],
+            "--widths must have 4, for 3 draft tokens: got 1 5",
+        ),
+        (["--prompt", "@nowhere"], "--prompt must name a file that can be read: got @nowhere"),
+        (["--model", "nowhere"], "--model must be a folder, or the id of a model on the hub: got 'nowhere'"),
+    ],
+)
+def test_flags_that_do_not_fit(
+    flags: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are refused before a model is loaded."""
+    monkeypatch.setattr(command_decoders, "compile_decoder", None)
+    status, _, err = run(capsys, "--prompt", PROMPT, *EAGER, *flags)
+
+    assert (1, True) == (status, message in err), err
+
+
+def test_widths(capsys: pytest.CaptureFixture[str]) -> None:
+    """They bound the draft length, and change no text."""
+    plain = run(capsys, "--prompt", PROMPT, *EAGER)[1]
+
+    assert (
+        plain == run(capsys, "--prompt", PROMPT, *EAGER, "--draft", "suffix", "--widths", "1", "3", "64")[1]
+    )
