@@ -72,6 +72,7 @@ RUNS = (
     ),
     _run("positions", quick=(*_TINY, "--long", "512")),
     _run("busy", quick=(*_TINY, "--forwards", "10")),
+    _run("first-hour", quick=("--max-tokens", "8")),
     _run("start", quick=_TINY, takes=("cache",)),
     _run(
         "latency",

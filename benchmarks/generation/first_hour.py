@@ -1,0 +1,121 @@
+"""
+Question: how long does a newcomer wait, from an empty folder to fast text of a real model.
+
+The commands of the README, one after another, each a process of its own, with an empty cache folder: nothing
+that was downloaded or compiled before is found. With --install DIR, a checkout, an environment is made first
+and the package installed into it.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from ..measuring.arguments import add_json, progress
+from ..measuring.report import Report, Threshold, finish
+from ..measuring.tables import Table
+from ..prompts.prompt_sets import prompts
+
+FIRST_TEXT = 90.0
+"""Goal: seconds from the first start to the end of its text, downloads apart."""
+
+_QUESTION = "Why is the sky blue?"
+_FETCH = "from decodekit.pretrained import fetch_smollm2; print(fetch_smollm2())"
+_FIRST_START = "first start: compile, and answer a question"
+
+
+@attrs.frozen
+class Stage:
+    """A command, and what it took."""
+
+    name: str
+    seconds: float
+    output: str
+    """What it printed on standard output."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the benchmark's arguments."""
+    add = parser.add_argument
+    add("--install", type=Path, metavar="DIR", help="a checkout, to be installed first (this environment)")
+    add("--max-tokens", type=int, default=96, metavar="N", help="new tokens of an answer (%(default)s)")
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the commands, and report."""
+    with tempfile.TemporaryDirectory() as empty:
+        stages = list(_stages(Path(empty), options.install, options.max_tokens))
+    rows = [(stage.name, stage.seconds, _tokens_per_second(stage)) for stage in stages]
+    first = next(stage for stage in stages if stage.name == _FIRST_START)
+    report = Report(
+        benchmark="first-hour",
+        question="How long does a newcomer wait, from an empty folder to fast text of a real model?",
+        settings={"model": "SmolLM2-135M-Instruct", "dtype": "bfloat16", "tokens": options.max_tokens},
+        tables=[Table("Seconds by stage", ("stage", "seconds", "tokens/s"), rows)],
+        thresholds=[Threshold("seconds to the first text, compiled", first.seconds, "<=", FIRST_TEXT)],
+        notes=["Downloads depend on the network."],
+        # Without their output, which has paths of this machine.
+        results={stage.name: stage.seconds for stage in stages},
+    )
+    finish(report, options.json)
+
+
+def _stages(folder: Path, checkout: Path | None, tokens: int) -> Iterator[Stage]:
+    python = sys.executable
+    if checkout is not None:
+        environment = folder / "environment"
+        yield _ran("make an environment", [python, "-m", "venv", str(environment)], folder)
+        python = str(environment / "bin" / "python")
+        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        constraints = checkout / "scripts" / "constraints.txt"
+        limits = ["--constraint", str(constraints)] if constraints.exists() else []
+        yield _ran("install", [*pip, *limits, f"{checkout}[gguf]"], folder)
+    command = [python, "-m", "decodekit"]
+    yield _ran("doctor", [*command, "doctor"], folder)
+    model = _ran("download the model (98 MB)", [python, "-c", _FETCH], folder)
+    yield model
+    source = ["--model", model.output.strip()]
+    decoder = [*source, "--dtype", "bfloat16", "--max-length", "1024", "--draft", "lookup"]
+    answer = ["--chat", "--max-tokens", str(tokens), "--json"]
+    question = [*command, "generate", *decoder, *answer, "--prompt", _QUESTION]
+    yield _ran(_FIRST_START, question, folder)
+    yield _ran("second start: answer it again", question, folder)
+    edit = folder / "edit.txt"
+    edit.write_text(
+        next(text for kind, text in prompts() if kind == "structured" and "configuration" in text)
+    )
+    edited = [*command, "generate", *decoder, *answer, "--prompt", f"@{edit}"]
+    yield _ran("an edit, with drafts", edited, folder)
+    yield _ran("an edit, plain and with drafts", [*edited, "--compare"], folder)
+    saved = ["-o", str(folder / "int8"), "--weights", "int8", "--dtype", "bfloat16", "--max-length", "1024"]
+    yield _ran("compile in int8 into a folder", [*command, "compile", *source, *saved], folder)
+    own = [*command, "generate", "--model", str(folder / "int8"), *answer, "--prompt", _QUESTION]
+    yield _ran("answer from that folder", own, folder)
+
+
+def _ran(name: str, command: Sequence[str], folder: Path) -> Stage:
+    """Run *command* in *folder*, with the cache folder there."""
+    progress(name)
+    environment = {**os.environ, "DECODEKIT_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
+    begun = time.perf_counter()
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError(f"{name!r} must succeed: got status {done.returncode}: {done.stderr[-2000:]}")
+    return Stage(name, time.perf_counter() - begun, done.stdout)
+
+
+def _tokens_per_second(stage: Stage) -> float | None:
+    """Of a stage that generated text."""
+    if not stage.output.startswith("{"):
+        return None
+    found: dict[str, Any] = json.loads(stage.output)
+    return float(found["statistics"]["tokens_per_second"])
