@@ -452,6 +452,21 @@ def is_bit_exact(decoder: object) -> bool:
     return isinstance(decoder, BitExact) and decoder.bit_exact
 
 
+@runtime_checkable
+class RunsInLockstep(Protocol):
+    """A decoder that may be divided over processes, each of which makes the same forwards."""
+
+    @property
+    def in_lockstep(self) -> bool:
+        """Whether it is: then no part may decide by time, which differs between processes."""
+        ...
+
+
+def runs_in_lockstep(decoder: object) -> bool:
+    """Whether *decoder* is :attr:`~RunsInLockstep.in_lockstep`; False if it does not say so."""
+    return isinstance(decoder, RunsInLockstep) and decoder.in_lockstep
+
+
 def tree_widths(decoder: object) -> tuple[int, ...]:
     """Columns of the tree forwards of *decoder*; empty if there are none."""
     return tuple(decoder.tree_widths) if isinstance(decoder, ScoresTrees) else ()

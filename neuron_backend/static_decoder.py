@@ -291,6 +291,11 @@ class StaticDecoder(FusedForwards):
         return self.cores if self.ranks is None else self.ranks.degree
 
     @property
+    def in_lockstep(self) -> bool:
+        """Whether other processes must make the same forwards (:mod:`.tensor_parallel.ranks`)."""
+        return self.ranks is not None
+
+    @property
     def target(self) -> str:
         """Name of the target of the programs; ``"eager"`` if they are not compiled."""
         return "eager" if self.compiler is None else self.compiler.name

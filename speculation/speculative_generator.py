@@ -5,7 +5,7 @@ from torch import nn
 
 from ..decoding.engine.compatibility import a_draft_length
 from ..decoding.generator import Generator
-from ..decoding.optional_protocols import compares_scores, tree_nodes
+from ..decoding.optional_protocols import compares_scores, runs_in_lockstep, tree_nodes
 from ..decoding.protocols import Decoder, Drafter, DraftLength
 from ..decoding.validation import as_whole
 from .draft_length.adaptive_length import AdaptiveLength
@@ -34,8 +34,8 @@ class SpeculativeGenerator(Generator):
     Maximum draft length per speculation step, or a policy that decides it.
 
     By default an :class:`AdaptiveLength` of up to 8 tokens, or as many as the decoder scores columns for;
-    what it learns it keeps for later calls. For trees, and for verifications under which sampled
-    text depends on the length (and so on timing), the default is 4.
+    what it learns it keeps for later calls. The default is 4 for trees, for verifications under which
+    sampled text depends on the length (and so on timing), and for decoders that are divided over processes.
     """
 
     @num_draft_tokens.default
@@ -43,7 +43,7 @@ class SpeculativeGenerator(Generator):
         # Invalid parts are refused afterwards, where they are named.
         if not isinstance(self.decoder, Decoder) or tree_nodes(self.drafter) is not None:
             return _FIXED
-        if compares_scores(self.verification):
+        if compares_scores(self.verification) or runs_in_lockstep(self.decoder):
             return _FIXED
         # At least one: a decoder that scores a single column is refused, not left without drafts.
         return AdaptiveLength(max(1, min(_LONGEST, self.decoder.shape.scored_width - 1)))

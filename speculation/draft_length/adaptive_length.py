@@ -8,6 +8,7 @@ import attrs
 from attrs import validators
 
 from ...decoding.fork_safe_lock import fork_safe_lock
+from ...decoding.optional_protocols import runs_in_lockstep
 from ...decoding.protocols import Decoder, SpeculationStep
 from ...decoding.validation import a_whole_number, as_real, one_real
 from .acceptance_rates import AcceptanceRates
@@ -114,7 +115,15 @@ class AdaptiveLength:
             decoder: The target. Its cache is unchanged.
 
             exact_width: Whether every forward uses the widest token bucket that scores all columns.
+
+        Raises:
+            ValueError: *decoder* is divided over processes, whose times and so whose decisions differ.
         """
+        if runs_in_lockstep(decoder):
+            raise ValueError(
+                "'num_draft_tokens' must be a number for a decoder that is divided over processes, as each "
+                f"would decide by its own times: got {self}"
+            )
         with self._lock:
             self._seconds.prepare(decoder, exact_width)
 
@@ -218,8 +227,8 @@ class AdaptiveLength:
             self._stake = min(self._stake + net, self.allowance)
         self._savings += self.share * (1 + price)
         if self._savings > self.allowance / 4:
-            # Save until a trial is affordable, of whichever length.
-            self._savings = min(self._savings, max(self.allowance / 4, self._price(self.most)))
+            # Save until a trial is affordable.
+            self._savings = min(self._savings, max(self.allowance / 4, self._price(1)))
 
     def _next_wait(self, outcome: SpeculationStep) -> int:
         if any(outcome.accepted) and any(k > self._price(k) for k in range(1, self.most + 1)):

@@ -96,3 +96,20 @@ class TestInTheLoop:
         assert isinstance(fast.num_draft_tokens, AdaptiveLength)
         assert fast.num_draft_tokens.most == min(8, fast.decoder.shape.scored_width - 1)
         assert sum(result.statistics.drafted) > 0
+
+
+class Divided(ScriptedDecoder):
+    """A decoder that says that it is divided over processes."""
+
+    in_lockstep = True
+
+
+class TestDecodersDividedOverProcesses:
+    def test_have_a_fixed_default(self) -> None:
+        """Times differ between processes, so no length may depend on them."""
+        assert 4 == SpeculativeGenerator(Divided(torch.eye(6)), PromptLookup()).num_draft_tokens
+
+    def test_refuse_a_length_that_adapts(self) -> None:
+        """Before any of them waits for the others."""
+        with pytest.raises(ValueError, match="must be a number for a decoder that is divided over processes"):
+            SpeculativeGenerator(Divided(torch.eye(6)), PromptLookup(), num_draft_tokens=AdaptiveLength(4))
