@@ -48,7 +48,9 @@ def test_compiled(
 
     assert expected == Generator(decoder, stop=MaxNewTokens(40))(prompts).ids
     if decoder.shape.scored_width == 5:
-        fast = SpeculativeGenerator(decoder, PromptLookup(), stop=MaxNewTokens(40))(prompts)
+        fast = SpeculativeGenerator(decoder, PromptLookup(), num_draft_tokens=4, stop=MaxNewTokens(40))(
+            prompts
+        )
 
         assert expected == fast.ids
         assert sum(fast.statistics.accepted) > 0

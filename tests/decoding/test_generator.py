@@ -145,6 +145,7 @@ class TestStatistics:
         fast = SpeculativeGenerator(
             ScriptedDecoder(COUNT_UP, line=last_token),
             DraftModel(ScriptedDecoder(COUNT_UP, line=last_token)),
+            num_draft_tokens=4,
             stop=EndOfSequence(4),
         )
         statistics = fast([1]).statistics  # 2, then 3 4 | 5 6 and 7
@@ -703,7 +704,7 @@ class TestSeeds:
         """A draft from the same model is accepted throughout, and changes no token."""
         draft = DraftModel(ScriptedDecoder(torch.zeros(61, 61), line=last_token))
         parts: dict[str, Any] = {"stop": MaxNewTokens(20)}
-        result = SpeculativeGenerator(self.FLAT, draft, sampler=Sample(), **parts)([1])
+        result = SpeculativeGenerator(self.FLAT, draft, num_draft_tokens=4, sampler=Sample(), **parts)([1])
 
         assert Generator(self.FLAT, sampler=Sample(seed=result.seed), **parts)([1]).ids == result.ids
         assert result.statistics.drafted == result.statistics.accepted

@@ -101,7 +101,11 @@ class TestTrees:
         expected = Generator(eager, stop=STOP, **sampling_parts)(PROMPTS).ids
 
         fast = SpeculativeGenerator(
-            sampling.decoder, DraftTree(draft, Tree.comb(2, 2)), stop=STOP, **sampling_parts
+            sampling.decoder,
+            DraftTree(draft, Tree.comb(2, 2)),
+            num_draft_tokens=4,
+            stop=STOP,
+            **sampling_parts,
         )
         found = fast(PROMPTS)
 

@@ -36,10 +36,12 @@ def test_products_are_those_of_the_weights(out_features, in_features, size, dtyp
         terms = x.double().abs() @ layer.dequantized(torch.float64).abs().T
         found = [plain_int8_matmul(layer, x), int8_matmul(layer, x)]
 
+    # float16 has no larger numbers.
+    fits = expected.abs() < 0.99 * torch.finfo(dtype).max
     for product in found:
         assert (dtype, expected.shape) == (product.dtype, product.shape)
         bound = ROUNDING[dtype] * (terms + (extra.double().abs() if bias else 0)) + torch.finfo(dtype).tiny
-        assert ((product.double() - expected).abs() <= bound).all()
+        assert (((product.double() - expected).abs() <= bound) | ~fits).all()
 
 
 @pytest.mark.parametrize("dtype", list(ROUNDING), ids=str)

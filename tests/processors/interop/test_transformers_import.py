@@ -58,7 +58,7 @@ class TestFromTransformers:
             parts["sampler"] = sampler
         plain = Generator(decoder, **parts)(PROMPTS)
 
-        fast = SpeculativeGenerator(decoder, PromptLookup(), **parts)(PROMPTS)
+        fast = SpeculativeGenerator(decoder, PromptLookup(), num_draft_tokens=4, **parts)(PROMPTS)
 
         assert plain.ids == fast.ids
         assert sum(fast.statistics.drafted) > 0

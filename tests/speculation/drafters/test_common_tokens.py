@@ -107,7 +107,7 @@ class TestTheSameModelBehindAPermutedVocabulary:
         results = []
         for draft in drafts:
             parts = {"sampler": Sample(5), "processors": Temperature(0.8), "stop": MaxNewTokens(100)}
-            results.append(SpeculativeGenerator(target, draft, **parts)([1, 2, 3]))
+            results.append(SpeculativeGenerator(target, draft, num_draft_tokens=4, **parts)([1, 2, 3]))
 
         assert results[0].ids == results[1].ids
         assert results[0].statistics.accepted == results[1].statistics.accepted

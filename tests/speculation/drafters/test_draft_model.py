@@ -41,7 +41,7 @@ class TestDraftModel:
         """A draft model with fewer positions stops drafting at its end, and the text is complete."""
         target = ScriptedDecoder(TABLE, max_length=64)
         draft = DraftModel(ScriptedDecoder(TABLE, max_length=20))
-        fast = SpeculativeGenerator(target, draft, stop=MaxNewTokens(50))([1, 2])
+        fast = SpeculativeGenerator(target, draft, num_draft_tokens=4, stop=MaxNewTokens(50))([1, 2])
         plain = Generator(ScriptedDecoder(TABLE, max_length=64), stop=MaxNewTokens(50))([1, 2])
 
         assert plain.ids == fast.ids

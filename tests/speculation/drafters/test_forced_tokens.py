@@ -216,7 +216,10 @@ class TestGeneration:
         }
         plain = Generator(ScriptedDecoder(scores, 4, **SHAPE), **parts)
         fast = SpeculativeGenerator(
-            ScriptedDecoder(scores, 4, **SHAPE), ForcedTokens(grammar, further[then]), **parts
+            ScriptedDecoder(scores, 4, **SHAPE),
+            ForcedTokens(grammar, further[then]),
+            num_draft_tokens=4,
+            **parts,
         )
         prompts, random_streams = [[1, 2], [2], [1, 2, 3], [5]], [3, 1, 4, 9]
         expected, actual = plain(prompts, random_streams), fast(prompts, random_streams)
