@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from .sampling.pipeline import SamplingPipeline as SamplingPipeline
     from .sampling.sample import Sample as Sample
     from .sampling_placement import Place as Place, Placement as Placement
+    from .serving.batcher import Batcher as Batcher, BatcherFullError as BatcherFullError
+    from .serving.request_handle import RequestHandle as RequestHandle
     from .stopping.composition import Stop as Stop
     from .stopping.consecutive import Consecutive as Consecutive
     from .stopping.end_of_sequence import EndOfSequence as EndOfSequence

@@ -14,9 +14,9 @@ from .engine.active_request import ActiveRequest
 from .engine.compatibility import check_decoder
 from .engine.decode_loop import DecodeLoop
 from .engine.feed_and_sample import placement_of
-from .engine.parts import Parts, begin_run, begun_pipeline, check_fit, recorder_of, texts_of
+from .engine.parts import Parts, begin_run, begun_pipeline, check_fit, recorder_of, seed_of, texts_of
 from .history import History
-from .optional_protocols import Saves, Seeded, is_bit_exact, reads_target_tokens, stages_of
+from .optional_protocols import Saves, is_bit_exact, reads_target_tokens, stages_of
 from .pretrained_loader import pretrained_loader
 from .prompts import as_rows, first_history
 from .protocols import Decoder
@@ -161,8 +161,8 @@ class Generator(Parts):
             prompts: One list of ids, a list of them, an integer array ``[batch, length]`` (torch or numpy),
                 or what a tokenizer returns: a mapping with ``input_ids`` and maybe an ``attention_mask``,
                 whose padding is left out, on either side. With a tokenizer also a string, a chat
-                (``[{"role": "user", "content": "..."}]``, in its chat template), or several of them. At most
-                as many as the decoder has rows.
+                (``[{"role": "user", "content": "..."}]``, in its chat template), or several of them. More
+                than the decoder has rows take turns: each begins when a row is free.
 
             random_streams: The rows' random streams, one number each; 0, 1, 2, ... if not given. With
                 the same number a row gives the same text alone or in a batch.
@@ -176,13 +176,14 @@ class Generator(Parts):
         Raises:
             TypeError: An invalid prompt or streamer.
 
-            ValueError: A prompt that is empty, too long or outside the vocabulary, or too many prompts;
-                log-probabilities after a stage that the chain does not have.
+            ValueError: A prompt that is empty, too long or outside the vocabulary; log-probabilities after a
+                stage that the chain does not have; more prompts than rows with parameters for each row, or
+                with a drafter that grows trees.
         """
         try:
-            rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
+            rows = as_rows(prompts, self.decoder.shape, self.tokenizer, any_number=True)
             timers = self._timers()
-            seed = self._seed()
+            seed = seed_of(self)
             events = self._events(self._history(rows, random_streams, seed), timers, logprobs)
             if streamer is not None:
                 events = forward(events, streamer, rows)
@@ -201,7 +202,7 @@ class Generator(Parts):
         Nothing runs ahead: the next step runs when the next event is requested. Closing the iterator,
         or leaving a loop over it, ends the generation; the generator is ready for the next call.
         """
-        rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
+        rows = as_rows(prompts, self.decoder.shape, self.tokenizer, any_number=True)
         return self._events(self._history(rows, random_streams), self._timers(), logprobs)
 
     def astream(
@@ -284,17 +285,11 @@ class Generator(Parts):
     def _timers(self) -> Timers:
         return Timers(Statistics(bit_exact=is_bit_exact(self.decoder)))
 
-    def _seed(self) -> int:
-        """The seed of one call."""
-        # Only random samplers have one.
-        seed = self.sampler.seed if isinstance(self.sampler, Seeded) else 0
-        return noise.fresh_seed() if seed is None else seed
-
     def _history(
         self, rows: list[list[int]], random_streams: Sequence[int] | None, seed: int | None = None
     ) -> History:
         numbers = stream_numbers(random_streams, len(rows))
-        seed = self._seed() if seed is None else seed
+        seed = seed_of(self) if seed is None else seed
         # Not inference tensors, in any mode of the caller: later steps write to them.
         with torch.inference_mode(False):
             # One more than the decoder's positions: the last token need not be fed.
@@ -303,6 +298,11 @@ class Generator(Parts):
     def _events(self, history: History, timers: Timers, logprobs: Logprobs | None) -> EventStream:
         """Begin, with a table of this one request; nothing is fed before the first event is requested."""
         feeder = feeder_of(self.decoder)
+        if len(history.length) > self.decoder.shape.batch_size:
+            # Imported late: such calls are rare.
+            from .serving.many_prompts import events_of_many
+
+            return events_of_many(self, feeder, history, timers, logprobs, self.exact_width)
         run = begin_run(self, feeder, len(history.length), timers, logprobs)
         loop = DecodeLoop.over(feeder, history, timers, self.exact_width)
         return self._events_of(loop, loop.join(run, history, 0), texts_of(self, history))

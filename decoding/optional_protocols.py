@@ -205,6 +205,14 @@ class TellsByToken(Protocol):
 
 
 @runtime_checkable
+class ChecksRows(Protocol):
+    """A condition with a value for each row; checked when a run begins."""
+
+    def check_rows(self, rows: int) -> None:
+        """Raise ``ValueError`` where it has no value for each of *rows* rows."""
+
+
+@runtime_checkable
 class BeginsStop(Protocol):
     """A condition with state; each run begins its own."""
 

@@ -12,7 +12,9 @@ from .protocols import DecoderShape
 from .validation import is_whole
 
 
-def as_rows(prompts: Any, shape: DecoderShape, tokenizer: Any = None) -> list[list[int]]:
+def as_rows(
+    prompts: Any, shape: DecoderShape, tokenizer: Any = None, any_number: bool = False
+) -> list[list[int]]:
     """
     Prompts as one list of ids each, checked against the decoder.
 
@@ -26,14 +28,18 @@ def as_rows(prompts: Any, shape: DecoderShape, tokenizer: Any = None) -> list[li
 
         tokenizer: Encodes strings and chats.
 
+        any_number: Whether there may be more prompts than the decoder has rows.
+
     Raises:
         TypeError: Another type.
 
-        ValueError: No prompt, an empty prompt, more prompts than the decoder has rows, one that does not
-            fit, or an id outside the vocabulary.
+        ValueError: No prompt, an empty prompt, more prompts than the decoder has rows unless there may be
+            *any_number*, one that does not fit, or an id outside the vocabulary.
     """
     rows = _rows(prompts, tokenizer)
-    if not 1 <= len(rows) <= shape.batch_size:
+    if not rows and any_number:
+        raise ValueError("'prompts' must be 1 or more: got 0")
+    if not rows or (len(rows) > shape.batch_size and not any_number):
         hint = f". Compile it with batch_size={len(rows)}" if rows else ""
         raise ValueError(
             f"'prompts' must be 1 to {shape.batch_size}, the decoder's rows: got {len(rows)}{hint}"

@@ -93,3 +93,7 @@ class TokenFeeder(Protocol):
     def overlap(self, ids: list[int]) -> list[int]:
         """How many leading *ids* each row of the decoder has been fed already."""
         ...
+
+    def held(self) -> list[int]:
+        """How many tokens each row of the decoder has been fed and holds."""
+        ...

@@ -119,6 +119,10 @@ class Slots:
         tokens = np.asarray(ids, dtype=np.int64)
         return [self._cached.common(row, tokens, len(tokens)) for row in range(self.shape.batch_size)]
 
+    def held(self) -> list[int]:
+        """How many tokens each row of the decoder holds."""
+        return list(self._cached.valid)
+
     def missing(self, history: History, length: Tensor) -> Tensor:
         """
         How many of each row's tokens are not fed yet.

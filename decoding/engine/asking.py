@@ -1,6 +1,6 @@
 """Asking the drafters: each one once, over the whole table."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 import torch
@@ -12,13 +12,18 @@ from ..protocols import Draft, SamplesTokens
 from ..results.timers import Timers
 from .active_request import ActiveRequest
 from .drafting import Asked, Drafting, check_draft
-from .samples_by_row import SamplesByRow
+from .samples_by_row import RaisedInRowsError, SamplesByRow, in_rows
 
 Question = tuple[ActiveRequest, Drafting, Asked]
 
 
 def ask(
-    requests: Sequence[ActiveRequest], now: History, timers: Timers, alone: bool, most: int | None
+    requests: Sequence[ActiveRequest],
+    now: History,
+    timers: Timers,
+    alone: bool,
+    most: int | None,
+    failed: Callable[[ActiveRequest, Exception], None],
 ) -> list[Asked | None]:
     """
     Let the drafters of *requests* propose.
@@ -38,10 +43,18 @@ def ask(
         most: The columns of a step's forward: a drafter that lacks more of a row's tokens catches up
             by as many, and drafts later. None for any number.
 
+        failed: Told of each request whose part raised. What a shared drafter raises itself, all requests
+            that share it have raised.
+
     Returns:
         For each request what it asked for; None where no row can be drafted for.
     """
-    questions = [_question(request, now, timers) for request in requests]
+    questions = []
+    for request in requests:
+        try:
+            questions.append(_question(request, now, timers))
+        except Exception as error:
+            failed(request, error)
     asked = {id(question[0]): question[2] for question in questions if question is not None}
     groups: dict[int, list[Question]] = {}
     for question in questions:
@@ -49,9 +62,8 @@ def ask(
             groups.setdefault(id(question[1].drafter), []).append(question)
     for group in groups.values():
         with timers.phase("draft"):
-            drafts = _proposed(group, now, alone, most)
-        for (request, _, one), draft in zip(group, drafts, strict=True):
-            asked[id(request)] = attrs.evolve(one, draft=draft)
+            for (request, _, one), draft in _group_drafts(group, now, alone, most, failed):
+                asked[id(request)] = attrs.evolve(one, draft=draft)
     return [asked.get(id(request)) for request in requests]
 
 
@@ -76,6 +88,29 @@ def _question(request: ActiveRequest, now: History, timers: Timers) -> Question 
         drafting,
         Asked(drafting.allowed(len(rows), evidence), rows, request.empty_draft, evidence),
     )
+
+
+def _group_drafts(
+    group: Sequence[Question],
+    now: History,
+    alone: bool,
+    most: int | None,
+    failed: Callable[[ActiveRequest, Exception], None],
+) -> list[tuple[Question, Draft]]:
+    """The drafts of requests that share a drafter, without those whose parts raised."""
+    while group:
+        try:
+            return list(zip(group, _proposed(group, now, alone, most), strict=True))
+        except RaisedInRowsError as raised:
+            for request in (request for request, _, _ in group if request.rows == raised.rows):
+                failed(request, raised.error)
+            # The others are asked again: a proposal is a function of the history.
+            group = [one for one in group if one[0].rows != raised.rows]
+        except Exception as error:
+            for request, _, _ in group:
+                failed(request, error)
+            return []
+    return []
 
 
 # Not around the whole run: between steps the caller's code runs, perhaps in another thread.
@@ -117,7 +152,10 @@ def _sampling(group: Sequence[Question], now: History, alone: bool, vocab: int) 
     if alone:
         return group[0][1].sampling(now)
     return SamplesByRow(
-        [(request.rows, drafting.sampling(now.rows(request.rows))) for request, drafting, _ in group]
+        [
+            (request.rows, in_rows(request.rows, drafting.sampling, now.rows(request.rows)))
+            for request, drafting, _ in group
+        ]
     )
 
 

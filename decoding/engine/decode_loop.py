@@ -34,6 +34,14 @@ A request, the outputs of its rows, and a function that reports the step to its 
 The function is called after the outputs were delivered, so that an exception in it loses nothing.
 """
 
+Failed: TypeAlias = Callable[[ActiveRequest, Exception], None]
+"""What is told of a request whose part raised; it may raise the exception, which then ends the step."""
+
+
+def raise_it(request: ActiveRequest, error: Exception) -> None:
+    """Let the exception of a part end the step, which may be repeated."""
+    raise error
+
 
 @attrs.define(eq=False)
 class _Plan:
@@ -90,6 +98,12 @@ class DecodeLoop:
     exact_width: bool = False
     """Whether every token goes through one program."""
 
+    failed: Failed = raise_it
+    """
+    Told of a request whose own part raised. If it returns, that request takes part in no further step,
+    and the others go on.
+    """
+
     requests: list[ActiveRequest] = attrs.field(factory=list, init=False)
     """In the order of joining."""
 
@@ -116,13 +130,16 @@ class DecodeLoop:
         return cls(feeder, history, timers, exact_width)
 
     @classmethod
-    def empty(cls, feeder: TokenFeeder, timers: Timers, exact_width: bool = False) -> "DecodeLoop":
+    def empty(
+        cls, feeder: TokenFeeder, timers: Timers, exact_width: bool = False, failed: Failed = raise_it
+    ) -> "DecodeLoop":
         """A table over all rows of the decoder, all of them free."""
         shape = feeder.shape
         # A free row has one token, so that every part finds a valid history.
         one = torch.ones(shape.batch_size, dtype=torch.int64)
         ids = torch.zeros(shape.batch_size, 1, shape.max_length + 1, dtype=torch.int64)
-        return cls(feeder, History(ids, one[:, None], one, torch.zeros_like(one)), timers, exact_width)
+        history = History(ids, one[:, None], one, torch.zeros_like(one))
+        return cls(feeder, history, timers, exact_width, failed)
 
     def free(self) -> list[int]:
         """The rows that no request has, ascending."""
@@ -171,7 +188,7 @@ class DecodeLoop:
         """
         Advance the requests by one step.
 
-        An exception of a part leaves the table as it was.
+        An exception of a part leaves the request as it was, and the table if :attr:`failed` raises it.
 
         Args:
             most: Bounds the columns of the forward, as in :meth:`~..cache.slots.Slots.feed`: a long
@@ -194,7 +211,7 @@ class DecodeLoop:
         clock = None
         if drafts and plan.may_draft:
             clock = self.timers.step_clock()
-            asked = ask(plan.requests, now, self.timers, plan.alone, most)
+            asked = ask(plan.requests, now, self.timers, plan.alone, most, self._fail)
         # The logits of a step are valid until the next forward by any user.
         waiting_since = time.perf_counter()
         # Not acquire() and release(): an interrupt may occur between acquire() and try.
@@ -205,7 +222,11 @@ class DecodeLoop:
         return self._advanced(plan, asked, accepted, {} if clock is None else clock.read())
 
     def _planned(self) -> _Plan:
-        requests = [request for request in self.requests if request.active and not request.paused]
+        requests = [
+            request
+            for request in self.requests
+            if request.active and not request.paused and not request.failed
+        ]
         active = [row for request in requests for row in request.table_rows()]
         need = torch.zeros(len(self._length), dtype=torch.int64)
         need[active] = 1
@@ -248,15 +269,35 @@ class DecodeLoop:
         seen, fed = self._fed(plan, now, length, draft, most, sample)
         self.feeder.logits_in_use = True
         try:
-            if plan.alone:
-                run, active = requests[0].run, requests[0].active
-                return [run.accept(fed.chosen, fed.raw, seen, now, draft, active) if fed.all_ready else None]
             return [
-                _accepted(request, own, seen, now, fed) if fed.are_ready(request.table_rows()) else None
+                self._accepted(request, own, seen, now, fed, plan.alone)
+                if not request.failed and fed.are_ready(request.table_rows())
+                else None
                 for request, own in zip(requests, drafts, strict=True)
             ]
         finally:
             self.feeder.logits_in_use = False
+
+    def _accepted(
+        self, request: ActiveRequest, own: Draft, seen: History, now: History, fed: Fed, alone: bool
+    ) -> Accepted | None:
+        """What *request* accepts, given its *own* draft; None if one of its parts raised."""
+        run, rows = request.run, request.rows
+        try:
+            if alone:
+                return run.accept(fed.chosen, fed.raw, seen, now, own, request.active)
+            # A run must not see the columns of others' longer drafts.
+            columns, window = 1 + own.ids.shape[1], seen.rows(rows)
+            raw = Scores(lambda: fed.logits[rows, :columns])
+            window = window.at(window.length[:, :columns])
+            return run.accept(None, raw, window, now.rows(rows), own, request.active)
+        except Exception as error:
+            self._fail(request, error)
+            return None
+
+    def _fail(self, request: ActiveRequest, error: Exception) -> None:
+        self.failed(request, error)
+        request.failed, self._plan = True, None
 
     def _fed(
         self, plan: _Plan, now: History, length: Ints, draft: Draft, most: int | None, sample: bool
@@ -265,7 +306,7 @@ class DecodeLoop:
         feeder, statistics = self.feeder, self.timers.statistics
         begun = plan.begun = plan.begun or any(self._length[row] > self._prompt[row] for row in plan.active)
         forwards, columns, tokens = feeder.forwards, feeder.columns, feeder.tokens
-        reused = self._reused(plan.unfed, now, length) if plan.unfed else 0
+        reused = self._reused(plan.unfed, now, length) if plan.unfed else {}
         with self.timers.phase("target" if begun else "prefill"):
             seen, ends, need = now, torch.from_numpy(length), plan.need
             if draft.parents is not None:
@@ -283,17 +324,24 @@ class DecodeLoop:
             plan.unfed = []
             for request in plan.requests:
                 request.fed = True
-            statistics.reused += reused
+            self._count_reused(plan.requests, reused)
         if begun:
             columns, tokens = feeder.columns - columns, feeder.tokens - tokens
             statistics.columns += columns
             statistics.padding += columns - tokens
         return seen, fed
 
-    def _reused(self, rows: Sequence[int], now: History, length: Ints) -> int:
-        """Tokens of *rows* that the cache holds and that are not fed again for their logits."""
+    def _reused(self, rows: Sequence[int], now: History, length: Ints) -> dict[int, int]:
+        """Tokens of each of *rows* that the cache holds and that are not fed again for their logits."""
         missing = self.feeder.missing(now, torch.from_numpy(length)).tolist()
-        return sum(int(length[row]) - max(missing[row], 1) for row in rows)
+        return {row: int(length[row]) - max(missing[row], 1) for row in rows}
+
+    def _count_reused(self, requests: Sequence[ActiveRequest], reused: dict[int, int]) -> None:
+        self.timers.statistics.reused += sum(reused.values())
+        for request in requests:
+            if request.run.timers is not self.timers:
+                own = range(request.rows.start, request.rows.stop)
+                request.run.timers.statistics.reused += sum(reused.get(row, 0) for row in own)
 
     def _advanced(
         self,
@@ -321,21 +369,6 @@ class DecodeLoop:
 
 def _nothing() -> None:
     """Report nothing, where no drafter was asked."""
-
-
-def _accepted(request: ActiveRequest, own: Draft, seen: History, now: History, fed: Fed) -> Accepted:
-    """What *request* accepts, given its *own* draft and what was seen and fed in the whole table."""
-    rows, columns = request.rows, 1 + own.ids.shape[1]
-    window = seen.rows(rows)
-    return request.run.accept(
-        None,
-        # A run must not see the columns of others' longer drafts.
-        Scores(lambda: fed.logits[rows, :columns]),
-        window.at(window.length[:, :columns]),
-        now.rows(rows),
-        own,
-        request.active,
-    )
 
 
 def _side_by_side(requests: Sequence[ActiveRequest], drafts: Sequence[Draft], rows: int) -> Draft:

@@ -6,14 +6,15 @@ import attrs
 from attrs import validators
 
 from ..history import History
-from ..optional_protocols import MeasuresGap, StatefulSampler
+from ..optional_protocols import MeasuresGap, Seeded, StatefulSampler
 from ..protocols import Decoder, Drafter, DraftLength, Processor, Sampler, StopCondition, Verification
 from ..results.logprobs import Logprobs
 from ..results.timers import Timers
+from ..sampling import noise
 from ..sampling.greedy import Greedy
 from ..sampling.pipeline import SamplingPipeline
 from ..sampling.stateful_sampler import begin_sampler
-from ..stopping.composition import begin, by_token
+from ..stopping.composition import begin, by_token, check_rows
 from ..stopping.max_new_tokens import MaxNewTokens
 from ..token_feeder import TokenFeeder
 from ..validation import as_whole
@@ -127,7 +128,12 @@ def check_fit(parts: Parts, decoder: Decoder, exact_width: bool) -> None:
 
 
 def begin_run(
-    parts: Parts, feeder: TokenFeeder, rows: int, timers: Timers, logprobs: Logprobs | None = None
+    parts: Parts,
+    feeder: TokenFeeder,
+    rows: int,
+    timers: Timers,
+    logprobs: Logprobs | None = None,
+    first_row: int = 0,
 ) -> Run:
     """
     Begin a request.
@@ -143,11 +149,15 @@ def begin_run(
 
         logprobs: Which log-probabilities to record; None for none.
 
+        first_row: The number of its first row in the statistics.
+
     Raises:
         TypeError: *logprobs* is no request for log-probabilities.
 
-        ValueError: They are of a stage that the chain does not have.
+        ValueError: They are of a stage that the chain does not have, or the stop condition has limits for
+            another number of rows.
     """
+    check_rows(parts.stop_condition, rows)
     pipeline, drafting = begun_pipeline(parts, rows), None
     if parts.drafter is not None:
         length, verification = parts.num_draft_tokens, parts.verification
@@ -161,7 +171,15 @@ def begin_run(
         gap=cast(MeasuresGap, parts.sampler) if parts.record_gap else None,
         recorder=None if logprobs is None else recorder_of(logprobs, pipeline, feeder),
         on_device=feeder_samples(feeder, pipeline, rows),
+        first_row=first_row,
     )
+
+
+def seed_of(parts: Parts) -> int:
+    """The seed of one call: the sampler's own, or a fresh one."""
+    # Only random samplers have one.
+    seed = parts.sampler.seed if isinstance(parts.sampler, Seeded) else 0
+    return noise.fresh_seed() if seed is None else seed
 
 
 def begun_pipeline(parts: Parts, rows: int) -> SamplingPipeline:

@@ -67,6 +67,9 @@ class Run:
     on_device: bool = False
     """Whether the decoder's own forwards sample as :attr:`pipeline` does."""
 
+    first_row: int = 0
+    """The number of its first row in the statistics."""
+
     # Read once per run: conditions build theirs on every access.
     _finishes: tuple[Finish, ...] = attrs.field(init=False, repr=False)
     _code: TokenCode | None = attrs.field(init=False, repr=False)
@@ -262,7 +265,7 @@ class Run:
             # Draft tokens after a stop within the accepted ones are not counted.
             stopped = codes[row] > 0 and added[row] <= accepted[row]
             drafted = added[row] if stopped else ahead[row]
-            statistics.record(added[row], drafted, min(accepted[row], drafted), row)
+            statistics.record(added[row], drafted, min(accepted[row], drafted), self.first_row + row)
 
 
 def known_codes(codes: Tensor, after: History, finishes: int) -> NDArray[np.int64]:

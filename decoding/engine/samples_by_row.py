@@ -1,6 +1,7 @@
 """Sampling in a table whose rows belong to several requests."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
 
 import attrs
 import torch
@@ -9,6 +10,30 @@ from torch import Tensor
 from ..history import History
 from ..protocols import SamplesTokens
 from ..scores import Scores
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class RaisedInRowsError(Exception):
+    """A part of one of the requests raised."""
+
+    def __init__(self, rows: slice, error: Exception) -> None:
+        super().__init__(rows, error)
+        self.rows, self.error = rows, error
+
+
+def in_rows(rows: slice, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """
+    The result of a part of the request that has *rows*.
+
+    Raises:
+        RaisedInRowsError: The part raised.
+    """
+    try:
+        return call(*args, **options)
+    except Exception as error:
+        raise RaisedInRowsError(rows, error) from error
 
 
 @attrs.frozen(eq=False)
@@ -28,7 +53,7 @@ class SamplesByRow:
         ids = torch.full(logits.shape[:2], -1)
         processed = []
         for rows, pipeline in self.pipelines:
-            ids[rows], scores = pipeline(logits[rows], history.rows(rows))
+            ids[rows], scores = in_rows(rows, pipeline, logits[rows], history.rows(rows))
             processed.append((rows, scores))
         return ids, Scores(lambda: _together(processed, logits))
 
@@ -36,7 +61,7 @@ class SamplesByRow:
         """Raw logits to the *n* top choices, ``[rows, width, n]``."""
         ids = torch.full((*logits.shape[:2], n), -1)
         for rows, pipeline in self.pipelines:
-            ids[rows] = pipeline.top_choices(logits[rows], history.rows(rows), n)
+            ids[rows] = in_rows(rows, pipeline.top_choices, logits[rows], history.rows(rows), n)
         return ids
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..history import History
 from ..optional_protocols import (
     BeginsStop,
+    ChecksRows,
     CombinesConditions,
     TellsByToken,
     TokenCode,
@@ -58,6 +59,18 @@ class Stop(abc.ABC):
 def begin(condition: StopCondition) -> StopCondition:
     """*condition* for one run."""
     return condition.begin() if isinstance(condition, BeginsStop) else condition
+
+
+def check_rows(condition: StopCondition, rows: int) -> None:
+    """
+    Check the conditions that have a value for each row.
+
+    Raises:
+        ValueError: One of them has values for another number of rows.
+    """
+    for part in parts(condition):
+        if isinstance(part, ChecksRows):
+            part.check_rows(rows)
 
 
 def parts(condition: StopCondition) -> Iterator[StopCondition]:

@@ -11,7 +11,7 @@ from ..protocols import Finish
 from ..scores import Scores
 from ..validation import counts
 from .composition import Stop
-from .row_limits import limit_of_row, limits
+from .row_limits import limit_of_row, limits, require_rows
 
 
 @has_short_cuts
@@ -31,6 +31,10 @@ class MaxNewTokens(Stop):
         """Codes ``[batch, width]``."""
         generated = history.length.numpy() - history.prompt.numpy()[:, None]
         return torch.from_numpy((generated >= limits(self.n, history)).astype(np.int64))
+
+    def check_rows(self, rows: int) -> None:
+        """Raise ``ValueError`` if there is neither one number nor one for each of *rows* rows."""
+        require_rows(self.n, rows)
 
     def by_token(self) -> TokenCode:
         """The code of one token."""

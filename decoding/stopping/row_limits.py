@@ -11,10 +11,19 @@ from ..history import History
 
 def limits(n: Tensor, history: History) -> NDArray[np.int64]:
     """One limit for all rows or one for each, ``[1, 1]`` or ``[rows, 1]``."""
-    rows = len(history.length)
+    require_rows(n, len(history.length))
+    return n.numpy()[:, None]
+
+
+def require_rows(n: Tensor, rows: int) -> None:
+    """
+    Check the number of limits.
+
+    Raises:
+        ValueError: *n* is neither one number nor one for each of *rows* rows.
+    """
     if len(n) not in (1, rows):
         raise ValueError(f"'n' must be one number or one for each of the {rows} rows: got {len(n)}")
-    return n.numpy()[:, None]
 
 
 def limit_of_row(n: Tensor) -> Callable[[int], int]:

@@ -463,7 +463,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("call", "error", "message"),
         [
-            ({"prompts": []}, ValueError, "'prompts' must be 1 to 3"),
+            ({"prompts": []}, ValueError, "'prompts' must be 1 or more: got 0"),
             ({"prompts": [[1], []]}, ValueError, "prompt 1 must have 1 to 64 tokens"),
             ({"prompts": [[1] * 65]}, ValueError, "prompt 0 must have 1 to 64 tokens"),
             ({"prompts": [9]}, ValueError, "ids of prompt 0 must be 0 to 7"),

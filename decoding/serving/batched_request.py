@@ -1,0 +1,90 @@
+"""A request of one prompt that shares a decoder with others."""
+
+import time
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ..engine.active_request import ActiveRequest
+from ..engine.run import Run
+from ..history import History
+from ..protocols import Finish
+from ..results.events import Event, StepOutput
+
+if TYPE_CHECKING:
+    from ..results.row_text import RowText
+
+CANCELLED = Finish("cancelled")
+"""The finish of a request that was cancelled."""
+
+TIMEOUT = Finish("timeout")
+"""The finish of a request whose time was over."""
+
+
+@attrs.define(eq=False, kw_only=True)
+class BatchedRequest:
+    """One prompt with its parts: waiting, in a row of the decoder, or ended."""
+
+    run: Run
+    """Of one row."""
+
+    history: History
+    """The prompt, ``[1, 1, capacity]``."""
+
+    text: "RowText | None" = None
+    """Its incremental text; None without a tokenizer."""
+
+    row: int = 0
+    """The row that its events name."""
+
+    priority: float = 0.0
+    """Of two requests that wait, the higher one is seated first."""
+
+    timeout: float | None = None
+    """Seconds from its submission on; None for any number."""
+
+    submitted: float = attrs.field(factory=time.monotonic, init=False)
+    """When it was submitted, in seconds of ``time.monotonic``."""
+
+    seat: ActiveRequest | None = attrs.field(default=None, init=False)
+    """Its row of the decoding loop; None while it waits and after its end."""
+
+    begun: bool = attrs.field(default=False, init=False)
+    """Whether it has its first token."""
+
+    ending: Finish | None = attrs.field(default=None, init=False)
+    """Set to end it before the next step."""
+
+    unread: int = attrs.field(default=0, init=False)
+    """Events that its reader has not taken, where the reader says so."""
+
+    max_unread: int | None = None
+    """So many :attr:`unread` events pause it; None for any number."""
+
+    @property
+    def prompt(self) -> list[int]:
+        """The ids of its prompt."""
+        ids: list[int] = self.history.ids[0, 0, : int(self.history.prompt[0])].tolist()
+        return ids
+
+    @property
+    def must_pause(self) -> bool:
+        """Whether its reader is too far behind."""
+        return self.max_unread is not None and self.unread >= self.max_unread
+
+    def due(self, now: float) -> Finish | None:
+        """The finish that is to end it *now*, if any."""
+        if self.ending is None and self.timeout is not None and now - self.submitted >= self.timeout:
+            return TIMEOUT
+        return self.ending
+
+    def event(self, output: StepOutput) -> Event:
+        """The event of a step."""
+        self.begun = True
+        text = None if self.text is None else self.text.push(output.ids, output.finish)
+        self.run.timers.touch()
+        return Event(self.row, output.ids, text, output.finish, output.logprobs)
+
+    def last_event(self, finish: Finish) -> Event:
+        """The event of an end between steps."""
+        return self.event(StepOutput(0, (), finish))

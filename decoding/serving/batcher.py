@@ -1,0 +1,414 @@
+"""Continuous batching: many requests, each with its own parts, on one decoder."""
+
+import asyncio
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self
+
+import attrs
+from attrs import validators
+
+from ..cache.slots import feeder_of
+from ..engine.compatibility import check_decoder
+from ..engine.parts import Parts, begin_run, check_fit, seed_of, texts_of
+from ..history import History
+from ..optional_protocols import is_bit_exact, runs_in_lockstep
+from ..prompts import as_rows, first_history
+from ..protocols import Decoder
+from ..results.events import Event
+from ..results.logprobs import Logprobs
+from ..results.statistics import Statistics
+from ..results.streamers import listener
+from ..results.timers import Timers
+from ..sampling import noise
+from ..token_feeder import TokenFeeder
+from ..validation import a_whole_number, as_real, is_whole, stream_numbers
+from .batched_request import CANCELLED, BatchedRequest
+from .prefill_pace import PrefillPace
+from .request_handle import RequestHandle
+from .request_table import RequestTable, Told
+from .waiting_line import WaitingLine
+
+_POLL_SECONDS = 0.02
+"""How long to wait for another thread's step, or for a time-out, before looking again."""
+
+
+class BatcherFullError(RuntimeError):
+    """As many requests wait as may."""
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Batcher:
+    """
+    Serve many requests with one decoder, step by step.
+
+    A request takes a free row, has its prompt fed in chunks beside the rows that decode, and leaves its row
+    to the next when it ends. Its ids, finish and log-probabilities are those of a call of its own with the
+    same parts and random stream; neighbours do not change them. (A verification that compares distributions
+    keeps the distribution.) A row keeps its cache: a prompt that begins like an earlier one is fed from
+    there on.
+
+    ``with Batcher(decoder) as batcher`` runs a thread (``async with`` too). Without one, reading a handle
+    advances all requests.
+
+    >>> from decodekit.decoding import Generator, MaxNewTokens
+    >>> from decodekit.testing import ScriptedDecoder
+    >>> import torch
+    >>> decoder = ScriptedDecoder(torch.eye(5), batch_size=2)
+    >>> batcher, parts = Batcher(decoder), Generator(decoder, stop=MaxNewTokens(2)).parts
+    >>> handles = [batcher.submit(parts, [token]) for token in (1, 2, 3)]
+    >>> [len(handle.result().ids[0]) for handle in handles]
+    [2, 2, 2]
+    """
+
+    decoder: Decoder = attrs.field(kw_only=False)
+    """Computes the logits; its batch size is the number of requests that run at a time."""
+
+    prefill_width: int | None = attrs.field(
+        default=None, validator=validators.optional([a_whole_number, validators.ge(1)])
+    )
+    """Columns of a prompt that are fed beside rows that decode; None for the widest that was compiled."""
+
+    max_gap: float | None = attrs.field(default=None, validator=validators.optional(validators.gt(0)))
+    """
+    Seconds that a step beside rows that decode may take, which bounds the columns of a prompt in it, by the
+    times of earlier steps. None for any number.
+    """
+
+    max_waiting: int | None = attrs.field(
+        default=None, validator=validators.optional([a_whole_number, validators.ge(1)])
+    )
+    """Requests that may wait for a row; None for any number."""
+
+    ageing: float = attrs.field(default=10.0, validator=validators.gt(0))
+    """Seconds of waiting that are worth a priority of 1."""
+
+    exact_width: bool = attrs.field(default=False, validator=validators.instance_of(bool))
+    """As :attr:`~..generator.Generator.exact_width`."""
+
+    _timers: Timers = attrs.field(init=False)
+    _served: Statistics = attrs.field(factory=Statistics, init=False)
+    """What the requests that ended have counted."""
+
+    _feeder: TokenFeeder = attrs.field(init=False)
+    _table: RequestTable = attrs.field(init=False)
+    _checked: "weakref.WeakSet[Parts]" = attrs.field(factory=weakref.WeakSet, init=False)
+    """Parts that fit the decoder."""
+
+    _handles: dict[BatchedRequest, RequestHandle] = attrs.field(factory=dict, init=False)
+    _arrived: list[BatchedRequest] = attrs.field(factory=list, init=False)
+    """Requests that the table has not got yet."""
+
+    _closed: bool = attrs.field(default=False, init=False)
+    _thread: threading.Thread | None = attrs.field(default=None, init=False)
+    _executor: ThreadPoolExecutor | None = attrs.field(default=None, init=False)
+    """The thread of the steps that tasks wait for."""
+
+    _tasks: dict[asyncio.Future[None], asyncio.AbstractEventLoop] = attrs.field(factory=dict, init=False)
+    _stepping: threading.Lock = attrs.field(factory=threading.Lock, init=False)
+    """Held by the one thread that advances the requests."""
+
+    _changed: threading.Condition = attrs.field(factory=threading.Condition, init=False)
+    """Guards the handles and what arrived, and is notified after each change of them."""
+
+    def __attrs_post_init__(self) -> None:
+        """Lay out an empty table."""
+        check_decoder(self.decoder)
+        if runs_in_lockstep(self.decoder):
+            raise ValueError(
+                "'decoder' must not run in lockstep with other processes, where requests would arrive at "
+                f"other steps: got {self.decoder!r}"
+            )
+        self._feeder = feeder_of(self.decoder)
+        self._timers = Timers(Statistics(bit_exact=is_bit_exact(self.decoder)))
+        widths = self.decoder.shape.widths
+        most = widths[-1] if self.prefill_width is None else self.prefill_width
+        pace, line = PrefillPace(widths, most, self.max_gap), WaitingLine(self.ageing)
+        self._table = RequestTable(self._feeder, self._timers, pace, line, self.exact_width)
+
+    @property
+    def statistics(self) -> Statistics:
+        """
+        Of all steps so far: forwards, columns and seconds, and the tokens and drafts of requests that ended.
+
+        The counts by row are those of each request's own statistics.
+        """
+        with self._changed:
+            return self._timers.statistics + self._served
+
+    @property
+    def num_waiting(self) -> int:
+        """The requests that wait for a row."""
+        return len(self._arrived) + len(self._table.waiting.requests)
+
+    def submit(
+        self,
+        parts: Parts,
+        prompt: Any,
+        *,
+        random_stream: int = 0,
+        num_samples: int = 1,
+        priority: float = 0.0,
+        timeout: float | None = None,
+        streamer: Any = None,
+        logprobs: Logprobs | None = None,
+        max_unread: int | None = None,
+    ) -> RequestHandle:
+        """
+        Queue a request.
+
+        Args:
+            parts: A generator's :attr:`~..generator.Generator.parts`.
+
+            prompt: One prompt, as in a call of a generator.
+
+            random_stream: The random stream of the first sample; the others have the numbers after it.
+
+            num_samples: How many times to continue the prompt; each sample is a row of the result.
+
+            priority: Requests of higher priority take free rows first; see :attr:`ageing`.
+
+            timeout: Seconds from now on, after which the request ends with the finish ``"timeout"``.
+
+            streamer: Receives every event, in the thread that advances the requests: it must not block.
+                What it raises ends the request.
+
+            logprobs: Which log-probabilities to return.
+
+            max_unread: So many events of a sample that its reader has not taken pause it, and no other
+                request. None for any number.
+
+        Raises:
+            TypeError: A wrong type of an argument.
+
+            ValueError: The prompt does not fit, or a part cannot share a decoder.
+
+            BatcherFullError: :attr:`max_waiting` requests wait.
+
+            RuntimeError: The batcher is closed.
+        """
+        if not isinstance(parts, Parts):
+            raise TypeError(f"'parts' must be a generator's .parts: got {parts!r}")
+        for name, number, least in (("num_samples", num_samples, 1), ("max_unread", max_unread, 1)):
+            if number is not None and (not is_whole(number) or number < least):
+                raise ValueError(f"'{name}' must be a whole number >= {least}: got {number!r}")
+        if not isinstance(as_real(priority), float):
+            raise TypeError(f"'priority' must be a number: got {priority!r}")
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"'timeout' must be > 0 seconds, or None: got {timeout!r}")
+        rows = as_rows(prompt, self.decoder.shape, parts.tokenizer, any_number=True)
+        if len(rows) != 1:
+            raise ValueError(f"a request must have one prompt: got {len(rows)}. Submit each by itself")
+        if parts not in self._checked:
+            check_fit(parts, self.decoder, self.exact_width)
+            self._checked.add(parts)
+        first = int(stream_numbers([random_stream], 1))
+        seed, streams = seed_of(parts), range(first, first + num_samples)
+        requests = [self._request(parts, rows, number, seed, i, logprobs) for i, number in enumerate(streams)]
+        for request in requests:
+            request.priority, request.timeout, request.max_unread = priority, timeout, max_unread
+        told = None if streamer is None else listener(streamer, rows)
+        handle = RequestHandle(self, rows[0], requests, seed, told)
+        if told is not None:
+            told.begin()
+        with self._changed:
+            if self._closed:
+                raise RuntimeError("the batcher is closed: make a new one")
+            if self.max_waiting is not None and self.num_waiting + len(requests) > self.max_waiting:
+                raise BatcherFullError(
+                    f"at most max_waiting={self.max_waiting} requests may wait: {self.num_waiting} do"
+                )
+            self._arrived += requests
+            self._handles |= dict.fromkeys(requests, handle)
+        self.notify()
+        return handle
+
+    def step(self) -> None:
+        """
+        Advance all requests by one step, in this thread.
+
+        Nothing is raised: what a part or the decoder raises is raised where the request is read.
+        """
+        with self._stepping:
+            self._advance()
+        self.notify()
+
+    def close(self, finish: bool = True) -> None:
+        """
+        Take no more requests, and end.
+
+        Args:
+            finish: Whether the requests that were submitted run to their ends first; else they are cancelled.
+        """
+        with self._changed:
+            self._closed = True
+            for request in self._handles:
+                # Nobody may be left who reads.
+                request.max_unread = None
+                request.ending = request.ending if finish else CANCELLED
+        self.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+            self._thread = None
+        while self._handles:
+            self.step()
+        if self._executor is not None:
+            self._executor.shutdown()
+
+    def __enter__(self) -> Self:
+        """Advance the requests in a thread until the end of the ``with`` block."""
+        with self._changed:
+            if self._closed or self._thread is not None:
+                raise RuntimeError("a batcher runs once: make a new one")
+            self._thread = threading.Thread(target=self._run, name="decodekit-batcher", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        """Finish the requests; after an exception cancel them."""
+        self.close(finish=kind is None)
+
+    async def __aenter__(self) -> Self:
+        """Advance the requests in a thread until the end of the ``async with`` block."""
+        return self.__enter__()
+
+    async def __aexit__(self, kind: Any, *_: object) -> None:
+        """Finish the requests; after an exception cancel them."""
+        await asyncio.to_thread(self.close, kind is None)
+
+    def __repr__(self) -> str:
+        """One line: the decoder's rows, and the requests."""
+        running = len(self._handles) - self.num_waiting
+        rows = self.decoder.shape.batch_size
+        return f"<Batcher: {rows} rows, {running} requests running, {self.num_waiting} waiting>"
+
+    # What a handle asks for.
+
+    def wait_until(self, ready: Callable[[], bool], timeout: float | None = None) -> None:
+        """See :class:`~.request_handle.Server`."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while not ready():
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError(f"the request did not end within {timeout} seconds")
+            self._wait_or_step(ready, None if until is None else until - time.monotonic())
+
+    async def wait_in_task(self, ready: Callable[[], bool]) -> None:
+        """See :class:`~.request_handle.Server`."""
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._changed:
+                if ready():
+                    return
+                threaded = self._thread is not None
+                changed: asyncio.Future[None] = loop.create_future()
+                self._tasks[changed] = loop
+                if not threaded and self._executor is None:
+                    # One thread: a compiled decoder keeps a team of workers for each thread that calls it.
+                    self._executor = ThreadPoolExecutor(1, "decodekit-batcher")
+            try:
+                if not threaded and self._executor is not None:
+                    await loop.run_in_executor(self._executor, self._wait_or_step, ready)
+                else:
+                    await changed
+            finally:
+                with self._changed:
+                    self._tasks.pop(changed, None)
+
+    def notify(self) -> None:
+        """See :class:`~.request_handle.Server`."""
+        with self._changed:
+            self._changed.notify_all()
+            for changed, loop in self._tasks.items():
+                # A loop that is closed has no task left.
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(_set, changed)
+
+    def _wait_or_step(self, ready: Callable[[], bool], timeout: float | None = None) -> None:
+        """Advance the requests if no other thread does, else wait for it a while."""
+        if self._thread is None and self._stepping.acquire(blocking=False):
+            try:
+                advanced = ready() or self._advance()
+            finally:
+                self._stepping.release()
+            self.notify()
+            if advanced:
+                return
+        with self._changed:
+            if not ready():
+                wait = _POLL_SECONDS if self._thread is None else 1.0
+                self._changed.wait(wait if timeout is None else min(wait, timeout))
+
+    def _run(self) -> None:
+        while True:
+            with self._stepping:
+                advanced = self._advance()
+            self.notify()
+            with self._changed:
+                if self._closed and not self._handles:
+                    return
+                if not advanced and not self._arrived and not any(one.ending for one in self._handles):
+                    # Requests that wait or pause may come to the end of their time.
+                    self._changed.wait(_POLL_SECONDS if self._handles else None)
+
+    def _advance(self) -> bool:
+        """One step; whether anything was computed."""
+        with self._changed:
+            self._table.waiting.requests += self._arrived
+            self._arrived.clear()
+        forwards = self._feeder.forwards
+        self._timers.resume()
+        try:
+            self._tell(self._table.end_due())
+            self._tell(self._stepped())
+        finally:
+            self._timers.touch()
+        return self._feeder.forwards > forwards
+
+    def _stepped(self) -> list[Told]:
+        try:
+            return self._table.step()
+        except Exception as error:
+            return [(request, error) for request in self._table.clear()]
+
+    def _tell(self, told: list[Told]) -> None:
+        for request, news in told:
+            handle = self._handles[request]
+            # Without the lock: a streamer may take its time.
+            handle.tell_streamer(news)
+            with self._changed:
+                if isinstance(news, Event):
+                    handle.add(news)
+                else:
+                    handle.fail(news)
+                if not isinstance(news, Event) or news.finish is not None:
+                    del self._handles[request]
+                    self._served += _counts(request.run.timers.statistics)
+
+    def _request(
+        self, parts: Parts, rows: list[list[int]], stream: int, seed: int, row: int, logprobs: Logprobs | None
+    ) -> BatchedRequest:
+        history = self._history(rows, stream, seed)
+        timers = Timers(Statistics(bit_exact=self._timers.statistics.bit_exact))
+        run = begin_run(parts, self._feeder, 1, timers, logprobs)
+        run.require_shareable()
+        texts = texts_of(parts, history)
+        return BatchedRequest(run=run, history=history, text=None if texts is None else texts[0], row=row)
+
+    def _history(self, rows: list[list[int]], stream: int, seed: int) -> History:
+        streams = noise.random_streams(stream_numbers([stream], 1), seed)
+        return first_history(rows, streams, self.decoder.shape.max_length + 1)
+
+
+def _counts(statistics: Statistics) -> Statistics:
+    """What may be added to the statistics of all steps, without lists that grow with the requests."""
+    return attrs.evolve(
+        statistics, row_steps=[], row_accepted=[], reused=0, total_seconds=0.0, first_token_seconds=None
+    )
+
+
+def _set(changed: "asyncio.Future[None]") -> None:
+    if not changed.done():
+        changed.set_result(None)

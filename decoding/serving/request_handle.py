@@ -1,0 +1,190 @@
+"""What a submitted request is read, awaited and cancelled by."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from typing import Any, Protocol
+
+import attrs
+
+from ..results.events import Event
+from ..results.generation import Generation, collect
+from ..results.statistics import Statistics
+from ..results.streamers import ClosedError, Listener
+from .batched_request import CANCELLED, BatchedRequest
+
+
+class Server(Protocol):
+    """What advances the requests."""
+
+    def wait_until(self, ready: Callable[[], bool], timeout: float | None = None) -> None:
+        """
+        Return when *ready* is true, and advance the requests meanwhile if nothing else does.
+
+        Raises:
+            TimeoutError: It is not within *timeout* seconds.
+        """
+
+    async def wait_in_task(self, ready: Callable[[], bool]) -> None:
+        """:meth:`wait_until` without blocking the event loop."""
+
+    def notify(self) -> None:
+        """Tell the threads and tasks that wait that something changed."""
+
+
+@attrs.define(eq=False, repr=False)
+class RequestHandle:
+    """
+    A request that was submitted to a :class:`~.batcher.Batcher`.
+
+    Iterate over it for its events (with ``async for`` in an event loop), or take the :meth:`result`
+    (``await handle``). Iterating begins at the first event that was not read. Breaking off leaves the request
+    running: :meth:`cancel` ends it. A task that is cancelled while it waits cancels the request.
+    """
+
+    _server: Server
+    _prompt: list[int]
+    _requests: list[BatchedRequest]
+    """One for each sample."""
+
+    seed: int
+    """The seed of its random streams."""
+
+    _streamer: Listener | None = None
+    """Receives the events too, until it has been told of the end."""
+
+    _events: list[Event] = attrs.field(factory=list, init=False)
+    _unread: deque[Event] = attrs.field(factory=deque, init=False)
+    _running: int = attrs.field(init=False)
+    _error: Exception | None = attrs.field(default=None, init=False)
+
+    @_running.default
+    def _every_sample(self) -> int:
+        return len(self._requests)
+
+    @property
+    def done(self) -> bool:
+        """Whether all of its samples have ended."""
+        return self._running == 0
+
+    def __iter__(self) -> Iterator[Event]:
+        """
+        The events that were not read, each as it occurs; advances the batcher if no thread does.
+
+        Raises:
+            Exception: What a part of the request or the decoder raised, after the last event.
+        """
+        while True:
+            self._server.wait_until(self._readable)
+            if not self._unread:
+                break
+            yield self._take()
+        self._require_success()
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """The events, without blocking the event loop."""
+        while True:
+            await self._wait_in_task(self._readable)
+            if not self._unread:
+                break
+            yield self._take()
+        self._require_success()
+
+    def __await__(self) -> Generator[Any, None, Generation]:
+        """The :meth:`result`, without blocking the event loop."""
+        return self._awaited().__await__()
+
+    def result(self, timeout: float | None = None) -> Generation:
+        """
+        Wait for the end of all samples.
+
+        Args:
+            timeout: Seconds; None for any number. The request itself goes on.
+
+        Returns:
+            One row for each sample, of what was generated, also where the request was cancelled.
+
+        Raises:
+            TimeoutError: It has not ended by then.
+
+            Exception: What a part of the request or the decoder raised.
+        """
+        self._server.wait_until(lambda: self.done, timeout)
+        return self._collected()
+
+    def cancel(self) -> None:
+        """End the request before the next step, with the finish ``"cancelled"``; no effect after its end."""
+        for request in self._requests:
+            request.ending = CANCELLED
+        self._server.notify()
+
+    def __repr__(self) -> str:
+        """One line: samples, tokens so far, and whether it has ended."""
+        tokens = sum(len(event.ids) for event in self._events)
+        state = "ended" if self.done else "running"
+        return f"<RequestHandle: {len(self._requests)} samples, {tokens} tokens, {state}>"
+
+    def tell_streamer(self, news: Event | Exception) -> None:
+        """Pass on what happened; a streamer that raises ends the request."""
+        streamer = self._streamer
+        if streamer is None:
+            return
+        try:
+            if isinstance(news, Exception):
+                self._streamer = None
+                streamer.fail(news)
+                return
+            streamer.put_event(news)
+            if news.finish is not None and self._running == 1:
+                self._streamer = None
+                streamer.end()
+        except ClosedError:
+            self.cancel()
+        except Exception as error:
+            self._error, self._streamer = error, None
+            self.cancel()
+
+    def add(self, event: Event) -> None:
+        """Take the next event of a sample."""
+        self._events.append(event)
+        self._unread.append(event)
+        self._requests[event.row].unread += 1
+        self._running -= event.finish is not None
+
+    def fail(self, error: Exception) -> None:
+        """Take the exception that ended a sample, which ends the others too."""
+        self._running -= 1
+        self._error = error if self._error is None else self._error
+        for request in self._requests:
+            request.ending = CANCELLED
+
+    def _readable(self) -> bool:
+        return bool(self._unread) or self.done
+
+    def _take(self) -> Event:
+        event = self._unread.popleft()
+        request = self._requests[event.row]
+        request.unread -= 1
+        if request.max_unread is not None:
+            self._server.notify()
+        return event
+
+    def _require_success(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    async def _awaited(self) -> Generation:
+        await self._wait_in_task(lambda: self.done)
+        return self._collected()
+
+    async def _wait_in_task(self, ready: Callable[[], bool]) -> None:
+        try:
+            await self._server.wait_in_task(ready)
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+
+    def _collected(self) -> Generation:
+        self._require_success()
+        statistics = sum((one.run.timers.statistics for one in self._requests), Statistics())
+        return collect(self._events, [self._prompt] * len(self._requests), statistics, self.seed)

@@ -1,0 +1,162 @@
+"""Requests that come and go between the steps of one decoding loop."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import attrs
+
+from ..engine.active_request import ActiveRequest
+from ..engine.decode_loop import DecodeLoop
+from ..results.events import Event, StepOutput
+from ..results.timers import Timers
+from ..token_feeder import TokenFeeder
+from .batched_request import BatchedRequest
+from .prefill_pace import PrefillPace
+from .row_placement import best_row
+from .waiting_line import WaitingLine
+
+Told: TypeAlias = tuple[BatchedRequest, Event | Exception]
+"""A request and its next event, or the exception of one of its parts, which has ended it."""
+
+
+@attrs.define(eq=False)
+class RequestTable:
+    """
+    All rows of a decoder, and the requests that have them or wait for one.
+
+    Before each step requests leave and newcomers take free rows, each the row whose cache has most of its
+    prompt. A newcomer's prompt is fed in chunks beside the rows that decode. Not safe between threads.
+    """
+
+    feeder: TokenFeeder
+    timers: Timers
+    """Count the forwards, and the time of drafts and forwards."""
+
+    pace: PrefillPace
+    waiting: WaitingLine
+    exact_width: bool = False
+
+    _seated: dict[ActiveRequest, BatchedRequest] = attrs.field(factory=dict, init=False)
+    _failures: list[tuple[BatchedRequest, Exception]] = attrs.field(factory=list, init=False)
+    _loop: DecodeLoop = attrs.field(init=False)
+
+    @_loop.default
+    def _empty_loop(self) -> DecodeLoop:
+        return DecodeLoop.empty(self.feeder, self.timers, self.exact_width, self._failed)
+
+    @property
+    def seated(self) -> list[BatchedRequest]:
+        """The requests that have a row."""
+        return list(self._seated.values())
+
+    def step(self) -> list[Told]:
+        """
+        Seat newcomers, and advance the requests that have a row by one step.
+
+        Returns:
+            What each request is to be told, in order.
+
+        Raises:
+            Exception: The decoder's own; the requests are left as they were.
+        """
+        self._seat_newcomers(time.monotonic())
+        for active, request in self._seated.items():
+            if active.paused != request.must_pause:
+                self._loop.pause(active, request.must_pause)
+        running = [request for active, request in self._seated.items() if not active.paused]
+        if not running:
+            return []
+        most, drafts = self._columns(running)
+        forwards, columns, started = self.feeder.forwards, self.feeder.columns, time.perf_counter()
+        results = self._loop.step(most, drafts)
+        if self.feeder.forwards == forwards + 1:
+            width = (self.feeder.columns - columns) // self.feeder.shape.batch_size
+            self.pace.learn(width, time.perf_counter() - started)
+        told: list[Told] = [
+            answer
+            for active, outputs, learn in results
+            for answer in self._answers(self._seated[active], outputs[0], learn)
+        ]
+        failures, self._failures = self._failures, []
+        for request, error in [*told, *failures]:
+            if isinstance(error, Exception) or error.finish is not None:
+                self._leave(request)
+        return [*told, *failures]
+
+    def end_due(self) -> list[Told]:
+        """Take out the requests that were cancelled or whose time is over, and what they are told."""
+        told: list[Told] = []
+        now = time.monotonic()
+        for request in [*self._seated.values(), *self.waiting.requests]:
+            finish = request.due(now)
+            if finish is None:
+                continue
+            if request.seat is None:
+                self.waiting.requests.remove(request)
+            self._leave(request)
+            try:
+                told.append((request, request.last_event(finish)))
+            except Exception as error:
+                told.append((request, error))
+        return told
+
+    def clear(self) -> list[BatchedRequest]:
+        """Take out all requests, and return them."""
+        taken = [*self._seated.values(), *self.waiting.requests]
+        for request in list(self._seated.values()):
+            self._leave(request)
+        self.waiting.requests.clear()
+        return taken
+
+    def _answers(
+        self, request: BatchedRequest, output: StepOutput, learn: Callable[[], None]
+    ) -> Iterator[Told]:
+        """What *request* is told of a step."""
+        try:
+            event = request.event(output)
+        except Exception as error:
+            yield request, error
+            return
+        yield request, event
+        try:
+            learn()
+        except Exception as error:
+            # One that has ended is not told twice.
+            if event.finish is None:
+                yield request, error
+
+    def _seat_newcomers(self, now: float) -> None:
+        free = self._loop.free() if self.waiting.requests else []
+        while free and self.waiting.requests:
+            request = self.waiting.next(now)
+            row = best_row(free, self.feeder.overlap(request.prompt), self.feeder.held())
+            request.seat = self._loop.join(request.run, request.history, row)
+            self._seated[request.seat] = request
+            free.remove(row)
+
+    def _columns(self, running: list[BatchedRequest]) -> tuple[int | None, bool]:
+        """The most columns of the next step, None for any number, and whether there may be drafts."""
+        new = [one for one in running if not one.begun]
+        if not new:
+            # A draft model feeds a newcomer's prompt in chunks too.
+            return self.pace.columns if len(running) > 1 else None, True
+        shape = self.feeder.shape
+        most = shape.widths[-1] if len(new) == len(running) else self.pace.columns
+        lacking = max(self._lacking(one) for one in new)
+        # A forward wider than the scored width scores one column of each row, so none for a draft.
+        return most, min(lacking, most) <= shape.scored_width
+
+    def _lacking(self, request: BatchedRequest) -> int:
+        prompt = request.prompt
+        row = -1 if request.seat is None else request.seat.rows.start
+        return len(prompt) - self.feeder.overlap(prompt)[row]
+
+    def _leave(self, request: BatchedRequest) -> None:
+        if request.seat is not None:
+            self._loop.leave(request.seat)
+            del self._seated[request.seat]
+            request.seat = None
+
+    def _failed(self, active: ActiveRequest, error: Exception) -> None:
+        self._failures.append((self._seated[active], error))

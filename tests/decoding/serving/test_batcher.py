@@ -1,0 +1,627 @@
+"""A batcher: every request gives what it gives alone, whatever runs beside it."""
+
+import asyncio
+import random
+import threading
+import time
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from decodekit.decoding import (
+    Batcher,
+    BatcherFullError,
+    Draft,
+    Event,
+    Generator,
+    Greedy,
+    History,
+    Logprobs,
+    MaxLength,
+    MaxNewTokens,
+    NotBefore,
+    RequestHandle,
+    Sample,
+    SpeculationStep,
+)
+from decodekit.neuron_backend.static_decoder import StaticDecoder
+from decodekit.processors import RepetitionPenalty, Temperature
+from decodekit.speculation import DraftModel, DraftTree, PromptLookup, Tree
+from decodekit.testing import ScriptedDecoder
+
+from ..engine.requests import Wanted, wanted
+
+TABLE = 2 * torch.randn(97, 9, generator=torch.Generator().manual_seed(3))
+NEAR = TABLE + 0.5 * torch.randn(TABLE.shape, generator=torch.Generator().manual_seed(4))
+
+
+def scripted(rows: int, table: Tensor = TABLE, **options: Any) -> ScriptedDecoder:
+    """A decoder over *table*."""
+    return ScriptedDecoder(table, **{"batch_size": rows, "max_length": 48, **options})
+
+
+def parts_of(**parts: Any) -> Any:
+    """The parts of a generator."""
+    return Generator(scripted(1), **parts).parts
+
+
+def alone(prompt: list[int], random_stream: int = 0, rows: int = 1, **parts: Any) -> tuple[list[int], Any]:
+    """What a request gives by itself."""
+    result = Generator(scripted(rows), **parts)([prompt], random_streams=[random_stream])
+    return result.ids[0], result.finishes[0]
+
+
+def given(handle: RequestHandle) -> tuple[list[int], Any]:
+    """What a request of one sample gave."""
+    result = handle.result()
+    return result.ids[0], result.finishes[0]
+
+
+class PartError(Exception):
+    """Raised by a part of a test."""
+
+
+class Fails:
+    """A processor that raises in the step in which a row has so many tokens."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """As it is."""
+        if (history.length == self.length).any():
+            raise PartError("this part fails")
+        return logits
+
+
+def check_requests(dice: random.Random, make: Any, drafters: list[Any], rows: int, count: int) -> int:
+    """
+    Compare *count* random requests in a batcher with the same alone.
+
+    They are random in chain, sampler, stop, drafter, length, arrival, priority, chunks, cancellations and
+    parts that raise.
+
+    Returns:
+        The number that ran to their end.
+    """
+    decoder = make(rows)
+    options = {"prefill_width": dice.choice([None, 1, 5, 16]), "max_gap": dice.choice([None, 1e-9])}
+    batcher = Batcher(decoder, **options)
+    waiting = [wanted(dice, decoder.shape.vocab_size, 1, drafters) for _ in range(count)]
+    running: list[tuple[Wanted, RequestHandle, int | None]] = []
+    step = 0
+    while waiting or not all(handle.done for _, handle, _ in running):
+        for one in [one for one in waiting if one.arrives <= step]:
+            waiting.remove(one)
+            fails = None
+            if dice.random() < 0.1:
+                fails = len(one.prompts[0]) + dice.randint(0, 5)
+                one.parts["processors"] = one.parts["processors"] | Fails(fails)
+            parts = Generator(decoder, **one.parts).parts
+            [stream], priority = one.random_streams, dice.randint(0, 3)
+            handle = batcher.submit(parts, one.prompts[0], random_stream=stream, priority=priority)
+            running.append((one, handle, fails))
+        for one, handle, _ in running:
+            if one.leaves is not None and step > one.arrives + one.leaves:
+                handle.cancel()
+        batcher.step()
+        step += 1
+        assert step < 3000, "the batcher makes no progress"
+    whole = 0
+    for one, handle, fails in running:
+        try:
+            result = given(handle)
+        except PartError:
+            assert fails is not None
+            continue
+        if result[1] is not None and result[1].reason == "cancelled":
+            if fails is None:
+                assert one.alone(make(1))[0][0][: len(result[0])] == result[0]
+            continue
+        if fails is not None:
+            # Alone, other drafts may reach the length at which the part raises.
+            one.parts.pop("drafter", None)
+        assert one.alone(make(1)) == [result]
+        whole += 1
+    return whole
+
+
+@pytest.mark.mostly_slow(every=20)
+@pytest.mark.parametrize("seed", range(200))
+def test_scripted_requests(seed: int) -> None:
+    """Twenty-five requests; draft models are shared."""
+    dice = random.Random(seed)
+    drafters = [PromptLookup(), DraftModel(scripted(5, NEAR))]
+
+    assert check_requests(dice, scripted, drafters, dice.randint(1, 5), 25)
+
+
+@pytest.mark.mostly_slow(every=15)
+@pytest.mark.parametrize("seed", range(45))
+def test_float64_requests(seed: int, tiny_model: Any) -> None:
+    """Twelve requests over a model."""
+    model, draft = tiny_model("llama", torch.float64), tiny_model("qwen2", torch.float64)
+
+    def make(rows: int) -> StaticDecoder:
+        return StaticDecoder(model, batch_size=rows, max_length=48, widths=(1, 5, 16), scored_width=5)
+
+    dice = random.Random(seed)
+    drafter = DraftModel(StaticDecoder(draft, batch_size=4, max_length=48, widths=(1, 5, 16), scored_width=5))
+
+    assert check_requests(dice, make, [PromptLookup(), drafter], dice.randint(1, 4), 12)
+
+
+class TestReading:
+    PROMPTS = ([1, 2], [3], [4, 5, 6], [7], [1, 2, 8])
+    STOP = MaxNewTokens(6)
+
+    def expected(self) -> list[tuple[list[int], Any]]:
+        """Each request alone."""
+        return [alone(prompt, stop=self.STOP) for prompt in self.PROMPTS]
+
+    def test_reading_one_advances_all(self) -> None:
+        """Without a thread; in any order."""
+        batcher, parts = Batcher(scripted(2)), parts_of(stop=self.STOP)
+        handles = [batcher.submit(parts, prompt) for prompt in self.PROMPTS]
+
+        assert self.expected()[::-1] == [given(handle) for handle in handles[::-1]]
+
+    def test_events_come_as_they_occur(self) -> None:
+        """They add up to the result."""
+        batcher, parts = Batcher(scripted(2)), parts_of(stop=self.STOP)
+        handle = batcher.submit(parts, [1, 2], logprobs=Logprobs(2))
+        first = next(iter(handle))
+        assert not handle.done
+        events = [first, *handle]
+        expected = Generator(scripted(1), stop=self.STOP)([[1, 2]], logprobs=Logprobs(2))
+
+        assert expected.ids[0] == [token for event in events for token in event.ids]
+        assert expected.logprobs == handle.result().logprobs
+
+    def test_a_thread_advances_them(self) -> None:
+        """And other threads read."""
+        results: dict[int, Any] = {}
+        with Batcher(scripted(2)) as batcher:
+            parts = parts_of(stop=self.STOP)
+
+            def ask(number: int) -> None:
+                results[number] = given(batcher.submit(parts, self.PROMPTS[number]))
+
+            threads = [threading.Thread(target=ask, args=[number]) for number in range(len(self.PROMPTS))]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        assert dict(enumerate(self.expected())) == results
+
+    def test_threads_without_a_thread_of_its_own(self) -> None:
+        """One that reads advances the requests of the others."""
+        batcher, parts = Batcher(scripted(2)), parts_of(stop=self.STOP)
+        results: dict[int, Any] = {}
+
+        def ask(number: int) -> None:
+            results[number] = given(batcher.submit(parts, self.PROMPTS[number]))
+
+        threads = [threading.Thread(target=ask, args=[number]) for number in range(len(self.PROMPTS))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert dict(enumerate(self.expected())) == results
+
+    @pytest.mark.parametrize("threaded", [True, False])
+    def test_tasks_await_them(self, threaded: bool) -> None:
+        """Also by ``async for``."""
+
+        async def read(handle: RequestHandle) -> list[int]:
+            return [token async for event in handle for token in event.ids]
+
+        async def main() -> tuple[list[list[int]], list[Any]]:
+            batcher, parts = Batcher(scripted(2)), parts_of(stop=self.STOP)
+            if threaded:
+                async with batcher:
+                    handles = [batcher.submit(parts, prompt) for prompt in self.PROMPTS]
+                    return await asyncio.gather(*map(read, handles)), await asyncio.gather(*handles)
+            handles = [batcher.submit(parts, prompt) for prompt in self.PROMPTS]
+            found = await asyncio.gather(*map(read, handles)), await asyncio.gather(*handles)
+            batcher.close()
+            return found
+
+        ids, results = asyncio.run(main())
+
+        assert [one for one, _ in self.expected()] == ids == [result.ids[0] for result in results]
+
+    def test_a_cancelled_task_cancels_its_request(self) -> None:
+        """The others go on."""
+
+        async def main() -> tuple[Any, Any]:
+            async with Batcher(scripted(1)) as batcher:
+                slow = batcher.submit(parts_of(processors=Slow(), stop=MaxNewTokens(40)), [1])
+                other = batcher.submit(parts_of(stop=self.STOP), [3])
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(slow, 0.05)
+                return await slow, await other
+
+        slow, other = asyncio.run(main())
+
+        assert ["cancelled"] == slow.finish_reasons
+        assert alone([3], stop=self.STOP)[0] == other.ids[0]
+
+    def test_samples_are_separate_calls(self) -> None:
+        """Each with a random stream of its own."""
+        options = {"sampler": Sample(seed=5), "stop": self.STOP}
+        result = (
+            Batcher(scripted(2)).submit(parts_of(**options), [1], num_samples=5, random_stream=3).result()
+        )
+
+        assert [alone([1], 3 + i, **options)[0] for i in range(5)] == result.ids
+        assert [[1]] * 5 == result.prompts
+        assert 5 == result.seed
+
+    def test_a_result_within_a_time(self) -> None:
+        """The request goes on."""
+        with Batcher(scripted(1)) as batcher:
+            handle = batcher.submit(parts_of(processors=Slow(), stop=self.STOP), [1])
+            with pytest.raises(TimeoutError, match=r"the request did not end within 0.01 seconds"):
+                handle.result(timeout=0.01)
+
+            assert alone([1], stop=self.STOP) == given(handle)
+
+
+class Slow:
+    """A processor that takes its time."""
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """As it is."""
+        time.sleep(0.01)
+        return logits
+
+
+class Collects:
+    """A streamer."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.told: list[Any] = []
+        self.fails = fails
+
+    def put_event(self, event: Event) -> None:
+        """Keep it."""
+        if self.fails:
+            raise RuntimeError("the reader is gone")
+        self.told.append(event)
+
+    def end(self) -> None:
+        """Keep that."""
+        self.told.append("end")
+
+    def fail(self, error: BaseException) -> None:
+        """Keep it."""
+        self.told.append(error)
+
+
+class FailingLength:
+    """A draft length that cannot learn."""
+
+    most = 2
+
+    def __call__(self, rows: int) -> int:
+        """Two."""
+        return 2
+
+    def learn(self, outcome: SpeculationStep) -> None:
+        """Raise."""
+        raise PartError("this part fails")
+
+
+class TestIsolation:
+    STOP = MaxNewTokens(6)
+
+    def beside(self, **parts: Any) -> tuple[RequestHandle, tuple[list[int], Any]]:
+        """A request with *parts* beside another, whose result is checked."""
+        batcher = Batcher(scripted(2))
+        drafter = parts.pop("shared", None)
+        beside = {"stop": self.STOP} | (
+            {} if drafter is None else {"drafter": drafter, "num_draft_tokens": 2}
+        )
+        if drafter is not None:
+            parts |= {"drafter": drafter, "num_draft_tokens": 2}
+        handle = batcher.submit(parts_of(**{"stop": self.STOP, **parts}), [3])
+        other = batcher.submit(parts_of(**beside), [1, 2])
+        assert alone([1, 2], stop=self.STOP) == given(other)
+        return handle, given(batcher.submit(parts_of(stop=self.STOP), [5]))
+
+    @pytest.mark.parametrize(
+        "parts",
+        [
+            {"processors": Fails(4)},
+            {"sampler": lambda logits, history: 1 // 0},
+            {"processors": Fails(4), "shared": DraftModel(scripted(2, NEAR))},
+            {"drafter": PromptLookup(), "num_draft_tokens": FailingLength()},
+        ],
+        ids=["processor", "sampler", "in a shared draft", "learning"],
+    )
+    def test_a_part_that_raises_ends_its_own_request(self, parts: dict[str, Any]) -> None:
+        """The others have their tokens, and so has what comes after."""
+        handle, after = self.beside(**parts)
+        with pytest.raises((PartError, ZeroDivisionError)):
+            handle.result()
+
+        assert alone([5], stop=self.STOP) == after
+
+    def test_a_drafter_that_raises(self) -> None:
+        """Its requests end; others go on."""
+
+        class Raises:
+            def propose(self, history: History, budget: Tensor, sample: Any) -> Draft:
+                raise RuntimeError("no draft")
+
+        handle, after = self.beside(drafter=Raises(), num_draft_tokens=2)
+        with pytest.raises(RuntimeError, match="no draft"):
+            handle.result()
+
+        assert alone([5], stop=self.STOP) == after
+
+    def test_the_decoder_that_raises_ends_all(self) -> None:
+        """Each is told once; the next ones are served."""
+        decoder = scripted(2)
+        batcher, parts = Batcher(decoder), parts_of(stop=self.STOP)
+        streamers = [Collects() for _ in range(3)]
+        handles = [batcher.submit(parts, [1 + i], streamer=one) for i, one in enumerate(streamers)]
+        batcher.step()
+        whole = decoder.table
+        decoder.table = None  # type: ignore[assignment]
+        for handle in handles:
+            with pytest.raises(TypeError):
+                handle.result()
+        decoder.table = whole
+
+        assert [1, 1, 1] == [sum(isinstance(told, TypeError) for told in one.told) for one in streamers]
+        assert alone([5], stop=self.STOP) == given(batcher.submit(parts, [5]))
+
+    def test_streamers_hear_events_and_the_end(self) -> None:
+        """The events of a call."""
+        batcher, streamer, expected = Batcher(scripted(1)), Collects(), Collects()
+        batcher.submit(parts_of(stop=self.STOP), [3], streamer=streamer).result()
+        Generator(scripted(1), stop=self.STOP)([3], streamer=expected)
+
+        assert expected.told == streamer.told
+
+    def test_a_streamer_that_raises_ends_its_request(self) -> None:
+        """The result raises the same."""
+        batcher = Batcher(scripted(2))
+        handle = batcher.submit(parts_of(stop=self.STOP), [3], streamer=Collects(fails=True))
+        other = batcher.submit(parts_of(stop=self.STOP), [1, 2])
+        with pytest.raises(RuntimeError, match="the reader is gone"):
+            handle.result()
+
+        assert alone([1, 2], stop=self.STOP) == given(other)
+
+    def test_a_slow_reader_pauses_its_request(self) -> None:
+        """And no other; it goes on when events are read."""
+        batcher, parts = Batcher(scripted(2)), parts_of(stop=self.STOP)
+        slow = batcher.submit(parts, [3], max_unread=2)
+        assert alone([1, 2], stop=self.STOP) == given(batcher.submit(parts, [1, 2]))
+        for _ in range(5):
+            batcher.step()
+        assert "2 tokens, running" in repr(slow)
+
+        assert alone([3], stop=self.STOP)[0] == [token for event in slow for token in event.ids]
+
+
+class TestOrder:
+    def test_priorities(self) -> None:
+        """A higher one is seated first, then the earlier."""
+        batcher, parts, ended = Batcher(scripted(1), ageing=1e9), parts_of(stop=MaxNewTokens(2)), []
+        handles = [batcher.submit(parts, [1], priority=priority) for priority in (0, 1, 1, 2)]
+        while len(ended) < 4:
+            batcher.step()
+            ended += [number for number, one in enumerate(handles) if one.done and number not in ended]
+
+        assert [3, 1, 2, 0] == ended
+
+    def test_waiting_raises_the_priority(self) -> None:
+        """So that no request starves."""
+        batcher, parts = Batcher(scripted(1), ageing=1e-3), parts_of(stop=MaxNewTokens(2))
+        first = batcher.submit(parts, [1])
+        time.sleep(0.02)
+        batcher.submit(parts, [1], priority=5)
+        batcher.step()
+        batcher.step()
+
+        assert first.done
+
+    def test_time_is_over(self) -> None:
+        """For those that run and those that wait."""
+        batcher, parts = Batcher(scripted(1)), parts_of(stop=MaxNewTokens(40))
+        handles = [batcher.submit(parts, [1], timeout=0.05) for _ in range(2)]
+        batcher.step()
+        time.sleep(0.06)
+        results = [handle.result() for handle in handles]
+
+        assert [["timeout"], ["timeout"]] == [result.finish_reasons for result in results]
+        assert [1, 0] == [len(result.ids[0]) for result in results]
+
+    def test_only_so_many_wait(self) -> None:
+        """The next is refused, and nothing changes."""
+        batcher, parts = Batcher(scripted(1), max_waiting=2), parts_of(stop=MaxNewTokens(2))
+        handles = [batcher.submit(parts, [1]) for _ in range(2)]
+        with pytest.raises(BatcherFullError, match="at most max_waiting=2 requests may wait: 2 do"):
+            batcher.submit(parts, [1])
+        batcher.step()
+        handles.append(batcher.submit(parts, [1]))
+
+        assert [alone([1], stop=MaxNewTokens(2))] * 3 == list(map(given, handles))
+
+    def test_closing_finishes_or_cancels(self) -> None:
+        """And takes no more."""
+        parts = parts_of(stop=MaxNewTokens(20))
+        with Batcher(scripted(1)) as batcher:
+            handle = batcher.submit(parts, [1], max_unread=1)
+        assert alone([1], stop=MaxNewTokens(20)) == given(handle)
+        with pytest.raises(RuntimeError, match="the batcher is closed"):
+            batcher.submit(parts, [1])
+        batcher = Batcher(scripted(1)).__enter__()
+        handle = batcher.submit(parts_of(processors=Slow(), stop=MaxNewTokens(40)), [1])
+        batcher.__exit__(KeyError)
+
+        assert ["cancelled"] == handle.result().finish_reasons
+
+
+class TestCache:
+    def test_a_prompt_is_fed_from_where_a_row_has_it(self) -> None:
+        """The row with the longest beginning of it."""
+        decoder = scripted(3)
+        batcher, parts = Batcher(decoder), parts_of(stop=MaxNewTokens(2))
+        for prompt in ([1] * 20, [2] * 20):
+            batcher.submit(parts, prompt).result()
+        result = batcher.submit(parts, [2] * 20 + [3]).result()
+
+        assert 20 == result.statistics.reused
+        assert (alone([2] * 20 + [3], stop=MaxNewTokens(2))[0]) == result.ids[0]
+
+    @pytest.mark.parametrize(
+        ("options", "expected"),
+        [
+            ({}, [1, 16, 16, 16, 1]),
+            ({"prefill_width": 5}, [1, 5, 5, 5, 5]),
+            ({"max_gap": 1e-9}, [1, 1, 1, 1, 1]),
+        ],
+    )
+    def test_chunks_of_a_prompt(self, options: dict[str, Any], expected: list[int]) -> None:
+        """Beside a row that decodes a token in every step."""
+        decoder = scripted(2)
+        batcher, parts = Batcher(decoder, **options), parts_of(stop=MaxNewTokens(30))
+        quick = batcher.submit(parts, [1])
+        batcher.step()
+        batcher.submit(parts, [2] * 40)
+        for _ in range(4):
+            batcher.step()
+
+        assert expected == decoder.forwards
+        assert "5 tokens" in repr(quick)
+
+
+def test_statistics() -> None:
+    """Those of the steps and of the requests that ended, a draft's among them."""
+    batcher, streams = Batcher(scripted(2)), range(5)
+    parts = parts_of(drafter=PromptLookup(), num_draft_tokens=3, stop=MaxNewTokens(9))
+    handles = [batcher.submit(parts, [1, 2], random_stream=stream) for stream in streams]
+    own = [handle.result().statistics for handle in handles]
+    counted = batcher.statistics
+
+    assert 5 * 9 == counted.tokens == sum(one.tokens for one in own)
+    assert sum(sum(one.drafted) for one in own) == sum(counted.drafted) > 0
+    assert [one.steps for one in own] == [one.row_steps[0] for one in own]
+    assert counted.forwards < counted.tokens
+    assert 0 < counted.wasted_columns < counted.columns
+    assert 0 < counted.host_seconds < counted.total_seconds
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("options", "error", "message"),
+        [
+            ({"parts": 3}, TypeError, "'parts' must be a generator's .parts: got 3"),
+            ({"prompt": [[1], [2]]}, ValueError, "a request must have one prompt: got 2"),
+            ({"num_samples": 0}, ValueError, "'num_samples' must be a whole number >= 1: got 0"),
+            ({"max_unread": 0}, ValueError, "'max_unread' must be a whole number >= 1: got 0"),
+            ({"timeout": 0}, ValueError, "'timeout' must be > 0 seconds, or None: got 0"),
+            ({"priority": "high"}, TypeError, "'priority' must be a number: got 'high'"),
+            ({"streamer": 3}, TypeError, "'streamer' must have put_event"),
+            ({"random_stream": 1.5}, TypeError, "'random_streams' must be whole numbers"),
+        ],
+    )
+    def test_arguments(self, options: dict[str, Any], error: type[Exception], message: str) -> None:
+        """Nothing is queued."""
+        batcher = Batcher(scripted(1))
+        arguments = {"parts": parts_of(), "prompt": [1], **options}
+        with pytest.raises(error, match=message):
+            batcher.submit(**arguments)
+
+        assert 0 == batcher.num_waiting
+
+    def test_trees(self) -> None:
+        """By name."""
+        decoder = scripted(2, tree_widths=(8,))
+        parts = Generator(decoder, drafter=DraftTree(scripted(2, NEAR), Tree.comb(2, 2))).parts
+        with pytest.raises(ValueError, match="requests that share a decoder take no draft trees"):
+            Batcher(decoder).submit(parts, [1])
+
+    def test_parts_that_do_not_fit_the_decoder(self) -> None:
+        """As in a generator of that decoder."""
+        parts = Generator(scripted(1), drafter=PromptLookup(), num_draft_tokens=4).parts
+        with pytest.raises(ValueError, match="draft"):
+            Batcher(scripted(1, scored_width=1)).submit(parts, [1])
+
+
+class TestManyPrompts:
+    """A call with more prompts than rows."""
+
+    PROMPTS: ClassVar = [[1 + i % 5] * (1 + i % 7) for i in range(11)]
+
+    @pytest.mark.parametrize(
+        "parts",
+        [
+            {"sampler": Greedy()},
+            {"sampler": Sample(seed=3), "processors": RepetitionPenalty(1.2) | Temperature(0.7)},
+            {"drafter": PromptLookup(), "num_draft_tokens": 3},
+        ],
+    )
+    def test_rows_are_those_of_calls_alone(self, parts: dict[str, Any]) -> None:
+        """In the order of the prompts."""
+        stop = MaxNewTokens(7)
+        result = Generator(scripted(3), stop=stop, **parts)(self.PROMPTS, logprobs=Logprobs())
+        expected = [
+            Generator(scripted(1), stop=stop, **parts)([prompt], random_streams=[row], logprobs=Logprobs())
+            for row, prompt in enumerate(self.PROMPTS)
+        ]
+
+        assert [one.ids[0] for one in expected] == result.ids
+        assert [one.finishes[0] for one in expected] == result.finishes
+        assert result.logprobs is not None
+        assert [one.logprobs and one.logprobs[0] for one in expected] == result.logprobs
+
+    def test_statistics(self) -> None:
+        """One row for each prompt."""
+        result = Generator(scripted(3), stop=MaxNewTokens(7))(self.PROMPTS)
+        counted = result.statistics
+
+        assert (77, 11, [6] * 11) == (counted.tokens, counted.first_tokens, counted.row_steps)
+        assert len(scripted(3).forwards) < counted.forwards < 77
+
+    def test_streams(self) -> None:
+        """Closing one leaves the generator ready."""
+        generator = Generator(scripted(3), stop=MaxNewTokens(7))
+        events = generator.stream(self.PROMPTS)
+        assert {0, 1, 2} == {next(events).row for _ in range(3)}
+        events.close()
+
+        assert generator(self.PROMPTS).ids == [
+            alone(p, i, stop=MaxNewTokens(7))[0] for i, p in enumerate(self.PROMPTS)
+        ]
+
+    def test_a_part_that_raises_ends_the_call(self) -> None:
+        """As in a call that fits."""
+        generator = Generator(scripted(2), processors=Fails(5), stop=MaxNewTokens(7))
+        with pytest.raises(PartError, match="this part fails"):
+            generator(self.PROMPTS)
+
+    @pytest.mark.parametrize(
+        "parts",
+        [
+            {"stop": MaxNewTokens([2, 3, 4])},
+            {"stop": NotBefore(2, MaxLength([9, 9, 9])) | MaxNewTokens(3)},
+            {"processors": RepetitionPenalty(torch.tensor([1.1, 1.2, 1.3]))},
+        ],
+        ids=["limits", "nested limits", "processor"],
+    )
+    def test_parameters_for_each_row_are_refused(self, parts: dict[str, Any]) -> None:
+        """Rather than those of the first row taken for all; in a call of fewer rows too."""
+        generator = Generator(scripted(2), **parts)
+        for prompts in ([[1], [2], [3]], [[1], [2]]):
+            with pytest.raises(ValueError, match=r"one.* (for each|per row|value per row).*: got 3"):
+                generator(prompts)
