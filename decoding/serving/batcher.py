@@ -21,7 +21,7 @@ from ..protocols import Decoder
 from ..results.events import Event
 from ..results.logprobs import Logprobs
 from ..results.statistics import Statistics
-from ..results.streamers import listener
+from ..results.streamers import listener, report_failure
 from ..results.timers import Timers
 from ..sampling import noise
 from ..token_feeder import TokenFeeder
@@ -141,7 +141,7 @@ class Batcher:
 
     @property
     def num_waiting(self) -> int:
-        """The requests that wait for a row."""
+        """The requests that wait for a row, or for the next step."""
         return len(self._arrived) + len(self._table.waiting.requests)
 
     def submit(
@@ -210,19 +210,14 @@ class Batcher:
         requests = [self._request(parts, rows, number, seed, i, logprobs) for i, number in enumerate(streams)]
         for request in requests:
             request.priority, request.timeout, request.max_unread = priority, timeout, max_unread
-        told = None if streamer is None else listener(streamer, rows)
-        handle = RequestHandle(self, rows[0], requests, seed, told)
-        if told is not None:
-            told.begin()
-        with self._changed:
-            if self._closed:
-                raise RuntimeError("the batcher is closed: make a new one")
-            if self.max_waiting is not None and self.num_waiting + len(requests) > self.max_waiting:
-                raise BatcherFullError(
-                    f"at most max_waiting={self.max_waiting} requests may wait: {self.num_waiting} do"
-                )
-            self._arrived += requests
-            self._handles |= dict.fromkeys(requests, handle)
+        try:
+            told = None if streamer is None else listener(streamer, rows * num_samples)
+            handle = RequestHandle(self, rows[0], requests, seed, told)
+            self._queue(requests, handle)
+        except BaseException as error:
+            # A consumer may be waiting at the streamer's other end.
+            report_failure(streamer, error)
+            raise
         self.notify()
         return handle
 
@@ -386,6 +381,22 @@ class Batcher:
                 if not isinstance(news, Event) or news.finish is not None:
                     del self._handles[request]
                     self._served += _counts(request.run.timers.statistics)
+
+    def _queue(self, requests: list[BatchedRequest], handle: RequestHandle) -> None:
+        with self._changed:
+            if self._closed:
+                raise RuntimeError("the batcher is closed: make a new one")
+            waiting = max(0, len(self._handles) - self.decoder.shape.batch_size)
+            room = self.decoder.shape.batch_size - len(self._handles) + (self.max_waiting or 0)
+            if self.max_waiting is not None and len(requests) > room:
+                raise BatcherFullError(
+                    f"at most max_waiting={self.max_waiting} requests may wait for a row: {waiting} do, and "
+                    f"{len(requests)} came"
+                )
+            # Before the stepping thread can see them.
+            handle.begin_streamer()
+            self._arrived += requests
+            self._handles |= dict.fromkeys(requests, handle)
 
     def _request(
         self, parts: Parts, rows: list[list[int]], stream: int, seed: int, row: int, logprobs: Logprobs | None

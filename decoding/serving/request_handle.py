@@ -124,6 +124,16 @@ class RequestHandle:
         state = "ended" if self.done else "running"
         return f"<RequestHandle: {len(self._requests)} samples, {tokens} tokens, {state}>"
 
+    def begin_streamer(self) -> None:
+        """Pass on the prompts; a streamer whose consumer has gone cancels the request."""
+        try:
+            if self._streamer is not None:
+                self._streamer.begin()
+        except ClosedError:
+            self._streamer = None
+            for request in self._requests:
+                request.ending = CANCELLED
+
     def tell_streamer(self, news: Event | Exception) -> None:
         """Pass on what happened; a streamer that raises ends the request."""
         streamer = self._streamer
@@ -139,10 +149,13 @@ class RequestHandle:
                 self._streamer = None
                 streamer.end()
         except ClosedError:
+            self._streamer = None
             self.cancel()
+            streamer.end()
         except Exception as error:
             self._error, self._streamer = error, None
             self.cancel()
+            streamer.fail(error)
 
     def add(self, event: Event) -> None:
         """Take the next event of a sample."""

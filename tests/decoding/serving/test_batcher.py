@@ -26,6 +26,7 @@ from decodekit.decoding import (
     Sample,
     SpeculationStep,
 )
+from decodekit.decoding.results.streamers import ClosedError
 from decodekit.neuron_backend.static_decoder import StaticDecoder
 from decodekit.processors import RepetitionPenalty, Temperature
 from decodekit.speculation import DraftModel, DraftTree, PromptLookup, Tree
@@ -284,14 +285,14 @@ class Slow:
 class Collects:
     """A streamer."""
 
-    def __init__(self, fails: bool = False) -> None:
+    def __init__(self, fails: Exception | None = None) -> None:
         self.told: list[Any] = []
         self.fails = fails
 
     def put_event(self, event: Event) -> None:
         """Keep it."""
-        if self.fails:
-            raise RuntimeError("the reader is gone")
+        if self.fails is not None:
+            raise self.fails
         self.told.append(event)
 
     def end(self) -> None:
@@ -315,6 +316,16 @@ class FailingLength:
     def learn(self, outcome: SpeculationStep) -> None:
         """Raise."""
         raise PartError("this part fails")
+
+
+class OnlyIds:
+    """A Hugging Face streamer."""
+
+    def put(self, value: Tensor) -> None:
+        """Nothing."""
+
+    def end(self) -> None:
+        """Nothing."""
 
 
 class TestIsolation:
@@ -390,14 +401,24 @@ class TestIsolation:
 
         assert expected.told == streamer.told
 
+    def test_a_streamer_that_is_closed_cancels_its_request(self) -> None:
+        """Without an error; it is told of the end once."""
+        batcher, streamer = Batcher(scripted(1)), Collects(ClosedError())
+        result = batcher.submit(parts_of(stop=self.STOP), [3], streamer=streamer).result()
+
+        assert ["cancelled"] == result.finish_reasons
+        assert ["end"] == streamer.told
+
     def test_a_streamer_that_raises_ends_its_request(self) -> None:
         """The result raises the same."""
-        batcher = Batcher(scripted(2))
-        handle = batcher.submit(parts_of(stop=self.STOP), [3], streamer=Collects(fails=True))
+        batcher, error = Batcher(scripted(2)), RuntimeError("the reader is gone")
+        streamer = Collects(error)
+        handle = batcher.submit(parts_of(stop=self.STOP), [3], streamer=streamer)
         other = batcher.submit(parts_of(stop=self.STOP), [1, 2])
         with pytest.raises(RuntimeError, match="the reader is gone"):
             handle.result()
 
+        assert [error] == streamer.told
         assert alone([1, 2], stop=self.STOP) == given(other)
 
     def test_a_slow_reader_pauses_its_request(self) -> None:
@@ -446,15 +467,22 @@ class TestOrder:
         assert [1, 0] == [len(result.ids[0]) for result in results]
 
     def test_only_so_many_wait(self) -> None:
-        """The next is refused, and nothing changes."""
-        batcher, parts = Batcher(scripted(1), max_waiting=2), parts_of(stop=MaxNewTokens(2))
-        handles = [batcher.submit(parts, [1]) for _ in range(2)]
-        with pytest.raises(BatcherFullError, match="at most max_waiting=2 requests may wait: 2 do"):
-            batcher.submit(parts, [1])
-        batcher.step()
+        """The next is refused, its streamer is told, and nothing changes."""
+        batcher, parts, streamer = (
+            Batcher(scripted(1), max_waiting=2),
+            parts_of(stop=MaxNewTokens(2)),
+            Collects(),
+        )
+        handles = [batcher.submit(parts, [1]) for _ in range(3)]
+        message = "at most max_waiting=2 requests may wait for a row: 2 do, and 1 came"
+        with pytest.raises(BatcherFullError, match=message):
+            batcher.submit(parts, [1], streamer=streamer)
+        while not handles[0].done:
+            batcher.step()
         handles.append(batcher.submit(parts, [1]))
 
-        assert [alone([1], stop=MaxNewTokens(2))] * 3 == list(map(given, handles))
+        assert [BatcherFullError] == [type(told) for told in streamer.told]
+        assert [alone([1], stop=MaxNewTokens(2))] * 4 == list(map(given, handles))
 
     def test_closing_finishes_or_cancels(self) -> None:
         """And takes no more."""
@@ -531,6 +559,11 @@ class TestRefusals:
             ({"max_unread": 0}, ValueError, "'max_unread' must be a whole number >= 1: got 0"),
             ({"timeout": 0}, ValueError, "'timeout' must be > 0 seconds, or None: got 0"),
             ({"priority": "high"}, TypeError, "'priority' must be a number: got 'high'"),
+            (
+                {"streamer": OnlyIds(), "num_samples": 2},
+                ValueError,
+                "a Hugging Face streamer takes one prompt: 2",
+            ),
             ({"streamer": 3}, TypeError, "'streamer' must have put_event"),
             ({"random_stream": 1.5}, TypeError, "'random_streams' must be whole numbers"),
         ],
