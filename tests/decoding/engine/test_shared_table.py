@@ -134,6 +134,32 @@ class TestTable:
         assert alone == ids
 
 
+class Raises:
+    """A drafter that fails."""
+
+    def propose(self, history: History, budget: Tensor, sample: Any) -> Draft:
+        """Raise."""
+        raise RuntimeError("no draft")
+
+
+def test_a_request_whose_part_raised_takes_part_in_no_step() -> None:
+    """Not in the step in which it raised either; the other one goes on."""
+    failed: list[Any] = []
+    decoder = scripted(2)
+    loop = DecodeLoop.empty(
+        Slots.of(decoder), Timers(Statistics()), failed=lambda request, error: failed.append(request)
+    )
+    stop = MaxNewTokens(5)
+    raising = loop.join(
+        run_of(loop, drafter=Raises(), num_draft_tokens=2, stop=stop), history_of_rows([[1]]), 0
+    )
+    other = loop.join(run_of(loop, stop=stop), history_of_rows([[2]]), 1)
+    told = [[request for request, _, _ in loop.step()] for _ in range(4)]
+
+    assert [[raising, other], [other], [other], [other]] == told
+    assert [raising] == failed
+
+
 class Behind:
     """A drafter that needs three steps to catch up."""
 

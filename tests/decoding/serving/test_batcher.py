@@ -533,6 +533,28 @@ class TestCache:
         assert "5 tokens" in repr(quick)
 
 
+class Zeros:
+    """A drafter."""
+
+    def propose(self, history: History, budget: Tensor, sample: Any) -> Draft:
+        """Two zeros."""
+        return Draft(torch.zeros(len(budget), 2, dtype=torch.int64))
+
+
+def test_no_draft_beside_a_chunk_that_scores_one_column() -> None:
+    """Or the chunk would have to be narrow."""
+    decoder = scripted(2)
+    batcher = Batcher(decoder)
+    batcher.submit(parts_of(drafter=Zeros(), num_draft_tokens=2, stop=MaxNewTokens(30)), [1])
+    batcher.step()
+    batcher.step()
+    batcher.submit(parts_of(stop=MaxNewTokens(30)), [2] * 40)
+    for _ in range(4):
+        batcher.step()
+
+    assert [1, 5, 16, 16, 16, 5] == decoder.forwards
+
+
 def test_statistics() -> None:
     """Those of the steps and of the requests that ended, a draft's among them."""
     batcher, streams = Batcher(scripted(2)), range(5)
