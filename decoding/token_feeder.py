@@ -79,6 +79,9 @@ class TokenFeeder(Protocol):
     row_columns: int
     """Those of them that were forwards of one row."""
 
+    row_seconds: float
+    """Time of those forwards."""
+
     tokens: int
     """Columns with a token; the others were padding."""
 
