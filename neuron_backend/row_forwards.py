@@ -47,7 +47,7 @@ class RowForwards(abc.ABC):
     """By width, a program for each row."""
 
     copies_rows: bool = True
-    """Whether :meth:`copy_rows` may be called: not where the cache lies on a device."""
+    """Whether :meth:`copy_rows` may be called: not on Neuron, where an assignment would compile."""
 
     @property
     @abc.abstractmethod
@@ -96,7 +96,9 @@ class RowForwards(abc.ABC):
             TypeError: A wrong type.
         """
         if not self.copies_rows:
-            raise TypeError("rows cannot be copied: the cache of this decoder's target lies on a device")
+            raise TypeError(
+                "rows of this decoder's cache cannot be copied: its target would have to compile it"
+            )
         check_copy(source, upto, self.shape)
         written = (source != torch.arange(len(source))).nonzero()[:, 0]
         end = self.cache.reserved + upto
