@@ -182,7 +182,7 @@ class Generator(Parts):
         """
         try:
             rows = as_rows(prompts, self.decoder.shape, self.tokenizer, any_number=True)
-            timers = self._timers()
+            timers = self._timers(Statistics())
             seed = seed_of(self)
             events = self._events(self._history(rows, random_streams, seed), timers, logprobs)
             if streamer is not None:
@@ -194,16 +194,30 @@ class Generator(Parts):
         return collect(events, rows, timers.statistics, seed)
 
     def stream(
-        self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
+        self,
+        prompts: Any,
+        random_streams: Sequence[int] | None = None,
+        logprobs: Logprobs | None = None,
+        statistics: Statistics | None = None,
     ) -> EventStream:
         """
         Generate event by event; arguments as in a call.
 
         Nothing runs ahead: the next step runs when the next event is requested. Closing the iterator,
         or leaving a loop over it, ends the generation; the generator is ready for the next call.
+
+        Args:
+            prompts: As in a call.
+
+            random_streams: As in a call.
+
+            logprobs: As in a call.
+
+            statistics: Counts the run as it goes: ``Statistics()``, or that of earlier runs to add to.
         """
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer, any_number=True)
-        return self._events(self._history(rows, random_streams), self._timers(), logprobs)
+        timers = self._timers(Statistics() if statistics is None else statistics)
+        return self._events(self._history(rows, random_streams), timers, logprobs)
 
     def astream(
         self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
@@ -282,8 +296,9 @@ class Generator(Parts):
             )
         return attrs.evolve(placement, notes=tuple(notes))
 
-    def _timers(self) -> Timers:
-        return Timers(Statistics(bit_exact=is_bit_exact(self.decoder)))
+    def _timers(self, statistics: Statistics) -> Timers:
+        statistics.bit_exact = is_bit_exact(self.decoder)
+        return Timers(statistics)
 
     def _history(
         self, rows: list[list[int]], random_streams: Sequence[int] | None, seed: int | None = None
