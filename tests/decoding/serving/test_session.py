@@ -306,6 +306,23 @@ def test_a_full_conversation_is_refused_before_anything_changes() -> None:
     assert 2 == len(session.turns)
 
 
+def test_a_turn_may_take_the_last_position() -> None:
+    """And none beyond it."""
+    session = Session(generator())
+    hear(session.say("ab"))
+    hear(session.say("cd"))
+    most = len(session.turns[1].prompt)
+    exact, short = (Session(generator(scripted(max_length=length))) for length in (most, most - 1))
+
+    for each in (exact, short):
+        hear(each.say("ab"))
+    hear(exact.say("cd"))
+
+    assert session.turns[1].ids[:1] == exact.turns[1].ids
+    with pytest.raises(SessionFullError, match=f"at most {most - 1} tokens"):
+        short.say("cd")
+
+
 def test_an_answer_may_fill_the_cache() -> None:
     """It ends there, and the next turn is refused."""
     session = Session(generator(scripted(max_length=12), stop=MaxNewTokens(99), end_of_sequence=None))
