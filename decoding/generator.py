@@ -220,15 +220,19 @@ class Generator(Parts):
         return self._events(self._history(rows, random_streams), timers, logprobs)
 
     def astream(
-        self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
+        self,
+        prompts: Any,
+        random_streams: Sequence[int] | None = None,
+        logprobs: Logprobs | None = None,
+        statistics: Statistics | None = None,
     ) -> AsyncEventStream:
         """
-        Generate event by event without blocking the event loop; arguments as in a call.
+        Generate event by event without blocking the event loop; arguments as of :meth:`stream`.
 
         As in :meth:`stream`, nothing runs ahead. A consumer that breaks off, raises or is cancelled
         ends the generation; ``aclose()`` returns when its thread has finished.
         """
-        return in_thread(self.stream(prompts, random_streams, logprobs))
+        return in_thread(self.stream(prompts, random_streams, logprobs, statistics))
 
     def prompt_logprobs(
         self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None

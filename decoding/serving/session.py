@@ -6,7 +6,7 @@ from os import PathLike
 from typing import Any, Self
 
 import attrs
-from attrs import validators
+from attrs import setters, validators
 
 from ..chat import require_chat_template
 from ..generator import Generator
@@ -18,11 +18,15 @@ from .answer_source import AnswerSource, source_of
 from .batcher import Batcher
 from .conversation import Message, Turn, as_messages, messages_of, next_turn
 from .finished_answer import with_answer
-from .session_file import read_turns, write_turns
+from .session_file import read_turns, require_tokenizer, write_turns
 
 
 class SessionFullError(ValueError):
     """A conversation and its next turn have more tokens than the decoder has positions."""
+
+
+def _a_random_stream(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    stream_numbers([value], 1)
 
 
 @attrs.define(eq=False, repr=False)
@@ -60,12 +64,15 @@ class Session:
         ValueError: The tokenizer has no chat template.
     """
 
-    server: Generator | Batcher
-    parts: Any = attrs.field(default=None, kw_only=True)
+    server: Generator | Batcher = attrs.field(on_setattr=setters.frozen)
+    parts: Any = attrs.field(default=None, kw_only=True, on_setattr=setters.frozen)
     system: str | None = attrs.field(
-        default=None, kw_only=True, validator=validators.optional(validators.instance_of(str))
+        default=None,
+        kw_only=True,
+        validator=validators.optional(validators.instance_of(str)),
+        on_setattr=setters.frozen,
     )
-    random_stream: int = attrs.field(default=0, kw_only=True)
+    random_stream: int = attrs.field(default=0, kw_only=True, validator=_a_random_stream)
 
     _source: AnswerSource = attrs.field(init=False)
     _turns: tuple[Turn, ...] = attrs.field(default=(), init=False)
@@ -76,7 +83,6 @@ class Session:
         """Check that there are answers, and a template for the turns."""
         self._source = source_of(self.server, self.parts)
         require_chat_template(self._source.parts.tokenizer)
-        stream_numbers([self.random_stream], 1)
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -205,9 +211,10 @@ class Session:
 
             ValueError: *file* is no session, or another tokenizer has encoded it.
         """
-        session = cls(server, parts=parts)
-        tokenizer = session._source.parts.tokenizer
-        session.system, session.random_stream, session._turns = read_turns(file, tokenizer)
+        system, random_stream, turns = read_turns(file)
+        session = cls(server, parts=parts, system=system, random_stream=random_stream)
+        require_tokenizer(file, turns, session._source.parts.tokenizer)
+        session._turns = turns
         return session
 
     def release(self) -> None:

@@ -32,17 +32,12 @@ def write_turns(
     Path(file).write_text(text + "\n", encoding="utf-8")
 
 
-def read_turns(file: str | PathLike[str], tokenizer: Any) -> tuple[str | None, int, tuple[Turn, ...]]:
+def read_turns(file: str | PathLike[str]) -> tuple[str | None, int, tuple[Turn, ...]]:
     """
     Read the system message, the random stream and the turns of a session.
 
-    Args:
-        file: What :func:`write_turns` has written.
-
-        tokenizer: Must encode the first turn as it was.
-
     Raises:
-        ValueError: *file* is something else, or another tokenizer has encoded it.
+        ValueError: *file* is not what :func:`write_turns` has written.
     """
     try:
         session = json.loads(Path(file).read_bytes())
@@ -55,12 +50,21 @@ def read_turns(file: str | PathLike[str], tokenizer: Any) -> tuple[str | None, i
         _require((system is None or isinstance(system, str)) and is_whole(random_stream))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ValueError(f"'file' must be a session that save() has written: got {file}") from error
+    return system, random_stream, tuple(turns)
+
+
+def require_tokenizer(file: str | PathLike[str], turns: Sequence[Turn], tokenizer: Any) -> None:
+    """
+    Check that *tokenizer* encodes the first turn as it was.
+
+    Raises:
+        ValueError: It does not: another tokenizer has encoded what *file* holds.
+    """
     first = turns[0].segments[0] if turns else Segment("", ())
     if tuple(template_ids(first.text, tokenizer)) != first.ids:
         raise ValueError(
             f"'file' must have been written with this tokenizer, which encodes otherwise: {file}"
         )
-    return system, random_stream, tuple(turns)
 
 
 def _as_json(turn: Turn, before: Sequence[Segment]) -> dict[str, Any]:

@@ -171,6 +171,13 @@ class TestStream:
         list(generator.stream([3], statistics=statistics))
         assert 9 == statistics.tokens
 
+        async def read() -> None:
+            async for _ in generator.astream([3], statistics=statistics):
+                pass
+
+        asyncio.run(read())
+        assert 12 == statistics.tokens
+
     def test_adds_up_to_the_result(self) -> None:
         """The result is the sum of the events; each row's last one has its finish."""
         generator = counting(stop=MaxNewTokens([1, 3, 2]))

@@ -162,6 +162,21 @@ def test_a_session_that_is_broken_off_frees_its_row() -> None:
     assert broken.statistics.tokens >= 4
 
 
+def test_breaking_off_beside_a_thread() -> None:
+    """What was read is kept, however far the thread is; the next turn is in the same row."""
+    decoder = scripted(2)
+    parts, pin_rows = generator(decoder, stop=MaxNewTokens(30), end_of_sequence=None).parts, set()
+    with Batcher(decoder) as batcher:
+        session = Session(batcher, parts=parts)
+        for _ in range(5):
+            for _ in zip(range(4), session.say("ab"), strict=False):
+                pass
+            pin_rows |= {row for row in range(2) if Slots.of(decoder).overlap(session.ids)[row] > 1}
+
+    assert [4] * 5 == [len(turn.ids) for turn in session.turns]
+    assert 1 == len(pin_rows)
+
+
 def test_branches_and_releases_on_a_batcher() -> None:
     """A branch has a row of its own; a session that is released is as one that never had any."""
     decoder = scripted(3)

@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -375,6 +376,11 @@ def test_refused_sessions() -> None:
         Session(good, system=3)  # type: ignore[arg-type]  # the test
     with pytest.raises(TypeError, match="must be whole numbers"):
         Session(good, random_stream="x")  # type: ignore[arg-type]  # the test
+    session = Session(good)
+    with pytest.raises(TypeError, match="must be whole numbers"):
+        session.random_stream = None  # type: ignore[assignment]  # the test
+    with pytest.raises(attrs.exceptions.FrozenAttributeError):
+        session.system = "a"
 
 
 def test_refused_turns() -> None:
