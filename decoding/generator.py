@@ -187,7 +187,7 @@ class Generator(Parts):
         """
         try:
             rows = self._rows(prompts, num_samples)
-            timers = self._timers()
+            timers = self._timers(Statistics())
             seed = seed_of(self)
             events = self._events(self._history(rows, random_streams, seed), timers, logprobs)
             if streamer is not None:
@@ -204,15 +204,28 @@ class Generator(Parts):
         random_streams: Sequence[int] | None = None,
         logprobs: Logprobs | None = None,
         num_samples: int = 1,
+        statistics: Statistics | None = None,
     ) -> EventStream:
         """
         Generate event by event; arguments as in a call.
 
         Nothing runs ahead: the next step runs when the next event is requested. Closing the iterator,
         or leaving a loop over it, ends the generation; the generator is ready for the next call.
+
+        Args:
+            prompts: As in a call.
+
+            random_streams: As in a call.
+
+            logprobs: As in a call.
+
+            num_samples: As in a call.
+
+            statistics: Counts the run as it goes: ``Statistics()``, or that of earlier runs to add to.
         """
         rows = self._rows(prompts, num_samples)
-        return self._events(self._history(rows, random_streams), self._timers(), logprobs)
+        timers = self._timers(Statistics() if statistics is None else statistics)
+        return self._events(self._history(rows, random_streams), timers, logprobs)
 
     def astream(
         self,
@@ -220,14 +233,15 @@ class Generator(Parts):
         random_streams: Sequence[int] | None = None,
         logprobs: Logprobs | None = None,
         num_samples: int = 1,
+        statistics: Statistics | None = None,
     ) -> AsyncEventStream:
         """
-        Generate event by event without blocking the event loop; arguments as in a call.
+        Generate event by event without blocking the event loop; arguments as of :meth:`stream`.
 
         As in :meth:`stream`, nothing runs ahead. A consumer that breaks off, raises or is cancelled
         ends the generation; ``aclose()`` returns when its thread has finished.
         """
-        return in_thread(self.stream(prompts, random_streams, logprobs, num_samples))
+        return in_thread(self.stream(prompts, random_streams, logprobs, num_samples, statistics))
 
     def prompt_logprobs(
         self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
@@ -304,8 +318,9 @@ class Generator(Parts):
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer, any_number=True)
         return [row for row in rows for _ in range(num_samples)]
 
-    def _timers(self) -> Timers:
-        return Timers(Statistics(bit_exact=is_bit_exact(self.decoder)))
+    def _timers(self, statistics: Statistics) -> Timers:
+        statistics.bit_exact = is_bit_exact(self.decoder)
+        return Timers(statistics)
 
     def _history(
         self, rows: list[list[int]], random_streams: Sequence[int] | None, seed: int | None = None
