@@ -62,8 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Measure each number of rows, and report."""
-    for name in ("requests", "tokens"):
-        check_at_least(name, getattr(options, name), 1)
+    check_at_least("requests", options.requests, 1)
+    check_at_least("tokens", options.tokens, 1)
     found: list[Measured] = []
     notes = [
         "Gap: from one answer of tokens to the next, a step's accepted draft tokens being one answer. "
