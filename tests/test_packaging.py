@@ -12,7 +12,7 @@ import pytest
 import decodekit
 
 ROOMS = {
-    "benchmarks": "comparison forward generation host measuring models peers prompts speculation",
+    "benchmarks": "comparison forward generation host measuring models peers prompts serving speculation",
     "decoding": (
         "cache engine interop results sampling sampling/compiled sampling/compiled/csrc serving stopping "
         "testing text"
