@@ -385,6 +385,21 @@ class OffersFeeder(Protocol):
         """What a generation feeds in place of the decoder's slots; always the same object."""
 
 
+@runtime_checkable
+class CopiesRows(Protocol):
+    """A decoder that copies rows of its cache, so that tokens which rows share need not be fed again."""
+
+    def copy_rows(self, source: Tensor, upto: int) -> None:
+        """
+        Copy the first slots of rows, all rows at once: a permutation is right.
+
+        Args:
+            source: ``[batch]`` int64 on the host: row *b* becomes row ``source[b]``.
+
+            upto: The number of leading slots to copy; the others of a row stay as they are.
+        """
+
+
 class QueuedSample(Protocol):
     """The sample of a forward of one column, which the device may still be computing."""
 

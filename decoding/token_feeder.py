@@ -86,6 +86,15 @@ class TokenFeeder(Protocol):
         """Score a draft tree, as :meth:`.cache.slots.Slots.feed_tree`."""
         ...
 
+    def copy_rows(self, source: Sequence[int]) -> bool:
+        """
+        Let each of the decoder's rows *b* hold what row ``source[b]`` holds, all at once.
+
+        Returns:
+            False if it cannot, and nothing was copied: then :meth:`feed` feeds again what is missing.
+        """
+        ...
+
     def missing(self, history: History, length: Tensor) -> Tensor:
         """How many of each row's tokens are not fed yet, ``[rows]`` int64."""
         ...

@@ -52,6 +52,15 @@ class CachedTokens:
         """Before a token that is not known yet is fed to slot *start*."""
         self.valid[row] = min(self.valid[row], start)
 
+    def copy(self, source: Ints, upto: int) -> None:
+        """After the first *upto* slots of each row *b* have become those of row ``source[b]``, ``[rows]``."""
+        moved = np.flatnonzero(source != np.arange(len(source)))
+        self.ids[moved, :upto] = self.ids[source[moved], :upto]
+        self.program[moved, :upto] = self.program[source[moved], :upto]
+        valid = self.valid.copy()
+        for row in moved.tolist():
+            self.valid[row] = min(valid[source[row]], upto)
+
     def remember(self, row: int, start: int, new: Ints, program: int) -> None:
         """After *new* has been fed from *start* on through *program*."""
         end = start + len(new)

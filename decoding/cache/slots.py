@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..forward_checks import require_decoder
 from ..history import History
-from ..optional_protocols import HasSpans, OffersFeeder, QueuedSample, QueuesForwards, tree_widths
+from ..optional_protocols import CopiesRows, HasSpans, OffersFeeder, QueuedSample, QueuesForwards, tree_widths
 from ..protocols import Decoder, Draft, SamplesOnDevice, ScoresTrees
 from ..scores import Scores
 from ..token_feeder import Fed, TokenFeeder
@@ -72,6 +72,9 @@ class Slots:
         self.may_queue = isinstance(decoder, QueuesForwards)
         """Whether the decoder implements :class:`~..optional_protocols.QueuesForwards`."""
 
+        self.may_copy_rows = isinstance(decoder, CopiesRows)
+        """Whether the decoder implements :class:`~..optional_protocols.CopiesRows`."""
+
         self._owner: Callable[[], Decoder | None] = lambda: None
         self._cached = CachedTokens(shape.batch_size, shape.max_length)
 
@@ -122,6 +125,36 @@ class Slots:
     def held(self) -> list[int]:
         """How many tokens each row of the decoder holds."""
         return list(self._cached.valid)
+
+    def copy_rows(self, source: Sequence[int]) -> bool:
+        """
+        Copy what rows hold, if the decoder can: otherwise :meth:`feed` feeds again what is missing.
+
+        Args:
+            source: One of the decoder's rows for each: row *b* becomes row ``source[b]``, all at once.
+
+        Returns:
+            Whether the decoder implements :class:`~..optional_protocols.CopiesRows`.
+
+        Raises:
+            ValueError: Not one row for each, or one that there is not. Nothing has been copied.
+
+            RuntimeError: The logits are :attr:`logits_in_use`.
+        """
+        self._require_returned()
+        rows = self.shape.batch_size
+        if len(source) != rows or not all(is_whole(row) and 0 <= row < rows for row in source):
+            raise ValueError(
+                f"'source' must name one of the rows 0 to {rows - 1} for each of them: got {list(source)}"
+            )
+        if not self.may_copy_rows:
+            return False
+        moved = [origin for row, origin in enumerate(source) if row != origin]
+        upto = max((self._cached.valid[origin] for origin in moved), default=0)
+        if upto:
+            cast(CopiesRows, self.decoder).copy_rows(torch.tensor(source), upto)
+        self._cached.copy(np.array(source), upto)
+        return True
 
     def missing(self, history: History, length: Tensor) -> Tensor:
         """

@@ -320,6 +320,7 @@ class DecodeLoop:
                     ends, need = ends + drafted, need * (drafted + 1)
                 fed = plan.feed(now, ends, need, most=most, exact_width=self.exact_width, sample=sample)
         statistics.forwards += feeder.forwards - forwards
+        statistics.tokens_fed += feeder.tokens - tokens
         if plan.unfed:
             plan.unfed = []
             for request in plan.requests:
