@@ -44,7 +44,7 @@ class BeamStrategy(abc.ABC):
 
     Processors run on the log-softmax of the logits. To them a prompt is a row, and its beams are columns,
     each with its own tokens: a parameter with a value for each row, of a processor or a limit, has one for
-    each prompt, which holds for all of its beams. Where prompts take turns, a processor's must be one for all.
+    each prompt, which holds for all of its beams. Where prompts take turns, a processor's is one for all.
     """
 
     decoder: Decoder = attrs.field(kw_only=False)
