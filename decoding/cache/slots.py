@@ -152,7 +152,12 @@ class Slots:
         moved = [origin for row, origin in enumerate(source) if row != origin]
         upto = max((self._cached.valid[origin] for origin in moved), default=0)
         if upto:
-            cast(CopiesRows, self.decoder).copy_rows(torch.tensor(source), upto)
+            try:
+                cast(CopiesRows, self.decoder).copy_rows(torch.tensor(source), upto)
+            except BaseException:
+                # Whatever was copied before.
+                self.forget()
+                raise
         self._cached.copy(np.array(source), upto)
         return True
 

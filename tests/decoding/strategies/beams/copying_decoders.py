@@ -18,7 +18,9 @@ class CopyingScripted(ScriptedDecoder):
     def copy_rows(self, source: Tensor, upto: int) -> None:
         """See CopiesRows."""
         self.slots[:, :upto] = self.slots[source, :upto]
-        self.slots[:, upto:] = -1
+        # What follows other tokens now is stale.
+        moved = source != torch.arange(len(source))
+        self.slots[moved, upto:] = -1
 
 
 class CopyingStatic:

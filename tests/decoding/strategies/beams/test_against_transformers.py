@@ -145,7 +145,7 @@ def placements(tiny_model: Callable[..., PreTrainedModel]) -> list[Any]:
     return [CopyingStatic(copied), fed_again]
 
 
-@pytest.mark.mostly_slow(every=10)
+@pytest.mark.mostly_slow(every=15)
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_equals_transformers(
     batch: int,
