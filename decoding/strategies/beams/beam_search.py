@@ -33,7 +33,7 @@ class BeamSearch(BeamStrategy):
     """The number of sequences of each prompt to return, the best ones, at most *beams*."""
 
     length_penalty: float = attrs.field(
-        default=1.0, converter=as_real, validator=one_real("finite", lambda value: abs(value) < float("inf"))
+        default=1.0, converter=as_real, validator=one_real("from -32 to 32", lambda value: abs(value) <= 32)
     )
     """
     The exponent of the length by which a sum of log-probabilities is divided; the length is that of the new

@@ -1,5 +1,6 @@
 """The beam search of one prompt."""
 
+import math
 from collections.abc import Callable
 
 import attrs
@@ -80,7 +81,7 @@ class BestBeams:
         del self._ended[self.num_beams :]
 
     def _score(self, total: float, length: int) -> float:
-        return total / float(length) ** self.length_penalty
+        return total / math.pow(length, self.length_penalty)
 
     def _is_over(self, best: Beam) -> bool:
         """Whether no beam can become better than what has ended, or none is to be waited for."""

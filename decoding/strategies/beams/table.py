@@ -35,6 +35,21 @@ class Seat:
     """Whether the prompt has been fed."""
 
 
+@attrs.frozen(eq=False)
+class Scored:
+    """What a step says of one seat."""
+
+    log_probs: Tensor
+    """The log-softmax of the logits, ``[seats, beams, vocab]``."""
+
+    processed: Tensor
+    """The same after the processors."""
+
+    history: History
+    row: int
+    """The seat's row in these."""
+
+
 class BeamTable:
     """
     Feeds the beams of several prompts, runs the processors, and moves beams between rows.
@@ -108,8 +123,8 @@ class BeamTable:
             try:
                 with self._timers.phase("sample"):
                     log_probs = _log_probs(raw, seats)
-                    for seat, *scored in self._processed(seats, log_probs, history):
-                        self._extend(seat, *scored)
+                    for seat, scored in self._processed(seats, log_probs, history):
+                        self._extend(seat, scored)
             finally:
                 self._feeder.logits_in_use = False
         over = [seat for seat in seats if not seat.search.beams]
@@ -164,30 +179,33 @@ class BeamTable:
 
     def _processed(
         self, seats: list[Seat], log_probs: Tensor, history: History
-    ) -> Iterator[tuple[Seat, Tensor, Tensor, History, int]]:
-        """Each seat with log-probabilities before and after the processors, their history, and its row."""
+    ) -> Iterator[tuple[Seat, Scored]]:
+        """Run the processors."""
         if self._together:
             processed = self._run(log_probs, history)
             for seat in seats:
-                yield seat, log_probs, processed, history, seat.number
+                yield seat, Scored(log_probs, processed, history, seat.number)
             return
         for seat in seats:
             row = slice(seat.number, seat.number + 1)
             own, seen = log_probs[row], history.rows(row)
-            yield seat, own, self._run(own, seen), seen, 0
+            yield seat, Scored(own, self._run(own, seen), seen, 0)
 
     def _run(self, log_probs: Tensor, history: History) -> Tensor:
         processed = self._pipeline.after(len(self._pipeline.stages), log_probs, history)
         return processed.masked_fill(processed.isnan(), -torch.inf)
 
-    def _extend(self, seat: Seat, log_probs: Tensor, processed: Tensor, history: History, row: int) -> None:
+    def _extend(self, seat: Seat, scored: Scored) -> None:
         """Extend the beams of one seat, and place their children."""
 
         def explain(beam: int) -> Finish:
-            return self._pipeline.finish_without_token(log_probs, history, row, columns[beam])
+            return self._pipeline.finish_without_token(
+                scored.log_probs, scored.history, scored.row, columns[beam]
+            )
 
         columns = seat.columns
-        parents = [columns[index] for index in seat.search.extend(processed[row, columns], explain)]
+        children = seat.search.extend(scored.processed[scored.row, columns], explain)
+        parents = [columns[index] for index in children]
         ids, first = self._ids.numpy()[seat.number], seat.number * self._ids.shape[1]
         seat.columns = columns_of_children(parents, ids[:, : seat.length])
         # All at once: a column may be parent and child.

@@ -37,6 +37,8 @@ CLOSE = 1e-4
 
 PER_BATCH, BATCHES = 40, 30
 
+EARLY: tuple[bool | str, ...] = (False, True, "never")
+
 
 @attrs.frozen(kw_only=True)
 class Setting:
@@ -60,7 +62,7 @@ def setting(rng: random.Random) -> Setting:
     biases = {end: rng.uniform(1.0, 6.0) for end in ends}
     parts: list[Any] = [LogitBias(biases)]
     native: dict[str, Any] | None = {"sequence_bias": [[[end], bias] for end, bias in biases.items()]}
-    known = [
+    known: list[tuple[Any, dict[str, Any] | None]] = [
         (RepetitionPenalty(1.3), {"repetition_penalty": 1.3}),
         (NoRepeatNgram(2), {"no_repeat_ngram_size": 2}),
         (MinNewTokens(3, ends), {"min_new_tokens": 3}),
@@ -74,9 +76,9 @@ def setting(rng: random.Random) -> Setting:
         parts += [part for part, _ in rng.sample(known, rng.randint(0, 3))]
     elif rng.random() < 0.8:
         # Of several, transformers chooses the order.
-        part, names = rng.choice([one for one in known if one[1] is not None])
+        part, names = rng.choice(known[:4])
         # Biases come first there.
-        native, parts = {**native, **names}, [*parts, part]
+        native, parts = {**(native or {}), **(names or {})}, [*parts, part]
     return Setting(
         prompts=[[rng.randrange(1, PAD) for _ in range(rng.randint(1, 12))] for _ in range(prompts)],
         ends=ends,
@@ -84,7 +86,7 @@ def setting(rng: random.Random) -> Setting:
         # transformers warns of a minimum above the limit.
         new=rng.randint(3 if native and "min_new_tokens" in native else 1, 12),
         penalty=rng.choice([1.0, 1.0, 0.0, 0.5, 2.0, -1.0]),
-        early=rng.choice([False, True, "never"]),
+        early=EARLY[rng.randrange(3)],
         chain=Chain(parts),
         native=native,
     )
@@ -101,7 +103,8 @@ def theirs(model: PreTrainedModel, one: Setting) -> tuple[list[list[int]], list[
             one.chain, prompt_length=longest, attention_mask=mask.repeat_interleave(one.beams, dim=0)
         )
         options["logits_processor"] = [wrapped]
-    output = model.generate(
+    generate: Any = model.generate
+    output = generate(
         input_ids=padded,
         attention_mask=mask,
         do_sample=False,

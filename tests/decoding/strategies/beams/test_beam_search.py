@@ -64,7 +64,8 @@ def every_sequence(
     prompt: list[int], ends: set[int], most: int, table: Tensor = TABLE
 ) -> list[tuple[float, list[int]]]:
     """All sequences after *prompt*, with their log-probabilities."""
-    found, going_on = [], [(0.0, list[int]())]
+    found: list[tuple[float, list[int]]] = []
+    going_on = [(0.0, list[int]())]
     while going_on:
         total, ids = going_on.pop()
         for token, score in enumerate(log_probs(prompt + ids, table)):
@@ -81,7 +82,7 @@ class TestBestSequences:
         """27 beams hold every sequence of three of three tokens."""
         table = torch.randn(31, 3, generator=torch.Generator().manual_seed(1))
         decoder = scripted(27, copies, table=table)
-        options = {"length_penalty": penalty, "early_stopping": "never"}
+        options: Any = {"length_penalty": penalty, "early_stopping": "never"}
         search = BeamSearch(
             decoder, beams=27, num_return=27, stop=EndOfSequence(1) | MaxNewTokens(3), **options
         )
@@ -153,7 +154,7 @@ class TestBestSequences:
         assert [[]] == result.ids
         assert ["no_token_left"] == result.finish_reasons
         assert [0.0] == result.scores
-        assert "SuppressTokens" in str(result.finishes[0].matched)
+        assert "SuppressTokens" in str(result.finishes)
 
         late = PrefixFunction(lambda row, ids: [1, 2][: 3 - len(ids)])
         result = BeamSearch(scripted(4), beams=4, num_return=4, processors=late)([4])
@@ -186,7 +187,7 @@ class TestNeighbours:
     ) -> None:
         """A prompt among others, more than fit at once, has the sequences and scores that it has alone."""
         chain = RepetitionPenalty(1.3) | NoRepeatNgram(2) | Temperature(0.8)
-        options = {"early_stopping": early, "exact_width": exact, "stop": STOP, "num_return": beams}
+        options: Any = {"early_stopping": early, "exact_width": exact, "stop": STOP, "num_return": beams}
         together = BeamSearch(scripted(9, copies), beams=beams, processors=chain, **options)(prompts)
         for number, prompt in enumerate(prompts):
             alone = BeamSearch(scripted(beams), beams=beams, processors=chain, **options)(prompt)
@@ -459,7 +460,8 @@ DECODER = ScriptedDecoder(TABLE, batch_size=4)
         ({"beams": 2, "early_stopping": "always"}, ValueError, "'early_stopping' must be .*: got 'always'"),
         ({"beams": 2, "early_stopping": 1}, ValueError, "'early_stopping' must be .*: got 1"),
         ({"beams": 2, "length_penalty": "1"}, TypeError, "'length_penalty' must be a number: got '1'"),
-        ({"beams": 2, "length_penalty": math.nan}, ValueError, "'length_penalty' must be finite: got nan"),
+        ({"beams": 2, "length_penalty": math.nan}, ValueError, "'length_penalty' must be from .*: got nan"),
+        ({"beams": 2, "length_penalty": 33}, ValueError, "'length_penalty' must be from -32 to 32: got 33.0"),
         ({"beams": 2, "processors": 3}, TypeError, "'processors' must be callable"),
         ({"beams": 2, "stop": 3}, TypeError, "'stop' must be callable: got 3"),
         ({"beams": 2, "echo_prompt": True}, ValueError, "'tokenizer' must be given"),

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +27,8 @@ DRAWS = 4000
 
 def distribution(prompt: list[int], temperature: float = 1.0) -> dict[tuple[int, ...], float]:
     """The log-probability of every sequence after *prompt*, ended by token 2 or after two tokens."""
-    found, going_on = {}, [((), 0.0)]
+    found: dict[tuple[int, ...], float] = {}
+    going_on: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
     while going_on:
         ids, total = going_on.pop()
         line = SMALL[whole_prefix([*prompt, *ids]) % len(SMALL)].double() / temperature
@@ -125,7 +127,7 @@ class TestSample:
         self, prompts: list[list[int]], beams: int, copies: bool, seed: int
     ) -> None:
         """Not on neighbours, turns or placement."""
-        options = {"beams": beams, "seed": seed, "stop": EndOfSequence([2, 5]) | MaxNewTokens(6)}
+        options: Any = {"beams": beams, "seed": seed, "stop": EndOfSequence([2, 5]) | MaxNewTokens(6)}
         streams = [7 * number for number in range(len(prompts))]
         together = StochasticBeams(scripted(9, copies), **options)(prompts, random_streams=streams)
         for number, prompt in enumerate(prompts):
