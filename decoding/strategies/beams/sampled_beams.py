@@ -53,18 +53,16 @@ class SampledBeams:
         """See :class:`~.prompt_search.PromptSearch`."""
         going_on = [rank for rank, one in enumerate(self._sampled) if one.finish is None]
         scores = log_probs.double().log_softmax(dim=-1)
-        perturbed = self._perturbed(scores, going_on)
+        perturbed, tokens = self._largest_children(scores, going_on)
         # Each with the index of its parent; -1 for one that has ended.
         found = [(-1, one) for one in self._sampled if one.finish is not None]
-        most = min(self.num_beams, scores.shape[-1])
         for index, rank in enumerate(going_on):
             parent = self._sampled[rank]
             if bool((log_probs[index] == -torch.inf).all()):
                 value = parent.perturbed if math.isfinite(parent.perturbed) else 0.0
                 found.append((-1, _Sampled(parent.beam, value, explain(index))))
                 continue
-            values, tokens = perturbed[index].topk(most)
-            for value, token in zip(values.tolist(), tokens.tolist(), strict=True):
+            for value, token in zip(perturbed[index].tolist(), tokens[index].tolist(), strict=True):
                 if value > -math.inf:
                     child = parent.beam.extended(token, float(scores[index, token]))
                     found.append((index, _Sampled(child, value, self.stop(child))))
@@ -78,9 +76,9 @@ class SampledBeams:
             Hypothesis(one.beam, one.perturbed, one.finish) for one in self._sampled if one.finish is not None
         ]
 
-    def _perturbed(self, scores: Tensor, ranks: list[int]) -> Tensor:
+    def _largest_children(self, scores: Tensor, ranks: list[int]) -> tuple[Tensor, Tensor]:
         """
-        The perturbed log-probabilities of all children, whose maximum is the parent's.
+        The children of each beam with the largest perturbed log-probabilities, whose maximum is the beam's.
 
         Args:
             scores: The tokens' log-probabilities, ``[beams, vocab]``.
@@ -88,7 +86,7 @@ class SampledBeams:
             ranks: The rank of each beam among all, which keeps the noise of beams apart.
 
         Returns:
-            ``[beams, vocab]``.
+            Perturbed log-probabilities and tokens, ``[beams, n]``, *n* the number of beams or of tokens.
         """
         parents, vocab = [self._sampled[rank] for rank in ranks], scores.shape[-1]
         totals = torch.tensor([one.beam.total for one in parents], dtype=torch.float64)[:, None]
@@ -98,13 +96,13 @@ class SampledBeams:
             noise.BEAM,
             np.array(ranks)[:, None] * vocab + np.arange(vocab),
         )
-        free = totals + scores + gumbel
-        largest = free.amax(dim=-1, keepdim=True)
+        # The condition on the maximum keeps the order, so it is computed for the largest alone.
+        free, tokens = gumbel.add_(scores).add_(totals).topk(min(self.num_beams, vocab))
         if math.isinf(parents[0].perturbed):
-            return free
+            return free, tokens
         bound = torch.tensor([one.perturbed for one in parents], dtype=torch.float64)[:, None]
-        v = bound - free + _log1mexp(free - largest)
-        return bound - v.clamp(min=0.0) - (-v.abs()).exp().log1p()
+        v = bound - free + _log1mexp(free - free[:, :1])
+        return bound - v.clamp(min=0.0) - (-v.abs()).exp().log1p(), tokens
 
 
 def _log1mexp(x: Tensor) -> Tensor:
