@@ -131,7 +131,8 @@ class Slots:
         Copy what rows hold, if the decoder can: otherwise :meth:`feed` feeds again what is missing.
 
         Args:
-            source: One of the decoder's rows for each: row *b* becomes row ``source[b]``, all at once.
+            source: One of the decoder's rows for each: row *b* becomes row ``source[b]``, all at once. Where
+                every row is its own source, the answer is all that is asked for.
 
         Returns:
             Whether the decoder implements :class:`~..optional_protocols.CopiesRows`.

@@ -13,7 +13,7 @@ from ...engine.compatibility import check_decoder, check_parts, check_text
 from ...engine.end_tokens import AUTO, as_end_tokens, end_tokens, with_end_of_sequence
 from ...engine.exact_match_verification import ExactMatch
 from ...engine.parts import DEFAULT_NEW_TOKENS
-from ...optional_protocols import CopiesRows, is_bit_exact
+from ...optional_protocols import is_bit_exact
 from ...prompts import as_rows
 from ...protocols import Decoder, Processor, StopCondition
 from ...results.events import Event, EventStream
@@ -188,7 +188,6 @@ class BeamStrategy(abc.ABC):
             self._pipeline,
             seats,
             self.beams,
-            copies=isinstance(self.decoder, CopiesRows),
             # Otherwise a seat is now one prompt and now another.
             together=seats == len(rows),
             exact_width=self.exact_width,

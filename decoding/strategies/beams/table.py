@@ -67,8 +67,6 @@ class BeamTable:
 
         beams: The number of rows of each; all seats must fit into the decoder.
 
-        copies: Whether the decoder copies rows: then a prompt is fed into one of its rows.
-
         together: Whether one call of the processors serves all seats; else each has its own.
 
         exact_width: As in a feed.
@@ -83,14 +81,13 @@ class BeamTable:
         seats: int,
         beams: int,
         *,
-        copies: bool,
         together: bool,
         exact_width: bool,
         timers: Timers,
     ) -> None:
         self.seats: list[Seat | None] = [None] * seats
         self._feeder, self._pipeline, self._timers = feeder, pipeline, timers
-        self._copies, self._together, self._exact_width = copies, together, exact_width
+        self._together, self._exact_width = together, exact_width
         # Not inference tensors, in any mode of the caller: later steps write to them.
         with torch.inference_mode(False):
             self._ids = torch.zeros(seats, beams, feeder.shape.max_length + 1, dtype=torch.int64)
@@ -98,6 +95,10 @@ class BeamTable:
             self._stream = torch.zeros(seats, dtype=torch.int64)
         self._source = list(range(feeder.shape.batch_size))
         """The row that each is to be a copy of before the next feed."""
+
+        with feeder.lock:
+            # Nothing is to be copied, but the answer is whether rows can be.
+            self._copies = feeder.copy_rows(self._source)
 
     def take(self, number: int, search: PromptSearch, prompt: list[int], stream: int) -> None:
         """Begin the *search* for one *prompt* in the free seat of that *number*."""
@@ -204,7 +205,8 @@ class BeamTable:
             )
 
         columns = seat.columns
-        children = seat.search.extend(scored.processed[scored.row, columns], explain)
+        # On a device, the logits of the beams alone are copied to the host.
+        children = seat.search.extend(scored.processed[scored.row, columns].cpu(), explain)
         parents = [columns[index] for index in children]
         ids, first = self._ids.numpy()[seat.number], seat.number * self._ids.shape[1]
         seat.columns = columns_of_children(parents, ids[:, : seat.length])
@@ -222,5 +224,5 @@ def _log_probs(raw: Tensor, seats: list[Seat]) -> Tensor:
     for seat in seats:
         idle[seat.number, seat.columns] = False
     if idle.any():
-        raw = raw.masked_fill(idle[..., None], 0.0)
+        raw = raw.masked_fill(idle[..., None].to(raw.device), 0.0)
     return (raw.float() if torch.finfo(raw.dtype).bits < 32 else raw).log_softmax(dim=-1)

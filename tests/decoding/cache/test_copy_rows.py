@@ -60,7 +60,8 @@ def test_copied_tokens_are_not_fed_again() -> None:
 def test_the_program_that_wrote_a_token_is_copied_too() -> None:
     """Under ``exact_width``, tokens that another program wrote are fed again in the copy as well."""
     slots = Slots(CopyingScripted(TABLE, batch_size=2))
-    feed(slots, [[1, 2, 3, 4, 5, 6, 7]])
+    feed(slots, [[0], [5, 6, 7, 8, 5, 6, 7]], exact_width=True)
+    feed(slots, [[1, 2, 3, 4, 5, 6, 7], [5, 6, 7, 8, 5, 6, 7]])
     slots.copy_rows([0, 0])
     fed = slots.tokens
     feed(slots, [[1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5, 6, 7]], exact_width=True)
