@@ -2,6 +2,7 @@
 
 import contextlib
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from .reference import LogitAgreement, Reference
 from .settings import LLAMA_CPP, TRANSFORMERS, Comparison, Entry
 
 _PEERS = "decodekit.benchmarks.peers"
+
+_PAUSE_SECONDS = 0.5
+"""Before each peer's turn."""
 
 
 @attrs.frozen
@@ -169,6 +173,8 @@ class _Round:
 
 
 def _run(process: PeerProcess, reference: Reference, comparison: Comparison) -> _Round:
+    # The threads of the peer before may still be awake: LLVM's OpenMP lets them spin for 200 ms.
+    time.sleep(_PAUSE_SECONDS)
     first, *others = reference.prompts.items()
     answer = process.ask("generate", ids=first[1], count=comparison.tokens)
     prompt_ms = {first[0]: 1e3 * answer["first_seconds"]}

@@ -1,5 +1,7 @@
 """The tokens in a decoder's KV cache."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -52,15 +54,6 @@ class CachedTokens:
         """Before a token that is not known yet is fed to slot *start*."""
         self.valid[row] = min(self.valid[row], start)
 
-    def copy(self, source: Ints, upto: int) -> None:
-        """After the first *upto* slots of each row *b* have become those of row ``source[b]``, ``[rows]``."""
-        moved = np.flatnonzero(source != np.arange(len(source)))
-        self.ids[moved, :upto] = self.ids[source[moved], :upto]
-        self.program[moved, :upto] = self.program[source[moved], :upto]
-        valid = self.valid.copy()
-        for row in moved.tolist():
-            self.valid[row] = min(valid[source[row]], upto)
-
     def remember(self, row: int, start: int, new: Ints, program: int) -> None:
         """After *new* has been fed from *start* on through *program*."""
         end = start + len(new)
@@ -68,3 +61,14 @@ class CachedTokens:
         self.program[row, start:end] = program
         if end > self.valid[row]:
             self.valid[row] = end
+
+    def copy(self, source: int, row: int, upto: int) -> None:
+        """After the first *upto* slots of *source* were copied to *row*."""
+        self.ids[row, :upto] = self.ids[source, :upto]
+        self.program[row, :upto] = self.program[source, :upto]
+        self.valid[row] = upto
+
+    def rearrange(self, source: Sequence[int]) -> None:
+        """After each row became a copy of the row *source* names."""
+        self.ids, self.program = self.ids[source], self.program[source]
+        self.valid = [self.valid[row] for row in source]

@@ -30,6 +30,7 @@ from .batched_request import CANCELLED, BatchedRequest
 from .prefill_pace import PrefillPace
 from .request_handle import RequestHandle
 from .request_table import RequestTable, Told
+from .row_pin import RowPin
 from .waiting_line import WaitingLine
 
 _POLL_SECONDS = 0.02
@@ -124,7 +125,7 @@ class Batcher:
             )
         self._feeder = feeder_of(self.decoder)
         self._timers = Timers(Statistics(bit_exact=is_bit_exact(self.decoder)))
-        widths = self.decoder.shape.widths
+        widths = self._feeder.row_widths or self.decoder.shape.widths
         most = widths[-1] if self.prefill_width is None else self.prefill_width
         pace, line = PrefillPace(widths, most, self.max_gap), WaitingLine(self.ageing)
         self._table = RequestTable(self._feeder, self._timers, pace, line, self.exact_width)
@@ -156,6 +157,7 @@ class Batcher:
         streamer: Any = None,
         logprobs: Logprobs | None = None,
         max_unread: int | None = None,
+        pin: RowPin | None = None,
     ) -> RequestHandle:
         """
         Queue a request.
@@ -181,6 +183,9 @@ class Batcher:
             max_unread: So many events of a sample that its reader has not taken pause it, and no other
                 request. None for any number.
 
+            pin: Holds a row for this request and later ones that continue its text; for one sample. None
+                for none.
+
         Raises:
             TypeError: A wrong type of an argument.
 
@@ -197,6 +202,10 @@ class Batcher:
                 raise ValueError(f"'{name}' must be a whole number >= {least}: got {number!r}")
         if not isinstance(as_real(priority), float):
             raise TypeError(f"'priority' must be a number: got {priority!r}")
+        if pin is not None and not isinstance(pin, RowPin):
+            raise TypeError(f"'pin' must be a RowPin, or None: got {pin!r}")
+        if pin is not None and num_samples > 1:
+            raise ValueError(f"'num_samples' must be 1 with a pin, which holds one row: got {num_samples}")
         if timeout is not None and not timeout > 0:
             raise ValueError(f"'timeout' must be > 0 seconds, or None: got {timeout!r}")
         rows = as_rows(prompt, self.decoder.shape, parts.tokenizer, any_number=True)
@@ -210,6 +219,7 @@ class Batcher:
         requests = [self._request(parts, rows, number, seed, i, logprobs) for i, number in enumerate(streams)]
         for request in requests:
             request.priority, request.timeout, request.max_unread = priority, timeout, max_unread
+            request.pin = pin
         try:
             told = None if streamer is None else listener(streamer, rows * num_samples)
             handle = RequestHandle(self, rows[0], requests, seed, told)

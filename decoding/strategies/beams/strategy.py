@@ -130,7 +130,7 @@ class BeamStrategy(abc.ABC):
                 f"stream: got {streamer!r}. stream() gives each sequence as one event"
             )
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer, any_number=True)
-        seed, timers = self._run_seed(), self._timers()
+        seed, timers = self._run_seed(), self._timers(Statistics())
         found: list[list[Hypothesis]] = [[] for _ in rows]
         for number, hypotheses in self._ended(rows, self._streams(rows, random_streams, seed), timers):
             found[number] = hypotheses
@@ -150,19 +150,25 @@ class BeamStrategy(abc.ABC):
             token_scores=[[beam.token_score for beam in one.beam.tokens()] for one in everything],
         )
 
-    def stream(self, prompts: Any, random_streams: Sequence[int] | None = None) -> EventStream:
+    def stream(
+        self,
+        prompts: Any,
+        random_streams: Sequence[int] | None = None,
+        statistics: Statistics | None = None,
+    ) -> EventStream:
         """
-        Generate prompt by prompt; arguments as in a call.
+        Generate prompt by prompt; arguments as in a call, and *statistics* to count the run in.
 
         When the search for a prompt is over, each of its sequences comes as one event, best first, whose row
         is the prompt's number. No token of beams is final earlier.
         """
         rows = as_rows(prompts, self.decoder.shape, self.tokenizer, any_number=True)
-        timers = self._timers()
+        timers = self._timers(Statistics() if statistics is None else statistics)
         return self._events(rows, self._streams(rows, random_streams, self._run_seed()), timers)
 
-    def _timers(self) -> Timers:
-        return Timers(Statistics(bit_exact=is_bit_exact(self.decoder)))
+    def _timers(self, statistics: Statistics) -> Timers:
+        statistics.bit_exact = is_bit_exact(self.decoder)
+        return Timers(statistics)
 
     def _streams(self, rows: list[list[int]], numbers: Sequence[int] | None, seed: int) -> Tensor:
         check_rows(self._stop.condition, len(rows))

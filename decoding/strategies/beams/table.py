@@ -155,13 +155,14 @@ class BeamTable:
             # Where rows cannot be copied, the prompt is fed into all of them in the same forwards.
             need[seat.number, seat.columns if seat.fed or self._copies else slice(None)] = 1
         forwards, columns, tokens = feeder.forwards, feeder.columns, feeder.tokens
+        copied = list(feeder.copied)
         with self._timers.phase("target" if len(new) < len(seats) else "prefill"):
             self._copy_rows()
-            if new:
-                missing = feeder.missing(rows, length).view(count, beams)
-                statistics.reused += sum(seat.length - max(1, int(missing[seat.number, 0])) for seat in new)
+            missing = feeder.missing(rows, length).tolist() if new else []
             fed = feeder.feed(rows, length, need.view(-1), exact_width=self._exact_width)
         for seat in new:
+            row = seat.number * beams
+            statistics.reused += seat.length - max(1, missing[row]) + feeder.copied[row] - copied[row]
             seat.fed = True
         statistics.forwards += feeder.forwards - forwards
         columns, tokens = feeder.columns - columns, feeder.tokens - tokens

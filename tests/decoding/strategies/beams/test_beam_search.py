@@ -36,7 +36,7 @@ from decodekit.processors import (
 )
 from decodekit.testing import ScriptedDecoder, whole_prefix
 
-from .copying_decoders import TABLE, scripted
+from .scripted import TABLE, scripted
 
 VOCAB = TABLE.shape[1]
 STOP = EndOfSequence([2, 5]) | MaxNewTokens(7)

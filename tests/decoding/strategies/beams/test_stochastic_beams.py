@@ -16,7 +16,7 @@ from decodekit.decoding.strategies.beams.sampled_beams import _log1mexp
 from decodekit.processors import PrefixFunction, Temperature, TopK
 from decodekit.testing import whole_prefix
 
-from .copying_decoders import scripted
+from .scripted import scripted
 
 SMALL = torch.tensor(
     [[0.0, 1.0, -0.5], [0.7, -0.3, 0.2], [-0.4, 0.1, 0.9], [0.3, 0.3, -1.0], [1.2, 0.0, 0.4]]
