@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from decodekit.decoding import BeamSearch, EndOfSequence, MaxNewTokens
+from decodekit.decoding import BeamGeneration, BeamSearch, Decoder, EndOfSequence, MaxNewTokens
 from decodekit.decoding.strategies.beams.beam import Beam
 from decodekit.decoding.strategies.beams.best_beams import BestBeams
 from decodekit.neuron_backend import StaticDecoder
@@ -120,6 +120,20 @@ def theirs(model: PreTrainedModel, one: Setting) -> tuple[list[list[int]], list[
     return output.sequences[:, longest:].tolist(), output.sequences_scores.tolist()
 
 
+def ours(decoder: Decoder, one: Setting) -> BeamGeneration:
+    """All beams."""
+    search = BeamSearch(
+        decoder,
+        beams=one.beams,
+        num_return=one.beams,
+        processors=one.chain,
+        stop=EndOfSequence(one.ends) | MaxNewTokens(one.new),
+        length_penalty=one.penalty,
+        early_stopping=one.early,
+    )
+    return search(one.prompts)
+
+
 @pytest.fixture
 def smallest_gap(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The smallest difference by which one of the searches decided, as the only element."""
@@ -162,16 +176,7 @@ def test_equals_transformers(
         ids, scores = theirs(model, one)
         for decoder in placements:
             smallest_gap[0] = np.inf
-            search = BeamSearch(
-                decoder,
-                beams=one.beams,
-                num_return=one.beams,
-                processors=one.chain,
-                stop=EndOfSequence(one.ends) | MaxNewTokens(one.new),
-                length_penalty=one.penalty,
-                early_stopping=one.early,
-            )
-            result = search(one.prompts)
+            result = ours(decoder, one)
             padded = [row + [PAD] * (len(ids[0]) - len(row)) for row in result.ids]
             if padded != ids and smallest_gap[0] < CLOSE:
                 close += 1
@@ -181,3 +186,24 @@ def test_equals_transformers(
             assert scores == pytest.approx(result.scores, abs=CLOSE, rel=CLOSE), one
 
     assert close <= PER_BATCH // 10
+
+
+@pytest.mark.slow
+def test_compiled(
+    tiny_model: Callable[..., PreTrainedModel], compiled_llama: StaticDecoder, smallest_gap: list[float]
+) -> None:
+    """The same through compiled programs, whose rows are copied; in float32."""
+    model, rng, close = tiny_model("llama"), random.Random(1), 0
+    settings = [one for one in (setting(rng) for _ in range(400)) if one.beams == 2]
+    for one in settings:
+        ids, scores = theirs(model, one)
+        smallest_gap[0] = np.inf
+        result = ours(compiled_llama, one)
+        if smallest_gap[0] < CLOSE:
+            close += 1
+            continue
+
+        assert ids == [row + [PAD] * (len(ids[0]) - len(row)) for row in result.ids], one
+        assert scores == pytest.approx(result.scores, abs=CLOSE, rel=CLOSE), one
+
+    assert close <= len(settings) // 10
