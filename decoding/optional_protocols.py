@@ -88,7 +88,7 @@ class DeviceSafe(Protocol):
 @runtime_checkable
 class RowIndependent(Protocol):
     """
-    A processor whose result for a row does not depend on which row of the batch it is.
+    A processor or sampler whose result for a row does not depend on which row of the batch it is.
 
     It has no parameter with one value per row and no state of a row, so rows of several requests
     with this object may be processed together.

@@ -15,6 +15,7 @@ from ...neuron_backend.sizing.bandwidth import measure_bandwidth
 from ...neuron_backend.sizing.model_facts import facts_of_config
 from ...neuron_backend.sizing.sizing import Sizing
 from ...neuron_backend.threads import on_threads
+from ..measuring.busy_processes import busy_processes
 from ..models.shapes import Shape
 from ..peers.process import AbsentPeerError, PeerProcess
 from .files import ComparisonFiles
@@ -101,6 +102,7 @@ def compare(comparison: Comparison, progress: Callable[[str], None] = lambda lin
         agreements = [reference.agreement(each.entry, each.process, folder) for each in present]
         rounds = []
         bandwidths = []
+        stack.enter_context(busy_processes(comparison.busy))
         # The first round is not counted: caches and clocks are cold.
         for i in range(comparison.rounds + 1):
             progress(f"round {i} of {comparison.rounds}")

@@ -21,6 +21,7 @@ from ..trees import tree_window
 from .active_request import ActiveRequest
 from .asking import ask
 from .drafting import Asked, StepOutcome
+from .merged_sampling import mergeable, sample_together
 from .overlap import Overlap
 from .run import Accepted, Run
 from .windows import chain_window
@@ -64,6 +65,9 @@ class _Plan:
 
     feed: Callable[..., Fed]
     """As :meth:`~..token_feeder.TokenFeeder.feed`."""
+
+    merged: list[list[ActiveRequest]]
+    """Requests that may sample together."""
 
     unfed: list[int]
     """Those of the active rows that were in no forward yet."""
@@ -238,7 +242,8 @@ class DecodeLoop:
         overlap = self.requests[0].overlap if alone else None
         feed = self.feeder.feed if overlap is None else overlap.feed
         unfed = [row for request in requests if not request.fed for row in request.table_rows()]
-        return _Plan(requests, active, need, alone, may_draft, feed, unfed)
+        merged = [] if alone else mergeable(requests)
+        return _Plan(requests, active, need, alone, may_draft, feed, merged, unfed)
 
     def _write(self, rows: slice, history: History) -> None:
         """Copy the prompts of a request into the table."""
@@ -272,8 +277,9 @@ class DecodeLoop:
         seen, fed = self._fed(plan, now, length, draft, most, sample)
         self.feeder.logits_in_use = True
         try:
+            chosen = self._sampled_together(plan, drafts, seen, fed) if plan.merged else {}
             return [
-                self._accepted(request, own, seen, now, fed, plan.alone)
+                self._accepted(request, own, seen, now, fed, plan.alone, chosen.get(id(request)))
                 if not request.failed and fed.are_ready(request.table_rows())
                 else None
                 for request, own in zip(requests, drafts, strict=True)
@@ -281,10 +287,29 @@ class DecodeLoop:
         finally:
             self.feeder.logits_in_use = False
 
+    def _sampled_together(
+        self, plan: _Plan, drafts: Sequence[Draft], seen: History, fed: Fed
+    ) -> dict[int, Tensor]:
+        """The tokens of requests that sample in one call, by their identity."""
+        own = {id(request): draft for request, draft in zip(plan.requests, drafts, strict=True)}
+        with self.timers.phase("sample"):
+            return sample_together(plan.merged, own, seen, fed)
+
     def _accepted(
-        self, request: ActiveRequest, own: Draft, seen: History, now: History, fed: Fed, alone: bool
+        self,
+        request: ActiveRequest,
+        own: Draft,
+        seen: History,
+        now: History,
+        fed: Fed,
+        alone: bool,
+        chosen: Tensor | None,
     ) -> Accepted | None:
-        """What *request* accepts, given its *own* draft; None if one of its parts raised."""
+        """
+        What *request* accepts; None if one of its parts raised.
+
+        Its *own* draft is given, and the tokens *chosen* already, if they were sampled with others'.
+        """
         run, rows = request.run, request.rows
         try:
             if alone:
@@ -293,7 +318,7 @@ class DecodeLoop:
             columns, window = 1 + own.ids.shape[1], seen.rows(rows)
             raw = Scores(lambda: fed.logits[rows, :columns])
             window = window.at(window.length[:, :columns])
-            return run.accept(None, raw, window, now.rows(rows), own, request.active)
+            return run.accept(chosen, raw, window, now.rows(rows), own, request.active)
         except Exception as error:
             self._fail(request, error)
             return None

@@ -1,6 +1,7 @@
 """Continuous batching: many requests, each with its own parts, on one decoder."""
 
 import asyncio
+import math
 import threading
 import time
 import weakref
@@ -157,6 +158,7 @@ class Batcher:
         streamer: Any = None,
         logprobs: Logprobs | None = None,
         max_unread: int | None = None,
+        block: bool = False,
         pin: RowPin | None = None,
     ) -> RequestHandle:
         """
@@ -186,12 +188,16 @@ class Batcher:
             pin: Holds a row for this request and later ones that continue its text; for one sample. None
                 for none.
 
+            block: Whether to wait, where :attr:`max_waiting` requests wait, until there is room; the other
+                requests are advanced meanwhile, if no thread does.
+
         Raises:
             TypeError: A wrong type of an argument.
 
             ValueError: The prompt does not fit, or a part cannot share a decoder.
 
-            BatcherFullError: :attr:`max_waiting` requests wait.
+            BatcherFullError: :attr:`max_waiting` requests wait, and *block* is False; or there are more
+                samples than there is ever room for.
 
             RuntimeError: The batcher is closed.
         """
@@ -223,7 +229,8 @@ class Batcher:
         try:
             told = None if streamer is None else listener(streamer, rows * num_samples)
             handle = RequestHandle(self, rows[0], requests, seed, told)
-            self._queue(requests, handle)
+            while not self._queue(requests, handle, block):
+                self.wait_until(lambda: self._room() >= len(requests))
         except BaseException as error:
             # A consumer may be waiting at the streamer's other end.
             report_failure(streamer, error)
@@ -392,13 +399,21 @@ class Batcher:
                     del self._handles[request]
                     self._served += _counts(request.run.timers.statistics)
 
-    def _queue(self, requests: list[BatchedRequest], handle: RequestHandle) -> None:
+    def _room(self) -> float:
+        """How many requests may be queued now."""
+        if self.max_waiting is None:
+            return math.inf
+        return self.decoder.shape.batch_size - len(self._handles) + self.max_waiting
+
+    def _queue(self, requests: list[BatchedRequest], handle: RequestHandle, block: bool) -> bool:
+        """Queue *requests*, if there is room; whether there is, where the caller would *block*."""
         with self._changed:
             if self._closed:
                 raise RuntimeError("the batcher is closed: make a new one")
-            waiting = max(0, len(self._handles) - self.decoder.shape.batch_size)
-            room = self.decoder.shape.batch_size - len(self._handles) + (self.max_waiting or 0)
-            if self.max_waiting is not None and len(requests) > room:
+            if len(requests) > self._room():
+                if block and len(requests) <= self.decoder.shape.batch_size + (self.max_waiting or 0):
+                    return False
+                waiting = max(0, len(self._handles) - self.decoder.shape.batch_size)
                 raise BatcherFullError(
                     f"at most max_waiting={self.max_waiting} requests may wait for a row: {waiting} do, and "
                     f"{len(requests)} came"
@@ -407,6 +422,7 @@ class Batcher:
             handle.begin_streamer()
             self._arrived += requests
             self._handles |= dict.fromkeys(requests, handle)
+            return True
 
     def _request(
         self, parts: Parts, rows: list[list[int]], stream: int, seed: int, row: int, logprobs: Logprobs | None

@@ -1,6 +1,7 @@
 """A batcher: every request gives what it gives alone, whatever runs beside it."""
 
 import asyncio
+import contextlib
 import random
 import threading
 import time
@@ -489,6 +490,18 @@ class TestOrder:
 
         assert [BatcherFullError] == [type(told) for told in streamer.told]
         assert [alone([1], stop=MaxNewTokens(2))] * 4 == list(map(given, handles))
+
+    @pytest.mark.parametrize("threaded", [False, True])
+    def test_a_full_batcher_makes_a_caller_wait(self, threaded: bool) -> None:
+        """If it asks for that, with a thread or without; more samples than fit at all are an error."""
+        parts, stop = parts_of(stop=MaxNewTokens(3)), MaxNewTokens(3)
+        batcher = Batcher(scripted(1), max_waiting=1)
+        with batcher if threaded else contextlib.nullcontext():
+            handles = [batcher.submit(parts, [token], block=True) for token in (1, 2, 3, 4, 5)]
+            with pytest.raises(BatcherFullError, match="and 3 came"):
+                batcher.submit(parts, [1], num_samples=3, block=True)
+
+        assert [alone([token], stop=stop) for token in (1, 2, 3, 4, 5)] == list(map(given, handles))
 
     def test_closing_finishes_or_cancels(self) -> None:
         """And takes no more."""
