@@ -51,3 +51,8 @@ class Hypothesis:
 
     finish: Finish
     """Why it ended."""
+
+    @property
+    def ids(self) -> list[int]:
+        """The new tokens."""
+        return [beam.token for beam in self.beam.tokens()]

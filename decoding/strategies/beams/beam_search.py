@@ -25,8 +25,8 @@ class BeamSearch(BeamStrategy):
     Only sequences of a positive probability count: where a constraint leaves fewer than *beams*,
     transformers fills up with forbidden ones. One beam is greedy decoding with a score.
 
-    The usual form without a length penalty, which is exact if no beam is ever dropped, is
-    ``length_penalty=0.0, early_stopping="never"``.
+    The form of the textbooks, which compares plain sums and stops when no beam can still win, is
+    ``length_penalty=0.0, early_stopping="never"``. It is exact if no beam was dropped.
     """
 
     num_return: int = attrs.field(default=1, converter=as_whole, validator=[a_whole_number, validators.ge(1)])

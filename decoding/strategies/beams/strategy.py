@@ -29,7 +29,7 @@ from ...text.detokenizer import Detokenizer
 from ...validation import a_whole_number, as_whole, stream_numbers
 from .beam import Hypothesis
 from .beam_stop import BeamStop, PromptStop
-from .generation import BeamGeneration
+from .generation import BeamGeneration, collect_beams
 from .prompt_search import PromptSearch
 from .table import BeamTable
 
@@ -134,21 +134,11 @@ class BeamStrategy(abc.ABC):
         found: list[list[Hypothesis]] = [[] for _ in rows]
         for number, hypotheses in self._ended(rows, self._streams(rows, random_streams, seed), timers):
             found[number] = hypotheses
-        owners = [number for number, own in enumerate(found) for _ in own]
-        everything = [one for own in found for one in own]
-        texts = [self._text(rows[owner], one) for owner, one in zip(owners, everything, strict=True)]
+        texts = None
+        if self.tokenizer is not None:
+            texts = [self._text(row, one) for row, own in zip(rows, found, strict=True) for one in own]
         timers.touch()
-        return BeamGeneration(
-            prompts=[rows[owner] for owner in owners],
-            ids=[_ids(one) for one in everything],
-            text=None if self.tokenizer is None else [str(text) for text in texts],
-            finishes=[one.finish for one in everything],
-            statistics=timers.statistics,
-            seed=seed,
-            prompt_index=owners,
-            scores=[one.score for one in everything],
-            token_scores=[[beam.token_score for beam in one.beam.tokens()] for one in everything],
-        )
+        return collect_beams(rows, found, texts, timers.statistics, seed)
 
     def stream(
         self,
@@ -176,10 +166,10 @@ class BeamStrategy(abc.ABC):
 
     def _events(self, rows: list[list[int]], streams: Tensor, timers: Timers) -> EventStream:
         for number, hypotheses in self._ended(rows, streams, timers):
-            events = [
-                Event(number, tuple(_ids(one)), self._text(rows[number], one), one.finish)
-                for one in hypotheses
-            ]
+            events = []
+            for one in hypotheses:
+                text = None if self.tokenizer is None else self._text(rows[number], one)
+                events.append(Event(number, tuple(one.ids), text, one.finish))
             with timers.paused():
                 yield from events
 
@@ -219,13 +209,7 @@ class BeamStrategy(abc.ABC):
                 free.append(over.number)
                 yield owners.pop(over.number), hypotheses
 
-    def _text(self, prompt: list[int], one: Hypothesis) -> str | None:
-        if self.tokenizer is None:
-            return None
+    def _text(self, prompt: list[int], one: Hypothesis) -> str:
         detokenizer = Detokenizer(self.tokenizer, self.skip_special_tokens)
         text = RowText(detokenizer, self._stop.condition.finishes, prompt if self.echo_prompt else ())
-        return text.push(_ids(one), one.finish)
-
-
-def _ids(one: Hypothesis) -> list[int]:
-    return [beam.token for beam in one.beam.tokens()]
+        return text.push(one.ids, one.finish)

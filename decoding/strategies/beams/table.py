@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import attrs
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,40 +13,7 @@ from ...sampling.pipeline import SamplingPipeline
 from ...token_feeder import TokenFeeder
 from .columns import columns_of_children
 from .prompt_search import PromptSearch
-
-
-@attrs.define(eq=False)
-class Seat:
-    """The rows of one prompt's beams."""
-
-    number: int
-    search: PromptSearch
-    prompt: int
-    """The prompt's tokens."""
-
-    length: int
-    """The tokens of each beam, the prompt's included."""
-
-    columns: list[int]
-    """The column of each beam that goes on."""
-
-    fed: bool = False
-    """Whether the prompt has been fed."""
-
-
-@attrs.frozen(eq=False)
-class Scored:
-    """What a step says of one seat."""
-
-    log_probs: Tensor
-    """The log-softmax of the logits, ``[seats, beams, vocab]``."""
-
-    processed: Tensor
-    """The same after the processors."""
-
-    history: History
-    row: int
-    """The seat's row in these."""
+from .seat import Scored, Seat
 
 
 class BeamTable:
