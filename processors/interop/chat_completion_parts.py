@@ -57,7 +57,9 @@ def chat_completion_parts(request: ChatCompletionRequest, base: Parts, max_lengt
 def _stages(request: ChatCompletionRequest, tokenizer: Any, ends: tuple[int, ...]) -> list[Processor]:
     stages: list[Processor] = []
     if (schema := _schema(request.response_format)) is not None:
-        language = checked("response_format", lambda: json_schema(schema, tokenizer, eos=ends or None))
+        language = checked(
+            "response_format", lambda: json_schema(schema, tokenizer, eos=ends or None, whitespace=False)
+        )
         stages.append(Grammar(language))
     if request.logit_bias:
         stages.append(LogitBias(_biases(request.logit_bias, len(tokenizer))))
