@@ -1,7 +1,8 @@
 """
 Answers of Starlette and FastAPI that end a request when the client disconnects.
 
-Starlette is optional, ``pip install "decodekit[serve]"``: this module imports it.
+Starlette is optional, ``pip install "decodekit[serve]"``. This module imports it, and is itself imported
+where it is used.
 """
 
 import asyncio
@@ -9,11 +10,14 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Protocol
 
-from starlette.requests import Request
-from starlette.responses import StreamingResponse
-
 from ..decoding.results.generation import Generation
 from ..decoding.serving.request_handle import RequestHandle
+
+try:
+    from starlette.requests import Request
+    from starlette.responses import StreamingResponse
+except ImportError as error:
+    raise ImportError('these answers need Starlette: pip install "decodekit[serve]"') from error
 
 
 class Closes(Protocol):

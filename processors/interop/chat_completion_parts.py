@@ -92,7 +92,7 @@ def _end_tokens(stop: StopCondition) -> tuple[int, ...]:
 
 def _schema(response_format: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """The JSON schema of the text; None for any text."""
-    wanted = response_format or {"type": "text"}
+    wanted = {"type": "text"} if response_format is None else response_format
     kind, given = wanted.get("type"), wanted.get("json_schema")
     if kind == "json_schema" and wanted.keys() == {"type", "json_schema"} and isinstance(given, Mapping):
         if unknown := sorted(given.keys() - {"name", "description", "schema", "strict"}):

@@ -122,13 +122,14 @@ class ChatCompletionRequest:
         if self.stream_options is not None:
             if not self.stream:
                 refuse("stream_options", "needs 'stream': true", self.stream_options)
-            if self.stream_options.keys() - {"include_usage"} or not isinstance(self.include_usage, bool):
+            usage = self.stream_options.get("include_usage", False)
+            if self.stream_options.keys() - {"include_usage"} or not isinstance(usage, bool):
                 refuse("stream_options", "must be {'include_usage': true or false}", self.stream_options)
 
     @property
     def include_usage(self) -> bool:
         """Whether a stream ends with the number of tokens."""
-        return (self.stream_options or {}).get("include_usage", False)
+        return self.stream_options is not None and self.stream_options.get("include_usage") is True
 
     @property
     def requested_logprobs(self) -> Logprobs | None:

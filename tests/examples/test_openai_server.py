@@ -37,7 +37,7 @@ from decodekit.decoding import (
     StopStrings,
 )
 from decodekit.neuron_backend import compile_decoder
-from decodekit.processors import Chain, FrequencyPenalty, PresencePenalty, Temperature, TopP
+from decodekit.processors import FrequencyPenalty, PresencePenalty, Temperature, TopP
 from decodekit.testing import ScriptedDecoder
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -611,17 +611,3 @@ def test_the_command(tmp_path: pathlib.Path) -> None:
             program.wait(PATIENCE)
         finally:
             program.kill()
-
-
-def test_an_empty_chain(tokenizer: Any) -> None:
-    """The parts of a request without parameters: nothing but the sampler and the ends."""
-    from decodekit.processors.interop.chat_completion_parts import chat_completion_parts
-    from decodekit.processors.interop.chat_completion_request import ChatCompletionRequest
-
-    base = Generator(ScriptedDecoder(torch.zeros(2, len(tokenizer))), tokenizer=tokenizer)
-    request = ChatCompletionRequest.of({"model": "m", "messages": USER})
-    parts = chat_completion_parts(request, base.parts, 64)
-
-    assert isinstance(parts.processors, Chain)
-    assert () == parts.processors.processors
-    assert isinstance(parts.sampler, Sample)
