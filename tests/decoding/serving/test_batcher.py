@@ -549,7 +549,7 @@ class TestOrder:
         assert ["cancelled"] == handle.result().finish_reasons
 
     def test_closing_without_waiting(self) -> None:
-        """The thread ends by itself, also where it closes itself, and there are no more requests."""
+        """The thread ends the requests, then itself, and takes no more."""
         batcher = Batcher(scripted(1))
         batcher.__enter__()
         handle = batcher.submit(parts_of(stop=MaxNewTokens(40)), [1], max_unread=1)
