@@ -85,9 +85,10 @@ class Served:
             answer = client.chat.completions.create(**given)
             return list(answer) if parameters.get("stream") else answer
 
-    def post(self, content: bytes) -> httpx.Response:
+    def post(self, content: bytes, kind: str = "application/json") -> httpx.Response:
         """The response to a body of any bytes."""
-        return httpx.post(f"{self.url}/v1/chat/completions", content=content, timeout=PATIENCE)
+        url, headers = f"{self.url}/v1/chat/completions", {"Content-Type": kind}
+        return httpx.post(url, content=content, headers=headers, timeout=PATIENCE)
 
 
 @contextmanager
@@ -436,6 +437,11 @@ class TestRefusals:
 
         assert 400 == served.post(body.encode()).status_code
 
+    @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+    def test_another_content_type(self, served: Served, kind: str) -> None:
+        """What a page of another site could send."""
+        assert 415 == served.post(json.dumps({"model": NAME, "messages": USER}).encode(), kind).status_code
+
     def test_a_large_body(self, served: Served) -> None:
         """It is not read to its end."""
         response = served.post(b" " * (2**22 + 1))
@@ -500,6 +506,8 @@ class TestLoad:
         decoder: Any = gated.decoder
         with serving(gated, max_waiting=1) as server, ThreadPoolExecutor(2) as threads:
             answers = [threads.submit(server.ask, seed=seed, max_tokens=6) for seed in (1, 2)]
+            # One has the row.
+            decoder.let_through(0)
             wait_until(lambda: server.batcher.num_waiting == 1)
             with pytest.raises(openai.RateLimitError, match="at most max_waiting=1 requests may wait"):
                 server.ask(max_tokens=6)
@@ -507,8 +515,7 @@ class TestLoad:
             texts = [text_of(answer.result(PATIENCE)) for answer in answers]
 
         assert texts == [
-            attrs.evolve(gated, sampler=Sample(seed), stop=MaxNewTokens(6))(USER).text[0]
-            for seed in (1, 2)  # type: ignore[index]
+            attrs.evolve(gated, sampler=Sample(seed), stop=MaxNewTokens(6))(USER).text[0] for seed in (1, 2)
         ]
 
     @pytest.mark.parametrize("stream", [False, True])
@@ -529,7 +536,10 @@ class TestLoad:
         with serving(gated) as server:
             with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as client:
                 sent = json.dumps(body).encode()
-                head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(sent)}\r\n\r\n"
+                head = (
+                    "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                    f"Content-Length: {len(sent)}\r\n\r\n"
+                )
                 client.sendall(head.encode() + sent)
                 decoder.let_through(3)
             wait_until(lambda: handles)
@@ -567,12 +577,13 @@ class TestLoad:
         def failing(*_: Any) -> Tensor:
             raise RuntimeError("a secret")
 
+        decoder: Any = gated.decoder
         with serving(gated) as server:
             monkeypatch.setattr(Gated, "forward", failing)
             with pytest.raises(openai.APIError, match="the generation failed") as raised:
                 server.ask(stream=stream, max_tokens=5)
             monkeypatch.undo()
-            gated.decoder.gate.release(1000)  # type: ignore[attr-defined]
+            decoder.gate.release(1000)
 
             assert "secret" not in str(raised.value)
             assert 5 == server.ask(max_tokens=5).usage.completion_tokens
