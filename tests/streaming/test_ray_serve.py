@@ -498,9 +498,10 @@ class TestConcurrency:
             return attrs.evolve(scripted(), processors=Temperature([0.3, 2.0]))
 
         prompts = [[[1], [2]], [[3, 4], [5]], [[6], [7, 8]]]
+        generator = build()
 
         async def run() -> list[Any]:
-            replica = Replica(build)
+            replica = Replica(lambda: generator)
             bodies = [{"prompt": prompt, "stream": stream} for prompt in prompts]
             return await asyncio.gather(*(ask(replica, body) for body in bodies))
 
@@ -512,7 +513,11 @@ class TestConcurrency:
             for answer in answers
         ]
 
-        assert [dicts(build()(prompt)) for prompt in prompts] == found
+        alone = build()
+
+        assert [dicts(alone(prompt)) for prompt in prompts] == found
+        # Nothing is fed again, as it would be if they alternated.
+        assert sorted(alone.decoder.forwards) == sorted(generator.decoder.forwards)  # type: ignore[attr-defined]
         assert "one request runs at a time: Temperature has a value for each row" in caplog.text
 
     def test_a_client_of_a_request_that_takes_turns_disconnects(self) -> None:
