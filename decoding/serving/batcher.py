@@ -5,7 +5,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
@@ -201,42 +201,81 @@ class Batcher:
 
             RuntimeError: The batcher is closed.
         """
-        if not isinstance(parts, Parts):
-            raise TypeError(f"'parts' must be a generator's .parts: got {parts!r}")
-        for name, number, least in (("num_samples", num_samples, 1), ("max_unread", max_unread, 1)):
-            if number is not None and (not is_whole(number) or number < least):
-                raise ValueError(f"'{name}' must be a whole number >= {least}: got {number!r}")
-        if not isinstance(as_real(priority), float):
-            raise TypeError(f"'priority' must be a number: got {priority!r}")
+        if not is_whole(num_samples) or num_samples < 1:
+            raise ValueError(f"'num_samples' must be a whole number >= 1: got {num_samples!r}")
         if pin is not None and not isinstance(pin, RowPin):
             raise TypeError(f"'pin' must be a RowPin, or None: got {pin!r}")
         if pin is not None and num_samples > 1:
             raise ValueError(f"'num_samples' must be 1 with a pin, which holds one row: got {num_samples}")
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"'timeout' must be > 0 seconds, or None: got {timeout!r}")
-        rows = as_rows(prompt, self.decoder.shape, parts.tokenizer, any_number=True)
+        rows = self._rows(parts, prompt)
         if len(rows) != 1:
-            raise ValueError(f"a request must have one prompt: got {len(rows)}. Submit each by itself")
-        if parts not in self._checked:
-            check_fit(parts, self.decoder, self.exact_width)
-            self._checked.add(parts)
+            raise ValueError(f"a request must have one prompt: got {len(rows)}. Use submit_many()")
         first = int(stream_numbers([random_stream], 1))
-        seed, streams = seed_of(parts), range(first, first + num_samples)
-        requests = [self._request(parts, rows, number, seed, i, logprobs) for i, number in enumerate(streams)]
-        for request in requests:
-            request.priority, request.timeout, request.max_unread = priority, timeout, max_unread
-            request.pin = pin
-        try:
-            told = None if streamer is None else listener(streamer, rows * num_samples)
-            handle = RequestHandle(self, rows[0], requests, seed, told)
-            while not self._queue(requests, handle, block):
-                self.wait_until(lambda: self._room() >= len(requests))
-        except BaseException as error:
-            # A consumer may be waiting at the streamer's other end.
-            report_failure(streamer, error)
-            raise
-        self.notify()
-        return handle
+        return self._submit(
+            parts,
+            rows * num_samples,
+            range(first, first + num_samples),
+            priority=priority,
+            timeout=timeout,
+            streamer=streamer,
+            logprobs=logprobs,
+            max_unread=max_unread,
+            pin=pin,
+            block=block,
+        )
+
+    def submit_many(
+        self,
+        parts: Parts,
+        prompts: Any,
+        *,
+        random_streams: Sequence[int] | None = None,
+        priority: float = 0.0,
+        timeout: float | None = None,
+        streamer: Any = None,
+        logprobs: Logprobs | None = None,
+        max_unread: int | None = None,
+        block: bool = False,
+    ) -> RequestHandle:
+        """
+        Queue several prompts as one request, with a row of the result for each: all of them or none.
+
+        Args:
+            parts: As in :meth:`submit`.
+
+            prompts: As in a call of a generator; more than the decoder has rows take turns.
+
+            random_streams: As in a call of a generator: 0, 1, 2, ... if not given.
+
+            priority: As in :meth:`submit`.
+
+            timeout: As in :meth:`submit`.
+
+            streamer: As in :meth:`submit`.
+
+            logprobs: As in :meth:`submit`.
+
+            max_unread: As in :meth:`submit`.
+
+            block: As in :meth:`submit`.
+
+        Raises:
+            TypeError, ValueError, BatcherFullError, RuntimeError: As :meth:`submit`.
+        """
+        rows = self._rows(parts, prompts)
+        streams: list[int] = stream_numbers(random_streams, len(rows)).tolist()
+        return self._submit(
+            parts,
+            rows,
+            streams,
+            priority=priority,
+            timeout=timeout,
+            streamer=streamer,
+            logprobs=logprobs,
+            max_unread=max_unread,
+            pin=None,
+            block=block,
+        )
 
     def step(self) -> None:
         """
@@ -248,12 +287,15 @@ class Batcher:
             self._advance()
         self.notify()
 
-    def close(self, finish: bool = True) -> None:
+    def close(self, finish: bool = True, wait: bool = True) -> None:
         """
         Take no more requests, and end.
 
         Args:
             finish: Whether the requests that were submitted run to their ends first; else they are cancelled.
+
+            wait: Whether to return only when all have ended. Without, the thread of a ``with`` block ends by
+                itself.
         """
         with self._changed:
             self._closed = True
@@ -262,6 +304,8 @@ class Batcher:
                 request.max_unread = None
                 request.ending = request.ending if finish else CANCELLED
         self.notify()
+        if not wait:
+            return
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
             self._thread = None
@@ -399,6 +443,55 @@ class Batcher:
                     del self._handles[request]
                     self._served += _counts(request.run.timers.statistics)
 
+    def _rows(self, parts: Parts, prompts: Any) -> list[list[int]]:
+        if not isinstance(parts, Parts):
+            raise TypeError(f"'parts' must be a generator's .parts: got {parts!r}")
+        return as_rows(prompts, self.decoder.shape, parts.tokenizer, any_number=True)
+
+    def _submit(
+        self,
+        parts: Parts,
+        rows: list[list[int]],
+        streams: Sequence[int],
+        *,
+        priority: float,
+        timeout: float | None,
+        streamer: Any,
+        logprobs: Logprobs | None,
+        max_unread: int | None,
+        pin: RowPin | None,
+        block: bool,
+    ) -> RequestHandle:
+        """Queue a prompt for each row of the result."""
+        if max_unread is not None and (not is_whole(max_unread) or max_unread < 1):
+            raise ValueError(f"'max_unread' must be a whole number >= 1: got {max_unread!r}")
+        if not isinstance(as_real(priority), float):
+            raise TypeError(f"'priority' must be a number: got {priority!r}")
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"'timeout' must be > 0 seconds, or None: got {timeout!r}")
+        if parts not in self._checked:
+            check_fit(parts, self.decoder, self.exact_width)
+            self._checked.add(parts)
+        seed = seed_of(parts)
+        requests = [
+            self._request(parts, prompt, stream, seed, row, logprobs)
+            for row, (prompt, stream) in enumerate(zip(rows, streams, strict=True))
+        ]
+        for request in requests:
+            request.priority, request.timeout, request.max_unread = priority, timeout, max_unread
+            request.pin = pin
+        try:
+            told = None if streamer is None else listener(streamer, rows)
+            handle = RequestHandle(self, rows, requests, seed, told)
+            while not self._queue(requests, handle, block):
+                self.wait_until(lambda: self._room() >= len(requests))
+        except BaseException as error:
+            # A consumer may be waiting at the streamer's other end.
+            report_failure(streamer, error)
+            raise
+        self.notify()
+        return handle
+
     def _room(self) -> float:
         """How many requests may be queued now."""
         if self.max_waiting is None:
@@ -425,18 +518,18 @@ class Batcher:
             return True
 
     def _request(
-        self, parts: Parts, rows: list[list[int]], stream: int, seed: int, row: int, logprobs: Logprobs | None
+        self, parts: Parts, prompt: list[int], stream: int, seed: int, row: int, logprobs: Logprobs | None
     ) -> BatchedRequest:
-        history = self._history(rows, stream, seed)
+        history = self._history(prompt, stream, seed)
         timers = Timers(Statistics(bit_exact=self._timers.statistics.bit_exact))
         run = begin_run(parts, self._feeder, 1, timers, logprobs)
         run.require_shareable()
         texts = texts_of(parts, history)
         return BatchedRequest(run=run, history=history, text=None if texts is None else texts[0], row=row)
 
-    def _history(self, rows: list[list[int]], stream: int, seed: int) -> History:
+    def _history(self, prompt: list[int], stream: int, seed: int) -> History:
         streams = noise.random_streams(stream_numbers([stream], 1), seed)
-        return first_history(rows, streams, self.decoder.shape.max_length + 1)
+        return first_history([prompt], streams, self.decoder.shape.max_length + 1)
 
 
 def _counts(statistics: Statistics) -> Statistics:
