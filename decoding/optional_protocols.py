@@ -378,6 +378,19 @@ class HasSpans(Protocol):
 
 
 @runtime_checkable
+class DescribesModel(Protocol):
+    """A decoder that was made from a Hugging Face model, and keeps what the model says of itself."""
+
+    @property
+    def model_config(self) -> Any:
+        """The model's ``PretrainedConfig``."""
+
+    @property
+    def generation_config(self) -> Any:
+        """The model's ``GenerationConfig``; not to be modified."""
+
+
+@runtime_checkable
 class OffersFeeder(Protocol):
     """A decoder that stands for several, or feeds in a way of its own."""
 

@@ -132,6 +132,9 @@ COMPUTED = {
     "neuron_backend/adapters/settings.py": {"getattr(config, name, None)", "getattr(config, name, default)"},
     # Whatever a generation config of any version of transformers holds.
     "processors/interop/generation_config.py": {"vars(config)", "vars(type(config)())"},
+    "decoding/interop/refused_options.py": {"vars(generation_config)"},
+    # Its start, end and padding tokens, and a tokenizer's.
+    "decoding/interop/transformers_model.py": {"getattr(tokenizer, name, None)", "vars(config)"},
     # The flags of a command.
     "pretrained/command_decoders.py": {"vars(options)"},
     "pretrained/generate_options.py": {"vars(options)"},
