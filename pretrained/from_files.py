@@ -20,6 +20,7 @@ from ..neuron_backend.models.gguf_file import is_gguf
 from ..neuron_backend.models.model_source import check_model, is_hub_id, is_on_hub
 from ..neuron_backend.models.tokenizer_source import load_tokenizer
 from ..processors import from_generation_config
+from .draft_fields import with_draft_length
 
 AUTO = "auto"
 
@@ -92,7 +93,8 @@ def configured(parts: Mapping[str, Any], config: Any) -> dict[str, Any]:
     *parts* with what a generation config adds: processors, sampler, stop and end of sequence.
 
     What is given wins. A chain that is not given is read for the sampler that is: greedy decoding has no
-    temperature and no filters. A config without a limit of its own gets the generator's default.
+    temperature and no filters. A config without a limit of its own gets the generator's default. The length
+    of a given drafter's drafts may come from the config too (:func:`~.draft_fields.with_draft_length`).
 
     Args:
         parts: Parts of a generator by name, with a tokenizer or None.
@@ -119,7 +121,7 @@ def configured(parts: Mapping[str, Any], config: Any) -> dict[str, Any]:
     if "stop" in parts:
         config.stop_strings = None
     found = from_generation_config(config, seed=None, tokenizer=tokenizer)
-    return {**found.as_arguments(), **parts, "end_of_sequence": ends}
+    return {**found.as_arguments(), **with_draft_length(config, parts), "end_of_sequence": ends}
 
 
 def _check_names(

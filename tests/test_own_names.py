@@ -135,6 +135,10 @@ COMPUTED = {
     "decoding/interop/refused_options.py": {"vars(generation_config)"},
     # Its start, end and padding tokens, and a tokenizer's.
     "decoding/interop/transformers_model.py": {"getattr(tokenizer, name, None)", "vars(config)"},
+    "pretrained/custom_generate.py": {"vars(config)"},
+    "pretrained/draft_fields.py": {"vars(config)"},
+    # And what a processor of transformers holds.
+    "pretrained/generate_arguments.py": {"vars(one)", "vars(other)", "vars(own)"},
     # The flags of a command.
     "pretrained/command_decoders.py": {"vars(options)"},
     "pretrained/generate_options.py": {"vars(options)"},

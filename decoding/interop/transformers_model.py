@@ -18,10 +18,13 @@ from .last_logits import check_rows, last_logits
 from .refused_options import refuse_arguments, refuse_fields
 from .token_cache import TokenCache
 
+# The mixin is annotated for transformers' own models.
+_Mixin: Any = GenerationMixin
+
 _FROM_THE_TOKENIZER = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
-class TransformersModel(GenerationMixin):
+class TransformersModel(_Mixin):  # type: ignore[misc]
     """
     *decoder* as a causal LM of transformers: ``TransformersModel(decoder).generate(input_ids, ...)``.
 
@@ -83,11 +86,13 @@ class TransformersModel(GenerationMixin):
         self.decoder = decoder
         self.tokenizer = tokenizer
         self._feeder = feeder_of(decoder)
-        known = decoder if isinstance(decoder, DescribesModel) else None
-        if config is None:
-            config = _config_of_sizes(decoder) if known is None else known.model_config
-        if generation_config is None:
-            generation_config = GenerationConfig() if known is None else known.generation_config  # type: ignore[no-untyped-call]
+        if config is None or generation_config is None:
+            # Asked only then: a loaded decoder builds its model for this.
+            known = decoder if isinstance(decoder, DescribesModel) else None
+            if config is None:
+                config = _config_of_sizes(decoder) if known is None else known.model_config
+            if generation_config is None:
+                generation_config = _generation_defaults() if known is None else known.generation_config
         _require("config", config, PretrainedConfig)
         _require("generation_config", generation_config, GenerationConfig)
         self.config = config
@@ -154,7 +159,7 @@ class TransformersModel(GenerationMixin):
         logits[kept] = torch.cat(scored)
         cache.ids = ids
         returned: Any = None if use_cache is False and past_key_values is None else cache
-        output = CausalLMOutputWithPast(logits=logits, past_key_values=returned)  # type: ignore[arg-type]
+        output = CausalLMOutputWithPast(logits=logits, past_key_values=returned)
         return output.to_tuple() if return_dict is False else output
 
     def generate(self, *args: Any, **options: Any) -> Any:
@@ -260,6 +265,10 @@ class TransformersModel(GenerationMixin):
 def _config_of_sizes(decoder: Decoder) -> Any:
     shape = decoder.shape
     return PretrainedConfig(vocab_size=shape.vocab_size, max_position_embeddings=shape.max_length)  # type: ignore[call-arg]
+
+
+def _generation_defaults() -> Any:
+    return GenerationConfig()  # type: ignore[no-untyped-call]
 
 
 def _require(name: str, value: Any, kind: type) -> None:
