@@ -199,7 +199,7 @@ class Batcher:
             raise TypeError(f"'priority' must be a number: got {priority!r}")
         if timeout is not None and not timeout > 0:
             raise ValueError(f"'timeout' must be > 0 seconds, or None: got {timeout!r}")
-        rows = as_rows(prompt, self.decoder.shape, parts.tokenizer, any_number=True)
+        rows = as_rows(prompt, self.decoder.shape, parts.tokenizer, True, parts.start_token)
         if len(rows) != 1:
             raise ValueError(f"a request must have one prompt: got {len(rows)}. Submit each by itself")
         if parts not in self._checked:
