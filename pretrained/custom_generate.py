@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.generation import GenerateDecoderOnlyOutput
+from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..decoding import Generator, Sample, TransformersModel
 from ..decoding.optional_protocols import TakesArgmax
@@ -138,7 +138,7 @@ def decodekit_generate(
     speculation = drafting_of(config, {name: part for name, part in given.items() if part is not None})
     kind: Any = SpeculativeGenerator if "drafter" in speculation else Generator
     generation = kind(decoder, **options, **speculation)(rows, random_streams, streamer)
-    result = sequences(input_ids, generation.ids, padding_token(config))
+    result: Any = sequences(input_ids, generation.ids, padding_token(config))
     return GenerateDecoderOnlyOutput(sequences=result) if config.return_dict_in_generate else result
 
 

@@ -124,7 +124,7 @@ def stop_of(criteria: Sequence[Any], columns: int, stop: StopCondition | None) -
         ValueError: One depends on more than its arguments.
     """
     found: Any = stop
-    others = []
+    others: list[Any] = []
     for one in criteria:
         if type(one) is MaxLengthCriteria:
             found = MaxNewTokens(max(one.max_length - columns, 1)) if found is None else found
