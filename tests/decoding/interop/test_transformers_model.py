@@ -1,7 +1,9 @@
 """transformers' ``generate`` on a decoder equals ``generate`` on the stock model, in float64."""
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +23,7 @@ from transformers import (
 )
 
 from decodekit.decoding import Generator, MaxNewTokens, TransformersModel
-from decodekit.neuron_backend import StaticDecoder
+from decodekit.neuron_backend import StaticDecoder, compile_decoder, load_decoder
 from decodekit.testing import ScriptedDecoder, last_token
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678"
@@ -169,6 +171,26 @@ def test_assistants(
     assert expected.tolist() == found.tolist()
 
 
+@pytest.mark.parametrize("assistant_is_ours", [False, True], ids=["stock-assistant", "our-assistant"])
+@pytest.mark.parametrize("target_is_ours", [False, True], ids=["stock-target", "our-target"])
+def test_assistant_of_another_vocabulary(
+    target_is_ours: bool, assistant_is_ours: bool, stock: PreTrainedModel, ours: TransformersModel
+) -> None:
+    """Greedy, by the texts of both: the tokenizers say what either side's tokens are."""
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        sizes = {**stock.config.to_dict(), "vocab_size": 80}
+        small = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).double().eval()
+    draft = (
+        TransformersModel(StaticDecoder(small, max_length=64, widths=(1, 5))) if assistant_is_ours else small
+    )
+    tokenizers = {"tokenizer": letters(), "assistant_tokenizer": letters()}
+    target = ours if target_is_ours else stock
+    found = said(target, assistant_model=draft, **tokenizers, **ONE)
+
+    assert said(stock, **ONE).tolist() == found.tolist()
+
+
 def test_streamer(stock: PreTrainedModel, ours: TransformersModel) -> None:
     """A streamer of transformers gets the text that it gets of the stock model."""
 
@@ -269,6 +291,21 @@ def test_any_decoder_will_do() -> None:
 
     assert 7 == model.config.vocab_size
     assert [[1, 2, 3, 4]] == model.generate(torch.tensor([[1]])).tolist()
+
+
+def test_a_loaded_decoder_knows_its_model(stock: PreTrainedModel, tmp_path: Path) -> None:
+    """Its config, and the defaults of ``generate``; both may be given in their place."""
+    folder = tmp_path / "decoder"
+    model = copy.deepcopy(stock)
+    model.generation_config = GenerationConfig(max_new_tokens=5, pad_token_id=PAD)
+    compile_decoder(model, max_length=64, widths=(1, 5), target="eager", progress=False).save(folder)
+    loaded = TransformersModel(load_decoder(folder))
+
+    assert ("llama", 61) == (loaded.config.model_type, loaded.config.vocab_size)
+    assert model.generate(**ONE).tolist() == loaded.generate(**ONE).tolist()
+    given = GenerationConfig(max_new_tokens=2)
+    assert (1, 19) == TransformersModel(loaded.decoder, generation_config=given).generate(**ONE).shape
+    assert given.pad_token_id is None
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
