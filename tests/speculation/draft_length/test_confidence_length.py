@@ -20,9 +20,11 @@ from decodekit.speculation import (
     BlockVerification,
     ConfidenceLength,
     DraftModel,
+    DraftTree,
     PromptLookup,
     RejectionSampling,
     SpeculativeGenerator,
+    Tree,
     check_exactness,
 )
 from decodekit.testing import ScriptedDecoder, last_token
@@ -99,6 +101,13 @@ class TestLength:
         """A lookup has no confidence: refused when the generator is built."""
         with pytest.raises(ValueError, match=r"propose_while\(\), such as DraftModel: got PromptLookup"):
             SpeculativeGenerator(decoder(), PromptLookup(), ConfidenceLength())
+
+    def test_trees_are_refused(self) -> None:
+        """They have no newest token."""
+        with pytest.raises(ValueError, match=r"such as DraftModel: got DraftTree"):
+            SpeculativeGenerator(
+                scripted(1, 5), DraftTree(scripted(2, 5), Tree.comb(2, 2)), ConfidenceLength(3)
+            )
 
     def test_must_be_scored(self) -> None:
         """The decoder scores one column more than the longest draft."""
