@@ -22,6 +22,7 @@ from ..decoding.sampling.greedy import Greedy
 from ..speculation import SpeculativeGenerator
 from .draft_fields import drafting_of
 from .generate_arguments import (
+    check_length,
     custom_processors,
     joined,
     padding_token,
@@ -118,6 +119,8 @@ def decodekit_generate(
     decoder = _decoder(model, decoder)
     _check(config, model_kwargs)
     rows, columns = rows_of(input_ids, model_kwargs.get("attention_mask")), input_ids.shape[1]
+    if stop is None:
+        check_length(rows, config.max_length - columns, decoder.shape.max_length)
     if sampler is None:
         # The caller's seed governs this one.
         sampler = Sample(int(torch.randint(2**62, ()))) if config.do_sample else Greedy()

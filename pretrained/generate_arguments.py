@@ -46,6 +46,21 @@ def rows_of(input_ids: Tensor, attention_mask: Tensor | None) -> list[list[int]]
     return [row[mask].tolist() for row, mask in zip(input_ids, seen, strict=True)]
 
 
+def check_length(rows: Sequence[Sequence[int]], new: int, max_length: int) -> None:
+    """
+    Check that *new* tokens after each prompt fit a decoder of *max_length* positions.
+
+    Raises:
+        ValueError: They do not: ``generate`` would go on where a generator ends the row.
+    """
+    # The last token need not be fed.
+    if (whole := max(map(len, rows)) + new) > max_length + 1:
+        raise ValueError(
+            f"prompt and new tokens must be at most {max_length + 1}, one more than the decoder's "
+            f"max_length: got {whole}"
+        )
+
+
 def parts_of(config: Any, columns: int, sampling: bool) -> GenerationParts:
     """
     The parts of a config that ``generate`` has prepared.

@@ -215,6 +215,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "scores": ({"output_scores": True}, ValueError, "'output_scores' must be False"),
     "beams": ({"num_beams": 2}, ValueError, "'num_beams' must be"),
     "guidance": ({"guidance_scale": 1.5}, ValueError, "guidance"),
+    "length": (
+        {"max_new_tokens": 49},
+        ValueError,
+        "at most 65, one more than the decoder's max_length: got 66",
+    ),
     "embeddings": (
         {"input_ids": None, "attention_mask": None, "inputs_embeds": torch.zeros(1, 3, 32).double()},
         ValueError,
