@@ -42,7 +42,10 @@ if TYPE_CHECKING:
     from .sampling.sample import Sample as Sample
     from .sampling_placement import Place as Place, Placement as Placement
     from .serving.batcher import Batcher as Batcher, BatcherFullError as BatcherFullError
+    from .serving.conversation import Turn as Turn
     from .serving.request_handle import RequestHandle as RequestHandle
+    from .serving.row_pin import RowPin as RowPin
+    from .serving.session import Session as Session, SessionFullError as SessionFullError
     from .stopping.composition import Stop as Stop
     from .stopping.consecutive import Consecutive as Consecutive
     from .stopping.end_of_sequence import EndOfSequence as EndOfSequence

@@ -29,7 +29,7 @@ from .results.statistics import Statistics
 from .results.streamers import forward, report_failure
 from .results.timers import Timers
 from .sampling import noise
-from .validation import stream_numbers
+from .validation import is_whole, stream_numbers
 
 if TYPE_CHECKING:
     from .results.row_text import RowText
@@ -153,6 +153,7 @@ class Generator(Parts):
         random_streams: Sequence[int] | None = None,
         streamer: Any = None,
         logprobs: Logprobs | None = None,
+        num_samples: int = 1,
     ) -> Generation:
         """
         Generate until all rows have ended.
@@ -174,16 +175,20 @@ class Generator(Parts):
             logprobs: Which log-probabilities of the new tokens to return; None for none. They are
                 always the target's, also where a verification compares distributions.
 
+            num_samples: How many times to continue each prompt. The rows of prompt *p* are those from
+                ``p * num_samples`` on, each with a random stream of its own, as if the prompt were given so
+                many times. Where the decoder :class:`~.optional_protocols.CopiesRows`, it is fed once.
+
         Raises:
-            TypeError: An invalid prompt or streamer.
+            TypeError: An invalid prompt, streamer or number.
 
             ValueError: A prompt that is empty, too long or outside the vocabulary; log-probabilities after a
                 stage that the chain does not have; more prompts than rows with parameters for each row, or
                 with a drafter that grows trees.
         """
         try:
-            rows = as_rows(prompts, self.decoder.shape, self.tokenizer, True, self.start_token)
-            timers = self._timers()
+            rows = self._rows(prompts, num_samples)
+            timers = self._timers(Statistics())
             seed = seed_of(self)
             events = self._events(self._history(rows, random_streams, seed), timers, logprobs)
             if streamer is not None:
@@ -195,27 +200,49 @@ class Generator(Parts):
         return collect(events, rows, timers.statistics, seed)
 
     def stream(
-        self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
+        self,
+        prompts: Any,
+        random_streams: Sequence[int] | None = None,
+        logprobs: Logprobs | None = None,
+        num_samples: int = 1,
+        statistics: Statistics | None = None,
     ) -> EventStream:
         """
         Generate event by event; arguments as in a call.
 
         Nothing runs ahead: the next step runs when the next event is requested. Closing the iterator,
         or leaving a loop over it, ends the generation; the generator is ready for the next call.
+
+        Args:
+            prompts: As in a call.
+
+            random_streams: As in a call.
+
+            logprobs: As in a call.
+
+            num_samples: As in a call.
+
+            statistics: Counts the run as it goes: ``Statistics()``, or that of earlier runs to add to.
         """
-        rows = as_rows(prompts, self.decoder.shape, self.tokenizer, True, self.start_token)
-        return self._events(self._history(rows, random_streams), self._timers(), logprobs)
+        rows = self._rows(prompts, num_samples)
+        timers = self._timers(Statistics() if statistics is None else statistics)
+        return self._events(self._history(rows, random_streams), timers, logprobs)
 
     def astream(
-        self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
+        self,
+        prompts: Any,
+        random_streams: Sequence[int] | None = None,
+        logprobs: Logprobs | None = None,
+        num_samples: int = 1,
+        statistics: Statistics | None = None,
     ) -> AsyncEventStream:
         """
-        Generate event by event without blocking the event loop; arguments as in a call.
+        Generate event by event without blocking the event loop; arguments as of :meth:`stream`.
 
         As in :meth:`stream`, nothing runs ahead. A consumer that breaks off, raises or is cancelled
         ends the generation; ``aclose()`` returns when its thread has finished.
         """
-        return in_thread(self.stream(prompts, random_streams, logprobs))
+        return in_thread(self.stream(prompts, random_streams, logprobs, num_samples, statistics))
 
     def prompt_logprobs(
         self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
@@ -283,8 +310,18 @@ class Generator(Parts):
             )
         return attrs.evolve(placement, notes=tuple(notes))
 
-    def _timers(self) -> Timers:
-        return Timers(Statistics(bit_exact=is_bit_exact(self.decoder)))
+    def _rows(self, prompts: Any, num_samples: int) -> list[list[int]]:
+        """The ids of each row's prompt."""
+        if not is_whole(num_samples):
+            raise TypeError(f"'num_samples' must be a whole number: got {num_samples!r}")
+        if num_samples < 1:
+            raise ValueError(f"'num_samples' must be >= 1: got {num_samples}")
+        rows = as_rows(prompts, self.decoder.shape, self.tokenizer, True, self.start_token)
+        return [row for row in rows for _ in range(num_samples)]
+
+    def _timers(self, statistics: Statistics) -> Timers:
+        statistics.bit_exact = is_bit_exact(self.decoder)
+        return Timers(statistics)
 
     def _history(
         self, rows: list[list[int]], random_streams: Sequence[int] | None, seed: int | None = None

@@ -98,7 +98,7 @@ class DeviceSafe(Protocol):
 @runtime_checkable
 class RowIndependent(Protocol):
     """
-    A processor whose result for a row does not depend on which row of the batch it is.
+    A processor or sampler whose result for a row does not depend on which row of the batch it is.
 
     It has no parameter with one value per row and no state of a row, so rows of several requests
     with this object may be processed together.
@@ -281,7 +281,11 @@ class WeighsEvidence(Protocol):
     """A draft length that decides by the evidence for the drafts, where the drafter gives some."""
 
     def weigh(self, evidence: Sequence[int]) -> int:
-        """The draft length of each row in the next step, given each row's evidence; 0 is no draft."""
+        """
+        The draft length of each row in the next step, given each row's evidence; 0 is no draft.
+
+        Rows that a longer forward delays without drafting for them, of other requests too, have no evidence.
+        """
 
 
 @runtime_checkable
@@ -455,6 +459,74 @@ class OffersFeeder(Protocol):
 
     def feeder(self) -> TokenFeeder:
         """What a generation feeds in place of the decoder's slots; always the same object."""
+
+
+@runtime_checkable
+class CopiesRows(Protocol):
+    """A decoder that can copy the cache of one row to another, so that a shared prefix is fed once."""
+
+    @property
+    def copies_rows(self) -> bool:
+        """Whether it can."""
+        ...
+
+    def copy_rows(self, source: Tensor, upto: int) -> None:
+        """
+        Replace leading slots of each row by those of another.
+
+        Args:
+            source: The row that each row becomes a copy of, ``[batch]`` int64 on the host; its own number
+                leaves it as it is. All rows are read before one is written, so a permutation is right.
+
+            upto: The number of leading slots to copy, at most ``max_length``. What lies beyond is undefined
+                in rows that are written.
+
+        Raises:
+            ValueError: A wrong shape, row or number. Nothing has been written.
+        """
+        ...
+
+
+def copies_rows(decoder: object) -> bool:
+    """Whether *decoder* is known to copy rows."""
+    return isinstance(decoder, CopiesRows) and decoder.copies_rows
+
+
+@runtime_checkable
+class FeedsRows(Protocol):
+    """A decoder with forwards of one row: a prompt is fed without computing the rows beside it."""
+
+    @property
+    def row_widths(self) -> tuple[int, ...]:
+        """Columns of these forwards, ascending, of ``shape.widths``; empty if there are none."""
+        ...
+
+    def forward_row(self, ids: Tensor, cache_pos: Tensor, row: int) -> Tensor:
+        """
+        Write *ids* into the cache of one row, as :meth:`~.protocols.Decoder.forward` does.
+
+        Args:
+            ids: Tokens to feed, ``[1, width]`` int64, *width* one of :attr:`row_widths`; -1 is padding.
+
+            cache_pos: Position of the first column, ``[1]`` int64.
+
+            row: The row; the others are left as they are.
+
+        Returns:
+            Logits ``[1, width, vocab]`` or, if *width* exceeds ``shape.scored_width``, ``[1, 1, vocab]``, as
+            of a forward.
+
+        Raises:
+            ValueError: A wrong width, row, id or position. Nothing has been written.
+
+            TypeError: A wrong dtype. Nothing has been written.
+        """
+        ...
+
+
+def row_widths(decoder: object) -> tuple[int, ...]:
+    """Columns of the forwards of one row of *decoder*; empty if there are none."""
+    return tuple(decoder.row_widths) if isinstance(decoder, FeedsRows) else ()
 
 
 class QueuedSample(Protocol):

@@ -1,4 +1,4 @@
-"""The guide's decoder by hand."""
+"""The guide's decoder by hand, and its sessions."""
 
 import pathlib
 import re
@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from decodekit.decoding import Session
 from decodekit.testing import check_decoder
+
+from .decoding.serving.test_session import generator
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -41,6 +44,22 @@ def test_a_cache_that_is_only_cropped_is_told_so(guide: dict[str, Any]) -> None:
         AssertionError, match=r"leaves the slots after its own: all 32 tokens .* cropped .* came"
     ):
         check_decoder(decoder)
+
+
+def test_the_example_of_sessions(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It runs as it is written, over a small tokenizer."""
+    monkeypatch.chdir(tmp_path)
+    section = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8").split("\n## Sessions\n")[1]
+    names: dict[str, Any] = {"Session": Session, "generator": generator()}
+
+    exec(re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0], names)
+
+    assert [1, 2] == [len(names[name].turns) for name in ("session", "other")]
+    assert names["session"].turns[0].ids == names["other"].turns[0].ids
+    reused, rewritten = re.findall(r"(\d+) (\d+)\n", capsys.readouterr().out)[0]
+    assert int(reused) > 0 == int(rewritten)
 
 
 def test_generate_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:

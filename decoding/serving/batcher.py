@@ -1,6 +1,7 @@
 """Continuous batching: many requests, each with its own parts, on one decoder."""
 
 import asyncio
+import math
 import threading
 import time
 import weakref
@@ -30,6 +31,7 @@ from .batched_request import CANCELLED, BatchedRequest
 from .prefill_pace import PrefillPace
 from .request_handle import RequestHandle
 from .request_table import RequestTable, Told
+from .row_pin import RowPin
 from .waiting_line import WaitingLine
 
 _POLL_SECONDS = 0.02
@@ -124,7 +126,7 @@ class Batcher:
             )
         self._feeder = feeder_of(self.decoder)
         self._timers = Timers(Statistics(bit_exact=is_bit_exact(self.decoder)))
-        widths = self.decoder.shape.widths
+        widths = self._feeder.row_widths or self.decoder.shape.widths
         most = widths[-1] if self.prefill_width is None else self.prefill_width
         pace, line = PrefillPace(widths, most, self.max_gap), WaitingLine(self.ageing)
         self._table = RequestTable(self._feeder, self._timers, pace, line, self.exact_width)
@@ -156,6 +158,8 @@ class Batcher:
         streamer: Any = None,
         logprobs: Logprobs | None = None,
         max_unread: int | None = None,
+        block: bool = False,
+        pin: RowPin | None = None,
     ) -> RequestHandle:
         """
         Queue a request.
@@ -181,12 +185,19 @@ class Batcher:
             max_unread: So many events of a sample that its reader has not taken pause it, and no other
                 request. None for any number.
 
+            pin: Holds a row for this request and later ones that continue its text; for one sample. None
+                for none.
+
+            block: Whether to wait, where :attr:`max_waiting` requests wait, until there is room; the other
+                requests are advanced meanwhile, if no thread does.
+
         Raises:
             TypeError: A wrong type of an argument.
 
             ValueError: The prompt does not fit, or a part cannot share a decoder.
 
-            BatcherFullError: :attr:`max_waiting` requests wait.
+            BatcherFullError: :attr:`max_waiting` requests wait, and *block* is False; or there are more
+                samples than there is ever room for.
 
             RuntimeError: The batcher is closed.
         """
@@ -197,6 +208,10 @@ class Batcher:
                 raise ValueError(f"'{name}' must be a whole number >= {least}: got {number!r}")
         if not isinstance(as_real(priority), float):
             raise TypeError(f"'priority' must be a number: got {priority!r}")
+        if pin is not None and not isinstance(pin, RowPin):
+            raise TypeError(f"'pin' must be a RowPin, or None: got {pin!r}")
+        if pin is not None and num_samples > 1:
+            raise ValueError(f"'num_samples' must be 1 with a pin, which holds one row: got {num_samples}")
         if timeout is not None and not timeout > 0:
             raise ValueError(f"'timeout' must be > 0 seconds, or None: got {timeout!r}")
         rows = as_rows(prompt, self.decoder.shape, parts.tokenizer, True, parts.start_token)
@@ -210,10 +225,12 @@ class Batcher:
         requests = [self._request(parts, rows, number, seed, i, logprobs) for i, number in enumerate(streams)]
         for request in requests:
             request.priority, request.timeout, request.max_unread = priority, timeout, max_unread
+            request.pin = pin
         try:
             told = None if streamer is None else listener(streamer, rows * num_samples)
             handle = RequestHandle(self, rows[0], requests, seed, told)
-            self._queue(requests, handle)
+            while not self._queue(requests, handle, block):
+                self.wait_until(lambda: self._room() >= len(requests))
         except BaseException as error:
             # A consumer may be waiting at the streamer's other end.
             report_failure(streamer, error)
@@ -382,13 +399,21 @@ class Batcher:
                     del self._handles[request]
                     self._served += _counts(request.run.timers.statistics)
 
-    def _queue(self, requests: list[BatchedRequest], handle: RequestHandle) -> None:
+    def _room(self) -> float:
+        """How many requests may be queued now."""
+        if self.max_waiting is None:
+            return math.inf
+        return self.decoder.shape.batch_size - len(self._handles) + self.max_waiting
+
+    def _queue(self, requests: list[BatchedRequest], handle: RequestHandle, block: bool) -> bool:
+        """Queue *requests*, if there is room; whether there is, where the caller would *block*."""
         with self._changed:
             if self._closed:
                 raise RuntimeError("the batcher is closed: make a new one")
-            waiting = max(0, len(self._handles) - self.decoder.shape.batch_size)
-            room = self.decoder.shape.batch_size - len(self._handles) + (self.max_waiting or 0)
-            if self.max_waiting is not None and len(requests) > room:
+            if len(requests) > self._room():
+                if block and len(requests) <= self.decoder.shape.batch_size + (self.max_waiting or 0):
+                    return False
+                waiting = max(0, len(self._handles) - self.decoder.shape.batch_size)
                 raise BatcherFullError(
                     f"at most max_waiting={self.max_waiting} requests may wait for a row: {waiting} do, and "
                     f"{len(requests)} came"
@@ -397,6 +422,7 @@ class Batcher:
             handle.begin_streamer()
             self._arrived += requests
             self._handles |= dict.fromkeys(requests, handle)
+            return True
 
     def _request(
         self, parts: Parts, rows: list[list[int]], stream: int, seed: int, row: int, logprobs: Logprobs | None

@@ -67,6 +67,11 @@ class RequestHandle:
         """Whether all of its samples have ended."""
         return self._running == 0
 
+    @property
+    def statistics(self) -> Statistics:
+        """What its samples have counted so far; forwards and columns are the batcher's."""
+        return sum((one.run.timers.statistics for one in self._requests), Statistics())
+
     def __iter__(self) -> Iterator[Event]:
         """
         The events that were not read, each as it occurs; advances the batcher if no thread does.
@@ -199,5 +204,4 @@ class RequestHandle:
 
     def _collected(self) -> Generation:
         self._require_success()
-        statistics = sum((one.run.timers.statistics for one in self._requests), Statistics())
-        return collect(self._events, [self._prompt] * len(self._requests), statistics, self.seed)
+        return collect(self._events, [self._prompt] * len(self._requests), self.statistics, self.seed)

@@ -122,6 +122,27 @@ class DrivesCores(Protocol):
     """Whether one process drives all cores, rather than one process per core."""
 
 
+@runtime_checkable
+class ServesRows(Protocol):
+    """A target that says what it does with single rows of the cache."""
+
+    compiles_rows: ClassVar[bool]
+    """Whether it has programs of one row."""
+
+    copies_rows: ClassVar[bool]
+    """Whether a row may be copied by assignment, outside all programs."""
+
+
+def compiles_rows(target: Target) -> bool:
+    """Whether *target* has programs of one row; False if it does not say so."""
+    return isinstance(target, ServesRows) and target.compiles_rows
+
+
+def copies_rows(target: Target) -> bool:
+    """Whether rows of *target*'s cache may be copied; False if it does not say so."""
+    return isinstance(target, ServesRows) and target.copies_rows
+
+
 def check_target(target: object) -> None:
     """
     Refuse an object that is not a target.
