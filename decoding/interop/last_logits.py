@@ -14,7 +14,8 @@ def last_logits(feeder: TokenFeeder, rows: Sequence[Tensor], need: Sequence[int]
     """
     Feed what the decoder lacks of each row, and score its last tokens.
 
-    Each row goes where most of it is cached. More columns than the decoder scores take several forwards.
+    Each row goes where most of it is cached, or is copied from there. More columns than the decoder scores
+    take several forwards.
 
     Args:
         feeder: The decoder's.
@@ -38,7 +39,7 @@ def last_logits(feeder: TokenFeeder, rows: Sequence[Tensor], need: Sequence[int]
         )
     logits = [torch.empty(count, shape.vocab_size) for count in need]
     with feeder.lock, torch.no_grad():
-        places = _places(feeder, rows)
+        places = _placed(feeder, rows)
         history = _history(rows, places, shape.batch_size, longest)
         length, scored = history.length[:, 0], shape.scored_width
         wanted = torch.zeros_like(length)
@@ -68,14 +69,27 @@ def check_rows(rows: int, batch_size: int) -> None:
         )
 
 
-def _places(feeder: TokenFeeder, rows: Sequence[Tensor]) -> list[int]:
-    """The decoder's row for each row; those that find most of them cached choose first."""
+def _placed(feeder: TokenFeeder, rows: Sequence[Tensor]) -> list[int]:
+    """
+    The decoder's row for each row; those that find most of them cached choose first.
+
+    One that finds at least half of it in a row that is taken becomes a copy of that row first, if it would
+    lack more than its newest token otherwise, as the second child of a beam does.
+    """
     free, held = list(range(feeder.shape.batch_size)), feeder.held()
     overlaps = [feeder.overlap(row.tolist()) for row in rows]
-    places = [0] * len(rows)
+    places, source = [0] * len(rows), list(free)
     for row in sorted(range(len(rows)), key=lambda row: -max(overlaps[row])):
-        places[row] = best_row(free, overlaps[row], held)
-        free.remove(places[row])
+        overlap = overlaps[row]
+        place = places[row] = best_row(free, overlap, held)
+        free.remove(place)
+        fullest = max(range(len(overlap)), key=overlap.__getitem__)
+        lacks = overlap[place] < min(overlap[fullest], len(rows[row]) - 1)
+        if lacks and 2 * overlap[fullest] >= len(rows[row]):
+            source[place] = fullest
+    if source != list(range(len(source))):
+        # Where the decoder cannot, it is fed.
+        feeder.copy_rows(source)
     return places
 
 

@@ -32,8 +32,9 @@ class TransformersModel(_Mixin):  # type: ignore[misc]
     ``assistant_model`` (of either kind), guidance, scores, streamers, stopping criteria, chunked prefill;
     likewise ``pipeline("text-generation", model=..., tokenizer=..., device="cpu")``. Prompts are padded on
     the left, with an ``attention_mask``; padding is not fed. The decoder needs a row for each prompt, times
-    ``num_beams`` or ``num_return_sequences``. A row goes where most of it is cached: with a second row for
-    each prompt, ``guidance_scale`` feeds neither of its two texts twice.
+    ``num_beams`` or ``num_return_sequences``. A row goes where most of it is cached, or is copied from
+    there: a step of beams feeds one token a beam, and with a second row for each prompt ``guidance_scale``
+    feeds neither of its two texts twice.
 
     Hidden states, attentions and embeddings are refused: a decoder gives logits. For speculation whose
     text equals plain decoding's, requests, and log-probabilities use a

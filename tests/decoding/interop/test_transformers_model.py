@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from decodekit.decoding import Generator, MaxNewTokens, TransformersModel
-from decodekit.neuron_backend import StaticDecoder, compile_decoder, load_decoder
+from decodekit.neuron_backend import CompiledDecoder, StaticDecoder, compile_decoder, load_decoder
 from decodekit.testing import ScriptedDecoder, last_token
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678"
@@ -264,15 +264,24 @@ def fed(decoder: Any) -> Iterator[int]:
     return iter(counts)
 
 
-def test_a_step_feeds_one_token_a_row(stock: PreTrainedModel) -> None:
-    """Prompts once, then a token a row and step; guidance with a second row feeds neither text twice."""
-    for options, rows in ((RAGGED, 3), ({**ONE, "guidance_scale": 1.5}, 2)):
-        decoder = StaticDecoder(stock, batch_size=4, max_length=64, widths=(1, 5, 16))
-        counts = fed(decoder)
-        said(TransformersModel(decoder), **options)
-        prompts = int(options["attention_mask"].sum()) + (1 if "guidance_scale" in options else 0)
+@pytest.mark.parametrize(
+    ("options", "prompts", "rows"),
+    [
+        (RAGGED, 25, 3),
+        ({**ONE, "guidance_scale": 1.5}, 17 + 1, 2),
+        ({**ONE, "num_beams": 4}, 4 * 17, 4),
+    ],
+    ids=["ragged", "guidance", "beams"],
+)
+def test_a_step_feeds_one_token_a_row(
+    options: dict[str, Any], prompts: int, rows: int, stock: PreTrainedModel
+) -> None:
+    """Prompts once; with a second row guidance feeds neither text twice, and beams are copied."""
+    decoder = CompiledDecoder(stock, batch_size=4, max_length=64, widths=(1, 5, 16))
+    counts = fed(decoder)
+    said(TransformersModel(decoder), **options)
 
-        assert prompts + 13 * rows == sum(counts)
+    assert prompts + 13 * rows == sum(counts)
 
 
 def test_shares_a_decoder(ours: TransformersModel) -> None:
