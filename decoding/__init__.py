@@ -60,6 +60,9 @@ if TYPE_CHECKING:
     from .stopping.stop_strings import StopStrings as StopStrings
     from .stopping.stop_tokens import StopTokens as StopTokens
     from .stopping.stop_when import StopWhen as StopWhen
+    from .strategies.beams.beam_search import BeamSearch as BeamSearch
+    from .strategies.beams.generation import BeamGeneration as BeamGeneration
+    from .strategies.beams.stochastic_beams import StochasticBeams as StochasticBeams
     from .text.detokenizer import Detokenizer as Detokenizer
 else:
     __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -20,13 +20,6 @@ ROW = "row"
 """Prefix of the names of the programs of one row."""
 
 
-def default_row_widths(shape: DecoderShape) -> tuple[int, ...]:
-    """The widths that are worth a program of one row: those of prompts, where there are several rows."""
-    return (
-        tuple(width for width in shape.widths if width > shape.scored_width) if shape.batch_size > 1 else ()
-    )
-
-
 class RowForwards(abc.ABC):
     """
     The part of a :class:`~.static_decoder.StaticDecoder` that feeds and copies single rows.

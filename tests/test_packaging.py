@@ -12,10 +12,10 @@ import pytest
 import decodekit
 
 ROOMS = {
-    "benchmarks": "comparison forward generation host measuring models peers prompts speculation",
+    "benchmarks": "comparison forward generation host measuring models peers prompts serving speculation",
     "decoding": (
         "cache engine interop results sampling sampling/compiled sampling/compiled/csrc serving stopping "
-        "testing text"
+        "strategies strategies/beams testing text"
     ),
     "neuron_backend": (
         "adapters artifacts kv_cache lint lowering models on_device_sampling parity quantization "

@@ -162,7 +162,7 @@ def goals(found: Sequence[Measured], transformers: float | None, max_gap: float)
 
 
 def _tables(found: Sequence[Measured], transformers: float | None) -> list[Table]:
-    saturated = [
+    saturated: list[tuple[Any, ...]] = [
         (each.system, each.rows, number(each.saturated.tokens_per_second), *_times(each.saturated))
         for each in found
     ]

@@ -54,11 +54,10 @@ def serve_with_batcher(
     """
     Slots.of(decoder).forget()
     # No token ends an answer, so that all have the same length.
-    parts = {"processors": None, "stop": MaxNewTokens(tokens)}
-    if drafts:
-        generator: Generator = SpeculativeGenerator(decoder, PromptLookup(), **parts)
-    else:
-        generator = Generator(decoder, **parts)
+    stop = MaxNewTokens(tokens)
+    generator = (
+        SpeculativeGenerator(decoder, PromptLookup(), stop=stop) if drafts else Generator(decoder, stop=stop)
+    )
     with Batcher(decoder, max_gap=max_gap) as batcher:
 
         def send(request: Arrival, timeline: Timeline) -> None:
@@ -126,7 +125,7 @@ def serve_with_transformers(model: Any, requests: Sequence[Arrival], tokens: int
     """Tokens a second of transformers' ``generate_batch``, all requests at once."""
     from transformers import GenerationConfig
 
-    config = GenerationConfig(
+    config: Any = GenerationConfig(  # type: ignore[no-untyped-call]
         max_new_tokens=tokens, do_sample=False, eos_token_id=-1, pad_token_id=0, use_cache=True
     )
     begin = time.perf_counter()

@@ -349,6 +349,7 @@ class DecodeLoop:
                     ends, need = ends + drafted, need * (drafted + 1)
                 fed = plan.feed(now, ends, need, most=most, exact_width=self.exact_width, sample=sample)
         statistics.forwards += feeder.forwards - forwards
+        statistics.tokens_fed += feeder.tokens - tokens
         if feeder.row_seconds > row_seconds and begun:
             # Prompts that are fed beside rows that decode.
             prefill = feeder.row_seconds - row_seconds

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator
-from operator import sub
 from typing import TypeAlias
 
 import attrs
@@ -162,7 +161,7 @@ class RequestTable:
 
     def _chunk(self, before: tuple[int, int, int], after: tuple[int, int, int]) -> int:
         """The columns of a prompt that a step had room for; 0 if it is not known."""
-        forwards, columns, row_columns = map(sub, after, before)
+        forwards, columns, row_columns = (now - then for now, then in zip(after, before, strict=True))
         if self.feeder.row_widths:
             return row_columns
         return columns // self.feeder.shape.batch_size if forwards == 1 else 0

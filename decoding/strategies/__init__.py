@@ -1,0 +1,1 @@
+"""Ways to generate that stand on the decoding loop, or beside it."""
