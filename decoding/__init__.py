@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         TransformersCriteria as TransformersCriteria,
         stop_from_transformers as stop_from_transformers,
     )
+    from .interop.transformers_model import TransformersModel as TransformersModel
     from .optional_protocols import StatefulSampler as StatefulSampler, has_short_cuts as has_short_cuts
     from .protocols import (
         Decoder as Decoder,

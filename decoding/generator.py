@@ -162,8 +162,9 @@ class Generator(Parts):
             prompts: One list of ids, a list of them, an integer array ``[batch, length]`` (torch or numpy),
                 or what a tokenizer returns: a mapping with ``input_ids`` and maybe an ``attention_mask``,
                 whose padding is left out, on either side. With a tokenizer also a string, a chat
-                (``[{"role": "user", "content": "..."}]``, in its chat template), or several of them. More
-                than the decoder has rows take turns: each begins when a row is free.
+                (``[{"role": "user", "content": "..."}]``, in its chat template), or several of them. With a
+                start token (:attr:`start_of_sequence`) also None, and prompts without tokens. More than the
+                decoder has rows take turns: each begins when a row is free.
 
             random_streams: The rows' random streams, one number each; 0, 1, 2, ... if not given. With
                 the same number a row gives the same text alone or in a batch.
@@ -269,7 +270,7 @@ class Generator(Parts):
         """
         from .engine.prompt_logprobs import score_prompts
 
-        rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
+        rows = as_rows(prompts, self.decoder.shape, self.tokenizer, start=self.start_token)
         feeder, request = feeder_of(self.decoder), Logprobs() if logprobs is None else logprobs
         history = self._history(rows, random_streams)
         recorder = recorder_of(request, begun_pipeline(self, len(rows)), feeder)
@@ -288,7 +289,7 @@ class Generator(Parts):
             Logits ``[rows, 1, vocab]`` and the history that they follow, as
             :func:`decodekit.processors.explain` takes them.
         """
-        rows = as_rows(prompts, self.decoder.shape, self.tokenizer)
+        rows = as_rows(prompts, self.decoder.shape, self.tokenizer, start=self.start_token)
         history = self._history(rows, random_streams)
         feeder, length = feeder_of(self.decoder), history.length[:, 0]
         with feeder.lock, torch.no_grad():
@@ -315,7 +316,7 @@ class Generator(Parts):
             raise TypeError(f"'num_samples' must be a whole number: got {num_samples!r}")
         if num_samples < 1:
             raise ValueError(f"'num_samples' must be >= 1: got {num_samples}")
-        rows = as_rows(prompts, self.decoder.shape, self.tokenizer, any_number=True)
+        rows = as_rows(prompts, self.decoder.shape, self.tokenizer, True, self.start_token)
         return [row for row in rows for _ in range(num_samples)]
 
     def _timers(self, statistics: Statistics) -> Timers:

@@ -60,3 +60,19 @@ def test_the_example_of_sessions(
     assert names["session"].turns[0].ids == names["other"].turns[0].ids
     reused, rewritten = re.findall(r"(\d+) (\d+)\n", capsys.readouterr().out)[0]
     assert int(reused) > 0 == int(rewritten)
+
+
+def test_generate_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples run: the model's own greedy text, beams, the pipeline, and a generator's in its place."""
+    monkeypatch.chdir(ROOT)
+    text = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    section = text.split("## transformers' `generate()`\n")[1].split("\n## ")[0]
+    names: dict[str, Any] = {}
+    for code in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
+        exec(code, names)
+    greedy = names["stock"].generate(**names["inputs"], max_new_tokens=24, do_sample=False)
+    beams = names["stock"].generate(**names["inputs"], max_new_tokens=24, num_beams=2)
+
+    assert greedy.tolist() == names["greedy"].tolist() == names["same"].tolist() == names["fast"].tolist()
+    assert beams.tolist() == names["beams"].tolist()
+    assert names["text"].startswith("def add(a, b):")

@@ -1,16 +1,17 @@
 """Asking the drafters: each one once, over the whole table."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import attrs
 import torch
 from torch import Tensor
 
 from ..history import History
-from ..optional_protocols import CatchesUp
+from ..optional_protocols import CatchesUp, DraftsWhile, EndsDrafts, GoesOn
 from ..protocols import Draft, SamplesTokens
 from ..results.timers import Timers
+from ..scores import Scores
 from .active_request import ActiveRequest
 from .drafting import Asked, Drafting, check_draft
 from .samples_by_row import RaisedInRowsError, SamplesByRow, in_rows
@@ -180,7 +181,11 @@ def _proposed(group: Sequence[Question], now: History, alone: bool, most: int | 
         budget = torch.where(behind > most, 0, budget)
     if not budget.any():
         return [one.draft for _, _, one in group]
-    draft = drafter.propose(shown, budget, _sampling(group, now, alone, vocab))
+    sample, goes_on = _sampling(group, now, alone, vocab), _ending(group, alone)
+    if goes_on is None:
+        draft = drafter.propose(shown, budget, sample)
+    else:
+        draft = cast(DraftsWhile, drafter).propose_while(shown, budget, sample, goes_on)
     check_draft(draft, len(budget), vocab)
     if alone:
         return [group[0][1].fitted(draft, budget)]
@@ -211,6 +216,26 @@ def _sampling(group: Sequence[Question], now: History, alone: bool, vocab: int) 
             for request, drafting, _ in group
         ]
     )
+
+
+def _ending(group: Sequence[Question], alone: bool) -> GoesOn | None:
+    """What ends drafts early, each request's in its own rows; None where nothing does."""
+    endings = [
+        (request.rows, drafting.length.goes_on)
+        for request, drafting, _ in group
+        if isinstance(drafting.length, EndsDrafts)
+    ]
+    if alone and endings:
+        return endings[0][1]
+
+    def goes_on(ids: Tensor, scores: Scores) -> Tensor:
+        on = torch.ones_like(ids, dtype=torch.bool)
+        for rows, ending in endings:
+            own = Scores(lambda rows=rows: scores.logits[rows])  # type: ignore[misc]
+            on[rows] = in_rows(rows, ending, ids[rows], own)
+        return on
+
+    return goes_on if endings else None
 
 
 def _rows(draft: Draft, rows: slice) -> Draft:

@@ -446,7 +446,7 @@ class Batcher:
     def _rows(self, parts: Parts, prompts: Any) -> list[list[int]]:
         if not isinstance(parts, Parts):
             raise TypeError(f"'parts' must be a generator's .parts: got {parts!r}")
-        return as_rows(prompts, self.decoder.shape, parts.tokenizer, any_number=True)
+        return as_rows(prompts, self.decoder.shape, parts.tokenizer, True, parts.start_token)
 
     def _submit(
         self,
