@@ -14,22 +14,21 @@ from attrs import validators
 
 from ..cache.slots import feeder_of
 from ..engine.compatibility import check_decoder
-from ..engine.parts import Parts, begin_run, check_fit, seed_of, texts_of
-from ..history import History
+from ..engine.parts import Parts, check_fit, seed_of
 from ..optional_protocols import is_bit_exact, runs_in_lockstep
-from ..prompts import as_rows, first_history
+from ..prompts import as_rows
 from ..protocols import Decoder
 from ..results.events import Event
 from ..results.logprobs import Logprobs
 from ..results.statistics import Statistics
 from ..results.streamers import listener, report_failure
 from ..results.timers import Timers
-from ..sampling import noise
 from ..token_feeder import TokenFeeder
-from ..validation import a_whole_number, as_real, is_whole, stream_numbers
+from ..validation import a_whole_number, is_whole, stream_numbers
 from .batched_request import CANCELLED, BatchedRequest
 from .prefill_pace import PrefillPace
 from .request_handle import RequestHandle
+from .request_options import RequestOptions
 from .request_table import RequestTable, Told
 from .row_pin import RowPin
 from .waiting_line import WaitingLine
@@ -203,26 +202,17 @@ class Batcher:
         """
         if not is_whole(num_samples) or num_samples < 1:
             raise ValueError(f"'num_samples' must be a whole number >= 1: got {num_samples!r}")
-        if pin is not None and not isinstance(pin, RowPin):
-            raise TypeError(f"'pin' must be a RowPin, or None: got {pin!r}")
         if pin is not None and num_samples > 1:
             raise ValueError(f"'num_samples' must be 1 with a pin, which holds one row: got {num_samples}")
         rows = self._rows(parts, prompt)
         if len(rows) != 1:
             raise ValueError(f"a request must have one prompt: got {len(rows)}. Use submit_many()")
         first = int(stream_numbers([random_stream], 1))
-        return self._submit(
-            parts,
-            rows * num_samples,
-            range(first, first + num_samples),
-            priority=priority,
-            timeout=timeout,
-            streamer=streamer,
-            logprobs=logprobs,
-            max_unread=max_unread,
-            pin=pin,
-            block=block,
+        options = RequestOptions(
+            priority=priority, timeout=timeout, logprobs=logprobs, max_unread=max_unread, pin=pin
         )
+        streams = range(first, first + num_samples)
+        return self._submit(parts, rows * num_samples, streams, options, streamer, block)
 
     def submit_many(
         self,
@@ -264,18 +254,8 @@ class Batcher:
         """
         rows = self._rows(parts, prompts)
         streams: list[int] = stream_numbers(random_streams, len(rows)).tolist()
-        return self._submit(
-            parts,
-            rows,
-            streams,
-            priority=priority,
-            timeout=timeout,
-            streamer=streamer,
-            logprobs=logprobs,
-            max_unread=max_unread,
-            pin=None,
-            block=block,
-        )
+        options = RequestOptions(priority=priority, timeout=timeout, logprobs=logprobs, max_unread=max_unread)
+        return self._submit(parts, rows, streams, options, streamer, block)
 
     def step(self) -> None:
         """
@@ -453,33 +433,16 @@ class Batcher:
         parts: Parts,
         rows: list[list[int]],
         streams: Sequence[int],
-        *,
-        priority: float,
-        timeout: float | None,
+        options: RequestOptions,
         streamer: Any,
-        logprobs: Logprobs | None,
-        max_unread: int | None,
-        pin: RowPin | None,
         block: bool,
     ) -> RequestHandle:
         """Queue a prompt for each row of the result."""
-        if max_unread is not None and (not is_whole(max_unread) or max_unread < 1):
-            raise ValueError(f"'max_unread' must be a whole number >= 1: got {max_unread!r}")
-        if not isinstance(as_real(priority), float):
-            raise TypeError(f"'priority' must be a number: got {priority!r}")
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"'timeout' must be > 0 seconds, or None: got {timeout!r}")
         if parts not in self._checked:
             check_fit(parts, self.decoder, self.exact_width)
             self._checked.add(parts)
-        seed = seed_of(parts)
-        requests = [
-            self._request(parts, prompt, stream, seed, row, logprobs)
-            for row, (prompt, stream) in enumerate(zip(rows, streams, strict=True))
-        ]
-        for request in requests:
-            request.priority, request.timeout, request.max_unread = priority, timeout, max_unread
-            request.pin = pin
+        seed, bit_exact = seed_of(parts), self._timers.statistics.bit_exact
+        requests = options.requests(parts, rows, streams, seed, self._feeder, bit_exact)
         try:
             told = None if streamer is None else listener(streamer, rows)
             handle = RequestHandle(self, rows, requests, seed, told)
@@ -516,20 +479,6 @@ class Batcher:
             self._arrived += requests
             self._handles |= dict.fromkeys(requests, handle)
             return True
-
-    def _request(
-        self, parts: Parts, prompt: list[int], stream: int, seed: int, row: int, logprobs: Logprobs | None
-    ) -> BatchedRequest:
-        history = self._history(prompt, stream, seed)
-        timers = Timers(Statistics(bit_exact=self._timers.statistics.bit_exact))
-        run = begin_run(parts, self._feeder, 1, timers, logprobs)
-        run.require_shareable()
-        texts = texts_of(parts, history)
-        return BatchedRequest(run=run, history=history, text=None if texts is None else texts[0], row=row)
-
-    def _history(self, prompt: list[int], stream: int, seed: int) -> History:
-        streams = noise.random_streams(stream_numbers([stream], 1), seed)
-        return first_history([prompt], streams, self.decoder.shape.max_length + 1)
 
 
 def _counts(statistics: Statistics) -> Statistics:
