@@ -62,9 +62,14 @@ class TokenFeeder(Protocol):
     logits_in_use: bool
     """True while the current logits are in use; feeding then raises."""
 
+    rows: int
+    """Rows of one forward, of all decoders together."""
+
     forwards: int
+    """Forwards; one of each decoder, where there are several, counts once."""
+
     columns: int
-    """Columns of all forwards, of all rows."""
+    """Columns of all forwards, of all :attr:`rows`."""
 
     tokens: int
     """Columns with a token; the others were padding."""

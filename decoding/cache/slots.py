@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..forward_checks import require_decoder
 from ..history import History
-from ..optional_protocols import HasSpans, OffersFeeder, QueuedSample, QueuesForwards, tree_widths
+from ..optional_protocols import AnyDecoder, HasSpans, OffersFeeder, QueuedSample, QueuesForwards, tree_widths
 from ..protocols import Decoder, Draft, SamplesOnDevice, ScoresTrees
 from ..scores import Scores
 from ..token_feeder import Fed, TokenFeeder
@@ -80,6 +80,9 @@ class Slots:
 
         self.logits_in_use = False
         """True while the current logits are in use; feeding then raises."""
+
+        self.rows = shape.batch_size
+        """Rows of a forward."""
 
         self.forwards = 0
         """Number of forwards."""
@@ -478,7 +481,7 @@ class Slots:
             )
 
 
-def feeder_of(decoder: Decoder) -> TokenFeeder:
+def feeder_of(decoder: AnyDecoder) -> TokenFeeder:
     """What feeds *decoder*: a feeder of its own if it offers one, else its slots."""
     return decoder.feeder() if isinstance(decoder, OffersFeeder) else Slots.of(decoder)
 

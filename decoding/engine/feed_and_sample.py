@@ -6,7 +6,8 @@ from torch import Tensor
 
 from ..cache.slots import Slots
 from ..history import History
-from ..protocols import Decoder, SamplesOnDevice, SamplesTokens
+from ..optional_protocols import AnyDecoder
+from ..protocols import SamplesOnDevice, SamplesTokens
 from ..sampling.pipeline import SamplingPipeline
 from ..scores import Scores
 from ..token_feeder import TokenFeeder
@@ -24,7 +25,7 @@ def feeder_samples(feeder: TokenFeeder, pipeline: SamplesTokens, rows: int) -> b
     return bool(decoder.sampling_widths) and decoder.can_sample(pipeline.processors, pipeline.sampler, rows)
 
 
-def placement_of(decoder: Decoder, pipeline: SamplingPipeline) -> "Placement":
+def placement_of(decoder: AnyDecoder, pipeline: SamplingPipeline) -> "Placement":
     """The placement of the parts of *pipeline* on *decoder*."""
     from ..sampling_placement import Place, Placement
 

@@ -8,6 +8,7 @@ import attrs
 
 from ..engine.active_request import ActiveRequest
 from ..engine.decode_loop import DecodeLoop
+from ..optional_protocols import RowIndependent
 from ..results.events import Event, StepOutput
 from ..results.timers import Timers
 from ..token_feeder import TokenFeeder
@@ -41,6 +42,14 @@ class RequestTable:
     _failures: list[tuple[BatchedRequest, Exception]] = attrs.field(factory=list, init=False)
     _loop: DecodeLoop = attrs.field(init=False)
 
+    def __attrs_post_init__(self) -> None:
+        """Refuse a feeder with something of its own for each row."""
+        if isinstance(self.feeder, RowIndependent) and not self.feeder.row_independent:
+            raise ValueError(
+                "requests take any free row, so a decoder must have nothing of its own for each row, such as "
+                "a negative prompt: give one for all, or run as many prompts at a time as there are rows"
+            )
+
     @_loop.default
     def _empty_loop(self) -> DecodeLoop:
         return DecodeLoop.empty(self.feeder, self.timers, self.exact_width, self._failed)
@@ -71,7 +80,7 @@ class RequestTable:
         forwards, columns, started = self.feeder.forwards, self.feeder.columns, time.perf_counter()
         results = self._loop.step(most, drafts)
         if self.feeder.forwards == forwards + 1:
-            width = (self.feeder.columns - columns) // self.feeder.shape.batch_size
+            width = (self.feeder.columns - columns) // self.feeder.rows
             self.pace.learn(width, time.perf_counter() - started)
         told: list[Told] = [
             answer

@@ -1,0 +1,1 @@
+"""Strategies above the generator: guidance, ensembles, and choices among samples."""
