@@ -6,6 +6,7 @@ import attrs
 import torch
 from attrs import validators
 
+from ..cache.slots import feeder_of
 from ..forward_checks import refuse_foreign, require_decoder
 from ..optional_protocols import (
     AdvisesWidth,
@@ -20,7 +21,6 @@ from ..optional_protocols import (
     is_stateful,
     takes_trees,
     tree_nodes,
-    tree_widths,
 )
 from ..protocols import DecoderShape, Drafter, DraftLength, StopCondition, Verification
 from ..stopping.composition import how_to_wrap, parts
@@ -167,7 +167,7 @@ def check_drafter(
 def _check_trees(
     nodes: int, verification: object, decoder: AnyDecoder, sampler: object, exact_width: bool
 ) -> None:
-    widths = tree_widths(decoder)
+    widths = feeder_of(decoder).tree_widths
     if max(widths, default=0) < nodes + 1:
         raise ValueError(
             f"'decoder' must score trees of {nodes} draft tokens and the token before them: it has the tree "

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import attrs
-import torch
 from torch import Tensor
 
 from ..validation import as_list, as_real, one_real
@@ -86,10 +85,16 @@ class MeanProbs:
     def __call__(self, logits: Sequence[Tensor]) -> Tensor:
         """The mean; normalised."""
         shares = _shares(self.weights, len(logits))
-        mean = logits[0].log_softmax(dim=-1) + math.log(shares[0])
-        for one, share in zip(logits[1:], shares[1:], strict=True):
-            mean = torch.logaddexp(mean, one.log_softmax(dim=-1) + math.log(share))
-        return mean
+        parts = [one.log_softmax(dim=-1) + math.log(share) for one, share in zip(logits, shares, strict=True)]
+        largest = parts[0]
+        for part in parts[1:]:
+            largest = largest.maximum(part)
+        # Where all have -inf; and not logaddexp, whose last bits depend on the place in memory.
+        largest = largest.masked_fill(largest == -math.inf, 0.0)
+        total = (parts[0] - largest).exp()
+        for part in parts[1:]:
+            total = total + (part - largest).exp()
+        return total.log() + largest
 
 
 @attrs.frozen(eq=False)
