@@ -102,8 +102,7 @@ class GuidedFeeder:
         ends, wanted = checked_feed(history, length, need, self.shape.batch_size, self.shape.scored_width)
         _require_new(history.prompt.tolist(), ends, wanted)
         both, both_ends = self._both(history, ends)
-        options = {"most": most, "exact_width": exact_width}
-        fed = self.inner.feed(both, both_ends, self._twice(need), **options)
+        fed = self.inner.feed(both, both_ends, self._twice(need), most=most, exact_width=exact_width)
         rows, n = len(ends), self.shape.batch_size
         ready = [one and other for one, other in zip(fed.ready[:rows], fed.ready[n:], strict=True)]
         return Fed(Scores(lambda: self._guided(fed.logits, rows)), ready, fed.all_ready)

@@ -23,7 +23,7 @@ class JoinedLock(AbstractContextManager[None]):
         for lock in locks:
             for one in lock.locks if isinstance(lock, JoinedLock) else [lock]:
                 single[id(one)] = one
-        self.locks = [single[number] for number in sorted(single)]
+        self.locks: list[AbstractContextManager[Any]] = [single[number] for number in sorted(single)]
         # Used by the thread that holds the locks.
         self._held: list[AbstractContextManager[None]] = []
 

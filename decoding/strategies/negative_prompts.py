@@ -15,11 +15,15 @@ Ints = NDArray[np.int64]
 class NegativePrompts(Protocol):
     """The negative prompt of each row."""
 
-    longest: int
-    """Tokens of the longest."""
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest."""
+        ...
 
-    row_independent: bool
-    """Whether it is the same function of the prompt in every row."""
+    @property
+    def row_independent(self) -> bool:
+        """Whether it is the same function of the prompt in every row."""
+        ...
 
     def of(self, row: int, prompt: Ints) -> Ints:
         """The negative prompt of *row*, which has this *prompt*: ids, at least one."""

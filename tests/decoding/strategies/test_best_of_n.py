@@ -79,10 +79,7 @@ def test_each_fold_by_brute_force(kind: int) -> None:
     source = sources(parts)[kind]
 
     likeliest = BestOfN(source, 4)(PROMPTS)
-    assert likeliest.ids == [
-        own[max(range(4), key=lambda s: means[4 * p + s])]
-        for p, own in enumerate(ids)
-    ]
+    assert likeliest.ids == [own[max(range(4), key=lambda s: means[4 * p + s])] for p, own in enumerate(ids)]
     assert [score for choice in likeliest.choices for score in choice.scores] == pytest.approx(means)
 
     longest = BestOfN(source, 4, by=ScoredBy(lambda candidate: len(candidate.ids)))(PROMPTS)
@@ -151,7 +148,10 @@ def test_texts_with_a_tokenizer() -> None:
     """Of the candidates, and of the choice."""
 
     class Words:
-        all_special_tokens: list[str] = []
+        all_special_tokens = ()
+
+        def convert_ids_to_tokens(self, token: int) -> str:
+            return f" {token}"
 
         def __call__(self, text: str) -> dict[str, list[int]]:
             return {"input_ids": [int(one) for one in text.split()]}
