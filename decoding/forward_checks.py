@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .protocols import Decoder, DecoderShape
 from .trees import depths
+from .validation import is_whole
 
 
 def require_decoder(decoder: object) -> None:
@@ -59,6 +60,64 @@ def check_inputs(ids: Tensor, cache_pos: Tensor, shape: DecoderShape) -> None:
         raise ValueError(f"ids must be as wide as one of {shape.widths}: got {ids.shape[1]}")
     _check_ids(ids, shape.vocab_size)
     _check_positions(ids, cache_pos, shape.max_length)
+
+
+def check_row_widths(widths: Sequence[int], of: Sequence[int]) -> None:
+    """
+    Check the widths of the forwards of one row; there may be none.
+
+    Raises:
+        ValueError: They are not ascending, or not among the decoder's widths *of*.
+    """
+    if list(widths) != sorted(set(widths)) or not set(widths) <= set(of):
+        raise ValueError(
+            f"'row_widths' must be ascending, and of the widths {tuple(of)}: got {tuple(widths)}"
+        )
+
+
+def check_row_inputs(
+    ids: Tensor, cache_pos: Tensor, row: int, shape: DecoderShape, row_widths: Sequence[int]
+) -> None:
+    """
+    Check ``[1, width]`` *ids* and ``[1]`` *cache_pos* of a forward of one *row*.
+
+    Raises:
+        TypeError: They are not int64 tensors, or the row is no whole number.
+
+        ValueError: Wrong shape, device, id, position or row.
+    """
+    _check_tensor("ids", ids, 2)
+    _check_tensor("cache_pos", cache_pos, 1)
+    if not is_whole(row):
+        raise TypeError(f"'row' must be a whole number: got {row!r}")
+    if not 0 <= row < shape.batch_size:
+        raise ValueError(f"'row' must be 0 to {shape.batch_size - 1}: got {row}")
+    _check_rows(ids, cache_pos, 1)
+    if ids.shape[1] not in row_widths:
+        raise ValueError(
+            f"the ids of a row must be as wide as one of {tuple(row_widths)}: got {ids.shape[1]}"
+        )
+    _check_ids(ids, shape.vocab_size)
+    _check_positions(ids, cache_pos, shape.max_length)
+
+
+def check_copy(source: Tensor, upto: int, shape: DecoderShape) -> None:
+    """
+    Check the ``[batch]`` *source* rows and the number of slots of a copy.
+
+    Raises:
+        TypeError: *source* is no int64 tensor, or *upto* no whole number.
+
+        ValueError: Wrong shape, device, row or number.
+    """
+    _check_tensor("source", source, 1)
+    if not is_whole(upto):
+        raise TypeError(f"'upto' must be a whole number: got {upto!r}")
+    rows = shape.batch_size
+    if len(source) != rows or not ((source >= 0) & (source < rows)).all():
+        raise ValueError(f"'source' must name one of {rows} rows for each row: got {source.tolist()}")
+    if not 0 <= upto <= shape.max_length:
+        raise ValueError(f"'upto' must be 0 to {shape.max_length}, the positions of a row: got {upto}")
 
 
 def check_tree_widths(widths: Sequence[int]) -> None:

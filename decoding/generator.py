@@ -28,7 +28,7 @@ from .results.statistics import Statistics
 from .results.streamers import forward, report_failure
 from .results.timers import Timers
 from .sampling import noise
-from .validation import stream_numbers
+from .validation import is_whole, stream_numbers
 
 if TYPE_CHECKING:
     from .results.row_text import RowText
@@ -152,6 +152,7 @@ class Generator(Parts):
         random_streams: Sequence[int] | None = None,
         streamer: Any = None,
         logprobs: Logprobs | None = None,
+        num_samples: int = 1,
     ) -> Generation:
         """
         Generate until all rows have ended.
@@ -172,15 +173,19 @@ class Generator(Parts):
             logprobs: Which log-probabilities of the new tokens to return; None for none. They are
                 always the target's, also where a verification compares distributions.
 
+            num_samples: How many times to continue each prompt. The rows of prompt *p* are those from
+                ``p * num_samples`` on, each with a random stream of its own, as if the prompt were given so
+                many times. Where the decoder :class:`~.optional_protocols.CopiesRows`, it is fed once.
+
         Raises:
-            TypeError: An invalid prompt or streamer.
+            TypeError: An invalid prompt, streamer or number.
 
             ValueError: A prompt that is empty, too long or outside the vocabulary; log-probabilities after a
                 stage that the chain does not have; more prompts than rows with parameters for each row, or
                 with a drafter that grows trees.
         """
         try:
-            rows = as_rows(prompts, self.decoder.shape, self.tokenizer, any_number=True)
+            rows = self._rows(prompts, num_samples)
             timers = self._timers()
             seed = seed_of(self)
             events = self._events(self._history(rows, random_streams, seed), timers, logprobs)
@@ -193,7 +198,11 @@ class Generator(Parts):
         return collect(events, rows, timers.statistics, seed)
 
     def stream(
-        self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
+        self,
+        prompts: Any,
+        random_streams: Sequence[int] | None = None,
+        logprobs: Logprobs | None = None,
+        num_samples: int = 1,
     ) -> EventStream:
         """
         Generate event by event; arguments as in a call.
@@ -201,11 +210,15 @@ class Generator(Parts):
         Nothing runs ahead: the next step runs when the next event is requested. Closing the iterator,
         or leaving a loop over it, ends the generation; the generator is ready for the next call.
         """
-        rows = as_rows(prompts, self.decoder.shape, self.tokenizer, any_number=True)
+        rows = self._rows(prompts, num_samples)
         return self._events(self._history(rows, random_streams), self._timers(), logprobs)
 
     def astream(
-        self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
+        self,
+        prompts: Any,
+        random_streams: Sequence[int] | None = None,
+        logprobs: Logprobs | None = None,
+        num_samples: int = 1,
     ) -> AsyncEventStream:
         """
         Generate event by event without blocking the event loop; arguments as in a call.
@@ -213,7 +226,7 @@ class Generator(Parts):
         As in :meth:`stream`, nothing runs ahead. A consumer that breaks off, raises or is cancelled
         ends the generation; ``aclose()`` returns when its thread has finished.
         """
-        return in_thread(self.stream(prompts, random_streams, logprobs))
+        return in_thread(self.stream(prompts, random_streams, logprobs, num_samples))
 
     def prompt_logprobs(
         self, prompts: Any, random_streams: Sequence[int] | None = None, logprobs: Logprobs | None = None
@@ -280,6 +293,15 @@ class Generator(Parts):
                 f"where tokens were drafted, {self.verification!r} reads the scores, not the sampled tokens"
             )
         return attrs.evolve(placement, notes=tuple(notes))
+
+    def _rows(self, prompts: Any, num_samples: int) -> list[list[int]]:
+        """The ids of each row's prompt."""
+        if not is_whole(num_samples):
+            raise TypeError(f"'num_samples' must be a whole number: got {num_samples!r}")
+        if num_samples < 1:
+            raise ValueError(f"'num_samples' must be >= 1: got {num_samples}")
+        rows = as_rows(prompts, self.decoder.shape, self.tokenizer, any_number=True)
+        return [row for row in rows for _ in range(num_samples)]
 
     def _timers(self) -> Timers:
         return Timers(Statistics(bit_exact=is_bit_exact(self.decoder)))

@@ -414,6 +414,74 @@ class CombinesByColumn(Protocol):
     """Whether a column's result is the same bits whatever other rows and columns there are."""
 
 
+@runtime_checkable
+class CopiesRows(Protocol):
+    """A decoder that can copy the cache of one row to another, so that a shared prefix is fed once."""
+
+    @property
+    def copies_rows(self) -> bool:
+        """Whether it can."""
+        ...
+
+    def copy_rows(self, source: Tensor, upto: int) -> None:
+        """
+        Replace leading slots of each row by those of another.
+
+        Args:
+            source: The row that each row becomes a copy of, ``[batch]`` int64 on the host; its own number
+                leaves it as it is. All rows are read before one is written, so a permutation is right.
+
+            upto: The number of leading slots to copy, at most ``max_length``. What lies beyond is undefined
+                in rows that are written.
+
+        Raises:
+            ValueError: A wrong shape, row or number. Nothing has been written.
+        """
+        ...
+
+
+def copies_rows(decoder: object) -> bool:
+    """Whether *decoder* is known to copy rows."""
+    return isinstance(decoder, CopiesRows) and decoder.copies_rows
+
+
+@runtime_checkable
+class FeedsRows(Protocol):
+    """A decoder with forwards of one row: a prompt is fed without computing the rows beside it."""
+
+    @property
+    def row_widths(self) -> tuple[int, ...]:
+        """Columns of these forwards, ascending, of ``shape.widths``; empty if there are none."""
+        ...
+
+    def forward_row(self, ids: Tensor, cache_pos: Tensor, row: int) -> Tensor:
+        """
+        Write *ids* into the cache of one row, as :meth:`~.protocols.Decoder.forward` does.
+
+        Args:
+            ids: Tokens to feed, ``[1, width]`` int64, *width* one of :attr:`row_widths`; -1 is padding.
+
+            cache_pos: Position of the first column, ``[1]`` int64.
+
+            row: The row; the others are left as they are.
+
+        Returns:
+            Logits ``[1, width, vocab]`` or, if *width* exceeds ``shape.scored_width``, ``[1, 1, vocab]``, as
+            of a forward.
+
+        Raises:
+            ValueError: A wrong width, row, id or position. Nothing has been written.
+
+            TypeError: A wrong dtype. Nothing has been written.
+        """
+        ...
+
+
+def row_widths(decoder: object) -> tuple[int, ...]:
+    """Columns of the forwards of one row of *decoder*; empty if there are none."""
+    return tuple(decoder.row_widths) if isinstance(decoder, FeedsRows) else ()
+
+
 class QueuedSample(Protocol):
     """The sample of a forward of one column, which the device may still be computing."""
 

@@ -55,6 +55,16 @@ class TokenFeeder(Protocol):
     """Columns of the tree forwards; empty if there are none."""
 
     @property
+    def row_widths(self) -> tuple[int, ...]:
+        """Columns of forwards of one row; empty if there are none."""
+        ...
+
+    @property
+    def copied(self) -> list[int]:
+        """The tokens that each row was copied from others so far, rather than fed."""
+        ...
+
+    @property
     def lock(self) -> AbstractContextManager[Any]:
         """To be held while logits are in use: the next forward invalidates them."""
         ...
@@ -70,6 +80,9 @@ class TokenFeeder(Protocol):
 
     columns: int
     """Columns of all forwards, of all :attr:`rows`."""
+
+    row_columns: int
+    """Columns of forwards of one row; of several decoders, those of the one with the most."""
 
     tokens: int
     """Columns with a token; the others were padding."""
@@ -101,4 +114,8 @@ class TokenFeeder(Protocol):
 
     def held(self) -> list[int]:
         """How many tokens each row of the decoder has been fed and holds."""
+        ...
+
+    def copy_rows(self, source: Sequence[int]) -> bool:
+        """Make each row a copy of another, as :meth:`.cache.slots.Slots.copy_rows`; False if it cannot."""
         ...

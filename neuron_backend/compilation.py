@@ -15,8 +15,9 @@ from .models.weights import weight_dtype
 from .on_device_sampling.pipeline_validation import check_rows, validate_pipeline
 from .progress import stage
 from .progress_option import ProgressOption, progress_of
+from .row_forwards import default_row_widths
 from .targets.registry import resolve
-from .targets.target import Target
+from .targets.target import Target, compiles_rows
 from .threads import check_threads
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def compile_decoder(
     scored_width: int | None = None,
     tree_widths: Sequence[int] = (),
     spans: Sequence[int] | None = None,
+    row_widths: Sequence[int] | None = None,
     processors: Processor | None = None,
     sampler: Sampler | None = None,
     target: str | Target = "auto",
@@ -69,6 +71,10 @@ def compile_decoder(
         spans: Numbers of leading positions that a forward may attend to (KV buckets), ascending, the last
             *max_length*. A forward uses the smallest that holds all of its tokens. None: powers of two
             from 128.
+
+        row_widths: Widths of which there is also a program of one row, ascending: a prompt is then fed
+            without computing the rows that decode beside it. For ``"cpu"`` and ``"eager"``. None: on these,
+            with several rows, the widths beyond *scored_width*.
 
         processors: The :class:`~decodekit.decoding.Generator`'s processors, to be compiled into every
             forward that scores all of its columns, together with *sampler*. Tokens are then sampled on the
@@ -137,6 +143,12 @@ def compile_decoder(
         )
     compiler.require()
     ranks, cores = ranks_or_cores(compiler, tp_degree)
+    row_widths = None if row_widths is None else as_tuple("row_widths", row_widths)
+    if row_widths and (not compiles_rows(compiler) or ranks is not None):
+        raise ValueError(
+            "'row_widths' must be empty for targets other than 'cpu' and 'eager', and with tp_degree > 1: "
+            f"got {row_widths} for {compiler.name!r}"
+        )
     if tp_degree > 1 and weights is not None:
         raise ValueError(f"'weights' must be None with tp_degree > 1: got {weights!r}")
     with report_lost_ranks(ranks):
@@ -158,10 +170,18 @@ def compile_decoder(
             weights=weights,
             progress=told,
         )
+        decoder.offer_rows(_row_widths(compiler, decoder, row_widths))
         decoder.threads, decoder.cores = threads, cores
         decoder.source = model if isinstance(model, str | PathLike) else None
         decoder.compile(compiler, processors, sampler)
     return decoder
+
+
+def _row_widths(target: Target, decoder: "CompiledDecoder", widths: Sequence[int] | None) -> tuple[int, ...]:
+    if widths is not None:
+        return tuple(widths)
+    offered = compiles_rows(target) and decoder.ranks is None
+    return default_row_widths(decoder.shape) if offered else ()
 
 
 def _widths(target: Target, model: "PreTrainedModel", max_length: int | None) -> tuple[int, ...]:

@@ -19,13 +19,14 @@ from .parity.compare import probe_of
 from .parity.logits_probe import Probe
 from .program_facts import all_bit_exact, kernels_of
 from .progress_option import ProgressOption, progress_of
+from .row_forwards import ROW
 from .serialization.hub import push_decoder
 from .serialization.saving import save_decoder
 from .static_decoder import StaticDecoder
 from .step import DecoderStep, TreeStep
 from .targets.eager_target import EagerTarget
 from .targets.registry import resolve
-from .targets.target import Target
+from .targets.target import Target, compiles_rows
 from .tensor_parallel.cores import ranks_or_cores
 from .tensor_parallel.ranks import report_lost_ranks
 
@@ -70,6 +71,7 @@ class CompiledDecoder(StaticDecoder):
         others = "torch's eager kernels" if self.target == EagerTarget.name else "kernels not known"
         named: dict[str, Any] = {f"{DecoderStep.kind}_{width}": one for width, one in self.programs.items()}
         named |= {f"{TreeStep.kind}_{width}": one for width, one in self.tree_programs.items()}
+        named |= {f"{ROW}_{width}": programs[0] for width, programs in self.row_programs.items()}
         return kernels_of(named, others)
 
     @property
@@ -81,7 +83,13 @@ class CompiledDecoder(StaticDecoder):
         it is not proved: in eager decoders, on other targets than the CPU, with kernels of torch's, and in
         models that several processes share, whose sums may depend on the number of columns.
         """
-        programs = (*self.programs.values(), *self.tree_programs.values(), *self.fused_programs.values())
+        rows = (programs[0] for programs in self.row_programs.values())
+        programs = (
+            *self.programs.values(),
+            *self.tree_programs.values(),
+            *self.fused_programs.values(),
+            *rows,
+        )
         return self.ranks is None and all_bit_exact(programs)
 
     def __repr__(self) -> str:
@@ -113,6 +121,7 @@ class CompiledDecoder(StaticDecoder):
         """
         if processors is not None or sampler is not None:
             self.fuse(processors, sampler)
+        self.copies_rows = compiles_rows(compiler) and self.ranks is None
         compiler.compile(self)
 
     def save(self, folder: str | PathLike[str], tokenizer: "PreTrainedTokenizerBase | None" = None) -> None:

@@ -2,18 +2,19 @@
 
 from collections.abc import Sequence
 
-from .step import DecoderStep, Step, TreeStep
+from .row_forwards import ROW
+from .step import DecoderStep, TreeStep
+
+_DESCRIBED = {DecoderStep.kind: "{}", TreeStep.kind: "tree {}", ROW: "{} for one row"}
 
 
-def compiling_names(steps: Sequence[tuple[Step, int]]) -> list[str]:
-    """A name such as ``"compiling width 5 of 1, 5, 64"`` for each of a decoder's *steps* and widths."""
+def compiling_names(programs: Sequence[tuple[str, int]]) -> list[str]:
+    """A name such as ``"compiling width 5 of 1, 5, 64"`` for each of *programs*, kinds and widths."""
     widths: dict[str, list[str]] = {}
-    for step, width in steps:
-        widths.setdefault(step.kind, []).append(str(width))
-    return [f"compiling {_described(step, width, widths[step.kind])}" for step, width in steps]
-
-
-def _described(step: Step, width: int, widths: Sequence[str]) -> str:
-    tree = "tree " if step.kind == TreeStep.kind else ""
-    sampling = "" if step.kind in (DecoderStep.kind, TreeStep.kind) else " with sampling"
-    return f"{tree}width {width} of {', '.join(widths)}{sampling}"
+    for kind, width in programs:
+        widths.setdefault(kind, []).append(str(width))
+    return [
+        "compiling "
+        + _DESCRIBED.get(kind, "{} with sampling").format(f"width {width} of {', '.join(widths[kind])}")
+        for kind, width in programs
+    ]

@@ -23,6 +23,7 @@ from .on_device_sampling.fused_forwards import FusedForwards, FusedProgram
 from .parity.compare import compare
 from .progress import SILENT, Progress, stage
 from .quantization.quantized import Weights, check_format, quantize
+from .row_forwards import RowForwards
 from .step import DecoderStep, Step, TreeStep
 from .tensor_parallel.ranks import Ranks, in_lockstep
 from .tensor_parallel.sharding import ranks_of
@@ -52,7 +53,7 @@ class Compiler(Protocol):
         ...
 
 
-class StaticDecoder(FusedForwards):
+class StaticDecoder(FusedForwards, RowForwards):
     """
     A decoder over any Hugging Face causal LM whose layers cache plain keys and values.
 
@@ -272,6 +273,7 @@ class StaticDecoder(FusedForwards):
         self.ranks = None
         scratch = max(tree_widths, default=0)
         self.cache = CacheBuffers.zeros(geometry, shape.batch_size, shape.max_length, scratch)
+        self.row_programs = {}
         self._slots = {span: self.cache.addresses(span) for span in self.spans}
         self.packages = {}
 
@@ -388,6 +390,7 @@ class StaticDecoder(FusedForwards):
         packages: Mapping[str, Package],
         compiled: bool,
         fused_programs: Mapping[int, FusedProgram] | None = None,
+        row_programs: Mapping[int, Sequence[Program]] | None = None,
     ) -> None:
         """
         Replace the programs of all forwards.
@@ -404,10 +407,15 @@ class StaticDecoder(FusedForwards):
             compiled: Whether they were compiled, rather than loaded.
 
             fused_programs: One per :meth:`fused_steps`; without them, sampling runs on the host.
+
+            row_programs: For each of :meth:`row_steps` one per row; without them, rows are not fed by
+                themselves.
         """
         self.programs = dict(programs)
         self.tree_programs = dict(tree_programs)
         self.fused_programs = dict(fused_programs or {})
+        self.row_programs = dict(row_programs or {})
+        self.row_widths = tuple(self.row_programs)
         self.compiler = target
         self.packages = dict(packages)
         self.compiled = compiled

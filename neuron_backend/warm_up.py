@@ -16,6 +16,7 @@ class WarmedDecoder(Protocol):
     shape: DecoderShape
     tree_widths: tuple[int, ...]
     spans: tuple[int, ...]
+    row_widths: tuple[int, ...]
     progress: Progress
 
     def forward(self, ids: Tensor, cache_pos: Tensor, span: int | None = None) -> Tensor:
@@ -26,6 +27,10 @@ class WarmedDecoder(Protocol):
         self, ids: Tensor, cache_pos: Tensor, parents: Tensor, span: int | None = None
     ) -> Tensor:
         """As :meth:`~...decoding.protocols.ScoresTrees.forward_tree`, likewise."""
+        ...
+
+    def forward_row(self, ids: Tensor, cache_pos: Tensor, row: int) -> Tensor:
+        """As :meth:`~...decoding.optional_protocols.FeedsRows.forward_row`."""
         ...
 
     def warm_up_sampling(self, spans: Sequence[int]) -> None:
@@ -44,4 +49,6 @@ def warm_up(decoder: WarmedDecoder, spans: Sequence[int]) -> None:
             for width in decoder.tree_widths:
                 padding = torch.full((rows, width), -1)
                 decoder.forward_tree(padding, start, padding, span)
+    for width in decoder.row_widths:
+        decoder.forward_row(torch.full((1, width), -1), start[:1], 0)
     decoder.warm_up_sampling(spans)

@@ -1,5 +1,7 @@
 """The tokens in a decoder's KV cache."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -59,3 +61,14 @@ class CachedTokens:
         self.program[row, start:end] = program
         if end > self.valid[row]:
             self.valid[row] = end
+
+    def copy(self, source: int, row: int, upto: int) -> None:
+        """After the first *upto* slots of *source* were copied to *row*."""
+        self.ids[row, :upto] = self.ids[source, :upto]
+        self.program[row, :upto] = self.program[source, :upto]
+        self.valid[row] = upto
+
+    def rearrange(self, source: Sequence[int]) -> None:
+        """After each row became a copy of the row *source* names."""
+        self.ids, self.program = self.ids[source], self.program[source]
+        self.valid = [self.valid[row] for row in source]

@@ -15,7 +15,15 @@ from torch import Tensor
 
 from ..forward_checks import require_decoder
 from ..history import History
-from ..optional_protocols import AnyDecoder, HasSpans, OffersFeeder, QueuedSample, QueuesForwards, tree_widths
+from ..optional_protocols import (
+    AnyDecoder,
+    CopiesRows,
+    HasSpans,
+    OffersFeeder,
+    QueuedSample,
+    QueuesForwards,
+    tree_widths,
+)
 from ..protocols import Decoder, Draft, SamplesOnDevice, ScoresTrees
 from ..scores import Scores
 from ..token_feeder import Fed, TokenFeeder
@@ -23,8 +31,9 @@ from ..trees import first_branch, parents_of
 from ..validation import is_whole
 from .cached_tokens import CachedTokens
 from .columns import columns_of
-from .feed_checks import checked_feed
+from .feed_checks import check_source, checked_feed
 from .lost_lock import LostLock
+from .row_feeder import RowFeeder
 
 Ints = NDArray[np.int64]
 
@@ -74,6 +83,7 @@ class Slots:
 
         self._owner: Callable[[], Decoder | None] = lambda: None
         self._cached = CachedTokens(shape.batch_size, shape.max_length)
+        self._rows = RowFeeder(decoder, self._cached)
 
         self.lock: threading.RLock | LostLock = threading.RLock()
         """To be held while logits are in use: the next forward invalidates them."""
@@ -89,6 +99,9 @@ class Slots:
 
         self.columns = 0
         """Number of columns in them, of all rows."""
+
+        self.row_columns = 0
+        """Number of columns in forwards of one row."""
 
         self.tokens = 0
         """Number of columns with a token; the others were padding."""
@@ -112,6 +125,42 @@ class Slots:
                 slots.decoder, slots._owner = proxy, owner
                 weakref.finalize(decoder, _slots.pop, id(decoder), None)
             return slots
+
+    @property
+    def row_widths(self) -> tuple[int, ...]:
+        """Columns of the decoder's forwards of one row; empty if there are none."""
+        return self._rows.widths
+
+    @property
+    def copied(self) -> list[int]:
+        """The tokens that each row was copied from others so far, rather than fed."""
+        return self._rows.copied
+
+    def copy_rows(self, source: Sequence[int]) -> bool:
+        """
+        Make each row a copy of the row that *source* names, all at once.
+
+        Returns:
+            False where the decoder cannot: then :meth:`feed` feeds what is missing.
+
+        Raises:
+            ValueError: *source* does not name a row for each row.
+
+            RuntimeError: The logits are :attr:`logits_in_use`.
+        """
+        self._require_returned()
+        check_source(source, self.shape.batch_size)
+        if not self._rows.copies:
+            return False
+        upto = max((self._cached.valid[one] for row, one in enumerate(source) if one != row), default=0)
+        if upto:
+            before = list(self._cached.valid)
+            # Until it is done, rows that are written hold nothing.
+            self._cached.valid = [before[row] if row == one else 0 for row, one in enumerate(source)]
+            cast(CopiesRows, self.decoder).copy_rows(torch.tensor(source), upto)
+            self._cached.valid = before
+        self._cached.rearrange(source)
+        return True
 
     def forget(self) -> None:
         """Take the cache as empty: for a decoder that was fed by other means."""
@@ -197,7 +246,14 @@ class Slots:
         # The columns to score are held back, so that one forward scores them together.
         held = list(map(sub, ends, wanted))
         starts = self._starts(tokens, ends, wanted, self._exact_program(sampling) if exact_width else None)
-        longest = max(map(sub, ends, starts))
+        longest, waiting = max(map(sub, ends, starts)), list[int]()
+        if longest > self._scored[-1] and not exact_width and (self._rows.copies or self._rows.widths):
+            starts, waiting = self._catch_up(tokens, starts, ends, wanted, most)
+            for row in waiting:
+                held[row] = ends[row]
+            longest = max(map(sub, ends, starts))
+            if not longest:
+                return Fed(Scores(_nothing_scored), [False] * len(ends), all_ready=False)
         while most is None and longest > scoring[-1]:
             # Samples of these forwards are discarded; they are made only if one program feeds everything.
             discarded = sampling if exact_width else None
@@ -208,7 +264,9 @@ class Slots:
             scoring = tuple(width for width in scoring if width <= limit)
         width = _smallest(scoring, longest)
         all_ready, ready, stops = longest <= width, [want > 0 for want in wanted], ends
-        if not all_ready:
+        for row in waiting:
+            ready[row] = all_ready = False
+        if longest > width:
             fits = [end - start <= width for start, end in zip(starts, ends, strict=True)]
             ready = [want and fit for want, fit in zip(ready, fits, strict=True)]
             stops = [
@@ -349,6 +407,24 @@ class Slots:
                     starts[row] = min(starts[row], self._cached.leading(row, program))
         return starts
 
+    def _catch_up(
+        self,
+        tokens: Ints,
+        starts: Sequence[int],
+        ends: Sequence[int],
+        wanted: Sequence[int],
+        most: int | None,
+    ) -> tuple[list[int], list[int]]:
+        """Feed single rows and copy rows; return the rows' new starts, and rows that wait, which are idle."""
+        result = self._rows.catch_up(self.decoder, tokens, starts, ends, wanted, most)
+        self.forwards += result.forwards
+        self.columns += result.columns
+        self.row_columns += result.columns
+        self.tokens += result.tokens
+        for row in result.waiting:
+            result.starts[row] = ends[row]
+        return result.starts, result.waiting
+
     def _advance(
         self,
         tokens: Ints,
@@ -484,6 +560,10 @@ class Slots:
 def feeder_of(decoder: AnyDecoder) -> TokenFeeder:
     """What feeds *decoder*: a feeder of its own if it offers one, else its slots."""
     return decoder.feeder() if isinstance(decoder, OffersFeeder) else Slots.of(decoder)
+
+
+def _nothing_scored() -> Tensor:
+    raise RuntimeError("the logits of rows that are not ready must not be read")
 
 
 def _columns(values: Tensor, first: Sequence[int], count: int) -> Tensor:

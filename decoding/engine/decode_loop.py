@@ -307,6 +307,7 @@ class DecodeLoop:
         begun = plan.begun = plan.begun or any(self._length[row] > self._prompt[row] for row in plan.active)
         forwards, columns, tokens = feeder.forwards, feeder.columns, feeder.tokens
         reused = self._reused(plan.unfed, now, length) if plan.unfed else {}
+        copied = list(feeder.copied)
         with self.timers.phase("target" if begun else "prefill"):
             seen, ends, need = now, torch.from_numpy(length), plan.need
             if draft.parents is not None:
@@ -324,6 +325,10 @@ class DecodeLoop:
             plan.unfed = []
             for request in plan.requests:
                 request.fed = True
+        if copied != feeder.copied:
+            for row, (then, total) in enumerate(zip(copied, feeder.copied, strict=True)):
+                reused[row] = reused.get(row, 0) + total - then
+        if reused:
             self._count_reused(plan.requests, reused)
         if begun:
             columns, tokens = feeder.columns - columns, feeder.tokens - tokens

@@ -123,7 +123,7 @@ class Batcher:
             )
         self._feeder = feeder_of(self.decoder)
         self._timers = Timers(Statistics(bit_exact=is_bit_exact(self.decoder)))
-        widths = self.decoder.shape.widths
+        widths = self._feeder.row_widths or self.decoder.shape.widths
         most = widths[-1] if self.prefill_width is None else self.prefill_width
         pace, line = PrefillPace(widths, most, self.max_gap), WaitingLine(self.ageing)
         self._table = RequestTable(self._feeder, self._timers, pace, line, self.exact_width)

@@ -41,7 +41,7 @@ def events_of_many(
     Raises:
         ValueError: A part cannot share a decoder, such as a drafter that grows trees.
     """
-    widths = feeder.shape.widths
+    widths = feeder.row_widths or feeder.shape.widths
     # All have the same priority, so that the order is that of the prompts.
     table = RequestTable(feeder, timers, PrefillPace(widths, widths[-1]), WaitingLine(1.0), exact_width)
     table.waiting.requests += _requests(parts, feeder, history, timers, logprobs)

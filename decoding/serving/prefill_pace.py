@@ -17,7 +17,7 @@ class PrefillPace:
     """
 
     widths: Sequence[int]
-    """The decoder's, ascending."""
+    """Of the forwards that feed prompts, ascending."""
 
     most: int
     """Columns of a step at most."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from operator import sub
 from typing import TypeAlias
 
 import attrs
@@ -77,10 +78,10 @@ class RequestTable:
         if not running:
             return []
         most, drafts = self._columns(running)
-        forwards, columns, started = self.feeder.forwards, self.feeder.columns, time.perf_counter()
+        fed, started = self._fed(), time.perf_counter()
         results = self._loop.step(most, drafts)
-        if self.feeder.forwards == forwards + 1:
-            width = (self.feeder.columns - columns) // self.feeder.rows
+        width = self._chunk(fed, self._fed())
+        if width:
             self.pace.learn(width, time.perf_counter() - started)
         told: list[Told] = [
             answer
@@ -152,9 +153,22 @@ class RequestTable:
             return self.pace.columns if len(running) > 1 else None, True
         shape = self.feeder.shape
         most = shape.widths[-1] if len(new) == len(running) else self.pace.columns
+        if self.feeder.row_widths:
+            # Chunks are forwards of their own.
+            return most, True
         lacking = max(self._lacking(one) for one in new)
         # A forward wider than the scored width scores one column of each row, so none for a draft.
         return most, min(lacking, most) <= shape.scored_width
+
+    def _fed(self) -> tuple[int, int, int]:
+        return self.feeder.forwards, self.feeder.columns, self.feeder.row_columns
+
+    def _chunk(self, before: tuple[int, int, int], after: tuple[int, int, int]) -> int:
+        """The columns of a prompt that a step had room for; 0 if it is not known."""
+        forwards, columns, row_columns = map(sub, after, before)
+        if self.feeder.row_widths:
+            return row_columns
+        return columns // self.feeder.rows if forwards == 1 else 0
 
     def _lacking(self, request: BatchedRequest) -> int:
         prompt = request.prompt

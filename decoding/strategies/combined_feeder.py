@@ -1,12 +1,13 @@
 """Feeding several decoders as one."""
 
 from collections.abc import Sequence
+from operator import sub
 
 import attrs
 import torch
 from torch import Tensor
 
-from ..cache.feed_checks import checked_feed
+from ..cache.feed_checks import check_source, checked_feed
 from ..history import History
 from ..optional_protocols import RowIndependent
 from ..protocols import DecoderShape, Draft
@@ -37,6 +38,9 @@ class CombinedFeeder:
     columns: int = attrs.field(default=0, init=False)
     """Columns of all forwards of all decoders."""
 
+    row_columns: int = attrs.field(default=0, init=False)
+    """See :class:`~..token_feeder.TokenFeeder`."""
+
     tokens: int = attrs.field(default=0, init=False)
     """Columns with a token."""
 
@@ -65,6 +69,17 @@ class CombinedFeeder:
     def rows(self) -> int:
         """Rows of one forward of each decoder."""
         return sum(one.rows for one in self.feeders)
+
+    @property
+    def row_widths(self) -> tuple[int, ...]:
+        """Columns of forwards of one row of any decoder, if all have some."""
+        every = [one.row_widths for one in self.feeders]
+        return tuple(sorted({width for widths in every for width in widths})) if all(every) else ()
+
+    @property
+    def copied(self) -> list[int]:
+        """The tokens that each row was copied in all decoders."""
+        return self._least([one.copied for one in self.feeders])
 
     @property
     def row_independent(self) -> bool:
@@ -116,19 +131,31 @@ class CombinedFeeder:
         """How many tokens each row holds in all decoders."""
         return self._least([one.held() for one in self.feeders])
 
+    def copy_rows(self, source: Sequence[int]) -> bool:
+        """
+        Make each row a copy of another, in all decoders that can; as :meth:`~..cache.slots.Slots.copy_rows`.
+
+        Returns:
+            Whether all of them can. :meth:`feed` feeds what the others lack.
+        """
+        n = check_source(source, self.shape.batch_size)
+        # All of them, also after one that cannot.
+        copied = [one.copy_rows([*source, *range(n, one.shape.batch_size)]) for one in self.feeders]
+        return all(copied)
+
     def _least(self, every: Sequence[Sequence[int]]) -> list[int]:
         """The smallest number of each row; decoders may have rows that others do not have."""
         return [min(row) for row in zip(*every, strict=False)]
 
-    def _counts(self) -> list[tuple[int, int, int]]:
-        return [(one.forwards, one.columns, one.tokens) for one in self.feeders]
+    def _counts(self) -> list[tuple[int, int, int, int]]:
+        return [(one.forwards, one.columns, one.row_columns, one.tokens) for one in self.feeders]
 
-    def _count(self, before: Sequence[tuple[int, int, int]]) -> None:
+    def _count(self, before: Sequence[tuple[int, int, int, int]]) -> None:
         """Count what the feeders did since *before*."""
-        new = [
-            [after - was for after, was in zip(now, then, strict=True)]
-            for now, then in zip(self._counts(), before, strict=True)
-        ]
-        self.forwards += max(forwards for forwards, _, _ in new)
-        self.columns += sum(columns for _, columns, _ in new)
-        self.tokens += sum(tokens for _, _, tokens in new)
+        forwards, columns, row_columns, tokens = zip(
+            *(map(sub, now, then) for now, then in zip(self._counts(), before, strict=True)), strict=True
+        )
+        self.forwards += max(forwards)
+        self.columns += sum(columns)
+        self.row_columns += max(row_columns)
+        self.tokens += sum(tokens)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..cache.feed_checks import checked_feed
+from ..cache.feed_checks import check_source, checked_feed
 from ..history import History
 from ..protocols import DecoderShape, Draft
 from ..scores import Scores
@@ -69,6 +69,21 @@ class GuidedFeeder:
     def columns(self) -> int:
         """Columns of all forwards, those of negative prompts included."""
         return self.inner.columns
+
+    @property
+    def row_columns(self) -> int:
+        """See :class:`~..token_feeder.TokenFeeder`."""
+        return self.inner.row_columns
+
+    @property
+    def row_widths(self) -> tuple[int, ...]:
+        """See :class:`~..token_feeder.TokenFeeder`."""
+        return self.inner.row_widths
+
+    @property
+    def copied(self) -> list[int]:
+        """The tokens that each row was copied so far, those of negative prompts left out."""
+        return self.inner.copied[: self.shape.batch_size]
 
     @property
     def tokens(self) -> int:
@@ -133,6 +148,12 @@ class GuidedFeeder:
     def held(self) -> list[int]:
         """How many tokens each row holds after its prompt's beginning."""
         return self.inner.held()[: self.shape.batch_size]
+
+    def copy_rows(self, source: Sequence[int]) -> bool:
+        """Make both sides of each row a copy of another's, as :meth:`~..cache.slots.Slots.copy_rows`."""
+        n = check_source(source, self.shape.batch_size)
+        between = range(2 * n, self.inner.shape.batch_size)
+        return self.inner.copy_rows([*source, *(n + row for row in source), *between])
 
     def _both(self, history: History, ends: Sequence[int]) -> tuple[History, Tensor]:
         """The tokens of both sides, of width 1, and how many each row has; rows between them have none."""

@@ -7,10 +7,12 @@ import numpy as np
 import torch
 
 from ..forward_checks import require_decoder
+from ..optional_protocols import CopiesRows, FeedsRows
 from ..protocols import Decoder, ScoresTrees
 from ..validation import as_real, is_iterable, is_whole
 from .assertions import require
 from .chain_check import ChainTrial
+from .rows_check import check_copies, check_row_forwards
 from .tree_check import TreeTrial
 
 
@@ -23,7 +25,8 @@ def check_decoder(
     Random tokens are fed one by one, then again in every width, in ragged rows, under padding, over
     slots that held other tokens, and up to the last position: the logits must agree up to
     *tolerance*. A rewind must leave the later slots: a cache that is cropped on a rewind is refused. If the
-    decoder scores trees, each column must score as its path does. Finally, invalid calls must be refused.
+    decoder scores trees, each column must score as its path does; forwards of one row and copies of rows
+    must agree with the others. Finally, invalid calls must be refused.
 
     Args:
         decoder: Any decoder. Its cache is overwritten.
@@ -65,6 +68,10 @@ def check_decoder(
         for width in trees.decoder.tree_widths:
             trees.one_tree(width)
         trees.refusals()
+    if isinstance(decoder, FeedsRows) and decoder.row_widths:
+        check_row_forwards(trial, decoder)
+    if isinstance(decoder, CopiesRows) and decoder.copies_rows:
+        check_copies(trial, decoder)
 
 
 def _check_options(tolerance: float, seed: int, overflowing: Sequence[int], vocab: int) -> None:

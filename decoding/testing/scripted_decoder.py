@@ -6,7 +6,14 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..forward_checks import check_inputs, check_tree_inputs, check_tree_widths
+from ..forward_checks import (
+    check_copy,
+    check_inputs,
+    check_row_inputs,
+    check_row_widths,
+    check_tree_inputs,
+    check_tree_widths,
+)
 from ..protocols import DecoderShape
 from ..trees import depths, first_branch, paths
 
@@ -48,6 +55,12 @@ class ScriptedDecoder:
     tree_widths: tuple[int, ...] = ()
     """Columns of the tree forwards, ascending; empty if trees are not supported."""
 
+    row_widths: tuple[int, ...] = ()
+    """Columns of the forwards of one row, ascending, of :attr:`widths`; empty if there are none."""
+
+    copies_rows: bool = False
+    """Whether rows can be copied."""
+
     shape: DecoderShape = attrs.field(init=False)
     slots: Tensor = attrs.field(init=False)
     """The cache of ids, ``[batch, max_length]``; -1 where it is invalid."""
@@ -58,6 +71,7 @@ class ScriptedDecoder:
     def __attrs_post_init__(self) -> None:
         """Lay out an empty cache."""
         check_tree_widths(self.tree_widths)
+        check_row_widths(self.row_widths, self.widths)
         vocab_size = self.table.shape[1]
         self.shape = DecoderShape(
             self.batch_size, self.max_length, vocab_size, self.widths, self.scored_width
@@ -67,15 +81,32 @@ class ScriptedDecoder:
     def forward(self, ids: Tensor, cache_pos: Tensor) -> Tensor:
         """See :class:`~decodekit.decoding.protocols.Decoder`."""
         check_inputs(ids, cache_pos, self.shape)
+        return self._forward(ids, cache_pos, range(len(ids)))
+
+    def forward_row(self, ids: Tensor, cache_pos: Tensor, row: int) -> Tensor:
+        """See :class:`~decodekit.decoding.optional_protocols.FeedsRows`."""
+        check_row_inputs(ids, cache_pos, row, self.shape, self.row_widths)
+        return self._forward(ids, cache_pos, [row])
+
+    def copy_rows(self, source: Tensor, upto: int) -> None:
+        """See :class:`~decodekit.decoding.optional_protocols.CopiesRows`."""
+        check_copy(source, upto, self.shape)
+        written = source != torch.arange(self.batch_size)
+        copied = self.slots[source[written]]
+        copied[:, upto:] = -1
+        self.slots[written] = copied
+
+    def _forward(self, ids: Tensor, cache_pos: Tensor, rows: Sequence[int]) -> Tensor:
+        """Logits of *ids*, whose lines are fed to *rows*."""
         width = ids.shape[1]
         self.forwards.append(width)
         real = (ids >= 0).nonzero().tolist()
-        for row, column in real:
-            self._write(row, int(cache_pos[row]) + column, int(ids[row, column]))
+        for line, column in real:
+            self._write(rows[line], int(cache_pos[line]) + column, int(ids[line, column]))
         logits = torch.full((len(ids), width, self.shape.vocab_size), torch.nan)
-        for row, column in real:
-            prefix = self.slots[row, : int(cache_pos[row]) + column + 1].tolist()
-            logits[row, column] = self.table[self.line(prefix) % len(self.table)]
+        for line, column in real:
+            prefix = self.slots[rows[line], : int(cache_pos[line]) + column + 1].tolist()
+            logits[line, column] = self.table[self.line(prefix) % len(self.table)]
         return logits if width <= self.shape.scored_width else logits[:, -1:]
 
     def forward_tree(self, ids: Tensor, cache_pos: Tensor, parents: Tensor) -> Tensor:

@@ -63,6 +63,9 @@ class Manifest:
     tp_degree: int = 1
     """Processes, or cores of one process, that the programs were compiled for. Weights are stored whole."""
 
+    row_widths: list[int] = attrs.field(factory=list)
+    """Columns of the programs of one row."""
+
     quantized: dict[str, str] = attrs.field(factory=dict)
     """Name of each quantised layer to its format."""
 

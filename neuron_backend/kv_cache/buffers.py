@@ -72,6 +72,10 @@ class CacheBuffers:
         keys, values = list(map(change, self.keys)), list(map(change, self.values))
         return CacheBuffers(keys, values, change(self.overflow), self.reserved)
 
+    def row(self, row: int) -> "CacheBuffers":
+        """The cache of one row, in the same memory."""
+        return self.map(lambda buffer: buffer[row : row + 1])
+
     @property
     def slots(self) -> int:
         """Slots per row."""

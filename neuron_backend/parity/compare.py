@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from ..step import DecoderStep
@@ -21,9 +22,23 @@ class ComparedDecoder(TreeDecoder, SamplingDecoder, Protocol):
         """The stock model's forward over the cache."""
         ...
 
+    row_widths: tuple[int, ...]
+
+    def forward_row(self, ids: Tensor, cache_pos: Tensor, row: int) -> Tensor:
+        """As :meth:`~...decoding.optional_protocols.FeedsRows.forward_row`."""
+        ...
+
     def forward(self, ids: Tensor, cache_pos: Tensor, span: int | None = None) -> Tensor:
         """As :meth:`~...decoding.protocols.Decoder.forward`, over one of :attr:`spans`."""
         ...
+
+
+def _row_by_row(decoder: ComparedDecoder, ids: Tensor, cache_pos: Tensor) -> Tensor:
+    """A forward of all rows, each by itself where there is a program for it."""
+    if ids.shape[1] not in decoder.row_widths:
+        return decoder.forward(ids, cache_pos)
+    rows = zip(ids.split(1), cache_pos.split(1), strict=True)
+    return torch.cat([decoder.forward_row(*fed, row) for row, fed in enumerate(rows)])
 
 
 def probe_of(decoder: ComparedDecoder) -> Probe:
@@ -47,6 +62,8 @@ def compare(decoder: ComparedDecoder, whose: str) -> None:
     probe.check(decoder.forward, whose)
     if len(decoder.spans) > 1:
         probe.check(partial(decoder.forward, span=decoder.shape.max_length), whose)
+    if decoder.row_widths:
+        probe.check(partial(_row_by_row, decoder), whose)
     tolerance = TOLERANCE[step.model.dtype]
     check_trees(decoder, step.plan.span, tolerance, whose, probe.architecture)
     check_sampling(decoder, tolerance, whose, probe.architecture)

@@ -65,7 +65,7 @@ def load_without_model(
         manifest.spans,
         partial(_build, manifest, contents, weights.tensors, buffers),
     )
-    decoder.progress = progress
+    decoder.progress, decoder.row_widths = progress, tuple(manifest.row_widths)
     with ThreadPoolExecutor(1) as executor:
         # Hash the weights while the programs are opened.
         digest = executor.submit(weights.sha256)

@@ -115,6 +115,7 @@ def _manifest(decoder: StaticDecoder, folder: Path) -> Manifest:
         files={name: file_sha256(folder / name) for name in _names(folder)},
         tree_widths=list(decoder.tree_widths),
         spans=list(decoder.spans),
+        row_widths=list(decoder.row_widths),
         tp_degree=decoder.tp_degree,
         quantized=decoder.weights.layers,
         blueprint=_blueprint(decoder, folder),

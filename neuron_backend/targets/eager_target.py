@@ -18,6 +18,7 @@ class EagerTarget:
     """Compiles nothing: a decoder is constructed eager."""
 
     name: ClassVar[str] = "eager"
+    compiles_rows: ClassVar[bool] = True
 
     def require(self) -> None:
         """Nothing beyond PyTorch is required."""

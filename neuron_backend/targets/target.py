@@ -122,6 +122,19 @@ class DrivesCores(Protocol):
     """Whether one process drives all cores, rather than one process per core."""
 
 
+@runtime_checkable
+class CompilesRows(Protocol):
+    """A target with programs of one row, over a cache in which rows can be copied."""
+
+    compiles_rows: ClassVar[bool]
+    """Whether it has them."""
+
+
+def compiles_rows(target: Target) -> bool:
+    """Whether *target* has programs of one row; False if it does not say so."""
+    return isinstance(target, CompilesRows) and target.compiles_rows
+
+
 def check_target(target: object) -> None:
     """
     Refuse an object that is not a target.

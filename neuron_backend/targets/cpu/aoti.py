@@ -5,6 +5,7 @@ A program holds no weights: it is given the decoder's tensors and writes to the 
 programs of several widths share both. It does not check its inputs; the decoder does before the call.
 """
 
+import copy
 import os
 import shutil
 import sys
@@ -184,6 +185,12 @@ class CompiledProgram:
         self._tensors = named_tensors(self._loader.get_constant_fqns(), {**tensors, **package.constants})
         self._loader.load_constants(self._tensors, False, True, True)
         self._cache = cache.tensors
+
+    def over(self, cache: CacheBuffers) -> "CompiledProgram":
+        """The program over another *cache* of the same shapes."""
+        other = copy.copy(self)
+        other._cache = cache.tensors
+        return other
 
     def __call__(self, *inputs: Tensor) -> Any:
         """Run on the step's checked inputs without the cache; return logits, or sampled tokens and logits."""

@@ -12,11 +12,13 @@ from ...artifacts import machine, trust
 from ...artifacts.fingerprint import ModelFingerprint, program_fingerprint
 from ...artifacts.manifest import Manifest
 from ...artifacts.packages import Package, compiled_once
+from ...kv_cache.buffers import CacheBuffers
 from ...kv_cache.shapes import DEFAULT_WIDTHS, clip_widths
 from ...models.fused_projections import fuse_projections
 from ...program_stages import compiling_names
 from ...progress import stage
-from ...step import DecoderStep, Step, TreeStep, program_name
+from ...row_forwards import ROW
+from ...step import DecoderStep, Step, TreeStep
 from ..compiler_cache import private_compiler_cache
 from ..target import NOT_SAVED
 from . import aoti
@@ -37,6 +39,7 @@ class CpuTarget:
     """
 
     name: ClassVar[str] = "cpu"
+    compiles_rows: ClassVar[bool] = True
 
     def require(self) -> None:
         """Refuse a machine without a C++ compiler and an archiver."""
@@ -79,10 +82,10 @@ class CpuTarget:
 
     def load(self, decoder: "StaticDecoder", packages: Mapping[str, Package], trust_programs: bool) -> None:
         """Run saved programs that are trusted; compile again otherwise."""
-        if not all(_file(step, width) in packages for step, width in decoder.fused_steps()):
+        if not all(_file(step.kind, width) in packages for step, width in decoder.fused_steps()):
             decoder.leave_unfused(NOT_SAVED)
         # Programs of another chain are not run.
-        used = [_package(packages, _file(step, width)) for step, width in decoder.steps()]
+        used = [_package(packages, _file(kind, width)) for kind, _, width in _programs(decoder)]
         known = trust_programs or all(trust.is_recorded(package.content) for package in used)
         _fuse_projections(decoder)
         if known if decoder.ranks is None else decoder.ranks.all_agree(known):
@@ -100,11 +103,12 @@ class CpuTarget:
         """Run saved programs over *tensors*, without building the model."""
 
         def programs(kind: str, widths: Sequence[int]) -> dict[int, CpuProgram]:
+            cache = _cache(decoder, kind)
             return {
                 width: load_program(
-                    _package(packages, f"{kind}_{width}.zip"),
+                    _package(packages, _file(kind, width)),
                     tensors,
-                    decoder.cache,
+                    cache,
                     _fingerprint(decoder, model, kind, width),
                 )
                 for width in widths
@@ -116,15 +120,17 @@ class CpuTarget:
             target=self,
             packages=packages,
             compiled=False,
+            row_programs=_for_rows(decoder, programs(ROW, decoder.row_widths)),
         )
 
     def _run(self, decoder: "StaticDecoder", packages: Mapping[str, Package], compiled: bool) -> None:
         model = ModelFingerprint.of(decoder.step)
 
-        def program(step: Step, width: int) -> CpuProgram:
-            fingerprint = _fingerprint(decoder, model, step.kind, width)
-            package, tensors = packages[_file(step, width)], aoti.tensors_of(step)
-            return load_program(package, tensors, decoder.cache, fingerprint)
+        def program(step: Step, width: int, kind: str | None = None) -> CpuProgram:
+            kind = step.kind if kind is None else kind
+            fingerprint = _fingerprint(decoder, model, kind, width)
+            package, tensors = packages[_file(kind, width)], aoti.tensors_of(step)
+            return load_program(package, tensors, _cache(decoder, kind), fingerprint)
 
         decoder.replace_programs(
             {width: program(decoder.step, width) for width in decoder.shape.widths},
@@ -133,6 +139,9 @@ class CpuTarget:
             packages=packages,
             compiled=compiled,
             fused_programs={width: program(step, width) for step, width in decoder.fused_steps()},
+            row_programs=_for_rows(
+                decoder, {width: program(step, width, ROW) for step, width in decoder.row_steps()}
+            ),
         )
         # One program serves every span.
         decoder.warm_up(decoder.spans[:1])
@@ -149,10 +158,12 @@ def _compiled(decoder: "StaticDecoder") -> dict[str, Package]:
     if dtypes.dtype in tiled_dtypes():
         # Timed before anything else runs, which would disturb the measurement.
         kernels()
-    with ProgramCompiler.of(decoder.cache, decoder.spans, dtypes, kernels) as compiler:
+    with ProgramCompiler.of(decoder.spans, dtypes, kernels) as compiler:
         begun = {
-            _file(step, width): compiler.compile(step, width, _fingerprint(decoder, model, step.kind, width))
-            for step, width in _staged(decoder)
+            _file(kind, width): compiler.compile(
+                step, width, _cache(decoder, kind), _fingerprint(decoder, model, kind, width)
+            )
+            for kind, step, width in _staged(decoder)
         }
         with stage(decoder.progress, "compiling C++"):
             return {file: program() for file, program in begun.items()}
@@ -169,16 +180,35 @@ def _compiled_by_ranks(decoder: "StaticDecoder") -> dict[str, Package]:
         return aoti.compile_package(step, decoder.cache, width, decoder.spans, fingerprint, kernels())
 
     return {
-        _file(step, width): compiled_once(decoder.ranks, partial(compiled, step, width))
-        for step, width in _staged(decoder)
+        _file(kind, width): compiled_once(decoder.ranks, partial(compiled, step, width))
+        for kind, step, width in _staged(decoder)
     }
 
 
-def _staged(decoder: "StaticDecoder") -> Iterator[tuple[Step, int]]:
-    """Each step and width; what is done with it is a stage."""
-    steps = decoder.steps()
-    for number, (each, name) in enumerate(zip(steps, compiling_names(steps), strict=True), 1):
-        with stage(decoder.progress, name, number, len(steps)):
+def _programs(decoder: "StaticDecoder") -> list[tuple[str, Step, int]]:
+    """Kind, step and width of each program."""
+    return [(step.kind, step, width) for step, width in decoder.steps()] + [
+        (ROW, step, width) for step, width in decoder.row_steps()
+    ]
+
+
+def _cache(decoder: "StaticDecoder", kind: str) -> CacheBuffers:
+    """What a program of that *kind* is compiled over: programs of one row are moved from row to row."""
+    return decoder.cache.row(0) if kind == ROW else decoder.cache
+
+
+def _for_rows(decoder: "StaticDecoder", programs: Mapping[int, CpuProgram]) -> dict[int, list[CpuProgram]]:
+    """For each of the *programs* of one row one per row."""
+    rows = [decoder.cache.row(row) for row in range(decoder.shape.batch_size)]
+    return {width: [program.over(cache) for cache in rows] for width, program in programs.items()}
+
+
+def _staged(decoder: "StaticDecoder") -> Iterator[tuple[str, Step, int]]:
+    """Each of :func:`_programs`; what is done with it is a stage."""
+    programs = _programs(decoder)
+    names = compiling_names([(kind, width) for kind, _, width in programs])
+    for number, (each, name) in enumerate(zip(programs, names, strict=True), 1):
+        with stage(decoder.progress, name, number, len(programs)):
             yield each
 
 
@@ -198,11 +228,11 @@ def _fuse_projections(decoder: "StaticDecoder") -> None:
 
 
 def _fingerprint(decoder: "StaticDecoder", model: ModelFingerprint, kind: str, width: int) -> str:
-    return program_fingerprint(model, kind, decoder.shape, width, decoder.spans, decoder.cache)
+    return program_fingerprint(model, kind, decoder.shape, width, decoder.spans, _cache(decoder, kind))
 
 
-def _file(step: Step, width: int) -> str:
-    return f"{program_name(step, width)}.zip"
+def _file(kind: str, width: int) -> str:
+    return f"{kind}_{width}.zip"
 
 
 def _package(packages: Mapping[str, Package], name: str) -> Package:

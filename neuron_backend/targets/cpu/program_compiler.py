@@ -29,7 +29,6 @@ _LOG = logging.getLogger(__name__)
 class ProgramCompiler:
     """A context in which programs of one decoder are compiled."""
 
-    cache: CacheBuffers
     spans: Sequence[int]
     dtypes: KernelDtypes
     """Inputs that the kernels will take."""
@@ -40,7 +39,6 @@ class ProgramCompiler:
     @classmethod
     def of(
         cls,
-        cache: CacheBuffers,
         spans: Sequence[int],
         dtypes: KernelDtypes,
         kernels: Callable[[], Library | NoLibrary],
@@ -49,8 +47,6 @@ class ProgramCompiler:
         Begin with compiling the kernels.
 
         Args:
-            cache: Defines batch size and shapes; not written.
-
             spans: Numbers of positions that programs may attend to.
 
             dtypes: Inputs that the kernels will take.
@@ -60,7 +56,7 @@ class ProgramCompiler:
         # Before any code is generated.
         vector_instructions()
         background = ThreadPoolExecutor(1, thread_name_prefix="decodekit-compiler")
-        return cls(cache, spans, dtypes, background.submit(kernels), background)
+        return cls(spans, dtypes, background.submit(kernels), background)
 
     def __enter__(self) -> Self:
         return self
@@ -68,7 +64,7 @@ class ProgramCompiler:
     def __exit__(self, *_: object) -> None:
         self._background.shutdown(cancel_futures=True)
 
-    def compile(self, step: Step, width: int, fingerprint: str) -> Callable[[], Package]:
+    def compile(self, step: Step, width: int, cache: CacheBuffers, fingerprint: str) -> Callable[[], Package]:
         """
         Compile *step* for one width and every span; arguments as of :func:`~.aoti.compile_package`.
 
@@ -76,11 +72,11 @@ class ProgramCompiler:
             Waits for the program.
         """
         try:
-            lowered = lower_program(step, self.cache, width, self.spans, fingerprint, self.dtypes)
+            lowered = lower_program(step, cache, width, self.spans, fingerprint, self.dtypes)
         except NotLayered as reason:
             _LOG.info("%s is compiled as a whole: %s", program_name(step, width), reason)
             package = aoti.compile_package(
-                step, self.cache, width, self.spans, fingerprint, self._kernels.result()
+                step, cache, width, self.spans, fingerprint, self._kernels.result()
             )
             return lambda: package
         return self._background.submit(self._built, lowered).result

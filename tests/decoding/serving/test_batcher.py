@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 import time
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -132,11 +133,12 @@ def check_requests(dice: random.Random, make: Any, drafters: list[Any], rows: in
 @pytest.mark.mostly_slow(every=20)
 @pytest.mark.parametrize("seed", range(200))
 def test_scripted_requests(seed: int) -> None:
-    """Twenty-five requests; draft models are shared."""
+    """Twenty-five requests; draft models are shared, and rows are fed by themselves or copied, or not."""
     dice = random.Random(seed)
-    drafters = [PromptLookup(), DraftModel(scripted(5, NEAR))]
+    rows = {"row_widths": dice.choice([(), (5, 16), (16,), (1, 5)]), "copies_rows": dice.random() < 0.5}
+    drafters = [PromptLookup(), DraftModel(scripted(5, NEAR, **rows))]
 
-    assert check_requests(dice, scripted, drafters, dice.randint(1, 5), 25)
+    assert check_requests(dice, partial(scripted, **rows), drafters, dice.randint(1, 5), 25)
 
 
 @pytest.mark.mostly_slow(every=15)
@@ -145,10 +147,14 @@ def test_float64_requests(seed: int, tiny_model: Any) -> None:
     """Twelve requests over a model."""
     model, draft = tiny_model("llama", torch.float64), tiny_model("qwen2", torch.float64)
 
-    def make(rows: int) -> StaticDecoder:
-        return StaticDecoder(model, batch_size=rows, max_length=48, widths=(1, 5, 16), scored_width=5)
-
     dice = random.Random(seed)
+    widths = dice.choice([(), (16,), (5, 16)])
+
+    def make(rows: int) -> StaticDecoder:
+        decoder = StaticDecoder(model, batch_size=rows, max_length=48, widths=(1, 5, 16), scored_width=5)
+        decoder.offer_rows(widths)
+        return decoder
+
     drafter = DraftModel(StaticDecoder(draft, batch_size=4, max_length=48, widths=(1, 5, 16), scored_width=5))
 
     assert check_requests(dice, make, [PromptLookup(), drafter], dice.randint(1, 4), 12)

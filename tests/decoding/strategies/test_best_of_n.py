@@ -144,6 +144,20 @@ def test_more_samples_than_rows_take_turns() -> None:
     assert [one.ids for one in wide.choices[0].candidates] == [one.ids for one in many.choices[0].candidates]
 
 
+@pytest.mark.parametrize("kind", [0, 1], ids=["generator", "batcher"])
+def test_a_prompt_is_fed_once(kind: int) -> None:
+    """Where the decoder copies rows, the samples take their prompt from the first."""
+    decoder = scripted(4, row_widths=(5, 16), copies_rows=True)
+    parts = Generator(decoder, **PARTS)
+    prompt = [1, 2, 3, 4] * 8
+    result = BestOfN([parts, Batched(Batcher(decoder), parts.parts)][kind], 4)(prompt)
+
+    assert [one.ids for one in BestOfN(generator(4), 4)(prompt).choices[0].candidates] == [
+        one.ids for one in result.choices[0].candidates
+    ]
+    assert result.statistics.reused >= 3 * 28
+
+
 def test_texts_with_a_tokenizer() -> None:
     """Of the candidates, and of the choice."""
 

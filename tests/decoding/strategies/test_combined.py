@@ -121,9 +121,50 @@ def test_other_users_of_its_decoders_change_nothing(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(examples(30)))
 def test_requests_that_share_it_give_what_each_gives_alone(seed: int) -> None:
     """Random requests, which join, pause, draft and leave."""
+    dice = random.Random(seed)
     drafters = [PromptLookup(), DraftModel(scripted(3, NEAR))]
+    by_row = [
+        {"row_widths": dice.choice([(), (5, 16), (1, 5)]), "copies_rows": dice.random() < 0.5}
+        for _ in range(2)
+    ]
 
-    check_table(random.Random(seed), combined, drafters, 3, 8)
+    def make(rows: int) -> Combined:
+        return Combined([scripted(rows, **by_row[0]), scripted(rows + 1, OTHER, **by_row[1])])
+
+    check_table(dice, make, drafters, 3, 8)
+
+
+def test_rows_are_copied_where_all_decoders_can() -> None:
+    """Where one cannot, it is fed what it lacks; the text is the same."""
+    prompts, source = [[1, 2, 3, 4] * 5, [5], [6, 7]], [2, 0, 0]
+    for copies in ((True, True), (True, False)):
+        decoder = Combined(
+            [scripted(3, copies_rows=copies[0]), scripted(4, OTHER, copies_rows=copies[1])], MeanProbs()
+        )
+        generate, feeder = Generator(decoder, stop=MaxNewTokens(5)), decoder.feeder()
+        generate(prompts)
+
+        assert all(copies) == feeder.copy_rows(source)
+        before, again = feeder.tokens, [prompts[row] for row in source]
+        fresh = Generator(combined(combine=MeanProbs()), stop=MaxNewTokens(5))
+
+        assert fresh(again).ids == generate(again).ids
+        assert all(copies) == (2 * 3 * 5 == feeder.tokens - before)
+    with pytest.raises(ValueError, match="'source' must name one of 3 rows"):
+        feeder.copy_rows([0, 1, 3])
+
+
+def test_rows_are_fed_by_themselves_where_all_decoders_can() -> None:
+    """The columns of a chunk count once."""
+    by_row: dict[str, Any] = {"row_widths": (5, 16), "copies_rows": True}
+    decoder = Combined([scripted(4, **by_row), scripted(4, OTHER, **by_row)])
+    prompt = [1, 2, 3, 4] * 8
+    result = Generator(decoder, sampler=Sample(1), stop=MaxNewTokens(4))(prompt, num_samples=4)
+
+    assert Generator(combined(4), sampler=Sample(1), stop=MaxNewTokens(4))([prompt] * 4).ids == result.ids
+    assert 32 == decoder.feeder().row_columns
+    assert 3 * 31 <= result.statistics.reused <= 3 * 32
+    assert () == Combined([scripted(4, **by_row), scripted(4, OTHER)]).feeder().row_widths
 
 
 def test_in_a_batcher_with_a_bounded_gap() -> None:

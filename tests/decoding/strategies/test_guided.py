@@ -95,10 +95,48 @@ def test_one_forward_of_both_sides_a_token() -> None:
 def test_requests_that_share_it_give_what_each_gives_alone(seed: int) -> None:
     """Random requests, which join, pause, draft and leave."""
     dice = random.Random(seed)
-    negative = dice.choice([None, [1], [2, 0, 3, 3, 1]])
+    negative = dice.choice([None, [1], [2, 0, 3, 3, 1], [1, 2, 3] * 5])
     drafters = [PromptLookup(), DraftModel(scripted(3, NEAR))]
+    by_row = {"row_widths": dice.choice([(), (5, 16)]), "copies_rows": dice.random() < 0.5}
 
-    check_table(dice, lambda rows: Guided(scripted(2 * rows), 1.6, negative), drafters, 3, 8)
+    check_table(dice, lambda rows: Guided(scripted(2 * rows, **by_row), 1.6, negative), drafters, 3, 8)
+
+
+@given(st.integers(0, 10**6))
+def test_rows_are_copied_on_both_sides(seed: int) -> None:
+    """And a text goes on from a copy as from the row itself, nothing of which is fed again."""
+    dice = random.Random(seed)
+    decoder = scripted(7, copies_rows=True)
+    guided = Guided(decoder, 1.6, [2, 2, 1])
+    generate = Generator(guided, stop=MaxNewTokens(5))
+    prompts = [[dice.randrange(9) for _ in range(dice.randint(1, 9))] for _ in range(3)]
+    generate(prompts)
+    source = [dice.randrange(3) for _ in range(3)]
+
+    assert guided.feeder().copy_rows(source)
+    before = guided.feeder().tokens
+    again = [prompts[row] for row in source]
+    assert (
+        Generator(Guided(scripted(6), 1.6, [2, 2, 1]), stop=MaxNewTokens(5))(again).ids == generate(again).ids
+    )
+    assert 2 * 3 * 5 == guided.feeder().tokens - before
+    assert not Guided(scripted(2), 1.6).feeder().copy_rows([0])
+    with pytest.raises(ValueError, match=r"'source' must name one of 3 rows for each row: got \[0, 1\]"):
+        guided.feeder().copy_rows([0, 1])
+
+
+def test_a_long_prompt_is_fed_by_itself_where_the_decoder_can() -> None:
+    """A forward of one row costs the negative side nothing; of several samples it is fed once."""
+    decoder = scripted(8, row_widths=(5, 16), copies_rows=True)
+    guided = Guided(decoder, 1.6, [2])
+    prompt = [1, 2, 3, 4] * 8
+    result = Generator(guided, sampler=Sample(1), stop=MaxNewTokens(4))(prompt, num_samples=4)
+    plain = Generator(Guided(scripted(8), 1.6, [2]), sampler=Sample(1), stop=MaxNewTokens(4))([prompt] * 4)
+
+    assert plain.ids == result.ids
+    assert (5, 16) == guided.feeder().row_widths
+    assert 32 == guided.feeder().row_columns
+    assert 3 * 31 <= result.statistics.reused <= 3 * 32
 
 
 @pytest.mark.parametrize("max_gap", [None, 0.001])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from decodekit.decoding.forward_checks import check_tree_inputs
+from decodekit.decoding.forward_checks import check_copy, check_tree_inputs
 from decodekit.decoding.trees import depths
 from decodekit.neuron_backend import StaticDecoder
 from decodekit.testing import ScriptedDecoder, check_decoder, last_token, whole_prefix
@@ -30,6 +30,37 @@ class TestCheckDecoder:
                     TABLE, batch_size, 12, widths=(1, 4), scored_width=4, line=line, tree_widths=(1, 7, 20)
                 )
             )
+
+    def test_passes_a_decoder_that_feeds_and_copies_rows(self) -> None:
+        """At any batch size."""
+        check_decoder(scripted(row_widths=(1, 12), copies_rows=True))
+        check_decoder(
+            ScriptedDecoder(TABLE, 1, 16, widths=(2, 4), scored_width=2, row_widths=(4,), copies_rows=True)
+        )
+
+    def test_finds_a_row_that_is_written_beside_its_own(self) -> None:
+        """A forward of one row that writes into the next one."""
+
+        class Wrong(ScriptedDecoder):
+            def forward_row(self, ids: torch.Tensor, cache_pos: torch.Tensor, row: int) -> torch.Tensor:
+                logits = super().forward_row(ids, cache_pos, row)
+                self.slots[(row + 1) % self.batch_size] = -1
+                return logits
+
+        with pytest.raises(AssertionError, match="belongs"):
+            check_decoder(Wrong(TABLE, 3, 24, widths=(1, 4), scored_width=4, row_widths=(4,)))
+
+    def test_finds_copies_that_are_not_made_at_once(self) -> None:
+        """One after the other, the first row is read when it is written already."""
+
+        class Wrong(ScriptedDecoder):
+            def copy_rows(self, source: torch.Tensor, upto: int) -> None:
+                check_copy(source, upto, self.shape)
+                for row, one in enumerate(source.tolist()):
+                    self.slots[row] = self.slots[one]
+
+        with pytest.raises(AssertionError, match="a copy of row"):
+            check_decoder(Wrong(TABLE, 3, 24, widths=(1, 4), scored_width=4, copies_rows=True))
 
     @pytest.mark.parametrize("fault", ["rows", "shallow"])
     def test_finds_trees_that_are_scored_wrong(self, fault: str) -> None:

@@ -1,5 +1,6 @@
 """Running a program whose forwards are one C++ function over fixed memory."""
 
+import copy
 import ctypes
 import io
 import json
@@ -39,24 +40,35 @@ class LayeredProgram:
             check_program(metadata, package, tensors, fingerprint)
             self._function = _entry(archive.extract(CODE, folder))
         self.kernels, self.bit_exact = describe_kernels(metadata), is_bit_exact(metadata)
-        layout = Layout.from_json(metadata[LAYOUT])
+        self._layout = layout = Layout.from_json(metadata[LAYOUT])
         known = {**tensors, **package.constants, **state_values(cache)}
         self._spans = {slots: number for number, slots in enumerate(layout.slots)}
         self._outputs = [(_DTYPES[dtype], shape) for dtype, shape in layout.outputs]
         self._first_output = len(layout.inputs)
         self._memory = torch.empty(layout.memory + ALIGNMENT, dtype=torch.uint8)
-        self._pointers = (ctypes.c_void_p * (len(layout.inputs) + len(self._outputs) + len(layout.own)))()
         self._given = {
             place: int(name.removeprefix(INPUT))
             for place, name in enumerate(layout.inputs)
             if name.startswith(INPUT)
         }
-        fixed = {place: name for place, name in enumerate(layout.inputs) if place not in self._given}
-        fixed |= dict(enumerate(layout.own, self._first_output + len(self._outputs)))
+        self._fixed = {place: name for place, name in enumerate(layout.inputs) if place not in self._given}
+        self._fixed |= dict(enumerate(layout.own, self._first_output + len(self._outputs)))
+        self._point_to(named_tensors(list(self._fixed.values()), known))
+
+    def over(self, cache: CacheBuffers) -> "LayeredProgram":
+        """The program over another *cache* of the same shapes; the two may not run at once either."""
+        other = copy.copy(self)
+        states = state_values(cache)
+        other._point_to({name: states.get(name, tensor) for name, tensor in self._tensors.items()})
+        return other
+
+    def _point_to(self, tensors: dict[str, Tensor]) -> None:
+        layout = self._layout
+        self._pointers = (ctypes.c_void_p * (len(layout.inputs) + len(self._outputs) + len(layout.own)))()
         # The program keeps pointers, so the tensors have to outlive it.
-        self._tensors = named_tensors(list(fixed.values()), known)
-        for place, name in fixed.items():
-            self._pointers[place] = self._tensors[name].data_ptr()
+        self._tensors = tensors
+        for place, name in self._fixed.items():
+            self._pointers[place] = tensors[name].data_ptr()
 
     def __call__(self, *inputs: Tensor) -> Any:
         """Run on the step's checked inputs without the cache; return logits, or sampled tokens and logits."""
