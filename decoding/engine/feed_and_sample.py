@@ -36,13 +36,13 @@ def placement_of(decoder: AnyDecoder, pipeline: SamplingPipeline) -> "Placement"
 
 
 def feed_and_sample(
-    slots: Slots, pipeline: SamplesTokens, history: History, need: Tensor
+    feeder: TokenFeeder, pipeline: SamplesTokens, history: History, need: Tensor
 ) -> tuple[Tensor, Scores]:
     """
     Sample the next token of each row, on the device if possible.
 
     Args:
-        slots: The decoder's slots; hold their lock until the scores have been read.
+        feeder: Feeds the decoder; hold its lock until the scores have been read.
 
         pipeline: The chain and the sampler.
 
@@ -53,7 +53,7 @@ def feed_and_sample(
     Returns:
         As of *pipeline*: ids ``[rows, 1]`` and scores.
     """
-    fed = slots.feed(history, history.length[:, 0], need, sample=feeder_samples(slots, pipeline, len(need)))
+    fed = feeder.feed(history, history.length[:, 0], need, sample=feeder_samples(feeder, pipeline, len(need)))
     if fed.chosen is None:
         return pipeline(fed.logits, history)
     return fed.chosen, cast(SamplingPipeline, pipeline).scores(fed.raw, history)

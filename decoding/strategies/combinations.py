@@ -44,6 +44,7 @@ class MeanLogProbs:
     Hinton, 2002, `Training Products of Experts by Minimizing Contrastive Divergence
     <https://doi.org/10.1162/089976602760128018>`_. A token needs every decoder's consent.
 
+    >>> import torch
     >>> half, sure = torch.tensor([0.5, 0.5]).log(), torch.tensor([0.9, 0.1]).log()
     >>> MeanLogProbs()([half, sure]).softmax(dim=-1)
     tensor([0.7500, 0.2500])
@@ -71,6 +72,7 @@ class MeanProbs:
 
     A token needs the consent of one decoder.
 
+    >>> import torch
     >>> half, sure = torch.tensor([0.5, 0.5]).log(), torch.tensor([0.9, 0.1]).log()
     >>> MeanProbs()([half, sure]).exp()
     tensor([0.7000, 0.3000])
@@ -109,9 +111,10 @@ class Contrast:
 
     Of three tokens, the last is implausible to the expert:
 
+    >>> import torch
     >>> expert, amateur = torch.tensor([0.6, 0.39, 0.01]).log(), torch.tensor([0.8, 0.199, 0.001]).log()
     >>> Contrast(alpha=0.1)([expert, amateur])
-    tensor([-0.2877,  0.6729,    -inf])
+    tensor([-0.2877,  0.6728,    -inf])
     """
 
     by_column: ClassVar[bool] = True

@@ -22,6 +22,7 @@ def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
         ``unconditional + scale * (conditional - unconditional)`` of the log-softmax of both; ``-inf`` where
         either side has it.
 
+    >>> import torch
     >>> guide(torch.tensor([2.0, 0.0]), torch.tensor([1.0, 0.0]), scale=3.0).diff()
     tensor([-4.])
     """

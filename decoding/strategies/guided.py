@@ -43,15 +43,18 @@ class Guided:
 
     negative: Any = None
     """
-    The negative prompt: one for all rows, or one for each. None: the last token of the row's prompt. With one
-    for each row, requests of a :class:`~..serving.batcher.Batcher` are refused, as they take any row.
+    The negative prompt: one for all rows, or one for each, or a function from a prompt's ids to ids, as many
+    as the prompt has at most: for example the question without its context (Shi et al., 2024,
+    `Trusting Your Evidence: Hallucinate Less with Context-aware Decoding
+    <https://arxiv.org/abs/2305.14739>`_). None: the last token of the prompt. With one for each row, requests
+    of a :class:`~..serving.batcher.Batcher` are refused, as they take any row.
     """
 
     tokenizer: Any = None
     """Encodes a negative prompt that is a string or a chat."""
 
     shape: DecoderShape = attrs.field(init=False)
-    """What a generation has: half of the rows, and positions beside the longest negative prompt."""
+    """What a generation has: half of the rows, and the positions beside the longest given negative prompt."""
 
     _feeder: GuidedFeeder = attrs.field(init=False)
 

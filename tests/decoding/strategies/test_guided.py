@@ -35,6 +35,8 @@ DRAFTERS = {
 
 def negatives_of(negative: Any, prompts: list[list[int]]) -> list[list[int]]:
     """The negative prompt of each row, as it is documented."""
+    if callable(negative):
+        return [negative(prompt) for prompt in prompts]
     if negative is None:
         return [prompt[-1:] for prompt in prompts]
     return negative if isinstance(negative[0], list) else [negative] * len(prompts)
@@ -42,7 +44,11 @@ def negatives_of(negative: Any, prompts: list[list[int]]) -> list[list[int]]:
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("seed", [None, 4], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("negative", [None, [8, 1], [[2], [3, 3, 3, 3, 3, 3, 3, 3, 3], [1, 0]]])
+@pytest.mark.parametrize(
+    "negative",
+    [None, [8, 1], [[2], [3, 3, 3, 3, 3, 3, 3, 3, 3], [1, 0]], lambda prompt: prompt[-2:]],
+    ids=["last", "one", "each", "function"],
+)
 def test_equals_the_equation_by_hand(negative: Any, seed: int | None, drafter: str) -> None:
     """Token for token, with every kind of drafter; a negative prompt may be longer than the prompt."""
     parts = {} if seed is None else {"sampler": Sample(seed)}
@@ -95,7 +101,9 @@ def test_one_forward_of_both_sides_a_token() -> None:
 def test_requests_that_share_it_give_what_each_gives_alone(seed: int) -> None:
     """Random requests, which join, pause, draft and leave."""
     dice = random.Random(seed)
-    negative = dice.choice([None, [1], [2, 0, 3, 3, 1], [1, 2, 3] * 5])
+    negative = dice.choice(
+        [None, [1], [2, 0, 3, 3, 1], [1, 2, 3] * 5, lambda prompt: prompt[len(prompt) // 2 :]]
+    )
     drafters = [PromptLookup(), DraftModel(scripted(3, NEAR))]
     by_row = {"row_widths": dice.choice([(), (5, 16)]), "copies_rows": dice.random() < 0.5}
 
@@ -179,6 +187,31 @@ def test_negative_prompts_of_rows_are_refused_where_requests_take_any_row() -> N
         Generator(guided)([[1], [2], [3]])
 
 
+def test_a_function_of_the_prompt_is_called_once_for_it() -> None:
+    """And checked; its negative prompt takes no positions."""
+    called: list[list[int]] = []
+
+    def question(prompt: list[int]) -> list[int]:
+        called.append(prompt)
+        return prompt[1:] if prompt[0] else [*prompt, 1]
+
+    guided = Guided(scripted(4, max_length=16), 1.5, question)
+    generate = Generator(guided)
+    result = generate([[1, 2, 3], [4, 5]])
+
+    assert 16 == guided.shape.max_length
+    assert ["max_length"] * 2 == result.finish_reasons
+    assert [[1, 2, 3], [4, 5]] == called
+    with pytest.raises(
+        ValueError, match="'negative' must give at most as many tokens as its prompt has, 2: got 3"
+    ):
+        generate([0, 1])
+    with pytest.raises(ValueError, match=r"'negative' must give the ids of one prompt: .* 1 to 16 tokens"):
+        generate([1])
+    with pytest.raises(TypeError, match="'negative' must give the ids of one prompt"):
+        Generator(Guided(scripted(2), 1.5, lambda prompt: 3))([1])
+
+
 @pytest.mark.parametrize("tree", [Tree.comb(3, 2, 2), Tree.comb(2, 2)])
 @pytest.mark.parametrize("seed", [None, 3])
 def test_draft_trees(tree: Tree, seed: int | None) -> None:
@@ -190,6 +223,45 @@ def test_draft_trees(tree: Tree, seed: int | None) -> None:
 
     assert plain.ids == result.ids
     assert sum(result.statistics.accepted) > 0
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("tree", [None, Tree.of_children(2, 2)])
+def test_a_draft_model_under_the_same_guidance(tree: Tree | None, seed: int | None) -> None:
+    """Of the same logits every draft token is accepted; of near ones more than without guidance."""
+    parts = {"stop": MaxNewTokens(20), **({} if seed is None else {"sampler": Sample(seed)})}
+
+    def accepted(draft: Any) -> int:
+        drafter = DraftModel(draft) if tree is None else DraftTree(draft, tree=tree)
+        target = Guided(scripted(6, tree_widths=(16,)), 2.5, [4, 4])
+        result = Generator(target, drafter=drafter, **parts)(PROMPTS)
+
+        assert Generator(Guided(scripted(6), 2.5, [4, 4]), **parts)(PROMPTS).ids == result.ids
+        return sum(result.statistics.accepted)
+
+    same, near, plain = (
+        accepted(Guided(scripted(6, tree_widths=(16,)), 2.5, [4, 4])),
+        accepted(Guided(scripted(6, NEAR, tree_widths=(16,)), 2.5, [4, 4])),
+        accepted(scripted(3, NEAR, tree_widths=(16,))),
+    )
+
+    assert same >= near >= plain
+    if tree is None:
+        assert same > near > plain
+        assert 3 * (4 * 4 - 1) == same - 3
+
+
+def test_a_guided_draft_with_fewer_positions_than_the_prompt_drafts_nothing() -> None:
+    """And the chunks of a batcher do not feed it."""
+    draft = Guided(scripted(4, NEAR, max_length=16), 1.5, [1, 1])
+    parts = Generator(scripted(1), drafter=DraftModel(draft), stop=MaxNewTokens(6)).parts
+    batcher = Batcher(scripted(2), prefill_width=5)
+    prompts = [[1, 2, 3] * 7, [4] * 14, [5, 6]]
+    handles = [batcher.submit(parts, prompt) for prompt in prompts]
+
+    assert Generator(scripted(3), stop=MaxNewTokens(6))(prompts).ids == [
+        one.result().ids[0] for one in handles
+    ]
 
 
 def test_trees_need_a_decoder_that_scores_them() -> None:
