@@ -114,19 +114,22 @@ def test_requests_that_share_it_give_what_each_gives_alone(seed: int) -> None:
 def test_rows_are_copied_on_both_sides(seed: int) -> None:
     """And a text goes on from a copy as from the row itself, nothing of which is fed again."""
     dice = random.Random(seed)
+
+    def rest(prompt: list[int]) -> list[int]:
+        return prompt[1:]
+
     decoder = scripted(7, copies_rows=True)
-    guided = Guided(decoder, 1.6, [2, 2, 1])
+    guided = Guided(decoder, 1.6, rest)
     generate = Generator(guided, stop=MaxNewTokens(5))
-    prompts = [[dice.randrange(9) for _ in range(dice.randint(1, 9))] for _ in range(3)]
+    # So long a text is fed in forwards of all rows, not copied while it is fed.
+    prompts = [[row, *(dice.randrange(9) for _ in range(dice.randint(3, 4)))] for row in range(3)]
     generate(prompts)
     source = [dice.randrange(3) for _ in range(3)]
 
     assert guided.feeder().copy_rows(source)
     before = guided.feeder().tokens
     again = [prompts[row] for row in source]
-    assert (
-        Generator(Guided(scripted(6), 1.6, [2, 2, 1]), stop=MaxNewTokens(5))(again).ids == generate(again).ids
-    )
+    assert Generator(Guided(scripted(6), 1.6, rest), stop=MaxNewTokens(5))(again).ids == generate(again).ids
     assert 2 * 3 * 5 == guided.feeder().tokens - before
     assert not Guided(scripted(2), 1.6).feeder().copy_rows([0])
     with pytest.raises(ValueError, match=r"'source' must name one of 3 rows for each row: got \[0, 1\]"):
@@ -145,6 +148,39 @@ def test_a_long_prompt_is_fed_by_itself_where_the_decoder_can() -> None:
     assert (5, 16) == guided.feeder().row_widths
     assert 32 == guided.feeder().row_columns
     assert 3 * 31 <= result.statistics.reused <= 3 * 32
+
+
+@pytest.mark.parametrize("row_widths", [(), (5, 16)])
+def test_a_row_waits_for_both_of_its_sides(row_widths: tuple[int, ...]) -> None:
+    """A negative prompt that is longer than the prompt is fed in chunks beside a row that decodes."""
+    guided = Guided(scripted(4, row_widths=row_widths), 1.6, [1, 2, 3, 4] * 6)
+    parts = Generator(guided, stop=MaxNewTokens(9)).parts
+    batcher = Batcher(guided, prefill_width=5)
+    first = batcher.submit(parts, [5])
+    events = [next(iter(first))]
+    second = batcher.submit(parts, [6, 7])
+
+    assert events[0].ids
+    for handle, prompt in ((first, [5]), (second, [6, 7])):
+        alone = Generator(Guided(scripted(2), 1.6, [1, 2, 3, 4] * 6), stop=MaxNewTokens(9))(prompt)
+
+        assert alone.ids == handle.result().ids
+
+
+def test_what_a_row_lacks_is_what_either_side_lacks() -> None:
+    """Of tokens to feed, and of a newcomer's prompt."""
+    guided = Guided(scripted(4), 1.6, [1, 2, 3])
+    feeder, one = guided.feeder(), torch.ones(2, dtype=torch.int64)
+    Generator(guided, stop=MaxNewTokens(1))([[5, 6, 7, 8], [5]])
+    Generator(guided.decoder, stop=MaxNewTokens(1))([[5, 6, 7, 8], [5], [1, 4]])
+
+    # The negative side of the first row holds one token of three.
+    assert [2, 1] == feeder.overlap([5, 6, 7, 8])
+    ids = torch.tensor([[[5, 6, 7, 8]], [[5, 9, 9, 9]]])
+    history = History(ids, 4 * one[:, None], 4 * one, one)
+
+    assert [2, 3] == feeder.missing(history, 4 * one).tolist()
+    assert [4, 1] == feeder.held()
 
 
 @pytest.mark.parametrize("max_gap", [None, 0.001])
