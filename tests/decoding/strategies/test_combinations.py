@@ -31,7 +31,8 @@ def test_a_token_needs_all_experts_or_one() -> None:
 
     assert [False, True, True] == (MeanLogProbs()(logits) == -torch.inf).tolist()
     assert [0.75, 0.25, 0.0] == pytest.approx(MeanProbs()(logits).exp().tolist())
-    assert [False, True, True] == (Contrast()(logits) == -torch.inf).tolist()
+    for alpha in (0.0, 0.1):
+        assert [False, True, True] == (Contrast(alpha)(logits) == -torch.inf).tolist()
 
 
 def test_contrast_by_hand() -> None:

@@ -96,6 +96,16 @@ def test_decoders_of_different_shapes() -> None:
         Generator(decoder, drafter=PromptLookup(), num_draft_tokens=4)
 
 
+def test_an_adaptive_length_times_decoders_of_different_widths() -> None:
+    """A width takes each decoder's smallest that fits."""
+    decoder = Combined([scripted(2), scripted(2, OTHER, widths=(2, 4, 8), scored_width=8)])
+    fast = SpeculativeGenerator(decoder, PromptLookup(), stop=MaxNewTokens(9))
+
+    assert Generator(decoder, stop=MaxNewTokens(9))(PROMPTS[:2]).ids == fast(PROMPTS[:2]).ids
+    for width in (1, 2, 4, 5):
+        assert f"at width {width}" in str(fast.num_draft_tokens)
+
+
 @given(st.integers(0, 10**6))
 def test_other_users_of_its_decoders_change_nothing(seed: int) -> None:
     """What they overwrite is fed again, to that decoder alone."""
